@@ -1,0 +1,64 @@
+//! The methods of GRAWA as pure mathematics.
+//!
+//! Many workers train copies of a model and seldom talk. Now and then a *round* pulls all copies toward a
+//! *centre* in which the workers (or the layers of workers) with small gradient norms weigh most. This crate
+//! holds everything about that which needs no threads, no files and no clock:
+//!
+//! - [`Layout`]: a model is one flat vector with named spans.
+//! - [`Method`]: a method is data; EASGD, LSGD, the GRAWA family, the plain mean and the gradient-sharing
+//!   baselines are rows of one table, read from and printed to text and TOML.
+//! - [`plan()`] decides a round, with reasons in words; [`mix()`] carries it out on plain slices.
+//! - [`step`]: the local step; [`norm`]: gradient norms by span; [`Tracker`]: what a worker notes on its way.
+//! - [`Trigger`], [`Schedule`], [`Amount`]: when a round starts, the learning rate, the budget; time is an argument.
+//! - [`Key`]: random numbers as a pure function of where they are used.
+//! - [`Replica`]: the seam to whatever is trained; [`Sequential`] runs replicas in turn.
+//!
+//! ```
+//! use grawa_core::{Layout, Memory, Method, Report, mix, plan};
+//!
+//! // Two workers, one parameter; the second has three times the gradient of the first.
+//! let method: Method = "mgrawa:pull=0.5".parse()?;
+//! let layout = Layout::flat(1);
+//! let reports = [1.0, 3.0].into_iter().zip(0..).map(|(score, worker)| Report { worker, scores: vec![score], finite: true, steps: 32 });
+//! let plan = plan(&method, &layout, &Memory::default(), &reports.collect::<Vec<_>>())?;
+//!
+//! let (mut a, mut b, mut centre) = ([2.0], [10.0], [0.0]);
+//! mix(&plan, &layout, &mut [&mut a, &mut b], &mut centre)?;
+//! assert_eq!(centre, [4.0]);
+//! # Ok::<(), grawa_core::Error>(())
+//! ```
+#![deny(missing_docs)]
+
+mod amount;
+mod error;
+mod layout;
+pub mod method;
+mod mix;
+pub mod norm;
+mod plain;
+mod plan;
+mod replica;
+mod schedule;
+mod score;
+mod seed;
+mod sequential;
+pub mod step;
+mod trigger;
+pub mod weights;
+
+pub use amount::{Amount, Progress};
+pub use error::Error;
+pub use layout::{Layout, Span};
+pub use method::{
+    Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting,
+};
+pub use mix::{mix, mix_part};
+pub use plain::Plain;
+pub use plan::{NOISE, Plan, Reason, Weights, plan};
+pub use replica::Replica;
+pub use schedule::{Drop, Schedule};
+pub use score::{Average, Memory, Report, Tracker};
+pub use seed::{Key, Purpose, Stream};
+pub use sequential::Sequential;
+pub use step::{Prox, Sgd};
+pub use trigger::{Grant, Trigger};

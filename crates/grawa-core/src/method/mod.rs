@@ -1,0 +1,324 @@
+//! A method is data: a few choices that together say what a round does.
+//!
+//! The paper's methods are rows of one table (`table.rs`); every choice in a row can be overridden by a
+//! knob (`text.rs`), so that a new method costs a row, not a loop. What a round does with the choices is
+//! decided by [`plan`](crate::plan), once for all of them.
+//!
+//! ```
+//! use grawa_core::{Method, Weighting};
+//! let method: Method = "lgrawa:period=16,pull=0.7".parse()?;
+//! assert_eq!((method.period, method.weighting), (16, Weighting::Inverse));
+//! assert_eq!(method.to_string(), "lgrawa:period=16,pull=0.7");
+//! # Ok::<(), grawa_core::Error>(())
+//! ```
+
+mod table;
+mod text;
+
+pub use table::{Name, names};
+pub(crate) use text::knobs;
+
+use crate::Error;
+use serde::{Deserialize, Serialize};
+
+/// Which of the two descriptions of a method its defaults follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preset {
+    /// The paper's pseudo-code, with its typing errors corrected.
+    #[default]
+    Paper,
+    /// The authors' published code.
+    Reference,
+}
+
+/// What the workers send each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Their parameters, every τ steps.
+    Parameters,
+    /// Their gradients, every step.
+    Gradients,
+    /// Nothing: plain SGD.
+    Nothing,
+}
+
+/// What a worker is judged by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Score {
+    /// Nothing.
+    None,
+    /// The mean training loss of its last `window` mini-batches, each taken before its step.
+    Loss {
+        /// How many mini-batches.
+        window: u32,
+    },
+    /// Norms of a gradient.
+    Norm {
+        /// Which norm.
+        of: Norm,
+        /// Which gradient.
+        from: Source,
+        /// γ: how much of the earlier score stays. Over rounds for a batch, over steps for training gradients.
+        momentum: f64,
+    },
+}
+
+/// Which norm of the gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Norm {
+    /// ‖g‖ of the whole gradient: one number.
+    Gradient,
+    /// Σₖ ‖Gₖ‖ over the spans: one number.
+    LayerSum,
+    /// ‖Gₖ‖ of every span: a number each.
+    Layers,
+}
+
+/// Which gradient the norm is taken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A batch drawn from the whole training set at each round, sum-reduced, without changing any state.
+    Batch {
+        /// Whether all workers score the same batch.
+        common: bool,
+        /// Whether dropout is active.
+        dropout: bool,
+    },
+    /// The gradients of the local steps themselves.
+    Training {
+        /// Whether the running estimate starts anew after each round.
+        reset: bool,
+    },
+}
+
+/// How scores become weights β.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weighting {
+    /// 1/M each.
+    Uniform,
+    /// In proportion to 1/score.
+    Inverse,
+    /// All of it to the smallest score.
+    Smallest,
+}
+
+/// How the weighted average becomes the centre.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Centre {
+    /// It is the centre: x_C = Σβx.
+    Weighted,
+    /// The centre moves toward it: x_C ← (1−ρ)·x_C + ρ·Σβx.
+    Moving {
+        /// ρ.
+        rate: f64,
+    },
+}
+
+/// How strongly a round pulls the workers toward the centre.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pull {
+    /// λ.
+    Fixed(f64),
+    /// ρ/M: the centre's rate, shared out among the workers, as the authors' EASGD does.
+    RateOverWorkers,
+}
+
+/// Which centre a round pulls toward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Toward {
+    /// The one this round makes.
+    New,
+    /// The one the last round made.
+    Old,
+}
+
+/// Which model is evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Evaluate {
+    /// The plain mean of the workers.
+    Mean,
+    /// The centre of the last round.
+    Centre,
+    /// The worker with the smallest training loss.
+    Best,
+    /// Every worker by itself.
+    Each,
+}
+
+/// Rounds inside groups of workers, between the rounds of all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inner {
+    /// How many workers form a group.
+    pub group: u32,
+    /// What a round inside a group does.
+    pub method: Method,
+}
+
+/// A method of distributed training: the choices that make it up.
+///
+/// Fields are plain data; [`Method::check`] says whether they go together, and [`plan`](crate::plan) calls
+/// it. Get one by name with [`Method::named`], from a text such as `easgd:pull=0.3` by `parse`, or from
+/// TOML by serde.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "text::Knobs", into = "text::Knobs")]
+pub struct Method {
+    /// The row of the table this method started from.
+    pub name: Name,
+    /// The preset its defaults came from.
+    pub preset: Preset,
+    /// What the workers send each other.
+    pub share: Share,
+    /// What a worker is judged by.
+    pub score: Score,
+    /// How scores become weights β.
+    pub weighting: Weighting,
+    /// How the weighted average becomes the centre.
+    pub centre: Centre,
+    /// λ: how far a round moves the workers to the centre.
+    pub pull: Pull,
+    /// Which centre they are moved to.
+    pub toward: Toward,
+    /// μ: every local step moves a worker by μ/τ toward the last centre.
+    pub prox: f64,
+    /// τ: local steps a worker between rounds.
+    pub period: u32,
+    /// Rounds inside groups of workers.
+    pub inner: Option<Box<Inner>>,
+    /// SAM's radius ρ, if the local optimiser is SAM.
+    pub radius: Option<f64>,
+    /// Which model is evaluated.
+    pub evaluate: Evaluate,
+}
+
+impl Method {
+    /// The method of that name with the defaults of a preset.
+    pub fn named(name: Name, preset: Preset) -> Self {
+        table::row(name, preset)
+    }
+
+    /// How many scores a worker reports: none, one, or one for each of `spans` spans.
+    pub fn scores(&self, spans: usize) -> usize {
+        match self.score {
+            Score::None => 0,
+            Score::Norm { of: Norm::Layers, .. } => spans,
+            Score::Loss { .. } | Score::Norm { .. } => 1,
+        }
+    }
+
+    /// λ for `workers` workers.
+    pub fn pull_of(&self, workers: usize) -> f64 {
+        match (self.pull, self.centre) {
+            (Pull::Fixed(pull), _) => pull,
+            (Pull::RateOverWorkers, Centre::Moving { rate }) => rate / workers.max(1) as f64,
+            // `check` refuses a rate that is not there.
+            (Pull::RateOverWorkers, Centre::Weighted) => 0.0,
+        }
+    }
+
+    /// μ/τ: how far a local step moves a worker to the last centre.
+    pub fn prox_a_step(&self) -> f64 {
+        self.prox / f64::from(self.period.max(1))
+    }
+
+    /// Local steps a worker from one synchronisation of any kind to the next: τ, or the inner level's τ.
+    pub fn cycle(&self) -> u32 {
+        self.inner.as_ref().map_or(self.period, |inner| inner.method.period)
+    }
+
+    /// Whether the cycle of this number (1, 2, …) ends in a round of all workers, not only inside groups.
+    pub fn is_outer(&self, cycle: u64) -> bool {
+        let every = u64::from(self.period / self.cycle().max(1));
+        every > 0 && cycle.is_multiple_of(every)
+    }
+
+    /// Whether the choices lie in their ranges and go together.
+    pub fn check(&self) -> Result<(), Error> {
+        let range = |knob, found: f64, ok: bool, expected| {
+            let wrong =
+                || Error::KnobOutOfRange { method: self.label(), knob, found: found.to_string(), expected };
+            if ok { Ok(()) } else { Err(wrong()) }
+        };
+        let unit = |knob, value: f64| range(knob, value, (0.0..=1.0).contains(&value), "from 0 to 1");
+        let count = |knob, value: u32| range(knob, value.into(), value >= 1, "at least 1");
+        let clash = |why: &str| Err(Error::ChoicesClash { method: self.label(), why: why.into() });
+
+        count("period", self.period)?;
+        unit("prox", self.prox)?;
+        if let Pull::Fixed(pull) = self.pull {
+            unit("pull", pull)?;
+        }
+        if let Centre::Moving { rate } = self.centre {
+            unit("rate", rate)?;
+        } else if self.pull == Pull::RateOverWorkers {
+            return clash(
+                "pull = 'rate/M' needs a centre that moves at a rate; set centre = 'moving' or give pull a number",
+            );
+        }
+        if let Some(radius) = self.radius {
+            range("radius", radius, radius > 0.0 && radius.is_finite(), "positive and finite")?;
+        }
+        match self.score {
+            Score::None => {}
+            Score::Loss { window } => count("score_window", window)?,
+            Score::Norm { momentum, .. } => {
+                range("score_momentum", momentum, (0.0..1.0).contains(&momentum), "from 0 to below 1")?;
+            }
+        }
+        match (self.weighting, self.score) {
+            (Weighting::Inverse, Score::Norm { .. }) | (Weighting::Uniform, _) => {}
+            (Weighting::Inverse, Score::None) => {
+                return clash("weighting 'inverse' needs a score; set score, or weighting = 'uniform'");
+            }
+            (Weighting::Inverse, Score::Loss { .. }) => {
+                return clash(
+                    "weighting 'inverse' needs a score that cannot be negative, and a loss can; set score to a norm or weighting = 'smallest'",
+                );
+            }
+            (Weighting::Smallest, Score::None) => {
+                return clash("weighting 'smallest' needs a score; set score, or weighting = 'uniform'");
+            }
+            (Weighting::Smallest, _) => {}
+        }
+        if let Some(inner) = &self.inner {
+            count("inner.group", inner.group)?;
+            if inner.method.inner.is_some() {
+                return clash("groups do not nest: the inner level cannot have an inner level");
+            }
+            if inner.method.share != Share::Parameters {
+                return clash("only methods that share parameters have an inner level");
+            }
+            if inner.method.period == 0 || !self.period.is_multiple_of(inner.method.period) {
+                let why = format!(
+                    "the outer period {} must be a multiple of the inner period {}",
+                    self.period, inner.method.period
+                );
+                return Err(Error::ChoicesClash { method: self.label(), why });
+            }
+            inner.method.check()?;
+        }
+        match self.share {
+            Share::Parameters => Ok(()),
+            Share::Gradients
+                if self.period != 1
+                    || self.pull != Pull::Fixed(1.0)
+                    || self.inner.is_some()
+                    || self.prox != 0.0 =>
+            {
+                clash("gradients are shared at every step: period, pull, prox and inner cannot be changed")
+            }
+            Share::Nothing if self.inner.is_some() || self.prox != 0.0 => {
+                clash("it does not communicate: prox and inner mean nothing to it")
+            }
+            Share::Gradients | Share::Nothing => Ok(()),
+        }
+    }
+
+    fn label(&self) -> String {
+        self.name.as_str().into()
+    }
+}

@@ -1,0 +1,214 @@
+//! The one table of methods: a row each, with the defaults of both presets.
+
+use super::{Centre, Evaluate, Method, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting};
+use crate::Error;
+use crate::error::nearest;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// γ of the authors' code for scores of a batch: 0.9⁸.
+const MOMENTUM: f64 = 0.430_467_21;
+/// γ of the authors' code for the local variants.
+const LOCAL_MOMENTUM: f64 = 0.85;
+
+/// The names of the methods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Name {
+    /// Elastic averaging SGD.
+    Easgd,
+    /// Leader SGD.
+    Lsgd,
+    /// Gradient-based weighted averaging, by the norm of the whole gradient.
+    Grawa,
+    /// Model-level GRAWA.
+    Mgrawa,
+    /// Layer-level GRAWA.
+    Lgrawa,
+    /// MGRAWA by the gradients of the local steps.
+    LocalMgrawa,
+    /// LGRAWA by the gradients of the local steps.
+    LocalLgrawa,
+    /// The plain mean: the control; with λ = 1 it is Local SGD.
+    Mean,
+    /// Data-parallel SGD: gradients are averaged at every step.
+    DpSgd,
+    /// Data-parallel SAM.
+    DpSam,
+    /// One worker by itself.
+    Sgd,
+}
+
+impl Name {
+    /// All names, in the order of the table.
+    pub const ALL: [Name; 11] = [
+        Name::Easgd,
+        Name::Lsgd,
+        Name::Grawa,
+        Name::Mgrawa,
+        Name::Lgrawa,
+        Name::LocalMgrawa,
+        Name::LocalLgrawa,
+        Name::Mean,
+        Name::DpSgd,
+        Name::DpSam,
+        Name::Sgd,
+    ];
+
+    /// The name on the command line and in recipes.
+    pub const fn as_str(self) -> &'static str {
+        self.words().0
+    }
+
+    /// The name as the paper spells it.
+    pub const fn title(self) -> &'static str {
+        self.words().1
+    }
+
+    /// What the method does, in a sentence.
+    pub const fn summary(self) -> &'static str {
+        self.words().2
+    }
+
+    const fn words(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Name::Easgd => {
+                ("easgd", "EASGD", "workers are pulled to a centre that follows their mean at a rate ρ")
+            }
+            Name::Lsgd => ("lsgd", "LSGD", "workers are pulled to the one with the smallest training loss"),
+            Name::Grawa => ("grawa", "GRAWA", "the centre weighs workers by 1/‖g‖ of the whole gradient"),
+            Name::Mgrawa => {
+                ("mgrawa", "MGRAWA", "the centre weighs workers by 1/Σ‖Gₖ‖ over layers, with momentum")
+            }
+            Name::Lgrawa => {
+                ("lgrawa", "LGRAWA", "the centre weighs every layer of every worker by its own 1/‖Gₖ‖")
+            }
+            Name::LocalMgrawa => {
+                ("local-mgrawa", "Local-MGRAWA", "MGRAWA with the norms of the local steps: no extra batch")
+            }
+            Name::LocalLgrawa => {
+                ("local-lgrawa", "Local-LGRAWA", "LGRAWA with the norms of the local steps: no extra batch")
+            }
+            Name::Mean => {
+                ("mean", "Mean", "the control: the centre is the plain mean; with λ = 1 it is Local SGD")
+            }
+            Name::DpSgd => ("dp-sgd", "DP+SGD", "data-parallel SGD: gradients are averaged at every step"),
+            Name::DpSam => {
+                ("dp-sam", "DP+SAM", "data-parallel SAM: own ascent, averaged descent, at every step")
+            }
+            Name::Sgd => ("sgd", "SGD", "one worker by itself, no communication"),
+        }
+    }
+}
+
+/// The methods' names as they are written on the command line.
+pub fn names() -> Vec<&'static str> {
+    Name::ALL.map(Name::as_str).into()
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Name {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let known = Name::ALL.into_iter().find(|name| name.as_str() == text);
+        known.ok_or_else(|| Error::UnknownMethod { found: text.into(), nearest: nearest(text, names()) })
+    }
+}
+
+/// The row of a name. The numbers are those of the authors' sample script, which lie inside the paper's
+/// grids; where a preset differs it says so.
+pub(super) fn row(name: Name, preset: Preset) -> Method {
+    let reference = preset == Preset::Reference;
+    // Paper: one batch for all workers. The code draws one for each, with dropout on.
+    let batch = Source::Batch { common: !reference, dropout: reference };
+    let norm = |of, from, momentum| Score::Norm { of, from, momentum };
+    let mean = Method {
+        name,
+        preset,
+        share: Share::Parameters,
+        score: Score::None,
+        weighting: Weighting::Uniform,
+        centre: Centre::Weighted,
+        pull: Pull::Fixed(0.5),
+        toward: Toward::New,
+        prox: 0.01,
+        period: 32,
+        inner: None,
+        radius: None,
+        evaluate: Evaluate::Mean,
+    };
+    let inverse = |score| Method { score, weighting: Weighting::Inverse, ..mean.clone() };
+    let gradients =
+        Method { share: Share::Gradients, pull: Pull::Fixed(1.0), prox: 0.0, period: 1, ..mean.clone() };
+    match name {
+        // Paper: λ toward the centre just made. The code: ρ/M toward the old one.
+        Name::Easgd => Method {
+            centre: Centre::Moving { rate: 0.1 },
+            pull: if reference { Pull::RateOverWorkers } else { Pull::Fixed(0.1) },
+            toward: if reference { Toward::Old } else { Toward::New },
+            prox: 0.0,
+            period: 4,
+            evaluate: Evaluate::Centre,
+            ..mean
+        },
+        // Paper: the loss of the current batch. The code: the mean of the last four.
+        Name::Lsgd => Method {
+            score: Score::Loss { window: if reference { 4 } else { 1 } },
+            weighting: Weighting::Smallest,
+            pull: Pull::Fixed(0.1),
+            prox: 0.1,
+            period: 4,
+            ..mean
+        },
+        Name::Grawa => Method { prox: 0.0, ..inverse(norm(Norm::Gradient, batch, 0.0)) },
+        Name::Mgrawa => inverse(norm(Norm::LayerSum, batch, MOMENTUM)),
+        Name::Lgrawa => inverse(norm(Norm::Layers, batch, MOMENTUM)),
+        Name::LocalMgrawa => inverse(norm(Norm::LayerSum, Source::Training { reset: true }, LOCAL_MOMENTUM)),
+        // Paper: both local variants start their estimate anew each round. The code forgets to in this one.
+        Name::LocalLgrawa => {
+            inverse(norm(Norm::Layers, Source::Training { reset: !reference }, LOCAL_MOMENTUM))
+        }
+        Name::Mean => mean,
+        Name::DpSgd => gradients,
+        Name::DpSam => Method { radius: Some(0.05), ..gradients },
+        Name::Sgd => Method { share: Share::Nothing, pull: Pull::Fixed(0.0), prox: 0.0, period: 1, ..mean },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_consistent_and_found_by_its_name() {
+        for name in Name::ALL {
+            assert_eq!(name.as_str().parse::<Name>().unwrap(), name);
+            for preset in [Preset::Paper, Preset::Reference] {
+                let method = Method::named(name, preset);
+                assert_eq!((method.name, method.preset, method.check()), (name, preset, Ok(())));
+            }
+        }
+    }
+
+    #[test]
+    fn the_momentum_is_nine_tenths_to_the_eighth() {
+        assert!((MOMENTUM - 0.9f64.powi(8)).abs() < 1e-15);
+    }
+
+    #[test]
+    fn an_unknown_name_suggests_the_nearest() {
+        let hint = |text: &str| text.parse::<Name>().unwrap_err().to_string();
+        assert!(hint("lgrwaa").contains("did you mean 'lgrawa'?"), "{}", hint("lgrwaa"));
+        assert!(hint("EASGD").contains("did you mean 'easgd'?"));
+        assert!(hint("local_mgrawa").contains("did you mean 'local-mgrawa'?"));
+        assert!(!hint("adam").contains("did you mean"), "{}", hint("adam"));
+        assert!(hint("adam").contains("easgd, lsgd, grawa"));
+    }
+}

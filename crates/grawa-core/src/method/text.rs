@@ -1,0 +1,614 @@
+//! Methods as text: `name:knob=value,…` on a command line, a table in TOML.
+//!
+//! Both forms go through [`Knobs`]: what was said is laid over the row of the table, what was not said
+//! stays as the row has it, and a knob that means nothing to the method is an error, not ignored. Printing
+//! as a string gives the shortest text that reads back as the same method; TOML gives every knob.
+
+use super::{Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Source, Toward, Weighting};
+use crate::Error;
+use crate::error::nearest;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use toml::{Table, Value};
+
+/// A method as it is written: each knob said or not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Knobs {
+    name: Option<String>,
+    preset: Option<Preset>,
+    group: Option<u32>,
+    period: Option<u32>,
+    pull: Option<PullKnob>,
+    toward: Option<Toward>,
+    prox: Option<f64>,
+    score: Option<ScoreKnob>,
+    score_from: Option<SourceKnob>,
+    score_momentum: Option<f64>,
+    score_window: Option<u32>,
+    score_reset: Option<bool>,
+    score_dropout: Option<bool>,
+    weighting: Option<Weighting>,
+    centre: Option<CentreKnob>,
+    rate: Option<f64>,
+    radius: Option<f64>,
+    evaluate: Option<Evaluate>,
+    inner: Option<Box<Knobs>>,
+}
+
+/// The knobs of one level of rounds; an inner level has them too.
+const LEVEL: [&str; 13] = [
+    "period",
+    "pull",
+    "toward",
+    "prox",
+    "score",
+    "score_from",
+    "score_momentum",
+    "score_window",
+    "score_reset",
+    "score_dropout",
+    "weighting",
+    "centre",
+    "rate",
+];
+/// The knobs of the method as a whole.
+const WHOLE: [&str; 3] = ["preset", "radius", "evaluate"];
+
+/// The knobs a user may set, in words.
+pub(crate) fn knobs() -> Vec<&'static str> {
+    [&WHOLE[..], &LEVEL, &["inner.group", "inner.KNOB"]].concat()
+}
+
+fn is_known(knob: &str) -> bool {
+    match knob.strip_prefix("inner.") {
+        Some(key) => key == "group" || LEVEL.contains(&key),
+        None => LEVEL.contains(&knob) || WHOLE.contains(&knob),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ScoreKnob {
+    None,
+    Loss,
+    Gradient,
+    LayerSum,
+    Layers,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum SourceKnob {
+    CommonBatch,
+    OwnBatch,
+    Training,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum CentreKnob {
+    Weighted,
+    Moving,
+}
+
+/// λ as a number, or `"rate/M"`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct PullKnob(Pull);
+
+impl Serialize for PullKnob {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Pull::Fixed(pull) => to.serialize_f64(pull),
+            Pull::RateOverWorkers => to.serialize_str("rate/M"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PullKnob {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = PullKnob;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number from 0 to 1, or \"rate/M\"")
+            }
+            fn visit_f64<E: serde::de::Error>(self, pull: f64) -> Result<PullKnob, E> {
+                Ok(PullKnob(Pull::Fixed(pull)))
+            }
+            fn visit_i64<E: serde::de::Error>(self, pull: i64) -> Result<PullKnob, E> {
+                Ok(PullKnob(Pull::Fixed(pull as f64)))
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PullKnob, E> {
+                let known = (text == "rate/M").then_some(PullKnob(Pull::RateOverWorkers));
+                known.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
+impl TryFrom<Knobs> for Method {
+    type Error = Error;
+
+    fn try_from(knobs: Knobs) -> Result<Method, Error> {
+        let name = knobs.name.as_deref().ok_or_else(|| Error::Unreadable {
+            what: "a method",
+            found: String::new(),
+            expected: "expected a name, such as name = \"lgrawa\"".into(),
+        })?;
+        let row = Method::named(name.parse()?, knobs.preset.unwrap_or_default());
+        if knobs.group.is_some() {
+            return Err(row.pointless("group", "it belongs to the inner level: write inner.group"));
+        }
+        let mut method = lay_over(row, &knobs)?;
+        if let Some(inner) = &knobs.inner {
+            method.inner = Some(Box::new(read_inner(&method, inner)?));
+        }
+        method.check()?;
+        Ok(method)
+    }
+}
+
+/// The inner level: what the outer level is, but for what was said, at a quarter of its period.
+fn read_inner(outer: &Method, knobs: &Knobs) -> Result<Inner, Error> {
+    if knobs.name.is_some()
+        || knobs.preset.is_some()
+        || knobs.inner.is_some()
+        || knobs.evaluate.is_some()
+        || knobs.radius.is_some()
+    {
+        return Err(
+            outer.pointless("inner", "name, preset, evaluate, radius and inner belong to the outer level")
+        );
+    }
+    let group = knobs
+        .group
+        .ok_or_else(|| outer.pointless("inner", "say how many workers form a group: inner.group = 4"))?;
+    let quarter = Method { period: (outer.period / 4).max(1), radius: None, ..outer.clone() };
+    Ok(Inner { group, method: lay_over(quarter, knobs)? })
+}
+
+/// What was said, over what the row says.
+fn lay_over(row: Method, said: &Knobs) -> Result<Method, Error> {
+    let centre = match (said.centre, row.centre) {
+        (Some(CentreKnob::Weighted), _) | (None, Centre::Weighted) => {
+            if said.rate.is_some() {
+                return Err(row.pointless("rate", "only a moving centre has one; set centre = 'moving'"));
+            }
+            Centre::Weighted
+        }
+        (_, moving) => {
+            // Where nothing is said of ρ it follows λ, as in the paper's grids.
+            let follows = said.pull.and_then(|PullKnob(pull)| match pull {
+                Pull::Fixed(pull) => Some(pull),
+                Pull::RateOverWorkers => None,
+            });
+            let default = if let Centre::Moving { rate } = moving { rate } else { row.pull_of(1) };
+            Centre::Moving { rate: said.rate.or(follows).unwrap_or(default) }
+        }
+    };
+    Ok(Method {
+        score: lay_score(&row, said)?,
+        weighting: said.weighting.unwrap_or(row.weighting),
+        centre,
+        pull: said.pull.map_or(row.pull, |PullKnob(pull)| pull),
+        toward: said.toward.unwrap_or(row.toward),
+        prox: said.prox.unwrap_or(row.prox),
+        period: said.period.unwrap_or(row.period),
+        radius: said.radius.or(row.radius),
+        evaluate: said.evaluate.unwrap_or(row.evaluate),
+        inner: None,
+        ..row
+    })
+}
+
+fn lay_score(row: &Method, said: &Knobs) -> Result<Score, Error> {
+    let kind = said.score.unwrap_or(score_knob(&row.score));
+    let unless = |is_set: bool, knob, needs| if is_set { Err(row.pointless(knob, needs)) } else { Ok(()) };
+    if !matches!(kind, ScoreKnob::Loss) {
+        unless(said.score_window.is_some(), "score_window", "only score = 'loss' has one")?;
+    }
+    let of = match kind {
+        ScoreKnob::Gradient => Norm::Gradient,
+        ScoreKnob::LayerSum => Norm::LayerSum,
+        ScoreKnob::Layers => Norm::Layers,
+        ScoreKnob::None | ScoreKnob::Loss => {
+            let needs = "only the norm of a gradient has it; set score to gradient, layer-sum or layers";
+            unless(said.score_from.is_some(), "score_from", needs)?;
+            unless(said.score_momentum.is_some(), "score_momentum", needs)?;
+            unless(said.score_reset.is_some(), "score_reset", needs)?;
+            unless(said.score_dropout.is_some(), "score_dropout", needs)?;
+            let row_window = if let Score::Loss { window } = row.score { window } else { 1 };
+            let window = said.score_window.unwrap_or(row_window);
+            return Ok(if kind == ScoreKnob::Loss { Score::Loss { window } } else { Score::None });
+        }
+    };
+    // A row that has no norm of its own takes its defaults from the methods that do.
+    let like = |name| Method::named(name, row.preset).score;
+    let is_training = |score: &Score| matches!(score, Score::Norm { from: Source::Training { .. }, .. });
+    let trains = said.score_from.map_or(is_training(&row.score), |from| from == SourceKnob::Training);
+    let default = match row.score {
+        score @ Score::Norm { .. } if is_training(&score) == trains => score,
+        _ if trains => like(Name::LocalMgrawa),
+        _ => like(Name::Mgrawa),
+    };
+    let Score::Norm { from, momentum, .. } = default else {
+        return Err(row.pointless("score", "the table has no default for it"));
+    };
+    let from = match from {
+        Source::Batch { common, dropout } => {
+            unless(said.score_reset.is_some(), "score_reset", "only score_from = 'training' has it")?;
+            let common = said.score_from.map_or(common, |from| from == SourceKnob::CommonBatch);
+            Source::Batch { common, dropout: said.score_dropout.unwrap_or(dropout) }
+        }
+        Source::Training { reset } => {
+            unless(
+                said.score_dropout.is_some(),
+                "score_dropout",
+                "training gradients have the dropout of training",
+            )?;
+            Source::Training { reset: said.score_reset.unwrap_or(reset) }
+        }
+    };
+    Ok(Score::Norm { of, from, momentum: said.score_momentum.unwrap_or(momentum) })
+}
+
+fn score_knob(score: &Score) -> ScoreKnob {
+    match score {
+        Score::None => ScoreKnob::None,
+        Score::Loss { .. } => ScoreKnob::Loss,
+        Score::Norm { of: Norm::Gradient, .. } => ScoreKnob::Gradient,
+        Score::Norm { of: Norm::LayerSum, .. } => ScoreKnob::LayerSum,
+        Score::Norm { of: Norm::Layers, .. } => ScoreKnob::Layers,
+    }
+}
+
+impl From<Method> for Knobs {
+    fn from(method: Method) -> Knobs {
+        let mut knobs = Knobs {
+            period: Some(method.period),
+            pull: Some(PullKnob(method.pull)),
+            toward: Some(method.toward),
+            prox: Some(method.prox),
+            score: Some(score_knob(&method.score)),
+            weighting: Some(method.weighting),
+            centre: Some(CentreKnob::Weighted),
+            ..Knobs::default()
+        };
+        match method.score {
+            Score::None => {}
+            Score::Loss { window } => knobs.score_window = Some(window),
+            Score::Norm { from, momentum, .. } => {
+                knobs.score_momentum = Some(momentum);
+                match from {
+                    Source::Batch { common, dropout } => {
+                        knobs.score_from =
+                            Some(if common { SourceKnob::CommonBatch } else { SourceKnob::OwnBatch });
+                        knobs.score_dropout = Some(dropout);
+                    }
+                    Source::Training { reset } => {
+                        knobs.score_from = Some(SourceKnob::Training);
+                        knobs.score_reset = Some(reset);
+                    }
+                }
+            }
+        }
+        if let Centre::Moving { rate } = method.centre {
+            knobs.centre = Some(CentreKnob::Moving);
+            knobs.rate = Some(rate);
+        }
+        let inner = method.inner.map(|inner| {
+            let level = Knobs { group: Some(inner.group), ..Knobs::from(inner.method) };
+            Box::new(Knobs { name: None, preset: None, evaluate: None, radius: None, ..level })
+        });
+        Knobs {
+            name: Some(method.name.as_str().into()),
+            preset: Some(method.preset),
+            radius: method.radius,
+            evaluate: Some(method.evaluate),
+            inner,
+            ..knobs
+        }
+    }
+}
+
+impl Method {
+    /// Every knob as TOML.
+    pub fn to_toml(&self) -> String {
+        self.to_table().to_string()
+    }
+
+    fn to_table(&self) -> Table {
+        // Knobs are numbers, words and one nested table of the same: TOML can always hold them.
+        Table::try_from(Knobs::from(self.clone())).unwrap_or_default()
+    }
+
+    fn pointless(&self, knob: &str, why: &str) -> Error {
+        Error::ChoicesClash { method: self.name.to_string(), why: format!("{knob} cannot be set: {why}") }
+    }
+}
+
+impl FromStr for Method {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        let wrong = |expected: String| Error::Unreadable { what: "the method", found: text.into(), expected };
+        // The name first: a slip there should not be reported as anything else.
+        name.parse::<Name>()?;
+        let mut table = Table::new();
+        table.insert("name".into(), Value::String(name.into()));
+        for part in rest.into_iter().flat_map(|rest| rest.split(',')) {
+            let (knob, value) = part.split_once('=').ok_or_else(|| {
+                wrong(format!("'{part}' should be knob=value, as in lgrawa:period=16,pull=0.7"))
+            })?;
+            let (knob, value) = (knob.trim(), value.trim());
+            if !is_known(knob) {
+                return Err(Error::UnknownKnob {
+                    method: name.into(),
+                    found: knob.into(),
+                    nearest: nearest(knob, WHOLE.into_iter().chain(LEVEL).chain(["inner.group"]))
+                        .or((knob == "group").then(|| "inner.group".into())),
+                });
+            }
+            let (level, key) = match knob.strip_prefix("inner.") {
+                None => (Some(&mut table), knob),
+                Some(key) => {
+                    let inner = table.entry("inner").or_insert_with(|| Value::Table(Table::new()));
+                    (inner.as_table_mut(), key)
+                }
+            };
+            let level =
+                level.ok_or_else(|| wrong("inner is a level of its own: write inner.group=4".into()))?;
+            if level.insert(key.into(), read_value(value)).is_some() {
+                return Err(wrong(format!("'{knob}' stands in it twice")));
+            }
+        }
+        let knobs: Knobs = Value::Table(table)
+            .try_into()
+            .map_err(|error: toml::de::Error| wrong(error.message().trim().into()))?;
+        Method::try_from(knobs)
+    }
+}
+
+/// A number or a truth value where it is one, else a word.
+fn read_value(text: &str) -> Value {
+    if let Ok(number) = text.parse::<i64>() {
+        return Value::Integer(number);
+    }
+    match (text.parse::<f64>(), text) {
+        (Ok(number), _) => Value::Float(number),
+        (_, "true") => Value::Boolean(true),
+        (_, "false") => Value::Boolean(false),
+        _ => Value::String(text.into()),
+    }
+}
+
+impl fmt::Display for Method {
+    /// The shortest text that reads back as this method.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let full = flatten(&self.to_table());
+        let mut said: Vec<&(String, Value)> = Vec::new();
+        // A knob may follow from another one (ρ from λ, the inner level from the outer), so they are said one by
+        // one, until what is said reads as this method.
+        loop {
+            let text = render(self.name, &said);
+            let read = text.parse::<Method>();
+            if read.as_ref() == Ok(self) || said.len() + 1 >= full.len() {
+                return f.write_str(&text);
+            }
+            let so_far = flatten(&read.unwrap_or_else(|_| Method::named(self.name, self.preset)).to_table());
+            let unsaid = |entry: &&(String, Value)| entry.0 != "name" && !said.contains(entry);
+            let differs = full.iter().filter(unsaid).find(|entry| !so_far.contains(entry));
+            let Some(next) = differs.or_else(|| full.iter().find(unsaid)) else {
+                return f.write_str(&text);
+            };
+            said.push(next);
+            said.sort_by_key(|entry| full.iter().position(|known| known == *entry));
+        }
+    }
+}
+
+fn flatten(table: &Table) -> Vec<(String, Value)> {
+    let mut flat = Vec::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => {
+                flat.extend(inner.iter().map(|(sub, value)| (format!("{key}.{sub}"), value.clone())))
+            }
+            value => flat.push((key.clone(), value.clone())),
+        }
+    }
+    flat
+}
+
+fn render(name: Name, said: &[&(String, Value)]) -> String {
+    let knobs: Vec<String> = (said.iter())
+        .map(|(key, value)| match value {
+            Value::String(word) => format!("{key}={word}"),
+            Value::Float(number) => format!("{key}={number}"),
+            value => format!("{key}={value}"),
+        })
+        .collect();
+    if knobs.is_empty() { name.to_string() } else { format!("{name}:{}", knobs.join(",")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Method {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn refused(text: &str) -> String {
+        text.parse::<Method>().expect_err(text).to_string()
+    }
+
+    #[test]
+    fn a_bare_name_is_the_row_of_the_table() {
+        for name in Name::ALL {
+            assert_eq!(read(name.as_str()), Method::named(name, Preset::Paper));
+            assert_eq!(read(&format!("{name}:preset=reference")), Method::named(name, Preset::Reference));
+        }
+    }
+
+    #[test]
+    fn rows_print_short_and_read_back_from_toml() {
+        for name in Name::ALL {
+            for preset in [Preset::Paper, Preset::Reference] {
+                let method = Method::named(name, preset);
+                let text = method.to_string();
+                assert_eq!(read(&text), method);
+                assert!(text == name.as_str() || text == format!("{name}:preset=reference"), "{text}");
+                assert_eq!(toml::from_str::<Method>(&method.to_toml()).unwrap(), method);
+            }
+        }
+    }
+
+    #[test]
+    fn what_follows_from_another_knob_is_not_said_twice() {
+        assert_eq!(read("easgd:pull=0.3").centre, Centre::Moving { rate: 0.3 });
+        assert_eq!(read("easgd:pull=0.3,rate=0.3").to_string(), "easgd:pull=0.3");
+        assert_eq!(read("easgd:pull=0.3,rate=0.1").to_string(), "easgd:pull=0.3,rate=0.1");
+        let grouped = read("lsgd:period=16,inner.group=4");
+        let inner = grouped.inner.as_deref().unwrap();
+        assert_eq!((inner.group, inner.method.period, inner.method.pull), (4, 4, Pull::Fixed(0.1)));
+        assert_eq!(grouped.to_string(), "lsgd:period=16,inner.group=4");
+        assert_eq!(
+            read("lsgd:period=16,inner.group=4,inner.period=8,inner.pull=0.2").to_string(),
+            "lsgd:period=16,inner.group=4,inner.period=8,inner.pull=0.2"
+        );
+    }
+
+    #[test]
+    fn a_control_can_be_made_into_another_method() {
+        let made = read("mean:score=layer-sum,weighting=inverse");
+        let mgrawa = read("mgrawa");
+        assert_eq!((made.score, made.weighting, made.pull), (mgrawa.score, mgrawa.weighting, mgrawa.pull));
+        let local = read("lgrawa:score_from=training");
+        assert_eq!(local.score, read("local-lgrawa").score);
+    }
+
+    #[test]
+    fn slips_are_explained() {
+        for (text, words) in [
+            ("", "there is no method ''"),
+            ("lgrwa", "did you mean 'lgrawa'?"),
+            ("lgrawa:perod=4", "did you mean 'period'?"),
+            ("lgrawa:Period=4", "did you mean 'period'?"),
+            ("lgrawa:", "should be knob=value"),
+            ("lgrawa:period", "should be knob=value"),
+            ("lgrawa:period=4,period=8", "'period' stands in it twice"),
+            ("lgrawa:period=0", "period is 0, but must be at least 1"),
+            ("lgrawa:period=-1", "invalid value"),
+            ("lgrawa:period=4.5", "invalid type"),
+            ("lgrawa:pull=1.5", "pull is 1.5, but must be from 0 to 1"),
+            ("lgrawa:pull=-0.1", "pull is -0.1, but must be from 0 to 1"),
+            ("lgrawa:pull=nan", "pull is NaN, but must be from 0 to 1"),
+            ("lgrawa:pull=much", "a number from 0 to 1"),
+            ("lgrawa:pull=rate/M", "needs a centre that moves"),
+            ("lgrawa:prox=2", "prox is 2, but must be from 0 to 1"),
+            ("lgrawa:score_momentum=1", "score_momentum is 1, but must be from 0 to below 1"),
+            ("lgrawa:rate=0.1", "only a moving centre has one"),
+            ("lgrawa:preset=author", "unknown variant"),
+            ("lgrawa:score=loss", "a loss can"),
+            ("lgrawa:score=none", "needs a score"),
+            ("lgrawa:score_window=3", "only score = 'loss' has one"),
+            ("lgrawa:score_reset=true", "only score_from = 'training' has it"),
+            ("local-lgrawa:score_dropout=true", "the dropout of training"),
+            ("mean:score_momentum=0.5", "only the norm of a gradient has it"),
+            ("lsgd:score_window=0", "score_window is 0"),
+            ("lsgd:group=4", "did you mean 'inner.group'?"),
+            ("lsgd:inner=4", "has no knob 'inner'"),
+            ("lsgd:inner.period=2", "say how many workers form a group"),
+            ("lsgd:inner.group=0", "inner.group is 0"),
+            ("lsgd:inner.group=2,inner.period=3", "must be a multiple"),
+            ("lsgd:inner.radius=1", "has no knob 'inner.radius'"),
+            ("dp-sgd:period=2", "gradients are shared at every step"),
+            ("dp-sgd:inner.group=2", "only methods that share parameters have an inner level"),
+            ("dp-sam:radius=0", "radius is 0, but must be positive"),
+            ("dp-sam:radius=inf", "radius is inf, but must be positive"),
+            ("sgd:prox=0.1", "it does not communicate"),
+        ] {
+            let found = refused(text);
+            assert!(found.contains(words), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn toml_errors_name_the_line() {
+        let error = toml::from_str::<Method>("name = \"lgrawa\"\nperiod = \"often\"\n").unwrap_err();
+        assert!(error.to_string().contains("line 2"), "{error}");
+        let error = toml::from_str::<Method>("name = \"lgrawa\"\nperod = 4\n").unwrap_err();
+        assert!(error.to_string().contains("perod") && error.to_string().contains("line 2"), "{error}");
+    }
+
+    fn any_method() -> impl Strategy<Value = Method> {
+        let knob = |values: Vec<&'static str>| proptest::option::of(prop::sample::select(values));
+        (
+            prop::sample::select(crate::method::names()),
+            (
+                knob(vec!["paper", "reference"]),
+                knob(vec!["1", "4", "16"]),
+                knob(vec!["0", "0.25", "1", "rate/M"]),
+            ),
+            (
+                knob(vec!["new", "old"]),
+                knob(vec!["0", "0.125"]),
+                knob(vec!["none", "loss", "gradient", "layer-sum", "layers"]),
+            ),
+            (
+                knob(vec!["common-batch", "own-batch", "training"]),
+                knob(vec!["0", "0.5"]),
+                knob(vec!["uniform", "inverse", "smallest"]),
+            ),
+            (
+                knob(vec!["weighted", "moving"]),
+                knob(vec!["0.5"]),
+                knob(vec!["0.1"]),
+                knob(vec!["mean", "centre", "best", "each"]),
+            ),
+            (knob(vec!["2"]), knob(vec!["1", "4"]), knob(vec!["0.75"])),
+        )
+            .prop_filter_map("knobs that go together", |(name, a, b, c, d, e)| {
+                let knobs = [
+                    ("preset", a.0),
+                    ("period", a.1),
+                    ("pull", a.2),
+                    ("toward", b.0),
+                    ("prox", b.1),
+                    ("score", b.2),
+                    ("score_from", c.0),
+                    ("score_momentum", c.1),
+                    ("weighting", c.2),
+                    ("centre", d.0),
+                    ("rate", d.1),
+                    ("radius", d.2),
+                    ("evaluate", d.3),
+                    ("inner.group", e.0),
+                    ("inner.period", e.1),
+                    ("inner.pull", e.2),
+                ];
+                let said: Vec<String> =
+                    knobs.iter().filter_map(|(k, v)| v.map(|v| format!("{k}={v}"))).collect();
+                format!("{name}:{}", said.join(",")).trim_end_matches(':').parse().ok()
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn printed_methods_read_back(method in any_method()) {
+            prop_assert_eq!(&read(&method.to_string()), &method);
+            prop_assert_eq!(&toml::from_str::<Method>(&method.to_toml()).unwrap(), &method);
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,40}", tail in "(lgrawa|lsgd|easgd):([a-z_.]{1,12}=[a-z0-9./-]{0,6},?){0,4}") {
+            let _ = (text.parse::<Method>(), tail.parse::<Method>(), toml::from_str::<Method>(&text));
+        }
+    }
+}

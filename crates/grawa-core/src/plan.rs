@@ -1,0 +1,343 @@
+//! What a round does: decided here, once for all methods, and carried out by a `mix`.
+//!
+//! [`plan`] is a pure function of the method, what it remembers, and what the workers report; every member
+//! of a group that runs it on the same reports gets the same [`Plan`]. A plan holds the weights β, how the
+//! centre is made, how far whom is pulled, the memory for the next round, and the reasons for everything
+//! that is not the plain formula. With an inner level, one plan is made for each group from
+//! [`Inner::method`](crate::Inner), then one for all.
+//!
+//! Rules for what must not poison the centre, besides those for scores in [`weights`](crate::weights):
+//!
+//! | case | rule |
+//! |---|---|
+//! | a worker's parameters are not finite | it weighs nothing, its score memory is dropped, and it takes over the new centre |
+//! | no worker's parameters are finite | the centre stays as it was and all workers take it over |
+//! | a span the loss does not depend on (marked in the layout, or its norm is below 10⁻⁶ of every worker's sum of norms) | its workers weigh the same: the norm is rounding noise |
+//! | a worker made no local step since a method by training gradients last looked | it has no score, and weighs nothing |
+//! | one worker | it is the centre |
+
+use crate::method::{Centre, Norm, Score, Share, Source, Toward, Weighting};
+use crate::weights::{self, Rulings};
+use crate::{Error, Layout, Memory, Method, Report, score};
+use std::fmt;
+
+/// A span whose norm is below this share of the sum of all norms, in every worker, is taken for silent:
+/// rounding in `f32` alone leaves as much.
+pub const NOISE: f64 = 1e-6;
+
+/// A round, decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Which vectors are mixed.
+    pub share: Share,
+    /// The workers that take part, in the order of the reports; vectors are summed in this order.
+    pub workers: Vec<u32>,
+    /// β.
+    pub weights: Weights,
+    /// How the weighted average becomes the centre.
+    pub centre: Centre,
+    /// λ.
+    pub pull: f32,
+    /// Toward which centre.
+    pub toward: Toward,
+    /// For each worker whether its vector is lost and replaced by the new centre. Its momentum should be cleared.
+    pub replaced: Vec<bool>,
+    /// Why anything here differs from the plain formula, and who leads.
+    pub reasons: Vec<Reason>,
+    /// What the method remembers for the next round.
+    pub memory: Memory,
+}
+
+/// β: one weight a worker, or one a worker and span.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weights {
+    workers: usize,
+    rows: Vec<f32>,
+}
+
+impl Weights {
+    /// The weights of all workers for a span; the same for every span where the method does not tell them apart.
+    pub fn of(&self, span: usize) -> &[f32] {
+        let row = if self.is_per_span() { span } else { 0 };
+        &self.rows[row * self.workers..][..self.workers]
+    }
+
+    /// Whether spans have weights of their own.
+    pub fn is_per_span(&self) -> bool {
+        self.rows.len() > self.workers
+    }
+
+    /// All rows one after the other: a row a span, or a single one.
+    pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
+        self.rows.chunks_exact(self.workers.max(1))
+    }
+}
+
+/// Why a plan is as it is. Printed, it is a sentence for the user.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The worker with the smallest score leads.
+    Leads {
+        /// The worker.
+        worker: u32,
+        /// Its score.
+        score: f64,
+    },
+    /// There is only one worker.
+    Alone {
+        /// The worker.
+        worker: u32,
+    },
+    /// The method does not communicate.
+    Silent,
+    /// A score is NaN, infinite or negative.
+    ScoreUnusable {
+        /// The worker.
+        worker: u32,
+        /// The span, if only this span's score is bad.
+        span: Option<String>,
+        /// The score.
+        score: f64,
+    },
+    /// A worker made no step to be judged by.
+    NoStep {
+        /// The worker.
+        worker: u32,
+    },
+    /// A score was zero or tiny and counts as the floor.
+    ScoreRaised {
+        /// The worker.
+        worker: u32,
+        /// The span, if scores are by span.
+        span: Option<String>,
+        /// The score.
+        score: f64,
+        /// What it counts as.
+        floor: f64,
+    },
+    /// No score was usable: all workers weigh the same.
+    NoScoreUsable {
+        /// The span, if scores are by span.
+        span: Option<String>,
+    },
+    /// A span's gradient is rounding noise: all workers weigh the same in it.
+    SpanSilent {
+        /// The span.
+        span: String,
+        /// Whether the layout says so; else the norms do.
+        declared: bool,
+    },
+    /// A worker's vector is not finite; it takes over the centre.
+    NotFinite {
+        /// The worker.
+        worker: u32,
+    },
+    /// No worker's vector is finite; all take over the old centre.
+    NobodyFinite,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place =
+            |span: &Option<String>| span.as_ref().map(|span| format!(" in {span}")).unwrap_or_default();
+        match self {
+            Reason::Leads { worker, score } => write!(f, "worker {worker} leads with {score:.4}"),
+            Reason::Alone { worker } => write!(f, "worker {worker} is alone and is the centre"),
+            Reason::Silent => write!(f, "the method does not communicate"),
+            Reason::ScoreUnusable { worker, span, score } => {
+                write!(f, "worker {worker} weighs nothing{}: its score is {score}", place(span))
+            }
+            Reason::NoStep { worker } => {
+                write!(f, "worker {worker} weighs nothing: it made no step to be judged by")
+            }
+            Reason::ScoreRaised { worker, span, score, floor } => {
+                write!(f, "worker {worker}'s score{} of {score:.3e} counts as {floor:.3e}", place(span))
+            }
+            Reason::NoScoreUsable { span } => {
+                write!(f, "no usable score{}: all workers weigh the same", place(span))
+            }
+            Reason::SpanSilent { span, declared: true } => {
+                write!(f, "the loss does not depend on {span}: all workers weigh the same in it")
+            }
+            Reason::SpanSilent { span, declared: false } => {
+                write!(f, "the gradient of {span} is rounding noise: all workers weigh the same in it")
+            }
+            Reason::NotFinite { worker } => {
+                write!(f, "worker {worker} is not finite and takes over the centre")
+            }
+            Reason::NobodyFinite => write!(f, "no worker is finite: all take over the last centre"),
+        }
+    }
+}
+
+/// Decides a round.
+///
+/// ```
+/// use grawa_core::{Layout, Memory, Method, Report, plan};
+/// let method: Method = "grawa".parse()?;
+/// let report = |worker, score| Report { worker, scores: vec![score], finite: true, steps: 32 };
+/// let plan = plan(&method, &Layout::flat(2), &Memory::default(), &[report(0, 1.0), report(1, 3.0)])?;
+/// assert_eq!(plan.weights.of(0), [0.75, 0.25]);
+/// # Ok::<(), grawa_core::Error>(())
+/// ```
+pub fn plan(method: &Method, layout: &Layout, memory: &Memory, reports: &[Report]) -> Result<Plan, Error> {
+    method.check()?;
+    score::check(method, layout, reports)?;
+    let mut round = Round {
+        layout,
+        workers: reports.iter().map(|report| report.worker).collect(),
+        present: reports.iter().map(|report| report.finite).collect(),
+        reasons: Vec::new(),
+    };
+    let mut memory = memory.clone();
+    memory.rounds += 1;
+
+    for report in reports.iter().filter(|report| !report.finite) {
+        round.reasons.push(Reason::NotFinite { worker: report.worker });
+        memory.forget(report.worker);
+    }
+    if !round.present.contains(&true) {
+        round.reasons.push(Reason::NobodyFinite);
+    }
+    if let [worker] = round.workers[..] {
+        round.reasons.push(Reason::Alone { worker });
+    }
+    if method.share == Share::Nothing {
+        round.reasons.push(Reason::Silent);
+    }
+
+    let scores: Vec<Vec<f64>> = (reports.iter())
+        .map(|report| match method.score {
+            Score::Norm { from: Source::Batch { .. }, momentum, .. } if report.finite => {
+                memory.smooth(momentum, report)
+            }
+            // Training gradients were smoothed step by step already.
+            _ => report.scores.clone(),
+        })
+        .collect();
+    let weights = round.weigh(method, reports, &scores);
+
+    Ok(Plan {
+        share: method.share,
+        centre: method.centre,
+        pull: method.pull_of(reports.len()) as f32,
+        toward: method.toward,
+        replaced: round.present.iter().map(|here| !here).collect(),
+        workers: round.workers,
+        weights,
+        reasons: round.reasons,
+        memory,
+    })
+}
+
+/// A round while it is being decided.
+struct Round<'a> {
+    layout: &'a Layout,
+    workers: Vec<u32>,
+    present: Vec<bool>,
+    reasons: Vec<Reason>,
+}
+
+impl Round<'_> {
+    fn weigh(&mut self, method: &Method, reports: &[Report], scores: &[Vec<f64>]) -> Weights {
+        let workers = self.workers.len();
+        let per_span = matches!(method.score, Score::Norm { of: Norm::Layers, .. })
+            && method.weighting == Weighting::Inverse;
+        let rows = if per_span { self.layout.spans().len() } else { 1 };
+        let mut weights = Weights { workers, rows: vec![0.0; rows * workers] };
+        if !self.present.contains(&true) {
+            return weights;
+        }
+        if method.weighting == Weighting::Uniform {
+            weights::uniform(&self.present, &mut weights.rows);
+            return weights;
+        }
+        self.note_lost_scores(method, reports, scores);
+        let column = |span: usize| scores.iter().map(|scores| scores[span]).collect::<Vec<f64>>();
+        match method.weighting {
+            Weighting::Smallest => {
+                // A method that scores every span leads by their sum.
+                let totals: Vec<f64> = scores.iter().map(|scores| scores.iter().sum()).collect();
+                let (leader, rulings) =
+                    weights::smallest(&totals, &self.workers, &self.present, &mut weights.rows);
+                if let Some(leader) = leader {
+                    self.reasons.push(Reason::Leads { worker: self.workers[leader], score: totals[leader] });
+                }
+                self.note(None, &totals, &rulings);
+            }
+            _ if !per_span => {
+                let scores = column(0);
+                let rulings = weights::inverse(&scores, &self.present, &mut weights.rows);
+                self.note(None, &scores, &rulings);
+            }
+            _ => {
+                let totals: Vec<f64> =
+                    scores.iter().map(|scores| scores.iter().filter(|s| s.is_finite()).sum()).collect();
+                for (index, row) in weights.rows.chunks_exact_mut(workers).enumerate() {
+                    let span = &self.layout.spans()[index];
+                    let scores = column(index);
+                    let is_noise = || {
+                        let here = (0..workers).filter(|&w| self.present[w]);
+                        here.fold(true, |noise, w| noise && scores[w] <= NOISE * totals[w] && totals[w] > 0.0)
+                    };
+                    if span.is_silent() || is_noise() {
+                        weights::uniform(&self.present, row);
+                        self.reasons.push(Reason::SpanSilent {
+                            span: span.name().into(),
+                            declared: span.is_silent(),
+                        });
+                    } else {
+                        let rulings = weights::inverse(&scores, &self.present, row);
+                        self.note(Some(span.name()), &scores, &rulings);
+                    }
+                }
+            }
+        }
+        weights
+    }
+
+    /// A worker none of whose scores is usable: said once, not for every span.
+    fn note_lost_scores(&mut self, method: &Method, reports: &[Report], scores: &[Vec<f64>]) {
+        for (report, scores) in reports.iter().zip(scores).filter(|(report, _)| report.finite) {
+            if !scores.is_empty() && scores.iter().all(|score| !score.is_finite()) {
+                let by_steps = !matches!(method.score, Score::Norm { from: Source::Batch { .. }, .. });
+                self.reasons.push(if report.steps == 0 && by_steps {
+                    Reason::NoStep { worker: report.worker }
+                } else {
+                    Reason::ScoreUnusable { worker: report.worker, span: None, score: scores[0] }
+                });
+            }
+        }
+    }
+
+    fn note(&mut self, span: Option<&str>, scores: &[f64], rulings: &Rulings) {
+        let named = || span.map(str::to_owned);
+        for &index in &rulings.unusable {
+            let worker = self.workers[index];
+            let said = |reason: &Reason| match reason {
+                Reason::NoStep { worker: who } | Reason::ScoreUnusable { worker: who, span: None, .. } => {
+                    *who == worker
+                }
+                _ => false,
+            };
+            if !self.reasons.iter().any(said) {
+                self.reasons.push(Reason::ScoreUnusable { worker, span: named(), score: scores[index] });
+            }
+        }
+        for &index in &rulings.raised {
+            self.reasons.push(Reason::ScoreRaised {
+                worker: self.workers[index],
+                span: named(),
+                score: scores[index],
+                floor: rulings.floor.unwrap_or_default(),
+            });
+        }
+        if rulings.uniform {
+            self.reasons.push(Reason::NoScoreUsable { span: named() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

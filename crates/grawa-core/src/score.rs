@@ -1,0 +1,280 @@
+//! What a worker reports to a round, and the running averages behind it.
+//!
+//! Two averages exist. Over rounds, [`Memory`] smooths the score each worker computed on a batch; it lives in
+//! the round's plan, so that every member of a group holds the same one. Over local steps, a worker's
+//! [`Tracker`] keeps the last losses and the running norms of its own gradients. Both are the same
+//! exponential average with bias correction: s ← γ·s + (1−γ)·A, ŝ = s / (1 − γᵗ).
+
+use crate::method::{Norm, Score, Source};
+use crate::{Error, Layout, Method};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a worker brings to a round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Which worker; the lowest rank wins a tie.
+    pub worker: u32,
+    /// Its scores: none, one, or one a span, as [`Method::scores`] says. A score that could not be had is NaN.
+    pub scores: Vec<f64>,
+    /// Whether all its parameters (or, where gradients are shared, gradients) are finite.
+    pub finite: bool,
+    /// Local steps since the last round.
+    pub steps: u64,
+}
+
+/// An exponential average of several numbers with bias correction.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Average {
+    sums: Vec<f64>,
+    weights: Vec<f64>,
+}
+
+impl Average {
+    /// An average of `len` numbers that has seen nothing yet.
+    pub fn new(len: usize) -> Self {
+        Average { sums: vec![0.0; len], weights: vec![0.0; len] }
+    }
+
+    /// Takes in new values. One that is not finite is passed over, so that a single bad batch does not spoil
+    /// the average for ever.
+    pub fn add(&mut self, momentum: f64, values: &[f64]) {
+        for ((sum, weight), &value) in self.sums.iter_mut().zip(&mut self.weights).zip(values) {
+            if value.is_finite() {
+                *sum = momentum * *sum + (1.0 - momentum) * value;
+                *weight = momentum * *weight + (1.0 - momentum);
+            }
+        }
+    }
+
+    /// The corrected averages; NaN for a number that was never seen.
+    pub fn values(&self) -> impl Iterator<Item = f64> + '_ {
+        // The weight is 1 − γᵗ, grown along instead of raised to a power.
+        self.sums
+            .iter()
+            .zip(&self.weights)
+            .map(|(sum, weight)| if *weight > 0.0 { sum / weight } else { f64::NAN })
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.sums.fill(0.0);
+        self.weights.fill(0.0);
+    }
+
+    fn len(&self) -> usize {
+        self.sums.len()
+    }
+}
+
+/// What a method remembers from round to round: the score momentum of every worker.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// Rounds so far.
+    pub rounds: u64,
+    averages: BTreeMap<u32, Average>,
+}
+
+impl Memory {
+    /// The score average of a worker, if it has one.
+    pub fn of(&self, worker: u32) -> Option<&Average> {
+        self.averages.get(&worker)
+    }
+
+    /// Takes in a worker's scores and returns the smoothed ones; a score that is bad now stays bad now,
+    /// whatever the average says.
+    pub(crate) fn smooth(&mut self, momentum: f64, report: &Report) -> Vec<f64> {
+        let fresh = || Average::new(report.scores.len());
+        let average = self.averages.entry(report.worker).or_insert_with(fresh);
+        if average.len() != report.scores.len() {
+            *average = fresh();
+        }
+        average.add(momentum, &report.scores);
+        average
+            .values()
+            .zip(&report.scores)
+            .map(|(smooth, &raw)| if raw.is_finite() { smooth } else { raw })
+            .collect()
+    }
+
+    /// Forgets a worker whose parameters were lost: its past does not describe what it will be.
+    pub(crate) fn forget(&mut self, worker: u32) {
+        self.averages.remove(&worker);
+    }
+}
+
+/// What a worker notes along its local steps.
+#[derive(Clone, Debug)]
+pub struct Tracker {
+    score: Score,
+    losses: VecDeque<f64>,
+    norms: Average,
+    steps: u64,
+    finite: bool,
+}
+
+impl Tracker {
+    /// The tracker a method needs over a layout.
+    pub fn new(method: &Method, layout: &Layout) -> Self {
+        let (window, spans) = match method.score {
+            Score::Loss { window } => (window as usize, 0),
+            Score::Norm { from: Source::Training { .. }, .. } => (0, layout.spans().len()),
+            Score::None | Score::Norm { .. } => (0, 0),
+        };
+        Tracker {
+            score: method.score,
+            losses: VecDeque::with_capacity(window),
+            norms: Average::new(spans),
+            steps: 0,
+            finite: true,
+        }
+    }
+
+    /// Whether [`Tracker::step`] wants the norms of each step's gradient.
+    pub fn wants_norms(&self) -> bool {
+        matches!(self.score, Score::Norm { from: Source::Training { .. }, .. })
+    }
+
+    /// Notes a local step: its loss, the norm of each span's gradient (empty if they are not wanted), and
+    /// whether the parameters are finite after it.
+    pub fn step(&mut self, loss: f64, norms: &[f64], finite: bool) {
+        self.steps += 1;
+        self.finite = finite;
+        match self.score {
+            Score::Loss { window } => {
+                if self.losses.len() == window as usize {
+                    self.losses.pop_front();
+                }
+                self.losses.push_back(loss);
+            }
+            Score::Norm { from: Source::Training { .. }, momentum, .. } => self.norms.add(momentum, norms),
+            Score::None | Score::Norm { .. } => {}
+        }
+    }
+
+    /// The report to a round. `norms` are those of the score batch, for a method that scores one.
+    pub fn report(&self, worker: u32, norms: &[f64]) -> Report {
+        let scores = match self.score {
+            Score::None => Vec::new(),
+            // The mean of what was seen: the authors' ring starts with zeros and is biased at first.
+            Score::Loss { .. } => vec![self.losses.iter().sum::<f64>() / self.losses.len() as f64],
+            Score::Norm { of, from: Source::Training { .. }, .. } => reduce(of, self.norms.values()),
+            Score::Norm { of, from: Source::Batch { .. }, .. } => reduce(of, norms.iter().copied()),
+        };
+        Report { worker, scores, finite: self.finite, steps: self.steps }
+    }
+
+    /// A round is over: counts start anew, and the running norms too where the method says so.
+    pub fn round(&mut self) {
+        self.steps = 0;
+        self.finite = true;
+        if let Score::Norm { from: Source::Training { reset: true }, .. } = self.score {
+            self.norms.clear();
+        }
+    }
+}
+
+/// The score that the norms of all spans give.
+fn reduce(of: Norm, norms: impl Iterator<Item = f64>) -> Vec<f64> {
+    match of {
+        Norm::Layers => norms.collect(),
+        Norm::LayerSum => vec![norms.sum()],
+        Norm::Gradient => vec![norms.fold(0.0, f64::hypot)],
+    }
+}
+
+/// That each worker reports once, with as many scores as the method needs.
+pub(crate) fn check(method: &Method, layout: &Layout, reports: &[Report]) -> Result<(), Error> {
+    let mut found: Vec<u32> = reports.iter().map(|report| report.worker).collect();
+    found.sort_unstable();
+    if found.is_empty() || found.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Error::WrongWorkers { found });
+    }
+    let expected = method.scores(layout.spans().len());
+    match reports.iter().find(|report| report.scores.len() != expected) {
+        None => Ok(()),
+        Some(report) => Err(Error::WrongScores {
+            worker: report.worker,
+            found: report.scores.len(),
+            expected,
+            method: method.name.to_string(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn method(text: &str) -> Method {
+        text.parse().unwrap()
+    }
+
+    /// γ = 0.43046721 and scores 4, 2, worked out by hand.
+    #[test]
+    fn the_golden_averages() {
+        let mut average = Average::new(1);
+        average.add(0.430_467_21, &[4.0]);
+        assert!((average.sums[0] - 2.278_131).abs() < 1e-6);
+        assert!((average.values().next().unwrap() - 4.0).abs() < 1e-12);
+        average.add(0.430_467_21, &[2.0]);
+        assert!((average.sums[0] - 2.119_726).abs() < 1e-6);
+        assert!((average.values().next().unwrap() - 2.601_855).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_bad_score_does_not_spoil_the_average() {
+        let mut memory = Memory::default();
+        let mut report = Report { worker: 3, scores: vec![4.0], finite: true, steps: 1 };
+        assert_eq!(memory.smooth(0.5, &report), [4.0]);
+        report.scores = vec![f64::NAN];
+        assert!(memory.smooth(0.5, &report)[0].is_nan());
+        report.scores = vec![4.0];
+        assert_eq!(memory.smooth(0.5, &report), [4.0]);
+    }
+
+    #[test]
+    fn losses_are_averaged_over_the_window_only() {
+        let layout = Layout::flat(1);
+        let mut tracker = Tracker::new(&method("lsgd:score_window=2"), &layout);
+        tracker.step(8.0, &[], true);
+        assert_eq!(tracker.report(0, &[]).scores, [8.0]);
+        tracker.step(2.0, &[], true);
+        tracker.step(4.0, &[], true);
+        assert_eq!(tracker.report(0, &[]).scores, [3.0]);
+        // The window reaches back over a round, as the authors' ring does.
+        tracker.round();
+        assert_eq!(tracker.report(0, &[]).scores, [3.0]);
+    }
+
+    #[test]
+    fn running_norms_start_anew_where_the_method_says_so() {
+        let layout = Layout::new([("a", vec![1]), ("b", vec![1])]).unwrap();
+        for (text, resets) in [
+            ("local-lgrawa", true),
+            ("local-lgrawa:preset=reference", false),
+            ("local-mgrawa:preset=reference", true),
+        ] {
+            let mut tracker = Tracker::new(&method(text), &layout);
+            assert!(tracker.wants_norms());
+            tracker.step(0.0, &[3.0, 4.0], true);
+            tracker.round();
+            assert_eq!(tracker.report(0, &[]).scores.iter().all(|score| score.is_nan()), resets, "{text}");
+            tracker.step(0.0, &[6.0, 8.0], true);
+            let total: f64 = tracker.report(0, &[]).scores.iter().sum();
+            // With a reset only the second step counts; else (0.85·0.15·7 + 0.15·14) / (1 − 0.85²).
+            let expected =
+                if resets { 14.0 } else { (0.85 * 0.15 * 7.0 + 0.15 * 14.0) / (1.0 - 0.85 * 0.85) };
+            assert!((total - expected).abs() < 1e-12, "{text}: {total}");
+        }
+    }
+
+    #[test]
+    fn scores_are_reduced_as_the_method_says() {
+        let layout = Layout::new([("a", vec![1]), ("b", vec![1])]).unwrap();
+        let scores = |text: &str| Tracker::new(&method(text), &layout).report(0, &[3.0, 4.0]).scores;
+        assert_eq!(scores("grawa"), [5.0]);
+        assert_eq!(scores("mgrawa"), [7.0]);
+        assert_eq!(scores("lgrawa"), [3.0, 4.0]);
+        assert_eq!(scores("mean"), [0.0; 0]);
+    }
+}

@@ -1,0 +1,260 @@
+//! All workers on one thread, one after the other: the shortest complete account of a run.
+//!
+//! Every worker takes one local step, then the next one does, and when τ steps are done a round follows. It
+//! needs no threads, no files and no clock, drives the toy problems, and is what faster runners are tested
+//! against.
+
+use crate::method::{Evaluate, Score, Share, Source};
+use crate::{
+    Error, Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Sgd, Tracker, mix, norm, plan,
+};
+use std::ops::Range;
+
+/// Replicas that train in turn.
+///
+/// ```
+/// use grawa_core::{Key, Layout, Plain, Sequential, Sgd};
+/// let bowl = |x: &[f32], _: Key, gradient: &mut [f32]| {
+///     gradient.copy_from_slice(x);
+///     f64::from(x[0] * x[0]) / 2.0
+/// };
+/// let start = |x| Plain::new(Layout::flat(1), vec![x], bowl);
+/// let mut run = Sequential::new("mgrawa:period=4".parse()?, Sgd::PLAIN, 0, vec![start(1.0)?, start(-3.0)?])?;
+/// for _ in 0..100 {
+///     run.advance(0.1)?;
+/// }
+/// assert!(run.evaluated()[0][0].abs() < 1e-3);
+/// # Ok::<(), grawa_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Sequential<R> {
+    method: Method,
+    sgd: Sgd,
+    seed: u64,
+    replicas: Vec<R>,
+    /// The inner level, if there is one, then the level of all workers: the order of their rounds.
+    levels: Vec<Level>,
+    losses: Vec<f64>,
+    norms: Vec<f64>,
+    steps: u64,
+}
+
+/// One level of rounds: groups of workers, each with a centre and a memory of its own.
+#[derive(Debug)]
+struct Level {
+    method: Method,
+    trackers: Vec<Tracker>,
+    groups: Vec<Group>,
+}
+
+#[derive(Debug)]
+struct Group {
+    members: Range<usize>,
+    centre: Vec<f32>,
+    memory: Memory,
+}
+
+impl<R: Replica<Buffer = [f32]>> Sequential<R> {
+    /// A run of these replicas, all of one layout. The centre starts as the mean of where they start.
+    pub fn new(method: Method, sgd: Sgd, seed: u64, mut replicas: Vec<R>) -> Result<Self, Error> {
+        method.check()?;
+        let workers = replicas.len();
+        let Some(layout) = replicas.first().map(|replica| replica.layout().clone()) else {
+            return Err(Error::WrongWorkers { found: Vec::new() });
+        };
+        if let Some(other) = replicas.iter().position(|replica| *replica.layout() != layout) {
+            let what = format!("worker {other}'s layout differs from worker 0's, and");
+            return Err(Error::WrongLength {
+                what,
+                found: replicas[other].layout().len(),
+                expected: layout.len(),
+            });
+        }
+        let inner = method.inner.as_ref().map(|inner| (inner.method.clone(), inner.group as usize));
+        let levels = (inner.into_iter().chain([(method.clone(), workers)]))
+            .map(|(method, size)| Level {
+                trackers: (0..workers).map(|_| Tracker::new(&method, &layout)).collect(),
+                groups: (0..workers)
+                    .step_by(size)
+                    .map(|start| start..(start + size).min(workers))
+                    .map(|members| Group {
+                        centre: mean(&mut replicas[members.clone()]),
+                        memory: Memory::default(),
+                        members,
+                    })
+                    .collect(),
+                method,
+            })
+            .collect();
+        let norms = vec![0.0; layout.spans().len()];
+        Ok(Sequential {
+            method,
+            sgd,
+            seed,
+            losses: vec![f64::NAN; workers],
+            replicas,
+            levels,
+            norms,
+            steps: 0,
+        })
+    }
+
+    /// One local step of every worker, and the round if one is due. Returns the plans that were carried out.
+    pub fn advance(&mut self, rate: f32) -> Result<Vec<Plan>, Error> {
+        let mut plans = self.step(rate)?;
+        if self.is_due() {
+            plans.extend(self.round()?);
+        }
+        Ok(plans)
+    }
+
+    /// One local step of every worker. Where gradients are shared, that includes sharing them.
+    pub fn step(&mut self, rate: f32) -> Result<Vec<Plan>, Error> {
+        let layout = self.replicas[0].layout().clone();
+        for (worker, replica) in self.replicas.iter_mut().enumerate() {
+            let key = Key::new(self.seed, Purpose::Noise).worker(worker as u32).step(self.steps);
+            self.losses[worker] = replica.gradient(key)?;
+            if let Some(radius) = self.method.radius {
+                replica.ascend(radius as f32)?;
+                replica.gradient(key)?;
+                replica.restore()?;
+            }
+        }
+        let mut plans = Vec::new();
+        if self.method.share == Share::Gradients {
+            plans.push(self.share_gradients(&layout)?);
+        }
+        for worker in 0..self.replicas.len() {
+            let replica = &mut self.replicas[worker];
+            if self.levels.iter().any(|level| level.trackers[worker].wants_norms()) {
+                replica.norms(&mut self.norms)?;
+            }
+            // The pull to the centre of all comes before that of the group, as in the authors' code.
+            let prox: Vec<Prox<'_>> = (self.levels.iter().rev())
+                .filter(|level| level.method.prox > 0.0)
+                .flat_map(|level| level.groups.iter().map(move |group| (level, group)))
+                .filter(|(_, group)| group.members.contains(&worker))
+                .map(|(level, group)| Prox {
+                    centre: &group.centre,
+                    strength: level.method.prox_a_step() as f32,
+                })
+                .collect();
+            let finite = replica.descend(&self.sgd, rate, &prox)?;
+            for level in &mut self.levels {
+                level.trackers[worker].step(self.losses[worker], &self.norms, finite);
+            }
+        }
+        self.steps += 1;
+        Ok(plans)
+    }
+
+    /// Whether a round is due: τ steps are done and the method has rounds.
+    pub fn is_due(&self) -> bool {
+        self.method.share == Share::Parameters && self.steps.is_multiple_of(self.method.cycle().into())
+    }
+
+    /// The round: inside every group where there are groups, and of all workers when their turn has come.
+    pub fn round(&mut self) -> Result<Vec<Plan>, Error> {
+        let cycle = self.steps / u64::from(self.method.cycle());
+        let first = if self.levels.len() > 1 { 0 } else { self.levels.len() - 1 };
+        let last = if self.method.is_outer(cycle) { self.levels.len() } else { self.levels.len() - 1 };
+        let mut plans = Vec::new();
+        for level in first..last {
+            for group in 0..self.levels[level].groups.len() {
+                plans.push(self.round_of(level, group)?);
+            }
+            self.levels[level].trackers.iter_mut().for_each(Tracker::round);
+        }
+        Ok(plans)
+    }
+
+    fn round_of(&mut self, level: usize, group: usize) -> Result<Plan, Error> {
+        let layout = self.replicas[0].layout().clone();
+        let Level { method, trackers, groups } = &mut self.levels[level];
+        let Group { members, centre, memory } = &mut groups[group];
+        let mut reports = Vec::with_capacity(members.len());
+        for worker in members.clone() {
+            if let Score::Norm { from: Source::Batch { common, dropout }, .. } = method.score {
+                let who = if common { 0 } else { worker as u32 };
+                let key = Key::new(self.seed, Purpose::ScoreBatch).worker(who).step(memory.rounds);
+                self.replicas[worker].score(key, dropout, &mut self.norms)?;
+            }
+            reports.push(trackers[worker].report(worker as u32, &self.norms));
+        }
+        let plan = plan(method, &layout, memory, &reports)?;
+        let replicas = &mut self.replicas[members.clone()];
+        let mut vectors: Vec<&mut [f32]> = replicas.iter_mut().map(R::parameters).collect();
+        mix(&plan, &layout, &mut vectors, centre)?;
+        for (replica, _) in replicas.iter_mut().zip(&plan.replaced).filter(|(_, lost)| **lost) {
+            replica.reset();
+        }
+        memory.clone_from(&plan.memory);
+        Ok(plan)
+    }
+
+    fn share_gradients(&mut self, layout: &Layout) -> Result<Plan, Error> {
+        let Some(Level { method, trackers, groups }) = self.levels.last_mut() else {
+            return Err(Error::WrongWorkers { found: Vec::new() });
+        };
+        let group = &mut groups[0];
+        let mut reports = Vec::with_capacity(self.replicas.len());
+        for (worker, replica) in self.replicas.iter_mut().enumerate() {
+            let finite = norm::norm(replica.gradients()).is_finite();
+            reports.push(crate::Report { finite, ..trackers[worker].report(worker as u32, &[]) });
+        }
+        let plan = plan(method, layout, &group.memory, &reports)?;
+        let mut vectors: Vec<&mut [f32]> = self.replicas.iter_mut().map(R::gradients).collect();
+        let mut shared = vec![0.0; layout.len()];
+        mix(&plan, layout, &mut vectors, &mut shared)?;
+        group.memory.clone_from(&plan.memory);
+        Ok(plan)
+    }
+
+    /// The evaluated model, as the method says: one vector, or one a worker.
+    pub fn evaluated(&mut self) -> Vec<Vec<f32>> {
+        match self.method.evaluate {
+            Evaluate::Mean => vec![mean(&mut self.replicas)],
+            Evaluate::Centre => vec![self.centre().to_vec()],
+            Evaluate::Best => {
+                let best = (0..self.losses.len()).min_by(|&a, &b| self.losses[a].total_cmp(&self.losses[b]));
+                best.map(|best| self.replicas[best].parameters().to_vec()).into_iter().collect()
+            }
+            Evaluate::Each => self.replicas.iter_mut().map(|replica| replica.parameters().to_vec()).collect(),
+        }
+    }
+
+    /// The centre of all workers after the last round.
+    pub fn centre(&self) -> &[f32] {
+        self.levels.last().and_then(|level| level.groups.first()).map_or(&[], |group| &group.centre)
+    }
+
+    /// The workers.
+    pub fn replicas(&mut self) -> &mut [R] {
+        &mut self.replicas
+    }
+
+    /// The loss of each worker's last mini-batch, before its step; NaN before the first.
+    pub fn losses(&self) -> &[f64] {
+        &self.losses
+    }
+
+    /// Local steps a worker so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+}
+
+/// The mean of the parameters, summed in `f64` in the order of the workers: of equal ones it is their value.
+fn mean<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
+    let count = replicas.len() as f64;
+    let mut sums = vec![0.0f64; replicas.first().map_or(0, |replica| replica.layout().len())];
+    for replica in replicas {
+        for (sum, &x) in sums.iter_mut().zip(&*replica.parameters()) {
+            *sum += f64::from(x);
+        }
+    }
+    sums.into_iter().map(|sum| (sum / count) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! When a round starts: after M·τ local steps in total, whoever made them.
+//!
+//! Workers take numbered tickets from one shared counter (an atomic, a lease, a message: the caller's
+//! business). What a ticket grants is a pure function of its number: each cycle of M·τ + M tickets grants
+//! M·τ local steps to whoever asks first, then one round to each worker. A fast worker simply takes more
+//! of the steps; nobody asks a server.
+//!
+//! ```
+//! use grawa_core::{Grant, Trigger};
+//! let trigger = Trigger::new(2, 2)?;
+//! let grants: Vec<_> = (0..8).map(|ticket| trigger.grant(ticket)).collect();
+//! use Grant::{Round, Step};
+//! assert_eq!(grants, [Step, Step, Step, Step, Round, Round, Step, Step]);
+//! # Ok::<(), grawa_core::Error>(())
+//! ```
+
+use crate::Error;
+
+/// The rule that starts a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    steps: u64,
+    workers: u64,
+}
+
+/// What a ticket allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// Take one local step.
+    Step,
+    /// Take part in the round.
+    Round,
+}
+
+impl Trigger {
+    /// The trigger of `workers` workers and period τ.
+    pub fn new(workers: u32, period: u32) -> Result<Self, Error> {
+        let wrong = |knob, found: u32| Error::KnobOutOfRange {
+            method: "the trigger".into(),
+            knob,
+            found: found.to_string(),
+            expected: "at least 1",
+        };
+        match (workers, period) {
+            (0, _) => Err(wrong("workers", 0)),
+            (_, 0) => Err(wrong("period", 0)),
+            _ => Ok(Trigger { steps: u64::from(workers) * u64::from(period), workers: workers.into() }),
+        }
+    }
+
+    /// What the ticket of this number grants.
+    pub fn grant(&self, ticket: u64) -> Grant {
+        if ticket % (self.steps + self.workers) < self.steps { Grant::Step } else { Grant::Round }
+    }
+
+    /// The cycle (0, 1, …) that a ticket belongs to.
+    pub fn cycle(&self, ticket: u64) -> u64 {
+        ticket / (self.steps + self.workers)
+    }
+
+    /// Local steps in a cycle, of all workers together: M·τ.
+    pub fn steps_a_cycle(&self) -> u64 {
+        self.steps
+    }
+
+    /// The paper's own words: a round is due when M·τ divides the sum of all local steps.
+    pub fn is_due(&self, total_steps: u64) -> bool {
+        total_steps > 0 && total_steps.is_multiple_of(self.steps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn answers(workers: u32, period: u32, n: u64) -> Vec<u8> {
+        let trigger = Trigger::new(workers, period).unwrap();
+        (0..n).map(|ticket| u8::from(trigger.grant(ticket) == Grant::Round)).collect()
+    }
+
+    /// The answers of the authors' server, in the order of the requests.
+    #[test]
+    fn the_golden_answers() {
+        assert_eq!(answers(4, 1, 16), [0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1]);
+        assert_eq!(answers(2, 2, 12), [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn nothing_may_be_zero() {
+        assert!(Trigger::new(0, 4).is_err() && Trigger::new(4, 0).is_err());
+    }
+
+    proptest! {
+        /// Workers of any speed: every cycle has M·τ steps in total and one round for each worker.
+        #[test]
+        fn uneven_workers_share_the_steps(speeds in proptest::collection::vec(1u64..20, 1..9), period in 1u32..7) {
+            let workers = speeds.len();
+            let trigger = Trigger::new(workers as u32, period).unwrap();
+            let (mut ticket, mut total) = (0, 0u64);
+            for cycle in 0..5 {
+                let mut at_round = vec![false; workers];
+                let mut ready: Vec<u64> = speeds.clone();
+                let mut steps = 0;
+                // The next free worker takes the next ticket; one that waits for the round takes no more.
+                while let Some(next) = (0..workers).filter(|&w| !at_round[w]).min_by_key(|&w| ready[w]) {
+                    prop_assert_eq!(trigger.cycle(ticket), cycle);
+                    match trigger.grant(ticket) {
+                        Grant::Step => { steps += 1; ready[next] += speeds[next]; }
+                        Grant::Round => at_round[next] = true,
+                    }
+                    ticket += 1;
+                }
+                total += steps;
+                prop_assert_eq!(steps, trigger.steps_a_cycle());
+                prop_assert!(trigger.is_due(total));
+            }
+        }
+    }
+}
