@@ -1,1 +1,46 @@
-fn main() {}
+//! The `grawa` command: arguments and terminal, nothing else.
+//!
+//! Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to standard output, everything else to standard error.
+
+mod bar;
+mod methods;
+mod say;
+mod theory;
+mod vincent;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Trains deep networks on many workers that seldom talk, and are pulled toward flat minima when they do.
+#[derive(Parser)]
+#[command(name = "grawa", version, arg_required_else_help = true, max_term_width = 110)]
+#[command(
+    after_help = "Start with `grawa vincent`: the idea in pictures, in a second.\nExit codes: 0 fine, 1 failed, 2 wrong usage."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Vincent(vincent::Arguments),
+    Theory(theory::Arguments),
+    Methods(methods::Arguments),
+}
+
+fn main() -> ExitCode {
+    // clap itself ends wrong usage with code 2, and --help and --version with 0.
+    let result = match Cli::parse().command {
+        Command::Vincent(arguments) => vincent::run(&arguments),
+        Command::Theory(arguments) => theory::run(&arguments),
+        Command::Methods(arguments) => methods::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(if error.is_usage() { 2 } else { 1 })
+        }
+    }
+}

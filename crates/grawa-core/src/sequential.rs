@@ -29,6 +29,7 @@ use std::ops::Range;
 #[derive(Debug)]
 pub struct Sequential<R> {
     method: Method,
+    layout: Layout,
     sgd: Sgd,
     seed: u64,
     replicas: Vec<R>,
@@ -89,6 +90,7 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
         let norms = vec![0.0; layout.spans().len()];
         Ok(Sequential {
             method,
+            layout,
             sgd,
             seed,
             losses: vec![f64::NAN; workers],
@@ -110,7 +112,6 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
 
     /// One local step of every worker. Where gradients are shared, that includes sharing them.
     pub fn step(&mut self, rate: f32) -> Result<Vec<Plan>, Error> {
-        let layout = self.replicas[0].layout().clone();
         for (worker, replica) in self.replicas.iter_mut().enumerate() {
             let key = Key::new(self.seed, Purpose::Noise).worker(worker as u32).step(self.steps);
             self.losses[worker] = replica.gradient(key)?;
@@ -122,7 +123,7 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
         }
         let mut plans = Vec::new();
         if self.method.share == Share::Gradients {
-            plans.push(self.share_gradients(&layout)?);
+            plans.push(self.share_gradients()?);
         }
         for worker in 0..self.replicas.len() {
             let replica = &mut self.replicas[worker];
@@ -169,7 +170,6 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
     }
 
     fn round_of(&mut self, level: usize, group: usize) -> Result<Plan, Error> {
-        let layout = self.replicas[0].layout().clone();
         let Level { method, trackers, groups } = &mut self.levels[level];
         let Group { members, centre, memory } = &mut groups[group];
         let mut reports = Vec::with_capacity(members.len());
@@ -181,10 +181,10 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
             }
             reports.push(trackers[worker].report(worker as u32, &self.norms));
         }
-        let plan = plan(method, &layout, memory, &reports)?;
+        let plan = plan(method, &self.layout, memory, &reports)?;
         let replicas = &mut self.replicas[members.clone()];
         let mut vectors: Vec<&mut [f32]> = replicas.iter_mut().map(R::parameters).collect();
-        mix(&plan, &layout, &mut vectors, centre)?;
+        mix(&plan, &self.layout, &mut vectors, centre)?;
         for (replica, _) in replicas.iter_mut().zip(&plan.replaced).filter(|(_, lost)| **lost) {
             replica.reset();
         }
@@ -192,7 +192,7 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
         Ok(plan)
     }
 
-    fn share_gradients(&mut self, layout: &Layout) -> Result<Plan, Error> {
+    fn share_gradients(&mut self) -> Result<Plan, Error> {
         let Some(Level { method, trackers, groups }) = self.levels.last_mut() else {
             return Err(Error::WrongWorkers { found: Vec::new() });
         };
@@ -202,10 +202,10 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
             let finite = norm::norm(replica.gradients()).is_finite();
             reports.push(crate::Report { finite, ..trackers[worker].report(worker as u32, &[]) });
         }
-        let plan = plan(method, layout, &group.memory, &reports)?;
+        let plan = plan(method, &self.layout, &group.memory, &reports)?;
         let mut vectors: Vec<&mut [f32]> = self.replicas.iter_mut().map(R::gradients).collect();
-        let mut shared = vec![0.0; layout.len()];
-        mix(&plan, layout, &mut vectors, &mut shared)?;
+        let mut shared = vec![0.0; self.layout.len()];
+        mix(&plan, &self.layout, &mut vectors, &mut shared)?;
         group.memory.clone_from(&plan.memory);
         Ok(plan)
     }

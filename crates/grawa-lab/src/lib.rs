@@ -1,1 +1,13 @@
-//! The experiments of the GRAWA paper and our own.
+//! The experiments of the GRAWA paper and our own: runs, comparisons, tables, pictures.
+#![deny(missing_docs)]
+
+mod error;
+mod folder;
+pub mod page;
+pub mod picture;
+mod table;
+pub mod vincent;
+
+pub use error::Error;
+pub use folder::Folder;
+pub use table::Table;

@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn bottoms_and_curvatures_are_the_known_ones() {
-        let expected = [(0.333, 901.7), (0.624, 256.6), (1.170, 73.0), (2.193, 20.8), (4.111, 5.92), (7.706, 1.68)];
+        let expected =
+            [(0.333, 901.7), (0.624, 256.6), (1.170, 73.0), (2.193, 20.8), (4.111, 5.92), (7.706, 1.68)];
         for (index, (x, sharp)) in VALLEYS.zip(expected) {
             let at = bottom(index);
             assert!((at - x).abs() < 5e-4, "valley {index} lies at {at}");

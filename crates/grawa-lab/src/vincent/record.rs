@@ -9,6 +9,8 @@ pub struct Path {
     pub workers: Vec<Vec<[f64; 2]>>,
     /// The centre before the first round and after each round.
     pub centre: Vec<[f64; 2]>,
+    /// How often a worker had left the domain for good and was replaced by the centre.
+    pub replaced: usize,
     /// Where the run ended.
     pub end: End,
 }

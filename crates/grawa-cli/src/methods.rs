@@ -1,0 +1,101 @@
+//! `grawa methods`: the table of methods, and every knob of one.
+
+use crate::say::say;
+use clap::Args;
+use grawa_core::{Centre, Method, Name, Norm, Preset, Pull, Score, Share, Source, Weighting};
+use grawa_lab::{Error, Table};
+
+/// The methods and their knobs.
+///
+/// Without a name: the table of all methods. With one, such as `lgrawa` or `easgd:pull=0.3,period=8`: every knob of
+/// that method as TOML, which can be pasted into a recipe.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  grawa methods\n  grawa methods lgrawa\n  grawa methods lsgd:period=16,inner.group=4 --preset reference"
+)]
+pub(crate) struct Arguments {
+    /// The method, with any of its knobs
+    method: Option<String>,
+    /// Whose defaults: the paper's pseudo-code (paper) or the authors' published code (reference)
+    #[arg(long, default_value = "paper", value_parser = ["paper", "reference"])]
+    preset: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let preset = if arguments.preset == "reference" { Preset::Reference } else { Preset::Paper };
+    match &arguments.method {
+        None => {
+            let mut table =
+                Table::new(["method", "score", "weights β", "centre", "every τ", "pull λ", "prox μ"]);
+            for name in Name::ALL {
+                table.push(row(&Method::named(name, preset)));
+            }
+            say(&table.text());
+            say(
+                "`grawa methods NAME` shows every knob of one. A knob is set as in lgrawa:period=16,pull=0.7",
+            );
+        }
+        Some(text) => {
+            let said = if text.contains("preset=") { text.clone() } else { with_preset(text, preset) };
+            let method: Method = said.parse().map_err(Error::from)?;
+            say(&format!("# {}: {}", method.name.title(), method.name.summary()));
+            say(&format!("# on the command line: {method}"));
+            say(method.to_toml().trim_end());
+        }
+    }
+    Ok(())
+}
+
+fn with_preset(text: &str, preset: Preset) -> String {
+    match (preset, text.split_once(':')) {
+        (Preset::Paper, _) => text.into(),
+        (Preset::Reference, None) => format!("{text}:preset=reference"),
+        (Preset::Reference, Some((name, knobs))) => format!("{name}:preset=reference,{knobs}"),
+    }
+}
+
+fn row(method: &Method) -> [String; 7] {
+    let score = match method.score {
+        Score::None => "none".to_owned(),
+        Score::Loss { window: 1 } => "last training loss".into(),
+        Score::Loss { window } => format!("mean of the last {window} losses"),
+        Score::Norm { of, from, momentum } => {
+            let norm = match of {
+                Norm::Gradient => "‖g‖",
+                Norm::LayerSum => "Σₖ‖Gₖ‖",
+                Norm::Layers => "‖Gₖ‖ by layer",
+            };
+            let of_what = match from {
+                Source::Batch { common: true, .. } => "of one batch for all",
+                Source::Batch { common: false, .. } => "of a batch each",
+                Source::Training { .. } => "of the local steps",
+            };
+            let memory = if momentum > 0.0 { format!(", γ = {momentum:.2}") } else { String::new() };
+            format!("{norm} {of_what}{memory}")
+        }
+    };
+    let weights = match method.weighting {
+        Weighting::Uniform => "1/M",
+        Weighting::Inverse => "∝ 1/score",
+        Weighting::Smallest => "the smallest leads",
+    };
+    let centre = match method.centre {
+        Centre::Weighted => "Σβx".to_owned(),
+        Centre::Moving { rate } => format!("follows Σβx at ρ = {rate}"),
+    };
+    let pull = match method.pull {
+        Pull::Fixed(pull) => pull.to_string(),
+        Pull::RateOverWorkers => "ρ/M".into(),
+    };
+    let name = method.name.to_string();
+    let none = || "–".to_owned();
+    match method.share {
+        Share::Parameters => {
+            [name, score, weights.into(), centre, method.period.to_string(), pull, method.prox.to_string()]
+        }
+        Share::Gradients => {
+            [name, none(), weights.into(), "gradients are averaged".into(), "step".into(), none(), none()]
+        }
+        Share::Nothing => [name, none(), none(), "no communication".into(), none(), none(), none()],
+    }
+}

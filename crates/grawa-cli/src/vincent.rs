@@ -1,0 +1,107 @@
+//! `grawa vincent`: the paper's motivating example as pictures and a table.
+
+use crate::bar::bar;
+use crate::say::say;
+use clap::Args;
+use grawa_core::Method;
+use grawa_lab::vincent::{CORNERS, Edge, Experiment, Grid, METHODS, method};
+use grawa_lab::{Error, Folder};
+use std::path::{Path, PathBuf};
+
+/// The paper's motivating example: which valley does each method end in?
+///
+/// Four workers descend f(x, y) = −sin(10 ln x) − sin(10 ln y), whose valleys are equally deep and unequally wide,
+/// each with plain SGD, and every few steps a method pulls them toward its centre. Writes a contour map with the
+/// final point of every method, the surface, the way of the workers with each method (SVG and PNG), one page with
+/// all of them (index.html) and ends.csv; prints where each method ended, with the eigenvalues of the Hessian there
+/// (it is diagonal: the curvature along x and y). Smaller is flatter.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  grawa vincent\n  grawa vincent --method lsgd --method lgrawa:score_momentum=0 --pull 0.3 --edge clip\n  grawa vincent --sweep --out sweep"
+)]
+pub(crate) struct Arguments {
+    /// A method to run, with any of its knobs: easgd, lsgd, grawa, mgrawa, lgrawa, local-mgrawa, local-lgrawa or mean
+    /// [default: all of them; repeat for several; `grawa methods` explains the knobs]
+    #[arg(long, value_name = "METHOD")]
+    method: Vec<String>,
+    /// λ, how far a round moves a worker to the centre: 0 not at all, 1 all the way. EASGD's centre moves at the same rate
+    #[arg(
+        long,
+        value_name = "λ",
+        default_value_t = 0.5,
+        conflicts_with = "sweep",
+        allow_negative_numbers = true
+    )]
+    pull: f64,
+    /// Learning rate of plain SGD
+    #[arg(long, default_value_t = 0.01, conflicts_with = "sweep", allow_negative_numbers = true)]
+    lr: f64,
+    /// τ, local steps between pulls
+    #[arg(long, value_name = "τ", default_value_t = 4)]
+    period: u32,
+    /// Local steps of every worker
+    #[arg(long, default_value_t = 1200)]
+    steps: u64,
+    /// Where a worker starts; repeat for several [default: the corners 0.25,0.25 0.25,10 10,0.25 10,10]
+    #[arg(long, value_name = "X,Y", value_parser = point, num_args = 1.., allow_negative_numbers = true)]
+    start: Vec<[f64; 2]>,
+    /// A step that leaves the square [0.25, 10]²: none lets it go (f is defined for all positive x, y), clip ends it
+    /// on the edge, reflect mirrors it
+    #[arg(long, default_value = "none", conflicts_with = "sweep")]
+    edge: String,
+    /// Map, over 20 pulls × 18 learning rates × 3 edge rules, which valley each method ends in
+    #[arg(long)]
+    sweep: bool,
+    /// Folder for the results; must be new, empty, or hold the same results [default: out/vincent, or the next free name]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+fn point(text: &str) -> Result<[f64; 2], String> {
+    let wrong = || format!("'{text}' should be two numbers, as in 0.25,10");
+    let (x, y) = text.split_once(',').ok_or_else(wrong)?;
+    Ok([x.trim().parse().map_err(|_| wrong())?, y.trim().parse().map_err(|_| wrong())?])
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let read = |text: &str| method(text, arguments.pull, arguments.period);
+    let methods: Vec<Method> = match arguments.method.as_slice() {
+        [] => METHODS.iter().map(|name| read(name.as_str())).collect::<Result<_, _>>()?,
+        some => some.iter().map(|text| read(text)).collect::<Result<_, _>>()?,
+    };
+    let experiment = Experiment {
+        methods,
+        rate: arguments.lr,
+        steps: arguments.steps,
+        starts: if arguments.start.is_empty() { CORNERS.into() } else { arguments.start.clone() },
+        edge: arguments.edge.parse::<Edge>()?,
+    };
+    experiment.check()?;
+    let grid = arguments.sweep.then(Grid::default);
+    let mut folder = claim(arguments.out.as_deref(), "out/vincent", &experiment.settings(grid.as_ref()))?;
+    let table = match grid {
+        None => experiment.run(&mut folder)?,
+        Some(grid) => {
+            let bar = bar((grid.len() * experiment.methods.len()) as u64, "sweep");
+            let table = experiment.sweep(&grid, &mut folder, || bar.inc(1))?;
+            bar.finish_and_clear();
+            say(&format!(
+                "Of {} settings, how many ended in the valley at",
+                grid.pulls.len() * grid.rates.len()
+            ));
+            table
+        }
+    };
+    let path = folder.finish()?;
+    say(&table.text());
+    say(&format!("Pictures, page and tables: {}", path.join("index.html").display()));
+    Ok(())
+}
+
+/// The folder the user named, or the next free one of the default name.
+pub(crate) fn claim(named: Option<&Path>, default: &str, settings: &str) -> Result<Folder, Error> {
+    match named {
+        Some(path) => Folder::claim(path, settings),
+        None => Folder::claim_next(Path::new(default), settings),
+    }
+}

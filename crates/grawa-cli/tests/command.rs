@@ -1,0 +1,182 @@
+//! The `grawa` command as a user meets it: what it writes, what it refuses, and its exit codes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+fn grawa(place: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_grawa")).args(arguments).current_dir(place).output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn names(place: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(place).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Runs with an output folder, expects wrong usage, these words, and nothing written.
+fn refused(arguments: &[&str], words: &str) {
+    let place = TempDir::new().unwrap();
+    let output = grawa(place.path(), arguments);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+    assert!(error.contains(words), "{arguments:?} should mention '{words}': {error}");
+    assert!(output.stdout.is_empty());
+    assert!(names(place.path()).is_empty(), "{arguments:?} wrote {:?}", names(place.path()));
+}
+
+#[test]
+fn vincent_leaves_pictures_a_page_and_a_table() {
+    let place = TempDir::new().unwrap();
+    let output = grawa(place.path(), &["vincent", "--out", "here"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for (method, point) in [("LGRAWA", "(7.706, 7.706)"), ("EASGD", "(4.111, 4.111)"), ("Mean", "(4.111, 4.111)")] {
+        let row = table.lines().find(|line| line.starts_with(method)).unwrap();
+        assert!(row.contains(point), "{row}");
+    }
+    let here = place.path().join("here");
+    let methods = ["easgd", "grawa", "lgrawa", "local-lgrawa", "local-mgrawa", "lsgd", "mean", "mgrawa"];
+    let mut expected: Vec<String> = ["ends.csv", "index.html", "settings.toml"].map(String::from).into();
+    for name in ["ends", "surface"].into_iter().map(String::from).chain(methods.map(|name| format!("trajectory-{name}"))) {
+        expected.extend([format!("{name}.svg"), format!("{name}.png")]);
+    }
+    expected.sort();
+    assert_eq!(names(&here), expected);
+    for name in names(&here) {
+        let bytes = fs::read(here.join(&name)).unwrap();
+        if name.ends_with(".png") {
+            assert!(bytes.starts_with(b"\x89PNG\r\n\x1a\n"), "{name}");
+        } else if name.ends_with(".svg") {
+            assert!(bytes.starts_with(b"<svg") && bytes.trim_ascii_end().ends_with(b"</svg>"), "{name}");
+        }
+    }
+    let csv = fs::read_to_string(here.join("ends.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 9);
+    // The same run again finds the same bytes and is content; another one is refused and changes nothing.
+    assert_eq!(grawa(place.path(), &["vincent", "--out", "here"]).status.code(), Some(0));
+    let other = grawa(place.path(), &["vincent", "--out", "here", "--pull", "0.4"]);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("already holds"), "{}", text(&other.stderr));
+    assert_eq!(fs::read_to_string(here.join("ends.csv")).unwrap(), csv);
+}
+
+#[test]
+fn without_a_folder_the_next_free_name_is_taken() {
+    let place = TempDir::new().unwrap();
+    for pull in ["0.5", "0.6", "0.5"] {
+        let output = grawa(place.path(), &["vincent", "--method", "mean", "--steps", "40", "--pull", pull]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    assert_eq!(names(&place.path().join("out")), ["vincent", "vincent-2"]);
+}
+
+#[test]
+fn every_knob_changes_the_run() {
+    let place = TempDir::new().unwrap();
+    let csv = |name: &str, arguments: &[&str]| {
+        let output = grawa(place.path(), &[&["vincent", "--method", "lgrawa", "--steps", "30", "--out", name], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        fs::read_to_string(place.path().join(name).join("ends.csv")).unwrap()
+    };
+    let plain = csv("plain", &[]);
+    for (name, arguments) in [
+        ("pull", &["--pull", "0.4"][..]),
+        ("lr", &["--lr", "0.02"]),
+        ("period", &["--period", "5"]),
+        ("start", &["--start", "1,1", "--start", "2,3"]),
+        ("edge", &["--edge", "clip"]),
+    ] {
+        assert_ne!(csv(name, arguments), plain, "{name}");
+    }
+    assert_eq!(csv("starts", &["--start", "0.25,0.25", "0.25,10", "10,0.25", "10,10"]), plain);
+}
+
+#[test]
+fn a_sweep_maps_every_edge_rule() {
+    let place = TempDir::new().unwrap();
+    let output = grawa(place.path(), &["vincent", "--sweep", "--method", "mean", "--method", "lsgd", "--steps", "40", "--out", "map"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let map = place.path().join("map");
+    let expected = [
+        "index.html", "settings.toml", "sweep-clip.png", "sweep-clip.svg", "sweep-none.png", "sweep-none.svg",
+        "sweep-reflect.png", "sweep-reflect.svg", "sweep.csv", "valleys.csv",
+    ];
+    assert_eq!(names(&map), expected);
+    assert_eq!(fs::read_to_string(map.join("sweep.csv")).unwrap().lines().count(), 1 + 2 * 1080);
+}
+
+#[test]
+fn wrong_usage_is_explained_and_writes_nothing() {
+    refused(&["vincent", "--out", "o", "--pull", "1.5"], "pull is 1.5, but must be from 0 to 1");
+    refused(&["vincent", "--out", "o", "--pull", "-0.1"], "pull is -0.1, but must be from 0 to 1");
+    refused(&["vincent", "--out", "o", "--pull", "nan"], "pull is NaN");
+    refused(&["vincent", "--out", "o", "--period", "0"], "period is 0, but must be at least 1");
+    refused(&["vincent", "--out", "o", "--steps", "0"], "at least one step");
+    refused(&["vincent", "--out", "o", "--lr", "0"], "the learning rate is 0");
+    refused(&["vincent", "--out", "o", "--lr", "-1"], "the learning rate is -1");
+    refused(&["vincent", "--out", "o", "--method", "lgrwa"], "did you mean 'lgrawa'?");
+    refused(&["vincent", "--out", "o", "--method", "lgrawa:perod=3"], "did you mean 'period'?");
+    refused(&["vincent", "--out", "o", "--method", "dp-sgd"], "dp-sgd has no pull");
+    refused(&["vincent", "--out", "o", "--method", "mean", "--method", "mean:pull=0.1"], "mean is given twice");
+    refused(&["vincent", "--out", "o", "--start", "0,1"], "the start (0, 1) lies outside the domain");
+    refused(&["vincent", "--out", "o", "--start", "-1,1"], "lies outside the domain");
+    refused(&["vincent", "--out", "o", "--start", "0.1,1", "--edge", "clip"], "from 0.25 to 10");
+    refused(&["vincent", "--out", "o", "--start", "one"], "two numbers");
+    refused(&["vincent", "--out", "o", "--edge", "wrap"], "there is no edge rule 'wrap'");
+    refused(&["vincent", "--out", "o", "--sweep", "--pull", "0.5"], "cannot be used with");
+    refused(&["vincnet"], "vincent");
+    refused(&["methods", "adam"], "there is no method 'adam'");
+    refused(&["theory", "--out", "o", "--slow"], "--slow");
+}
+
+#[test]
+fn what_a_user_has_is_not_touched() {
+    let place = TempDir::new().unwrap();
+    fs::create_dir(place.path().join("thesis")).unwrap();
+    fs::write(place.path().join("thesis/chapter1.tex"), "years of work").unwrap();
+    fs::write(place.path().join("file"), "x").unwrap();
+    for (out, words) in [("thesis", "chapter1.tex"), ("file", "a file of that name"), ("file/below", "a file of that name")] {
+        for command in [&["vincent", "--method", "mean"][..], &["theory", "--quick"]] {
+            let output = grawa(place.path(), &[command, &["--out", out]].concat());
+            assert_eq!(output.status.code(), Some(2), "{out}: {}", text(&output.stderr));
+            assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+        }
+    }
+    assert_eq!(names(place.path()), ["file", "thesis"]);
+    assert_eq!(names(&place.path().join("thesis")), ["chapter1.tex"]);
+}
+
+#[test]
+fn methods_are_listed_and_read_back() {
+    let place = TempDir::new().unwrap();
+    let table = text(&grawa(place.path(), &["methods"]).stdout);
+    for name in ["easgd", "lsgd", "grawa", "mgrawa", "lgrawa", "local-mgrawa", "local-lgrawa", "mean", "dp-sgd", "dp-sam", "sgd"] {
+        assert!(table.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}");
+        for preset in ["paper", "reference"] {
+            let shown = text(&grawa(place.path(), &["methods", name, "--preset", preset]).stdout);
+            let said = shown.lines().find_map(|line| line.strip_prefix("# on the command line: ")).unwrap();
+            assert_eq!(text(&grawa(place.path(), &["methods", said]).stdout), shown);
+        }
+    }
+}
+
+#[test]
+fn help_teaches() {
+    let place = TempDir::new().unwrap();
+    for (arguments, words) in
+        [(&["--help"][..], "Start with `grawa vincent`"), (&["vincent", "--help"], "Examples:"), (&["methods", "--help"], "Examples:"), (&["theory", "--help"], "--quick")]
+    {
+        let output = grawa(place.path(), arguments);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(text(&output.stdout).contains(words), "{arguments:?}");
+    }
+    assert_eq!(grawa(place.path(), &[]).status.code(), Some(2));
+    assert!(text(&grawa(place.path(), &["--version"]).stdout).starts_with("grawa "));
+}
