@@ -1,12 +1,18 @@
 //! The `grawa` command as a user meets it: what it writes, what it refuses, and its exit codes.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
 fn grawa(place: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_grawa")).args(arguments).current_dir(place).output().expect("the command starts")
+    Command::new(env!("CARGO_BIN_EXE_grawa"))
+        .args(arguments)
+        .current_dir(place)
+        .output()
+        .expect("the command starts")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -37,14 +43,20 @@ fn vincent_leaves_pictures_a_page_and_a_table() {
     let output = grawa(place.path(), &["vincent", "--out", "here"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let table = text(&output.stdout);
-    for (method, point) in [("LGRAWA", "(7.706, 7.706)"), ("EASGD", "(4.111, 4.111)"), ("Mean", "(4.111, 4.111)")] {
+    for (method, point) in
+        [("LGRAWA", "(7.706, 7.706)"), ("EASGD", "(4.111, 4.111)"), ("Mean", "(4.111, 4.111)")]
+    {
         let row = table.lines().find(|line| line.starts_with(method)).unwrap();
         assert!(row.contains(point), "{row}");
     }
     let here = place.path().join("here");
     let methods = ["easgd", "grawa", "lgrawa", "local-lgrawa", "local-mgrawa", "lsgd", "mean", "mgrawa"];
     let mut expected: Vec<String> = ["ends.csv", "index.html", "settings.toml"].map(String::from).into();
-    for name in ["ends", "surface"].into_iter().map(String::from).chain(methods.map(|name| format!("trajectory-{name}"))) {
+    for name in ["ends", "surface"]
+        .into_iter()
+        .map(String::from)
+        .chain(methods.map(|name| format!("trajectory-{name}")))
+    {
         expected.extend([format!("{name}.svg"), format!("{name}.png")]);
     }
     expected.sort();
@@ -81,7 +93,10 @@ fn without_a_folder_the_next_free_name_is_taken() {
 fn every_knob_changes_the_run() {
     let place = TempDir::new().unwrap();
     let csv = |name: &str, arguments: &[&str]| {
-        let output = grawa(place.path(), &[&["vincent", "--method", "lgrawa", "--steps", "30", "--out", name], arguments].concat());
+        let output = grawa(
+            place.path(),
+            &[&["vincent", "--method", "lgrawa", "--steps", "30", "--out", name], arguments].concat(),
+        );
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         fs::read_to_string(place.path().join(name).join("ends.csv")).unwrap()
     };
@@ -101,12 +116,23 @@ fn every_knob_changes_the_run() {
 #[test]
 fn a_sweep_maps_every_edge_rule() {
     let place = TempDir::new().unwrap();
-    let output = grawa(place.path(), &["vincent", "--sweep", "--method", "mean", "--method", "lsgd", "--steps", "40", "--out", "map"]);
+    let output = grawa(
+        place.path(),
+        &["vincent", "--sweep", "--method", "mean", "--method", "lsgd", "--steps", "40", "--out", "map"],
+    );
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let map = place.path().join("map");
     let expected = [
-        "index.html", "settings.toml", "sweep-clip.png", "sweep-clip.svg", "sweep-none.png", "sweep-none.svg",
-        "sweep-reflect.png", "sweep-reflect.svg", "sweep.csv", "valleys.csv",
+        "index.html",
+        "settings.toml",
+        "sweep-clip.png",
+        "sweep-clip.svg",
+        "sweep-none.png",
+        "sweep-none.svg",
+        "sweep-reflect.png",
+        "sweep-reflect.svg",
+        "sweep.csv",
+        "valleys.csv",
     ];
     assert_eq!(names(&map), expected);
     assert_eq!(fs::read_to_string(map.join("sweep.csv")).unwrap().lines().count(), 1 + 2 * 1080);
@@ -124,7 +150,10 @@ fn wrong_usage_is_explained_and_writes_nothing() {
     refused(&["vincent", "--out", "o", "--method", "lgrwa"], "did you mean 'lgrawa'?");
     refused(&["vincent", "--out", "o", "--method", "lgrawa:perod=3"], "did you mean 'period'?");
     refused(&["vincent", "--out", "o", "--method", "dp-sgd"], "dp-sgd has no pull");
-    refused(&["vincent", "--out", "o", "--method", "mean", "--method", "mean:pull=0.1"], "mean is given twice");
+    refused(
+        &["vincent", "--out", "o", "--method", "mean", "--method", "mean:pull=0.1"],
+        "mean is given twice",
+    );
     refused(&["vincent", "--out", "o", "--start", "0,1"], "the start (0, 1) lies outside the domain");
     refused(&["vincent", "--out", "o", "--start", "-1,1"], "lies outside the domain");
     refused(&["vincent", "--out", "o", "--start", "0.1,1", "--edge", "clip"], "from 0.25 to 10");
@@ -142,7 +171,9 @@ fn what_a_user_has_is_not_touched() {
     fs::create_dir(place.path().join("thesis")).unwrap();
     fs::write(place.path().join("thesis/chapter1.tex"), "years of work").unwrap();
     fs::write(place.path().join("file"), "x").unwrap();
-    for (out, words) in [("thesis", "chapter1.tex"), ("file", "a file of that name"), ("file/below", "a file of that name")] {
+    for (out, words) in
+        [("thesis", "chapter1.tex"), ("file", "a file of that name"), ("file/below", "a file of that name")]
+    {
         for command in [&["vincent", "--method", "mean"][..], &["theory", "--quick"]] {
             let output = grawa(place.path(), &[command, &["--out", out]].concat());
             assert_eq!(output.status.code(), Some(2), "{out}: {}", text(&output.stderr));
@@ -157,7 +188,19 @@ fn what_a_user_has_is_not_touched() {
 fn methods_are_listed_and_read_back() {
     let place = TempDir::new().unwrap();
     let table = text(&grawa(place.path(), &["methods"]).stdout);
-    for name in ["easgd", "lsgd", "grawa", "mgrawa", "lgrawa", "local-mgrawa", "local-lgrawa", "mean", "dp-sgd", "dp-sam", "sgd"] {
+    for name in [
+        "easgd",
+        "lsgd",
+        "grawa",
+        "mgrawa",
+        "lgrawa",
+        "local-mgrawa",
+        "local-lgrawa",
+        "mean",
+        "dp-sgd",
+        "dp-sam",
+        "sgd",
+    ] {
         assert!(table.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}");
         for preset in ["paper", "reference"] {
             let shown = text(&grawa(place.path(), &["methods", name, "--preset", preset]).stdout);
@@ -170,9 +213,12 @@ fn methods_are_listed_and_read_back() {
 #[test]
 fn help_teaches() {
     let place = TempDir::new().unwrap();
-    for (arguments, words) in
-        [(&["--help"][..], "Start with `grawa vincent`"), (&["vincent", "--help"], "Examples:"), (&["methods", "--help"], "Examples:"), (&["theory", "--help"], "--quick")]
-    {
+    for (arguments, words) in [
+        (&["--help"][..], "Start with `grawa vincent`"),
+        (&["vincent", "--help"], "Examples:"),
+        (&["methods", "--help"], "Examples:"),
+        (&["theory", "--help"], "--quick"),
+    ] {
         let output = grawa(place.path(), arguments);
         assert_eq!(output.status.code(), Some(0));
         assert!(text(&output.stdout).contains(words), "{arguments:?}");

@@ -62,3 +62,8 @@ pub use seed::{Key, Purpose, Stream};
 pub use sequential::Sequential;
 pub use step::{Prox, Sgd};
 pub use trigger::{Grant, Trigger};
+
+/// The README's example is run with the other examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

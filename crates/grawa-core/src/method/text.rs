@@ -142,7 +142,7 @@ impl TryFrom<Knobs> for Method {
         if knobs.group.is_some() {
             return Err(row.pointless("group", "it belongs to the inner level: write inner.group"));
         }
-        let mut method = lay_over(row, &knobs)?;
+        let mut method = lay_over(&row, &knobs)?;
         if let Some(inner) = &knobs.inner {
             method.inner = Some(Box::new(read_inner(&method, inner)?));
         }
@@ -167,11 +167,11 @@ fn read_inner(outer: &Method, knobs: &Knobs) -> Result<Inner, Error> {
         .group
         .ok_or_else(|| outer.pointless("inner", "say how many workers form a group: inner.group = 4"))?;
     let quarter = Method { period: (outer.period / 4).max(1), radius: None, ..outer.clone() };
-    Ok(Inner { group, method: lay_over(quarter, knobs)? })
+    Ok(Inner { group, method: lay_over(&quarter, knobs)? })
 }
 
 /// What was said, over what the row says.
-fn lay_over(row: Method, said: &Knobs) -> Result<Method, Error> {
+fn lay_over(row: &Method, said: &Knobs) -> Result<Method, Error> {
     let centre = match (said.centre, row.centre) {
         (Some(CentreKnob::Weighted), _) | (None, Centre::Weighted) => {
             if said.rate.is_some() {
@@ -190,7 +190,7 @@ fn lay_over(row: Method, said: &Knobs) -> Result<Method, Error> {
         }
     };
     Ok(Method {
-        score: lay_score(&row, said)?,
+        score: lay_score(row, said)?,
         weighting: said.weighting.unwrap_or(row.weighting),
         centre,
         pull: said.pull.map_or(row.pull, |PullKnob(pull)| pull),
@@ -200,7 +200,7 @@ fn lay_over(row: Method, said: &Knobs) -> Result<Method, Error> {
         radius: said.radius.or(row.radius),
         evaluate: said.evaluate.unwrap_or(row.evaluate),
         inner: None,
-        ..row
+        ..row.clone()
     })
 }
 
@@ -416,7 +416,7 @@ fn flatten(table: &Table) -> Vec<(String, Value)> {
     for (key, value) in table {
         match value {
             Value::Table(inner) => {
-                flat.extend(inner.iter().map(|(sub, value)| (format!("{key}.{sub}"), value.clone())))
+                flat.extend(inner.iter().map(|(sub, value)| (format!("{key}.{sub}"), value.clone())));
             }
             value => flat.push((key.clone(), value.clone())),
         }

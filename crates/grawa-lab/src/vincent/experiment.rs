@@ -196,7 +196,7 @@ fn table_of_ends(paths: &[Path]) -> Table {
         match outcome {
             Outcome::Valley(..) => {}
             Outcome::Split => {
-                remarks.push(format!("the workers are split, up to {spread:.2} from this point"))
+                remarks.push(format!("the workers are split, up to {spread:.2} from this point"));
             }
             Outcome::Lost => remarks.push("left the domain".into()),
         }

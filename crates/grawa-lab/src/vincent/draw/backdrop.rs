@@ -8,8 +8,9 @@ use std::f64::consts::TAU;
 
 use contour::ContourBuilder;
 
-use super::line::{Bounds, Point, thinned};
+use super::line::{Bounds, thinned};
 use crate::picture::Error;
+use crate::picture::pen::Point;
 use crate::vincent::landscape::{self, DOMAIN};
 use crate::vincent::record::Path;
 

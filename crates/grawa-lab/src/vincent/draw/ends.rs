@@ -9,8 +9,9 @@ use plotters::style::Color;
 use super::backdrop::Backdrop;
 use super::fan::spread;
 use super::place::place;
-use super::sheet::{SIZE, Sheet, fine};
+use super::sheet::{SIZE, Sheet};
 use crate::picture::marker::Marker;
+use crate::picture::pen::fine;
 use crate::picture::{Error, Picture, palette, px};
 use crate::vincent::record::{Outcome, Path};
 

@@ -5,7 +5,8 @@
 
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
 
-use super::line::{Bounds, Point};
+use super::line::Bounds;
+use crate::picture::pen::Point;
 
 /// Markers that share a ring.
 #[derive(Clone, Debug)]

@@ -2,11 +2,10 @@
 //!
 //! Both work on plain pairs in whatever unit the caller uses, and accept any finite input.
 
+use crate::picture::pen::Point;
+
 /// Farther than this is as good as infinite.
 const FAR: f64 = 1e9;
-
-/// A point.
-pub(super) type Point = (f64, f64);
 
 /// A rectangle, from its lowest to its highest corner.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,13 +2,14 @@
 //!
 //! The plot is 640 pixels wide and has the backdrop's axes; the legend never covers data.
 
-use plotters::element::{PathElement, Polygon, Rectangle};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, FontTransform, RGBColor, WHITE};
+use plotters::element::{Polygon, Rectangle};
+use plotters::style::text_anchor::HPos;
+use plotters::style::{Color, RGBColor, WHITE};
 
 use super::backdrop::{Backdrop, LEVELS};
-use super::line::{Bounds, Point, thinned};
-use crate::picture::{Canvas, Error, FINE, font, palette, px};
+use super::line::{Bounds, thinned};
+use crate::picture::pen::{self, Point, Text, fine};
+use crate::picture::{Canvas, Error, palette};
 use crate::vincent::landscape::DOMAIN;
 
 /// The size of a sheet in pixels.
@@ -18,10 +19,11 @@ const PLOT: Bounds = Bounds { low: (66.0, 56.0), high: (706.0, 696.0) };
 const COLUMN: f64 = 728.0;
 const LINE: f64 = 22.0;
 
-/// Text sizes in pixels.
-pub(super) const TEXT: f64 = 13.0;
-const TITLE: f64 = 18.0;
-const NOTE: f64 = 11.0;
+/// The texts of a sheet.
+const TEXT: Text = Text::of(13.0);
+const TITLE: Text = Text::of(18.0).bold();
+const NAME: Text = Text::of(15.0);
+const NOTE: Text = Text::of(11.0).colour(palette::FAINT);
 
 /// A sheet under way. Positions are in pixels.
 pub(super) struct Sheet<'a, 'c> {
@@ -42,10 +44,9 @@ impl<'a, 'c> Sheet<'a, 'c> {
         let sheet = Self { root, map, next: PLOT.low.1 + 8.0 };
         sheet.paint(fade)?;
         let baseline = (PLOT.low.0, 27.0);
-        sheet.write(title, baseline, HPos::Left, TITLE, palette::INK, true)?;
-        let (wide, _) = font::bold(TITLE * FINE).box_size(title).unwrap_or_default();
-        let after = (baseline.0 + f64::from(wide) / FINE + 14.0, baseline.1 + 2.0);
-        sheet.write(subtitle, after, HPos::Left, TEXT, palette::FAINT, false)?;
+        TITLE.write(root, title, baseline, HPos::Left)?;
+        let after = (baseline.0 + TITLE.width(title) + 14.0, baseline.1 + 2.0);
+        TEXT.colour(palette::FAINT).write(root, subtitle, after, HPos::Left)?;
         sheet.axes()?;
         Ok(sheet)
     }
@@ -104,24 +105,19 @@ impl<'a, 'c> Sheet<'a, 'c> {
             // Rounding up to zero from below gives −0.
             let text = format!("{}", tick + 0.0).replace('-', "−");
             self.line(&[(across, high.1), (across, high.1 + 5.0)], palette::INK, 1.0)?;
-            self.write(&text, (across, high.1 + 15.0), HPos::Center, TEXT, palette::INK, false)?;
+            TEXT.write(self.root, &text, (across, high.1 + 15.0), HPos::Center)?;
             self.line(&[(low.0 - 5.0, down), (low.0, down)], palette::INK, 1.0)?;
-            self.write(&text, (low.0 - 9.0, down), HPos::Right, TEXT, palette::INK, false)?;
+            TEXT.write(self.root, &text, (low.0 - 9.0, down), HPos::Right)?;
             tick += step;
         }
         let middle = (0.5 * (low.0 + high.0), 0.5 * (low.1 + high.1));
-        self.write("x", (middle.0, high.1 + 38.0), HPos::Center, TEXT + 2.0, palette::INK, false)?;
-        let style = font::regular((TEXT + 2.0) * FINE).transform(FontTransform::Rotate270);
-        let style = style.color(&palette::INK).pos(Pos::new(HPos::Center, VPos::Center));
-        self.root.draw_text("y", &style, fine((low.0 - 44.0, middle.1)))?;
-        Ok(())
+        NAME.write(self.root, "x", (middle.0, high.1 + 38.0), HPos::Center)?;
+        NAME.upward().write(self.root, "y", (low.0 - 44.0, middle.1), HPos::Center)
     }
 
     /// Draws a line through points of the sheet.
     pub(super) fn line(&self, points: &[Point], colour: RGBColor, width: f64) -> Result<(), Error> {
-        let style = colour.stroke_width(px(width).unsigned_abs());
-        self.root.draw(&PathElement::new(points.iter().copied().map(fine).collect::<Vec<_>>(), style))?;
-        Ok(())
+        pen::line(self.root, points, colour, width)
     }
 
     /// Draws a way through the landscape, as far as the axes reach; says whether all of it could be shown.
@@ -133,27 +129,9 @@ impl<'a, 'c> Sheet<'a, 'c> {
         Ok(points.iter().all(|&at| self.shows(at)))
     }
 
-    /// Writes one line of text, centred vertically.
-    pub(super) fn write(
-        &self,
-        text: &str,
-        at: Point,
-        side: HPos,
-        size: f64,
-        colour: RGBColor,
-        bold: bool,
-    ) -> Result<(), Error> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        let font = if bold { font::bold(size * FINE) } else { font::regular(size * FINE) };
-        self.root.draw_text(text, &font.color(&colour).pos(Pos::new(side, VPos::Center)), fine(at))?;
-        Ok(())
-    }
-
     /// Starts a part of the legend under a heading.
     pub(super) fn heading(&mut self, text: &str) -> Result<(), Error> {
-        self.write(text, (COLUMN, self.next), HPos::Left, TEXT, palette::INK, true)?;
+        TEXT.bold().write(self.root, text, (COLUMN, self.next), HPos::Left)?;
         self.next += LINE + 2.0;
         Ok(())
     }
@@ -162,10 +140,10 @@ impl<'a, 'c> Sheet<'a, 'c> {
     /// the entry's sign goes.
     pub(super) fn entry(&mut self, text: &str, remark: &str) -> Result<Point, Error> {
         let sign = (COLUMN + 10.0, self.next);
-        self.write(text, (COLUMN + 28.0, self.next), HPos::Left, TEXT, palette::INK, false)?;
+        TEXT.write(self.root, text, (COLUMN + 28.0, self.next), HPos::Left)?;
         if !remark.is_empty() {
             self.next += 15.0;
-            self.write(remark, (COLUMN + 28.0, self.next), HPos::Left, NOTE, palette::FAINT, false)?;
+            NOTE.write(self.root, remark, (COLUMN + 28.0, self.next), HPos::Left)?;
         }
         self.next += LINE;
         Ok(sign)
@@ -181,7 +159,7 @@ impl<'a, 'c> Sheet<'a, 'c> {
         let count = 2 * LEVELS.len() + 1;
         let (height, width) = (18.0, 24.0);
         let top = PLOT.high.1 - height * count as f64;
-        self.write("f(x, y)", (COLUMN, top - 16.0), HPos::Left, TEXT, palette::INK, true)?;
+        TEXT.bold().write(self.root, "f(x, y)", (COLUMN, top - 16.0), HPos::Left)?;
         for band in 0..count {
             let f = 2.0 - 0.5 * band as f64;
             let y = top + height * band as f64;
@@ -191,7 +169,7 @@ impl<'a, 'c> Sheet<'a, 'c> {
             if band % 2 == 0 {
                 let text = format!("{f}").replace('-', "−");
                 let at = (COLUMN + width + 22.0, y + 0.5 * height);
-                self.write(&text, at, HPos::Right, TEXT, palette::INK, false)?;
+                TEXT.write(self.root, &text, at, HPos::Right)?;
             }
         }
         let (left, right, foot) = (COLUMN, COLUMN + width, PLOT.high.1);
@@ -202,11 +180,6 @@ impl<'a, 'c> Sheet<'a, 'c> {
     /// Says something below the plot, such as what could not be shown.
     pub(super) fn note(&self, text: &str) -> Result<(), Error> {
         let at = (PLOT.high.0, f64::from(SIZE.1) - 10.0);
-        self.write(text, at, HPos::Right, NOTE, palette::FAINT, false)
+        NOTE.write(self.root, text, at, HPos::Right)
     }
-}
-
-/// A position on the sheet in canvas units.
-pub(super) fn fine((x, y): Point) -> (i32, i32) {
-    (px(x), px(y))
 }

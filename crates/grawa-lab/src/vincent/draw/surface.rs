@@ -3,13 +3,12 @@
 //! Facets lie denser where f oscillates faster, and are painted from the back to the front. The projection is
 //! parallel and done here: equal steps along an axis are equally long everywhere in the picture.
 
-use plotters::element::{PathElement, Polygon};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::element::Polygon;
+use plotters::style::text_anchor::HPos;
 use plotters::style::{BLACK, Color, RGBColor, WHITE};
 
-use super::line::Point;
-use super::sheet::fine;
-use crate::picture::{Canvas, Error, FINE, Picture, font, palette, px};
+use crate::picture::pen::{self, Point, Text, fine};
+use crate::picture::{Canvas, Error, Picture, palette};
 use crate::vincent::landscape::{DOMAIN, value};
 
 const SIZE: (u32, u32) = (900, 760);
@@ -33,8 +32,8 @@ const HIGH: f64 = 28.0;
 pub fn surface() -> Result<Picture, Error> {
     Picture::draw_fine(SIZE.0, SIZE.1, |root| {
         root.fill(&WHITE)?;
-        let title = font::bold(18.0 * FINE).color(&palette::INK).pos(Pos::new(HPos::Center, VPos::Center));
-        root.draw_text("f(x, y) = −sin(10 ln x) − sin(10 ln y)", &title, (px(450.0), px(30.0)))?;
+        let title = "f(x, y) = −sin(10 ln x) − sin(10 ln y)";
+        Text::of(18.0).bold().write(root, title, (450.0, 30.0), HPos::Center)?;
         let grid = grid();
         facets(root, &grid)?;
         walls(root, &grid)?;
@@ -118,26 +117,20 @@ fn walls(root: &Canvas<'_>, grid: &[f64]) -> Result<(), Error> {
     let [low, high] = DOMAIN;
     for (along_x, colour) in [(true, RGBColor(206, 209, 214)), (false, RGBColor(228, 230, 233))] {
         let side = |v: f64| if along_x { [v, high] } else { [high, v] };
-        let top: Vec<_> = grid.iter().map(|&v| side(v)).map(|[x, y]| fine(at(x, y, value([x, y])))).collect();
-        let mut wall = top.clone();
+        let top: Vec<_> = grid.iter().map(|&v| side(v)).map(|[x, y]| at(x, y, value([x, y]))).collect();
         let [x, y] = side(low);
-        wall.extend([fine(at(high, high, FLOOR)), fine(at(x, y, FLOOR))]);
+        let foot = [at(high, high, FLOOR), at(x, y, FLOOR)];
+        let wall: Vec<_> = top.iter().copied().chain(foot).map(fine).collect();
         root.draw(&Polygon::new(wall, colour.filled()))?;
-        root.draw(&PathElement::new(top, palette::FAINT.stroke_width(px(0.8).unsigned_abs())))?;
+        pen::line(root, &top, palette::FAINT, 0.8)?;
     }
     Ok(())
 }
 
 fn axes(root: &Canvas<'_>) -> Result<(), Error> {
     let [low, high] = DOMAIN;
-    let line = |from: Point, to: Point| {
-        let style = palette::INK.stroke_width(px(1.0).unsigned_abs());
-        root.draw(&PathElement::new(vec![fine(from), fine(to)], style))
-    };
-    let text = |text: &str, (x, y): Point, side: HPos, size: f64| {
-        let style = font::regular(size * FINE).color(&palette::INK).pos(Pos::new(side, VPos::Center));
-        root.draw_text(&text.replace('-', "−"), &style, fine((x, y)))
-    };
+    let line = |from: Point, to: Point| pen::line(root, &[from, to], palette::INK, 1.0);
+    let text = |text: &str, at: Point, side: HPos, size: f64| Text::of(size).write(root, text, at, side);
     line(at(low, high, FLOOR), at(high, high, FLOOR))?;
     line(at(high, low, FLOOR), at(high, high, FLOOR))?;
     for (x, y) in [(low, high), (high, low), (high, high)] {
@@ -161,7 +154,7 @@ fn axes(root: &Canvas<'_>) -> Result<(), Error> {
     for tick in [-2, -1, 0, 1, 2] {
         let (x, y) = at(high, low, f64::from(tick));
         line((x - 5.0, y), (x, y))?;
-        text(&format!("{tick}"), (x - 9.0, y), HPos::Right, 13.0)?;
+        text(&format!("{tick}").replace('-', "−"), (x - 9.0, y), HPos::Right, 13.0)?;
     }
     let (x, y) = at(high, low, 2.0);
     text("f", (x - 4.0, y - 20.0), HPos::Center, 15.0)?;

@@ -2,14 +2,14 @@
 //!
 //! A cell has the colour of the valley its run ended in; where the two axes differ, the sharper one decides.
 
-use plotters::element::{PathElement, Rectangle};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, FontTransform, RGBColor, WHITE};
+use plotters::element::Rectangle;
+use plotters::style::text_anchor::HPos;
+use plotters::style::{Color, RGBColor, WHITE};
 
 use super::axis::Axis;
-use super::line::{Bounds, Point};
-use super::sheet::fine;
-use crate::picture::{Canvas, Error, FINE, Picture, font, palette, px};
+use super::line::Bounds;
+use crate::picture::pen::{Text, fine, line};
+use crate::picture::{Canvas, Error, Picture, palette};
 use crate::vincent::landscape::{self, VALLEYS};
 use crate::vincent::record::{Cell, Outcome};
 
@@ -38,9 +38,9 @@ pub fn sweep(edge: &str, cells: &[Cell]) -> Result<Picture, Error> {
     Picture::draw_fine(WIDTH as u32, height as u32, |root| {
         root.fill(&WHITE)?;
         let title = format!("Valley reached, edge rule: {edge}");
-        write(root, &title, (LEFT, 28.0), HPos::Left, 18.0, true)?;
+        Text::of(18.0).bold().write(root, &title, (LEFT, 28.0), HPos::Left)?;
         if methods.is_empty() {
-            write(root, "no runs", (LEFT, HEAD + 40.0), HPos::Left, 13.0, false)?;
+            Text::of(13.0).write(root, "no runs", (LEFT, HEAD + 40.0), HPos::Left)?;
         }
         for (index, method) in methods.iter().enumerate() {
             let (row, column) = (index / COLUMNS, index % COLUMNS);
@@ -87,44 +87,35 @@ fn draw_panel<'c>(
     }
     // Fine white rules tell neighbours of one colour apart.
     for &share in pulls.edges.iter().skip(1).take(pulls.values.len().saturating_sub(1)) {
-        line(root, (across(share), panel.low.1), (across(share), panel.high.1), WHITE, 0.6)?;
+        line(root, &[(across(share), panel.low.1), (across(share), panel.high.1)], WHITE, 0.6)?;
     }
     for &share in rates.edges.iter().skip(1).take(rates.values.len().saturating_sub(1)) {
-        line(root, (panel.low.0, up(share)), (panel.high.0, up(share)), WHITE, 0.6)?;
+        line(root, &[(panel.low.0, up(share)), (panel.high.0, up(share))], WHITE, 0.6)?;
     }
     let Bounds { low, high } = panel;
-    for (from, to) in
-        [(low, (high.0, low.1)), ((high.0, low.1), high), (high, (low.0, high.1)), ((low.0, high.1), low)]
-    {
-        line(root, from, to, palette::INK, 1.0)?;
-    }
-    write(root, label, (0.5 * (low.0 + high.0), low.1 - 13.0), HPos::Center, 14.0, true)
+    line(root, &[low, (high.0, low.1), high, (low.0, high.1), low], palette::INK, 1.0)?;
+    Text::of(14.0).bold().write(root, label, (0.5 * (low.0 + high.0), low.1 - 13.0), HPos::Center)
 }
 
 fn rate_labels(root: &Canvas<'_>, panel: Bounds, rates: &Axis) -> Result<(), Error> {
     for (middle, text) in rates.labels(|_| 15.0 / PLOT.1) {
         let y = panel.high.1 - middle * PLOT.1;
-        line(root, (panel.low.0 - 4.0, y), (panel.low.0, y), palette::INK, 1.0)?;
-        write(root, &text, (panel.low.0 - 7.0, y), HPos::Right, 12.0, false)?;
+        line(root, &[(panel.low.0 - 4.0, y), (panel.low.0, y)], palette::INK, 1.0)?;
+        Text::of(12.0).write(root, &text, (panel.low.0 - 7.0, y), HPos::Right)?;
     }
-    let font = font::regular(13.0 * FINE).transform(FontTransform::Rotate270);
-    let style = font.color(&palette::INK).pos(Pos::new(HPos::Center, VPos::Center));
-    root.draw_text("learning rate", &style, fine((panel.low.0 - 64.0, 0.5 * (panel.low.1 + panel.high.1))))?;
-    Ok(())
+    let at = (panel.low.0 - 64.0, 0.5 * (panel.low.1 + panel.high.1));
+    Text::of(13.0).upward().write(root, "learning rate", at, HPos::Center)
 }
 
 fn pull_labels(root: &Canvas<'_>, panel: Bounds, pulls: &Axis) -> Result<(), Error> {
-    let font = font::regular(12.0 * FINE);
-    let wide = |text: &str| {
-        let (wide, _) = font.box_size(text).unwrap_or_default();
-        (f64::from(wide) / FINE + 7.0) / PLOT.0
-    };
+    let wide = |text: &str| (Text::of(12.0).width(text) + 7.0) / PLOT.0;
     for (middle, text) in pulls.labels(wide) {
         let x = panel.low.0 + middle * PLOT.0;
-        line(root, (x, panel.high.1), (x, panel.high.1 + 4.0), palette::INK, 1.0)?;
-        write(root, &text, (x, panel.high.1 + 13.0), HPos::Center, 12.0, false)?;
+        line(root, &[(x, panel.high.1), (x, panel.high.1 + 4.0)], palette::INK, 1.0)?;
+        Text::of(12.0).write(root, &text, (x, panel.high.1 + 13.0), HPos::Center)?;
     }
-    write(root, "λ", (0.5 * (panel.low.0 + panel.high.0), panel.high.1 + 31.0), HPos::Center, 14.0, false)
+    let at = (0.5 * (panel.low.0 + panel.high.0), panel.high.1 + 31.0);
+    Text::of(14.0).write(root, "λ", at, HPos::Center)
 }
 
 fn legend(root: &Canvas<'_>, top: f64) -> Result<(), Error> {
@@ -139,20 +130,14 @@ fn legend(root: &Canvas<'_>, top: f64) -> Result<(), Error> {
         (palette::LOST, "lost".to_string()),
     ];
     let entries: Vec<(RGBColor, String)> = before.into_iter().chain(valleys).chain(after).collect();
-    write(
-        root,
-        "Bottom of the valley (curvature there); the sharper of x and y counts",
-        (LEFT, top),
-        HPos::Left,
-        12.0,
-        true,
-    )?;
+    let heading = "Bottom of the valley (curvature there); the sharper of x and y counts";
+    Text::of(12.0).bold().write(root, heading, (LEFT, top), HPos::Left)?;
     let pitch = (WIDTH - LEFT - 40.0) / entries.len() as f64;
     for (index, (colour, text)) in entries.into_iter().enumerate() {
         let x = LEFT + index as f64 * pitch;
         let corners = [(x, top + 12.0), (x + pitch, top + 28.0)].map(fine);
         root.draw(&Rectangle::new(corners, colour.filled()))?;
-        write(root, &text, (x + 0.5 * pitch, top + 39.0), HPos::Center, 11.5, false)?;
+        Text::of(11.5).write(root, &text, (x + 0.5 * pitch, top + 39.0), HPos::Center)?;
     }
     Ok(())
 }
@@ -160,18 +145,6 @@ fn legend(root: &Canvas<'_>, top: f64) -> Result<(), Error> {
 /// Two figures, and no more than the whole number.
 fn figures(value: f64) -> String {
     if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
-}
-
-fn line(root: &Canvas<'_>, from: Point, to: Point, colour: RGBColor, width: f64) -> Result<(), Error> {
-    let style = colour.stroke_width(px(width).unsigned_abs());
-    root.draw(&PathElement::new(vec![fine(from), fine(to)], style))?;
-    Ok(())
-}
-
-fn write(root: &Canvas<'_>, text: &str, at: Point, side: HPos, size: f64, bold: bool) -> Result<(), Error> {
-    let font = if bold { font::bold(size * FINE) } else { font::regular(size * FINE) };
-    root.draw_text(text, &font.color(&palette::INK).pos(Pos::new(side, VPos::Center)), fine(at))?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use plotters::style::RGBColor;
 
 use super::backdrop::Backdrop;
 use super::fan::spread;
-use super::line::Point;
 use super::place::place;
-use super::sheet::{SIZE, Sheet, fine};
+use super::sheet::{SIZE, Sheet};
 use crate::picture::marker::Marker;
+use crate::picture::pen::Point;
+use crate::picture::pen::fine;
 use crate::picture::{Error, Picture, palette, px};
 use crate::vincent::record::{Outcome, Path};
 

@@ -1,0 +1,229 @@
+//! A chart of lines over two axes, each linear or logarithmic, with a legend beside it.
+
+use plotters::style::WHITE;
+use plotters::style::text_anchor::HPos;
+
+use super::pen::{Point, Text, fine, line};
+use super::{Canvas, Error, Picture, palette, px};
+
+/// What a chart shows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chart {
+    /// What stands above it.
+    pub title: String,
+    /// What the horizontal and the vertical axis show.
+    pub axes: [String; 2],
+    /// Which of them are logarithmic.
+    pub logarithmic: [bool; 2],
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+/// A named line. A name that begins with that of a method has the method's look; a point that is not finite, or
+/// not positive on a logarithmic axis, leaves a gap.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Line {
+    /// What the legend calls it.
+    pub name: String,
+    /// Its points, from left to right.
+    pub points: Vec<Point>,
+}
+
+const SIZE: (u32, u32) = (900, 600);
+/// The plot: left, top, right, bottom.
+const PLOT: [f64; 4] = [92.0, 56.0, 690.0, 536.0];
+const LEGEND: f64 = 712.0;
+
+impl Chart {
+    /// Draws the chart.
+    pub fn draw(&self) -> Result<Picture, Error> {
+        let scales = [0, 1].map(|axis| Scale::of(self.numbers(axis), self.logarithmic[axis]));
+        let [left, top, right, bottom] = PLOT;
+        let place = |(x, y): Point| -> Option<Point> {
+            Some((left + scales[0].share(x)? * (right - left), bottom - scales[1].share(y)? * (bottom - top)))
+        };
+        Picture::draw_fine(SIZE.0, SIZE.1, |root| {
+            root.fill(&WHITE)?;
+            Text::of(18.0).bold().write(root, &self.title, (left, 28.0), HPos::Left)?;
+            self.draw_axes(root, &scales)?;
+            for (index, shown) in self.lines.iter().enumerate() {
+                let look = palette::look(method_of(&shown.name));
+                // Lines that belong to no method, such as bounds, are told apart by the series' colours.
+                let is_method = palette::rank(method_of(&shown.name)) < palette::rank("");
+                let colour = if is_method { look.colour } else { palette::series(index) };
+                let places: Vec<Option<Point>> = shown.points.iter().map(|&point| place(point)).collect();
+                for piece in places.split(Option::is_none) {
+                    line(root, &piece.iter().flatten().copied().collect::<Vec<_>>(), colour, 1.8)?;
+                }
+                // Marks where they can be told apart, to tell lines apart without colours.
+                let every = places.len().div_ceil(12).max(1);
+                for at in places.iter().skip(index % every).step_by(every).flatten() {
+                    look.marker.fill(root, fine(*at), px(5.0).into(), colour)?;
+                }
+                let y = top + 12.0 + 24.0 * index as f64;
+                line(root, &[(LEGEND, y), (LEGEND + 26.0, y)], colour, 1.8)?;
+                look.marker.fill(root, fine((LEGEND + 13.0, y)), px(5.0).into(), colour)?;
+                Text::of(13.0).write(root, &shown.name, (LEGEND + 34.0, y), HPos::Left)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn numbers(&self, axis: usize) -> impl Iterator<Item = f64> + '_ {
+        self.lines
+            .iter()
+            .flat_map(|line| &line.points)
+            .map(move |point| if axis == 0 { point.0 } else { point.1 })
+    }
+
+    fn draw_axes(&self, root: &Canvas<'_>, scales: &[Scale; 2]) -> Result<(), Error> {
+        let [left, top, right, bottom] = PLOT;
+        for (share, text) in scales[0].ticks() {
+            let x = left + share * (right - left);
+            line(root, &[(x, top), (x, bottom)], palette::mix(palette::HAIR, WHITE, 0.6), 0.8)?;
+            line(root, &[(x, bottom), (x, bottom + 5.0)], palette::INK, 1.0)?;
+            Text::of(13.0).write(root, &text, (x, bottom + 16.0), HPos::Center)?;
+        }
+        for (share, text) in scales[1].ticks() {
+            let y = bottom - share * (bottom - top);
+            line(root, &[(left, y), (right, y)], palette::mix(palette::HAIR, WHITE, 0.6), 0.8)?;
+            line(root, &[(left - 5.0, y), (left, y)], palette::INK, 1.0)?;
+            Text::of(13.0).write(root, &text, (left - 9.0, y), HPos::Right)?;
+        }
+        line(
+            root,
+            &[(left, top), (right, top), (right, bottom), (left, bottom), (left, top)],
+            palette::INK,
+            1.0,
+        )?;
+        Text::of(15.0).write(root, &self.axes[0], (0.5 * (left + right), bottom + 42.0), HPos::Center)?;
+        Text::of(15.0).upward().write(root, &self.axes[1], (left - 70.0, 0.5 * (top + bottom)), HPos::Center)
+    }
+}
+
+/// `lgrawa, centre` is a line of `lgrawa`.
+fn method_of(name: &str) -> &str {
+    name.split([',', ' ']).next().unwrap_or(name)
+}
+
+/// The range of an axis.
+#[derive(Debug)]
+struct Scale {
+    low: f64,
+    high: f64,
+    logarithmic: bool,
+}
+
+impl Scale {
+    fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Self {
+        let usable = |x: &f64| x.is_finite() && (!logarithmic || *x > 0.0);
+        let scaled = |x: f64| if logarithmic { libm::log10(x) } else { x };
+        let (low, high) = numbers
+            .filter(usable)
+            .map(scaled)
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+        let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
+        let margin = if high > low { 0.04 * (high - low) } else { 0.5 };
+        Scale { low: low - margin, high: high + margin, logarithmic }
+    }
+
+    /// Where a number lies, from 0 to 1.
+    fn share(&self, x: f64) -> Option<f64> {
+        let scaled = if self.logarithmic { libm::log10(x) } else { x };
+        scaled.is_finite().then(|| (scaled - self.low) / (self.high - self.low))
+    }
+
+    /// Round numbers along the axis, with their places.
+    fn ticks(&self) -> Vec<(f64, String)> {
+        let span = self.high - self.low;
+        let step =
+            if self.logarithmic && span >= 1.0 { libm::ceil(span / 8.0) } else { round_step(span / 6.0) };
+        let first = libm::ceil(self.low / step);
+        let count = libm::floor(self.high / step) - first;
+        (0..=count.clamp(0.0, 20.0) as i32)
+            .map(|i| (first + f64::from(i)) * step)
+            .map(|at| ((at - self.low) / span, if self.logarithmic { power(at) } else { plain(at, step) }))
+            .collect()
+    }
+}
+
+/// 1, 2 or 5 times a power of ten, at least as large.
+fn round_step(least: f64) -> f64 {
+    let unit = libm::pow(10.0, libm::floor(libm::log10(least)));
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|times| times * unit)
+        .find(|step| *step >= least)
+        .unwrap_or(10.0 * unit)
+}
+
+fn power(exponent: f64) -> String {
+    if libm::floor(exponent) != exponent {
+        return format!("{:.2}", libm::pow(10.0, exponent));
+    }
+    let raised = |c: char| match c {
+        '-' => '⁻',
+        '0' => '⁰',
+        '1' => '¹',
+        '2' => '²',
+        '3' => '³',
+        other => char::from_u32(u32::from('⁰') + u32::from(other) - u32::from('0')).unwrap_or(other),
+    };
+    match exponent as i32 {
+        0 => "1".into(),
+        1 => "10".into(),
+        exponent => format!("10{}", exponent.to_string().chars().map(raised).collect::<String>()),
+    }
+}
+
+fn plain(x: f64, step: f64) -> String {
+    let places = (-libm::floor(libm::log10(step))).clamp(0.0, 9.0) as usize;
+    // Rounding can leave −0.
+    format!("{:.places$}", x + 0.0).replace('-', "−")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_numbers_inside_the_axis() {
+        let texts = |scale: &Scale| scale.ticks().into_iter().map(|tick| tick.1).collect::<Vec<_>>();
+        let decades = Scale::of([1e-3, 1e2].into_iter(), true);
+        assert_eq!(texts(&decades), ["10⁻³", "10⁻²", "10⁻¹", "1", "10", "10²"]);
+        let plain = Scale::of([-1.0, 1.0].into_iter(), false);
+        assert_eq!(texts(&plain), ["−1.0", "−0.5", "0.0", "0.5", "1.0"]);
+        assert!(plain.ticks().iter().all(|(share, _)| (0.0..=1.0).contains(share)));
+    }
+
+    #[test]
+    fn any_numbers_make_a_chart() {
+        for points in [
+            vec![],
+            vec![(0.0, 0.0)],
+            vec![(f64::NAN, 1.0), (1.0, f64::INFINITY), (-1.0, 2.0)],
+            vec![(1e300, 1e-300); 3],
+        ] {
+            for logarithmic in [[false, false], [true, true]] {
+                let lines = vec![Line { name: "mean, centre".into(), points: points.clone() }];
+                Chart { lines, logarithmic, ..Chart::default() }.draw().unwrap().png().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_of_a_method_has_its_colour() {
+        let chart = Chart {
+            lines: vec![Line { name: "lgrawa".into(), points: vec![(0.0, 0.0), (1.0, 1.0)] }],
+            ..Chart::default()
+        };
+        let colour = palette::look("lgrawa").colour;
+        assert!(
+            chart
+                .draw()
+                .unwrap()
+                .svg()
+                .contains(&format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2))
+        );
+    }
+}
