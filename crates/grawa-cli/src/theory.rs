@@ -1,9 +1,51 @@
-//! `grawa theory`: placeholder until the experiments are in.
+//! `grawa theory`: the numerical experiments behind docs/theory.md.
+
+use crate::bar::bar;
+use crate::say::say;
+use crate::vincent::claim;
 use clap::Args;
 use grawa_lab::Error;
-/// x
+use grawa_lab::theory::{Scale, Theory, run as experiments};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+/// What the theory says and what really happens: the experiments behind docs/theory.md.
+///
+/// On noisy strongly convex problems: the error floor under a constant step and the rate under a falling one; how
+/// often the centre is really no worse than the best worker; and the statements of the paper that do not hold, as
+/// numbers. Prints the tables; writes them as CSV and Markdown, and the pictures as SVG and PNG.
 #[derive(Args)]
-pub(crate) struct Arguments {}
-pub(crate) fn run(_: &Arguments) -> Result<(), Error> {
+pub(crate) struct Arguments {
+    /// The short form, a second or two: the same tables with wider errors
+    #[arg(long)]
+    quick: bool,
+    /// Folder for the results; must be new, empty, or hold the same results [default: out/theory, or the next free name]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let scale = if arguments.quick { Scale::Quick } else { Scale::Full };
+    let mut folder = claim(arguments.out.as_deref(), "out/theory", &Theory::settings(scale))?;
+    let bar = bar(1000, "theory");
+    let part = Mutex::new(String::new());
+    let theory = experiments(scale, &|name, share| {
+        // Parts follow one another; within one, reports of several threads may overtake each other.
+        if let Ok(mut part) = part.lock() {
+            if *part != name {
+                *part = name.to_owned();
+                bar.reset();
+                bar.set_message(name.to_owned());
+            }
+            bar.set_position(bar.position().max((1000.0 * share) as u64));
+        }
+    })?;
+    bar.finish_and_clear();
+    theory.put(&mut folder)?;
+    let path = folder.finish()?;
+    for table in &theory.tables {
+        say(&format!("{}\n{}\n\n{}", table.title, table.explanation, table.shown().text()));
+    }
+    say(&format!("Tables and pictures: {}", path.join("tables.md").display()));
     Ok(())
 }

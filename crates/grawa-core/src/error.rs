@@ -109,7 +109,7 @@ fn suggestion(nearest: &Option<String>) -> String {
 }
 
 /// The one of `known` that is nearest to `found`, if it is near enough to be a slip of the finger.
-pub(crate) fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let found = found.to_lowercase().replace('_', "-");
     known
         .into_iter()

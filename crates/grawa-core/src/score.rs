@@ -178,7 +178,7 @@ fn reduce(of: Norm, norms: impl Iterator<Item = f64>) -> Vec<f64> {
     match of {
         Norm::Layers => norms.collect(),
         Norm::LayerSum => vec![norms.sum()],
-        Norm::Gradient => vec![norms.fold(0.0, f64::hypot)],
+        Norm::Gradient => vec![norms.fold(0.0, libm::hypot)],
     }
 }
 

@@ -6,6 +6,7 @@ mod folder;
 pub mod page;
 pub mod picture;
 mod table;
+pub mod theory;
 pub mod vincent;
 
 pub use error::Error;

@@ -19,8 +19,8 @@ pub struct Chart {
     pub lines: Vec<Line>,
 }
 
-/// A named line. A name that begins with that of a method has the method's look; a point that is not finite, or
-/// not positive on a logarithmic axis, leaves a gap.
+/// A named line. A name that begins with that of a method, such as `LGRAWA, centre`, has the method's look; a point
+/// that is not finite, or not positive on a logarithmic axis, leaves a gap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Line {
     /// What the legend calls it.
@@ -30,40 +30,51 @@ pub struct Line {
 }
 
 const SIZE: (u32, u32) = (900, 600);
-/// The plot: left, top, right, bottom.
-const PLOT: [f64; 4] = [92.0, 56.0, 690.0, 536.0];
-const LEGEND: f64 = 712.0;
+/// The plot's left, top and bottom; its right side leaves room for the legend.
+const LEFT: f64 = 92.0;
+const TOP: f64 = 56.0;
+const BOTTOM: f64 = 536.0;
+/// The text of the legend, and the room a line's sample takes before it.
+const NAME: Text = Text::of(13.0);
+const SAMPLE: f64 = 34.0;
 
 impl Chart {
     /// Draws the chart.
     pub fn draw(&self) -> Result<Picture, Error> {
         let scales = [0, 1].map(|axis| Scale::of(self.numbers(axis), self.logarithmic[axis]));
-        let [left, top, right, bottom] = PLOT;
+        let widest = self.lines.iter().map(|line| NAME.width(&line.name)).fold(0.0, f64::max);
+        let right = (f64::from(SIZE.0) - widest - SAMPLE - 34.0).max(3.0 * LEFT);
+        let legend = right + 22.0;
         let place = |(x, y): Point| -> Option<Point> {
-            Some((left + scales[0].share(x)? * (right - left), bottom - scales[1].share(y)? * (bottom - top)))
+            Some((LEFT + scales[0].share(x)? * (right - LEFT), BOTTOM - scales[1].share(y)? * (BOTTOM - TOP)))
         };
         Picture::draw_fine(SIZE.0, SIZE.1, |root| {
             root.fill(&WHITE)?;
-            Text::of(18.0).bold().write(root, &self.title, (left, 28.0), HPos::Left)?;
-            self.draw_axes(root, &scales)?;
+            // As large as the width allows.
+            let room = f64::from(SIZE.0) - LEFT - 12.0;
+            let size = 18.0 * (room / Text::of(18.0).bold().width(&self.title).max(room));
+            Text::of(size).bold().write(root, &self.title, (LEFT, 28.0), HPos::Left)?;
+            self.draw_axes(root, &scales, right)?;
             for (index, shown) in self.lines.iter().enumerate() {
-                let look = palette::look(method_of(&shown.name));
-                // Lines that belong to no method, such as bounds, are told apart by the series' colours.
-                let is_method = palette::rank(method_of(&shown.name)) < palette::rank("");
-                let colour = if is_method { look.colour } else { palette::series(index) };
+                let method = method_of(&shown.name);
+                let look = palette::look(&method);
+                // Several lines of one method are lighter and lighter.
+                let earlier =
+                    self.lines[..index].iter().filter(|line| method_of(&line.name) == method).count();
+                let colour = palette::mix(look.colour, WHITE, (0.33 * earlier as f64).min(0.7));
                 let places: Vec<Option<Point>> = shown.points.iter().map(|&point| place(point)).collect();
                 for piece in places.split(Option::is_none) {
                     line(root, &piece.iter().flatten().copied().collect::<Vec<_>>(), colour, 1.8)?;
                 }
-                // Marks where they can be told apart, to tell lines apart without colours.
+                // Marks at some places, not the same for all lines, tell lines apart without colours.
                 let every = places.len().div_ceil(12).max(1);
                 for at in places.iter().skip(index % every).step_by(every).flatten() {
                     look.marker.fill(root, fine(*at), px(5.0).into(), colour)?;
                 }
-                let y = top + 12.0 + 24.0 * index as f64;
-                line(root, &[(LEGEND, y), (LEGEND + 26.0, y)], colour, 1.8)?;
-                look.marker.fill(root, fine((LEGEND + 13.0, y)), px(5.0).into(), colour)?;
-                Text::of(13.0).write(root, &shown.name, (LEGEND + 34.0, y), HPos::Left)?;
+                let y = TOP + 12.0 + 24.0 * index as f64;
+                line(root, &[(legend, y), (legend + 26.0, y)], colour, 1.8)?;
+                look.marker.fill(root, fine((legend + 13.0, y)), px(5.0).into(), colour)?;
+                NAME.write(root, &shown.name, (legend + SAMPLE, y), HPos::Left)?;
             }
             Ok(())
         })
@@ -76,34 +87,30 @@ impl Chart {
             .map(move |point| if axis == 0 { point.0 } else { point.1 })
     }
 
-    fn draw_axes(&self, root: &Canvas<'_>, scales: &[Scale; 2]) -> Result<(), Error> {
-        let [left, top, right, bottom] = PLOT;
+    fn draw_axes(&self, root: &Canvas<'_>, scales: &[Scale; 2], right: f64) -> Result<(), Error> {
+        let grid = palette::mix(palette::HAIR, WHITE, 0.6);
         for (share, text) in scales[0].ticks() {
-            let x = left + share * (right - left);
-            line(root, &[(x, top), (x, bottom)], palette::mix(palette::HAIR, WHITE, 0.6), 0.8)?;
-            line(root, &[(x, bottom), (x, bottom + 5.0)], palette::INK, 1.0)?;
-            Text::of(13.0).write(root, &text, (x, bottom + 16.0), HPos::Center)?;
+            let x = LEFT + share * (right - LEFT);
+            line(root, &[(x, TOP), (x, BOTTOM)], grid, 0.8)?;
+            line(root, &[(x, BOTTOM), (x, BOTTOM + 5.0)], palette::INK, 1.0)?;
+            NAME.write(root, &text, (x, BOTTOM + 16.0), HPos::Center)?;
         }
         for (share, text) in scales[1].ticks() {
-            let y = bottom - share * (bottom - top);
-            line(root, &[(left, y), (right, y)], palette::mix(palette::HAIR, WHITE, 0.6), 0.8)?;
-            line(root, &[(left - 5.0, y), (left, y)], palette::INK, 1.0)?;
-            Text::of(13.0).write(root, &text, (left - 9.0, y), HPos::Right)?;
+            let y = BOTTOM - share * (BOTTOM - TOP);
+            line(root, &[(LEFT, y), (right, y)], grid, 0.8)?;
+            line(root, &[(LEFT - 5.0, y), (LEFT, y)], palette::INK, 1.0)?;
+            NAME.write(root, &text, (LEFT - 9.0, y), HPos::Right)?;
         }
-        line(
-            root,
-            &[(left, top), (right, top), (right, bottom), (left, bottom), (left, top)],
-            palette::INK,
-            1.0,
-        )?;
-        Text::of(15.0).write(root, &self.axes[0], (0.5 * (left + right), bottom + 42.0), HPos::Center)?;
-        Text::of(15.0).upward().write(root, &self.axes[1], (left - 70.0, 0.5 * (top + bottom)), HPos::Center)
+        let frame = [(LEFT, TOP), (right, TOP), (right, BOTTOM), (LEFT, BOTTOM), (LEFT, TOP)];
+        line(root, &frame, palette::INK, 1.0)?;
+        Text::of(15.0).write(root, &self.axes[0], (0.5 * (LEFT + right), BOTTOM + 42.0), HPos::Center)?;
+        Text::of(15.0).upward().write(root, &self.axes[1], (LEFT - 70.0, 0.5 * (TOP + BOTTOM)), HPos::Center)
     }
 }
 
-/// `lgrawa, centre` is a line of `lgrawa`.
-fn method_of(name: &str) -> &str {
-    name.split([',', ' ']).next().unwrap_or(name)
+/// `LGRAWA, centre` is a line of `lgrawa`.
+fn method_of(name: &str) -> String {
+    name.split([',', ' ']).next().unwrap_or(name).to_lowercase()
 }
 
 /// The range of an axis.
