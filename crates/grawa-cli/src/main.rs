@@ -3,7 +3,10 @@
 //! Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to standard output, everything else to standard error.
 
 mod bar;
+mod failure;
 mod methods;
+mod models;
+mod probe;
 mod say;
 mod theory;
 mod vincent;
@@ -27,6 +30,8 @@ enum Command {
     Vincent(vincent::Arguments),
     Theory(theory::Arguments),
     Methods(methods::Arguments),
+    Models(models::Arguments),
+    Probe(probe::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -35,12 +40,14 @@ fn main() -> ExitCode {
         Command::Vincent(arguments) => vincent::run(&arguments),
         Command::Theory(arguments) => theory::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
+        Command::Models(arguments) => models::run(&arguments),
+        Command::Probe(arguments) => probe::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::from(if error.is_usage() { 2 } else { 1 })
+            ExitCode::from(error.code())
         }
     }
 }

@@ -1,9 +1,10 @@
 //! `grawa methods`: the table of methods, and every knob of one.
 
+use crate::failure::Failure;
 use crate::say::say;
 use clap::Args;
 use grawa_core::{Centre, Method, Name, Norm, Preset, Pull, Score, Share, Source, Weighting};
-use grawa_lab::{Error, Table};
+use grawa_lab::Table;
 
 /// The methods and their knobs.
 ///
@@ -21,7 +22,7 @@ pub(crate) struct Arguments {
     preset: String,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let preset = if arguments.preset == "reference" { Preset::Reference } else { Preset::Paper };
     match &arguments.method {
         None => {
@@ -37,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         }
         Some(text) => {
             let said = if text.contains("preset=") { text.clone() } else { with_preset(text, preset) };
-            let method: Method = said.parse().map_err(Error::from)?;
+            let method: Method = said.parse()?;
             say(&format!("# {}: {}", method.name.title(), method.name.summary()));
             say(&format!("# on the command line: {method}"));
             say(method.to_toml().trim_end());

@@ -1,10 +1,10 @@
 //! `grawa theory`: the numerical experiments behind docs/theory.md.
 
 use crate::bar::bar;
+use crate::failure::Failure;
 use crate::say::say;
 use crate::vincent::claim;
 use clap::Args;
-use grawa_lab::Error;
 use grawa_lab::theory::{Scale, Theory, run as experiments};
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     out: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let scale = if arguments.quick { Scale::Quick } else { Scale::Full };
     let mut folder = claim(arguments.out.as_deref(), "out/theory", &Theory::settings(scale))?;
     let bar = bar(1000, "theory");

@@ -1,6 +1,7 @@
 //! `grawa vincent`: the paper's motivating example as pictures and a table.
 
 use crate::bar::bar;
+use crate::failure::Failure;
 use crate::say::say;
 use clap::Args;
 use grawa_core::Method;
@@ -43,7 +44,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 1200)]
     steps: u64,
     /// Where a worker starts; repeat for several [default: the corners 0.25,0.25 0.25,10 10,0.25 10,10]
-    #[arg(long, value_name = "X,Y", value_parser = point, num_args = 1.., allow_negative_numbers = true)]
+    #[arg(long, value_name = "X,Y", value_parser = point, allow_hyphen_values = true)]
     start: Vec<[f64; 2]>,
     /// A step that leaves the square [0.25, 10]²: none lets it go (f is defined for all positive x, y), clip ends it
     /// on the edge, reflect mirrors it
@@ -63,7 +64,7 @@ fn point(text: &str) -> Result<[f64; 2], String> {
     Ok([x.trim().parse().map_err(|_| wrong())?, y.trim().parse().map_err(|_| wrong())?])
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let read = |text: &str| method(text, arguments.pull, arguments.period);
     let methods: Vec<Method> = match arguments.method.as_slice() {
         [] => METHODS.iter().map(|name| read(name.as_str())).collect::<Result<_, _>>()?,

@@ -110,7 +110,13 @@ fn every_knob_changes_the_run() {
     ] {
         assert_ne!(csv(name, arguments), plain, "{name}");
     }
-    assert_eq!(csv("starts", &["--start", "0.25,0.25", "0.25,10", "10,0.25", "10,10"]), plain);
+    assert_eq!(
+        csv(
+            "starts",
+            &["--start", "0.25,0.25", "--start", "0.25,10", "--start", "10,0.25", "--start", "10,10"]
+        ),
+        plain
+    );
 }
 
 #[test]
@@ -162,6 +168,8 @@ fn wrong_usage_is_explained_and_writes_nothing() {
     refused(&["vincent", "--out", "o", "--sweep", "--pull", "0.5"], "cannot be used with");
     refused(&["vincnet"], "vincent");
     refused(&["methods", "adam"], "there is no method 'adam'");
+    refused(&["models", "resnet21"], "did you mean 'resnet20'?");
+    refused(&["probe", "--model", "resnet20", "--classes", "10", "--values", "v"], "--out");
     refused(&["theory", "--out", "o", "--slow"], "--slow");
 }
 
@@ -208,6 +216,35 @@ fn methods_are_listed_and_read_back() {
             assert_eq!(text(&grawa(place.path(), &["methods", said]).stdout), shown);
         }
     }
+}
+
+#[test]
+fn models_are_counted() {
+    let place = TempDir::new().unwrap();
+    let table = text(&grawa(place.path(), &["models"]).stdout);
+    let row = table.lines().find(|line| line.starts_with("wrn28-10")).unwrap();
+    assert!(row.contains("36,536,884") && row.contains(" 80 "), "{row}");
+    let layout = text(&grawa(place.path(), &["models", "vgg16"]).stdout);
+    assert!(layout.contains("features.0.bias (before batch norm: no gradient)"), "{layout}");
+}
+
+#[test]
+fn a_probe_of_a_missing_or_broken_file_fails_and_writes_nothing() {
+    let place = TempDir::new().unwrap();
+    let probe = |values: &str| {
+        grawa(
+            place.path(),
+            &["probe", "--model", "resnet20", "--classes", "10", "--values", values, "--out", "out"],
+        )
+    };
+    let missing = probe("nowhere");
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("cannot read nowhere"), "{}", text(&missing.stderr));
+    fs::write(place.path().join("broken"), b"\x08\0\0\0\0\0\0\0not json").unwrap();
+    let broken = probe("broken");
+    assert_eq!(broken.status.code(), Some(1));
+    assert!(text(&broken.stderr).contains("broken is not a safetensors file"), "{}", text(&broken.stderr));
+    assert_eq!(names(place.path()), ["broken"]);
 }
 
 #[test]

@@ -86,7 +86,12 @@ impl Key {
 
     /// The words at this place one after the other.
     pub const fn stream(&self) -> Stream {
-        Stream { key: *self, next: 0, block: [0; 4], left: 0 }
+        self.stream_from(0)
+    }
+
+    /// The words from a block on: several users at one place each begin at a block of their own.
+    pub const fn stream_from(&self, block: u32) -> Stream {
+        Stream { key: *self, next: block, block: [0; 4], left: 0 }
     }
 
     /// A uniformly random order of `0..n` (Fisher–Yates).
@@ -224,6 +229,14 @@ mod tests {
             prop_assert_ne!(here, key.worker(worker.wrapping_add(1)).block(0));
             prop_assert_ne!(here, key.purpose(Purpose::Dropout).block(0));
             prop_assert_ne!(here, Key::new(seed.wrapping_add(1), Purpose::Augment).worker(worker).step(step).block(0));
+        }
+
+        #[test]
+        fn a_stream_can_begin_at_any_block(seed: u64, block in 0u32..1000) {
+            let key = Key::new(seed, Purpose::Dropout);
+            let mut stream = key.stream_from(block);
+            prop_assert_eq!([(); 4].map(|()| stream.word()), key.block(block));
+            prop_assert_eq!(stream.word(), key.block(block + 1)[0]);
         }
 
         #[test]

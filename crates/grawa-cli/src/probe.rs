@@ -1,0 +1,53 @@
+//! `grawa probe`: one pass on given values, compared with what was expected.
+
+use crate::failure::Failure;
+use crate::say::say;
+use clap::Args;
+use grawa_lab::Table;
+use grawa_nn::probe::probe;
+use std::path::PathBuf;
+
+/// Run one training-mode forward and backward pass on given values and compare with what was expected.
+///
+/// The values file (safetensors, as oracle/values.py writes it) holds param.*, buffer.*, image and label, and, where
+/// they are known, the expected logits, loss_sum, grad.* and buffer_after.*. The results are written under the same
+/// names; the largest relative error of each kind is printed. Gradient tensors with a norm below 1e-4 of the whole
+/// gradient's are not judged one by one: in f32 they are rounding noise.
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  python3 oracle/values.py resnet20 values.safetensors --smooth\n  grawa probe --model resnet20 --classes 10 --values values.safetensors --out results.safetensors"
+)]
+pub(crate) struct Arguments {
+    /// The network, one of `grawa models`
+    #[arg(long, value_name = "NAME")]
+    model: String,
+    /// Number of classes
+    #[arg(long)]
+    classes: usize,
+    /// The values file
+    #[arg(long, value_name = "FILE")]
+    values: PathBuf,
+    /// Where to write the results; must not exist
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let found = probe(&arguments.model, arguments.classes, &arguments.values, &arguments.out)?;
+    found.results.write()?;
+    if found.errors.is_empty() {
+        say("The file holds no expected values; nothing to compare.");
+    } else {
+        let mut table = Table::new(["kind", "largest relative error", "of"]);
+        for distance in &found.errors {
+            table.push([
+                distance.kind.to_owned(),
+                format!("{:.3e}", distance.error),
+                distance.tensor.clone(),
+            ]);
+        }
+        say(&table.text());
+    }
+    say(&format!("Results: {}", arguments.out.display()));
+    Ok(())
+}

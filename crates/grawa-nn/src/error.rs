@@ -1,0 +1,129 @@
+//! What can go wrong in the engine.
+
+use crate::Shape;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// What went wrong; the text says what was found, what was expected, what to do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something the methods refuse.
+    #[error(transparent)]
+    Core(#[from] grawa_core::Error),
+    /// An operation that does not fit its input.
+    #[error("{operation} does not fit an input of {found}: {expected}")]
+    DoesNotFit {
+        /// The operation, by name.
+        operation: String,
+        /// The shape it was given.
+        found: Shape,
+        /// What it needs.
+        expected: String,
+    },
+    /// Inputs of one operation that differ where they must be equal.
+    #[error("{operation} needs inputs of one shape{but}; found {left} and {right}")]
+    ShapesDiffer {
+        /// The operation, by name.
+        operation: &'static str,
+        /// In what they may differ.
+        but: &'static str,
+        /// One shape.
+        left: Shape,
+        /// The other.
+        right: Shape,
+    },
+    /// A network that is not in the zoo.
+    #[error("there is no network '{found}'{}; the networks are {}", nearest.as_ref().map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default(), crate::zoo::names().join(", "))]
+    UnknownNetwork {
+        /// What was asked for.
+        found: String,
+        /// The closest known name.
+        nearest: Option<String>,
+    },
+    /// A vector of the wrong length.
+    #[error("{what} holds {found} scalars, but {expected} are needed")]
+    WrongLength {
+        /// What it is.
+        what: String,
+        /// Its length.
+        found: usize,
+        /// The length it must have.
+        expected: usize,
+    },
+    /// A label that names no class.
+    #[error("label {found} of example {example} names no class: there are {classes}")]
+    LabelOutOfRange {
+        /// Which example of the batch.
+        example: usize,
+        /// The label.
+        found: i64,
+        /// How many classes there are.
+        classes: usize,
+    },
+    /// A file that cannot be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A file that is not safetensors.
+    #[error("{} is not a safetensors file: {why}", path.display())]
+    NotSafetensors {
+        /// The file.
+        path: PathBuf,
+        /// What the reader said.
+        why: String,
+    },
+    /// A tensor that a file should have and has not.
+    #[error("{} has no tensor '{name}', which {network} needs; is it of another network?", path.display())]
+    TensorMissing {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// The network.
+        network: String,
+    },
+    /// A tensor of another shape or type than the network's.
+    #[error("tensor '{name}' of {} is {found}, but {network} needs {expected}", path.display())]
+    TensorDiffers {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// The network.
+        network: String,
+        /// What it is.
+        found: String,
+        /// What it must be.
+        expected: String,
+    },
+    /// A tensor that a file has and the network has not.
+    #[error("{} holds a tensor '{name}' that {network} does not have; is it of another network?", path.display())]
+    TensorUnknown {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// The network.
+        network: String,
+    },
+}
+
+impl Error {
+    /// Whether the request itself was wrong, rather than something failing.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Error::UnknownNetwork { .. }
+                | Error::DoesNotFit { .. }
+                | Error::ShapesDiffer { .. }
+                | Error::Core(_)
+        )
+    }
+}

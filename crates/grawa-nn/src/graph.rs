@@ -1,0 +1,509 @@
+//! A network as a static graph: operations in the order they run, and the layout of what they learn.
+//!
+//! A graph is built once, by a function of the zoo or a user's own, through a [`Builder`] that infers every shape
+//! and refuses what does not fit. Parameters lie in one flat vector in the order in which they were added, which
+//! is PyTorch's order, under PyTorch's names; so do the running statistics of batch norm.
+//!
+//! ```
+//! use grawa_nn::{Builder, Conv, Shape};
+//! let mut net = Builder::new("tiny", Shape::image(1, 8));
+//! let x = net.input();
+//! let x = net.conv(x, "conv", Conv::same(4))?;
+//! let x = net.batch_norm(x, "bn")?;
+//! let x = net.relu(x);
+//! let x = net.global_average(x);
+//! let graph = { let x = net.linear(x, "fc", 10)?; net.finish(x)? };
+//! assert_eq!((graph.parameters().len(), graph.classes()), (4 * 9 + 8 + 50, 10));
+//! # Ok::<(), grawa_nn::Error>(())
+//! ```
+
+use crate::init::Init;
+use crate::{Error, Shape};
+use grawa_core::Layout;
+use std::fmt;
+
+/// The place of an operation in its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub(crate) usize);
+
+/// The place of a tensor among the parameters, or of a statistic among the statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TensorId(pub(crate) usize);
+
+/// What a node computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// The batch of images.
+    Input,
+    /// A convolution.
+    Conv {
+        /// Its geometry.
+        conv: Conv,
+        /// The kernels: out × in × k × k.
+        weight: TensorId,
+        /// One number an output channel.
+        bias: Option<TensorId>,
+    },
+    /// Batch normalisation with a scale and a shift a channel.
+    BatchNorm {
+        /// The scale.
+        weight: TensorId,
+        /// The shift.
+        bias: TensorId,
+        /// The running mean, among the statistics.
+        mean: TensorId,
+        /// The running variance, among the statistics.
+        variance: TensorId,
+    },
+    /// max(x, 0).
+    Relu,
+    /// The sum of two inputs of one shape.
+    Add,
+    /// The largest number of each window.
+    MaxPool(Window),
+    /// The mean of each window; padding does not count.
+    AveragePool(Window),
+    /// The mean of each channel.
+    GlobalAverage,
+    /// A matrix and a shift.
+    Linear {
+        /// The matrix: out × in.
+        weight: TensorId,
+        /// The shift.
+        bias: TensorId,
+    },
+    /// Channels of zeros before and after the input's own.
+    PadChannels {
+        /// How many before.
+        before: usize,
+        /// How many after.
+        after: usize,
+    },
+    /// Every `stride`-th pixel of every `stride`-th row.
+    Subsample {
+        /// The stride.
+        stride: usize,
+    },
+    /// The channels of the first input, then those of the second.
+    Concat,
+    /// In training, each number is zero with this probability, and the others are scaled up.
+    Dropout {
+        /// The probability.
+        probability: f64,
+    },
+}
+
+/// The geometry of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv {
+    /// Output channels.
+    pub out: usize,
+    /// The side of the kernel.
+    pub kernel: usize,
+    /// The stride.
+    pub stride: usize,
+    /// Rows and columns of zeros around the input.
+    pub pad: usize,
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+impl Conv {
+    /// 3 × 3, stride 1, the output as large as the input, no bias.
+    pub const fn same(out: usize) -> Self {
+        Conv { out, kernel: 3, stride: 1, pad: 1, bias: false }
+    }
+
+    /// 1 × 1, no bias.
+    pub const fn point(out: usize) -> Self {
+        Conv { out, kernel: 1, stride: 1, pad: 0, bias: false }
+    }
+
+    /// The same with a stride.
+    pub const fn stride(self, stride: usize) -> Self {
+        Conv { stride, ..self }
+    }
+
+    /// The same with a bias.
+    pub const fn biased(self) -> Self {
+        Conv { bias: true, ..self }
+    }
+}
+
+/// The windows of a pooling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The side of a window.
+    pub kernel: usize,
+    /// How far it moves.
+    pub stride: usize,
+    /// Rows and columns around the input that belong to no number.
+    pub pad: usize,
+    /// Whether a last window that reaches over the edge counts.
+    pub ceil: bool,
+}
+
+impl Window {
+    /// Windows side by side.
+    pub const fn tiles(side: usize) -> Self {
+        Window { kernel: side, stride: side, pad: 0, ceil: false }
+    }
+
+    /// How many windows fit along a side.
+    pub(crate) fn count(&self, side: usize) -> Option<usize> {
+        let room = (side + 2 * self.pad).checked_sub(self.kernel)?;
+        let count = if self.ceil { room.div_ceil(self.stride) } else { room / self.stride } + 1;
+        // A window must begin inside the input or its left padding, as in PyTorch.
+        Some(if self.ceil && (count - 1) * self.stride >= side + self.pad { count - 1 } else { count })
+    }
+}
+
+/// An operation in its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What it computes.
+    pub op: Op,
+    /// From what.
+    pub inputs: Vec<NodeId>,
+    /// The shape of one example of the result.
+    pub shape: Shape,
+}
+
+/// A network.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    name: String,
+    nodes: Vec<Node>,
+    parameters: Layout,
+    statistics: Layout,
+    pub(crate) inits: Vec<Init>,
+}
+
+impl Graph {
+    /// The network's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The operations in the order they run; the last one gives the logits.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The node of that place.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0]
+    }
+
+    /// The layout of the parameters.
+    pub fn parameters(&self) -> &Layout {
+        &self.parameters
+    }
+
+    /// The layout of the running statistics of batch norm.
+    pub fn statistics(&self) -> &Layout {
+        &self.statistics
+    }
+
+    /// The shape of an image.
+    pub fn input(&self) -> Shape {
+        self.nodes[0].shape
+    }
+
+    /// The number of classes.
+    pub fn classes(&self) -> usize {
+        self.nodes.last().map_or(0, |node| node.shape.channels)
+    }
+
+    /// Multiplications and additions of a forward pass for one image, each counted: those of convolutions and
+    /// linear layers, which are nearly all.
+    pub fn flops(&self) -> u64 {
+        let of = |node: &Node| {
+            let from = |index: usize| self.node(node.inputs[index]).shape;
+            let pairs = match &node.op {
+                Op::Conv { conv, .. } => node.shape.len() * from(0).channels * conv.kernel * conv.kernel,
+                Op::Linear { .. } => node.shape.len() * from(0).len(),
+                _ => 0,
+            };
+            2 * pairs as u64
+        };
+        self.nodes.iter().map(of).sum()
+    }
+
+    /// Scalars of all activations for one image: what a training step must keep or compute again.
+    pub fn activations(&self) -> usize {
+        self.nodes.iter().map(|node| node.shape.len()).sum()
+    }
+}
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.parameters.len();
+        writeln!(f, "{}: {total} parameters in {} tensors", self.name, self.parameters.spans().len())?;
+        for (index, node) in self.nodes.iter().enumerate() {
+            let inputs: Vec<String> = node.inputs.iter().map(|input| input.0.to_string()).collect();
+            writeln!(
+                f,
+                "{index:5}  {:12} {:40} ← {}",
+                node.shape,
+                node.op.describe(self),
+                inputs.join(", ")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Op {
+    fn describe(&self, graph: &Graph) -> String {
+        let tensor =
+            |id: &TensorId| graph.parameters.spans()[id.0].name().trim_end_matches(".weight").to_owned();
+        match self {
+            Op::Input => "input".into(),
+            Op::Conv { conv, weight, .. } => {
+                format!("conv {0}×{0} /{1} {2}", conv.kernel, conv.stride, tensor(weight))
+            }
+            Op::BatchNorm { weight, .. } => format!("batch norm {}", tensor(weight)),
+            Op::Relu => "relu".into(),
+            Op::Add => "add".into(),
+            Op::MaxPool(window) => format!("max pool {0}×{0} /{1}", window.kernel, window.stride),
+            Op::AveragePool(window) => format!("average pool {0}×{0} /{1}", window.kernel, window.stride),
+            Op::GlobalAverage => "global average".into(),
+            Op::Linear { weight, .. } => format!("linear {}", tensor(weight)),
+            Op::PadChannels { before, after } => format!("pad channels {before} | {after}"),
+            Op::Subsample { stride } => format!("subsample /{stride}"),
+            Op::Concat => "concat".into(),
+            Op::Dropout { probability } => format!("dropout {probability}"),
+        }
+    }
+}
+
+/// A network while it is being built.
+#[derive(Debug)]
+pub struct Builder {
+    name: String,
+    nodes: Vec<Node>,
+    parameters: Vec<(String, Vec<usize>, Init)>,
+    statistics: Vec<(String, Vec<usize>)>,
+    silent: Vec<String>,
+}
+
+impl Builder {
+    /// A network that takes images of this shape.
+    pub fn new(name: impl Into<String>, input: Shape) -> Self {
+        let nodes = vec![Node { op: Op::Input, inputs: Vec::new(), shape: input }];
+        Builder {
+            name: name.into(),
+            nodes,
+            parameters: Vec::new(),
+            statistics: Vec::new(),
+            silent: Vec::new(),
+        }
+    }
+
+    /// The batch of images.
+    pub fn input(&self) -> NodeId {
+        NodeId(0)
+    }
+
+    /// The shape of one example of a node's result.
+    pub fn shape(&self, node: NodeId) -> Shape {
+        self.nodes[node.0].shape
+    }
+
+    fn push(&mut self, op: Op, inputs: &[NodeId], shape: Shape) -> NodeId {
+        self.nodes.push(Node { op, inputs: inputs.into(), shape });
+        NodeId(self.nodes.len() - 1)
+    }
+
+    fn learn(&mut self, name: String, shape: Vec<usize>, init: Init) -> TensorId {
+        self.parameters.push((name, shape, init));
+        TensorId(self.parameters.len() - 1)
+    }
+
+    /// A convolution, initialised as PyTorch does by default.
+    pub fn conv(&mut self, x: NodeId, name: &str, conv: Conv) -> Result<NodeId, Error> {
+        let fan_in = self.shape(x).channels * conv.kernel * conv.kernel;
+        self.conv_from(x, name, conv, Init::fan_in(fan_in))
+    }
+
+    /// A convolution initialised N(0, √(2 / (k²·out))): Kaiming's normal by fan-out.
+    pub fn conv_normal(&mut self, x: NodeId, name: &str, conv: Conv) -> Result<NodeId, Error> {
+        self.conv_from(x, name, conv, Init::fan_out(conv.out * conv.kernel * conv.kernel))
+    }
+
+    fn conv_from(&mut self, x: NodeId, name: &str, conv: Conv, init: Init) -> Result<NodeId, Error> {
+        let found = self.shape(x);
+        let side = |length: usize| {
+            let room = (length + 2 * conv.pad).checked_sub(conv.kernel)?;
+            (conv.stride > 0 && conv.kernel > 0 && conv.out > 0).then(|| room / conv.stride + 1)
+        };
+        let (Some(height), Some(width)) = (side(found.height), side(found.width)) else {
+            let expected = format!(
+                "a kernel of {0}×{0} with padding {1} must fit, and stride and channels be positive",
+                conv.kernel, conv.pad
+            );
+            return Err(Error::DoesNotFit { operation: format!("convolution {name}"), found, expected });
+        };
+        let shape = vec![conv.out, found.channels, conv.kernel, conv.kernel];
+        let weight = self.learn(format!("{name}.weight"), shape, init);
+        let fan_in = found.channels * conv.kernel * conv.kernel;
+        let bias =
+            conv.bias.then(|| self.learn(format!("{name}.bias"), vec![conv.out], Init::fan_in(fan_in)));
+        Ok(self.push(Op::Conv { conv, weight, bias }, &[x], Shape { channels: conv.out, height, width }))
+    }
+
+    /// Batch normalisation, scale 1 and shift 0.
+    pub fn batch_norm(&mut self, x: NodeId, name: &str) -> Result<NodeId, Error> {
+        let shape = self.shape(x);
+        let channels = vec![shape.channels];
+        // What is added to a channel before its mean is taken away changes nothing.
+        if let Op::Conv { bias: Some(bias), .. } = self.nodes[x.0].op {
+            self.silent.push(self.parameters[bias.0].0.clone());
+        }
+        let weight = self.learn(format!("{name}.weight"), channels.clone(), Init::Constant(1.0));
+        let bias = self.learn(format!("{name}.bias"), channels.clone(), Init::Constant(0.0));
+        self.statistics.push((format!("{name}.running_mean"), channels.clone()));
+        self.statistics.push((format!("{name}.running_var"), channels));
+        let count = self.statistics.len();
+        let (mean, variance) = (TensorId(count - 2), TensorId(count - 1));
+        Ok(self.push(Op::BatchNorm { weight, bias, mean, variance }, &[x], shape))
+    }
+
+    /// max(x, 0).
+    pub fn relu(&mut self, x: NodeId) -> NodeId {
+        self.push(Op::Relu, &[x], self.shape(x))
+    }
+
+    /// The sum of two results of one shape.
+    pub fn add(&mut self, a: NodeId, b: NodeId) -> Result<NodeId, Error> {
+        let (left, right) = (self.shape(a), self.shape(b));
+        if left != right {
+            return Err(Error::ShapesDiffer { operation: "add", but: "", left, right });
+        }
+        Ok(self.push(Op::Add, &[a, b], left))
+    }
+
+    /// The channels of one result after those of another.
+    pub fn concat(&mut self, a: NodeId, b: NodeId) -> Result<NodeId, Error> {
+        let (left, right) = (self.shape(a), self.shape(b));
+        if (left.height, left.width) != (right.height, right.width) {
+            return Err(Error::ShapesDiffer { operation: "concat", but: " but for channels", left, right });
+        }
+        Ok(self.push(Op::Concat, &[a, b], Shape { channels: left.channels + right.channels, ..left }))
+    }
+
+    /// The largest number of each window.
+    pub fn max_pool(&mut self, x: NodeId, window: Window) -> Result<NodeId, Error> {
+        let shape = self.pooled(x, window, "max pool")?;
+        Ok(self.push(Op::MaxPool(window), &[x], shape))
+    }
+
+    /// The mean of each window.
+    pub fn average_pool(&mut self, x: NodeId, window: Window) -> Result<NodeId, Error> {
+        let shape = self.pooled(x, window, "average pool")?;
+        Ok(self.push(Op::AveragePool(window), &[x], shape))
+    }
+
+    fn pooled(&self, x: NodeId, window: Window, operation: &str) -> Result<Shape, Error> {
+        let found = self.shape(x);
+        let fits = window.kernel > 0 && window.stride > 0 && 2 * window.pad <= window.kernel;
+        match (window.count(found.height), window.count(found.width)) {
+            (Some(height), Some(width)) if fits => Ok(Shape { height, width, ..found }),
+            _ => Err(Error::DoesNotFit {
+                operation: operation.into(),
+                found,
+                expected: format!(
+                    "a window of {0}×{0} must fit, with padding of at most half of it",
+                    window.kernel
+                ),
+            }),
+        }
+    }
+
+    /// The mean of each channel.
+    pub fn global_average(&mut self, x: NodeId) -> NodeId {
+        let channels = self.shape(x).channels;
+        self.push(Op::GlobalAverage, &[x], Shape::vector(channels))
+    }
+
+    /// A linear layer over everything in its input, initialised as PyTorch does by default.
+    pub fn linear(&mut self, x: NodeId, name: &str, out: usize) -> Result<NodeId, Error> {
+        self.linear_from(x, name, out, None)
+    }
+
+    /// A linear layer whose bias starts at zero.
+    pub fn linear_unbiased_start(&mut self, x: NodeId, name: &str, out: usize) -> Result<NodeId, Error> {
+        self.linear_from(x, name, out, Some(Init::Constant(0.0)))
+    }
+
+    fn linear_from(
+        &mut self,
+        x: NodeId,
+        name: &str,
+        out: usize,
+        bias: Option<Init>,
+    ) -> Result<NodeId, Error> {
+        let found = self.shape(x);
+        if found.is_empty() || out == 0 {
+            let expected = "both sides must have at least one number".into();
+            return Err(Error::DoesNotFit { operation: format!("linear {name}"), found, expected });
+        }
+        let default = Init::fan_in(found.len());
+        let weight = self.learn(format!("{name}.weight"), vec![out, found.len()], default);
+        let bias = self.learn(format!("{name}.bias"), vec![out], bias.unwrap_or(default));
+        Ok(self.push(Op::Linear { weight, bias }, &[x], Shape::vector(out)))
+    }
+
+    /// Channels of zeros before and after.
+    pub fn pad_channels(&mut self, x: NodeId, before: usize, after: usize) -> NodeId {
+        let shape = self.shape(x);
+        self.push(
+            Op::PadChannels { before, after },
+            &[x],
+            Shape { channels: shape.channels + before + after, ..shape },
+        )
+    }
+
+    /// Every `stride`-th pixel.
+    pub fn subsample(&mut self, x: NodeId, stride: usize) -> Result<NodeId, Error> {
+        let found = self.shape(x);
+        if stride == 0 {
+            return Err(Error::DoesNotFit {
+                operation: "subsample".into(),
+                found,
+                expected: "the stride must be positive".into(),
+            });
+        }
+        let shape =
+            Shape { height: found.height.div_ceil(stride), width: found.width.div_ceil(stride), ..found };
+        Ok(self.push(Op::Subsample { stride }, &[x], shape))
+    }
+
+    /// Dropout.
+    pub fn dropout(&mut self, x: NodeId, probability: f64) -> Result<NodeId, Error> {
+        let shape = self.shape(x);
+        if !(0.0..1.0).contains(&probability) {
+            let expected = format!("the probability must be from 0 to below 1, not {probability}");
+            return Err(Error::DoesNotFit { operation: "dropout".into(), found: shape, expected });
+        }
+        Ok(self.push(Op::Dropout { probability }, &[x], shape))
+    }
+
+    /// The network whose logits are `x`.
+    pub fn finish(self, x: NodeId) -> Result<Graph, Error> {
+        let found = self.shape(x);
+        if x.0 + 1 != self.nodes.len() || found.area() != 1 {
+            let expected = "the logits must be the last operation and a plain vector".into();
+            return Err(Error::DoesNotFit { operation: "finish".into(), found, expected });
+        }
+        let mut parameters =
+            Layout::new(self.parameters.iter().map(|(name, shape, _)| (name.clone(), shape.clone())))?;
+        for name in &self.silent {
+            parameters = parameters.silence(name)?;
+        }
+        let statistics = Layout::new(self.statistics)?;
+        let inits = self.parameters.into_iter().map(|(_, _, init)| init).collect();
+        Ok(Graph { name: self.name, nodes: self.nodes, parameters, statistics, inits })
+    }
+}

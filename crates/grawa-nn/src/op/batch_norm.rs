@@ -1,0 +1,115 @@
+//! Batch normalisation: every channel to mean 0 and variance 1 over the batch, then a scale and a shift.
+//!
+//! As PyTorch: the batch is normalised with its biased variance, the running variance takes the unbiased one, with
+//! momentum 0.1; ε is 10⁻⁵. Sums are taken in two passes, so that nothing cancels.
+
+use crate::Shape;
+use crate::scalar::Scalar;
+
+/// ε.
+pub(crate) const EPSILON: f64 = 1e-5;
+/// How much of the running statistics a batch replaces.
+pub(crate) const MOMENTUM: f64 = 0.1;
+
+/// What a training-mode forward pass leaves for the backward pass: a number a channel each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Batch<T> {
+    pub(crate) mean: Vec<T>,
+    /// Biased.
+    pub(crate) variance: Vec<T>,
+}
+
+/// Calls `each` with every stretch of a channel: its number and its range in the batch.
+fn stretches(shape: Shape, len: usize, mut each: impl FnMut(usize, std::ops::Range<usize>)) {
+    for start in (0..len).step_by(shape.area().max(1)) {
+        each(start / shape.area() % shape.channels, start..start + shape.area());
+    }
+}
+
+/// Mean and biased variance of every channel over the batch.
+pub(crate) fn statistics<T: Scalar>(shape: Shape, x: &[T]) -> Batch<T> {
+    let count = T::of((x.len() / shape.channels.max(1)) as f64);
+    let mut mean = vec![T::zero(); shape.channels];
+    stretches(shape, x.len(), |channel, at| mean[channel] += x[at].iter().copied().sum());
+    mean.iter_mut().for_each(|mean| *mean = *mean / count);
+    let mut variance = vec![T::zero(); shape.channels];
+    stretches(shape, x.len(), |channel, at| {
+        variance[channel] += x[at].iter().map(|&x| (x - mean[channel]) * (x - mean[channel])).sum();
+    });
+    variance.iter_mut().for_each(|variance| *variance = *variance / count);
+    Batch { mean, variance }
+}
+
+/// Moves running statistics toward those of a batch of `count` numbers a channel.
+pub(crate) fn track<T: Scalar>(count: usize, batch: &Batch<T>, mean: &mut [T], variance: &mut [T]) {
+    let (keep, take) = (T::of(1.0 - MOMENTUM), T::of(MOMENTUM));
+    // Of a single number there is no unbiased variance; PyTorch refuses it, we keep the biased one.
+    let unbiased = T::of(count as f64 / (count.max(2) - 1) as f64);
+    for (running, &new) in mean.iter_mut().zip(&batch.mean) {
+        *running = keep * *running + take * new;
+    }
+    for (running, &new) in variance.iter_mut().zip(&batch.variance) {
+        *running = keep * *running + take * unbiased * new;
+    }
+}
+
+/// y = scale · (x − mean) / √(variance + ε) + shift.
+pub(crate) fn forward<T: Scalar>(
+    shape: Shape,
+    x: &[T],
+    (mean, variance): (&[T], &[T]),
+    scale: &[T],
+    shift: &[T],
+    y: &mut [T],
+) {
+    stretches(shape, x.len(), |channel, at| {
+        let slope = scale[channel] / (variance[channel] + T::of(EPSILON)).sqrt();
+        for (y, &x) in y[at.clone()].iter_mut().zip(&x[at]) {
+            *y = (x - mean[channel]) * slope + shift[channel];
+        }
+    });
+}
+
+/// What a batch norm normalised with.
+pub(crate) struct Norm<'a, T> {
+    pub(crate) shape: Shape,
+    pub(crate) mean: &'a [T],
+    pub(crate) variance: &'a [T],
+    /// Whether mean and variance are the batch's own, and so depend on x; else they are constants.
+    pub(crate) of_batch: bool,
+}
+
+/// Adds the gradients of x, scale and shift.
+pub(crate) fn backward<T: Scalar>(
+    norm: &Norm<'_, T>,
+    x: &[T],
+    scale: &[T],
+    dy: &[T],
+    dx: &mut [T],
+    dscale: &mut [T],
+    dshift: &mut [T],
+) {
+    let &Norm { shape, mean, variance, of_batch } = norm;
+    let deviation = |channel: usize| (variance[channel] + T::of(EPSILON)).sqrt();
+    let (mut sum, mut along) = (vec![T::zero(); shape.channels], vec![T::zero(); shape.channels]);
+    stretches(shape, x.len(), |channel, at| {
+        let pairs = || x[at.clone()].iter().zip(&dy[at.clone()]);
+        sum[channel] += pairs().map(|(_, &dy)| dy).sum();
+        along[channel] += pairs().map(|(&x, &dy)| dy * (x - mean[channel])).sum::<T>() / deviation(channel);
+    });
+    for channel in 0..shape.channels {
+        dshift[channel] += sum[channel];
+        dscale[channel] += along[channel];
+    }
+    let count = T::of((x.len() / shape.channels.max(1)) as f64);
+    stretches(shape, x.len(), |channel, at| {
+        let (deviation, slope) = (deviation(channel), scale[channel] / deviation(channel));
+        for ((dx, &x), &dy) in dx[at.clone()].iter_mut().zip(&x[at.clone()]).zip(&dy[at]) {
+            let through_batch = match of_batch {
+                true => (sum[channel] + (x - mean[channel]) / deviation * along[channel]) / count,
+                false => T::zero(),
+            };
+            *dx += slope * (dy - through_batch);
+        }
+    });
+}

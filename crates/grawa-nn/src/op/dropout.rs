@@ -1,0 +1,32 @@
+//! Dropout: each number is zero with probability p, the others are scaled by 1/(1−p).
+//!
+//! What is dropped is a function of the key and the node alone: word i of the node's stream decides for scalar i of the
+//! batch, and drops it where it is below p·2³². Node n's stream begins at block n·2²⁰ of the key.
+
+use crate::scalar::Scalar;
+use grawa_core::{Key, Stream};
+
+/// The draws of a node.
+pub(crate) fn draws(key: Key, node: usize) -> Stream {
+    key.stream_from((node as u32) << 20)
+}
+
+/// What each number is multiplied by.
+fn factors<T: Scalar>(probability: f64, mut draws: Stream) -> impl Iterator<Item = T> {
+    let (bound, scale) = ((probability * 4_294_967_296.0) as u64, T::of(1.0 / (1.0 - probability)));
+    std::iter::repeat_with(move || if u64::from(draws.word()) < bound { T::zero() } else { scale })
+}
+
+/// y = x · factor.
+pub(crate) fn forward<T: Scalar>(probability: f64, draws: Stream, x: &[T], y: &mut [T]) {
+    for ((y, &x), factor) in y.iter_mut().zip(x).zip(factors::<T>(probability, draws)) {
+        *y = x * factor;
+    }
+}
+
+/// Adds the gradient of x.
+pub(crate) fn backward<T: Scalar>(probability: f64, draws: Stream, dy: &[T], dx: &mut [T]) {
+    for ((dx, &dy), factor) in dx.iter_mut().zip(dy).zip(factors::<T>(probability, draws)) {
+        *dx += dy * factor;
+    }
+}

@@ -1,0 +1,133 @@
+//! One training-mode forward and backward pass on given values, compared with what was expected.
+//!
+//! A values file holds `param.*`, `buffer.*`, `image` and `label`, and, where somebody computed them, the expected
+//! `logits`, `loss_sum`, `grad.*` (of the sum of the losses, dropout off) and `buffer_after.*`. `oracle/values.py`
+//! writes such files from PyTorch in f64.
+
+use crate::tensors::{Tensor, Tensors};
+use crate::{Error, Graph, Mode, Shape, Tape, zoo};
+use grawa_core::norm::norm;
+use std::path::Path;
+
+/// What a probe computed, and how far it is from what the file expected.
+#[derive(Debug)]
+pub struct Probe {
+    /// The results, under the names of the file.
+    pub results: Tensors,
+    /// For each kind of expected value the largest relative error, and whose it is.
+    pub errors: Vec<Distance>,
+}
+
+/// A relative error ‖found − expected‖ / ‖expected‖.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distance {
+    /// Of what: `logits`, `loss_sum`, `grad (whole)`, `grad`, `buffer_after`.
+    pub kind: &'static str,
+    /// The tensor with the largest one.
+    pub tensor: String,
+    /// The error.
+    pub error: f64,
+}
+
+/// Gradient tensors with a norm below this share of the whole gradient's are not judged one by one: in f32 they are
+/// rounding noise.
+pub const JUDGED: f64 = 1e-4;
+
+/// Runs a network of the zoo on a values file; `out` is where the results will be written.
+pub fn probe(network: &str, classes: usize, values: &Path, out: &Path) -> Result<Probe, Error> {
+    let file = Tensors::read(values, network)?;
+    let image = file.find("image").map(|tensor| tensor.shape.clone()).unwrap_or_default();
+    let &[batch, channels, height, width] = image.as_slice() else {
+        file.f32("image", &[1, 3, 32, 32])?;
+        return Err(Error::WrongLength {
+            what: "the shape of 'image'".into(),
+            found: image.len(),
+            expected: 4,
+        });
+    };
+    let graph = zoo::find(network)?.build(Shape { channels, height, width }, classes)?;
+    run(&graph, &file, batch, out)
+}
+
+fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path) -> Result<Probe, Error> {
+    let Shape { channels, height, width } = graph.input();
+    let gather = |layout: &grawa_core::Layout, prefix: &str| -> Result<Vec<f32>, Error> {
+        let mut vector = Vec::with_capacity(layout.len());
+        for span in layout.spans() {
+            vector.extend_from_slice(file.f32(&format!("{prefix}{}", span.name()), span.shape())?);
+        }
+        Ok(vector)
+    };
+    let parameters = gather(graph.parameters(), "param.")?;
+    let mut statistics = gather(graph.statistics(), "buffer.")?;
+    let images = file.f32("image", &[batch, channels, height, width])?;
+    let labels = labels(graph, file.i64("label", &[batch])?)?;
+
+    let tape = Tape::forward(graph, &parameters, &statistics, images, Mode::Train { dropout: None })?;
+    let (loss, gradient) = tape.backward(&parameters, &labels, 1.0)?;
+    tape.track(&mut statistics)?;
+
+    let mut results = Tensors::new(out, graph.name());
+    results.put("logits", Tensor::f32(&[batch, graph.classes()], tape.logits().to_vec()));
+    results.put("loss_sum", Tensor::f32(&[1], vec![loss as f32]));
+    for (prefix, layout, vector) in
+        [("grad.", graph.parameters(), &gradient), ("buffer_after.", graph.statistics(), &statistics)]
+    {
+        for span in layout.spans() {
+            results.put(
+                format!("{prefix}{}", span.name()),
+                Tensor::f32(span.shape(), vector[span.range()].to_vec()),
+            );
+        }
+    }
+    let errors = compare(&results, file)?;
+    Ok(Probe { results, errors })
+}
+
+fn labels(graph: &Graph, found: &[i64]) -> Result<Vec<u32>, Error> {
+    let read = |(example, &label): (usize, &i64)| match u32::try_from(label) {
+        Ok(label) if (label as usize) < graph.classes() => Ok(label),
+        _ => Err(Error::LabelOutOfRange { example, found: label, classes: graph.classes() }),
+    };
+    found.iter().enumerate().map(read).collect()
+}
+
+/// A tensor's name, what was found and what was expected.
+type Pair<'a> = (&'a str, &'a [f32], &'a [f32]);
+
+fn gap((_, found, expected): &Pair<'_>) -> f64 {
+    let difference: Vec<f32> = found.iter().zip(*expected).map(|(a, b)| a - b).collect();
+    norm(&difference)
+}
+
+fn size((_, _, expected): &Pair<'_>) -> f64 {
+    norm(expected)
+}
+
+/// The largest relative error of each kind that both sides have.
+fn compare(results: &Tensors, expected: &Tensors) -> Result<Vec<Distance>, Error> {
+    let mut pairs: Vec<Pair<'_>> = Vec::new();
+    for name in results.names() {
+        let Some(found) = results.find(name) else { continue };
+        if expected.find(name).is_some() {
+            pairs.push((name, results.f32(name, &found.shape)?, expected.f32(name, &found.shape)?));
+        }
+    }
+    let of = |kind: &'static str| pairs.iter().filter(move |pair| pair.0.split('.').next() == Some(kind));
+    let whole =
+        |part: fn(&Pair<'_>) -> f64| libm::sqrt(of("grad").map(|pair| part(pair) * part(pair)).sum::<f64>());
+    let gradient = whole(size);
+    let mut errors = Vec::new();
+    for kind in ["logits", "loss_sum", "grad", "buffer_after"] {
+        if kind == "grad" && gradient > 0.0 {
+            let error = whole(gap) / gradient;
+            errors.push(Distance { kind: "grad (whole)", tensor: "all of them".into(), error });
+        }
+        let judged = of(kind).filter(|pair| kind != "grad" || size(pair) > JUDGED * gradient);
+        let relative = judged.map(|pair| (gap(pair) / size(pair).max(f64::MIN_POSITIVE), pair.0));
+        if let Some((error, tensor)) = relative.max_by(|a, b| a.0.total_cmp(&b.0)) {
+            errors.push(Distance { kind, tensor: tensor.into(), error });
+        }
+    }
+    Ok(errors)
+}

@@ -1,0 +1,258 @@
+//! The plain path: a network run operation by operation, everything kept, nothing fused.
+//!
+//! It is the reference for every fused engine and, in `f64`, the truth. It is a pure function of parameters,
+//! statistics and images; only [`Tape::track`] changes running statistics, and only when asked.
+//!
+//! ```
+//! use grawa_nn::{Mode, Shape, Tape, zoo};
+//! let net = zoo::digits("digits", Shape::image(1, 8), 4, 10)?;
+//! let (parameters, statistics) = (net.initial(7), net.initial_statistics());
+//! let images = vec![0.5f32; 2 * net.input().len()];
+//! let tape = Tape::forward(&net, &parameters, &statistics, &images, Mode::Train { dropout: None })?;
+//! let (loss, gradient) = tape.backward(&parameters, &[3, 9], 1.0)?;
+//! assert!(loss > 0.0 && gradient.len() == net.parameters().len());
+//! # Ok::<(), grawa_nn::Error>(())
+//! ```
+
+use crate::op::{
+    average_pool, batch_norm, channels, conv, cross_entropy, dropout, linear, max_pool, relu, subsample,
+};
+use crate::scalar::Scalar;
+use crate::{Error, Graph, Node, Op, TensorId};
+use grawa_core::{Key, Layout};
+
+/// Which statistics batch norm uses, and whether dropout drops.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mode {
+    /// The batch's own statistics. With a key, dropout draws from it; without, nothing is dropped.
+    Train {
+        /// Where dropout draws from.
+        dropout: Option<Key>,
+    },
+    /// The running statistics, and no dropout.
+    Evaluate,
+}
+
+/// A forward pass with everything that a backward pass needs.
+#[derive(Debug)]
+pub struct Tape<'g, T> {
+    graph: &'g Graph,
+    mode: Mode,
+    batch: usize,
+    /// The result of each node.
+    values: Vec<Vec<T>>,
+    /// The statistics that each batch norm used.
+    used: Vec<batch_norm::Batch<T>>,
+}
+
+/// The numbers of one tensor.
+fn tensor<'v, T>(layout: &Layout, vector: &'v [T], id: TensorId) -> &'v [T] {
+    &vector[layout.spans()[id.0].range()]
+}
+
+fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
+}
+
+impl<'g, T: Scalar> Tape<'g, T> {
+    /// Runs the network on a batch of images.
+    pub fn forward(
+        graph: &'g Graph,
+        parameters: &[T],
+        statistics: &[T],
+        images: &[T],
+        mode: Mode,
+    ) -> Result<Self, Error> {
+        expect("the parameters", parameters.len(), graph.parameters().len())?;
+        expect("the statistics", statistics.len(), graph.statistics().len())?;
+        let batch = images.len() / graph.input().len().max(1);
+        expect("the batch of images", images.len(), batch.max(1) * graph.input().len())?;
+        let mut tape =
+            Tape { graph, mode, batch, values: Vec::with_capacity(graph.nodes().len()), used: Vec::new() };
+        for (index, node) in graph.nodes().iter().enumerate() {
+            let (value, used) = tape.run(index, node, parameters, statistics, images);
+            tape.values.push(value);
+            tape.used.push(used);
+        }
+        Ok(tape)
+    }
+
+    fn run(
+        &self,
+        index: usize,
+        node: &Node,
+        parameters: &[T],
+        statistics: &[T],
+        images: &[T],
+    ) -> (Vec<T>, batch_norm::Batch<T>) {
+        let (to, mut y) = (node.shape, vec![T::zero(); self.batch * node.shape.len()]);
+        let mut used = batch_norm::Batch::default();
+        let x = |input: usize| self.values[node.inputs[input].0].as_slice();
+        let from = |input: usize| self.graph.node(node.inputs[input]).shape;
+        let learnt = |id: TensorId| tensor(self.graph.parameters(), parameters, id);
+        match &node.op {
+            Op::Input => y.copy_from_slice(images),
+            Op::Conv { conv, weight, bias } => {
+                conv::forward(conv, (from(0), to), x(0), learnt(*weight), bias.map(learnt), &mut y)
+            }
+            Op::BatchNorm { weight, bias, mean, variance } => {
+                let running = |id: TensorId| tensor(self.graph.statistics(), statistics, id);
+                used = match self.mode {
+                    Mode::Train { .. } => batch_norm::statistics(to, x(0)),
+                    Mode::Evaluate => {
+                        batch_norm::Batch { mean: running(*mean).into(), variance: running(*variance).into() }
+                    }
+                };
+                batch_norm::forward(
+                    to,
+                    x(0),
+                    (&used.mean, &used.variance),
+                    learnt(*weight),
+                    learnt(*bias),
+                    &mut y,
+                );
+            }
+            Op::Relu => relu::forward(x(0), &mut y),
+            Op::Add => y.iter_mut().zip(x(0)).zip(x(1)).for_each(|((y, &a), &b)| *y = a + b),
+            Op::MaxPool(window) => max_pool::forward(window, (from(0), to), x(0), &mut y),
+            Op::AveragePool(window) => average_pool::forward(window, (from(0), to), x(0), &mut y),
+            Op::GlobalAverage => average_pool::forward_global(from(0), x(0), &mut y),
+            Op::Linear { weight, bias } => {
+                linear::forward(self.batch, x(0), learnt(*weight), learnt(*bias), &mut y)
+            }
+            Op::PadChannels { before, .. } => {
+                channels::place(x(0), from(0).len(), &mut y, to.len(), before * to.area())
+            }
+            Op::Subsample { stride } => subsample::forward(*stride, (from(0), to), x(0), &mut y),
+            Op::Concat => {
+                channels::place(x(0), from(0).len(), &mut y, to.len(), 0);
+                channels::place(x(1), from(1).len(), &mut y, to.len(), from(0).len());
+            }
+            Op::Dropout { probability } => match self.mode {
+                Mode::Train { dropout: Some(key) } => {
+                    dropout::forward(*probability, dropout::draws(key, index), x(0), &mut y)
+                }
+                _ => y.copy_from_slice(x(0)),
+            },
+        }
+        (y, used)
+    }
+
+    /// The logits, example after example.
+    pub fn logits(&self) -> &[T] {
+        self.values.last().map_or(&[], Vec::as_slice)
+    }
+
+    /// The sum of the losses, and the gradient of that sum times `factor` (1 for the sum, 1/N for the mean).
+    pub fn backward(&self, parameters: &[T], labels: &[u32], factor: f64) -> Result<(f64, Vec<T>), Error> {
+        expect("the parameters", parameters.len(), self.graph.parameters().len())?;
+        expect("the list of labels", labels.len(), self.batch)?;
+        let mut flows: Vec<Vec<T>> = self.values.iter().map(|value| vec![T::zero(); value.len()]).collect();
+        let mut gradient = vec![T::zero(); parameters.len()];
+        let last = flows.len() - 1;
+        let loss = cross_entropy::loss(
+            self.graph.classes(),
+            self.logits(),
+            labels,
+            T::of(factor),
+            &mut flows[last],
+        )?;
+        for index in (1..flows.len()).rev() {
+            let (before, after) = flows.split_at_mut(index);
+            self.flow_back(index, &after[0], before, parameters, &mut gradient);
+            // What has flowed on is not needed again.
+            after[0] = Vec::new();
+        }
+        Ok((loss, gradient))
+    }
+
+    /// Adds what flows from node `index` to its inputs and its tensors.
+    fn flow_back(&self, index: usize, dy: &[T], flows: &mut [Vec<T>], parameters: &[T], gradient: &mut [T]) {
+        let node = &self.graph.nodes()[index];
+        let to = node.shape;
+        let place = |input: usize| node.inputs[input].0;
+        let x = |input: usize| self.values[place(input)].as_slice();
+        let from = |input: usize| self.graph.node(node.inputs[input]).shape;
+        let learnt = |id: TensorId| tensor(self.graph.parameters(), parameters, id);
+        match &node.op {
+            Op::Input => {}
+            Op::Conv { conv, weight, bias } => {
+                let [weight_gradient, bias_gradient] = self.pair(gradient, *weight, *bias);
+                let is_image = matches!(self.graph.node(node.inputs[0]).op, Op::Input);
+                let into = conv::Gradients {
+                    x: (!is_image).then_some(flows[place(0)].as_mut_slice()),
+                    weight: weight_gradient,
+                    bias: bias.is_some().then_some(bias_gradient),
+                };
+                conv::backward(conv, (from(0), to), x(0), learnt(*weight), dy, into);
+            }
+            Op::BatchNorm { weight, bias, .. } => {
+                let used = &self.used[index];
+                let [dscale, dshift] = self.pair(gradient, *weight, Some(*bias));
+                let norm = batch_norm::Norm {
+                    shape: to,
+                    mean: &used.mean,
+                    variance: &used.variance,
+                    of_batch: self.mode != Mode::Evaluate,
+                };
+                batch_norm::backward(&norm, x(0), learnt(*weight), dy, &mut flows[place(0)], dscale, dshift);
+            }
+            Op::Relu => relu::backward(x(0), dy, &mut flows[place(0)]),
+            Op::Add => {
+                for input in 0..2 {
+                    flows[place(input)].iter_mut().zip(dy).for_each(|(dx, &dy)| *dx += dy);
+                }
+            }
+            Op::MaxPool(window) => max_pool::backward(window, (from(0), to), x(0), dy, &mut flows[place(0)]),
+            Op::AveragePool(window) => {
+                average_pool::backward(window, (from(0), to), dy, &mut flows[place(0)])
+            }
+            Op::GlobalAverage => average_pool::backward_global(from(0), dy, &mut flows[place(0)]),
+            Op::Linear { weight, bias } => {
+                let [dweight, dbias] = self.pair(gradient, *weight, Some(*bias));
+                linear::backward(self.batch, x(0), learnt(*weight), dy, &mut flows[place(0)], dweight, dbias);
+            }
+            Op::PadChannels { before, .. } => {
+                channels::take(dy, to.len(), before * to.area(), &mut flows[place(0)], from(0).len())
+            }
+            Op::Subsample { stride } => subsample::backward(*stride, (from(0), to), dy, &mut flows[place(0)]),
+            Op::Concat => {
+                channels::take(dy, to.len(), 0, &mut flows[place(0)], from(0).len());
+                channels::take(dy, to.len(), from(0).len(), &mut flows[place(1)], from(1).len());
+            }
+            Op::Dropout { probability } => match self.mode {
+                Mode::Train { dropout: Some(key) } => {
+                    dropout::backward(*probability, dropout::draws(key, index), dy, &mut flows[place(0)])
+                }
+                _ => flows[place(0)].iter_mut().zip(dy).for_each(|(dx, &dy)| *dx += dy),
+            },
+        }
+    }
+
+    /// The gradients of a weight and of the bias that lies right behind it; empty without a bias.
+    fn pair<'v>(&self, gradient: &'v mut [T], weight: TensorId, bias: Option<TensorId>) -> [&'v mut [T]; 2] {
+        let spans = self.graph.parameters().spans();
+        let (weight, bias) = (spans[weight.0].range(), bias.map(|bias| spans[bias.0].range()));
+        let (front, back) = gradient.split_at_mut(weight.end);
+        let length = bias.map_or(0, |bias| bias.len());
+        [&mut front[weight.start..], &mut back[..length]]
+    }
+
+    /// Moves the running statistics toward those of this batch, as training does at each step.
+    pub fn track(&self, statistics: &mut [T]) -> Result<(), Error> {
+        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
+        if self.mode == Mode::Evaluate {
+            return Ok(());
+        }
+        for (node, used) in self.graph.nodes().iter().zip(&self.used) {
+            if let Op::BatchNorm { mean, variance, .. } = &node.op {
+                let spans = self.graph.statistics().spans();
+                let (mean, variance) = (spans[mean.0].range(), spans[variance.0].range());
+                let (front, back) = statistics.split_at_mut(mean.end);
+                let (mean, variance) = (&mut front[mean.start..], &mut back[..variance.len()]);
+                batch_norm::track(self.batch * node.shape.area(), used, mean, variance);
+            }
+        }
+        Ok(())
+    }
+}

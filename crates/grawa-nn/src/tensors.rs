@@ -1,0 +1,258 @@
+//! Tensors in safetensors files: the one place that reads and writes them.
+//!
+//! A file is read whole, checked, and only then used; it is written aside and renamed, so that a reader never finds
+//! half of one. What a file should hold is the network's business: a tensor that is missing, of another shape or type,
+//! or not known is an error that names file, tensor, what was found and what was expected.
+
+use crate::Error;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// One tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Its sides; none for a scalar.
+    pub shape: Vec<usize>,
+    /// Its numbers.
+    pub data: Data,
+}
+
+/// The numbers of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    /// 32-bit floating point.
+    F32(Vec<f32>),
+    /// 64-bit integers.
+    I64(Vec<i64>),
+}
+
+impl Tensor {
+    /// A tensor of floating-point numbers.
+    pub fn f32(shape: &[usize], data: Vec<f32>) -> Self {
+        Tensor { shape: shape.into(), data: Data::F32(data) }
+    }
+
+    /// A tensor of integers.
+    pub fn i64(shape: &[usize], data: Vec<i64>) -> Self {
+        Tensor { shape: shape.into(), data: Data::I64(data) }
+    }
+
+    fn describe(&self) -> String {
+        let kind = if let Data::F32(_) = self.data { "f32" } else { "i64" };
+        format!("{kind} of shape {:?}", self.shape)
+    }
+}
+
+/// The tensors of a file, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tensors {
+    path: PathBuf,
+    owner: String,
+    tensors: BTreeMap<String, Tensor>,
+}
+
+impl Tensors {
+    /// No tensors yet. `owner` is who they belong to, for messages: a network's name.
+    pub fn new(path: &Path, owner: &str) -> Self {
+        Tensors { path: path.into(), owner: owner.into(), tensors: BTreeMap::new() }
+    }
+
+    /// Reads a file.
+    pub fn read(path: &Path, owner: &str) -> Result<Self, Error> {
+        let bytes =
+            std::fs::read(path).map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
+        Tensors::parse(&bytes, path, owner)
+    }
+
+    /// Reads the bytes of a file.
+    pub fn parse(bytes: &[u8], path: &Path, owner: &str) -> Result<Self, Error> {
+        let wrong = |why: String| Error::NotSafetensors { path: path.into(), why };
+        let file = SafeTensors::deserialize(bytes).map_err(|error| wrong(error.to_string()))?;
+        let mut all = Tensors::new(path, owner);
+        for (name, view) in file.iter() {
+            let data = match view.dtype() {
+                Dtype::F32 => {
+                    Data::F32(view.data().as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
+                }
+                Dtype::I64 => {
+                    Data::I64(view.data().as_chunks().0.iter().map(|&b| i64::from_le_bytes(b)).collect())
+                }
+                other => {
+                    return Err(wrong(format!(
+                        "tensor '{name}' is of type {other:?}; only F32 and I64 are read"
+                    )));
+                }
+            };
+            all.tensors.insert(name.to_owned(), Tensor { shape: view.shape().into(), data });
+        }
+        Ok(all)
+    }
+
+    /// Adds a tensor.
+    pub fn put(&mut self, name: impl Into<String>, tensor: Tensor) {
+        self.tensors.insert(name.into(), tensor);
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// The tensor of that name, if there is one.
+    pub fn find(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.get(name)
+    }
+
+    /// The numbers of a floating-point tensor, which must have this shape.
+    pub fn f32(&self, name: &str, shape: &[usize]) -> Result<&[f32], Error> {
+        let tensor = self.tensors.get(name).ok_or_else(|| self.missing(name))?;
+        match &tensor.data {
+            Data::F32(numbers) if tensor.shape == shape => Ok(numbers),
+            _ => Err(self.differs(name, tensor, format!("f32 of shape {shape:?}"))),
+        }
+    }
+
+    /// The numbers of an integer tensor, which must have this shape.
+    pub fn i64(&self, name: &str, shape: &[usize]) -> Result<&[i64], Error> {
+        let tensor = self.tensors.get(name).ok_or_else(|| self.missing(name))?;
+        match &tensor.data {
+            Data::I64(numbers) if tensor.shape == shape => Ok(numbers),
+            _ => Err(self.differs(name, tensor, format!("i64 of shape {shape:?}"))),
+        }
+    }
+
+    /// That every name is one the owner knows.
+    pub fn all_known(&self, mut known: impl FnMut(&str) -> bool) -> Result<(), Error> {
+        match self.names().find(|name| !known(name)) {
+            None => Ok(()),
+            Some(name) => Err(Error::TensorUnknown {
+                path: self.path.clone(),
+                name: name.into(),
+                network: self.owner.clone(),
+            }),
+        }
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        Error::TensorMissing { path: self.path.clone(), name: name.into(), network: self.owner.clone() }
+    }
+
+    /// A tensor is not what it must be.
+    pub(crate) fn differs(&self, name: &str, found: &Tensor, expected: String) -> Error {
+        let (path, name, network) = (self.path.clone(), name.into(), self.owner.clone());
+        Error::TensorDiffers { path, name, network, found: found.describe(), expected }
+    }
+
+    /// Writes the file: aside first, then under its name. A file that is there already is not overwritten.
+    pub fn write(&self) -> Result<(), Error> {
+        let io = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Io { action, path, source }
+        };
+        if self.path.exists() {
+            let there = std::io::Error::new(
+                std::io::ErrorKind::AlreadyExists,
+                "it is there already, and is not overwritten",
+            );
+            return Err(io("write", &self.path)(there));
+        }
+        let bytes = self.to_bytes()?;
+        let mut aside = self.path.clone().into_os_string();
+        aside.push(format!(".partial-{}", std::process::id()));
+        let aside = PathBuf::from(aside);
+        let written = std::fs::File::create_new(&aside)
+            .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()))
+            .and_then(|()| std::fs::rename(&aside, &self.path));
+        written.map_err(|error| {
+            // Already failing: the reason to report is the first one.
+            let _ = std::fs::remove_file(&aside);
+            io("write", &self.path)(error)
+        })
+    }
+
+    /// The bytes of the file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        let wrong = |error: safetensors::SafeTensorError| Error::NotSafetensors {
+            path: self.path.clone(),
+            why: error.to_string(),
+        };
+        let raw: Vec<(&String, Dtype, &Vec<usize>, Vec<u8>)> = (self.tensors.iter())
+            .map(|(name, tensor)| match &tensor.data {
+                Data::F32(numbers) => {
+                    (name, Dtype::F32, &tensor.shape, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
+                }
+                Data::I64(numbers) => {
+                    (name, Dtype::I64, &tensor.shape, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
+                }
+            })
+            .collect();
+        let mut views = Vec::with_capacity(raw.len());
+        for (name, kind, shape, bytes) in &raw {
+            views.push((name.as_str(), TensorView::new(*kind, (*shape).clone(), bytes).map_err(wrong)?));
+        }
+        safetensors::serialize(views, None).map_err(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn some() -> Tensors {
+        let mut tensors = Tensors::new(Path::new("file"), "net");
+        tensors.put("a", Tensor::f32(&[2, 1], vec![1.5, f32::NEG_INFINITY]));
+        tensors.put("n", Tensor::i64(&[], vec![-7]));
+        tensors
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let tensors = some();
+        assert_eq!(Tensors::parse(&tensors.to_bytes().unwrap(), Path::new("file"), "net").unwrap(), tensors);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let tensors = some();
+        assert_eq!(tensors.f32("a", &[2, 1]).unwrap(), [1.5, f32::NEG_INFINITY]);
+        assert_eq!(tensors.i64("n", &[]).unwrap(), [-7]);
+        let words = |result: Result<&[f32], Error>| result.unwrap_err().to_string();
+        assert_eq!(
+            words(tensors.f32("b", &[1])),
+            "file has no tensor 'b', which net needs; is it of another network?"
+        );
+        assert_eq!(
+            words(tensors.f32("a", &[2])),
+            "tensor 'a' of file is f32 of shape [2, 1], but net needs f32 of shape [2]"
+        );
+        assert!(words(tensors.f32("n", &[])).contains("i64 of shape []"));
+        assert!(tensors.all_known(|name| name == "a").unwrap_err().to_string().contains("'n'"));
+    }
+
+    #[test]
+    fn a_file_is_never_overwritten() {
+        let path = std::env::temp_dir().join(format!("grawa-tensors-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let tensors = Tensors { path: path.clone(), ..some() };
+        tensors.write().unwrap();
+        assert!(tensors.write().unwrap_err().to_string().contains("is not overwritten"));
+        assert_eq!(Tensors::read(&path, "net").unwrap(), tensors);
+        std::fs::remove_file(&path).unwrap();
+        assert!(Tensors::read(&path, "net").unwrap_err().to_string().contains("cannot read"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), flip: prop::sample::Index, to: u8) {
+            let _ = Tensors::parse(&bytes, Path::new("x"), "net");
+            let mut near = some().to_bytes().unwrap();
+            let at = flip.index(near.len());
+            near[at] = to;
+            let _ = Tensors::parse(&near, Path::new("x"), "net");
+            let _ = Tensors::parse(&near[..at], Path::new("x"), "net");
+        }
+    }
+}

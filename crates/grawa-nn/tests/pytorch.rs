@@ -1,0 +1,242 @@
+//! Small sisters of every network against PyTorch in f64 (`oracle/fixtures.py`), and against differences.
+
+#![allow(clippy::unwrap_used)]
+
+use grawa_core::{Key, Purpose, norm::norm};
+use grawa_nn::{Builder, Conv, Error, Graph, Mode, Scalar, Shape, Tape, Tensors, Window, zoo};
+use std::path::Path;
+
+const BATCH: usize = 6;
+
+/// The sisters, as `oracle/fixtures.py` builds them.
+fn sisters() -> Vec<(&'static str, Graph)> {
+    let image = |side| Shape::image(3, side);
+    vec![
+        ("resnet", zoo::resnet("resnet", image(13), 2, 8, 5).unwrap()),
+        ("vgg", zoo::vgg("vgg", image(4), &[8, 8, 0, 12, 0], 16, 5).unwrap()),
+        ("pyramidnet", zoo::pyramidnet("pyramidnet", image(9), 14, 21, 5).unwrap()),
+        ("densenet", zoo::densenet("densenet", image(8), &[2, 3, 1], 4, 5).unwrap()),
+        ("wide", zoo::wide("wide", image(9), 10, 1, 5).unwrap()),
+        ("resnet18", zoo::resnet18("resnet18", image(12), 1, 5).unwrap()),
+        ("resnet50", zoo::resnet50("resnet50", image(45), &[1, 2, 1, 1], 8, 5).unwrap()),
+        ("digits", zoo::digits("digits", Shape::image(1, 8), 6, 10).unwrap()),
+    ]
+}
+
+/// Numbers in [−1, 1), the same as in the script.
+fn filled(count: usize, stream: u64) -> Vec<f64> {
+    let number = |index: u64| {
+        ((index * 2_654_435_761 + stream * 40_503 * 65_537) % 4_294_967_296) as f64 / 2_147_483_648.0 - 1.0
+    };
+    (1..=count as u64).map(number).collect()
+}
+
+/// Parameters and statistics, the same as in the script.
+fn fill(graph: &Graph) -> (Vec<f32>, Vec<f32>) {
+    let mut stream = 0;
+    let (mut parameters, mut statistics) = (Vec::new(), Vec::new());
+    for span in graph.parameters().spans() {
+        stream += 1;
+        let fan_in = span.len() / span.shape()[0];
+        let value = |u: f64| match span.shape().len() {
+            2.. => u * (3.0 / fan_in as f64).sqrt(),
+            _ if span.name().ends_with("weight") => 1.0 + 0.5 * u,
+            _ => 0.3 * u,
+        };
+        parameters.extend(filled(span.len(), stream).into_iter().map(|u| value(u) as f32));
+    }
+    for span in graph.statistics().spans() {
+        stream += 1;
+        let is_variance = span.name().ends_with("var");
+        statistics.extend(
+            filled(span.len(), stream)
+                .into_iter()
+                .map(|u| (if is_variance { 1.0 + 0.5 * u } else { 0.2 * u }) as f32),
+        );
+    }
+    (parameters, statistics)
+}
+
+/// ‖found − expected‖ / ‖expected‖.
+fn error<T: Scalar>(found: &[T], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let difference: Vec<f32> = found.iter().zip(expected).map(|(&a, &b)| (a - T::load(b)).store()).collect();
+    norm(&difference) / norm(expected)
+}
+
+/// Forward values within one bound, gradients within another.
+fn agrees<T: Scalar>(within: f64, gradients_within: f64) {
+    for (name, graph) in sisters() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.safetensors"));
+        let expected = Tensors::read(&path, name).unwrap();
+        let (parameters, statistics) = fill(&graph);
+        let of = |x: &[f32]| x.iter().map(|&x| T::load(x)).collect::<Vec<T>>();
+        let (parameters, mut statistics) = (of(&parameters), of(&statistics));
+        let images: Vec<T> = filled(BATCH * graph.input().len(), 1000)
+            .into_iter()
+            .map(|u| T::load((2.0 * u) as f32))
+            .collect();
+        let labels: Vec<u32> = (0..BATCH).map(|i| (i * 7 % graph.classes()) as u32).collect();
+        let bounded = |what: &str, error: f64, bound: f64| {
+            assert!(error <= bound, "{name}: {what} is off by {error:.2e}")
+        };
+        let judge = |what: &str, error: f64| bounded(what, error, within);
+
+        let tape =
+            Tape::forward(&graph, &parameters, &statistics, &images, Mode::Train { dropout: None }).unwrap();
+        judge("logits", error(tape.logits(), expected.f32("logits", &[BATCH, graph.classes()]).unwrap()));
+        let (loss, gradient) = tape.backward(&parameters, &labels, 1.0).unwrap();
+        judge("loss", (loss / f64::from(expected.f32("loss_sum", &[1]).unwrap()[0]) - 1.0).abs());
+
+        let evaluated = Tape::forward(&graph, &parameters, &statistics, &images, Mode::Evaluate).unwrap();
+        tape.track(&mut statistics).unwrap();
+        for span in graph.statistics().spans() {
+            let name = format!("buffer_after.{}", span.name());
+            judge(&name, error(&statistics[span.range()], expected.f32(&name, span.shape()).unwrap()));
+        }
+        let total = norm(&gradient.iter().map(|g| g.store()).collect::<Vec<_>>());
+        for (k, span) in graph.parameters().spans().iter().enumerate() {
+            let found: Vec<f32> = gradient[span.range()].iter().map(|g| g.store()).collect();
+            let stored = |kind: &str, len: usize| {
+                expected.f32(&format!("{kind}.{}", span.name()), &[len]).unwrap().to_vec()
+            };
+            // Errors in proportion to the whole gradient: a bias before batch norm has none of its own.
+            let scaled = |what: &str, difference: f64| {
+                bounded(&format!("{what} of {}", span.name()), difference.abs() / total, gradients_within);
+            };
+            scaled("norm", norm(&found) - f64::from(stored("norm", 1)[0]));
+            let product: f64 =
+                found.iter().zip(filled(found.len(), 2000 + k as u64)).map(|(&g, u)| f64::from(g) * u).sum();
+            scaled("product", product - f64::from(stored("product", 1)[0]));
+            for (g, e) in found.iter().zip(stored("head", found.len().min(32))) {
+                scaled("number", f64::from(g - e));
+            }
+        }
+        // After the pass: PyTorch evaluated with the statistics that training left.
+        let after = Tape::forward(&graph, &parameters, &statistics, &images, Mode::Evaluate).unwrap();
+        judge(
+            "logits_eval",
+            error(after.logits(), expected.f32("logits_eval", &[BATCH, graph.classes()]).unwrap()),
+        );
+        assert_ne!(evaluated.logits(), after.logits());
+    }
+}
+
+#[test]
+fn the_plain_path_in_f64_is_pytorch() {
+    // The fixtures are stored in f32.
+    agrees::<f64>(3e-7, 3e-7);
+}
+
+#[test]
+fn the_plain_path_in_f32_is_close_to_it() {
+    // Single ReLUs flip in the last bit of any f32 engine, and move gradients more than values.
+    agrees::<f32>(1e-5, 1e-3);
+}
+
+/// A network with every operation.
+fn everything() -> Result<Graph, Error> {
+    let mut net = Builder::new("everything", Shape::image(2, 7));
+    let x = net.input();
+    let x = net.conv(x, "a", Conv { out: 3, kernel: 3, stride: 2, pad: 1, bias: true })?;
+    let y = net.batch_norm(x, "b")?;
+    let y = net.relu(y);
+    let y = net.dropout(y, 0.3)?;
+    let z = net.conv(y, "c", Conv::same(3).stride(2))?;
+    let shortcut = net.subsample(x, 2)?;
+    let z = net.add(z, shortcut)?;
+    let pooled = net.average_pool(x, Window { kernel: 2, stride: 2, pad: 0, ceil: true })?;
+    let z = net.concat(z, pooled)?;
+    let z = net.pad_channels(z, 1, 2);
+    let z = net.max_pool(z, Window { kernel: 3, stride: 1, pad: 1, ceil: false })?;
+    let other = net.global_average(z);
+    let z = net.linear(z, "d", 9)?;
+    let z = net.add(z, other)?;
+    let z = net.linear(z, "e", 4)?;
+    net.finish(z)
+}
+
+/// The gradient of every operation against differences of the loss, in f64, in all modes.
+#[test]
+fn gradients_are_those_of_the_loss() {
+    let graph = everything().unwrap();
+    let mut draws = Key::new(5, Purpose::Problem).stream();
+    let mut some = |len: usize| (0..len).map(|_| draws.normal()).collect::<Vec<f64>>();
+    let parameters: Vec<f64> = some(graph.parameters().len()).iter().map(|x| 0.4 * x).collect();
+    let statistics: Vec<f64> = some(graph.statistics().len()).iter().map(|x| 1.0 + 0.2 * x.abs()).collect();
+    let (images, labels) = (some(3 * graph.input().len()), [1, 3, 0]);
+    for mode in [
+        Mode::Train { dropout: None },
+        Mode::Train { dropout: Some(Key::new(9, Purpose::Dropout)) },
+        Mode::Evaluate,
+    ] {
+        let loss_at = |parameters: &[f64]| {
+            let tape = Tape::forward(&graph, parameters, &statistics, &images, mode).unwrap();
+            tape.backward(parameters, &labels, 1.0 / 3.0).unwrap()
+        };
+        let (_, gradient) = loss_at(&parameters);
+        let mut moved = parameters.clone();
+        for (index, span) in graph.parameters().spans().iter().enumerate() {
+            // Some numbers of every tensor.
+            for at in span.range().step_by(1 + span.len() / 5) {
+                let step = 1e-6;
+                let mut side = |by: f64| {
+                    moved[at] = parameters[at] + by;
+                    loss_at(&moved).0
+                };
+                let slope = (side(step) - side(-step)) / (2.0 * step) / 3.0;
+                moved[at] = parameters[at];
+                assert!(
+                    (slope - gradient[at]).abs() < 1e-7 * (1.0 + slope.abs()),
+                    "{mode:?}, tensor {index}: {slope} and {}",
+                    gradient[at]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn dropout_drops_its_share_and_keeps_the_mean() {
+    let mut net = Builder::new("drop", Shape::vector(1));
+    let x = net.input();
+    let x = net.dropout(x, 0.3).unwrap();
+    let graph = net.finish(x).unwrap();
+    let images = vec![1.0f64; 100_000];
+    let drop = |seed| {
+        Tape::forward(
+            &graph,
+            &[],
+            &[],
+            &images,
+            Mode::Train { dropout: Some(Key::new(seed, Purpose::Dropout)) },
+        )
+        .unwrap()
+    };
+    let kept = drop(1).logits().to_vec();
+    let share = kept.iter().filter(|&&x| x == 0.0).count() as f64 / 1e5;
+    assert!((share - 0.3).abs() < 0.01, "{share}");
+    assert!(kept.iter().all(|&x| x == 0.0 || (x - 1.0 / 0.7).abs() < 1e-12));
+    assert_eq!(drop(1).logits(), kept);
+    assert_ne!(drop(2).logits(), kept);
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    let graph = zoo::digits("digits", Shape::image(1, 8), 2, 10).unwrap();
+    let (p, s) = (graph.initial(1), graph.initial_statistics());
+    let mode = Mode::Train { dropout: None };
+    assert!(Tape::forward(&graph, &p[1..], &s, &[0.0; 64], mode).is_err());
+    assert!(Tape::forward(&graph, &p, &s[1..], &[0.0; 64], mode).is_err());
+    assert!(Tape::forward(&graph, &p, &s, &[0.0; 65], mode).is_err());
+    assert!(Tape::forward(&graph, &p, &s, &[], mode).is_err());
+    let tape = Tape::forward(&graph, &p, &s, &[0.0; 128], mode).unwrap();
+    assert!(tape.backward(&p, &[1], 1.0).is_err());
+    assert!(
+        tape.backward(&p, &[1, 10], 1.0)
+            .unwrap_err()
+            .to_string()
+            .contains("label 10 of example 1 names no class")
+    );
+    assert!(everything().unwrap().to_string().contains("conv 3×3 /2 a"));
+}
