@@ -131,7 +131,7 @@ fn the_plain_path_in_f64_is_pytorch() {
 #[test]
 fn the_plain_path_in_f32_is_close_to_it() {
     // Single ReLUs flip in the last bit of any f32 engine, and move gradients more than values.
-    agrees::<f32>(1e-5, 1e-3);
+    agrees::<f32>(1e-5, 1e-2);
 }
 
 /// A network with every operation.
