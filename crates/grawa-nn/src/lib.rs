@@ -5,6 +5,7 @@
 //! the number, the reference that faster engines are tested against.
 #![deny(missing_docs)]
 
+mod cpu;
 mod error;
 mod graph;
 mod init;

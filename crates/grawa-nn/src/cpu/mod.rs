@@ -1,0 +1,5 @@
+//! The engine on the CPU.
+
+mod block;
+mod conv;
+mod lanes;
