@@ -250,6 +250,22 @@ pub(crate) mod tests {
         }
     }
 
+    /// Made by another program: a palette of 4, one bit a pixel, 16 bits, transparency.
+    #[test]
+    fn pillow_s_pngs_are_read() {
+        let red = [200, 30, 40];
+        for (file, corner) in [
+            (&include_bytes!("../tests/pictures/palette.png")[..], red),
+            (include_bytes!("../tests/pictures/rgba.png"), red),
+            (include_bytes!("../tests/pictures/bits.png"), [0; 3]),
+            (include_bytes!("../tests/pictures/grey16.png"), [0; 3]),
+        ] {
+            let picture = decode(file, Path::new("x")).unwrap();
+            assert_eq!((picture.height, picture.width), (6, 10));
+            assert_eq!(picture.pixels[..3], corner);
+        }
+    }
+
     /// Pillow's pixels of the same files, within the few levels by which decoders may differ.
     #[test]
     fn every_kind_of_jpeg_becomes_rgb() {
@@ -268,7 +284,7 @@ pub(crate) mod tests {
 
     type Corners = [[u8; 3]; 4];
     /// Small pictures made with Pillow, and the pixels Pillow reads from them at (4, 4), (4, 35), (19, 4), (19, 35).
-    const JPEGS: [(&str, &[u8], Corners); 4] = [
+    const JPEGS: [(&str, &[u8], Corners); 5] = [
         (
             "rgb.jpg",
             include_bytes!("../tests/pictures/rgb.jpg"),
@@ -288,6 +304,11 @@ pub(crate) mod tests {
             "cmyk.jpg",
             include_bytes!("../tests/pictures/cmyk.jpg"),
             [[200, 30, 40], [20, 160, 60], [30, 60, 220], [240, 230, 200]],
+        ),
+        (
+            "ycck.jpg",
+            include_bytes!("../tests/pictures/ycck.jpg"),
+            [[47, 191, 183], [199, 80, 166], [190, 164, 30], [13, 21, 47]],
         ),
     ];
 

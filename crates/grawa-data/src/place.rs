@@ -16,7 +16,10 @@ pub(crate) fn find(dir: &Path, folders: &[&str], files: &[&str]) -> Result<Optio
     for _ in 0..DEPTH {
         let mut next = Vec::new();
         for parent in &level {
-            for child in subfolders(parent)? {
+            // Below the folder that was named, one that may not be read is none of our business.
+            let children =
+                if parent == dir { subfolders(parent)? } else { subfolders(parent).unwrap_or_default() };
+            for child in children {
                 if child.file_name().is_some_and(|name| folders.iter().any(|folder| name == *folder)) {
                     return Ok(Some(child));
                 }
