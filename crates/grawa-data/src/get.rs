@@ -164,15 +164,18 @@ enum Trouble {
 
 fn attempt(url: &str, part: &Path, have: u64, progress: &mut dyn FnMut(Progress)) -> Result<(), Trouble> {
     let network = |e: ureq::Error| Trouble::Network(e.to_string());
-    let agent: ureq::Agent = ureq::Agent::config_builder()
+    let mut config = ureq::Agent::config_builder()
         .http_status_as_error(false)
         .user_agent("grawa")
         .timeout_resolve(Some(Duration::from_secs(20)))
         .timeout_connect(Some(Duration::from_secs(20)))
         .timeout_recv_response(Some(Duration::from_secs(60)))
-        .timeout_per_read(Some(Duration::from_secs(60)))
-        .build()
-        .into();
+        .timeout_per_read(Some(Duration::from_secs(60)));
+    // The proxy of the environment is asked, but never for a mirror on this very machine.
+    if ["http://127.", "http://localhost", "http://[::1]"].iter().any(|here| url.starts_with(here)) {
+        config = config.proxy(None);
+    }
+    let agent: ureq::Agent = config.build().into();
     let mut request = agent.get(url);
     if have > 0 {
         request = request.header("Range", format!("bytes={have}-"));

@@ -204,14 +204,7 @@ fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
             Cow::Owned(plain) => plain,
             Cow::Borrowed(_) => bytes,
         };
-        if check == Check::Official {
-            check.sum(
-                &path,
-                &format!("{} file", format.title),
-                &sum::of_bytes(&bytes),
-                format.md5[number],
-            )?;
-        }
+        check.verify(&path, &format!("{} file", format.title), &bytes, format.md5[number])?;
         Ok::<_, Error>((path, bytes))
     };
     let part = |first: usize| {

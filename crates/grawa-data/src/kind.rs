@@ -91,6 +91,10 @@ impl FromStr for Kind {
     fn from_str(text: &str) -> Result<Self> {
         let plain = |name: &str| name.to_lowercase().replace(['-', '_'], "");
         let found = plain(text);
+        // What most class folders are.
+        if found == "imagenet" {
+            return Ok(Kind::Folder);
+        }
         Kind::ALL.into_iter().find(|kind| plain(kind.name()) == found).ok_or_else(|| Error::UnknownDataset {
             found: text.to_owned(),
             nearest: Kind::ALL
@@ -116,7 +120,8 @@ mod tests {
         assert_eq!("Fashion_MNIST".parse::<Kind>().unwrap(), Kind::FashionMnist);
         let text = "ciafr10".parse::<Kind>().unwrap_err().to_string();
         assert!(text.contains("did you mean 'cifar10'?"), "{text}");
-        let text = "imagenet".parse::<Kind>().unwrap_err().to_string();
+        assert_eq!("ImageNet".parse::<Kind>().unwrap(), Kind::Folder);
+        let text = "svhn".parse::<Kind>().unwrap_err().to_string();
         assert!(!text.contains("did you mean") && text.contains("digits, cifar10"), "{text}");
     }
 

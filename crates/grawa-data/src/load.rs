@@ -1,7 +1,7 @@
 //! Loading a data set by its name.
 
 use crate::error::{Error, Result};
-use crate::{Dataset, Kind, cifar10, cifar100, digits, fashion_mnist, folder, mnist};
+use crate::{Dataset, Kind, cifar10, cifar100, digits, fashion_mnist, folder, mnist, sum};
 use std::path::Path;
 
 /// Whether files must be the official ones.
@@ -15,14 +15,19 @@ pub enum Check {
 }
 
 impl Check {
-    pub(crate) fn sum(self, path: &Path, what: &str, found: &str, expected: &str) -> Result<()> {
-        if self == Check::Skip || found == expected {
+    /// An error if `bytes`, read from `path`, should be the official ones and are not.
+    pub(crate) fn verify(self, path: &Path, what: &str, bytes: &[u8], expected: &str) -> Result<()> {
+        if self == Check::Skip {
+            return Ok(());
+        }
+        let found = sum::of_bytes(bytes);
+        if found == expected {
             return Ok(());
         }
         Err(Error::WrongSum {
             path: path.to_owned(),
             what: what.to_owned(),
-            found: found.to_owned(),
+            found,
             expected: expected.to_owned(),
             hint: "It is damaged or was changed; get it again",
         })

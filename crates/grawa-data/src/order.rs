@@ -75,7 +75,7 @@ impl Order {
 
     /// The epoch in which the batch of `worker` at `step` begins.
     pub fn epoch(&self, worker: u32, step: u64) -> Result<u64> {
-        Ok(self.place(worker, step, 0)?.0)
+        Ok(self.place(worker, step)?.0)
     }
 
     /// The order of all examples in `epoch`.
@@ -144,10 +144,10 @@ impl Order {
         Err(Error::OutOfRange { what: "worker", found: worker.into(), limit: self.workers.into() })
     }
 
-    /// Epoch and place in it of the `index`-th example of a batch.
-    fn place(&self, worker: u32, step: u64, index: u32) -> Result<(u64, usize)> {
+    /// Epoch and place in it of the first example of a batch; the others follow `workers` places apart.
+    fn place(&self, worker: u32, step: u64) -> Result<(u64, usize)> {
         self.check(worker)?;
-        let dealt = u128::from(step) * u128::from(self.batch) + u128::from(index);
+        let dealt = u128::from(step) * u128::from(self.batch);
         let card = dealt * u128::from(self.workers) + u128::from(worker);
         let epoch = card / u128::from(self.examples);
         if step > Key::MAX_STEP || epoch > u128::from(Key::MAX_STEP) {
@@ -171,7 +171,7 @@ pub struct Cursor {
 impl Cursor {
     /// The examples of the batch at `step`.
     pub fn batch(&mut self, step: u64) -> Result<&[u32]> {
-        let (mut epoch, mut place) = self.order.place(self.worker, step, 0)?;
+        let (mut epoch, mut place) = self.order.place(self.worker, step)?;
         let examples = self.order.examples as usize;
         self.batch.clear();
         for _ in 0..self.order.batch {
