@@ -100,7 +100,8 @@ fn jpeg_header(bytes: &[u8], strict: bool) -> Result<(Jpeg<'_>, usize, usize), S
     Ok((decoder, height, width))
 }
 
-/// Strict, so that missing data is an error; only padding between headers is forgiven, which libjpeg skips too.
+/// Strict, so that missing data is an error. Only padding between headers is forgiven, which libjpeg skips too,
+/// and then the file must at least have its end.
 fn jpeg(bytes: &[u8], strict: bool) -> Result<Picture, String> {
     let decoded = jpeg_header(bytes, strict).and_then(|(mut decoder, height, width)| {
         let pixels = decoder.decode().map_err(|e| e.to_string())?;
@@ -110,7 +111,10 @@ fn jpeg(bytes: &[u8], strict: bool) -> Result<Picture, String> {
         Ok(Picture { height: height as u32, width: width as u32, pixels })
     });
     match decoded {
-        Err(why) if strict && why.contains("Extra bytes between headers") => jpeg(bytes, false),
+        Err(why) if strict && why.contains("Extra bytes between headers") => {
+            let tail = &bytes[bytes.len().saturating_sub(1024)..];
+            if tail.windows(2).any(|pair| pair == [0xff, 0xd9]) { jpeg(bytes, false) } else { Err(why) }
+        }
         other => other,
     }
 }
@@ -330,6 +334,16 @@ pub(crate) mod tests {
         let middle = wrong.len() / 2;
         wrong[middle] ^= 0x55;
         assert!(decode(&wrong, name).is_err());
+    }
+
+    #[test]
+    fn padding_between_headers_is_forgiven_in_a_whole_file() {
+        let (name, file, _) = JPEGS[0];
+        // Before the table of quantisation, the marker 0xffdb.
+        let at = file.windows(2).position(|pair| pair == [0xff, 0xdb]).unwrap();
+        let padded = [&file[..at], &[0; 9], &file[at..]].concat();
+        assert_eq!(decode(&padded, Path::new(name)).unwrap(), decode(file, Path::new(name)).unwrap());
+        assert!(decode(&padded[..padded.len() - 60], Path::new(name)).is_err());
     }
 
     #[test]
