@@ -1,0 +1,192 @@
+//! A data set: two parts, each images and labels.
+//!
+//! Images in memory are bytes, one channel plane after the other (CHW), one image after the other. That is
+//! how CIFAR's own files have them, it is the order of the floats a network reads, so that augmentation
+//! copies whole rows, and at a quarter of the size of floats the whole set fits on a GPU and is uploaded in
+//! one piece. Class folders are only listed; their files are decoded when a batch is made.
+
+use crate::{Error, Files, Normalise, Result, Shape};
+use grawa_core::{Key, Purpose};
+use std::sync::Arc;
+
+/// Images and labels for training and for testing.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// Its name.
+    pub name: String,
+    /// How many classes there are; every label is below.
+    pub classes: u32,
+    /// What the classes are called: one name a class, or none where the names are not known.
+    pub class_names: Vec<String>,
+    /// How its bytes become floats.
+    pub normalise: Normalise,
+    /// The images to train on.
+    pub train: Part,
+    /// The images to test on.
+    pub test: Part,
+}
+
+/// Images and their labels. Cloning shares them.
+#[derive(Clone, Debug)]
+pub struct Part {
+    shape: Shape,
+    images: Images,
+    labels: Arc<Vec<u32>>,
+}
+
+/// Where the images of a part are.
+#[derive(Clone, Debug)]
+pub enum Images {
+    /// In memory: one byte a scalar, planes one after the other (CHW), image after image.
+    Bytes(Arc<Vec<u8>>),
+    /// In files, decoded when needed.
+    Files(Arc<Files>),
+}
+
+impl Part {
+    /// A part of images in memory, `shape.len()` bytes for each label.
+    ///
+    /// ```
+    /// use grawa_data::{Part, Shape};
+    /// let part = Part::from_bytes(Shape::new(1, 2, 2), vec![0; 12], vec![0, 1, 1], 2)?;
+    /// assert_eq!(part.len(), 3);
+    /// # Ok::<(), grawa_data::Error>(())
+    /// ```
+    pub fn from_bytes(shape: Shape, bytes: Vec<u8>, labels: Vec<u32>, classes: u32) -> Result<Self> {
+        let expected = labels.len() * shape.len();
+        if bytes.len() != expected {
+            return Err(Error::WrongRoom { what: "the images' buffer", found: bytes.len(), expected });
+        }
+        Self::new(shape, Images::Bytes(Arc::new(bytes)), labels, classes)
+    }
+
+    pub(crate) fn from_files(shape: Shape, files: Files, labels: Vec<u32>, classes: u32) -> Result<Self> {
+        Self::new(shape, Images::Files(Arc::new(files)), labels, classes)
+    }
+
+    fn new(shape: Shape, images: Images, labels: Vec<u32>, classes: u32) -> Result<Self> {
+        if shape.is_empty() {
+            let (found, expected) = (shape.to_string(), "every side must be at least 1");
+            return Err(Error::Unreadable { what: "image shape", found, expected });
+        }
+        if u32::try_from(labels.len()).is_err() {
+            let (found, limit) = (labels.len() as u64, 1 << 32);
+            return Err(Error::OutOfRange { what: "example", found, limit });
+        }
+        if let Some(&label) = labels.iter().find(|&&label| label >= classes) {
+            return Err(Error::OutOfRange { what: "label", found: label.into(), limit: classes.into() });
+        }
+        Ok(Part { shape, images, labels: Arc::new(labels) })
+    }
+
+    /// The shape of its images; of class folders, that of the first file.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// How many images there are.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// The labels.
+    pub fn labels(&self) -> &[u32] {
+        &self.labels
+    }
+
+    /// The images.
+    pub fn images(&self) -> &Images {
+        &self.images
+    }
+
+    /// All bytes, for images in memory.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match &self.images {
+            Images::Bytes(bytes) => Some(bytes),
+            Images::Files(_) => None,
+        }
+    }
+
+    /// The part of the images numbered `indices`, in that order.
+    pub fn select(&self, indices: &[u32]) -> Result<Part> {
+        let (have, n) = (self.len(), self.shape.len());
+        if let Some(&index) = indices.iter().find(|&&index| index as usize >= have) {
+            return Err(Error::OutOfRange { what: "example", found: index.into(), limit: have as u64 });
+        }
+        let images = match &self.images {
+            Images::Bytes(bytes) => {
+                let mut chosen = Vec::with_capacity(indices.len() * n);
+                for &index in indices {
+                    chosen.extend_from_slice(&bytes[index as usize * n..][..n]);
+                }
+                Images::Bytes(Arc::new(chosen))
+            }
+            Images::Files(files) => Images::Files(Arc::new(files.select(indices))),
+        };
+        let labels = indices.iter().map(|&index| self.labels[index as usize]).collect();
+        Ok(Part { shape: self.shape, images, labels: Arc::new(labels) })
+    }
+
+    /// Sets `n` images aside, chosen by `seed` alone: (the others, the held-out ones), each in their old order.
+    ///
+    /// The draw is the permutation of [`Purpose::Shuffle`] at worker `u32::MAX`, which no epoch uses; its
+    /// first `n` numbers are held out.
+    ///
+    /// ```
+    /// let digits = grawa_data::digits()?;
+    /// let (train, held_out) = digits.train.hold_out(200, 36)?;
+    /// assert_eq!((train.len(), held_out.len()), (1238, 200));
+    /// # Ok::<(), grawa_data::Error>(())
+    /// ```
+    pub fn hold_out(&self, n: usize, seed: u64) -> Result<(Part, Part)> {
+        let have = self.len();
+        if n >= have {
+            let hint = "hold out fewer, so that some are left to train on";
+            return Err(Error::TooFew { asked: n as u64, of: "held-out examples", have, hint });
+        }
+        // The length was checked to fit when the part was made.
+        let mut order = Key::new(seed, Purpose::Shuffle).worker(u32::MAX).permutation(have as u32);
+        let (held_out, rest) = order.split_at_mut(n);
+        held_out.sort_unstable();
+        rest.sort_unstable();
+        Ok((self.select(rest)?, self.select(held_out)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_checks_what_it_is_made_of() {
+        let shape = Shape::new(1, 2, 2);
+        let text = Part::from_bytes(shape, vec![0; 7], vec![0, 0], 1).unwrap_err().to_string();
+        assert!(text.contains("room for 7") && text.contains('8'), "{text}");
+        assert!(Part::from_bytes(Shape::new(3, 0, 2), vec![], vec![0], 1).is_err());
+        let text = Part::from_bytes(shape, vec![0; 8], vec![0, 3], 3).unwrap_err().to_string();
+        assert!(text.contains("label 3"), "{text}");
+    }
+
+    #[test]
+    fn holding_out_splits_by_seed() {
+        let shape = Shape::new(1, 1, 1);
+        let all = Part::from_bytes(shape, (0..100).collect(), (0..100).collect(), 100).unwrap();
+        let (rest, held) = all.hold_out(30, 7).unwrap();
+        assert_eq!((rest.len(), held.len()), (70, 30));
+        let mut both = [rest.labels(), held.labels()].concat();
+        both.sort_unstable();
+        assert!(both.into_iter().eq(0..100));
+        // Images go with their labels.
+        assert!(held.bytes().unwrap().iter().zip(held.labels()).all(|(&a, &b)| u32::from(a) == b));
+        assert_eq!(all.hold_out(30, 7).unwrap().1.labels(), held.labels());
+        assert_ne!(all.hold_out(30, 8).unwrap().1.labels(), held.labels());
+        assert!(all.hold_out(0, 7).unwrap().1.is_empty());
+        let text = all.hold_out(100, 7).unwrap_err().to_string();
+        assert!(text.contains("100 held-out examples asked for, but there are 100"), "{text}");
+    }
+}

@@ -1,0 +1,265 @@
+//! Filling batches: bytes in, normalised floats out.
+//!
+//! A [`Feed`] is a part of a data set together with how it is shown. Filling copies rows through a table of
+//! 256 floats a channel and allocates nothing; pictures in files are decoded on all cores.
+
+use crate::augment::Window;
+use crate::error::{Error, Result};
+use crate::{Augment, Crop, Files, Images, Normalise, Part, Picture, Shape, View, folder, picture};
+use fast_image_resize::Resizer;
+use grawa_core::Key;
+use rayon::prelude::*;
+
+/// A part of a data set and how it is shown to a network.
+///
+/// ```
+/// use grawa_core::{Key, Purpose};
+/// use grawa_data::{Augment, Feed, Order, digits};
+///
+/// let set = digits()?;
+/// let feed = Feed::new(&set.train, &set.normalise, Augment::NONE)?;
+/// let order = Order::new(36, feed.len(), 4, 32)?;
+/// let (worker, step) = (2, 100);
+/// let mut images = vec![0.0; 32 * feed.output().len()];
+/// let mut labels = vec![0; 32];
+/// let key = Key::new(36, Purpose::Augment).worker(worker).step(step);
+/// feed.augmented(key, &order.batch(worker, step)?, &mut images, &mut labels)?;
+/// # Ok::<(), grawa_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Feed {
+    part: Part,
+    augment: Augment,
+    view: View,
+    output: Shape,
+    table: Vec<[f32; 256]>,
+}
+
+impl Feed {
+    /// `part` shown with `augment` for training and with its counterpart for evaluation.
+    pub fn new(part: &Part, normalise: &Normalise, augment: Augment) -> Result<Self> {
+        let shape = part.shape();
+        normalise.check(shape)?;
+        augment.check(shape)?;
+        if matches!((part.images(), augment.crop), (Images::Bytes(_), Crop::Resized { .. })) {
+            let why = "resizing is for pictures in files; use cropN or padPcropN".to_owned();
+            return Err(Error::DoesNotFit { augment: augment.to_string(), shape, why });
+        }
+        let (view, output) = (augment.view(shape), augment.output(shape));
+        Ok(Feed { part: part.clone(), augment, view, output, table: normalise.table() })
+    }
+
+    /// The shape of the images it gives.
+    pub fn output(&self) -> Shape {
+        self.output
+    }
+
+    /// How many examples there are.
+    pub fn len(&self) -> usize {
+        self.part.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.part.is_empty()
+    }
+
+    /// The part it shows.
+    pub fn part(&self) -> &Part {
+        &self.part
+    }
+
+    /// How training images are changed.
+    pub fn augment(&self) -> Augment {
+        self.augment
+    }
+
+    /// How images are shown for evaluation and scores.
+    pub fn view(&self) -> View {
+        self.view
+    }
+
+    /// What each byte becomes, a table for each channel.
+    pub fn table(&self) -> &[[f32; 256]] {
+        &self.table
+    }
+
+    /// Writes the examples `indices`, augmented by the draws at `key`'s worker and step, and their labels.
+    pub fn augmented(&self, key: Key, indices: &[u32], images: &mut [f32], labels: &mut [u32]) -> Result<()> {
+        self.fill(Some(key), indices, images, labels)
+    }
+
+    /// Writes the examples `indices` as evaluation shows them, and their labels.
+    pub fn plain(&self, indices: &[u32], images: &mut [f32], labels: &mut [u32]) -> Result<()> {
+        self.fill(None, indices, images, labels)
+    }
+
+    /// Writes the `number`-th batch of all examples in their order, as large as `labels`, as evaluation shows
+    /// them. Returns how many are real: in the last batch the rest is zero and must not be counted, and past
+    /// the end nothing is.
+    pub fn evaluation(&self, number: usize, images: &mut [f32], labels: &mut [u32]) -> Result<usize> {
+        self.room(labels.len(), images.len(), labels.len())?;
+        let start = number.saturating_mul(labels.len()).min(self.len());
+        let real = labels.len().min(self.len() - start);
+        let (shown, rest) = images.split_at_mut(real * self.output.len());
+        rest.fill(0.0);
+        labels[real..].fill(0);
+        labels[..real].copy_from_slice(&self.part.labels()[start..start + real]);
+        self.show(None, real, |at| start + at, shown)?;
+        Ok(real)
+    }
+
+    fn room(&self, examples: usize, images: usize, labels: usize) -> Result<()> {
+        let expected = examples.saturating_mul(self.output.len());
+        if images != expected {
+            return Err(Error::WrongRoom { what: "the batch's images", found: images, expected });
+        }
+        if labels != examples {
+            return Err(Error::WrongRoom { what: "the batch's labels", found: labels, expected: examples });
+        }
+        Ok(())
+    }
+
+    fn fill(&self, key: Option<Key>, indices: &[u32], images: &mut [f32], labels: &mut [u32]) -> Result<()> {
+        self.room(indices.len(), images.len(), labels.len())?;
+        for (label, &index) in labels.iter_mut().zip(indices) {
+            let limit = self.len() as u64;
+            let known = self.part.labels().get(index as usize);
+            *label = *known.ok_or(Error::OutOfRange { what: "example", found: index.into(), limit })?;
+        }
+        self.show(key, indices.len(), |at| indices[at] as usize, images)
+    }
+
+    /// Writes `count` images, the `at`-th being example `index(at)`, which exists.
+    fn show(
+        &self,
+        key: Option<Key>,
+        count: usize,
+        index: impl Fn(usize) -> usize + Sync,
+        images: &mut [f32],
+    ) -> Result<()> {
+        let n = self.output.len().max(1);
+        match self.part.images() {
+            Images::Bytes(bytes) => {
+                let size = self.part.shape().len();
+                for (at, out) in images.chunks_exact_mut(n).enumerate().take(count) {
+                    let image = &bytes[index(at) * size..][..size];
+                    self.cut(self.window(key, at as u32), image, out);
+                }
+                Ok(())
+            }
+            Images::Files(files) => images
+                .par_chunks_exact_mut(n)
+                .enumerate()
+                .try_for_each_init(Resizer::new, |resizer, (at, out)| {
+                    self.picture(key, at as u32, files, index(at), out, resizer)
+                }),
+        }
+    }
+
+    /// Where the crop of example `at` of a batch lies: drawn, or in the middle.
+    fn window(&self, key: Option<Key>, at: u32) -> (u32, Window) {
+        let shape = self.part.shape();
+        match (key, self.augment.crop, self.view) {
+            (Some(key), Crop::Random { pad, .. }, _) => (pad, self.augment.window(key, at, shape)),
+            (Some(key), _, _) => (0, self.augment.window(key, at, shape)),
+            (None, _, View::Centre { size }) => {
+                let (row, column) =
+                    (shape.height.saturating_sub(size) / 2, shape.width.saturating_sub(size) / 2);
+                (0, Window { flip: false, row, column })
+            }
+            (None, _, _) => (0, Window { flip: false, row: 0, column: 0 }),
+        }
+    }
+
+    /// Copies one crop of an image of planes through the table.
+    fn cut(&self, (pad, window): (u32, Window), image: &[u8], out: &mut [f32]) {
+        let (shape, to) = (self.part.shape(), self.output);
+        let (height, width, pad) = (shape.height as usize, shape.width as usize, pad as usize);
+        let (row, column) = (window.row as usize, window.column as usize);
+        // Columns of the output that lie inside the image, and where the first of them lies in it.
+        let first = pad.saturating_sub(column).min(to.width as usize);
+        let last = (pad + width).saturating_sub(column).min(to.width as usize);
+        // A crop may lie in the padding altogether.
+        let (first, last) = if first < last { (first, last) } else { (0, 0) };
+        let source = match (first < last, window.flip) {
+            (false, _) => 0,
+            (true, false) => column + first - pad,
+            (true, true) => pad + width - column - last,
+        };
+        let planes = image.chunks_exact(shape.plane()).zip(out.chunks_exact_mut(to.plane()));
+        for ((plane, out), table) in planes.zip(&self.table) {
+            for (y, line) in out.chunks_exact_mut(to.width as usize).enumerate() {
+                let Some(y) = (y + row).checked_sub(pad).filter(|&y| y < height) else {
+                    line.fill(table[0]);
+                    continue;
+                };
+                line[..first].fill(table[0]);
+                line[last..].fill(table[0]);
+                let from = &plane[y * width + source..][..last - first];
+                let line = &mut line[first..last];
+                if window.flip {
+                    line.iter_mut()
+                        .zip(from.iter().rev())
+                        .for_each(|(to, &byte)| *to = table[usize::from(byte)]);
+                } else {
+                    line.iter_mut().zip(from).for_each(|(to, &byte)| *to = table[usize::from(byte)]);
+                }
+            }
+        }
+    }
+
+    /// Decodes file `index` and writes it as example `at` of a batch.
+    fn picture(
+        &self,
+        key: Option<Key>,
+        at: u32,
+        files: &Files,
+        index: usize,
+        out: &mut [f32],
+        resizer: &mut Resizer,
+    ) -> Result<()> {
+        let limit = files.len() as u64;
+        let path = files.path(index).ok_or(Error::OutOfRange { what: "file", found: index as u64, limit })?;
+        let picture = picture::decode(&folder::read(&path)?, &path)?;
+        let side = self.output.height;
+        match (key, self.augment.crop, self.view) {
+            (Some(key), Crop::Resized { .. }, _) => {
+                let (flip, part) = self.augment.resized(key, at, picture.height, picture.width);
+                self.scatter(&picture.resized(part, side, side, resizer)?, 0, 0, flip, out);
+            }
+            (None, _, View::Resized { shorter, size }) => {
+                let (whole, row, column) = picture.shortened(shorter, size, resizer)?;
+                self.scatter(&whole, row, column, false, out);
+            }
+            _ => {
+                let found = Shape::new(3, picture.height, picture.width);
+                let expected = self.part.shape();
+                if found != expected {
+                    return Err(Error::WrongPictureSize { path, found, expected });
+                }
+                self.cut(self.window(key, at), &picture.planes(), out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the square at (row, column) of a picture plane by plane.
+    fn scatter(&self, picture: &Picture, row: u32, column: u32, flip: bool, out: &mut [f32]) {
+        let (side, width) = (self.output.width as usize, picture.width as usize);
+        for (channel, (plane, table)) in
+            out.chunks_exact_mut(self.output.plane()).zip(&self.table).enumerate()
+        {
+            for (y, line) in plane.chunks_exact_mut(side).enumerate() {
+                let from = &picture.pixels[((y + row as usize) * width + column as usize) * 3..][..side * 3];
+                for (x, to) in line.iter_mut().enumerate() {
+                    let x = if flip { side - 1 - x } else { x };
+                    *to = table[usize::from(from[x * 3 + channel])];
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

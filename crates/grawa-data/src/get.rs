@@ -1,0 +1,278 @@
+//! Downloading the official CIFAR archives.
+//!
+//! Nothing that is there is ever overwritten: a download grows in `<archive>.part`, is renamed when its md5 is
+//! right, is unpacked aside and renamed again. A partial file is continued. Without a network the error says
+//! which address to fetch by other means and where to put the file; an archive that lies there is used.
+
+use crate::error::{Error, Result, io};
+use crate::{Kind, archive, cifar, sum};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the archives are.
+const BASE: &str = "https://www.cs.toronto.edu/~kriz/";
+
+/// What [`get`] is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Progress {
+    /// Bytes so far, of how many if the server says.
+    Downloading {
+        /// Bytes on disk.
+        done: u64,
+        /// Bytes in all.
+        total: Option<u64>,
+    },
+    /// The md5 of the archive is being computed.
+    Checking {
+        /// The archive.
+        archive: PathBuf,
+    },
+    /// A file is being unpacked.
+    Unpacking {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+/// An archive and what it holds.
+#[derive(Debug)]
+struct Archive<'a> {
+    file: &'a str,
+    md5: &'a str,
+    folder: &'a str,
+    files: Vec<&'a str>,
+}
+
+/// Downloads the data set called `name` (cifar10 or cifar100) into `dir` and unpacks it; returns its folder.
+///
+/// What is already there is used: the unpacked folder, the archive, or part of it.
+pub fn get(name: &str, dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
+    get_from(BASE, name, dir, progress)
+}
+
+/// As [`get`], from a mirror: `base` is the address before the archive's name.
+pub fn get_from(base: &str, name: &str, dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
+    let kind: Kind = name.parse()?;
+    let refuse = |hint| Err(Error::NoArchive { found: kind.name(), hint });
+    let (format, file, md5) = match kind {
+        Kind::Cifar10 => (&cifar::CIFAR10, CIFAR10.0, CIFAR10.1),
+        Kind::Cifar100 => (&cifar::CIFAR100, CIFAR100.0, CIFAR100.1),
+        Kind::Digits => return refuse("The digits are inside the program and need no download"),
+        Kind::Mnist | Kind::FashionMnist => {
+            return refuse("Put its four idx files, plain or .gz, into a folder");
+        }
+        Kind::Folder => return refuse("Put pictures into train/<class>/ and val/<class>/"),
+    };
+    let files = format.train.iter().chain([&format.test]).map(|&(name, _)| name).collect();
+    fetch(&Archive { file, md5, folder: format.folder, files }, base, dir, progress)
+}
+
+/// The archives' names and md5 sums.
+pub(crate) const CIFAR10: (&str, &str) = ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530");
+pub(crate) const CIFAR100: (&str, &str) = ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8");
+
+fn fetch(
+    archive: &Archive<'_>,
+    base: &str,
+    dir: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<PathBuf> {
+    let folder = dir.join(archive.folder);
+    if folder.exists() {
+        return match archive.files.iter().find(|file| !folder.join(file).is_file()) {
+            None => Ok(folder),
+            Some(file) => Err(Error::InTheWay { path: folder, why: format!("it lacks {file}") }),
+        };
+    }
+    fs::create_dir_all(dir).map_err(io("create", dir))?;
+    let path = dir.join(archive.file);
+    if path.exists() {
+        verify(archive, &path, "Remove it, or put the official file there", progress)?;
+    } else {
+        let part = dir.join(format!("{}.part", archive.file));
+        download(archive, base, &part, &path, progress)?;
+        let checked = verify(archive, &part, "It was removed; run the same command again", progress);
+        if checked.is_err() {
+            // Ours, and going on from it could never succeed.
+            fs::remove_file(&part).map_err(io("remove", &part))?;
+        }
+        checked?;
+        fs::rename(&part, &path).map_err(io("rename", &part))?;
+    }
+    unpack(archive, &path, dir, progress)?;
+    Ok(folder)
+}
+
+fn verify(
+    archive: &Archive<'_>,
+    path: &Path,
+    hint: &'static str,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    progress(Progress::Checking { archive: path.to_owned() });
+    let found = sum::of_file(path)?;
+    if found == archive.md5 {
+        return Ok(());
+    }
+    let (path, what, expected) = (path.to_owned(), archive.file.to_owned(), archive.md5.to_owned());
+    Err(Error::WrongSum { path, what, found, expected, hint })
+}
+
+/// Brings `part` to its full length. A cut connection is taken up again as long as each try brings something.
+fn download(
+    archive: &Archive<'_>,
+    base: &str,
+    part: &Path,
+    put: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let url = format!("{}/{}", base.trim_end_matches('/'), archive.file);
+    let length = || fs::metadata(part).map_or(0, |file| file.len());
+    loop {
+        let before = length();
+        let why = match attempt(&url, part, before, progress) {
+            Ok(()) => return Ok(()),
+            Err(Trouble::Disk(error)) => return Err(error),
+            Err(Trouble::Network(why)) => why,
+        };
+        let after = length();
+        if after <= before {
+            let kept = if after == 0 {
+                String::new()
+            } else {
+                format!(" (the first {after} bytes are kept in {part:?})")
+            };
+            return Err(Error::Download {
+                url,
+                why: why + &kept,
+                put: put.to_owned(),
+                md5: archive.md5.to_owned(),
+            });
+        }
+    }
+}
+
+enum Trouble {
+    /// Another try may help.
+    Network(String),
+    /// It will not.
+    Disk(Error),
+}
+
+fn attempt(url: &str, part: &Path, have: u64, progress: &mut dyn FnMut(Progress)) -> Result<(), Trouble> {
+    let network = |e: ureq::Error| Trouble::Network(e.to_string());
+    let mut config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .user_agent("grawa")
+        .timeout_resolve(Some(Duration::from_secs(20)))
+        .timeout_connect(Some(Duration::from_secs(20)))
+        .timeout_recv_response(Some(Duration::from_secs(60)))
+        .timeout_per_read(Some(Duration::from_secs(60)));
+    // The proxy of the environment is asked, but never for a mirror on this very machine.
+    if ["http://127.", "http://localhost", "http://[::1]"].iter().any(|here| url.starts_with(here)) {
+        config = config.proxy(None);
+    }
+    let agent: ureq::Agent = config.build().into();
+    let mut request = agent.get(url);
+    if have > 0 {
+        request = request.header("Range", format!("bytes={have}-"));
+    }
+    let response = request.call().map_err(network)?;
+    let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+    let start = match response.status().as_u16() {
+        200 => 0,
+        206 => {
+            // "bytes 100-199/200"
+            let start = header("Content-Range")
+                .and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok());
+            if start != Some(have) {
+                return Err(Trouble::Network(format!("asked to go on at byte {have}, the server did not")));
+            }
+            have
+        }
+        // Nothing lies beyond what we have: the sum will tell whether it is the whole.
+        416 if have > 0 => return Ok(()),
+        status => return Err(Trouble::Network(format!("the server answered with status {status}"))),
+    };
+    let total = header("Content-Length").and_then(|n| n.parse::<u64>().ok()).map(|n| n + start);
+    let disk = |doing| move |e| Trouble::Disk(io(doing, part)(e));
+    let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(disk("open"))?;
+    // A server that cannot go on in the middle sends everything again.
+    file.set_len(start).map_err(disk("shorten"))?;
+    let mut body = response.into_body().into_reader();
+    let mut piece = vec![0; 1 << 16];
+    let mut done = start;
+    progress(Progress::Downloading { done, total });
+    loop {
+        match body.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => {
+                file.write_all(&piece[..n]).map_err(disk("write to"))?;
+                done += n as u64;
+                progress(Progress::Downloading { done, total });
+            }
+            Err(e) => return Err(Trouble::Network(e.to_string())),
+        }
+    }
+    file.sync_all().map_err(disk("write to"))?;
+    match total {
+        Some(total) if done < total => {
+            Err(Trouble::Network(format!("the connection ended at byte {done} of {total}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Unpacks into a folder aside and moves the result to its place in one step.
+fn unpack(archive: &Archive<'_>, path: &Path, dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    let aside = Aside::new(dir.join(format!(".{}.{}.part", archive.folder, std::process::id())))?;
+    let file = File::open(path).map_err(io("open", path))?;
+    archive::entries(file, path, archive.folder, |name, from| {
+        progress(Progress::Unpacking { file: name.to_owned() });
+        let to = aside.0.join(name);
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent).map_err(io("create", parent))?;
+        }
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).open(&to).map_err(io("create", &to))?;
+        std::io::copy(from, &mut file).map_err(io("unpack", &to))?;
+        file.sync_all().map_err(io("write to", &to))
+    })?;
+    let made = aside.0.join(archive.folder);
+    if let Some(file) = archive.files.iter().find(|file| !made.join(file).is_file()) {
+        let found = format!("an archive without {file}");
+        let expected = format!("{} with {}", archive.folder, archive.files.join(", "));
+        return Err(Error::WrongFormat { path: path.to_owned(), found, expected });
+    }
+    let folder = dir.join(archive.folder);
+    if folder.exists() {
+        return Err(Error::InTheWay {
+            path: folder,
+            why: "it appeared while the archive was unpacked".to_owned(),
+        });
+    }
+    fs::rename(&made, &folder).map_err(io("rename", &made))
+}
+
+/// A folder of ours that does not outlive its use.
+struct Aside(PathBuf);
+
+impl Aside {
+    fn new(path: PathBuf) -> Result<Self> {
+        fs::create_dir(&path).map_err(io("create", &path))?;
+        Ok(Aside(path))
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // A left-over is untidy, not wrong.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

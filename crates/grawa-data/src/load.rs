@@ -1,0 +1,61 @@
+//! Loading a data set by its name.
+
+use crate::error::{Error, Result};
+use crate::{Dataset, Kind, cifar10, cifar100, digits, fashion_mnist, folder, mnist, sum};
+use std::path::Path;
+
+/// Whether files must be the official ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Check {
+    /// Files of a published set must have the published md5: this finds damage that no format shows.
+    #[default]
+    Official,
+    /// Files may hold anything that has their form: for sets that were changed on purpose.
+    Skip,
+}
+
+impl Check {
+    /// An error if `bytes`, read from `path`, should be the official ones and are not.
+    pub(crate) fn verify(self, path: &Path, what: &str, bytes: &[u8], expected: &str) -> Result<()> {
+        if self == Check::Skip {
+            return Ok(());
+        }
+        let found = sum::of_bytes(bytes);
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::WrongSum {
+            path: path.to_owned(),
+            what: what.to_owned(),
+            found,
+            expected: expected.to_owned(),
+            hint: "It is damaged or was changed; get it again",
+        })
+    }
+}
+
+/// Loads the data set called `spec` (digits, cifar10, cifar100, mnist, fashion-mnist, folder) from `dir`,
+/// published sets only in their official form. The digits are inside the program and need no folder.
+///
+/// ```
+/// let set = grawa_data::load("digits", ".".as_ref())?;
+/// assert_eq!((set.train.len(), set.test.len(), set.classes), (1438, 359, 10));
+/// let slip = grawa_data::load("digist", ".".as_ref()).unwrap_err();
+/// assert!(slip.to_string().contains("did you mean 'digits'?"));
+/// # Ok::<(), grawa_data::Error>(())
+/// ```
+pub fn load(spec: &str, dir: &Path) -> Result<Dataset> {
+    load_with(spec, dir, Check::Official)
+}
+
+/// As [`load`], and files need not be the official ones.
+pub fn load_with(spec: &str, dir: &Path, check: Check) -> Result<Dataset> {
+    match spec.parse()? {
+        Kind::Digits => digits(),
+        Kind::Cifar10 => cifar10(dir, check),
+        Kind::Cifar100 => cifar100(dir, check),
+        Kind::Mnist => mnist(dir, check),
+        Kind::FashionMnist => fashion_mnist(dir, check),
+        Kind::Folder => folder(dir),
+    }
+}

@@ -1,0 +1,70 @@
+//! From bytes to floats: (byte ÷ levels − mean) ÷ std, channel by channel.
+//!
+//! A byte has 256 values, so the arithmetic is done once, in the order and precision in which PyTorch's
+//! `ToTensor` and `Normalize` do it, and filling a batch only looks values up. The table is what a GPU
+//! kernel should look up as well: then both give the same bits.
+
+use crate::{Error, Result, Shape};
+
+/// How bytes become floats, channel by channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Normalise {
+    levels: f32,
+    mean: Vec<f32>,
+    std: Vec<f32>,
+}
+
+impl Normalise {
+    /// The byte `levels` stands for 1; then `mean` is taken off and the rest divided by `std`.
+    pub fn new(levels: f32, mean: &[f32], std: &[f32]) -> Self {
+        Normalise { levels, mean: mean.to_vec(), std: std.to_vec() }
+    }
+
+    /// The byte that stands for 1.
+    pub fn levels(&self) -> f32 {
+        self.levels
+    }
+
+    /// The mean of each channel, on the scale of 0 to 1.
+    pub fn mean(&self) -> &[f32] {
+        &self.mean
+    }
+
+    /// The standard deviation of each channel, on the same scale.
+    pub fn std(&self) -> &[f32] {
+        &self.std
+    }
+
+    /// What each byte becomes, a table for each channel.
+    ///
+    /// ```
+    /// let table = grawa_data::Kind::Cifar10.normalise().table();
+    /// assert_eq!(table.len(), 3);
+    /// assert_eq!(table[0][255], (1.0 - 0.4914) / 0.2023_f32);
+    /// ```
+    pub fn table(&self) -> Vec<[f32; 256]> {
+        let channel = |(&mean, &std): (&f32, &f32)| {
+            std::array::from_fn(|byte| (byte as f32 / self.levels - mean) / std)
+        };
+        self.mean.iter().zip(&self.std).map(channel).collect()
+    }
+
+    /// An error unless there are constants for each channel and they are usable.
+    pub(crate) fn check(&self, shape: Shape) -> Result<()> {
+        let expected = shape.channels as usize;
+        for (what, values) in [("means", &self.mean), ("standard deviations", &self.std)] {
+            if values.len() != expected {
+                return Err(Error::WrongRoom { what, found: values.len(), expected });
+            }
+        }
+        let usable = |x: &f32| x.is_finite() && *x > 0.0;
+        if usable(&self.levels) && self.std.iter().all(usable) && self.mean.iter().all(|x| x.is_finite()) {
+            return Ok(());
+        }
+        Err(Error::Unreadable {
+            what: "normalisation",
+            found: format!("levels {}, mean {:?}, std {:?}", self.levels, self.mean, self.std),
+            expected: "levels and standard deviations must be positive, means finite",
+        })
+    }
+}
