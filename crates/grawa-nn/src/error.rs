@@ -41,6 +41,12 @@ pub enum Error {
         /// The closest known name.
         nearest: Option<String>,
     },
+    /// Threads that could not be started.
+    #[error("cannot start threads: {why}")]
+    Threads {
+        /// Why not.
+        why: String,
+    },
     /// A vector of the wrong length.
     #[error("{what} holds {found} scalars, but {expected} are needed")]
     WrongLength {

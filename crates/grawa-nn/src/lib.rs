@@ -18,6 +18,7 @@ mod tape;
 mod tensors;
 pub mod zoo;
 
+pub use cpu::{Arena, Program};
 pub use error::Error;
 pub use graph::{Builder, Conv, Graph, Node, NodeId, Op, TensorId, Window};
 pub use init::Init;

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use grawa_core::{Key, Purpose, norm::norm};
-use grawa_nn::{Builder, Conv, Error, Graph, Mode, Scalar, Shape, Tape, Tensors, Window, zoo};
+use grawa_nn::{
+    Arena, Builder, Conv, Error, Graph, Mode, Program, Scalar, Shape, Tape, Tensors, Window, zoo,
+};
 use std::path::Path;
 
 const BATCH: usize = 6;
@@ -239,4 +241,56 @@ fn what_does_not_fit_is_an_error() {
             .contains("label 10 of example 1 names no class")
     );
     assert!(everything().unwrap().to_string().contains("conv 3×3 /2 a"));
+}
+
+/// The compiled program against the plain path in f64, on every sister, in every mode, with one thread and with three.
+#[test]
+fn compiled_programs_agree_with_the_plain_path() {
+    for (name, graph) in sisters().into_iter().chain([("everything", everything().unwrap())]) {
+        let (parameters, statistics) = fill(&graph);
+        let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+        let images: Vec<f32> =
+            filled(BATCH * graph.input().len(), 1000).into_iter().map(|u| (2.0 * u) as f32).collect();
+        let labels: Vec<u32> = (0..BATCH).map(|i| (i * 7 % graph.classes()) as u32).collect();
+        let program = Program::compile(&graph, BATCH).unwrap();
+        let mut arenas = [1, 3].map(|threads| Arena::new(&program, threads).unwrap());
+        for mode in [
+            Mode::Train { dropout: None },
+            Mode::Train { dropout: Some(Key::new(3, Purpose::Dropout)) },
+            Mode::Evaluate,
+        ] {
+            let tape =
+                Tape::forward(&graph, &wide(&parameters), &wide(&statistics), &wide(&images), mode).unwrap();
+            let (loss, gradient) = tape.backward(&wide(&parameters), &labels, 0.5).unwrap();
+            let mut tracked = wide(&statistics);
+            tape.track(&mut tracked).unwrap();
+            let mut first: Option<Vec<f32>> = None;
+            for arena in &mut arenas {
+                let mut found = vec![f32::NAN; parameters.len()];
+                let sum = program
+                    .gradient(arena, (&parameters, &statistics), (&images, &labels), mode, 0.5, &mut found)
+                    .unwrap();
+                assert!((sum / loss - 1.0).abs() < 1e-5, "{name} {mode:?}: loss {sum} and {loss}");
+                let narrow: Vec<f32> = gradient.iter().map(|&g| g as f32).collect();
+                let off = error(&found, &narrow);
+                assert!(off < 1e-2, "{name} {mode:?}: gradient off by {off:.2e}");
+                let mut running = statistics.clone();
+                program.track(arena, &mut running).unwrap();
+                let off = if running.is_empty() {
+                    0.0
+                } else {
+                    error(&running, &tracked.iter().map(|&x| x as f32).collect::<Vec<_>>())
+                };
+                assert!(off < 1e-5, "{name} {mode:?}: statistics off by {off:.2e}");
+                assert!(
+                    first
+                        .get_or_insert(found.clone())
+                        .iter()
+                        .map(|x| x.to_bits())
+                        .eq(found.iter().map(|x| x.to_bits())),
+                    "{name}: threads change bits"
+                );
+            }
+        }
+    }
 }

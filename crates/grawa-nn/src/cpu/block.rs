@@ -53,7 +53,8 @@ impl Blocked {
             let (block, lane) = (channel / WIDTH, channel % WIDTH);
             for y in 0..height {
                 let start = block * self.plane() + self.start(y);
-                for (line, &value) in image[start..start + width].iter_mut().zip(&plane[y * width..][..width]) {
+                for (line, &value) in image[start..start + width].iter_mut().zip(&plane[y * width..][..width])
+                {
                     line.0[lane] = value;
                 }
             }
@@ -67,7 +68,8 @@ impl Blocked {
             let (block, lane) = (channel / WIDTH, channel % WIDTH);
             for y in 0..height {
                 let start = block * self.plane() + self.start(y);
-                for (line, value) in image[start..start + width].iter().zip(&mut plane[y * width..][..width]) {
+                for (line, value) in image[start..start + width].iter().zip(&mut plane[y * width..][..width])
+                {
                     *value = line.0[lane];
                 }
             }

@@ -12,6 +12,7 @@ use super::block::Blocked;
 use super::lanes::{Any, Lanes, Line, Machine, WIDTH};
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
+use crate::Shape;
 
 /// A convolution between two blocked places.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +52,8 @@ pub(crate) fn pack(walk: &Walk, plain: &[f32], blocked: &mut [Line]) {
     for out in 0..outs {
         for input in 0..ins {
             for place in 0..places {
-                let line = ((out / WIDTH * walk.from.blocks() + input / WIDTH) * places + place) * WIDTH + input % WIDTH;
+                let line = ((out / WIDTH * walk.from.blocks() + input / WIDTH) * places + place) * WIDTH
+                    + input % WIDTH;
                 blocked[line].0[out % WIDTH] = plain[(out * ins + input) * places + place];
             }
         }
@@ -64,7 +66,9 @@ pub(crate) fn pack_turned(walk: &Walk, plain: &[f32], blocked: &mut [Line]) {
     for out in 0..outs {
         for input in 0..ins {
             for place in 0..places {
-                let line = ((input / WIDTH * walk.to.blocks() + out / WIDTH) * places + places - 1 - place) * WIDTH + out % WIDTH;
+                let line = ((input / WIDTH * walk.to.blocks() + out / WIDTH) * places + places - 1 - place)
+                    * WIDTH
+                    + out % WIDTH;
                 blocked[line].0[input % WIDTH] = plain[(out * ins + input) * places + place];
             }
         }
@@ -77,42 +81,50 @@ pub(crate) fn unpack_add(walk: &Walk, blocked: &[Line], plain: &mut [f32]) {
     for out in 0..outs {
         for input in 0..ins {
             for place in 0..places {
-                let line = ((out / WIDTH * walk.from.blocks() + input / WIDTH) * places + place) * WIDTH + input % WIDTH;
+                let line = ((out / WIDTH * walk.from.blocks() + input / WIDTH) * places + place) * WIDTH
+                    + input % WIDTH;
                 plain[(out * ins + input) * places + place] += blocked[line].0[out % WIDTH];
             }
         }
     }
 }
 
-/// One image: y = weights ∗ x.
-pub(crate) fn forward(machine: Machine, walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line]) {
+/// One image: y = weights ∗ x, added to what is there if `add`.
+pub(crate) fn forward(
+    machine: Machine,
+    walk: &Walk,
+    x: &[Line],
+    weights: &[Line],
+    y: &mut [Line],
+    add: bool,
+) {
     walk.check(x, y, weights);
     // SAFETY: `check` proved that every place the walk visits lies in its slice, and `machine` was found at run time.
     unsafe {
         match machine {
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx512 => forward_avx512(walk, x, weights, y),
+            Machine::Avx512 => forward_avx512(walk, x, weights, y, add),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2 => forward_avx2(walk, x, weights, y),
-            Machine::Any => forward_with::<Any>(walk, x, weights, y),
+            Machine::Avx2 => forward_avx2(walk, x, weights, y, add),
+            Machine::Any => forward_with::<Any>(walk, x, weights, y, add),
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn forward_avx512(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line]) {
-    unsafe { forward_with::<Avx512>(walk, x, weights, y) }
+unsafe fn forward_avx512(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    unsafe { forward_with::<Avx512>(walk, x, weights, y, add) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn forward_avx2(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line]) {
-    unsafe { forward_with::<Avx2>(walk, x, weights, y) }
+unsafe fn forward_avx2(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    unsafe { forward_with::<Avx2>(walk, x, weights, y, add) }
 }
 
 #[inline(always)]
-unsafe fn forward_with<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line]) {
+unsafe fn forward_with<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
     let (height, width) = (walk.to.shape.height, walk.to.shape.width);
     for block in 0..walk.to.blocks() {
         let weights = &weights[block * walk.weights() / walk.to.blocks()..];
@@ -133,7 +145,7 @@ unsafe fn forward_with<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &
                 let to = unsafe { y.as_mut_ptr().add(block * walk.to.plane() + walk.to.start(row) + column) };
                 macro_rules! tile {
                     ($rows:literal, $columns:literal) => {{
-                        unsafe { tile::<V, $rows, $columns>(walk, from, weights.as_ptr(), to) };
+                        unsafe { tile::<V, $rows, $columns>(walk, from, weights.as_ptr(), to, add) };
                         $columns
                     }};
                 }
@@ -159,10 +171,23 @@ unsafe fn forward_with<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &
 
 /// `R` × `C` pixels of one output block.
 #[inline(always)]
-unsafe fn tile<V: Lanes, const R: usize, const C: usize>(walk: &Walk, x: *const Line, weights: *const Line, y: *mut Line) {
+unsafe fn tile<V: Lanes, const R: usize, const C: usize>(
+    walk: &Walk,
+    x: *const Line,
+    weights: *const Line,
+    y: *mut Line,
+    add: bool,
+) {
     let (row, plane) = (walk.from.row(), walk.from.plane());
     unsafe {
         let mut sums = [[V::zero(); C]; R];
+        if add {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    *sum = V::load(y.add(r * walk.to.row() + c).cast());
+                }
+            }
+        }
         let mut weight = weights.cast::<f32>();
         for block in 0..walk.from.blocks() {
             let lanes = walk.from.lanes(block);
@@ -190,9 +215,19 @@ unsafe fn tile<V: Lanes, const R: usize, const C: usize>(walk: &Walk, x: *const 
     }
 }
 
-/// One image: adds to the gradient of the weights.
-pub(crate) fn weight_gradient(machine: Machine, walk: &Walk, x: &[Line], dy: &[Line], gradient: &mut [Line]) {
-    walk.check(x, dy, gradient);
+/// One image: adds to the gradient of the weights of one output block.
+pub(crate) fn weight_gradient(
+    machine: Machine,
+    walk: &Walk,
+    out: usize,
+    x: &[Line],
+    dy: &[Line],
+    gradient: &mut [Line],
+) {
+    let block = Walk { to: Blocked { shape: Shape { channels: 1, ..walk.to.shape }, ..walk.to }, ..*walk };
+    let dy = &dy[out * walk.to.plane()..][..walk.to.plane()];
+    block.check(x, dy, gradient);
+    let walk = &block;
     // SAFETY: as in `forward`.
     unsafe {
         match machine {
@@ -219,21 +254,35 @@ unsafe fn weight_gradient_avx2(walk: &Walk, x: &[Line], dy: &[Line], gradient: &
 
 /// `N` input channels at a time; N divides sixteen.
 #[inline(always)]
-unsafe fn weight_gradient_with<V: Lanes, const N: usize>(walk: &Walk, x: &[Line], dy: &[Line], gradient: &mut [Line]) {
+unsafe fn weight_gradient_with<V: Lanes, const N: usize>(
+    walk: &Walk,
+    x: &[Line],
+    dy: &[Line],
+    gradient: &mut [Line],
+) {
     let (height, width) = (walk.to.shape.height, walk.to.shape.width);
     let mut target = gradient.as_mut_ptr();
-    for out in 0..walk.to.blocks() {
+    {
         for block in 0..walk.from.blocks() {
             let lanes = walk.from.lanes(block);
             for place in 0..walk.kernel * walk.kernel {
                 let (ky, kx) = (place / walk.kernel, place % walk.kernel);
                 for first in (0..lanes).step_by(N) {
                     unsafe {
-                        let mut sums: [V; N] = std::array::from_fn(|lane| V::load(target.add(first + lane).cast()));
+                        let mut sums: [V; N] =
+                            std::array::from_fn(|lane| V::load(target.add(first + lane).cast()));
                         for row in 0..height {
-                            let mut from = x.as_ptr().add(block * walk.from.plane() + walk.origin(row, 0) + ky * walk.from.row() + kx).cast::<f32>();
+                            let mut from = x
+                                .as_ptr()
+                                .add(
+                                    block * walk.from.plane()
+                                        + walk.origin(row, 0)
+                                        + ky * walk.from.row()
+                                        + kx,
+                                )
+                                .cast::<f32>();
                             from = from.add(first);
-                            let mut d = dy.as_ptr().add(out * walk.to.plane() + walk.to.start(row)).cast::<f32>();
+                            let mut d = dy.as_ptr().add(walk.to.start(row)).cast::<f32>();
                             for _ in 0..width {
                                 let line = V::load(d);
                                 for (lane, sum) in sums.iter_mut().enumerate() {
@@ -254,6 +303,20 @@ unsafe fn weight_gradient_with<V: Lanes, const N: usize>(walk: &Walk, x: &[Line]
     }
 }
 
+/// The walk back: from the (spread-out) gradient of the output to that of the input, with turned weights.
+pub(crate) fn back(walk: &Walk) -> Walk {
+    let (input, output) = (walk.from.shape, walk.to.shape);
+    // Padded such that the convolution over the spread-out plane gives the input's size exactly.
+    let pad = walk.kernel - 1 - walk.pad;
+    let spread = Shape {
+        channels: output.channels,
+        height: input.height + 2 * walk.pad + 1 - walk.kernel,
+        width: input.width + 2 * walk.pad + 1 - walk.kernel,
+    };
+    let from = Blocked { shape: spread, border: pad.max(if walk.stride == 1 { walk.to.border } else { 0 }) };
+    Walk { from, to: walk.from, kernel: walk.kernel, stride: 1, pad }
+}
+
 /// Spreads an image out: pixel (y, x) goes to (y·stride, x·stride), zeros in between.
 pub(crate) fn spread(from: &Blocked, stride: usize, x: &[Line], to: &Blocked, y: &mut [Line]) {
     for block in 0..from.blocks() {
@@ -270,7 +333,7 @@ pub(crate) fn spread(from: &Blocked, stride: usize, x: &[Line], to: &Blocked, y:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Conv, Shape, op};
+    use crate::{Conv, op};
     use grawa_core::{Key, Purpose};
 
     /// Every kernel this machine can run, against the plain path in f64.
@@ -307,31 +370,41 @@ mod tests {
 
             for machine in Machine::all() {
                 let border = pad.max(kernel - 1);
-                let walk = Walk { from: Blocked { shape: from, border }, to: Blocked { shape: to, border }, kernel, stride, pad };
+                let walk = Walk {
+                    from: Blocked { shape: from, border },
+                    to: Blocked { shape: to, border },
+                    kernel,
+                    stride,
+                    pad,
+                };
                 let blank = |place: &Blocked| vec![Line::ZERO; place.image()];
                 let (mut bx, mut by, mut bdy) = (blank(&walk.from), blank(&walk.to), blank(&walk.to));
                 walk.from.pack(&x, &mut bx);
                 walk.to.pack(&dy, &mut bdy);
                 let mut weights = vec![Line::ZERO; walk.weights()];
                 pack(&walk, &w, &mut weights);
-                forward(machine, &walk, &bx, &weights, &mut by);
+                forward(machine, &walk, &bx, &weights, &mut by, false);
                 let mut found = vec![0.0; to.len()];
                 walk.to.unpack(&by, &mut found);
                 close(&found, &y, &format!("{machine:?} forward {case}"));
 
                 let mut gradient = vec![Line::ZERO; walk.weights()];
-                weight_gradient(machine, &walk, &bx, &bdy, &mut gradient);
+                let size = walk.weights() / walk.to.blocks();
+                for (out, gradient) in gradient.chunks_exact_mut(size).enumerate() {
+                    weight_gradient(machine, &walk, out, &bx, &bdy, gradient);
+                }
                 let mut found = vec![0.0; w.len()];
                 unpack_add(&walk, &gradient, &mut found);
                 close(&found, &dw, &format!("{machine:?} weights {case}"));
 
-                let (back, spread_place) = super::super::conv::back(&walk);
+                let back = back(&walk);
+                let spread_place = back.from;
                 let mut source = blank(&spread_place);
                 spread(&walk.to, stride, &bdy, &spread_place, &mut source);
                 let mut turned = vec![Line::ZERO; back.weights()];
                 pack_turned(&walk, &w, &mut turned);
                 let mut bdx = blank(&back.to);
-                forward(machine, &back, &source, &turned, &mut bdx);
+                forward(machine, &back, &source, &turned, &mut bdx, true);
                 let mut found = vec![0.0; from.len()];
                 back.to.unpack(&bdx, &mut found);
                 close(&found, &dx, &format!("{machine:?} input {case}"));
@@ -344,18 +417,4 @@ mod tests {
         let gap = found.iter().zip(expected).map(|(&a, b)| (f64::from(a) - b).powi(2)).sum::<f64>().sqrt();
         assert!(gap <= 1e-6 * size, "{what}: off by {:.2e}", gap / size);
     }
-}
-
-/// The walk back: from the (spread-out) gradient of the output to that of the input, with turned weights.
-pub(crate) fn back(walk: &Walk) -> (Walk, Blocked) {
-    let (input, output) = (walk.from.shape, walk.to.shape);
-    // Padded such that the convolution over the spread-out plane gives the input's size exactly.
-    let pad = walk.kernel - 1 - walk.pad;
-    let spread = crate::Shape {
-        channels: output.channels,
-        height: input.height + 2 * walk.pad + 1 - walk.kernel,
-        width: input.width + 2 * walk.pad + 1 - walk.kernel,
-    };
-    let from = Blocked { shape: spread, border: pad.max(if walk.stride == 1 { walk.to.border } else { 0 }) };
-    (Walk { from, to: walk.from, kernel: walk.kernel, stride: 1, pad }, from)
 }

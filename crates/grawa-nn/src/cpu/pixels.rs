@@ -1,0 +1,192 @@
+//! Operations that move or pool pixels and channels of blocked activations, one image at a time.
+
+use super::block::Blocked;
+use super::lanes::{Line, WIDTH};
+use crate::Window;
+
+/// Stores a value, or adds it to what is there.
+fn put(to: &mut f32, value: f32, add: bool) {
+    *to = if add { *to + value } else { value };
+}
+
+/// The line of a pixel in an image.
+fn line(place: &Blocked, block: usize, pixel: usize) -> usize {
+    block * place.plane() + place.start(pixel / place.shape.width) + pixel % place.shape.width
+}
+
+/// Every pixel's line in a first place, with its line in a second of the same shape but for the border.
+pub(crate) fn pairs(a: &Blocked, b: &Blocked) -> impl Iterator<Item = (usize, usize)> {
+    let (a, b) = (*a, *b);
+    (0..a.blocks()).flat_map(move |block| {
+        (0..a.shape.area()).map(move |pixel| (line(&a, block, pixel), line(&b, block, pixel)))
+    })
+}
+
+/// y ← f(x), line by line.
+pub(crate) fn map(
+    from: &Blocked,
+    x: &[Line],
+    to: &Blocked,
+    y: &mut [Line],
+    mut f: impl FnMut(&mut f32, f32),
+) {
+    for (source, target) in pairs(from, to) {
+        for lane in 0..WIDTH {
+            f(&mut y[target].0[lane], x[source].0[lane]);
+        }
+    }
+}
+
+/// Copies the channels of `x` to those from `offset` on of `y`.
+pub(crate) fn place_channels(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line], offset: usize) {
+    for channel in 0..from.shape.channels {
+        let (source, target) = (channel, channel + offset);
+        for pixel in 0..from.shape.area() {
+            let value = x[line(from, source / WIDTH, pixel)].0[source % WIDTH];
+            y[line(to, target / WIDTH, pixel)].0[target % WIDTH] = value;
+        }
+    }
+}
+
+/// The gradient of such an x.
+pub(crate) fn take_channels(
+    to: &Blocked,
+    dy: &[Line],
+    offset: usize,
+    from: &Blocked,
+    dx: &mut [Line],
+    add: bool,
+) {
+    for channel in 0..from.shape.channels {
+        let (source, target) = (channel + offset, channel);
+        for pixel in 0..from.shape.area() {
+            let value = dy[line(to, source / WIDTH, pixel)].0[source % WIDTH];
+            put(&mut dx[line(from, target / WIDTH, pixel)].0[target % WIDTH], value, add);
+        }
+    }
+}
+
+/// Every `stride`-th pixel.
+pub(crate) fn subsample(stride: usize, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
+    for block in 0..to.blocks() {
+        for pixel in 0..to.shape.area() {
+            let (row, column) = (pixel / to.shape.width * stride, pixel % to.shape.width * stride);
+            y[line(to, block, pixel)] = x[line(from, block, row * from.shape.width + column)];
+        }
+    }
+}
+
+/// The gradient of such an x.
+pub(crate) fn subsample_back(
+    stride: usize,
+    to: &Blocked,
+    dy: &[Line],
+    from: &Blocked,
+    dx: &mut [Line],
+    add: bool,
+) {
+    if !add {
+        clear(from, dx);
+    }
+    for block in 0..to.blocks() {
+        for pixel in 0..to.shape.area() {
+            let (row, column) = (pixel / to.shape.width * stride, pixel % to.shape.width * stride);
+            let target = &mut dx[line(from, block, row * from.shape.width + column)];
+            target.0.iter_mut().zip(dy[line(to, block, pixel)].0).for_each(|(dx, dy)| *dx += dy);
+        }
+    }
+}
+
+/// Zeros in all pixels; the border is zero already.
+fn clear(place: &Blocked, image: &mut [Line]) {
+    for (pixel, _) in pairs(place, place) {
+        image[pixel] = Line::ZERO;
+    }
+}
+
+/// The largest number of each window.
+pub(crate) fn max_pool(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
+    for (block, pixel) in outputs(to) {
+        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+        let best = &mut y[target].0;
+        best.fill(f32::NEG_INFINITY);
+        for pixel in members {
+            let x = &x[line(from, block, pixel)].0;
+            for lane in 0..WIDTH {
+                // Not a number beats every number, so that it is seen.
+                best[lane] = if x[lane] > best[lane] || x[lane].is_nan() { x[lane] } else { best[lane] };
+            }
+        }
+    }
+}
+
+/// The gradient of such an x: it goes to the first of several equal ones.
+pub(crate) fn max_pool_back(
+    window: &Window,
+    from: &Blocked,
+    x: &[Line],
+    to: &Blocked,
+    y: &[Line],
+    dy: &[Line],
+    dx: &mut [Line],
+    add: bool,
+) {
+    if !add {
+        clear(from, dx);
+    }
+    for (block, pixel) in outputs(to) {
+        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+        let mut taken = [false; WIDTH];
+        for pixel in members {
+            let at = line(from, block, pixel);
+            for lane in 0..WIDTH {
+                let (value, best) = (x[at].0[lane], y[target].0[lane]);
+                if !taken[lane] && (value == best || (value.is_nan() && best.is_nan())) {
+                    taken[lane] = true;
+                    dx[at].0[lane] += dy[target].0[lane];
+                }
+            }
+        }
+    }
+}
+
+/// The mean of each window.
+pub(crate) fn average_pool(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
+    for (block, pixel) in outputs(to) {
+        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+        let (mut sum, mut count) = ([0.0; WIDTH], 0.0);
+        for pixel in members {
+            sum.iter_mut().zip(x[line(from, block, pixel)].0).for_each(|(sum, x)| *sum += x);
+            count += 1.0;
+        }
+        y[target] = Line(sum.map(|sum| sum / count));
+    }
+}
+
+/// The gradient of such an x.
+pub(crate) fn average_pool_back(
+    window: &Window,
+    from: &Blocked,
+    to: &Blocked,
+    dy: &[Line],
+    dx: &mut [Line],
+    add: bool,
+) {
+    if !add {
+        clear(from, dx);
+    }
+    for (block, pixel) in outputs(to) {
+        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+        let count = members.clone().count() as f32;
+        for pixel in members {
+            let dx = &mut dx[line(from, block, pixel)].0;
+            dx.iter_mut().zip(dy[target].0).for_each(|(dx, dy)| *dx += dy / count);
+        }
+    }
+}
+
+/// Every block and pixel of a place.
+fn outputs(place: &Blocked) -> impl Iterator<Item = (usize, usize)> + use<> {
+    let (blocks, area) = (place.blocks(), place.shape.area());
+    (0..blocks).flat_map(move |block| (0..area).map(move |pixel| (block, pixel)))
+}

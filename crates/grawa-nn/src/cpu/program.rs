@@ -1,0 +1,267 @@
+//! A network compiled for a batch size: which steps run, what is fused, where everything lies.
+//!
+//! A [`Program`] is made once and shared; what a pass writes to is an [`Arena`](super::Arena), one for each core or group
+//! of cores that runs passes, never one for each worker. Batch norm takes the sum with a shortcut and the ReLU behind
+//! it into its own pass. The memory of gradients is planned ahead: a buffer is used again once what lay in it has
+//! flowed on.
+
+use super::block::Blocked;
+use super::conv::{Walk, back};
+use crate::{Error, Graph, NodeId, Op, TensorId, Window};
+
+/// How the results of a node lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Blocked planes.
+    Planes(Blocked),
+    /// Plain vectors of this length, example after example.
+    Vectors(usize),
+}
+
+/// What a step computes.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Conv {
+        walk: Walk,
+        back: Walk,
+        weight: TensorId,
+        bias: Option<TensorId>,
+        moments: bool,
+    },
+    /// Batch norm, then the sum with the second input if there is one, then ReLU if `relu`.
+    Norm {
+        weight: TensorId,
+        bias: TensorId,
+        mean: TensorId,
+        variance: TensorId,
+        relu: bool,
+    },
+    Relu,
+    Add {
+        relu: bool,
+    },
+    MaxPool(Window),
+    AveragePool(Window),
+    GlobalAverage,
+    Linear {
+        weight: TensorId,
+        bias: TensorId,
+    },
+    PadChannels {
+        before: usize,
+    },
+    Subsample {
+        stride: usize,
+    },
+    Concat,
+    Dropout {
+        probability: f64,
+    },
+}
+
+/// Where the gradient of an input goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Nowhere: the input is the image.
+    Nowhere,
+    /// It is the first to arrive.
+    Store,
+    /// It is added to what has arrived.
+    Add,
+}
+
+/// One step of a pass.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) kind: Kind,
+    /// The nodes it reads.
+    pub(crate) inputs: Vec<usize>,
+    /// How the gradient of each arrives.
+    pub(crate) flows: Vec<Flow>,
+    /// The node whose result it writes.
+    pub(crate) output: usize,
+}
+
+/// A compiled network.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) graph: Graph,
+    pub(crate) batch: usize,
+    pub(crate) places: Vec<Place>,
+    pub(crate) steps: Vec<Step>,
+    /// For each node the buffer that its gradient lies in.
+    pub(crate) slots: Vec<Option<usize>>,
+    /// The place of each such buffer.
+    pub(crate) buffers: Vec<Place>,
+}
+
+impl Program {
+    /// Compiles a network for batches of this size.
+    pub fn compile(graph: &Graph, batch: usize) -> Result<Self, Error> {
+        if batch == 0 {
+            return Err(Error::WrongLength { what: "the batch".into(), found: 0, expected: 1 });
+        }
+        let places = places(graph);
+        let mut steps = fuse(graph, &places);
+        let (slots, buffers) = plan(&mut steps, &places);
+        Ok(Program { graph: graph.clone(), batch, places, steps, slots, buffers })
+    }
+
+    /// The network.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Images in a batch.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// The planes of a node. Steps on planes are only made for nodes that have them.
+    pub(crate) fn planes(&self, node: usize) -> &Blocked {
+        match &self.places[node] {
+            Place::Planes(blocked) => blocked,
+            Place::Vectors(_) => unreachable!("a step on planes reads a node of vectors"),
+        }
+    }
+}
+
+fn places(graph: &Graph) -> Vec<Place> {
+    let mut borders = vec![0; graph.nodes().len()];
+    for (index, node) in graph.nodes().iter().enumerate() {
+        if let Op::Conv { conv, .. } = &node.op {
+            let input = &mut borders[node.inputs[0].0];
+            *input = conv.pad.max(*input);
+            // The gradient of the output is walked over too.
+            if conv.stride == 1 && conv.pad < conv.kernel {
+                borders[index] = (conv.kernel - 1 - conv.pad).max(borders[index]);
+            }
+        }
+    }
+    let mut places: Vec<Place> = Vec::with_capacity(borders.len());
+    for (node, border) in graph.nodes().iter().zip(borders) {
+        let is_vector = match node.op {
+            Op::GlobalAverage | Op::Linear { .. } => true,
+            Op::Relu | Op::Add | Op::Dropout { .. } => matches!(places[node.inputs[0].0], Place::Vectors(_)),
+            _ => false,
+        };
+        let blocked = Blocked { shape: node.shape, border };
+        places.push(if is_vector { Place::Vectors(node.shape.len()) } else { Place::Planes(blocked) });
+    }
+    places
+}
+
+/// The steps of a graph, with what belongs to a batch norm taken into its step.
+fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
+    let nodes = graph.nodes();
+    let users = |id: NodeId| -> Vec<usize> {
+        (0..nodes.len()).filter(|&user| nodes[user].inputs.contains(&id)).collect()
+    };
+    // The one node that uses a result, if there is only one and it uses it once.
+    let only_user = |id: usize| match users(NodeId(id)).as_slice() {
+        &[user] if nodes[user].inputs.iter().filter(|input| input.0 == id).count() == 1 => Some(user),
+        _ => None,
+    };
+    let is_relu = |id: usize| matches!(nodes[id].op, Op::Relu);
+    let mut taken = vec![false; nodes.len()];
+    let mut steps = Vec::new();
+    // A fused step stands where its last node stood: all it reads has been computed there.
+    let mut waiting: Vec<Option<Step>> = vec![None; nodes.len()];
+    for (index, node) in nodes.iter().enumerate() {
+        if let Some(step) = waiting[index].take() {
+            steps.push(step);
+        }
+        if taken[index] {
+            continue;
+        }
+        let inputs: Vec<usize> = node.inputs.iter().map(|input| input.0).collect();
+        let on_planes = matches!(places[index], Place::Planes(_));
+        let mut step = Step { kind: Kind::Relu, inputs, flows: Vec::new(), output: index };
+        step.kind = match &node.op {
+            Op::Input => continue,
+            Op::Conv { conv, weight, bias } => {
+                let (Place::Planes(from), Place::Planes(to)) = (places[step.inputs[0]], places[index]) else {
+                    unreachable!("convolutions read and write planes")
+                };
+                let walk = Walk { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
+                let moments =
+                    users(NodeId(index)).iter().any(|&user| matches!(nodes[user].op, Op::BatchNorm { .. }));
+                Kind::Conv { walk, back: back(&walk), weight: *weight, bias: *bias, moments }
+            }
+            &Op::BatchNorm { weight, bias, mean, variance } => {
+                let mut last = index;
+                let sum = only_user(last).filter(|&user| matches!(nodes[user].op, Op::Add) && !taken[user]);
+                if let Some(sum) = sum {
+                    let other = nodes[sum].inputs.iter().map(|input| input.0).find(|&input| input != last);
+                    step.inputs.extend(other);
+                    last = sum;
+                    taken[sum] = true;
+                }
+                let relu = only_user(last).filter(|&user| is_relu(user));
+                if let Some(relu) = relu {
+                    last = relu;
+                    taken[relu] = true;
+                }
+                step.output = last;
+                Kind::Norm { weight, bias, mean, variance, relu: relu.is_some() }
+            }
+            Op::Relu => Kind::Relu,
+            Op::Add => {
+                let relu = only_user(index).filter(|&user| is_relu(user) && on_planes);
+                if let Some(relu) = relu {
+                    step.output = relu;
+                    taken[relu] = true;
+                }
+                Kind::Add { relu: relu.is_some() }
+            }
+            Op::MaxPool(window) => Kind::MaxPool(*window),
+            Op::AveragePool(window) => Kind::AveragePool(*window),
+            Op::GlobalAverage => Kind::GlobalAverage,
+            Op::Linear { weight, bias } => Kind::Linear { weight: *weight, bias: *bias },
+            Op::PadChannels { before, .. } => Kind::PadChannels { before: *before },
+            Op::Subsample { stride } => Kind::Subsample { stride: *stride },
+            Op::Concat => Kind::Concat,
+            Op::Dropout { probability } => Kind::Dropout { probability: *probability },
+        };
+        if step.output == index {
+            steps.push(step);
+        } else {
+            let at = step.output;
+            waiting[at] = Some(step);
+        }
+    }
+    steps
+}
+
+/// Says for each step how gradients arrive at its inputs, and gives every gradient a buffer. Buffers of one place are
+/// used again, in the order of the backward pass.
+fn plan(steps: &mut [Step], places: &[Place]) -> (Vec<Option<usize>>, Vec<Place>) {
+    let mut slots: Vec<Option<usize>> = vec![None; places.len()];
+    let (mut buffers, mut free): (Vec<Place>, Vec<usize>) = (Vec::new(), Vec::new());
+    let mut claim =
+        |place: Place, free: &mut Vec<usize>| match free.iter().position(|&slot| buffers[slot] == place) {
+            Some(at) => free.swap_remove(at),
+            None => {
+                buffers.push(place);
+                buffers.len() - 1
+            }
+        };
+    if let Some(last) = steps.last() {
+        slots[last.output] = Some(claim(places[last.output], &mut free));
+    }
+    for step in steps.iter_mut().rev() {
+        for &input in &step.inputs {
+            // Node 0 is the image, to which nothing flows.
+            step.flows.push(match (input, slots[input]) {
+                (0, _) => Flow::Nowhere,
+                (_, Some(_)) => Flow::Add,
+                (_, None) => {
+                    slots[input] = Some(claim(places[input], &mut free));
+                    Flow::Store
+                }
+            });
+        }
+        free.extend(slots[step.output]);
+    }
+    (slots, buffers)
+}
