@@ -3,6 +3,7 @@
 //! Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to standard output, everything else to standard error.
 
 mod bar;
+mod bench;
 mod failure;
 mod methods;
 mod models;
@@ -32,6 +33,7 @@ enum Command {
     Methods(methods::Arguments),
     Models(models::Arguments),
     Probe(probe::Arguments),
+    Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Methods(arguments) => methods::run(&arguments),
         Command::Models(arguments) => models::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,174 @@
+//! `grawa bench`: how fast this machine trains.
+
+use crate::failure::Failure;
+use crate::say::say;
+use clap::{Args, Subcommand};
+use grawa_core::{Key, Purpose, Sgd, step::descend};
+use grawa_lab::Table;
+use grawa_nn::{Arena, Error, Graph, Mode, Program, zoo};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// How fast this machine trains.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Step(StepArguments),
+}
+
+/// Local training steps on random images: forward, backward, SGD with Nesterov momentum and weight decay.
+///
+/// Prints the images a second of all workers together, the arithmetic rate (three times the forward pass's
+/// multiplications and additions), and the memory of a worker and of an arena. With at least as many workers as cores
+/// each core runs its workers one after the other; with fewer, the cores of a worker share each step.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  grawa bench step --model resnet20 --workers 4\n  grawa bench step --model wrn28-10 --batch 32 --seconds 30"
+)]
+struct StepArguments {
+    /// The network, one of `grawa models`
+    #[arg(long, value_name = "NAME", default_value = "resnet20")]
+    model: String,
+    /// Workers
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: u32,
+    /// Images in a batch
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
+    /// Cores to use [default: all]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// How long to measure
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.what {
+        What::Step(arguments) => step(arguments),
+    }
+}
+
+/// A worker's own vectors.
+struct Worker {
+    parameters: Vec<f32>,
+    velocity: Vec<f32>,
+    gradient: Vec<f32>,
+    statistics: Vec<f32>,
+}
+
+impl Worker {
+    fn new(graph: &Graph, seed: u64) -> Self {
+        let parameters = graph.initial(seed);
+        let zeros = vec![0.0; parameters.len()];
+        Worker {
+            velocity: zeros.clone(),
+            gradient: zeros,
+            parameters,
+            statistics: graph.initial_statistics(),
+        }
+    }
+
+    fn step(
+        &mut self,
+        program: &Program,
+        arena: &mut Arena,
+        images: &[f32],
+        labels: &[u32],
+    ) -> Result<(), Error> {
+        let mode = Mode::Train { dropout: Some(Key::new(0, Purpose::Dropout)) };
+        let factor = 1.0 / labels.len() as f64;
+        program.gradient(
+            arena,
+            (&self.parameters, &self.statistics),
+            (images, labels),
+            mode,
+            factor,
+            &mut self.gradient,
+        )?;
+        program.track(arena, &mut self.statistics)?;
+        descend(&Sgd::default(), 0.1, &mut self.parameters, &mut self.velocity, &self.gradient, &[])?;
+        Ok(())
+    }
+}
+
+fn step(arguments: &StepArguments) -> Result<(), Failure> {
+    let entry = zoo::find(&arguments.model)?;
+    let graph = entry.build(entry.input, entry.classes)?;
+    let (workers, batch) = (arguments.workers as usize, arguments.batch as usize);
+    let program = Program::compile(&graph, batch)?;
+    let cores = arguments
+        .threads
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+        .max(1);
+    let lanes = workers.min(cores);
+    let mut draws = Key::new(1, Purpose::Problem).stream();
+    let images: Vec<f32> = (0..batch * graph.input().len()).map(|_| draws.normal() as f32).collect();
+    let labels: Vec<u32> = (0..batch).map(|_| draws.below(graph.classes() as u64) as u32).collect();
+    let barrier = Barrier::new(lanes);
+    let length = Duration::from_secs_f64(arguments.seconds.clamp(0.1, 3600.0));
+
+    let lane = |lane: usize| -> Result<(f64, usize), Error> {
+        let mut arena = Arena::new(&program, cores / lanes)?;
+        let mut own: Vec<Worker> = (lane..workers).step_by(lanes).map(|_| Worker::new(&graph, 1)).collect();
+        // Touches all memory before the clock starts.
+        for worker in &mut own {
+            worker.step(&program, &mut arena, &images, &labels)?;
+        }
+        barrier.wait();
+        let start = Instant::now();
+        let mut steps = 0;
+        while start.elapsed() < length {
+            for worker in &mut own {
+                worker.step(&program, &mut arena, &images, &labels)?;
+                steps += 1;
+            }
+        }
+        Ok(((steps * batch) as f64 / start.elapsed().as_secs_f64(), arena.bytes()))
+    };
+    let found: Vec<Result<(f64, usize), Error>> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..lanes).map(|index| scope.spawn(move || lane(index))).collect();
+        running
+            .into_iter()
+            .map(|lane| {
+                lane.join().unwrap_or_else(|_| Err(Error::Threads { why: "a thread ended early".into() }))
+            })
+            .collect()
+    });
+    let (mut rate, mut arena) = (0.0, 0);
+    for found in found {
+        let (images, bytes) = found?;
+        rate += images;
+        arena = bytes;
+    }
+    let own = 4 * (3 * graph.parameters().len() + graph.statistics().len());
+    let mut table = Table::new([
+        "network",
+        "workers",
+        "batch",
+        "cores",
+        "images/s",
+        "GFLOP/s",
+        "MB a worker",
+        "MB an arena",
+        "arenas",
+    ]);
+    table.push([
+        arguments.model.clone(),
+        workers.to_string(),
+        batch.to_string(),
+        cores.to_string(),
+        format!("{rate:.1}"),
+        format!("{:.1}", rate * 3.0 * graph.flops() as f64 / 1e9),
+        format!("{:.1}", own as f64 / 1e6),
+        format!("{:.1}", arena as f64 / 1e6),
+        lanes.to_string(),
+    ]);
+    say(&table.text());
+    Ok(())
+}
