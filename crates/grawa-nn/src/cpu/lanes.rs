@@ -126,6 +126,37 @@ unsafe impl Lanes for Any {
     }
 }
 
+/// A function of plain loops, compiled for each machine and called for the one given.
+macro_rules! for_machines {
+    ($(#[$doc:meta])* $visible:vis fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block) => {
+        $(#[$doc])*
+        #[allow(unsafe_code, clippy::too_many_arguments)]
+        $visible fn $name(machine: $crate::cpu::lanes::Machine, $($argument: $kind),*) {
+            #[inline(always)]
+            fn body($($argument: $kind),*) $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq")]
+            unsafe fn avx512($($argument: $kind),*) {
+                body($($argument),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            unsafe fn avx2($($argument: $kind),*) {
+                body($($argument),*)
+            }
+            match machine {
+                // SAFETY: the machine was found at run time to have these instructions.
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::lanes::Machine::Avx512 => unsafe { avx512($($argument),*) },
+                #[cfg(target_arch = "x86_64")]
+                $crate::cpu::lanes::Machine::Avx2 => unsafe { avx2($($argument),*) },
+                $crate::cpu::lanes::Machine::Any => body($($argument),*),
+            }
+        }
+    };
+}
+pub(crate) use for_machines;
+
 /// Which kernels this machine can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
@@ -136,12 +167,20 @@ pub(crate) enum Machine {
     Any,
 }
 
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+}
+
 impl Machine {
     /// The best this machine can do.
     pub(crate) fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f") {
+            if has_avx512() {
                 return Machine::Avx512;
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -160,7 +199,7 @@ impl Machine {
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 all.push(Machine::Avx2);
             }
-            if is_x86_feature_detected!("avx512f") {
+            if has_avx512() {
                 all.push(Machine::Avx512);
             }
         }

@@ -4,7 +4,7 @@
 //! formula), so that nothing cancels and the result does not depend on the number of threads.
 
 use super::block::Blocked;
-use super::lanes::{Line, WIDTH};
+use super::lanes::{Line, WIDTH, for_machines};
 
 /// Mean and summed squared distance from it, of every channel of one image.
 #[derive(Clone, Debug)]
@@ -25,6 +25,7 @@ fn rows(place: &Blocked) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..place.shape.height).map(move |y| place.start(y)..place.start(y) + width)
 }
 
+for_machines! {
 /// The moments of one image.
 pub(crate) fn moments(place: &Blocked, image: &[Line], out: &mut Moments) {
     let count = place.shape.area() as f32;
@@ -52,6 +53,7 @@ pub(crate) fn moments(place: &Blocked, image: &[Line], out: &mut Moments) {
         }
         (out.mean[block], out.squares[block]) = (mean, squares);
     }
+}
 }
 
 /// Mean and biased variance of every channel over all images.
@@ -88,6 +90,7 @@ pub(crate) struct Affine {
     pub(crate) shift: Vec<Line>,
 }
 
+for_machines! {
 /// One image: y = (x − middle)·slope + shift, plus `other`, cut at zero if `relu`.
 pub(crate) fn forward(
     from: &Blocked,
@@ -129,41 +132,54 @@ pub(crate) fn forward(
         }
     }
 }
+}
 
+/// `value` where `gate` is positive, else zero: without a branch, so that it is done sixteen at a time.
+#[inline(always)]
+fn gated(gate: f32, value: f32) -> f32 {
+    f32::from_bits(value.to_bits() & u32::from(gate > 0.0).wrapping_neg())
+}
+
+for_machines! {
 /// One image: cuts the gradient where the ReLU cut, in place.
-pub(crate) fn mask(place: &Blocked, y: &[Line], dy_place: &Blocked, dy: &mut [Line]) {
+pub(crate) fn mask(place: &Blocked, y: &[Line], dy: &mut [Line]) {
     for block in 0..place.blocks() {
         for row in 0..place.shape.height {
-            let y = &y[block * place.plane() + place.start(row)..][..place.shape.width];
-            let dy = &mut dy[block * dy_place.plane() + dy_place.start(row)..][..place.shape.width];
+            let at = block * place.plane() + place.start(row);
+            let (y, dy) = (&y[at..][..place.shape.width], &mut dy[at..][..place.shape.width]);
             for (dy, y) in dy.iter_mut().zip(y) {
                 for lane in 0..WIDTH {
-                    dy.0[lane] = if y.0[lane] > 0.0 { dy.0[lane] } else { 0.0 };
+                    dy.0[lane] = gated(y.0[lane], dy.0[lane]);
                 }
             }
         }
     }
 }
+}
 
-/// One image: the sums of dy and of dy·(x − middle), of every channel, into `mean` and `squares`.
-pub(crate) fn sums(
-    from: &Blocked,
-    x: &[Line],
-    middle: &[Line],
-    to: &Blocked,
-    dy: &[Line],
-    out: &mut Moments,
-) {
+for_machines! {
+/// One image: the sums of dy and of dy·(x − middle), of every channel, into `mean` and `squares`. With a result `y` of
+/// a ReLU, dy is cut first, in place.
+pub(crate) fn sums(from: &Blocked, x: &[Line], middle: &[Line], to: &Blocked, y: Option<&[Line]>, dy: &mut [Line], out: &mut Moments) {
     for block in 0..from.blocks() {
         let (mut sum, mut along) = (Line::ZERO, Line::ZERO);
+        let Line(middle) = middle[block];
         for row in 0..from.shape.height {
             let (mut part, mut part_along) = (Line::ZERO, Line::ZERO);
             let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
-            let dy = &dy[block * to.plane() + to.start(row)..][..from.shape.width];
+            let at = block * to.plane() + to.start(row);
+            let dy = &mut dy[at..][..from.shape.width];
+            if let Some(y) = y {
+                for (dy, y) in dy.iter_mut().zip(&y[at..][..from.shape.width]) {
+                    for lane in 0..WIDTH {
+                        dy.0[lane] = gated(y.0[lane], dy.0[lane]);
+                    }
+                }
+            }
             for (x, dy) in x.iter().zip(dy) {
                 for lane in 0..WIDTH {
                     part.0[lane] += dy.0[lane];
-                    part_along.0[lane] += dy.0[lane] * (x.0[lane] - middle[block].0[lane]);
+                    part_along.0[lane] += dy.0[lane] * (x.0[lane] - middle[lane]);
                 }
             }
             for lane in 0..WIDTH {
@@ -174,7 +190,9 @@ pub(crate) fn sums(
         (out.mean[block], out.squares[block]) = (sum, along);
     }
 }
+}
 
+for_machines! {
 /// One image: dx = slope·(dy − sum − (x − middle)·along), added to what is there if `add`.
 pub(crate) fn backward(
     from: &Blocked,
@@ -203,4 +221,5 @@ pub(crate) fn backward(
             }
         }
     }
+}
 }

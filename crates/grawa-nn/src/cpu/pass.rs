@@ -6,7 +6,7 @@
 
 use super::arena::{Arena, Buffer, Scratch};
 use super::block::Blocked;
-use super::lanes::{Line, WIDTH};
+use super::lanes::{Line, Machine, WIDTH};
 use super::norm::{self, Moments};
 use super::program::{Flow, Kind, Place, Program, Step};
 use super::{conv, pixels};
@@ -124,6 +124,7 @@ impl Program {
     fn run(&self, index: usize, arena: &mut Arena, parameters: &[f32], statistics: &[f32], mode: Mode) {
         let step = &self.steps[index];
         let Arena { values, scratch, pool, machine, .. } = arena;
+        let machine = *machine;
         let Some(mut output) = values[step.output].take() else { return };
         let value = |input: usize| values[step.inputs[input]].as_ref();
         let planes = |input: usize| value(input).map_or(&[][..], Buffer::planes);
@@ -138,7 +139,7 @@ impl Program {
                 conv::pack(walk, self.learnt(parameters, *weight), &mut scratch.weights);
                 let bias = bias
                     .map(|bias| norm::lines(self.learnt(parameters, bias).iter().copied(), walk.to.blocks()));
-                let (weights, machine) = (&scratch.weights, *machine);
+                let weights = &scratch.weights;
                 pool.install(|| {
                     let images = output.planes_mut().par_chunks_exact_mut(walk.to.image());
                     images
@@ -150,7 +151,7 @@ impl Program {
                                 add_bias(&walk.to, bias, y);
                             }
                             if *moments {
-                                norm::moments(&walk.to, y, out);
+                                norm::moments(machine, &walk.to, y, out);
                             }
                         });
                 });
@@ -170,7 +171,9 @@ impl Program {
                             let moments = &mut scratch.moments;
                             pool.install(|| {
                                 let images = planes(0).par_chunks_exact(place.image());
-                                images.zip(moments).for_each(|(x, out)| norm::moments(&place, x, out));
+                                images
+                                    .zip(moments)
+                                    .for_each(|(x, out)| norm::moments(machine, &place, x, out));
                             });
                             norm::combine(&place, &scratch.moments, &mut scratch.mean, &mut scratch.variance);
                         }
@@ -203,7 +206,7 @@ impl Program {
                             let other = other
                                 .as_ref()
                                 .map(|place| (place, &planes(1)[image * place.image()..][..place.image()]));
-                            norm::forward(&place, x, affine, other, *relu, to, y);
+                            norm::forward(machine, &place, x, affine, other, *relu, to, y);
                         },
                     );
                 });
@@ -310,6 +313,7 @@ impl Program {
     ) {
         let step = &self.steps[index];
         let Arena { values, gradients, scratch, pool, machine, threads, .. } = arena;
+        let machine = *machine;
         let Some(mut dy) = self.slots[step.output].and_then(|slot| gradients[slot].take()) else { return };
         let value = |node: usize| values[node].as_ref();
         let planes = |node: usize| value(node).map_or(&[][..], Buffer::planes);
@@ -321,7 +325,7 @@ impl Program {
         let mut filled: Vec<(usize, Buffer)> = Vec::with_capacity(2);
         match (&step.kind, &self.places[step.output]) {
             (Kind::Conv { walk, back, weight, bias, .. }, _) => {
-                let (x, dy, machine) = (planes(step.inputs[0]), dy.planes(), *machine);
+                let (x, dy) = (planes(step.inputs[0]), dy.planes());
                 self.weight_gradient(walk, x, dy, scratch, pool, machine);
                 let spans = self.graph.parameters().spans();
                 let target = &mut gradient[spans[weight.0].range()];
@@ -329,7 +333,7 @@ impl Program {
                     conv::unpack_add(walk, group, target);
                 }
                 if let Some(bias) = bias {
-                    sum_channels(&walk.to, dy, &mut gradient[spans[bias.0].range()]);
+                    sum_channels(machine, &walk.to, dy, &mut gradient[spans[bias.0].range()]);
                 }
                 if let Some((slot, mut dx, add)) = flow(0) {
                     conv::pack_turned(walk, self.learnt(parameters, *weight), &mut scratch.turned);
@@ -378,10 +382,7 @@ impl Program {
                         dy.planes_mut().par_chunks_exact_mut(to.image()).zip(y.par_chunks_exact(to.image()));
                     images.zip(x.par_chunks_exact(place.image())).zip(moments).for_each(
                         |(((dy, y), x), out)| {
-                            if *relu {
-                                norm::mask(to, y, to, dy);
-                            }
-                            norm::sums(&place, x, middle, to, dy, out);
+                            norm::sums(machine, &place, x, middle, to, relu.then_some(y), dy, out);
                         },
                     );
                 });
@@ -425,7 +426,7 @@ impl Program {
                             .par_chunks_exact_mut(place.image())
                             .zip(x.par_chunks_exact(place.image()));
                         images.zip(dy.planes().par_chunks_exact(to.image())).for_each(|((dx, x), dy)| {
-                            norm::backward(&place, x, affine, &along, to, dy, &place, dx, add);
+                            norm::backward(machine, &place, x, affine, &along, to, dy, &place, dx, add);
                         });
                     });
                     filled.push((slot, dx));
@@ -501,7 +502,7 @@ impl Program {
                             .planes_mut()
                             .par_chunks_exact_mut(to.image())
                             .zip(y.par_chunks_exact(to.image()));
-                        images.for_each(|(dy, y)| norm::mask(to, y, to, dy));
+                        images.for_each(|(dy, y)| norm::mask(machine, to, y, dy));
                     });
                 }
                 for input in 0..2 {
@@ -584,7 +585,7 @@ impl Program {
         dy: &[Line],
         scratch: &mut Scratch,
         pool: &rayon::ThreadPool,
-        machine: super::lanes::Machine,
+        machine: Machine,
     ) {
         let size = walk.weights() / walk.to.blocks();
         let images = self.batch.div_ceil(scratch.groups.len());
@@ -614,11 +615,11 @@ fn add_bias(place: &Blocked, bias: &[Line], image: &mut [Line]) {
 }
 
 /// Adds the sums of all pixels of each channel.
-fn sum_channels(place: &Blocked, batch: &[Line], out: &mut [f32]) {
+fn sum_channels(machine: Machine, place: &Blocked, batch: &[Line], out: &mut [f32]) {
     let mut moments = Moments::new(place.blocks());
     let mut sums = vec![0.0f64; out.len()];
     for image in batch.chunks_exact(place.image()) {
-        norm::moments(place, image, &mut moments);
+        norm::moments(machine, place, image, &mut moments);
         for (channel, sum) in sums.iter_mut().enumerate() {
             *sum += f64::from(moments.mean[channel / WIDTH].0[channel % WIDTH]) * place.shape.area() as f64;
         }
