@@ -92,6 +92,9 @@ pub enum Error {
         /// The workers that reported.
         found: Vec<u32>,
     },
+    /// No worker's parameters are finite to start with.
+    #[error("no worker starts with finite parameters; at least one must")]
+    NothingFinite,
     /// Vectors of different lengths where they must be equal.
     #[error("{what} holds {found} scalars, but {expected} are needed")]
     WrongLength {

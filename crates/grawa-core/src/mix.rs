@@ -62,7 +62,15 @@ pub fn mix_part(
             return Err(Error::WrongLength { what, found: worker.len(), expected: centre.len() });
         }
     }
-    let end = offset + centre.len();
+    if plan.weights.is_per_span() && plan.weights.rows().count() != layout.spans().len() {
+        let found = plan.weights.rows().count();
+        return Err(Error::WrongLength {
+            what: "the plan's list of spans".into(),
+            found,
+            expected: layout.spans().len(),
+        });
+    }
+    let end = offset.saturating_add(centre.len());
     if end > layout.len() {
         return Err(Error::WrongLength { what: "the stretch".into(), found: end, expected: layout.len() });
     }

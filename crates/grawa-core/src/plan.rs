@@ -200,8 +200,8 @@ pub fn plan(method: &Method, layout: &Layout, memory: &Memory, reports: &[Report
     if !round.present.contains(&true) {
         round.reasons.push(Reason::NobodyFinite);
     }
-    if let [worker] = round.workers[..] {
-        round.reasons.push(Reason::Alone { worker });
+    if let ([worker], [true]) = (&round.workers[..], &round.present[..]) {
+        round.reasons.push(Reason::Alone { worker: *worker });
     }
     if method.share == Share::Nothing {
         round.reasons.push(Reason::Silent);
@@ -244,7 +244,8 @@ impl Round<'_> {
         let workers = self.workers.len();
         let per_span = matches!(method.score, Score::Norm { of: Norm::Layers, .. })
             && method.weighting == Weighting::Inverse;
-        let rows = if per_span { self.layout.spans().len() } else { 1 };
+        // A layout without spans has a row all the same.
+        let rows = if per_span { self.layout.spans().len().max(1) } else { 1 };
         let mut weights = Weights { workers, rows: vec![0.0; rows * workers] };
         if !self.present.contains(&true) {
             return weights;
@@ -272,14 +273,20 @@ impl Round<'_> {
                 self.note(None, &scores, &rulings);
             }
             _ => {
-                let totals: Vec<f64> =
-                    scores.iter().map(|scores| scores.iter().filter(|s| s.is_finite()).sum()).collect();
-                for (index, row) in weights.rows.chunks_exact_mut(workers).enumerate() {
-                    let span = &self.layout.spans()[index];
+                let totals: Vec<f64> = scores.iter().map(|scores| scores.iter().sum()).collect();
+                let broken: Vec<Option<&f64>> = scores
+                    .iter()
+                    .map(|scores| scores.iter().find(|score| !(score.is_finite() && **score >= 0.0)))
+                    .collect();
+                for (index, (row, span)) in
+                    weights.rows.chunks_exact_mut(workers).zip(self.layout.spans()).enumerate()
+                {
                     let scores = column(index);
                     let is_noise = || {
-                        let here = (0..workers).filter(|&w| self.present[w]);
-                        here.fold(true, |noise, w| noise && scores[w] <= NOISE * totals[w] && totals[w] > 0.0)
+                        // A worker with a broken score anywhere tells nothing of what is noise.
+                        let whole = |w: &usize| self.present[*w] && broken[*w].is_none() && totals[*w] > 0.0;
+                        let mut judges = (0..workers).filter(whole).peekable();
+                        judges.peek().is_some() && judges.all(|w| scores[w] <= NOISE * totals[w])
                     };
                     if span.is_silent() || is_noise() {
                         weights::uniform(&self.present, row);

@@ -88,11 +88,14 @@ impl Memory {
         if average.len() != report.scores.len() {
             *average = fresh();
         }
-        average.add(momentum, &report.scores);
+        // No norm is negative: such a score is as bad as NaN, and stays out as well.
+        let good: Vec<f64> =
+            report.scores.iter().map(|&raw| if raw < 0.0 { f64::NAN } else { raw }).collect();
+        average.add(momentum, &good);
         average
             .values()
             .zip(&report.scores)
-            .map(|(smooth, &raw)| if raw.is_finite() { smooth } else { raw })
+            .map(|(smooth, &raw)| if raw.is_finite() && raw >= 0.0 { smooth } else { raw })
             .collect()
     }
 
@@ -115,14 +118,13 @@ pub struct Tracker {
 impl Tracker {
     /// The tracker a method needs over a layout.
     pub fn new(method: &Method, layout: &Layout) -> Self {
-        let (window, spans) = match method.score {
-            Score::Loss { window } => (window as usize, 0),
-            Score::Norm { from: Source::Training { .. }, .. } => (0, layout.spans().len()),
-            Score::None | Score::Norm { .. } => (0, 0),
+        let spans = match method.score {
+            Score::Norm { from: Source::Training { .. }, .. } => layout.spans().len(),
+            Score::None | Score::Loss { .. } | Score::Norm { .. } => 0,
         };
         Tracker {
             score: method.score,
-            losses: VecDeque::with_capacity(window),
+            losses: VecDeque::new(),
             norms: Average::new(spans),
             steps: 0,
             finite: true,

@@ -56,7 +56,8 @@ struct Group {
 }
 
 impl<R: Replica<Buffer = [f32]>> Sequential<R> {
-    /// A run of these replicas, all of one layout. The centre starts as the mean of where they start.
+    /// A run of these replicas, all of one layout. The centre starts as the mean of where the finite ones start, of
+    /// which there must be one; the others take it over at the first round.
     pub fn new(method: Method, sgd: Sgd, seed: u64, mut replicas: Vec<R>) -> Result<Self, Error> {
         method.check()?;
         let workers = replicas.len();
@@ -70,6 +71,10 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
                 found: replicas[other].layout().len(),
                 expected: layout.len(),
             });
+        }
+        let lost = |replica: &mut R| !replica.parameters().iter().all(|x| x.is_finite());
+        if replicas.iter_mut().all(lost) {
+            return Err(Error::NothingFinite);
         }
         let inner = method.inner.as_ref().map(|inner| (inner.method.clone(), inner.group as usize));
         let levels = (inner.into_iter().chain([(method.clone(), workers)]))
@@ -216,8 +221,11 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
             Evaluate::Mean => vec![mean(&mut self.replicas)],
             Evaluate::Centre => vec![self.centre().to_vec()],
             Evaluate::Best => {
-                let best = (0..self.losses.len()).min_by(|&a, &b| self.losses[a].total_cmp(&self.losses[b]));
-                best.map(|best| self.replicas[best].parameters().to_vec()).into_iter().collect()
+                let finite = (0..self.losses.len()).filter(|&worker| self.losses[worker].is_finite());
+                match finite.min_by(|&a, &b| self.losses[a].total_cmp(&self.losses[b])) {
+                    Some(best) => vec![self.replicas[best].parameters().to_vec()],
+                    None => vec![mean(&mut self.replicas)],
+                }
             }
             Evaluate::Each => self.replicas.iter_mut().map(|replica| replica.parameters().to_vec()).collect(),
         }
@@ -244,13 +252,16 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
     }
 }
 
-/// The mean of the parameters, summed in `f64` in the order of the workers: of equal ones it is their value.
+/// The mean of the parameters of those that are finite, summed in `f64` in the order of the workers: of equal ones it is
+/// their value.
 fn mean<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
-    let count = replicas.len() as f64;
     let mut sums = vec![0.0f64; replicas.first().map_or(0, |replica| replica.layout().len())];
+    let mut count = 0.0;
     for replica in replicas {
-        for (sum, &x) in sums.iter_mut().zip(&*replica.parameters()) {
-            *sum += f64::from(x);
+        let parameters = replica.parameters();
+        if parameters.iter().all(|x| x.is_finite()) {
+            sums.iter_mut().zip(&*parameters).for_each(|(sum, &x)| *sum += f64::from(x));
+            count += 1.0;
         }
     }
     sums.into_iter().map(|sum| (sum / count) as f32).collect()

@@ -80,9 +80,10 @@ pub fn descend(
             *v = momentum * *v + d;
             *x -= rate * (direct * d + look_ahead * *v);
         }
-        // Before the pulls, which bound what they make.
-        all_finite &= parameters.iter().fold(true, |all, x| all & x.is_finite());
-        for prox in prox {
+        let finite = parameters.iter().fold(true, |all, x| all & x.is_finite());
+        all_finite &= finite;
+        // A pull bounds what it makes: what is not finite must stay so, to be seen at the round.
+        for prox in prox.iter().filter(|_| finite) {
             let start = index * BLOCK;
             pull(parameters, &prox.centre[start..start + parameters.len()], prox.strength);
         }

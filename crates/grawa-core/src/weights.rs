@@ -7,12 +7,12 @@
 //! | score | rule |
 //! |---|---|
 //! | NaN, infinite, negative | the worker weighs nothing this time |
-//! | zero, or below 10⁻⁹ of the largest | counted as 10⁻⁹ of the largest: weights stay finite, and a falling function of the score down to zero itself |
+//! | zero, or below 10⁻⁹ of the median | counted as 10⁻⁹ of the median (of the smallest positive one where the median is zero): weights stay finite, and a falling function of the score down to zero itself |
 //! | none usable, or all usable ones zero | all present workers weigh the same |
 //!
 //! Every use of a rule is reported, see [`Reason`](crate::Reason).
 
-/// Scores below this share of the largest are raised to it.
+/// Scores below this share of the median are raised to it.
 pub const FLOOR: f64 = 1e-9;
 
 /// What the rules did to one set of scores: indices into it.
@@ -40,14 +40,19 @@ pub fn inverse(scores: &[f64], present: &[bool], weights: &mut [f32]) -> Rulings
     let is_usable = |score: f64| score.is_finite() && score >= 0.0;
     let counts = |index: usize| present[index] && is_usable(scores[index]);
     rulings.unusable = (0..scores.len()).filter(|&i| present[i] && !counts(i)).collect();
-    let largest = (0..scores.len()).filter(|&i| counts(i)).map(|i| scores[i]).fold(0.0, f64::max);
-    if largest == 0.0 {
+    let mut sorted: Vec<f64> = (0..scores.len()).filter(|&i| counts(i)).map(|i| scores[i]).collect();
+    sorted.sort_by(f64::total_cmp);
+    // The upper median: of two scores the larger, so that the smaller can fall under the floor. One score that
+    // explodes does not lift it.
+    let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
+    let middle = if median > 0.0 { Some(median) } else { sorted.iter().copied().find(|&score| score > 0.0) };
+    let Some(middle) = middle else {
         rulings.uniform = true;
         uniform(present, weights);
         return rulings;
-    }
+    };
     // Scores of the order of the smallest numbers there are must not let the floor vanish.
-    let floor = (FLOOR * largest).max(f64::MIN_POSITIVE);
+    let floor = (FLOOR * middle).max(f64::MIN_POSITIVE);
     rulings.floor = Some(floor);
     let used = |score: f64| score.max(floor);
     let least =

@@ -264,7 +264,9 @@ impl Method {
         }
         match self.score {
             Score::None => {}
-            Score::Loss { window } => count("score_window", window)?,
+            Score::Loss { window } => {
+                range("score_window", window.into(), (1..=1_000_000).contains(&window), "from 1 to 1000000")?;
+            }
             Score::Norm { momentum, .. } => {
                 range("score_momentum", momentum, (0.0..1.0).contains(&momentum), "from 0 to below 1")?;
             }
@@ -301,20 +303,23 @@ impl Method {
             }
             inner.method.check()?;
         }
+        // What only a round of parameters has.
+        let plain = self.score == Score::None
+            && self.weighting == Weighting::Uniform
+            && self.centre == Centre::Weighted
+            && self.toward == Toward::New
+            && self.evaluate != Evaluate::Centre
+            && self.prox == 0.0
+            && self.inner.is_none()
+            && self.period == 1;
         match self.share {
-            Share::Parameters => Ok(()),
-            Share::Gradients
-                if self.period != 1
-                    || self.pull != Pull::Fixed(1.0)
-                    || self.inner.is_some()
-                    || self.prox != 0.0 =>
-            {
-                clash("gradients are shared at every step: period, pull, prox and inner cannot be changed")
-            }
-            Share::Nothing if self.inner.is_some() || self.prox != 0.0 => {
-                clash("it does not communicate: prox and inner mean nothing to it")
-            }
-            Share::Gradients | Share::Nothing => Ok(()),
+            Share::Gradients if !plain || self.pull != Pull::Fixed(1.0) => clash(
+                "its gradients are averaged at every step; only radius and evaluate = 'mean', 'best' or 'each' can be set",
+            ),
+            Share::Nothing if !plain || self.pull != Pull::Fixed(0.0) => clash(
+                "it does not communicate; only radius and evaluate = 'mean', 'best' or 'each' can be set",
+            ),
+            Share::Parameters | Share::Gradients | Share::Nothing => Ok(()),
         }
     }
 

@@ -230,3 +230,19 @@ proptest! {
         prop_assert_eq!(whole, parts);
     }
 }
+
+#[test]
+fn a_plan_of_another_layout_is_an_error() {
+    let (two, three) = (
+        Layout::new([("a", vec![2]), ("b", vec![1])]).unwrap(),
+        Layout::new([("a", vec![1]), ("b", vec![1]), ("c", vec![1])]).unwrap(),
+    );
+    let reports = [0, 1].map(|worker| Report { worker, scores: vec![1.0; 2], finite: true, steps: 1 });
+    let plan = plan(&method("lgrawa"), &two, &Memory::default(), &reports).unwrap();
+    assert!(mix(&plan, &three, &mut [&mut [0.0; 3], &mut [0.0; 3]], &mut [0.0; 3]).is_err());
+    assert!(mix_part(&plan, &two, usize::MAX, &mut [&mut [0.0; 3], &mut [0.0; 3]], &mut [0.0; 3]).is_err());
+    let empty = Layout::default();
+    let reports = [0, 1].map(|worker| Report { worker, scores: vec![], finite: true, steps: 1 });
+    let plan = crate::plan(&method("lgrawa"), &empty, &Memory::default(), &reports).unwrap();
+    assert_eq!(mix(&plan, &empty, &mut [&mut [], &mut []], &mut []), Ok(()));
+}

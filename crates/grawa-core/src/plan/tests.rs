@@ -217,3 +217,34 @@ proptest! {
         }
     }
 }
+
+/// A worker with broken scores must not switch the guard for silent spans off.
+#[test]
+fn silent_spans_stay_silent_beside_a_broken_worker() {
+    let good = [report(0, &[6000.0, 1e-6]), report(1, &[2000.0, 1e-3])];
+    for bad in [[f64::NAN, f64::NAN], [f64::INFINITY, 0.0], [-1.0, 1.0]] {
+        let plan = decide("lgrawa", &layers(2), &[&good[..], &[report(2, &bad)]].concat());
+        let row = plan.weights.of(1);
+        assert!(row.iter().all(|&weight| (weight - 1.0 / 3.0).abs() < 1e-6), "{bad:?}: {row:?}");
+    }
+}
+
+#[test]
+fn a_negative_score_does_not_enter_the_momentum() {
+    let (method, layout) = (method("mgrawa"), layers(1));
+    let round = |memory: &Memory, score: f64| {
+        plan(&method, &layout, memory, &[report(0, &[score]), report(1, &[100.0])]).unwrap()
+    };
+    let first = round(&Memory::default(), 100.0);
+    let second = round(&first.memory, -5.0);
+    assert_eq!(second.weights.of(0), [0.0, 1.0]);
+    assert!(words(&second).contains("worker 0 weighs nothing: its score is -5"), "{}", words(&second));
+    assert_eq!(round(&second.memory, 100.0).weights.of(0), [0.5, 0.5]);
+}
+
+#[test]
+fn one_exploding_score_leaves_the_others_apart() {
+    let plan = decide("mgrawa", &layers(1), &[report(0, &[1.0]), report(1, &[3.0]), report(2, &[1e30])]);
+    let weights = plan.weights.of(0);
+    assert!((weights[0] - 0.75).abs() < 1e-6 && (weights[1] - 0.25).abs() < 1e-6, "{weights:?}");
+}

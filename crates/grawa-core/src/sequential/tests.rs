@@ -187,3 +187,63 @@ fn replicas_must_share_a_layout() {
     assert!(Sequential::new(method.clone(), Sgd::PLAIN, 0, replicas.into()).is_err());
     assert!(Sequential::<Plain<Bowl>>::new(method, Sgd::PLAIN, 0, vec![]).is_err());
 }
+
+/// A worker that overflows in the middle of a cycle: the prox must not make it look finite again.
+#[test]
+fn a_worker_that_breaks_early_is_still_seen_at_the_round() {
+    let kick = |x: &[f32], key: Key, g: &mut [f32]| {
+        let kicked = key == Key::new(7, Purpose::Noise).worker(1).step(0);
+        g[0] = if kicked {
+            3e38
+        } else if x[0].abs() > 1e30 {
+            0.0
+        } else {
+            x[0]
+        };
+        f64::from(x[0])
+    };
+    for method in ["mean:period=4,prox=0.1", "lsgd:period=4", "mgrawa:period=4", "easgd:period=4"] {
+        let replicas = (0..3).map(|_| Plain::new(Layout::flat(1), vec![1.0], kick).unwrap()).collect();
+        let mut run = Sequential::new(method.parse().unwrap(), Sgd::PLAIN, 7, replicas).unwrap();
+        let plans: Vec<Plan> = (0..4).flat_map(|_| run.advance(2.0).unwrap()).collect();
+        assert!(
+            plans[0].reasons.contains(&Reason::NotFinite { worker: 1 }),
+            "{method}: {:?}",
+            plans[0].reasons
+        );
+        assert!(run.centre()[0].abs() < 100.0, "{method}: {:?}", run.centre());
+    }
+}
+
+#[test]
+fn a_lost_start_does_not_poison_the_centre() {
+    for method in ["mean", "easgd", "easgd:preset=reference", "lsgd", "lgrawa"] {
+        let mut run = group(
+            &format!("{method}{}period=2", if method.contains(':') { "," } else { ":" }),
+            &[1.0, f32::NAN, 3.0],
+        );
+        assert_eq!(run.centre(), [2.0; 3]);
+        run.advance(0.01).unwrap();
+        run.advance(0.01).unwrap();
+        assert!(positions(&mut run).iter().flatten().all(|x| x.is_finite()), "{method}");
+    }
+    let lost = [f32::NAN, f32::INFINITY].map(|x| Plain::new(Layout::flat(1), vec![x], bowl as Bowl).unwrap());
+    assert_eq!(
+        Sequential::new("mean".parse().unwrap(), Sgd::PLAIN, 0, lost.into()).unwrap_err(),
+        Error::NothingFinite
+    );
+}
+
+#[test]
+fn the_best_worker_is_never_one_without_a_loss() {
+    let odd = |x: &[f32], key: Key, g: &mut [f32]| {
+        g[0] = 0.0;
+        if key == Key::new(7, Purpose::Noise).worker(1).step(0) { -f64::NAN } else { f64::from(x[0]) }
+    };
+    let replicas = [1.0, 2.0].map(|x| Plain::new(Layout::flat(1), vec![x], odd).unwrap());
+    let mut run =
+        Sequential::new("mean:evaluate=best,pull=0,prox=0".parse().unwrap(), Sgd::PLAIN, 7, replicas.into())
+            .unwrap();
+    run.advance(0.1).unwrap();
+    assert_eq!(run.evaluated(), [[1.0]]);
+}
