@@ -78,6 +78,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         edge: arguments.edge.parse::<Edge>()?,
     };
     experiment.check()?;
+    let is_swept = |text: &&String| {
+        text.split([':', ','])
+            .any(|part| matches!(part.split('=').next().map(str::trim), Some("pull" | "rate")))
+    };
+    if let Some(method) = arguments.method.iter().filter(|_| arguments.sweep).find(is_swept) {
+        return Err(Error::SweptKnob { method: method.clone() }.into());
+    }
     let grid = arguments.sweep.then(Grid::default);
     let mut folder = claim(arguments.out.as_deref(), "out/vincent", &experiment.settings(grid.as_ref()))?;
     let table = match grid {

@@ -166,6 +166,12 @@ fn wrong_usage_is_explained_and_writes_nothing() {
     refused(&["vincent", "--out", "o", "--start", "one"], "two numbers");
     refused(&["vincent", "--out", "o", "--edge", "wrap"], "there is no edge rule 'wrap'");
     refused(&["vincent", "--out", "o", "--sweep", "--pull", "0.5"], "cannot be used with");
+    refused(
+        &["vincent", "--out", "o", "--sweep", "--method", "mean:pull=0.3"],
+        "a sweep sets pull and rate itself",
+    );
+    refused(&["vincent", "--out", "o", "--steps", "18446744073709551615"], "at most 20000000");
+    refused(&["vincent", "--out", "o", "--lr", "1e300"], "the learning rate is");
     refused(&["vincnet"], "vincent");
     refused(&["methods", "adam"], "there is no method 'adam'");
     refused(&["models", "resnet21"], "did you mean 'resnet20'?");

@@ -89,7 +89,8 @@ impl FromStr for Amount {
                     return number.parse().map(Amount::Steps).map_err(|_| wrong());
                 }
                 "epoch" | "epochs" if time.is_none() && rest.is_empty() => {
-                    return number.parse().map(Amount::Epochs).map_err(|_| wrong());
+                    let epochs: f64 = number.parse().map_err(|_| wrong())?;
+                    return if epochs.is_finite() { Ok(Amount::Epochs(epochs)) } else { Err(wrong()) };
                 }
                 "h" => 3600.0,
                 "m" | "min" => 60.0,
@@ -176,8 +177,10 @@ mod tests {
             let refused = text.parse::<Amount>();
             assert!(refused.is_err(), "{text} gave {refused:?}");
         }
-        let long = format!("{}h", "9".repeat(40));
-        assert!(long.parse::<Amount>().is_err());
+        for unit in ["h", "epoch", "step"] {
+            let long = format!("{}{unit}", "9".repeat(400));
+            assert!(long.parse::<Amount>().is_err());
+        }
     }
 
     #[test]

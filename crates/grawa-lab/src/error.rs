@@ -44,6 +44,24 @@ pub enum Error {
     /// No steps.
     #[error("a run needs at least one step")]
     NoSteps,
+    /// More positions than are kept.
+    #[error(
+        "{steps} steps of {workers} workers are more positions than are kept; steps times workers may be at most {most}"
+    )]
+    TooManySteps {
+        /// The steps.
+        steps: u64,
+        /// The workers.
+        workers: usize,
+        /// The most that steps times workers may be.
+        most: u64,
+    },
+    /// A knob that a sweep sets itself.
+    #[error("a sweep sets pull and rate itself; leave them out of '{method}'")]
+    SweptKnob {
+        /// The method as it was given.
+        method: String,
+    },
     /// No workers.
     #[error("a run needs at least one start")]
     NoStart,

@@ -1,6 +1,7 @@
 //! The folder an experiment leaves its results in. Nothing a user has is ever overwritten.
 //!
-//! Files are written aside and appear all at once when the experiment is done. A folder that already holds
+//! Files are written aside and appear all at once when the experiment is done (in a folder that exists already, one
+//! after the other). A folder that already holds
 //! anything is refused, with one exception: the results of the very same run, which are the same bytes.
 
 use crate::Error;
@@ -72,19 +73,25 @@ impl Folder {
         let parent =
             self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(parent).map_err(io("create", parent))?;
+        // Beside a new folder, inside one that exists: always on the same disk.
+        let place = if self.path.exists() { &self.path } else { parent };
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        let aside = parent.join(format!(".{name}.partial-{}", std::process::id()));
+        let aside = place.join(format!(".{name}.partial-{}", std::process::id()));
         fs::create_dir(&aside).map_err(io("create", &aside))?;
         let write_all = || {
             for (name, bytes) in &self.files {
                 let file = aside.join(name);
                 fs::write(&file, bytes).map_err(io("write", &file))?;
             }
-            // An interrupted earlier run of the same settings may have left a part of the very same files.
-            for name in &entries {
-                fs::remove_file(self.path.join(name)).map_err(io("replace", &self.path.join(name)))?;
+            if !self.path.exists() {
+                return fs::rename(&aside, &self.path).map_err(io("write", &self.path));
             }
-            fs::rename(&aside, &self.path).map_err(io("write", &self.path))
+            // A folder that exists, empty or with a part of the very same files, keeps its name, rights and links.
+            for name in self.files.keys() {
+                let file = self.path.join(name);
+                fs::rename(aside.join(name), &file).map_err(io("write", &file))?;
+            }
+            fs::remove_dir(&aside).map_err(io("remove", &aside))
         };
         write_all().inspect_err(|_| {
             // Already failing: the reason to report is the first one.
@@ -178,6 +185,21 @@ mod tests {
         fs::write(path.join("notes.txt"), "mine").unwrap();
         assert!(leave(&path, "a = 1", "x").is_err());
         assert_eq!(names(&path).len(), 3);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn an_empty_folder_stays_the_folder_it_is() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let place = scratch("linked");
+        let real = place.join("real");
+        fs::create_dir(&real).unwrap();
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o700)).unwrap();
+        symlink(&real, place.join("link")).unwrap();
+        leave(&place.join("link"), "a = 1", "x").unwrap();
+        assert_eq!(names(&real), [SETTINGS, "table.csv"]);
+        assert_eq!(fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(fs::symlink_metadata(place.join("link")).unwrap().is_symlink());
     }
 
     #[test]

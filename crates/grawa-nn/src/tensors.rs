@@ -61,8 +61,12 @@ impl Tensors {
 
     /// Reads a file.
     pub fn read(path: &Path, owner: &str) -> Result<Self, Error> {
-        let bytes =
-            std::fs::read(path).map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
+        let io = |source| Error::Io { action: "read", path: path.into(), source };
+        // A device or a pipe may never end.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
+            return Err(Error::NotSafetensors { path: path.into(), why: "it is not a file".into() });
+        }
+        let bytes = std::fs::read(path).map_err(io)?;
         Tensors::parse(&bytes, path, owner)
     }
 

@@ -143,15 +143,40 @@ impl Scale {
     /// Round numbers along the axis, with their places.
     fn ticks(&self) -> Vec<(f64, String)> {
         let span = self.high - self.low;
-        let step =
-            if self.logarithmic && span >= 1.0 { libm::ceil(span / 8.0) } else { round_step(span / 6.0) };
+        let place = |at: f64| (at - self.low) / span;
+        if self.logarithmic && span < 2.0 {
+            // Within two decades: 1, 2 and 5 times the powers of ten, or every digit where that is too few.
+            let digits: &[f64] =
+                if span < 0.7 { &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0] } else { &[1.0, 2.0, 5.0] };
+            let decades = libm::floor(self.low) as i32..=libm::floor(self.high) as i32;
+            let numbers = decades.flat_map(|decade| digits.iter().map(move |digit| (decade, digit)));
+            let ticks = numbers.map(|(decade, &digit)| {
+                let at = f64::from(decade) + libm::log10(digit);
+                (
+                    place(at),
+                    if (-3..4).contains(&decade) {
+                        short(digit, decade)
+                    } else {
+                        format!("{digit}·{}", power(decade.into()))
+                    },
+                )
+            });
+            return ticks.filter(|(share, _)| (0.0..=1.0).contains(share)).collect();
+        }
+        let step = if self.logarithmic { libm::ceil(span / 8.0) } else { round_step(span / 6.0) };
         let first = libm::ceil(self.low / step);
         let count = libm::floor(self.high / step) - first;
         (0..=count.clamp(0.0, 20.0) as i32)
             .map(|i| (first + f64::from(i)) * step)
-            .map(|at| ((at - self.low) / span, if self.logarithmic { power(at) } else { plain(at, step) }))
+            .map(|at| (place(at), if self.logarithmic { power(at) } else { plain(at, step) }))
             .collect()
     }
+}
+
+/// A digit times a power of ten, written out.
+fn short(digit: f64, decade: i32) -> String {
+    let places = (-decade).max(0) as usize;
+    format!("{:.places$}", digit * libm::pow(10.0, decade.into()))
 }
 
 /// 1, 2 or 5 times a power of ten, at least as large.
@@ -165,9 +190,6 @@ fn round_step(least: f64) -> f64 {
 }
 
 fn power(exponent: f64) -> String {
-    if libm::floor(exponent) != exponent {
-        return format!("{:.2}", libm::pow(10.0, exponent));
-    }
     let raised = |c: char| match c {
         '-' => '⁻',
         '0' => '⁰',
@@ -198,6 +220,10 @@ mod tests {
         let texts = |scale: &Scale| scale.ticks().into_iter().map(|tick| tick.1).collect::<Vec<_>>();
         let decades = Scale::of([1e-3, 1e2].into_iter(), true);
         assert_eq!(texts(&decades), ["10⁻³", "10⁻²", "10⁻¹", "1", "10", "10²"]);
+        let narrow = Scale::of([0.004, 0.009].into_iter(), true);
+        assert_eq!(texts(&narrow), ["0.004", "0.005", "0.006", "0.007", "0.008", "0.009"]);
+        let one_decade = Scale::of([30.0, 500.0].into_iter(), true);
+        assert_eq!(texts(&one_decade), ["50", "100", "200", "500"]);
         let plain = Scale::of([-1.0, 1.0].into_iter(), false);
         assert_eq!(texts(&plain), ["−1.0", "−0.5", "0.0", "0.5", "1.0"]);
         assert!(plain.ticks().iter().all(|(share, _)| (0.0..=1.0).contains(share)));

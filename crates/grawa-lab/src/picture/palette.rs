@@ -27,6 +27,8 @@ pub const FAINT: RGBColor = RGBColor(105, 105, 105);
 pub const HAIR: RGBColor = RGBColor(190, 190, 190);
 /// Workers that did not come together.
 pub const SPLIT: RGBColor = RGBColor(158, 158, 158);
+/// Workers that agree, but not at the bottom of a valley.
+pub const UNSETTLED: RGBColor = RGBColor(236, 236, 236);
 /// Runs that were lost.
 pub const LOST: RGBColor = RGBColor(0, 0, 0);
 
@@ -122,7 +124,7 @@ mod tests {
         assert_eq!((height(-9.0), height(9.0)), (height(-2.0), height(2.0)));
         assert_eq!(height(f64::NAN), SPLIT);
         assert_eq!((valley(-7), valley(90)), (valley(-1), valley(6)));
-        let all: Vec<_> = (-1..=6).map(valley).chain([SPLIT, LOST]).collect();
+        let all: Vec<_> = (-1..=6).map(valley).chain([SPLIT, UNSETTLED, LOST]).collect();
         for (index, &a) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|&b| distance(a, b) > 50 * 50), "valley colour {index}");
         }

@@ -3,9 +3,9 @@
 use super::draw::{self, Backdrop};
 use super::landscape::{VALLEYS, bottom, curvature, value};
 use super::record::{Cell, End, Outcome, Path};
+use super::run;
 use super::setting::{Edge, Setting};
 use super::sweep::{Grid, sweep};
-use super::{run, setting};
 use crate::page::page;
 use crate::picture::{Picture, palette};
 use crate::{Error, Folder, Table};
@@ -182,11 +182,6 @@ impl Experiment {
     }
 }
 
-/// The methods of the example as they are used by default: pull λ, a pull every `period` steps.
-pub fn methods(pull: f64, period: u32) -> Result<Vec<Method>, Error> {
-    setting::METHODS.iter().map(|name| setting::method(name.as_str(), pull, period)).collect()
-}
-
 fn table_of_ends(paths: &[Path]) -> Table {
     let mut table = Table::new(["method", "ended at", "f", "curvature x", "curvature y", "remark"]);
     for path in paths {
@@ -198,13 +193,15 @@ fn table_of_ends(paths: &[Path]) -> Table {
             Outcome::Split => {
                 remarks.push(format!("the workers are split, up to {spread:.2} from this point"));
             }
+            Outcome::Unsettled => remarks.push("not at the bottom of a valley".into()),
             Outcome::Lost => remarks.push("left the domain".into()),
         }
         if path.replaced > 0 {
             remarks.push(format!("workers that left the domain were replaced {} times", path.replaced));
         }
         let label = palette::look(&path.method).label.to_owned();
-        let point = format!("({:.3}, {:.3})", at[0], at[1]);
+        let short = |x: f64| if x.abs() < 1e6 { format!("{x:.3}") } else { format!("{x:.2e}") };
+        let point = format!("({}, {})", short(at[0]), short(at[1]));
         let number = |x: f64, digits: usize| format!("{x:.digits$}").replace('-', "−");
         table.push([label, point, number(value(at), 4), number(kx, 2), number(ky, 2), remarks.join("; ")]);
     }
@@ -215,6 +212,7 @@ fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Valley(..) => "valley",
         Outcome::Split => "split",
+        Outcome::Unsettled => "unsettled",
         Outcome::Lost => "lost",
     }
 }
@@ -244,7 +242,7 @@ fn csv_of_cells(cells: &[Cell]) -> Table {
         let End { at, outcome, spread } = cell.end;
         let (vx, vy) = match outcome {
             Outcome::Valley(x, y) => (x.to_string(), y.to_string()),
-            Outcome::Split | Outcome::Lost => Default::default(),
+            Outcome::Split | Outcome::Unsettled | Outcome::Lost => Default::default(),
         };
         let numbers = [cell.rate, cell.pull, at[0], at[1], value(at), spread].map(|x| x.to_string());
         let cells = [
@@ -261,7 +259,7 @@ fn csv_of_cells(cells: &[Cell]) -> Table {
 fn table_of_cells(cells: &[Cell]) -> Table {
     let valleys = VALLEYS.rev().map(|index| format!("{:.2}", bottom(index)));
     let columns = ["edge".into(), "method".into(), "flatter".into()].into_iter().chain(valleys);
-    let mut table = Table::new(columns.chain(["sharper".into(), "split".into(), "lost".into()]));
+    let mut table = Table::new(columns.chain(["sharper", "unsettled", "split", "lost"].map(Into::into)));
     let mut rows: Vec<(&str, &str)> =
         cells.iter().map(|cell| (cell.edge.as_str(), cell.method.as_str())).collect();
     rows.dedup();
@@ -280,7 +278,8 @@ fn table_of_cells(cells: &[Cell]) -> Table {
         counts.extend(VALLEYS.rev().map(|index| sharper().filter(|&v| v == index).count()));
         counts.push(sharper().filter(|&v| v < low).count());
         counts.extend(
-            [Outcome::Split, Outcome::Lost].map(|what| of().filter(|&outcome| outcome == what).count()),
+            [Outcome::Unsettled, Outcome::Split, Outcome::Lost]
+                .map(|what| of().filter(|&outcome| outcome == what).count()),
         );
         let label = palette::look(method).label;
         table.push([edge.into(), label.to_owned()].into_iter().chain(counts.iter().map(usize::to_string)));

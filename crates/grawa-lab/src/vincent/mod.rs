@@ -9,7 +9,7 @@ mod run;
 mod setting;
 mod sweep;
 
-pub use experiment::{Experiment, methods};
+pub use experiment::Experiment;
 pub use record::{Cell, End, Outcome, Path};
 pub use run::{run, run_to_end};
 pub use setting::{CORNERS, Edge, METHODS, Setting, method};

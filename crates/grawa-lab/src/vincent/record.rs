@@ -33,6 +33,8 @@ pub enum Outcome {
     Valley(i32, i32),
     /// The workers did not come together.
     Split,
+    /// The workers agree, but not at the bottom of a valley: f is above −1.9 there.
+    Unsettled,
     /// The evaluated point is not finite or left the positive quadrant.
     Lost,
 }

@@ -2,7 +2,7 @@
 
 use super::landscape::DOMAIN;
 use crate::Error;
-use grawa_core::{Method, Name, Share};
+use grawa_core::{Method, Name, Pull, Share};
 use std::fmt;
 use std::str::FromStr;
 
@@ -84,6 +84,9 @@ pub const METHODS: [Name; 8] = [
     Name::Mean,
 ];
 
+/// Steps times workers of a run: every position is kept, and half a gigabyte of them is enough.
+const MOST_POSITIONS: u64 = 20_000_000;
+
 /// One run's setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
@@ -106,7 +109,8 @@ impl Setting {
         if self.method.share != Share::Parameters {
             return Err(Error::NothingToPull { method: self.method.name.to_string() });
         }
-        if !(self.rate.is_finite() && self.rate > 0.0) {
+        // Steps are taken in f32.
+        if !((self.rate as f32).is_normal() && self.rate > 0.0) {
             return Err(Error::RateOutOfRange { found: self.rate });
         }
         if self.steps == 0 {
@@ -114,6 +118,14 @@ impl Setting {
         }
         if self.starts.is_empty() {
             return Err(Error::NoStart);
+        }
+        let positions = self.steps.saturating_mul(self.starts.len() as u64);
+        if positions > MOST_POSITIONS {
+            return Err(Error::TooManySteps {
+                steps: self.steps,
+                workers: self.starts.len(),
+                most: MOST_POSITIONS,
+            });
         }
         let inside = |x: f64| match self.edge {
             Edge::None => x.is_finite() && x > 0.0 && (x as f32).is_normal(),
@@ -149,7 +161,10 @@ pub fn method(text: &str, pull: f64, period: u32) -> Result<Method, Error> {
     let (name, said) = text.split_once(':').unwrap_or((text, ""));
     // A slip in the name should not be reported as a knob that does not fit.
     name.parse::<Name>()?;
-    let own = [format!("pull={pull}"), format!("period={period}"), "prox=0".into()];
+    // The authors' EASGD has no pull of its own: it follows from the centre's rate.
+    let follows = text.parse::<Method>().is_ok_and(|method| method.pull == Pull::RateOverWorkers);
+    let strength = if follows { "rate" } else { "pull" };
+    let own = [format!("{strength}={pull}"), format!("period={period}"), "prox=0".into()];
     let is_said =
         |knob: &str| said.split(',').any(|part| part.split('=').next().map(str::trim) == Some(knob));
     let mut knobs: Vec<&str> =
@@ -213,10 +228,11 @@ mod tests {
     fn rates_and_steps_must_be_positive() {
         let good = setting(CORNERS.into(), Edge::None);
         assert!(good.check().is_ok());
-        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 1e-60] {
             assert!(Setting { rate, ..good.clone() }.check().is_err());
         }
-        assert!(Setting { steps: 0, ..good }.check().is_err());
+        assert!(Setting { steps: 0, ..good.clone() }.check().is_err());
+        assert!(Setting { steps: u64::MAX, ..good }.check().unwrap_err().to_string().contains("20000000"));
     }
 
     #[test]
@@ -228,5 +244,9 @@ mod tests {
         assert!(method("mean", 1.5, 4).unwrap_err().to_string().contains("pull is 1.5"));
         assert!(method("mean", 0.5, 0).unwrap_err().to_string().contains("period is 0"));
         assert!(method("mean:", 0.5, 4).is_err());
+        assert_eq!(
+            method("easgd:preset=reference", 0.4, 4).unwrap().to_string(),
+            "easgd:preset=reference,rate=0.4"
+        );
     }
 }

@@ -123,11 +123,8 @@ pub(crate) fn max_pool(window: &Window, from: &Blocked, x: &[Line], to: &Blocked
 /// The gradient of such an x: it goes to the first of several equal ones.
 pub(crate) fn max_pool_back(
     window: &Window,
-    from: &Blocked,
-    x: &[Line],
-    to: &Blocked,
-    y: &[Line],
-    dy: &[Line],
+    (from, x): (&Blocked, &[Line]),
+    (to, y, dy): (&Blocked, &[Line], &[Line]),
     dx: &mut [Line],
     add: bool,
 ) {

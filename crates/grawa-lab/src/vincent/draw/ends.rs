@@ -57,6 +57,7 @@ pub fn ends(map: &Backdrop, paths: &[Path]) -> Result<Picture, Error> {
                 _ if paths.len() > REMARKED => String::new(),
                 Outcome::Valley(..) => place(path.end.at),
                 Outcome::Split => format!("{}, split", place(path.end.at)),
+                Outcome::Unsettled => format!("{}, on a slope", place(path.end.at)),
                 Outcome::Lost => "lost".to_string(),
             };
             let at = sheet.entry(palette::look(&path.method).label, &remark)?;

@@ -65,6 +65,7 @@ fn colour(outcome: Outcome) -> RGBColor {
     match outcome {
         Outcome::Valley(x, y) => palette::valley(x.min(y)),
         Outcome::Split => palette::SPLIT,
+        Outcome::Unsettled => palette::UNSETTLED,
         Outcome::Lost => palette::LOST,
     }
 }
@@ -126,6 +127,7 @@ fn legend(root: &Canvas<'_>, top: f64) -> Result<(), Error> {
     let before = [(palette::valley(-1), "sharper still".to_string())];
     let after = [
         (palette::valley(6), "flatter still".to_string()),
+        (palette::UNSETTLED, "not at a bottom".to_string()),
         (palette::SPLIT, "workers apart".to_string()),
         (palette::LOST, "lost".to_string()),
     ];

@@ -110,6 +110,7 @@ fn ending(path: &Path) -> String {
     match path.end.outcome {
         Outcome::Valley(..) => format!("ends at {at}"),
         Outcome::Split => format!("ends at {at}, its workers apart"),
+        Outcome::Unsettled => format!("ends at {at}, not at the bottom of a valley"),
         Outcome::Lost => "is lost".to_string(),
     }
 }
