@@ -9,9 +9,7 @@
 #![allow(unsafe_code)]
 
 use super::block::Blocked;
-use super::lanes::{Any, Lanes, Line, Machine, WIDTH};
-#[cfg(target_arch = "x86_64")]
-use super::lanes::{Avx2, Avx512};
+use super::lanes::{Lanes, Line, Machine, WIDTH, for_machines};
 use crate::Shape;
 
 /// A convolution between two blocked places.
@@ -98,33 +96,43 @@ pub(crate) fn forward(
     y: &mut [Line],
     add: bool,
 ) {
+    // Every place the walk visits lies in its slice then.
     walk.check(x, y, weights);
-    // SAFETY: `check` proved that every place the walk visits lies in its slice, and `machine` was found at run time.
-    unsafe {
-        match machine {
-            #[cfg(target_arch = "x86_64")]
-            Machine::Avx512 => forward_avx512(walk, x, weights, y, add),
-            #[cfg(target_arch = "x86_64")]
-            Machine::Avx2 => forward_avx2(walk, x, weights, y, add),
-            Machine::Any => forward_with::<Any>(walk, x, weights, y, add),
-        }
+    match walk.stride {
+        1 => forward_by_1(machine, walk, x, weights, y, add),
+        2 => forward_by_2(machine, walk, x, weights, y, add),
+        _ => forward_by_any(machine, walk, x, weights, y, add),
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn forward_avx512(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
-    unsafe { forward_with::<Avx512>(walk, x, weights, y, add) }
-}
+for_machines! { fn forward_by_1 = forward_with_1(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) }
+for_machines! { fn forward_by_2 = forward_with_2(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) }
+for_machines! { fn forward_by_any = forward_with_any(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn forward_avx2(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
-    unsafe { forward_with::<Avx2>(walk, x, weights, y, add) }
+#[inline(always)]
+unsafe fn forward_with_1<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    unsafe { forward_with::<V, 1>(walk, x, weights, y, add) }
 }
 
 #[inline(always)]
-unsafe fn forward_with<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+unsafe fn forward_with_2<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    unsafe { forward_with::<V, 2>(walk, x, weights, y, add) }
+}
+
+#[inline(always)]
+unsafe fn forward_with_any<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    unsafe { forward_with::<V, 0>(walk, x, weights, y, add) }
+}
+
+/// `S` is the stride, so that the distances between pixels are part of the instructions; 0 reads it from the walk.
+#[inline(always)]
+unsafe fn forward_with<V: Lanes, const S: usize>(
+    walk: &Walk,
+    x: &[Line],
+    weights: &[Line],
+    y: &mut [Line],
+    add: bool,
+) {
     let (height, width) = (walk.to.shape.height, walk.to.shape.width);
     for block in 0..walk.to.blocks() {
         let weights = &weights[block * walk.weights() / walk.to.blocks()..];
@@ -145,7 +153,7 @@ unsafe fn forward_with<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &
                 let to = unsafe { y.as_mut_ptr().add(block * walk.to.plane() + walk.to.start(row) + column) };
                 macro_rules! tile {
                     ($rows:literal, $columns:literal) => {{
-                        unsafe { tile::<V, $rows, $columns>(walk, from, weights.as_ptr(), to, add) };
+                        unsafe { tile::<V, S, $rows, $columns>(walk, from, weights.as_ptr(), to, add) };
                         $columns
                     }};
                 }
@@ -171,7 +179,7 @@ unsafe fn forward_with<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &
 
 /// `R` × `C` pixels of one output block.
 #[inline(always)]
-unsafe fn tile<V: Lanes, const R: usize, const C: usize>(
+unsafe fn tile<V: Lanes, const S: usize, const R: usize, const C: usize>(
     walk: &Walk,
     x: *const Line,
     weights: *const Line,
@@ -179,6 +187,7 @@ unsafe fn tile<V: Lanes, const R: usize, const C: usize>(
     add: bool,
 ) {
     let (row, plane) = (walk.from.row(), walk.from.plane());
+    let stride = if S == 0 { walk.stride } else { S };
     unsafe {
         let mut sums = [[V::zero(); C]; R];
         if add {
@@ -194,12 +203,13 @@ unsafe fn tile<V: Lanes, const R: usize, const C: usize>(
             for dy in 0..walk.kernel {
                 for dx in 0..walk.kernel {
                     let place = x.add(block * plane + dy * row + dx).cast::<f32>();
+                    let rows: [*const f32; R] = std::array::from_fn(|r| place.add(r * stride * row * WIDTH));
                     for lane in 0..lanes {
                         let line = V::load(weight.add(lane * WIDTH));
                         for r in 0..R {
+                            let at = rows[r].add(lane);
                             for c in 0..C {
-                                let at = place.add((r * walk.stride * row + c * walk.stride) * WIDTH + lane);
-                                sums[r][c] = sums[r][c].add_product(at, line);
+                                sums[r][c] = sums[r][c].add_product(at.add(c * stride * WIDTH), line);
                             }
                         }
                     }
@@ -228,33 +238,26 @@ pub(crate) fn weight_gradient(
     let dy = &dy[out * walk.to.plane()..][..walk.to.plane()];
     block.check(x, dy, gradient);
     let walk = &block;
-    // SAFETY: as in `forward`.
+    weight_gradient_block(machine, walk, x, dy, gradient);
+}
+
+for_machines! { fn weight_gradient_block = weight_gradient_with(walk: &Walk, x: &[Line], dy: &[Line], gradient: &mut [Line]) }
+
+#[inline(always)]
+unsafe fn weight_gradient_with<V: Lanes>(walk: &Walk, x: &[Line], dy: &[Line], gradient: &mut [Line]) {
+    // As many input channels at a time as there are registers for.
     unsafe {
-        match machine {
-            #[cfg(target_arch = "x86_64")]
-            Machine::Avx512 => weight_gradient_avx512(walk, x, dy, gradient),
-            #[cfg(target_arch = "x86_64")]
-            Machine::Avx2 => weight_gradient_avx2(walk, x, dy, gradient),
-            Machine::Any => weight_gradient_with::<Any, 2>(walk, x, dy, gradient),
+        match V::TILE {
+            16.. => weight_gradient_by::<V, 16>(walk, x, dy, gradient),
+            4.. => weight_gradient_by::<V, 4>(walk, x, dy, gradient),
+            _ => weight_gradient_by::<V, 2>(walk, x, dy, gradient),
         }
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn weight_gradient_avx512(walk: &Walk, x: &[Line], dy: &[Line], gradient: &mut [Line]) {
-    unsafe { weight_gradient_with::<Avx512, 16>(walk, x, dy, gradient) }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn weight_gradient_avx2(walk: &Walk, x: &[Line], dy: &[Line], gradient: &mut [Line]) {
-    unsafe { weight_gradient_with::<Avx2, 4>(walk, x, dy, gradient) }
-}
-
 /// `N` input channels at a time; N divides sixteen.
 #[inline(always)]
-unsafe fn weight_gradient_with<V: Lanes, const N: usize>(
+unsafe fn weight_gradient_by<V: Lanes, const N: usize>(
     walk: &Walk,
     x: &[Line],
     dy: &[Line],

@@ -17,6 +17,18 @@ pub(crate) struct Line(pub(crate) [f32; WIDTH]);
 
 impl Line {
     pub(crate) const ZERO: Line = Line([0.0; WIDTH]);
+
+    /// Where its floats begin.
+    #[inline(always)]
+    pub(crate) fn at(&self) -> *const f32 {
+        self.0.as_ptr()
+    }
+
+    /// Where its floats begin, to write them.
+    #[inline(always)]
+    pub(crate) fn at_mut(&mut self) -> *mut f32 {
+        self.0.as_mut_ptr()
+    }
 }
 
 /// A register, or several, of sixteen floats.
@@ -34,6 +46,14 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn store(self, to: *mut f32);
     /// self + a·b, where a is the float at a place in all lanes.
     unsafe fn add_product(self, a: *const f32, b: Self) -> Self;
+    unsafe fn splat(x: f32) -> Self;
+    unsafe fn add(self, b: Self) -> Self;
+    unsafe fn sub(self, b: Self) -> Self;
+    unsafe fn mul(self, b: Self) -> Self;
+    /// The larger of two; self where it is not a number.
+    unsafe fn at_least(self, floor: Self) -> Self;
+    /// self where `gate` is above zero, else zero.
+    unsafe fn where_positive(self, gate: Self) -> Self;
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -60,6 +80,34 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn add_product(self, a: *const f32, b: Self) -> Self {
         unsafe { Avx512(_mm512_fmadd_ps(_mm512_set1_ps(*a), b.0, self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        unsafe { Avx512(_mm512_set1_ps(x)) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        unsafe { Avx512(_mm512_add_ps(self.0, b.0)) }
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        unsafe { Avx512(_mm512_sub_ps(self.0, b.0)) }
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        unsafe { Avx512(_mm512_mul_ps(self.0, b.0)) }
+    }
+    #[inline(always)]
+    unsafe fn at_least(self, floor: Self) -> Self {
+        // The instruction gives its second operand where either is not a number.
+        unsafe { Avx512(_mm512_max_ps(floor.0, self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn where_positive(self, gate: Self) -> Self {
+        unsafe {
+            let open = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate.0, _mm512_setzero_ps());
+            Avx512(_mm512_maskz_mov_ps(open, self.0))
+        }
     }
 }
 
@@ -94,6 +142,33 @@ unsafe impl Lanes for Avx2 {
             Avx2(_mm256_fmadd_ps(a, b.0, self.0), _mm256_fmadd_ps(a, b.1, self.1))
         }
     }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        unsafe { Avx2(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        unsafe { Avx2(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        unsafe { Avx2(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        unsafe { Avx2(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn at_least(self, floor: Self) -> Self {
+        unsafe { Avx2(_mm256_max_ps(floor.0, self.0), _mm256_max_ps(floor.1, self.1)) }
+    }
+    #[inline(always)]
+    unsafe fn where_positive(self, gate: Self) -> Self {
+        unsafe {
+            let open = |gate| _mm256_cmp_ps::<_CMP_GT_OQ>(gate, _mm256_setzero_ps());
+            Avx2(_mm256_and_ps(open(gate.0), self.0), _mm256_and_ps(open(gate.1), self.1))
+        }
+    }
 }
 
 /// Plain floats, which the compiler puts into whatever registers the target has.
@@ -124,33 +199,60 @@ unsafe impl Lanes for Any {
         }
         self
     }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Any([x; WIDTH])
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Any(std::array::from_fn(|lane| self.0[lane] + b.0[lane]))
+    }
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        Any(std::array::from_fn(|lane| self.0[lane] - b.0[lane]))
+    }
+    #[inline(always)]
+    unsafe fn mul(self, b: Self) -> Self {
+        Any(std::array::from_fn(|lane| self.0[lane] * b.0[lane]))
+    }
+    #[inline(always)]
+    unsafe fn at_least(self, floor: Self) -> Self {
+        Any(std::array::from_fn(
+            |lane| if self.0[lane] < floor.0[lane] { floor.0[lane] } else { self.0[lane] },
+        ))
+    }
+    #[inline(always)]
+    unsafe fn where_positive(self, gate: Self) -> Self {
+        Any(std::array::from_fn(|lane| if gate.0[lane] > 0.0 { self.0[lane] } else { 0.0 }))
+    }
 }
 
-/// A function of plain loops, compiled for each machine and called for the one given.
+/// Makes a function that takes a [`Machine`] from one that is generic over [`Lanes`]: the same arguments, the body compiled
+/// for each machine. The body is unsafe to call elsewhere.
 macro_rules! for_machines {
-    ($(#[$doc:meta])* $visible:vis fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block) => {
+    ($(#[$doc:meta])* $visible:vis fn $name:ident = $body:ident($($argument:ident: $kind:ty),* $(,)?)) => {
         $(#[$doc])*
-        #[allow(unsafe_code, clippy::too_many_arguments)]
+        #[allow(clippy::too_many_arguments)]
         $visible fn $name(machine: $crate::cpu::lanes::Machine, $($argument: $kind),*) {
-            #[inline(always)]
-            fn body($($argument: $kind),*) $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq")]
             unsafe fn avx512($($argument: $kind),*) {
-                body($($argument),*)
+                unsafe { $body::<$crate::cpu::lanes::Avx512>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             unsafe fn avx2($($argument: $kind),*) {
-                body($($argument),*)
+                unsafe { $body::<$crate::cpu::lanes::Avx2>($($argument),*) }
             }
-            match machine {
-                // SAFETY: the machine was found at run time to have these instructions.
-                #[cfg(target_arch = "x86_64")]
-                $crate::cpu::lanes::Machine::Avx512 => unsafe { avx512($($argument),*) },
-                #[cfg(target_arch = "x86_64")]
-                $crate::cpu::lanes::Machine::Avx2 => unsafe { avx2($($argument),*) },
-                $crate::cpu::lanes::Machine::Any => body($($argument),*),
+            // SAFETY: the machine was found at run time to have these instructions.
+            unsafe {
+                match machine {
+                    #[cfg(target_arch = "x86_64")]
+                    $crate::cpu::lanes::Machine::Avx512 => avx512($($argument),*),
+                    #[cfg(target_arch = "x86_64")]
+                    $crate::cpu::lanes::Machine::Avx2 => avx2($($argument),*),
+                    $crate::cpu::lanes::Machine::Any => $body::<$crate::cpu::lanes::Any>($($argument),*),
+                }
             }
         }
     };

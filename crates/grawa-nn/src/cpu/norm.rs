@@ -3,8 +3,10 @@
 //! Statistics are taken image by image in two passes while an image is in cache, and put together in f64 (Chan's
 //! formula), so that nothing cancels and the result does not depend on the number of threads.
 
+#![allow(unsafe_code)]
+
 use super::block::Blocked;
-use super::lanes::{Line, WIDTH, for_machines};
+use super::lanes::{Lanes, Line, WIDTH, for_machines};
 
 /// Mean and summed squared distance from it, of every channel of one image.
 #[derive(Clone, Debug)]
@@ -26,34 +28,32 @@ fn rows(place: &Blocked) -> impl Iterator<Item = std::ops::Range<usize>> {
 }
 
 for_machines! {
-/// The moments of one image.
-pub(crate) fn moments(place: &Blocked, image: &[Line], out: &mut Moments) {
-    let count = place.shape.area() as f32;
-    for (block, plane) in image.chunks_exact(place.plane()).enumerate() {
-        let mut mean = Line::ZERO;
-        for row in rows(place) {
-            // Row by row: short sums lose little.
-            let mut part = Line::ZERO;
-            for line in &plane[row] {
-                part.0.iter_mut().zip(line.0).for_each(|(sum, x)| *sum += x);
-            }
-            mean.0.iter_mut().zip(part.0).for_each(|(sum, x)| *sum += x);
-        }
-        mean.0.iter_mut().for_each(|mean| *mean /= count);
-        let mut squares = Line::ZERO;
-        for row in rows(place) {
-            let mut part = Line::ZERO;
-            for line in &plane[row] {
-                for lane in 0..WIDTH {
-                    let x = line.0[lane] - mean.0[lane];
-                    part.0[lane] += x * x;
-                }
-            }
-            squares.0.iter_mut().zip(part.0).for_each(|(sum, x)| *sum += x);
-        }
-        (out.mean[block], out.squares[block]) = (mean, squares);
-    }
+    /// The moments of one image.
+    pub(crate) fn moments = moments_with(place: &Blocked, image: &[Line], out: &mut Moments)
 }
+
+#[inline(always)]
+unsafe fn moments_with<V: Lanes>(place: &Blocked, image: &[Line], out: &mut Moments) {
+    let share = 1.0 / place.shape.area() as f32;
+    for (block, plane) in image.chunks_exact(place.plane()).enumerate() {
+        unsafe {
+            let mut sum = V::zero();
+            for row in rows(place) {
+                // Row by row: short sums lose little.
+                sum = sum.add(plane[row].iter().fold(V::zero(), |part, line| part.add(V::load(line.at()))));
+            }
+            let mean = sum.mul(V::splat(share));
+            let mut squares = V::zero();
+            for row in rows(place) {
+                squares = squares.add(plane[row].iter().fold(V::zero(), |part, line| {
+                    let x = V::load(line.at()).sub(mean);
+                    part.add(x.mul(x))
+                }));
+            }
+            mean.store(out.mean[block].at_mut());
+            squares.store(out.squares[block].at_mut());
+        }
+    }
 }
 
 /// Mean and biased variance of every channel over all images.
@@ -91,8 +91,14 @@ pub(crate) struct Affine {
 }
 
 for_machines! {
-/// One image: y = (x − middle)·slope + shift, plus `other`, cut at zero if `relu`.
-pub(crate) fn forward(
+    /// One image: y = (x − middle)·slope + shift, plus `other`, cut at zero if `relu`.
+    pub(crate) fn forward = forward_with(
+        from: &Blocked, x: &[Line], affine: &Affine, other: Option<(&Blocked, &[Line])>, relu: bool, to: &Blocked, y: &mut [Line],
+    )
+}
+
+#[inline(always)]
+unsafe fn forward_with<V: Lanes>(
     from: &Blocked,
     x: &[Line],
     affine: &Affine,
@@ -101,30 +107,22 @@ pub(crate) fn forward(
     to: &Blocked,
     y: &mut [Line],
 ) {
-    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
+    let width = from.shape.width;
     for block in 0..from.blocks() {
-        let (Line(middle), Line(slope), Line(shift)) =
-            (affine.middle[block], affine.slope[block], affine.shift[block]);
-        for row in 0..from.shape.height {
-            let width = from.shape.width;
-            let x = &x[block * from.plane() + from.start(row)..][..width];
-            let y = &mut y[block * to.plane() + to.start(row)..][..width];
-            match other {
-                None => {
-                    for (y, x) in y.iter_mut().zip(x) {
-                        for lane in 0..WIDTH {
-                            let value = (x.0[lane] - middle[lane]) * slope[lane] + shift[lane];
-                            y.0[lane] = if value < floor { floor } else { value };
-                        }
-                    }
-                }
-                Some((place, other)) => {
-                    let other = &other[block * place.plane() + place.start(row)..][..width];
-                    for ((y, x), other) in y.iter_mut().zip(x).zip(other) {
-                        for lane in 0..WIDTH {
-                            let value =
-                                (x.0[lane] - middle[lane]) * slope[lane] + shift[lane] + other.0[lane];
-                            y.0[lane] = if value < floor { floor } else { value };
+        unsafe {
+            let [middle, slope, shift] =
+                [&affine.middle, &affine.slope, &affine.shift].map(|lines| V::load(lines[block].at()));
+            let floor = V::splat(if relu { 0.0 } else { f32::NEG_INFINITY });
+            for row in 0..from.shape.height {
+                let x = &x[block * from.plane() + from.start(row)..][..width];
+                let y = &mut y[block * to.plane() + to.start(row)..][..width];
+                let value = |x: &Line| V::load(x.at()).sub(middle).mul(slope).add(shift);
+                match other {
+                    None => y.iter_mut().zip(x).for_each(|(y, x)| value(x).at_least(floor).store(y.at_mut())),
+                    Some((place, other)) => {
+                        let other = &other[block * place.plane() + place.start(row)..][..width];
+                        for ((y, x), other) in y.iter_mut().zip(x).zip(other) {
+                            value(x).add(V::load(other.at())).at_least(floor).store(y.at_mut());
                         }
                     }
                 }
@@ -132,94 +130,110 @@ pub(crate) fn forward(
         }
     }
 }
+
+for_machines! {
+    /// One image: cuts the gradient where the ReLU cut, in place.
+    pub(crate) fn mask = mask_with(place: &Blocked, y: &[Line], dy: &mut [Line])
 }
 
-/// `value` where `gate` is positive, else zero: without a branch, so that it is done sixteen at a time.
 #[inline(always)]
-fn gated(gate: f32, value: f32) -> f32 {
-    f32::from_bits(value.to_bits() & u32::from(gate > 0.0).wrapping_neg())
-}
-
-for_machines! {
-/// One image: cuts the gradient where the ReLU cut, in place.
-pub(crate) fn mask(place: &Blocked, y: &[Line], dy: &mut [Line]) {
+unsafe fn mask_with<V: Lanes>(place: &Blocked, y: &[Line], dy: &mut [Line]) {
     for block in 0..place.blocks() {
-        for row in 0..place.shape.height {
-            let at = block * place.plane() + place.start(row);
-            let (y, dy) = (&y[at..][..place.shape.width], &mut dy[at..][..place.shape.width]);
-            for (dy, y) in dy.iter_mut().zip(y) {
-                for lane in 0..WIDTH {
-                    dy.0[lane] = gated(y.0[lane], dy.0[lane]);
-                }
+        for row in rows(place) {
+            let row = block * place.plane() + row.start..block * place.plane() + row.end;
+            for (dy, y) in dy[row.clone()].iter_mut().zip(&y[row]) {
+                unsafe { V::load(dy.at()).where_positive(V::load(y.at())).store(dy.at_mut()) };
             }
         }
     }
 }
-}
 
 for_machines! {
-/// One image: the sums of dy and of dy·(x − middle), of every channel, into `mean` and `squares`. With a result `y` of
-/// a ReLU, dy is cut first, in place.
-pub(crate) fn sums(from: &Blocked, x: &[Line], middle: &[Line], to: &Blocked, y: Option<&[Line]>, dy: &mut [Line], out: &mut Moments) {
+    /// One image: the sums of dy and of dy·(x − middle), of every channel, into `mean` and `squares`. With a result `y` of
+    /// a ReLU, dy is cut first, in place.
+    pub(crate) fn sums = sums_with(
+        from: &Blocked, x: &[Line], middle: &[Line], to: &Blocked, y: Option<&[Line]>, dy: &mut [Line], out: &mut Moments,
+    )
+}
+
+#[inline(always)]
+unsafe fn sums_with<V: Lanes>(
+    from: &Blocked,
+    x: &[Line],
+    middle: &[Line],
+    to: &Blocked,
+    y: Option<&[Line]>,
+    dy: &mut [Line],
+    out: &mut Moments,
+) {
+    let width = from.shape.width;
     for block in 0..from.blocks() {
-        let (mut sum, mut along) = (Line::ZERO, Line::ZERO);
-        let Line(middle) = middle[block];
-        for row in 0..from.shape.height {
-            let (mut part, mut part_along) = (Line::ZERO, Line::ZERO);
-            let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
-            let at = block * to.plane() + to.start(row);
-            let dy = &mut dy[at..][..from.shape.width];
-            if let Some(y) = y {
-                for (dy, y) in dy.iter_mut().zip(&y[at..][..from.shape.width]) {
-                    for lane in 0..WIDTH {
-                        dy.0[lane] = gated(y.0[lane], dy.0[lane]);
+        unsafe {
+            let (mut sum, mut along, middle) = (V::zero(), V::zero(), V::load(middle[block].at()));
+            for row in 0..from.shape.height {
+                let (mut part, mut part_along) = (V::zero(), V::zero());
+                let x = &x[block * from.plane() + from.start(row)..][..width];
+                let at = block * to.plane() + to.start(row);
+                let dy = &mut dy[at..][..width];
+                let mut note = |x: &Line, dy: V| {
+                    part = part.add(dy);
+                    part_along = part_along.add(dy.mul(V::load(x.at()).sub(middle)));
+                };
+                match y {
+                    None => x.iter().zip(dy).for_each(|(x, dy)| note(x, V::load(dy.at()))),
+                    Some(y) => {
+                        for ((x, dy), y) in x.iter().zip(dy).zip(&y[at..][..width]) {
+                            let cut = V::load(dy.at()).where_positive(V::load(y.at()));
+                            cut.store(dy.at_mut());
+                            note(x, cut);
+                        }
                     }
                 }
+                sum = sum.add(part);
+                along = along.add(part_along);
             }
-            for (x, dy) in x.iter().zip(dy) {
-                for lane in 0..WIDTH {
-                    part.0[lane] += dy.0[lane];
-                    part_along.0[lane] += dy.0[lane] * (x.0[lane] - middle[lane]);
-                }
-            }
-            for lane in 0..WIDTH {
-                sum.0[lane] += part.0[lane];
-                along.0[lane] += part_along.0[lane];
-            }
+            sum.store(out.mean[block].at_mut());
+            along.store(out.squares[block].at_mut());
         }
-        (out.mean[block], out.squares[block]) = (sum, along);
     }
-}
 }
 
 for_machines! {
-/// One image: dx = slope·(dy − sum − (x − middle)·along), added to what is there if `add`.
-pub(crate) fn backward(
+    /// One image: dx = slope·(dy − sum − (x − middle)·along), with the sum in the affine's shift; added to what is there if
+    /// `add`.
+    pub(crate) fn backward = backward_with(
+        from: &Blocked, x: &[Line], affine: &Affine, along: &[Line], to: &Blocked, dy: &[Line], dx: &mut [Line], add: bool,
+    )
+}
+
+#[inline(always)]
+unsafe fn backward_with<V: Lanes>(
     from: &Blocked,
     x: &[Line],
     affine: &Affine,
     along: &[Line],
     to: &Blocked,
     dy: &[Line],
-    dx_place: &Blocked,
     dx: &mut [Line],
     add: bool,
 ) {
+    let width = from.shape.width;
     for block in 0..from.blocks() {
-        let (Line(middle), Line(slope), Line(sum), Line(along)) =
-            (affine.middle[block], affine.slope[block], affine.shift[block], along[block]);
-        for row in 0..from.shape.height {
-            let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
-            let dy = &dy[block * to.plane() + to.start(row)..][..from.shape.width];
-            let dx = &mut dx[block * dx_place.plane() + dx_place.start(row)..][..from.shape.width];
-            for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
-                for lane in 0..WIDTH {
-                    let value =
-                        slope[lane] * (dy.0[lane] - sum[lane] - (x.0[lane] - middle[lane]) * along[lane]);
-                    dx.0[lane] = if add { dx.0[lane] + value } else { value };
+        unsafe {
+            let [middle, slope, sum] =
+                [&affine.middle, &affine.slope, &affine.shift].map(|lines| V::load(lines[block].at()));
+            let along = V::load(along[block].at());
+            for row in 0..from.shape.height {
+                let at = block * from.plane() + from.start(row);
+                let (x, dx) = (&x[at..][..width], &mut dx[at..][..width]);
+                let dy = &dy[block * to.plane() + to.start(row)..][..width];
+                for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
+                    let centred = V::load(x.at()).sub(middle);
+                    let value = V::load(dy.at()).sub(sum).sub(centred.mul(along)).mul(slope);
+                    let value = if add { value.add(V::load(dx.at())) } else { value };
+                    value.store(dx.at_mut());
                 }
             }
         }
     }
-}
 }

@@ -426,7 +426,7 @@ impl Program {
                             .par_chunks_exact_mut(place.image())
                             .zip(x.par_chunks_exact(place.image()));
                         images.zip(dy.planes().par_chunks_exact(to.image())).for_each(|((dx, x), dy)| {
-                            norm::backward(machine, &place, x, affine, &along, to, dy, &place, dx, add);
+                            norm::backward(machine, &place, x, affine, &along, to, dy, dx, add);
                         });
                     });
                     filled.push((slot, dx));
