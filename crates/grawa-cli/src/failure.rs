@@ -9,6 +9,9 @@ pub(crate) enum Failure {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] grawa_nn::Error),
+    /// Data.
+    #[error(transparent)]
+    Data(#[from] grawa_data::Error),
     /// A method.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
@@ -17,22 +20,17 @@ pub(crate) enum Failure {
 impl Failure {
     /// 2 for a wrong request, 1 for something that failed.
     pub(crate) fn code(&self) -> u8 {
-        match self {
-            Failure::Lab(error) => {
-                if error.is_usage() {
-                    2
-                } else {
-                    1
-                }
+        let usage = match self {
+            Failure::Lab(error) => error.is_usage(),
+            Failure::Engine(error) => error.is_usage(),
+            Failure::Data(error) => {
+                matches!(
+                    error,
+                    grawa_data::Error::UnknownDataset { .. } | grawa_data::Error::NoArchive { .. }
+                )
             }
-            Failure::Engine(error) => {
-                if error.is_usage() {
-                    2
-                } else {
-                    1
-                }
-            }
-            Failure::Core(_) => 2,
-        }
+            Failure::Core(_) => true,
+        };
+        if usage { 2 } else { 1 }
     }
 }

@@ -4,6 +4,7 @@
 
 mod bar;
 mod bench;
+mod data;
 mod failure;
 mod methods;
 mod models;
@@ -34,6 +35,7 @@ enum Command {
     Models(models::Arguments),
     Probe(probe::Arguments),
     Bench(bench::Arguments),
+    Data(data::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Models(arguments) => models::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Data(arguments) => data::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -175,6 +175,9 @@ fn wrong_usage_is_explained_and_writes_nothing() {
     refused(&["vincnet"], "vincent");
     refused(&["methods", "adam"], "there is no method 'adam'");
     refused(&["models", "resnet21"], "did you mean 'resnet20'?");
+    refused(&["data", "get", "cifar11"], "cifar10");
+    refused(&["bench", "step", "--workers", "0"], "0 is not in");
+    refused(&["bench", "step", "--model", "vgg"], "there is no network 'vgg'");
     refused(&["probe", "--model", "resnet20", "--classes", "10", "--values", "v"], "--out");
     refused(&["theory", "--out", "o", "--slow"], "--slow");
 }
@@ -232,6 +235,20 @@ fn models_are_counted() {
     assert!(row.contains("36,536,884") && row.contains(" 80 "), "{row}");
     let layout = text(&grawa(place.path(), &["models", "vgg16"]).stdout);
     assert!(layout.contains("features.0.bias (before batch norm: no gradient)"), "{layout}");
+}
+
+#[test]
+fn a_bench_counts_images_and_a_folder_without_data_is_an_error() {
+    let place = TempDir::new().unwrap();
+    let output = grawa(
+        place.path(),
+        &["bench", "step", "--model", "digits", "--workers", "3", "--batch", "8", "--seconds", "0.1"],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let row = text(&output.stdout).lines().find(|line| line.starts_with("digits")).unwrap().to_owned();
+    let rate: f64 = row.split_whitespace().nth(4).unwrap().parse().unwrap();
+    assert!(rate > 1.0, "{row}");
+    assert_eq!(grawa(place.path(), &["data", "info", "nowhere"]).status.code(), Some(1));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! A [`Graph`] is built once, by a function of the [`zoo`] or through a [`Builder`]; it infers every shape, counts its
 //! parameters, and names tensors as PyTorch does. [`Tape`] is the plain path: every operation unfused, generic over
-//! the number, the reference that faster engines are tested against.
+//! the number, the reference that faster engines are tested against. [`Program`] is the engine on the CPU: a graph
+//! compiled for a batch size, run in an [`Arena`]. [`State`] is what a worker has learnt, in files that PyTorch reads.
 #![deny(missing_docs)]
 
 mod cpu;
@@ -14,6 +15,7 @@ mod op;
 pub mod probe;
 mod scalar;
 mod shape;
+mod state;
 mod tape;
 mod tensors;
 pub mod zoo;
@@ -24,5 +26,6 @@ pub use graph::{Builder, Conv, Graph, Node, NodeId, Op, TensorId, Window};
 pub use init::Init;
 pub use scalar::Scalar;
 pub use shape::Shape;
+pub use state::State;
 pub use tape::{Mode, Tape};
 pub use tensors::{Data, Tensor, Tensors};

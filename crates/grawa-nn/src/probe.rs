@@ -5,7 +5,7 @@
 //! writes such files from PyTorch in f64.
 
 use crate::tensors::{Tensor, Tensors};
-use crate::{Error, Graph, Mode, Shape, Tape, zoo};
+use crate::{Arena, Error, Graph, Mode, Program, Shape, zoo};
 use grawa_core::norm::norm;
 use std::path::Path;
 
@@ -38,7 +38,6 @@ pub fn probe(network: &str, classes: usize, values: &Path, out: &Path) -> Result
     let file = Tensors::read(values, network)?;
     let image = file.find("image").map(|tensor| tensor.shape.clone()).unwrap_or_default();
     let &[batch, channels, height, width] = image.as_slice() else {
-        file.f32("image", &[1, 3, 32, 32])?;
         return Err(Error::WrongLength {
             what: "the shape of 'image'".into(),
             found: image.len(),
@@ -63,12 +62,22 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path) -> Result<Probe,
     let images = file.f32("image", &[batch, channels, height, width])?;
     let labels = labels(graph, file.i64("label", &[batch])?)?;
 
-    let tape = Tape::forward(graph, &parameters, &statistics, images, Mode::Train { dropout: None })?;
-    let (loss, gradient) = tape.backward(&parameters, &labels, 1.0)?;
-    tape.track(&mut statistics)?;
+    let program = Program::compile(graph, batch)?;
+    let mut arena = Arena::new(&program, std::thread::available_parallelism().map_or(1, usize::from))?;
+    let mut gradient = vec![0.0; parameters.len()];
+    let mode = Mode::Train { dropout: None };
+    let loss = program.gradient(
+        &mut arena,
+        (&parameters, &statistics),
+        (images, &labels),
+        mode,
+        1.0,
+        &mut gradient,
+    )?;
+    program.track(&arena, &mut statistics)?;
 
     let mut results = Tensors::new(out, graph.name());
-    results.put("logits", Tensor::f32(&[batch, graph.classes()], tape.logits().to_vec()));
+    results.put("logits", Tensor::f32(&[batch, graph.classes()], arena.logits().to_vec()));
     results.put("loss_sum", Tensor::f32(&[1], vec![loss as f32]));
     for (prefix, layout, vector) in
         [("grad.", graph.parameters(), &gradient), ("buffer_after.", graph.statistics(), &statistics)]

@@ -1,6 +1,7 @@
 //! What a pass writes to, allocated once: results, gradients, blocked weights, and the threads that share the work.
 
 use super::lanes::{Line, Machine, WIDTH};
+use super::memory::zeros;
 use super::norm::{Affine, Moments};
 use super::program::{Kind, Place, Program};
 use crate::Error;
@@ -15,7 +16,7 @@ pub(crate) enum Buffer {
 impl Buffer {
     fn new(place: &Place, batch: usize) -> Self {
         match place {
-            Place::Planes(blocked) => Buffer::Planes(vec![Line::ZERO; batch * blocked.image()]),
+            Place::Planes(blocked) => Buffer::Planes(zeros(batch * blocked.image())),
             Place::Vectors(len) => Buffer::Vectors(vec![0.0; batch * len]),
         }
     }
@@ -44,13 +45,11 @@ impl Buffer {
 /// What one step keeps besides its result.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// A convolution's blocked weights, and the turned ones of its walk back.
+    /// A convolution's blocked weights, and those of its way back.
     pub(crate) weights: Vec<Line>,
     pub(crate) turned: Vec<Line>,
     /// The gradient of the weights, for each group of images.
     pub(crate) groups: Vec<Vec<Line>>,
-    /// A spread-out image for each thread.
-    pub(crate) spreads: Vec<Vec<Line>>,
     /// Moments of every image: of a convolution's result, or of a batch norm's input.
     pub(crate) moments: Vec<Moments>,
     /// What a batch norm normalised with.
@@ -65,7 +64,6 @@ pub(crate) struct Scratch {
 #[derive(Debug)]
 pub struct Arena {
     pub(crate) machine: Machine,
-    pub(crate) threads: usize,
     pub(crate) pool: rayon::ThreadPool,
     pub(crate) values: Vec<Option<Buffer>>,
     pub(crate) gradients: Vec<Option<Buffer>>,
@@ -95,19 +93,16 @@ impl Arena {
             values[node] = Some(Buffer::new(&program.places[node], batch));
         }
         let gradients = program.buffers.iter().map(|place| Some(Buffer::new(place, batch))).collect();
-        let lines = |count: usize| vec![Line::ZERO; count];
+        let lines = zeros;
         let scratch = program.steps.iter().map(|step| {
             let mut scratch = Scratch::default();
             let moments = |blocks: usize| (0..batch).map(|_| Moments::new(blocks)).collect::<Vec<_>>();
             match &step.kind {
-                Kind::Conv { walk, back, .. } => {
+                Kind::Conv { walk, .. } => {
                     scratch.weights = lines(walk.weights());
-                    scratch.turned = lines(back.weights());
+                    scratch.turned = lines(walk.weights_back());
                     scratch.groups =
                         (0..groups(walk.weights(), batch)).map(|_| lines(walk.weights())).collect();
-                    if walk.stride > 1 {
-                        scratch.spreads = (0..threads).map(|_| lines(back.from.image())).collect();
-                    }
                     scratch.moments = moments(walk.to.blocks());
                 }
                 Kind::Norm { .. } => {
@@ -115,8 +110,8 @@ impl Arena {
                     scratch.mean = vec![0.0; place.shape.channels];
                     scratch.variance = vec![0.0; place.shape.channels];
                     scratch.moments = moments(place.blocks());
-                    let zeros = || lines(place.blocks());
-                    scratch.affine = Some(Affine { middle: zeros(), slope: zeros(), shift: zeros() });
+                    let blank = || lines(place.blocks());
+                    scratch.affine = Some(Affine { middle: blank(), slope: blank(), shift: blank() });
                 }
                 Kind::Linear { .. } | Kind::Dropout { .. } => {
                     if let Place::Planes(blocked) = program.places[step.inputs[0]] {
@@ -129,23 +124,19 @@ impl Arena {
         });
         let scratch = scratch.collect();
         let logits = vec![0.0; batch * program.graph.classes()];
-        Ok(Arena {
-            machine: Machine::here(),
-            threads,
-            pool,
-            values,
-            gradients,
-            scratch,
-            logits,
-            trained: false,
-        })
+        Ok(Arena { machine: Machine::here(), pool, values, gradients, scratch, logits, trained: false })
+    }
+
+    /// The logits of the last pass, example after example.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
     }
 
     /// Bytes of everything a pass writes to.
     pub fn bytes(&self) -> usize {
         let buffers = self.values.iter().chain(&self.gradients).flatten().map(Buffer::bytes).sum::<usize>();
         let lines = |scratch: &Scratch| {
-            let many = scratch.groups.iter().chain(&scratch.spreads).map(Vec::len).sum::<usize>();
+            let many = scratch.groups.iter().map(Vec::len).sum::<usize>();
             size_of::<Line>() * (scratch.weights.len() + scratch.turned.len() + many) + 4 * scratch.flat.len()
         };
         buffers + self.scratch.iter().map(lines).sum::<usize>()

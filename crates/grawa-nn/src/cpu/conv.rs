@@ -2,15 +2,14 @@
 //! and reads every input straight from where it lies.
 //!
 //! Forward, a tile is some pixels of an output block; one weight line is loaded and multiplied by the pixels' numbers
-//! of one input channel. The gradient of the input is a forward pass over the gradient of the output with turned
-//! weights (spread out first where the stride is above 1). The gradient of the weights holds sixteen lines of a 16 × 16
-//! block of one kernel place in registers while it walks over an image.
+//! of one input channel. The gradient of the input goes the same way back, over the gradient of the output; with a stride
+//! of s, pixels fall into s × s phases that each see a part of the kernel. The gradient of the weights holds sixteen lines
+//! of a 16 × 16 block of one kernel place in registers while it walks over an image.
 
 #![allow(unsafe_code)]
 
 use super::block::Blocked;
 use super::lanes::{Lanes, Line, Machine, WIDTH, for_machines};
-use crate::Shape;
 
 /// A convolution between two blocked places.
 #[derive(Clone, Copy, Debug)]
@@ -25,49 +24,164 @@ pub(crate) struct Walk {
 impl Walk {
     /// Lines of the blocked weights: output block by input block by kernel place by input channel.
     pub(crate) fn weights(&self) -> usize {
-        self.to.blocks() * self.from.blocks() * self.kernel * self.kernel * WIDTH
+        self.to.blocks() * self.from.blocks() * self.places() * WIDTH
     }
 
-    fn check(&self, x: &[Line], y: &[Line], weights: &[Line]) {
-        let reach = |side: usize| (side - 1) * self.stride + self.kernel;
-        let room = |side: usize, border: usize| side + border + self.pad.min(border);
-        assert!(self.from.border >= self.pad, "the border holds the padding");
-        assert!(reach(self.to.shape.height) <= room(self.from.shape.height, self.from.border), "rows fit");
-        assert!(reach(self.to.shape.width) <= room(self.from.shape.width, self.from.border), "columns fit");
-        assert_eq!((x.len(), y.len(), weights.len()), (self.from.image(), self.to.image(), self.weights()));
+    /// Lines of the weights of the way back: the same with output and input exchanged.
+    pub(crate) fn weights_back(&self) -> usize {
+        self.weights()
     }
 
-    /// The line of the input that the first kernel place of output pixel (y, x) sees.
-    fn origin(&self, y: usize, x: usize) -> usize {
-        let corner = self.from.border - self.pad;
-        (y * self.stride + corner) * self.from.row() + x * self.stride + corner
+    fn places(&self) -> usize {
+        self.kernel * self.kernel
     }
-}
 
-/// Blocked weights from plain ones (out × in × k × k).
-pub(crate) fn pack(walk: &Walk, plain: &[f32], blocked: &mut [Line]) {
-    let (outs, ins, places) = (walk.to.shape.channels, walk.from.shape.channels, walk.kernel * walk.kernel);
-    for out in 0..outs {
-        for input in 0..ins {
-            for place in 0..places {
-                let line = ((out / WIDTH * walk.from.blocks() + input / WIDTH) * places + place) * WIDTH
-                    + input % WIDTH;
-                blocked[line].0[out % WIDTH] = plain[(out * ins + input) * places + place];
+    /// The line of the input that the first kernel place of the first output pixel sees.
+    fn origin(&self) -> usize {
+        (self.from.border - self.pad) * (self.from.row() + 1)
+    }
+
+    /// The way from input to output: one phase, all places of the kernel.
+    pub(crate) fn forth(&self) -> Route {
+        let taps = (0..self.places()).map(|place| {
+            let offset = place / self.kernel * self.from.row() + place % self.kernel;
+            Tap { offset, place }
+        });
+        let (rows, columns) = (self.to.shape.height, self.to.shape.width);
+        let phase = Phase { row: 0, column: 0, rows, columns, origin: self.origin(), taps: taps.collect() };
+        Route {
+            from: self.from,
+            to: self.to,
+            step: self.stride,
+            spread: 1,
+            places: self.places(),
+            phases: vec![phase],
+        }
+        .checked()
+    }
+
+    /// The way from the gradient of the output to that of the input.
+    pub(crate) fn back(&self) -> Route {
+        let mut phases = Vec::with_capacity(self.stride * self.stride);
+        for (row, rows, down) in self.phases(self.from.shape.height) {
+            for (column, columns, along) in self.phases(self.from.shape.width) {
+                let border = self.to.border as isize;
+                let line = |y: isize, x: isize| ((border + y) * self.to.row() as isize + border + x) as usize;
+                let least = |shifts: &[(usize, isize)]| shifts.iter().map(|shift| shift.1).min().unwrap_or(0);
+                let origin = line(least(&down), least(&along));
+                let taps = down.iter().flat_map(|&(ky, y)| along.iter().map(move |&(kx, x)| (ky, y, kx, x)));
+                let taps = taps
+                    .map(|(ky, y, kx, x)| Tap { offset: line(y, x) - origin, place: ky * self.kernel + kx })
+                    .collect();
+                phases.push(Phase { row, column, rows, columns, origin, taps });
             }
         }
+        Route { from: self.to, to: self.from, step: 1, spread: self.stride, places: self.places(), phases }
+            .checked()
+    }
+
+    /// The phases along one side of the input: the first pixel, how many, and which kernel places see them, from how far
+    /// along the output.
+    fn phases(&self, side: usize) -> Vec<(usize, usize, Vec<(usize, isize)>)> {
+        let (stride, pad) = (self.stride as isize, self.pad as isize);
+        let phase = |first: usize| {
+            let shift = |place: usize| first as isize + pad - place as isize;
+            let seen = (0..self.kernel).filter(|&place| shift(place).rem_euclid(stride) == 0);
+            (
+                first,
+                (side - first).div_ceil(self.stride),
+                seen.map(|place| (place, shift(place).div_euclid(stride))).collect(),
+            )
+        };
+        (0..self.stride.min(side)).map(phase).collect()
+    }
+
+    /// How wide a border the output needs for the way back.
+    pub(crate) fn border_back(&self) -> usize {
+        let sides =
+            [(self.from.shape.height, self.to.shape.height), (self.from.shape.width, self.to.shape.width)];
+        let needs = sides.into_iter().flat_map(|(side, out)| {
+            self.phases(side).into_iter().flat_map(move |(_, count, seen)| {
+                seen.into_iter()
+                    .map(move |(_, shift)| (-shift).max(count as isize - 1 + shift - (out as isize - 1)))
+            })
+        });
+        needs.max().unwrap_or(0).max(0) as usize
     }
 }
 
-/// Turned weights, for the walk back from `to` to `from`: output and input exchanged, kernel places reversed.
-pub(crate) fn pack_turned(walk: &Walk, plain: &[f32], blocked: &mut [Line]) {
-    let (outs, ins, places) = (walk.to.shape.channels, walk.from.shape.channels, walk.kernel * walk.kernel);
-    for out in 0..outs {
-        for input in 0..ins {
-            for place in 0..places {
-                let line = ((input / WIDTH * walk.to.blocks() + out / WIDTH) * places + places - 1 - place)
-                    * WIDTH
-                    + out % WIDTH;
-                blocked[line].0[input % WIDTH] = plain[(out * ins + input) * places + place];
+/// How a convolution goes over a plane, in phases.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    pub(crate) from: Blocked,
+    pub(crate) to: Blocked,
+    /// Pixels between neighbours in what is read, and in what is written.
+    step: usize,
+    spread: usize,
+    places: usize,
+    phases: Vec<Phase>,
+}
+
+/// Pixels that see the same places of the kernel.
+#[derive(Clone, Debug)]
+struct Phase {
+    /// The first of them, and how many there are.
+    row: usize,
+    column: usize,
+    rows: usize,
+    columns: usize,
+    /// The line that the first of them reads from, and where from there the places of the kernel lie.
+    origin: usize,
+    taps: Vec<Tap>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tap {
+    offset: usize,
+    place: usize,
+}
+
+impl Route {
+    /// That every line the route reads or writes lies in its plane.
+    fn checked(self) -> Self {
+        for phase in self.phases.iter().filter(|phase| phase.rows > 0 && phase.columns > 0) {
+            let last = phase.origin
+                + (phase.rows - 1) * self.step * self.from.row()
+                + (phase.columns - 1) * self.step;
+            let reach = phase.taps.iter().map(|tap| tap.offset).max().unwrap_or(0);
+            assert!(last + reach < self.from.plane(), "a convolution stays in its input");
+            let (bottom, right) = (
+                phase.row + (phase.rows - 1) * self.spread,
+                phase.column + (phase.columns - 1) * self.spread,
+            );
+            assert!(
+                bottom < self.to.shape.height && right < self.to.shape.width,
+                "a convolution stays in its output"
+            );
+            assert!(
+                phase.taps.iter().all(|tap| tap.place < self.places),
+                "a convolution stays in its kernel"
+            );
+        }
+        self
+    }
+
+    fn weights(&self) -> usize {
+        self.to.blocks() * self.from.blocks() * self.places * WIDTH
+    }
+}
+
+/// Blocked weights from plain ones (out × in × k × k): for the way forth, and, exchanged, for the way back.
+pub(crate) fn pack(walk: &Walk, plain: &[f32], forth: &mut [Line], back: &mut [Line]) {
+    let (outs, ins, places) = (walk.to.shape.channels, walk.from.shape.channels, walk.places());
+    let (out_blocks, in_blocks) = (walk.to.blocks(), walk.from.blocks());
+    for (out, plain) in plain.chunks_exact(ins * places).enumerate().take(outs) {
+        for (input, plain) in plain.chunks_exact(places).enumerate() {
+            let there = (out / WIDTH * in_blocks + input / WIDTH) * places * WIDTH + input % WIDTH;
+            let here = (input / WIDTH * out_blocks + out / WIDTH) * places * WIDTH + out % WIDTH;
+            for (place, &weight) in plain.iter().enumerate() {
+                forth[there + place * WIDTH].0[out % WIDTH] = weight;
+                back[here + place * WIDTH].0[input % WIDTH] = weight;
             }
         }
     }
@@ -75,104 +189,105 @@ pub(crate) fn pack_turned(walk: &Walk, plain: &[f32], blocked: &mut [Line]) {
 
 /// Adds blocked weight gradients to plain ones.
 pub(crate) fn unpack_add(walk: &Walk, blocked: &[Line], plain: &mut [f32]) {
-    let (outs, ins, places) = (walk.to.shape.channels, walk.from.shape.channels, walk.kernel * walk.kernel);
-    for out in 0..outs {
-        for input in 0..ins {
-            for place in 0..places {
-                let line = ((out / WIDTH * walk.from.blocks() + input / WIDTH) * places + place) * WIDTH
-                    + input % WIDTH;
-                plain[(out * ins + input) * places + place] += blocked[line].0[out % WIDTH];
+    let (ins, places) = (walk.from.shape.channels, walk.places());
+    for (out, plain) in plain.chunks_exact_mut(ins * places).enumerate() {
+        for (input, plain) in plain.chunks_exact_mut(places).enumerate() {
+            let line = (out / WIDTH * walk.from.blocks() + input / WIDTH) * places * WIDTH + input % WIDTH;
+            for (place, weight) in plain.iter_mut().enumerate() {
+                *weight += blocked[line + place * WIDTH].0[out % WIDTH];
             }
         }
     }
 }
 
-/// One image: y = weights ∗ x, added to what is there if `add`.
-pub(crate) fn forward(
-    machine: Machine,
-    walk: &Walk,
-    x: &[Line],
-    weights: &[Line],
-    y: &mut [Line],
-    add: bool,
-) {
-    // Every place the walk visits lies in its slice then.
-    walk.check(x, y, weights);
-    match walk.stride {
-        1 => forward_by_1(machine, walk, x, weights, y, add),
-        2 => forward_by_2(machine, walk, x, weights, y, add),
-        _ => forward_by_any(machine, walk, x, weights, y, add),
+/// One image along a route: y = weights ∗ x, added to what is there if `add`.
+pub(crate) fn run(machine: Machine, route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    // With what the route checked of itself, every place it visits lies in its slice.
+    assert_eq!((x.len(), y.len(), weights.len()), (route.from.image(), route.to.image(), route.weights()));
+    match route.step {
+        1 => run_by_1(machine, route, x, weights, y, add),
+        2 => run_by_2(machine, route, x, weights, y, add),
+        _ => run_by_any(machine, route, x, weights, y, add),
     }
 }
 
-for_machines! { fn forward_by_1 = forward_with_1(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) }
-for_machines! { fn forward_by_2 = forward_with_2(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) }
-for_machines! { fn forward_by_any = forward_with_any(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) }
+for_machines! { fn run_by_1 = run_with_1(route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) }
+for_machines! { fn run_by_2 = run_with_2(route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) }
+for_machines! { fn run_by_any = run_with_any(route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) }
 
 #[inline(always)]
-unsafe fn forward_with_1<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
-    unsafe { forward_with::<V, 1>(walk, x, weights, y, add) }
+unsafe fn run_with_1<V: Lanes>(route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    unsafe { run_with::<V, 1>(route, x, weights, y, add) }
 }
 
 #[inline(always)]
-unsafe fn forward_with_2<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
-    unsafe { forward_with::<V, 2>(walk, x, weights, y, add) }
+unsafe fn run_with_2<V: Lanes>(route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    unsafe { run_with::<V, 2>(route, x, weights, y, add) }
 }
 
 #[inline(always)]
-unsafe fn forward_with_any<V: Lanes>(walk: &Walk, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
-    unsafe { forward_with::<V, 0>(walk, x, weights, y, add) }
+unsafe fn run_with_any<V: Lanes>(route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    unsafe { run_with::<V, 0>(route, x, weights, y, add) }
 }
 
-/// `S` is the stride, so that the distances between pixels are part of the instructions; 0 reads it from the walk.
+/// `S` is the step, so that the distances between pixels are part of the instructions; 0 reads it from the route.
 #[inline(always)]
-unsafe fn forward_with<V: Lanes, const S: usize>(
-    walk: &Walk,
+unsafe fn run_with<V: Lanes, const S: usize>(
+    route: &Route,
     x: &[Line],
     weights: &[Line],
     y: &mut [Line],
     add: bool,
 ) {
-    let (height, width) = (walk.to.shape.height, walk.to.shape.width);
-    for block in 0..walk.to.blocks() {
-        let weights = &weights[block * walk.weights() / walk.to.blocks()..];
-        let mut row = 0;
-        while row < height {
-            // Narrow planes fill the registers with several rows.
-            let rows = match width {
-                7 if V::TILE >= 28 && height - row >= 4 => 4,
-                8 if V::TILE >= 24 && height - row >= 3 => 3,
-                14 if V::TILE >= 28 && height - row >= 2 => 2,
-                4 if V::TILE >= 16 && height - row >= 4 => 4,
-                _ => 1,
-            };
-            let mut column = 0;
-            while column < width {
-                let left = width - column;
-                let from = unsafe { x.as_ptr().add(walk.origin(row, column)) };
-                let to = unsafe { y.as_mut_ptr().add(block * walk.to.plane() + walk.to.start(row) + column) };
-                macro_rules! tile {
-                    ($rows:literal, $columns:literal) => {{
-                        unsafe { tile::<V, S, $rows, $columns>(walk, from, weights.as_ptr(), to, add) };
-                        $columns
-                    }};
-                }
-                column += match (rows, left) {
-                    (4, 7) => tile!(4, 7),
-                    (3, 8) => tile!(3, 8),
-                    (2, 14) => tile!(2, 14),
-                    (4, 4) => tile!(4, 4),
-                    (_, 28..) if V::TILE >= 28 => tile!(1, 28),
-                    (_, 16..) if V::TILE >= 16 => tile!(1, 16),
-                    (_, 14..) if V::TILE >= 14 => tile!(1, 14),
-                    (_, 7..) if V::TILE >= 7 => tile!(1, 7),
-                    (_, 6..) if V::TILE >= 6 => tile!(1, 6),
-                    (_, 4..) if V::TILE >= 4 => tile!(1, 4),
-                    (_, 2..) => tile!(1, 2),
-                    _ => tile!(1, 1),
+    let (from, to) = (&route.from, &route.to);
+    for block in 0..to.blocks() {
+        let weights = &weights[block * (weights.len() / to.blocks())..];
+        for phase in &route.phases {
+            let mut row = 0;
+            while row < phase.rows {
+                // Narrow planes fill the registers with several rows.
+                let rows = match (phase.columns, phase.rows - row) {
+                    (7, 4..) if V::TILE >= 28 => 4,
+                    (7, 3) if V::TILE >= 28 => 3,
+                    (8, 3..) if V::TILE >= 24 => 3,
+                    (14, 2..) if V::TILE >= 28 => 2,
+                    (4, 4..) if V::TILE >= 16 => 4,
+                    _ => 1,
                 };
+                let mut column = 0;
+                while column < phase.columns {
+                    let read = phase.origin + (row * from.row() + column) * route.step;
+                    let write = block * to.plane()
+                        + to.start(phase.row + row * route.spread)
+                        + phase.column
+                        + column * route.spread;
+                    macro_rules! tile {
+                        ($rows:literal, $columns:literal) => {{
+                            let (x, y) = unsafe { (x.as_ptr().add(read), y.as_mut_ptr().add(write)) };
+                            unsafe {
+                                tile::<V, S, $rows, $columns>(route, &phase.taps, x, weights.as_ptr(), y, add)
+                            };
+                            $columns
+                        }};
+                    }
+                    column += match (rows, phase.columns - column) {
+                        (4, 7) => tile!(4, 7),
+                        (3, 7) => tile!(3, 7),
+                        (3, 8) => tile!(3, 8),
+                        (2, 14) => tile!(2, 14),
+                        (4, 4) => tile!(4, 4),
+                        (_, 28..) if V::TILE >= 28 => tile!(1, 28),
+                        (_, 16..) if V::TILE >= 16 => tile!(1, 16),
+                        (_, 14..) if V::TILE >= 14 => tile!(1, 14),
+                        (_, 7..) if V::TILE >= 7 => tile!(1, 7),
+                        (_, 6..) if V::TILE >= 6 => tile!(1, 6),
+                        (_, 4..) if V::TILE >= 4 => tile!(1, 4),
+                        (_, 2..) => tile!(1, 2),
+                        _ => tile!(1, 1),
+                    };
+                }
+                row += rows;
             }
-            row += rows;
         }
     }
 }
@@ -180,46 +295,45 @@ unsafe fn forward_with<V: Lanes, const S: usize>(
 /// `R` × `C` pixels of one output block.
 #[inline(always)]
 unsafe fn tile<V: Lanes, const S: usize, const R: usize, const C: usize>(
-    walk: &Walk,
+    route: &Route,
+    taps: &[Tap],
     x: *const Line,
     weights: *const Line,
     y: *mut Line,
     add: bool,
 ) {
-    let (row, plane) = (walk.from.row(), walk.from.plane());
-    let stride = if S == 0 { walk.stride } else { S };
+    let (row, plane) = (route.from.row(), route.from.plane());
+    let step = if S == 0 { route.step } else { S };
+    let (down, along) = (route.spread * route.to.row(), route.spread);
     unsafe {
         let mut sums = [[V::zero(); C]; R];
         if add {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                for (c, sum) in sums.iter_mut().enumerate() {
-                    *sum = V::load(y.add(r * walk.to.row() + c).cast());
+            for r in 0..R {
+                for c in 0..C {
+                    sums[r][c] = V::load(y.add(r * down + c * along).cast());
                 }
             }
         }
-        let mut weight = weights.cast::<f32>();
-        for block in 0..walk.from.blocks() {
-            let lanes = walk.from.lanes(block);
-            for dy in 0..walk.kernel {
-                for dx in 0..walk.kernel {
-                    let place = x.add(block * plane + dy * row + dx).cast::<f32>();
-                    let rows: [*const f32; R] = std::array::from_fn(|r| place.add(r * stride * row * WIDTH));
-                    for lane in 0..lanes {
-                        let line = V::load(weight.add(lane * WIDTH));
-                        for r in 0..R {
-                            let at = rows[r].add(lane);
-                            for c in 0..C {
-                                sums[r][c] = sums[r][c].add_product(at.add(c * stride * WIDTH), line);
-                            }
+        for block in 0..route.from.blocks() {
+            let lanes = route.from.lanes(block);
+            for tap in taps {
+                let weight = weights.add((block * route.places + tap.place) * WIDTH).cast::<f32>();
+                let place = x.add(block * plane + tap.offset).cast::<f32>();
+                let rows: [*const f32; R] = std::array::from_fn(|r| place.add(r * step * row * WIDTH));
+                for lane in 0..lanes {
+                    let line = V::load(weight.add(lane * WIDTH));
+                    for r in 0..R {
+                        let at = rows[r].add(lane);
+                        for c in 0..C {
+                            sums[r][c] = sums[r][c].add_product(at.add(c * step * WIDTH), line);
                         }
                     }
-                    weight = weight.add(WIDTH * WIDTH);
                 }
             }
         }
-        for (r, sums) in sums.into_iter().enumerate() {
-            for (c, sum) in sums.into_iter().enumerate() {
-                sum.store(y.add(r * walk.to.row() + c).cast());
+        for r in 0..R {
+            for c in 0..C {
+                sums[r][c].store(y.add(r * down + c * along).cast());
             }
         }
     }
@@ -234,10 +348,16 @@ pub(crate) fn weight_gradient(
     dy: &[Line],
     gradient: &mut [Line],
 ) {
-    let block = Walk { to: Blocked { shape: Shape { channels: 1, ..walk.to.shape }, ..walk.to }, ..*walk };
     let dy = &dy[out * walk.to.plane()..][..walk.to.plane()];
-    block.check(x, dy, gradient);
-    let walk = &block;
+    let reach = |side: usize| (side - 1) * walk.stride + walk.kernel - walk.pad;
+    let (input, output) = (walk.from.shape, walk.to.shape);
+    assert!(walk.from.border >= walk.pad, "the border holds the padding");
+    assert!(
+        reach(output.height) <= input.height + walk.from.border
+            && reach(output.width) <= input.width + walk.from.border,
+        "it fits"
+    );
+    assert_eq!((x.len(), gradient.len()), (walk.from.image(), walk.weights() / walk.to.blocks()));
     weight_gradient_block(machine, walk, x, dy, gradient);
 }
 
@@ -279,7 +399,8 @@ unsafe fn weight_gradient_by<V: Lanes, const N: usize>(
                                 .as_ptr()
                                 .add(
                                     block * walk.from.plane()
-                                        + walk.origin(row, 0)
+                                        + walk.origin()
+                                        + row * walk.stride * walk.from.row()
                                         + ky * walk.from.row()
                                         + kx,
                                 )
@@ -306,37 +427,10 @@ unsafe fn weight_gradient_by<V: Lanes, const N: usize>(
     }
 }
 
-/// The walk back: from the (spread-out) gradient of the output to that of the input, with turned weights.
-pub(crate) fn back(walk: &Walk) -> Walk {
-    let (input, output) = (walk.from.shape, walk.to.shape);
-    // Padded such that the convolution over the spread-out plane gives the input's size exactly.
-    let pad = walk.kernel - 1 - walk.pad;
-    let spread = Shape {
-        channels: output.channels,
-        height: input.height + 2 * walk.pad + 1 - walk.kernel,
-        width: input.width + 2 * walk.pad + 1 - walk.kernel,
-    };
-    let from = Blocked { shape: spread, border: pad.max(if walk.stride == 1 { walk.to.border } else { 0 }) };
-    Walk { from, to: walk.from, kernel: walk.kernel, stride: 1, pad }
-}
-
-/// Spreads an image out: pixel (y, x) goes to (y·stride, x·stride), zeros in between.
-pub(crate) fn spread(from: &Blocked, stride: usize, x: &[Line], to: &Blocked, y: &mut [Line]) {
-    for block in 0..from.blocks() {
-        for row in 0..from.shape.height {
-            let source = block * from.plane() + from.start(row);
-            let target = block * to.plane() + to.start(row * stride);
-            for column in 0..from.shape.width {
-                y[target + column * stride] = x[source + column];
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Conv, op};
+    use crate::{Conv, Shape, op};
     use grawa_core::{Key, Purpose};
 
     /// Every kernel this machine can run, against the plain path in f64.
@@ -355,6 +449,8 @@ mod tests {
             (3, 17, 13, 5, 1, 2),
             (3, 8, 15, 7, 2, 3),
             (2, 3, 1, 3, 1, 1),
+            (4, 20, 12, 3, 3, 1),
+            (4, 4, 10, 2, 3, 0),
         ]
         .iter()
         .enumerate()
@@ -372,21 +468,18 @@ mod tests {
             op::conv::backward(&conv, (from, to), &wide(&x), &wide(&w), &wide(&dy), into);
 
             for machine in Machine::all() {
-                let border = pad.max(kernel - 1);
-                let walk = Walk {
-                    from: Blocked { shape: from, border },
-                    to: Blocked { shape: to, border },
-                    kernel,
-                    stride,
-                    pad,
-                };
+                let place = |shape, border| Blocked { shape, border };
+                let plain = Walk { from: place(from, pad), to: place(to, 0), kernel, stride, pad };
+                let walk = Walk { to: place(to, plain.border_back()), ..plain };
                 let blank = |place: &Blocked| vec![Line::ZERO; place.image()];
-                let (mut bx, mut by, mut bdy) = (blank(&walk.from), blank(&walk.to), blank(&walk.to));
+                let (mut bx, mut by, mut bdy, mut bdx) =
+                    (blank(&walk.from), blank(&walk.to), blank(&walk.to), blank(&walk.from));
                 walk.from.pack(&x, &mut bx);
                 walk.to.pack(&dy, &mut bdy);
-                let mut weights = vec![Line::ZERO; walk.weights()];
-                pack(&walk, &w, &mut weights);
-                forward(machine, &walk, &bx, &weights, &mut by, false);
+                let (mut forth, mut back) =
+                    (vec![Line::ZERO; walk.weights()], vec![Line::ZERO; walk.weights_back()]);
+                pack(&walk, &w, &mut forth, &mut back);
+                run(machine, &walk.forth(), &bx, &forth, &mut by, false);
                 let mut found = vec![0.0; to.len()];
                 walk.to.unpack(&by, &mut found);
                 close(&found, &y, &format!("{machine:?} forward {case}"));
@@ -400,17 +493,16 @@ mod tests {
                 unpack_add(&walk, &gradient, &mut found);
                 close(&found, &dw, &format!("{machine:?} weights {case}"));
 
-                let back = back(&walk);
-                let spread_place = back.from;
-                let mut source = blank(&spread_place);
-                spread(&walk.to, stride, &bdy, &spread_place, &mut source);
-                let mut turned = vec![Line::ZERO; back.weights()];
-                pack_turned(&walk, &w, &mut turned);
-                let mut bdx = blank(&back.to);
-                forward(machine, &back, &source, &turned, &mut bdx, true);
+                // Twice: stored, then added to what is there.
+                run(machine, &walk.back(), &bdy, &back, &mut bdx, false);
+                run(machine, &walk.back(), &bdy, &back, &mut bdx, true);
                 let mut found = vec![0.0; from.len()];
-                back.to.unpack(&bdx, &mut found);
-                close(&found, &dx, &format!("{machine:?} input {case}"));
+                walk.from.unpack(&bdx, &mut found);
+                close(
+                    &found,
+                    &dx.iter().map(|dx| 2.0 * dx).collect::<Vec<_>>(),
+                    &format!("{machine:?} input {case}"),
+                );
             }
         }
     }

@@ -9,6 +9,7 @@ mod arena;
 mod block;
 mod conv;
 mod lanes;
+mod memory;
 mod norm;
 mod pass;
 mod pixels;

@@ -135,8 +135,8 @@ impl Program {
             (&mut rest[0], before)
         };
         match (&step.kind, &self.places[step.output]) {
-            (Kind::Conv { walk, weight, bias, moments, .. }, _) => {
-                conv::pack(walk, self.learnt(parameters, *weight), &mut scratch.weights);
+            (Kind::Conv { walk, forth, weight, bias, moments, .. }, _) => {
+                conv::pack(walk, self.learnt(parameters, *weight), &mut scratch.weights, &mut scratch.turned);
                 let bias = bias
                     .map(|bias| norm::lines(self.learnt(parameters, bias).iter().copied(), walk.to.blocks()));
                 let weights = &scratch.weights;
@@ -146,7 +146,7 @@ impl Program {
                         .zip(planes(0).par_chunks_exact(walk.from.image()))
                         .zip(&mut scratch.moments)
                         .for_each(|((y, x), out)| {
-                            conv::forward(machine, walk, x, weights, y, false);
+                            conv::run(machine, forth, x, weights, y, false);
                             if let Some(bias) = &bias {
                                 add_bias(&walk.to, bias, y);
                             }
@@ -312,7 +312,7 @@ impl Program {
         gradient: &mut [f32],
     ) {
         let step = &self.steps[index];
-        let Arena { values, gradients, scratch, pool, machine, threads, .. } = arena;
+        let Arena { values, gradients, scratch, pool, machine, .. } = arena;
         let machine = *machine;
         let Some(mut dy) = self.slots[step.output].and_then(|slot| gradients[slot].take()) else { return };
         let value = |node: usize| values[node].as_ref();
@@ -336,37 +336,12 @@ impl Program {
                     sum_channels(machine, &walk.to, dy, &mut gradient[spans[bias.0].range()]);
                 }
                 if let Some((slot, mut dx, add)) = flow(0) {
-                    conv::pack_turned(walk, self.learnt(parameters, *weight), &mut scratch.turned);
-                    let (turned, size) = (&scratch.turned, self.batch.div_ceil(*threads));
+                    let turned = &scratch.turned;
                     pool.install(|| {
-                        let images = dx
-                            .planes_mut()
-                            .par_chunks_mut(size * walk.from.image())
-                            .zip(dy.par_chunks(size * walk.to.image()));
-                        let each = |dx: &mut [Line], dy: &[Line], spread: Option<&mut Vec<Line>>| match spread
-                        {
-                            None => conv::forward(machine, back, dy, turned, dx, add),
-                            Some(spread) => {
-                                conv::spread(&walk.to, walk.stride, dy, &back.from, spread);
-                                conv::forward(machine, back, spread, turned, dx, add);
-                            }
-                        };
-                        let pairs = |dx: &'_ mut [Line],
-                                     dy: &'_ [Line],
-                                     mut spread: Option<&mut Vec<Line>>| {
-                            for (dx, dy) in
-                                dx.chunks_exact_mut(walk.from.image()).zip(dy.chunks_exact(walk.to.image()))
-                            {
-                                each(dx, dy, spread.as_deref_mut());
-                            }
-                        };
-                        if walk.stride > 1 {
-                            images
-                                .zip(&mut scratch.spreads)
-                                .for_each(|((dx, dy), spread)| pairs(dx, dy, Some(spread)));
-                        } else {
-                            images.for_each(|(dx, dy)| pairs(dx, dy, None));
-                        }
+                        let images = dx.planes_mut().par_chunks_exact_mut(walk.from.image());
+                        images.zip(dy.par_chunks_exact(walk.to.image())).for_each(|(dx, dy)| {
+                            conv::run(machine, back, dy, turned, dx, add);
+                        });
                     });
                     filled.push((slot, dx));
                 }

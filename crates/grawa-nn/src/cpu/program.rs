@@ -6,7 +6,7 @@
 //! flowed on.
 
 use super::block::Blocked;
-use super::conv::{Walk, back};
+use super::conv::{Route, Walk};
 use crate::{Error, Graph, NodeId, Op, TensorId, Window};
 
 /// How the results of a node lie.
@@ -23,7 +23,8 @@ pub(crate) enum Place {
 pub(crate) enum Kind {
     Conv {
         walk: Walk,
-        back: Walk,
+        forth: Route,
+        back: Route,
         weight: TensorId,
         bias: Option<TensorId>,
         moments: bool,
@@ -133,9 +134,10 @@ fn places(graph: &Graph) -> Vec<Place> {
             let input = &mut borders[node.inputs[0].0];
             *input = conv.pad.max(*input);
             // The gradient of the output is walked over too.
-            if conv.stride == 1 && conv.pad < conv.kernel {
-                borders[index] = (conv.kernel - 1 - conv.pad).max(borders[index]);
-            }
+            let place = |id: NodeId| Blocked { shape: graph.node(id).shape, border: 0 };
+            let (from, to) = (place(node.inputs[0]), place(NodeId(index)));
+            let walk = Walk { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
+            borders[index] = walk.border_back().max(borders[index]);
         }
     }
     let mut places: Vec<Place> = Vec::with_capacity(borders.len());
@@ -186,7 +188,14 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
                 let walk = Walk { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
                 let moments =
                     users(NodeId(index)).iter().any(|&user| matches!(nodes[user].op, Op::BatchNorm { .. }));
-                Kind::Conv { walk, back: back(&walk), weight: *weight, bias: *bias, moments }
+                Kind::Conv {
+                    walk,
+                    forth: walk.forth(),
+                    back: walk.back(),
+                    weight: *weight,
+                    bias: *bias,
+                    moments,
+                }
             }
             &Op::BatchNorm { weight, bias, mean, variance } => {
                 let mut last = index;

@@ -1,0 +1,56 @@
+//! `grawa data`: fetch data sets and say what lies in a folder.
+
+use crate::bar::bar;
+use crate::failure::Failure;
+use crate::say::say;
+use clap::{Args, Subcommand};
+use grawa_data::Progress;
+use std::path::PathBuf;
+
+/// Fetch data sets, and say what lies in a folder.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Download CIFAR-10 or CIFAR-100 from its official place, verify it and unpack it
+    ///
+    /// A download that broke off is continued. An archive that lies in the folder already is used. Nothing that is there is
+    /// overwritten. Without a network the message says what to fetch by other means and where to put it.
+    Get {
+        /// cifar10 or cifar100
+        name: String,
+        /// Where to put it
+        #[arg(long, value_name = "DIR", default_value = "data")]
+        dir: PathBuf,
+    },
+    /// Say what data lies in a folder: kind, counts, image size, classes, and anything wrong with it
+    Info {
+        /// The folder
+        dir: PathBuf,
+    },
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.what {
+        What::Get { name, dir } => {
+            let bar = bar(1, "download");
+            let place = grawa_data::get(name, dir, &mut |progress| match progress {
+                Progress::Downloading { done, total } => {
+                    bar.set_length(total.unwrap_or(done).max(1));
+                    bar.set_position(done);
+                }
+                Progress::Checking { archive } => bar.set_message(format!("checking {}", archive.display())),
+                Progress::Unpacking { file } => bar.set_message(format!("unpacking {}", file.display())),
+                _ => {}
+            })?;
+            bar.finish_and_clear();
+            say(&format!("{name} lies in {}", place.display()));
+        }
+        What::Info { dir } => say(&grawa_data::info(dir)?.to_string()),
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! Large buffers of lines, on large pages where the system has them: passes walk over hundreds of megabytes, and with
+//! small pages the translation of addresses costs some per cent of the time.
+
+#![allow(unsafe_code)]
+
+use super::lanes::Line;
+
+/// Zeros.
+pub(crate) fn zeros(count: usize) -> Vec<Line> {
+    let mut lines = Vec::with_capacity(count);
+    advise(lines.spare_capacity_mut().as_mut_ptr().cast(), count * size_of::<Line>());
+    lines.resize(count, Line::ZERO);
+    lines
+}
+
+/// Asks for large pages. Advice only: whatever the system answers, the memory works.
+#[cfg(target_os = "linux")]
+fn advise(start: *mut libc::c_void, bytes: usize) {
+    const PAGE: usize = 4096;
+    if bytes >= 1 << 21 {
+        let skip = start.align_offset(PAGE).min(bytes);
+        // SAFETY: the range lies in one allocation of ours, and the advice does not change what memory holds.
+        unsafe {
+            libc::madvise(start.add(skip), (bytes - skip) / PAGE * PAGE, libc::MADV_HUGEPAGE);
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise(_: *mut std::ffi::c_void, _: usize) {}

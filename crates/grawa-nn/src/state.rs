@@ -1,0 +1,116 @@
+//! What a worker has learnt, as a file that PyTorch reads: the `state_dict` of the network's twin.
+//!
+//! Tensors stand under PyTorch's names: parameters, running statistics, and `num_batches_tracked` of every batch norm.
+//!
+//! ```no_run
+//! use grawa_nn::{Shape, State, zoo};
+//! use std::path::Path;
+//! let net = zoo::find("resnet20")?.build(Shape::image(3, 28), 10)?;
+//! State::initial(&net, 7).save(&net, Path::new("start.safetensors"))?;
+//! let same = State::load(&net, Path::new("start.safetensors"))?;
+//! # Ok::<(), grawa_nn::Error>(())
+//! ```
+
+use crate::{Error, Graph, Tensor, Tensors};
+use std::path::Path;
+
+/// Parameters and running statistics of one worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// The parameters, in the layout of the graph.
+    pub parameters: Vec<f32>,
+    /// The running statistics of batch norm, in their layout.
+    pub statistics: Vec<f32>,
+    /// Batches the statistics have seen.
+    pub batches: u64,
+}
+
+impl State {
+    /// The state a seed starts with.
+    pub fn initial(graph: &Graph, seed: u64) -> Self {
+        State { parameters: graph.initial(seed), statistics: graph.initial_statistics(), batches: 0 }
+    }
+
+    /// Writes the state to a file that must not exist yet.
+    pub fn save(&self, graph: &Graph, path: &Path) -> Result<(), Error> {
+        let mut file = Tensors::new(path, graph.name());
+        for (layout, vector) in
+            [(graph.parameters(), &self.parameters), (graph.statistics(), &self.statistics)]
+        {
+            if vector.len() != layout.len() {
+                return Err(Error::WrongLength {
+                    what: "the state".into(),
+                    found: vector.len(),
+                    expected: layout.len(),
+                });
+            }
+            for span in layout.spans() {
+                file.put(span.name(), Tensor::f32(span.shape(), vector[span.range()].to_vec()));
+            }
+        }
+        for counter in counters(graph) {
+            file.put(counter, Tensor::i64(&[], vec![self.batches as i64]));
+        }
+        file.write()
+    }
+
+    /// Reads the state of this network from a file. A tensor that is missing, of another shape, or of another network is
+    /// an error.
+    pub fn load(graph: &Graph, path: &Path) -> Result<Self, Error> {
+        let file = Tensors::read(path, graph.name())?;
+        let gather = |layout: &grawa_core::Layout| -> Result<Vec<f32>, Error> {
+            let mut vector = Vec::with_capacity(layout.len());
+            for span in layout.spans() {
+                vector.extend_from_slice(file.f32(span.name(), span.shape())?);
+            }
+            Ok(vector)
+        };
+        let (parameters, statistics) = (gather(graph.parameters())?, gather(graph.statistics())?);
+        let counters: Vec<String> = counters(graph).collect();
+        file.all_known(|name| {
+            graph.parameters().find(name).is_some()
+                || graph.statistics().find(name).is_some()
+                || counters.iter().any(|counter| counter == name)
+        })?;
+        // All batch norms of a network see the same batches; a file without the counters starts at none.
+        let batches = match counters.first().filter(|counter| file.find(counter).is_some()) {
+            Some(counter) => file.i64(counter, &[])?[0].max(0) as u64,
+            None => 0,
+        };
+        Ok(State { parameters, statistics, batches })
+    }
+}
+
+/// The names of the batch counters: one for every batch norm.
+fn counters(graph: &Graph) -> impl Iterator<Item = String> {
+    let names = graph.statistics().spans().iter().filter_map(|span| span.name().strip_suffix("running_mean"));
+    names.map(|name| format!("{name}num_batches_tracked"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Shape, zoo};
+
+    #[test]
+    fn a_state_goes_both_ways_and_fits_its_network_only() {
+        let folder = std::env::temp_dir().join(format!("grawa-state-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("state.safetensors");
+        let graph = zoo::digits("digits", Shape::image(1, 8), 4, 10).unwrap();
+        let state = State { batches: 12, ..State::initial(&graph, 3) };
+        state.save(&graph, &path).unwrap();
+        assert_eq!(State::load(&graph, &path).unwrap(), state);
+        assert!(state.save(&graph, &path).is_err(), "it was overwritten");
+        let wider = zoo::digits("wider", Shape::image(1, 8), 5, 10).unwrap();
+        let error = State::load(&wider, &path).unwrap_err().to_string();
+        assert!(
+            error.contains("conv1.weight") && error.contains("wider needs f32 of shape [5, 1, 3, 3]"),
+            "{error}"
+        );
+        let other = zoo::resnet("other", Shape::image(3, 8), 1, 8, 10).unwrap();
+        assert!(State::load(&other, &path).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
