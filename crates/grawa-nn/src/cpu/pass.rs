@@ -10,7 +10,7 @@ use super::lanes::{Line, Machine, WIDTH};
 use super::norm::{self, Moments};
 use super::program::{Flow, Kind, Place, Program, Step};
 use super::{conv, pixels};
-use crate::op::{average_pool, batch_norm, cross_entropy, dropout, linear};
+use crate::op::{batch_norm, cross_entropy, dropout, linear};
 use crate::{Error, Mode, TensorId};
 use rayon::prelude::*;
 
@@ -223,14 +223,11 @@ impl Program {
             }
             (Kind::GlobalAverage, _) => {
                 let place = from(0);
-                let mut plain = vec![0.0; place.shape.len()];
-                for (x, y) in planes(0)
-                    .chunks_exact(place.image())
-                    .zip(output.vectors_mut().chunks_exact_mut(place.shape.channels))
-                {
-                    place.unpack(x, &mut plain);
-                    average_pool::forward_global(place.shape, &plain, y);
-                }
+                let vectors = output.vectors_mut().par_chunks_exact_mut(place.shape.channels);
+                pool.install(|| {
+                    let images = planes(0).par_chunks_exact(place.image());
+                    vectors.zip(images).for_each(|(y, x)| pixels::global_average(&place, x, y));
+                });
             }
             (Kind::Dropout { probability }, to) => {
                 let draws = |key| dropout::draws(key, step.output);
@@ -365,7 +362,7 @@ impl Program {
                     && let Some((slot, mut other, add)) = flow(1)
                 {
                     let target = *self.planes(step.inputs[1]);
-                    copy_planes(pool, to, dy.planes(), &target, other.planes_mut(), add);
+                    copy_planes(pool, machine, (to, dy.planes()), (&target, other.planes_mut()), add);
                     filled.push((slot, other));
                 }
                 // The sums over all images, and with them the gradients of scale and shift.
@@ -430,12 +427,16 @@ impl Program {
                 }
             }
             (Kind::GlobalAverage, _) => {
-                if let Some((slot, mut buffer, add)) = flow(0) {
-                    let shape = self.planes(step.inputs[0]).shape;
-                    let mut dx = vec![0.0; self.batch * shape.len()];
-                    average_pool::backward_global(shape, dy.vectors(), &mut dx);
-                    arrive(&self.places[step.inputs[0]], &dx, &mut buffer, add);
-                    filled.push((slot, buffer));
+                if let Some((slot, mut dx, add)) = flow(0) {
+                    let place = *self.planes(step.inputs[0]);
+                    let vectors = dy.vectors().par_chunks_exact(place.shape.channels);
+                    pool.install(|| {
+                        let images = dx.planes_mut().par_chunks_exact_mut(place.image());
+                        images
+                            .zip(vectors)
+                            .for_each(|(dx, dy)| pixels::global_average_back(dy, &place, dx, add));
+                    });
+                    filled.push((slot, dx));
                 }
             }
             (Kind::Dropout { probability }, place) => {
@@ -483,9 +484,13 @@ impl Program {
                 for input in 0..2 {
                     if let Some((slot, mut buffer, add)) = flow(input) {
                         match (place, &self.places[step.inputs[input]]) {
-                            (Place::Planes(to), Place::Planes(target)) => {
-                                copy_planes(pool, to, dy.planes(), target, buffer.planes_mut(), add)
-                            }
+                            (Place::Planes(to), Place::Planes(target)) => copy_planes(
+                                pool,
+                                machine,
+                                (to, dy.planes()),
+                                (target, buffer.planes_mut()),
+                                add,
+                            ),
                             (_, target) => arrive(target, dy.vectors(), &mut buffer, add),
                         }
                         filled.push((slot, buffer));
@@ -605,15 +610,14 @@ fn sum_channels(machine: Machine, place: &Blocked, batch: &[Line], out: &mut [f3
 /// Copies planes, or adds them to what is there.
 fn copy_planes(
     pool: &rayon::ThreadPool,
-    from: &Blocked,
-    x: &[Line],
-    to: &Blocked,
-    y: &mut [Line],
+    machine: Machine,
+    (from, x): (&Blocked, &[Line]),
+    (to, y): (&Blocked, &mut [Line]),
     add: bool,
 ) {
     pool.install(|| {
         y.par_chunks_exact_mut(to.image()).zip(x.par_chunks_exact(from.image())).for_each(|(y, x)| {
-            pixels::map(from, x, to, y, |y, x| *y = if add { *y + x } else { x });
+            pixels::copy(machine, from, x, to, y, add);
         });
     });
 }

@@ -1,7 +1,9 @@
 //! Operations that move or pool pixels and channels of blocked activations, one image at a time.
 
+#![allow(unsafe_code)]
+
 use super::block::Blocked;
-use super::lanes::{Line, WIDTH};
+use super::lanes::{Lanes, Line, WIDTH, for_machines};
 use crate::Window;
 
 /// Stores a value, or adds it to what is there.
@@ -33,6 +35,51 @@ pub(crate) fn map(
     for (source, target) in pairs(from, to) {
         for lane in 0..WIDTH {
             f(&mut y[target].0[lane], x[source].0[lane]);
+        }
+    }
+}
+
+for_machines! {
+    /// Copies planes between places of one shape, or adds them to what is there.
+    pub(crate) fn copy = copy_with(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line], add: bool)
+}
+
+#[inline(always)]
+unsafe fn copy_with<V: Lanes>(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line], add: bool) {
+    for block in 0..from.blocks() {
+        for row in 0..from.shape.height {
+            let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
+            let y = &mut y[block * to.plane() + to.start(row)..][..from.shape.width];
+            for (y, x) in y.iter_mut().zip(x) {
+                unsafe {
+                    let value = V::load(x.at());
+                    let value = if add { value.add(V::load(y.at())) } else { value };
+                    value.store(y.at_mut());
+                }
+            }
+        }
+    }
+}
+
+/// The mean of each channel, as a plain vector.
+pub(crate) fn global_average(from: &Blocked, x: &[Line], y: &mut [f32]) {
+    let count = from.shape.area() as f32;
+    for (block, y) in y.chunks_mut(WIDTH).enumerate() {
+        let mut sum = [0.0; WIDTH];
+        for pixel in 0..from.shape.area() {
+            sum.iter_mut().zip(x[line(from, block, pixel)].0).for_each(|(sum, x)| *sum += x);
+        }
+        y.iter_mut().zip(sum).for_each(|(y, sum)| *y = sum / count);
+    }
+}
+
+/// The gradient of such an x.
+pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [Line], add: bool) {
+    let count = from.shape.area() as f32;
+    for (block, dy) in dy.chunks(WIDTH).enumerate() {
+        for pixel in 0..from.shape.area() {
+            let dx = &mut dx[line(from, block, pixel)].0;
+            dx.iter_mut().zip(dy).for_each(|(dx, &dy)| put(dx, dy / count, add));
         }
     }
 }
