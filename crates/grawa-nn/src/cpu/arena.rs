@@ -111,7 +111,8 @@ impl Arena {
                     scratch.variance = vec![0.0; place.shape.channels];
                     scratch.moments = moments(place.blocks());
                     let blank = || lines(place.blocks());
-                    scratch.affine = Some(Affine { middle: blank(), slope: blank(), shift: blank() });
+                    scratch.affine =
+                        Some(Affine { middle: blank(), slope: blank(), shift: blank(), along: blank() });
                 }
                 Kind::Linear { .. } | Kind::Dropout { .. } => {
                     if let Place::Planes(blocked) = program.places[step.inputs[0]] {

@@ -63,16 +63,19 @@ impl Walk {
     /// The way from the gradient of the output to that of the input.
     pub(crate) fn back(&self) -> Route {
         let mut phases = Vec::with_capacity(self.stride * self.stride);
-        for (row, rows, down) in self.phases(self.from.shape.height) {
-            for (column, columns, along) in self.phases(self.from.shape.width) {
+        for down in self.phases(self.from.shape.height) {
+            for along in self.phases(self.from.shape.width) {
                 let border = self.to.border as isize;
                 let line = |y: isize, x: isize| ((border + y) * self.to.row() as isize + border + x) as usize;
-                let least = |shifts: &[(usize, isize)]| shifts.iter().map(|shift| shift.1).min().unwrap_or(0);
+                let least = |side: &Side| side.seen.iter().map(|seen| seen.1).min().unwrap_or(0);
                 let origin = line(least(&down), least(&along));
-                let taps = down.iter().flat_map(|&(ky, y)| along.iter().map(move |&(kx, x)| (ky, y, kx, x)));
-                let taps = taps
-                    .map(|(ky, y, kx, x)| Tap { offset: line(y, x) - origin, place: ky * self.kernel + kx })
-                    .collect();
+                let mut taps = Vec::with_capacity(down.seen.len() * along.seen.len());
+                for &(ky, y) in &down.seen {
+                    for &(kx, x) in &along.seen {
+                        taps.push(Tap { offset: line(y, x) - origin, place: ky * self.kernel + kx });
+                    }
+                }
+                let (row, column, rows, columns) = (down.first, along.first, down.count, along.count);
                 phases.push(Phase { row, column, rows, columns, origin, taps });
             }
         }
@@ -80,18 +83,14 @@ impl Walk {
             .checked()
     }
 
-    /// The phases along one side of the input: the first pixel, how many, and which kernel places see them, from how far
-    /// along the output.
-    fn phases(&self, side: usize) -> Vec<(usize, usize, Vec<(usize, isize)>)> {
+    /// The phases along one side of the input.
+    fn phases(&self, side: usize) -> Vec<Side> {
         let (stride, pad) = (self.stride as isize, self.pad as isize);
         let phase = |first: usize| {
             let shift = |place: usize| first as isize + pad - place as isize;
             let seen = (0..self.kernel).filter(|&place| shift(place).rem_euclid(stride) == 0);
-            (
-                first,
-                (side - first).div_ceil(self.stride),
-                seen.map(|place| (place, shift(place).div_euclid(stride))).collect(),
-            )
+            let seen = seen.map(|place| (place, shift(place).div_euclid(stride))).collect();
+            Side { first, count: (side - first).div_ceil(self.stride), seen }
         };
         (0..self.stride.min(side)).map(phase).collect()
     }
@@ -100,14 +99,23 @@ impl Walk {
     pub(crate) fn border_back(&self) -> usize {
         let sides =
             [(self.from.shape.height, self.to.shape.height), (self.from.shape.width, self.to.shape.width)];
-        let needs = sides.into_iter().flat_map(|(side, out)| {
-            self.phases(side).into_iter().flat_map(move |(_, count, seen)| {
-                seen.into_iter()
-                    .map(move |(_, shift)| (-shift).max(count as isize - 1 + shift - (out as isize - 1)))
-            })
-        });
-        needs.max().unwrap_or(0).max(0) as usize
+        let mut need = 0;
+        for (side, out) in sides {
+            for phase in self.phases(side) {
+                for (_, shift) in phase.seen {
+                    need = need.max(-shift).max(phase.count as isize + shift - out as isize);
+                }
+            }
+        }
+        need as usize
     }
+}
+
+/// A phase along one side: the first pixel, how many, and which kernel places see them, from how far along the output.
+struct Side {
+    first: usize,
+    count: usize,
+    seen: Vec<(usize, isize)>,
 }
 
 /// How a convolution goes over a plane, in phases.

@@ -82,12 +82,13 @@ pub(crate) fn lines(numbers: impl Iterator<Item = f32>, blocks: usize) -> Vec<Li
     out
 }
 
-/// (x − middle)·slope + shift for every channel.
+/// (x − middle)·slope + shift for every channel; and, for the way back, how the gradient falls along x.
 #[derive(Clone, Debug)]
 pub(crate) struct Affine {
     pub(crate) middle: Vec<Line>,
     pub(crate) slope: Vec<Line>,
     pub(crate) shift: Vec<Line>,
+    pub(crate) along: Vec<Line>,
 }
 
 for_machines! {
@@ -202,7 +203,7 @@ for_machines! {
     /// One image: dx = slope·(dy − sum − (x − middle)·along), with the sum in the affine's shift; added to what is there if
     /// `add`.
     pub(crate) fn backward = backward_with(
-        from: &Blocked, x: &[Line], affine: &Affine, along: &[Line], to: &Blocked, dy: &[Line], dx: &mut [Line], add: bool,
+        from: &Blocked, x: &[Line], affine: &Affine, to: &Blocked, dy: &[Line], dx: &mut [Line], add: bool,
     )
 }
 
@@ -211,7 +212,6 @@ unsafe fn backward_with<V: Lanes>(
     from: &Blocked,
     x: &[Line],
     affine: &Affine,
-    along: &[Line],
     to: &Blocked,
     dy: &[Line],
     dx: &mut [Line],
@@ -222,7 +222,7 @@ unsafe fn backward_with<V: Lanes>(
         unsafe {
             let [middle, slope, sum] =
                 [&affine.middle, &affine.slope, &affine.shift].map(|lines| V::load(lines[block].at()));
-            let along = V::load(along[block].at());
+            let along = V::load(affine.along[block].at());
             for row in 0..from.shape.height {
                 let at = block * from.plane() + from.start(row);
                 let (x, dx) = (&x[at..][..width], &mut dx[at..][..width]);

@@ -387,7 +387,7 @@ impl Program {
                     // Running statistics are constants: nothing flows through them.
                     let through = if mode == Mode::Evaluate { 0.0 } else { 1.0 / count };
                     affine.shift = norm::lines(sum.iter().map(|sum| (sum * through) as f32), place.blocks());
-                    let along = norm::lines(
+                    affine.along = norm::lines(
                         along.iter().zip(&inverse).map(|(along, inverse)| (along * inverse * through) as f32),
                         place.blocks(),
                     );
@@ -398,7 +398,7 @@ impl Program {
                             .par_chunks_exact_mut(place.image())
                             .zip(x.par_chunks_exact(place.image()));
                         images.zip(dy.planes().par_chunks_exact(to.image())).for_each(|((dx, x), dy)| {
-                            norm::backward(machine, &place, x, affine, &along, to, dy, dx, add);
+                            norm::backward(machine, &place, x, affine, to, dy, dx, add);
                         });
                     });
                     filled.push((slot, dx));

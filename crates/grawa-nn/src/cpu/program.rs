@@ -23,8 +23,8 @@ pub(crate) enum Place {
 pub(crate) enum Kind {
     Conv {
         walk: Walk,
-        forth: Route,
-        back: Route,
+        forth: Box<Route>,
+        back: Box<Route>,
         weight: TensorId,
         bias: Option<TensorId>,
         moments: bool,
@@ -190,8 +190,8 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
                     users(NodeId(index)).iter().any(|&user| matches!(nodes[user].op, Op::BatchNorm { .. }));
                 Kind::Conv {
                     walk,
-                    forth: walk.forth(),
-                    back: walk.back(),
+                    forth: Box::new(walk.forth()),
+                    back: Box::new(walk.back()),
                     weight: *weight,
                     bias: *bias,
                     moments,
