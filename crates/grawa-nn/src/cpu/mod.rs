@@ -6,8 +6,10 @@
 #![allow(clippy::needless_range_loop)]
 
 mod arena;
+mod backward;
 mod block;
 mod conv;
+mod forward;
 mod lanes;
 mod memory;
 mod norm;
