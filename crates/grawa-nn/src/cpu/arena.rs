@@ -100,7 +100,7 @@ impl Arena {
             match &step.kind {
                 Kind::Conv { walk, .. } => {
                     scratch.weights = lines(walk.weights());
-                    scratch.turned = lines(walk.weights_back());
+                    scratch.turned = lines(walk.weights());
                     scratch.groups =
                         (0..groups(walk.weights(), batch)).map(|_| lines(walk.weights())).collect();
                     scratch.moments = moments(walk.to.blocks());

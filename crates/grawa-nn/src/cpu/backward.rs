@@ -6,6 +6,7 @@ use super::lanes::{Line, Machine, WIDTH};
 use super::norm::{self, Moments};
 use super::pass::flattened;
 use super::program::{Flow, Kind, Place, Program};
+use super::route::Walk;
 use super::{conv, pixels};
 use crate::Mode;
 use crate::op::{batch_norm, dropout, linear};
@@ -273,7 +274,7 @@ impl Program {
     /// The gradient of the weights, group by group of images and block by block of output channels.
     fn weight_gradient(
         &self,
-        walk: &conv::Walk,
+        walk: &Walk,
         x: &[Line],
         dy: &[Line],
         scratch: &mut Scratch,

@@ -16,6 +16,7 @@ mod norm;
 mod pass;
 mod pixels;
 mod program;
+mod route;
 
 pub use arena::Arena;
 pub use program::Program;

@@ -6,7 +6,7 @@
 //! flowed on.
 
 use super::block::Blocked;
-use super::conv::{Route, Walk};
+use super::route::{Route, Walk};
 use crate::{Error, Graph, NodeId, Op, TensorId, Window};
 
 /// How the results of a node lie.
