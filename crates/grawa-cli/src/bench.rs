@@ -43,6 +43,9 @@ struct StepArguments {
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<usize>,
+    /// Also print where the time goes, operation by operation
+    #[arg(long)]
+    profile: bool,
     /// How long to measure
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,

@@ -20,7 +20,7 @@ mod tape;
 mod tensors;
 pub mod zoo;
 
-pub use cpu::{Arena, Program};
+pub use cpu::{Arena, Program, Watch};
 pub use error::Error;
 pub use graph::{Builder, Conv, Graph, Node, NodeId, Op, TensorId, Window};
 pub use init::Init;
