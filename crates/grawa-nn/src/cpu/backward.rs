@@ -208,7 +208,7 @@ impl Program {
                                         }
                                     }
                                     Kind::MaxPool(window) => {
-                                        pixels::max_pool_back(window, (&place, x), (to, y, dy), dx, add)
+                                        pixels::max_pool_back(machine, window, &place, x, to, y, dy, dx, add)
                                     }
                                     Kind::AveragePool(window) => {
                                         pixels::average_pool_back(window, &place, to, dy, dx, add)

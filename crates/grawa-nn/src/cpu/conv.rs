@@ -229,10 +229,10 @@ for_machines! { fn weight_gradient_block = weight_gradient_with(walk: &Walk, x: 
 
 #[inline(always)]
 unsafe fn weight_gradient_with<V: Lanes>(walk: &Walk, x: &[Line], dy: &[Line], gradient: &mut [Line]) {
-    // As many input channels at a time as there are registers for.
+    // As many input channels at a time as there are registers for; of an image's three, no sixteen.
     unsafe {
         match V::TILE {
-            16.. => weight_gradient_by::<V, 16>(walk, x, dy, gradient),
+            16.. if walk.from.shape.channels > 4 => weight_gradient_by::<V, 16>(walk, x, dy, gradient),
             4.. => weight_gradient_by::<V, 4>(walk, x, dy, gradient),
             _ => weight_gradient_by::<V, 2>(walk, x, dy, gradient),
         }

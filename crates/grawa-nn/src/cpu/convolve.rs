@@ -60,12 +60,20 @@ fn groups(sums: usize, batch: usize) -> usize {
     if sums * size_of::<Line>() <= 1 << 20 { batch.min(4) } else { 1 }
 }
 
+/// Images of a group that are seen together for the gradient of the weights. A group that has all the sums to itself takes
+/// many: each time, all of the sums go through the cache.
+fn seen_together(tiling: &Tiling, groups: usize) -> usize {
+    if groups == 1 { 4 * tiling.together() } else { tiling.together() }
+}
+
 /// Memory that all convolutions of a network use in turn.
 #[derive(Debug)]
 pub(crate) struct Bench {
     weights: Vec<Line>,
     sums: Vec<Line>,
-    /// One for each thread, and for each group.
+    /// What is seen for the gradient of the weights.
+    seen: Vec<Line>,
+    /// One for each thread.
     rooms: Vec<Mutex<Vec<Line>>>,
 }
 
@@ -76,7 +84,7 @@ impl Bench {
         batch: usize,
         threads: usize,
     ) -> Self {
-        let (mut weights, mut sums, mut room, mut rooms) = (0, 0, 0, 0);
+        let (mut weights, mut sums, mut seen, mut room) = (0, 0, 0, 0);
         for (walk, way) in convolutions {
             let groups = groups(way.sums(walk), batch);
             weights = weights.max(way.weights(walk));
@@ -84,20 +92,22 @@ impl Bench {
             if let Way::Tiles(tiling) = way {
                 let images = tiling.together().min(batch);
                 room = room.max(tiling.room(images)).max(tiling.back().room(images));
-                rooms = rooms.max(groups).max(threads);
+                let images = seen_together(tiling, groups).min(batch.div_ceil(groups));
+                seen = seen.max(groups * tiling.seen(images));
             }
         }
         Bench {
             weights: zeros(weights),
             sums: zeros(sums),
-            rooms: (0..rooms).map(|_| Mutex::new(zeros(room))).collect(),
+            seen: zeros(seen),
+            rooms: (0..threads).map(|_| Mutex::new(zeros(room))).collect(),
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let room = |room: &Mutex<Vec<Line>>| room.lock().unwrap_or_else(PoisonError::into_inner).len();
         let rooms: usize = self.rooms.iter().map(room).sum();
-        size_of::<Line>() * (self.weights.len() + self.sums.len() + rooms)
+        size_of::<Line>() * (self.weights.len() + self.sums.len() + self.seen.len() + rooms)
     }
 }
 
@@ -204,11 +214,10 @@ pub(crate) fn gradient(
             });
         }),
         Way::Tiles(tiling) => {
-            let groups = sums.par_chunks_exact_mut(size).zip(parts).zip(&mut bench.rooms);
-            groups.for_each(|((sums, (x, dy)), room)| {
-                let room = room.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let together = seen_together(tiling, count).min(images);
+            let rooms = bench.seen.par_chunks_exact_mut(tiling.seen(together));
+            sums.par_chunks_exact_mut(size).zip(parts).zip(rooms).for_each(|((sums, (x, dy)), room)| {
                 sums.fill(Line::ZERO);
-                let together = tiling.together();
                 let items = x.chunks(together * walk.from.image()).zip(dy.chunks(together * walk.to.image()));
                 for (x, dy) in items {
                     let tiles = x.len() / walk.from.image() * tiling.tiles();

@@ -161,7 +161,7 @@ impl Program {
                                 }
                             });
                         }
-                        Kind::MaxPool(window) => pixels::max_pool(window, &place, x(0), to, y),
+                        Kind::MaxPool(window) => pixels::max_pool(machine, window, &place, x(0), to, y),
                         Kind::AveragePool(window) => pixels::average_pool(window, &place, x(0), to, y),
                         Kind::PadChannels { before } => pixels::place_channels(&place, x(0), to, y, *before),
                         Kind::Subsample { stride } => pixels::subsample(*stride, &place, x(0), to, y),

@@ -76,8 +76,12 @@ impl Tiling {
 
     /// Lines that a pass over some images needs besides.
     pub(crate) fn room(&self, images: usize) -> usize {
-        let tiles = images * self.tiles();
-        self.points() * (tiles * (self.from.blocks() + self.to.blocks()) + PANEL)
+        self.points() * (images * self.tiles() * self.from.blocks() + PANEL)
+    }
+
+    /// Lines of some images' inputs and of their outputs' gradients, seen at the points.
+    pub(crate) fn seen(&self, images: usize) -> usize {
+        self.points() * images * self.tiles() * (self.from.blocks() + self.to.blocks())
     }
 }
 
