@@ -2,12 +2,13 @@
 
 use super::arena::{Arena, Buffer, Scratch};
 use super::block::Blocked;
+use super::convolve::Convolution;
 use super::lanes::{Line, Machine, WIDTH};
 use super::norm;
 use super::pass::flattened;
+use super::pixels;
 use super::program::{Flow, Kind, Place, Program, Step};
 use super::watch::Part;
-use super::{convolve, pixels};
 use crate::Mode;
 use crate::op::{batch_norm, dropout, linear};
 use rayon::prelude::*;
@@ -46,14 +47,9 @@ impl Program {
             (Kind::Conv { walk, way, weight, bias, .. }, _) => {
                 let (x, dy) = (planes(step.inputs[0]), dy.planes());
                 let start = Instant::now();
-                convolve::gradient(
-                    machine,
-                    (walk, way),
-                    bench,
-                    x,
-                    dy,
-                    &mut gradient[spans[weight.0].range()],
-                );
+                let convolution =
+                    Convolution { machine, walk, way, weights: self.learnt(parameters, *weight) };
+                convolution.gradient(bench, x, dy, &mut gradient[spans[weight.0].range()]);
                 if let Some(watch) = watch {
                     watch.note(index, Part::Weights, start.elapsed());
                 }
@@ -61,8 +57,7 @@ impl Program {
                     sum_channels(machine, &walk.to, dy, scratch, &mut gradient[spans[bias.0].range()]);
                 }
                 if let Some((slot, mut dx, add)) = self.flow(gradients, step, 0) {
-                    let weights = self.learnt(parameters, *weight);
-                    convolve::back(machine, (walk, way), bench, weights, dy, dx.planes_mut(), add);
+                    convolution.back(bench, dy, dx.planes_mut(), add);
                     gradients[slot] = Some(dx);
                 }
             }

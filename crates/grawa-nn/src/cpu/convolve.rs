@@ -111,137 +111,136 @@ impl Bench {
     }
 }
 
-/// y = weights ∗ x, and then `after` with each image of y and what belongs to it.
-pub(crate) fn forth<P: Send>(
-    machine: Machine,
-    (walk, way): (&Walk, &Way),
-    bench: &mut Bench,
-    weights: &[f32],
-    x: &[Line],
-    y: &mut [Line],
-    parts: &mut [P],
-    after: impl Fn(&mut [Line], &mut P) + Sync,
-) {
-    let batch = y.len() / walk.to.image();
-    let together = way.together(batch, rayon::current_num_threads());
-    let Bench { weights: blocked, rooms, .. } = bench;
-    let blocked = match way {
-        Way::Direct { .. } => {
-            let blocked = &mut blocked[..walk.weights()];
-            let size = walk.weights() / walk.to.blocks();
-            by_block(blocked, size, |block, out| conv::pack(walk, weights, block, out));
-            blocked
-        }
-        Way::Tiles(tiling) => {
-            let blocked = &mut blocked[..tiling.kernel()];
-            by_block(blocked, tiling.kernel() / tiling.to.blocks(), |block, out| {
-                winograd::kernel(machine, tiling, weights, false, block, out)
-            });
-            blocked
-        }
-    };
-    let items = y.par_chunks_mut(together * walk.to.image()).zip(x.par_chunks(together * walk.from.image()));
-    items.zip(parts.par_chunks_mut(together)).for_each(|((y, x), parts)| {
-        match way {
-            Way::Direct { forth, .. } => conv::run(machine, forth, x, blocked, y, false),
+/// A convolution with its weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Convolution<'a> {
+    pub(crate) machine: Machine,
+    pub(crate) walk: &'a Walk,
+    pub(crate) way: &'a Way,
+    pub(crate) weights: &'a [f32],
+}
+
+impl Convolution<'_> {
+    /// y = weights ∗ x, and then `after` with each image of y and what belongs to it.
+    pub(crate) fn forth<P: Send>(
+        self,
+        bench: &mut Bench,
+        x: &[Line],
+        y: &mut [Line],
+        parts: &mut [P],
+        after: impl Fn(&mut [Line], &mut P) + Sync,
+    ) {
+        let Convolution { machine, walk, way, weights } = self;
+        let batch = y.len() / walk.to.image();
+        let together = way.together(batch, rayon::current_num_threads());
+        let Bench { weights: blocked, rooms, .. } = bench;
+        let blocked = match way {
+            Way::Direct { .. } => {
+                let blocked = &mut blocked[..walk.weights()];
+                let size = walk.weights() / walk.to.blocks();
+                by_block(blocked, size, |block, out| conv::pack(walk, weights, block, out));
+                blocked
+            }
             Way::Tiles(tiling) => {
-                with_room(rooms, |room| winograd::run(machine, tiling, x, blocked, y, false, room))
+                let blocked = &mut blocked[..tiling.kernel()];
+                by_block(blocked, tiling.kernel() / tiling.to.blocks(), |block, out| {
+                    winograd::kernel(machine, tiling, weights, false, block, out)
+                });
+                blocked
+            }
+        };
+        let items =
+            y.par_chunks_mut(together * walk.to.image()).zip(x.par_chunks(together * walk.from.image()));
+        items.zip(parts.par_chunks_mut(together)).for_each(|((y, x), parts)| {
+            match way {
+                Way::Direct { forth, .. } => conv::run(machine, forth, x, blocked, y, false),
+                Way::Tiles(tiling) => {
+                    with_room(rooms, |room| winograd::run(machine, tiling, x, blocked, y, false, room))
+                }
+            }
+            y.chunks_exact_mut(walk.to.image()).zip(parts).for_each(|(y, part)| after(y, part));
+        });
+    }
+
+    /// The gradient of the input from that of the output; added to what is there if `add`.
+    pub(crate) fn back(self, bench: &mut Bench, dy: &[Line], dx: &mut [Line], add: bool) {
+        let Convolution { machine, walk, way, weights } = self;
+        let batch = dy.len() / walk.to.image();
+        let together = way.together(batch, rayon::current_num_threads());
+        let Bench { weights: blocked, rooms, .. } = bench;
+        let items =
+            dx.par_chunks_mut(together * walk.from.image()).zip(dy.par_chunks(together * walk.to.image()));
+        match way {
+            Way::Direct { back, .. } => {
+                let blocked = &mut blocked[..walk.weights()];
+                let size = walk.weights() / walk.from.blocks();
+                by_block(blocked, size, |block, out| conv::pack_back(walk, weights, block, out));
+                let blocked = &*blocked;
+                items.for_each(|(dx, dy)| conv::run(machine, back, dy, blocked, dx, add));
+            }
+            Way::Tiles(tiling) => {
+                let tiling = tiling.back();
+                let blocked = &mut blocked[..tiling.kernel()];
+                by_block(blocked, tiling.kernel() / tiling.to.blocks(), |block, out| {
+                    winograd::kernel(machine, &tiling, weights, true, block, out)
+                });
+                let blocked = &*blocked;
+                items.for_each(|(dx, dy)| {
+                    with_room(rooms, |room| winograd::run(machine, &tiling, dy, blocked, dx, add, room))
+                });
             }
         }
-        y.chunks_exact_mut(walk.to.image()).zip(parts).for_each(|(y, part)| after(y, part));
-    });
-}
-
-/// The gradient of the input from that of the output; added to what is there if `add`.
-pub(crate) fn back(
-    machine: Machine,
-    (walk, way): (&Walk, &Way),
-    bench: &mut Bench,
-    weights: &[f32],
-    dy: &[Line],
-    dx: &mut [Line],
-    add: bool,
-) {
-    let batch = dy.len() / walk.to.image();
-    let together = way.together(batch, rayon::current_num_threads());
-    let Bench { weights: blocked, rooms, .. } = bench;
-    let items =
-        dx.par_chunks_mut(together * walk.from.image()).zip(dy.par_chunks(together * walk.to.image()));
-    match way {
-        Way::Direct { back, .. } => {
-            let blocked = &mut blocked[..walk.weights()];
-            let size = walk.weights() / walk.from.blocks();
-            by_block(blocked, size, |block, out| conv::pack_back(walk, weights, block, out));
-            let blocked = &*blocked;
-            items.for_each(|(dx, dy)| conv::run(machine, back, dy, blocked, dx, add));
-        }
-        Way::Tiles(tiling) => {
-            let tiling = tiling.back();
-            let blocked = &mut blocked[..tiling.kernel()];
-            by_block(blocked, tiling.kernel() / tiling.to.blocks(), |block, out| {
-                winograd::kernel(machine, &tiling, weights, true, block, out)
-            });
-            let blocked = &*blocked;
-            items.for_each(|(dx, dy)| {
-                with_room(rooms, |room| winograd::run(machine, &tiling, dy, blocked, dx, add, room))
-            });
-        }
     }
-}
 
-/// Adds the gradient of the weights.
-pub(crate) fn gradient(
-    machine: Machine,
-    (walk, way): (&Walk, &Way),
-    bench: &mut Bench,
-    x: &[Line],
-    dy: &[Line],
-    gradient: &mut [f32],
-) {
-    let batch = dy.len() / walk.to.image();
-    let size = way.sums(walk);
-    let images = batch.div_ceil(groups(size, batch));
-    let count = batch.div_ceil(images);
-    let sums = &mut bench.sums[..count * size];
-    let parts = x.par_chunks(images * walk.from.image()).zip(dy.par_chunks(images * walk.to.image()));
-    let block = size / walk.to.blocks();
-    match way {
-        Way::Direct { .. } => sums.par_chunks_exact_mut(size).zip(parts).for_each(|(sums, (x, dy))| {
-            by_block(sums, block, |out, sums| {
-                sums.fill(Line::ZERO);
-                let images = x.chunks_exact(walk.from.image()).zip(dy.chunks_exact(walk.to.image()));
-                images.for_each(|(x, dy)| conv::weight_gradient(machine, walk, out, x, dy, sums));
-            });
-        }),
-        Way::Tiles(tiling) => {
-            let together = seen_together(tiling, count).min(images);
-            let rooms = bench.seen.par_chunks_exact_mut(tiling.seen(together));
-            sums.par_chunks_exact_mut(size).zip(parts).zip(rooms).for_each(|((sums, (x, dy)), room)| {
-                sums.fill(Line::ZERO);
-                let items = x.chunks(together * walk.from.image()).zip(dy.chunks(together * walk.to.image()));
-                for (x, dy) in items {
-                    let tiles = x.len() / walk.from.image() * tiling.tiles();
-                    let lines = tiles * tiling.points();
-                    let (seen, rest) = room.split_at_mut(lines * walk.from.blocks());
-                    let flows = &mut rest[..lines * walk.to.blocks()];
-                    by_block(seen, lines, |block, seen| winograd::see(machine, tiling, x, block, seen));
-                    by_block(flows, lines, |block, flows| {
-                        winograd::see_flow(machine, tiling, dy, block, flows)
-                    });
-                    let (seen, flows) = (&*seen, &*flows);
-                    by_block(sums, block, |out, sums| {
-                        winograd::sum(machine, tiling, tiles, seen, &flows[out * lines..][..lines], sums)
-                    });
-                }
-            });
+    /// Adds the gradient of the weights.
+    pub(crate) fn gradient(self, bench: &mut Bench, x: &[Line], dy: &[Line], gradient: &mut [f32]) {
+        let Convolution { machine, walk, way, .. } = self;
+        let batch = dy.len() / walk.to.image();
+        let size = way.sums(walk);
+        let images = batch.div_ceil(groups(size, batch));
+        let count = batch.div_ceil(images);
+        let sums = &mut bench.sums[..count * size];
+        let parts = x.par_chunks(images * walk.from.image()).zip(dy.par_chunks(images * walk.to.image()));
+        let block = size / walk.to.blocks();
+        match way {
+            Way::Direct { .. } => sums.par_chunks_exact_mut(size).zip(parts).for_each(|(sums, (x, dy))| {
+                by_block(sums, block, |out, sums| {
+                    sums.fill(Line::ZERO);
+                    let images = x.chunks_exact(walk.from.image()).zip(dy.chunks_exact(walk.to.image()));
+                    images.for_each(|(x, dy)| conv::weight_gradient(machine, walk, out, x, dy, sums));
+                });
+            }),
+            Way::Tiles(tiling) => {
+                let together = seen_together(tiling, count).min(images);
+                let rooms = bench.seen.par_chunks_exact_mut(tiling.seen(together));
+                sums.par_chunks_exact_mut(size).zip(parts).zip(rooms).for_each(|((sums, (x, dy)), room)| {
+                    sums.fill(Line::ZERO);
+                    let items =
+                        x.chunks(together * walk.from.image()).zip(dy.chunks(together * walk.to.image()));
+                    for (x, dy) in items {
+                        let tiles = x.len() / walk.from.image() * tiling.tiles();
+                        let lines = tiles * tiling.points();
+                        let (seen, rest) = room.split_at_mut(lines * walk.from.blocks());
+                        let flows = &mut rest[..lines * walk.to.blocks()];
+                        by_block(seen, lines, |block, seen| winograd::see(machine, tiling, x, block, seen));
+                        by_block(flows, lines, |block, flows| {
+                            winograd::see_flow(machine, tiling, dy, block, flows)
+                        });
+                        let (seen, flows) = (&*seen, &*flows);
+                        by_block(sums, block, |out, sums| {
+                            winograd::sum(machine, tiling, tiles, seen, &flows[out * lines..][..lines], sums)
+                        });
+                    }
+                });
+            }
         }
+        let a_block = WIDTH * walk.from.shape.channels * walk.kernel * walk.kernel;
+        let sums = &*sums;
+        gradient.par_chunks_mut(a_block).enumerate().for_each(|(block, gradient)| match way {
+            Way::Direct { .. } => conv::unpack_add(walk, sums, block, gradient),
+            Way::Tiles(tiling) => winograd::fold(machine, tiling, sums, block, gradient),
+        });
     }
-    let a_block = WIDTH * walk.from.shape.channels * walk.kernel * walk.kernel;
-    let sums = &*sums;
-    gradient.par_chunks_mut(a_block).enumerate().for_each(|(block, gradient)| match way {
-        Way::Direct { .. } => conv::unpack_add(walk, sums, block, gradient),
-        Way::Tiles(tiling) => winograd::fold(machine, tiling, sums, block, gradient),
-    });
 }
 
 fn by_block(lines: &mut [Line], size: usize, each: impl Fn(usize, &mut [Line]) + Sync + Send) {
@@ -334,20 +333,20 @@ mod tests {
                 let (bx, bdy) = (pack(&walk.from, &x), pack(&walk.to, &dy));
                 let mut by = vec![Line::ZERO; batch * walk.to.image()];
                 let mut seen = vec![0; batch];
-                let step = (walk, way);
-                forth(machine, step, &mut bench, &w, &bx, &mut by, &mut seen, |_, seen| *seen += 1);
+                let convolution = Convolution { machine, walk, way, weights: &w };
+                convolution.forth(&mut bench, &bx, &mut by, &mut seen, |_, seen| *seen += 1);
                 assert_eq!(seen, vec![1; batch]);
                 close(&unpack(&walk.to, &by), &y, &format!("{machine:?} forward {case}"));
 
                 // Twice: stored, then added to what is there.
                 let mut bdx = vec![Line::ZERO; batch * walk.from.image()];
-                back(machine, step, &mut bench, &w, &bdy, &mut bdx, false);
-                back(machine, step, &mut bench, &w, &bdy, &mut bdx, true);
+                convolution.back(&mut bench, &bdy, &mut bdx, false);
+                convolution.back(&mut bench, &bdy, &mut bdx, true);
                 let double: Vec<f64> = dx.iter().map(|dx| 2.0 * dx).collect();
                 close(&unpack(&walk.from, &bdx), &double, &format!("{machine:?} input {case}"));
 
                 let mut found = vec![0.0; w.len()];
-                gradient(machine, step, &mut bench, &bx, &bdy, &mut found);
+                convolution.gradient(&mut bench, &bx, &bdy, &mut found);
                 close(&found, &dw, &format!("{machine:?} weights {case}"));
             }
         }

@@ -2,11 +2,12 @@
 
 use super::arena::{Arena, Buffer};
 use super::block::Blocked;
+use super::convolve::Convolution;
 use super::lanes::Line;
 use super::norm;
 use super::pass::flattened;
+use super::pixels;
 use super::program::{Kind, Place, Program, Step};
-use super::{convolve, pixels};
 use crate::Mode;
 use crate::op::{batch_norm, dropout, linear};
 use rayon::prelude::*;
@@ -39,23 +40,16 @@ impl Program {
                     norm::fill(&mut scratch.bias, self.learnt(parameters, *bias).iter().copied());
                 }
                 let lines = &scratch.bias;
-                convolve::forth(
-                    machine,
-                    (walk, way),
-                    bench,
-                    self.learnt(parameters, *weight),
-                    planes(0),
-                    output.planes_mut(),
-                    &mut scratch.moments,
-                    |y, out| {
-                        if bias.is_some() {
-                            add_bias(&walk.to, lines, y);
-                        }
-                        if *moments {
-                            norm::moments(machine, &walk.to, y, out);
-                        }
-                    },
-                );
+                let weights = self.learnt(parameters, *weight);
+                let convolution = Convolution { machine, walk, way, weights };
+                convolution.forth(bench, planes(0), output.planes_mut(), &mut scratch.moments, |y, out| {
+                    if bias.is_some() {
+                        add_bias(&walk.to, lines, y);
+                    }
+                    if *moments {
+                        norm::moments(machine, &walk.to, y, out);
+                    }
+                });
             }
             (Kind::Norm { weight, bias, mean, variance, relu }, Place::Planes(to)) => {
                 let place = from(0);

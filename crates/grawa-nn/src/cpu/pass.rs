@@ -27,9 +27,7 @@ impl Program {
         images: &[f32],
         mode: Mode,
     ) -> Result<&'a [f32], Error> {
-        expect("the parameters", parameters.len(), self.graph.parameters().len())?;
-        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
-        expect("the batch of images", images.len(), self.batch * self.graph.input().len())?;
+        self.expect_inputs(parameters, statistics, images)?;
         let pool = Arc::clone(&arena.pool);
         pool.install(|| self.pass_forth(arena, parameters, statistics, images, mode));
         Ok(&arena.logits)
@@ -89,12 +87,22 @@ impl Program {
     ) -> Result<f64, Error> {
         expect("the list of labels", labels.len(), self.batch)?;
         expect("the gradient", gradient.len(), self.graph.parameters().len())?;
-        self.forward(arena, parameters, statistics, images, mode)?;
-        let Arena { logits, flow, .. } = arena;
-        let loss = cross_entropy::loss(self.graph.classes(), logits, labels, factor as f32, flow)?;
+        self.expect_inputs(parameters, statistics, images)?;
+        // The threads are entered once: what waits for them is a queue that must not grow in every step.
         let pool = Arc::clone(&arena.pool);
-        pool.install(|| self.pass_back(arena, parameters, mode, gradient));
-        Ok(loss)
+        pool.install(|| {
+            self.pass_forth(arena, parameters, statistics, images, mode);
+            let Arena { logits, flow, .. } = arena;
+            let loss = cross_entropy::loss(self.graph.classes(), logits, labels, factor as f32, flow)?;
+            self.pass_back(arena, parameters, mode, gradient);
+            Ok(loss)
+        })
+    }
+
+    fn expect_inputs(&self, parameters: &[f32], statistics: &[f32], images: &[f32]) -> Result<(), Error> {
+        expect("the parameters", parameters.len(), self.graph.parameters().len())?;
+        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
+        expect("the batch of images", images.len(), self.batch * self.graph.input().len())
     }
 
     fn pass_back(&self, arena: &mut Arena, parameters: &[f32], mode: Mode, gradient: &mut [f32]) {
