@@ -1,0 +1,26 @@
+//! What can go wrong in a run.
+
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// What went wrong; the text says what was found, what was expected, what to do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something the methods refuse.
+    #[error(transparent)]
+    Core(#[from] grawa_core::Error),
+    /// Something wrong with a recipe.
+    #[error(transparent)]
+    Recipe(#[from] crate::recipe::Mistake),
+    /// A file or folder that cannot be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
