@@ -184,7 +184,7 @@ impl Forecast {
             lines.push(("", format!("{} in all", Bytes(total))));
         }
         if let Some(flops) = self.flops {
-            lines.push(("arithmetic", format!("{:.3e} operations", flops)));
+            lines.push(("arithmetic", format!("{flops:.3e} operations")));
         }
         let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         lines.iter().map(|(name, what)| format!("{name:width$}  {what}\n")).collect()

@@ -74,7 +74,7 @@ impl Study {
         let whole = place(key.span().start);
         let mut study = Study { said, methods: vec![], seeds: vec![], every: vec![], grids: vec![] };
         let DeValue::Table(spans) = spans.get_ref() else { return Ok(None) };
-        for (key, inside) in spans.iter() {
+        for (key, inside) in spans {
             let (key, at) = (key.get_ref().as_ref(), place(key.span().start));
             let Some(value) = values.get(key) else { continue };
             match (key, inside.get_ref()) {
@@ -86,7 +86,7 @@ impl Study {
                 }
                 ("every", DeValue::Table(inside)) => axes("", inside, value, &place, &mut study.every)?,
                 ("grid", DeValue::Table(inside)) => {
-                    for (method, axis) in inside.iter() {
+                    for (method, axis) in inside {
                         let (name, at) = (method.get_ref().as_ref(), place(method.span().start));
                         let known: Name = name
                             .parse()
@@ -176,7 +176,7 @@ fn axes(
     place: &dyn Fn(usize) -> String,
     found: &mut Vec<Axis>,
 ) -> Result<(), Mistake> {
-    for (key, inside) in spans.iter() {
+    for (key, inside) in spans {
         let (name, at) = (format!("{prefix}{}", key.get_ref()), place(key.span().start));
         let Some(value) = values.get(key.get_ref().as_ref()) else { continue };
         match inside.get_ref() {

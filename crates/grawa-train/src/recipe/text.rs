@@ -45,7 +45,7 @@ impl Said {
         // Once for the values, once for where they stand.
         let values: Table = text.parse().map_err(broken)?;
         let spans = DeTable::parse(text).map_err(broken)?;
-        for (table, inside) in spans.get_ref().iter() {
+        for (table, inside) in spans.get_ref() {
             let (key, at) = (table.get_ref().as_ref(), table.span().start);
             let (DeValue::Table(inside), Some(Value::Table(values))) = (inside.get_ref(), values.get(key))
             else {
@@ -74,7 +74,7 @@ impl Said {
         values: &Table,
         place: &dyn Fn(usize) -> String,
     ) -> Result<(), Mistake> {
-        for (key, inside) in spans.iter() {
+        for (key, inside) in spans {
             let (name, at) = (format!("{prefix}.{}", key.get_ref()), place(key.span().start));
             let Some(value) = values.get(key.get_ref().as_ref()) else { continue };
             match (inside.get_ref(), value) {
