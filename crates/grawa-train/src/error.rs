@@ -10,6 +10,9 @@ pub enum Error {
     /// Something the methods refuse.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
+    /// Something wrong with a recipe.
+    #[error(transparent)]
+    Recipe(#[from] crate::recipe::Mistake),
     /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -1,0 +1,1 @@
+//! Who listens to a run: files and a terminal.
