@@ -23,4 +23,14 @@ pub enum Error {
         /// Why not.
         source: std::io::Error,
     },
+    /// A run's own file that does not hold what it must.
+    #[error("{} line {line}: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong and what to do.
+        why: String,
+    },
 }

@@ -6,6 +6,7 @@
 
 mod error;
 mod event;
+mod figure;
 pub mod observe;
 pub mod recipe;
 

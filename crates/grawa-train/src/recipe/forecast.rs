@@ -4,10 +4,10 @@
 //! hands over: its parameters (or gradients) once a round, and its scores.
 
 use super::Recipe;
+use crate::figure::{bytes, group};
 use grawa_core::{Amount, Progress, Share};
 use grawa_data::{Kind, Shape};
 use grawa_nn::{Arena, Error, Program};
-use std::fmt;
 
 /// What a forecast needs to know of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,47 +170,24 @@ impl Forecast {
                 "memory",
                 format!(
                     "{}: {} workers × {}, centre {}, {} arenas × {}",
-                    Bytes(self.memory(train.workers)),
+                    bytes(self.memory(train.workers)),
                     train.workers,
-                    Bytes(self.worker_bytes),
-                    Bytes(self.centre_bytes),
+                    bytes(self.worker_bytes),
+                    bytes(self.centre_bytes),
                     self.arenas,
-                    Bytes(self.arena_bytes)
+                    bytes(self.arena_bytes)
                 ),
             ),
-            ("traffic", format!("{} a worker and round", Bytes(self.round_bytes))),
+            ("traffic", format!("{} a worker and round", bytes(self.round_bytes))),
         ];
         if let Some(total) = self.total_bytes {
-            lines.push(("", format!("{} in all", Bytes(total))));
+            lines.push(("", format!("{} in all", bytes(total))));
         }
         if let Some(flops) = self.flops {
             lines.push(("arithmetic", format!("{flops:.3e} operations")));
         }
         let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         lines.iter().map(|(name, what)| format!("{name:width$}  {what}\n")).collect()
-    }
-}
-
-/// A number with its thousands parted.
-fn group(number: u64) -> String {
-    let digits = number.to_string();
-    let parts: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().filter_map(|part| std::str::from_utf8(part).ok()).collect();
-    parts.join(",")
-}
-
-/// Bytes in the unit that suits them.
-struct Bytes(u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.0 as f64;
-        match self.0 {
-            0..1_000 => write!(f, "{} B", self.0),
-            1_000..1_000_000 => write!(f, "{:.1} kB", bytes / 1e3),
-            1_000_000..1_000_000_000 => write!(f, "{:.1} MB", bytes / 1e6),
-            _ => write!(f, "{:.1} GB", bytes / 1e9),
-        }
     }
 }
 
@@ -265,14 +242,5 @@ mod tests {
         );
         let (_, alone) = forecast(&["method.name=sgd", "train.budget=10step"]);
         assert_eq!((alone.rounds, alone.total_bytes, alone.arenas), (Some(0), Some(0), 1));
-    }
-
-    #[test]
-    fn numbers_are_easy_to_read() {
-        assert_eq!([0, 7, 1000, 1_234_567].map(group), ["0", "7", "1,000", "1,234,567"]);
-        assert_eq!(
-            [999, 1500, 2_000_000, 3_000_000_000].map(|n| Bytes(n).to_string()),
-            ["999 B", "1.5 kB", "2.0 MB", "3.0 GB"]
-        );
     }
 }
