@@ -2,7 +2,6 @@
 //!
 //! | file | what it holds | the same after a resume |
 //! |---|---|---|
-//! | `recipe.toml` | the recipe with every key | yes |
 //! | `events.jsonl` | what happened | yes |
 //! | `metrics.csv` | the same as a table | yes |
 //! | `about.toml` | program, commit, machine | no |
@@ -13,15 +12,11 @@ use super::about::{ABOUT, About};
 use super::log::{self, Log};
 use super::metrics::Metrics;
 use super::tensorboard::Board;
-use crate::recipe::{Recipe, Said};
 use crate::{Error, Event, Observer};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// The file of the recipe.
-pub const RECIPE: &str = "recipe.toml";
 
 /// All files of a run's folder but its checkpoints.
 #[derive(Debug)]
@@ -32,26 +27,23 @@ pub struct Files {
 }
 
 impl Files {
-    /// New files in a folder that is there and holds no run.
-    pub fn create(folder: &Path, recipe: &Recipe, about: &About) -> Result<Self, Error> {
+    /// New files in a run's folder that has none yet.
+    pub fn create(folder: &Path, about: &About) -> Result<Self, Error> {
         let now = now();
         // The log first: it refuses a folder that has one.
         let log = Log::create(folder)?;
-        for (name, text) in [(RECIPE, recipe.to_toml()), (ABOUT, about.to_toml(now))] {
-            let path = folder.join(name);
-            let write = || {
-                let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-                file.write_all(text.as_bytes())?;
-                file.sync_all()
-            };
-            write().map_err(|source| Error::Io { action: "write", path: path.clone(), source })?;
-        }
+        let path = folder.join(ABOUT);
+        let write = || {
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+            file.write_all(about.to_toml(now).as_bytes())
+        };
+        write().map_err(|source| Error::Io { action: "write", path: path.clone(), source })?;
         Ok(Files { log, metrics: Metrics::create(folder, [])?, board: Board::create(folder, [], now)? })
     }
 
-    /// The files of a run, cut back to its last checkpoint of that many steps a worker.
-    pub fn resume(folder: &Path, steps: u64) -> Result<Self, Error> {
-        let log = Log::resume(folder, steps)?;
+    /// The files of a run, cut back to where they stood at a checkpoint of it.
+    pub fn resume(folder: &Path, checkpoint: &Path) -> Result<Self, Error> {
+        let log = Log::resume(folder, checkpoint)?;
         let so_far = log::read(folder)?;
         Ok(Files {
             log,
@@ -59,11 +51,6 @@ impl Files {
             board: Board::create(folder, &so_far, so_far.first().map_or(0.0, |(_, wall)| *wall))?,
         })
     }
-}
-
-/// The recipe of a run's folder.
-pub fn recipe(folder: &Path) -> Result<Recipe, Error> {
-    Ok(Recipe::resolve(&Said::default().read(&folder.join(RECIPE))?)?)
 }
 
 impl Observer for Files {
@@ -84,7 +71,6 @@ fn now() -> f64 {
 mod tests {
     use super::*;
     use crate::observe::{EVENTS, METRICS, sample};
-    use grawa_data::Kind;
     use std::fs;
 
     fn tell(files: &mut Files, events: &[Event]) {
@@ -93,29 +79,26 @@ mod tests {
         }
     }
 
-    /// Stopped after any event and resumed from its last checkpoint, a run leaves the same recipe, events and metrics.
+    /// Stopped after any event and resumed from its last checkpoint, a run leaves the same events and metrics.
     #[test]
     fn a_resumed_run_leaves_the_same_files() {
-        let recipe = Recipe::for_data(Kind::Digits, None).unwrap();
         let about = About::here("test", None);
         let events = sample::run("mgrawa", 2, 6);
         let whole = tempfile::tempdir().unwrap();
-        tell(&mut Files::create(whole.path(), &recipe, &about).unwrap(), &events);
-        assert_eq!(super::recipe(whole.path()).unwrap(), recipe);
+        tell(&mut Files::create(whole.path(), &about).unwrap(), &events);
         for stop in 2..events.len() {
             let folder = tempfile::tempdir().unwrap();
-            let checkpoint =
-                events[..stop].iter().rposition(|event| matches!(event, Event::Checkpoint { .. })).unwrap();
-            tell(&mut Files::create(folder.path(), &recipe, &about).unwrap(), &events[..stop]);
-            let mut files = Files::resume(folder.path(), events[checkpoint].place().steps).unwrap();
+            let (at, checkpoint) = sample::last_checkpoint(&events[..stop]).unwrap();
+            tell(&mut Files::create(folder.path(), &about).unwrap(), &events[..stop]);
+            let mut files = Files::resume(folder.path(), checkpoint).unwrap();
             files.event(&sample::resumed(&events)).unwrap();
-            tell(&mut files, &events[checkpoint + 1..]);
-            for name in [RECIPE, EVENTS, METRICS] {
+            tell(&mut files, &events[at + 1..]);
+            for name in [EVENTS, METRICS] {
                 let read = |folder: &Path| fs::read_to_string(folder.join(name)).unwrap();
                 assert_eq!(read(folder.path()), read(whole.path()), "{name} after {stop}");
             }
         }
-        let again = Files::create(whole.path(), &recipe, &about).unwrap_err().to_string();
+        let again = Files::create(whole.path(), &about).unwrap_err().to_string();
         assert!(again.contains("cannot create"), "{again}");
     }
 }

@@ -54,11 +54,10 @@ impl Log {
         Ok(Log { folder: folder.into(), events: new(EVENTS)?, journal: new(JOURNAL)?, lines: 0 })
     }
 
-    /// The files of a run, cut back to its last checkpoint of that many steps a worker.
-    pub fn resume(folder: &Path, steps: u64) -> Result<Self, Error> {
+    /// The files of a run, cut back to where they stood at a checkpoint of it: the last one of that name.
+    pub fn resume(folder: &Path, checkpoint: &Path) -> Result<Self, Error> {
         let journal = Lines::read(&folder.join(JOURNAL))?;
-        let is_it =
-            |entry: &Entry| matches!(&entry.event, Some(Event::Checkpoint { at, .. }) if at.steps == steps);
+        let is_it = |entry: &Entry| matches!(&entry.event, Some(Event::Checkpoint { path, .. }) if path.file_name() == checkpoint.file_name());
         let mut found = None;
         for (index, end) in journal.ends.iter().enumerate() {
             let entry: Entry = journal.parse(index)?;
@@ -69,7 +68,7 @@ impl Log {
         let (lines, end) = found.ok_or_else(|| Error::Damaged {
             path: folder.join(JOURNAL),
             line: journal.ends.len(),
-            why: format!("it tells of no checkpoint at step {steps}; resume from another checkpoint"),
+            why: format!("it does not tell of {}; resume from another checkpoint", checkpoint.display()),
         })?;
         let events = Lines::read(&folder.join(EVENTS))?;
         let keep = match lines.checked_sub(1) {
@@ -79,9 +78,7 @@ impl Log {
         let keep = keep.ok_or_else(|| Error::Damaged {
             path: folder.join(EVENTS),
             line: events.ends.len(),
-            why: format!(
-                "{lines} lines belong to the checkpoint at step {steps}; resume from another checkpoint"
-            ),
+            why: format!("{lines} lines belong to {}; resume from another checkpoint", checkpoint.display()),
         })?;
         let cut = |name: &str, length: usize| {
             let path = folder.join(name);
@@ -278,14 +275,12 @@ mod tests {
         write(whole.path(), &mut Log::create(whole.path()).unwrap(), &events);
         let expected = fs::read_to_string(whole.path().join(EVENTS)).unwrap();
         for stop in 0..events.len() {
-            let checkpoint =
-                events[..stop].iter().rposition(|event| matches!(event, Event::Checkpoint { .. }));
-            let Some(checkpoint) = checkpoint else { continue };
+            let Some((at, checkpoint)) = sample::last_checkpoint(&events[..stop]) else { continue };
             let folder = tempfile::tempdir().unwrap();
             write(folder.path(), &mut Log::create(folder.path()).unwrap(), &events[..stop]);
-            let mut log = Log::resume(folder.path(), events[checkpoint].place().steps).unwrap();
+            let mut log = Log::resume(folder.path(), checkpoint).unwrap();
             log.write(&sample::resumed(&events), 99.0).unwrap();
-            write(folder.path(), &mut log, &events[checkpoint + 1..]);
+            write(folder.path(), &mut log, &events[at + 1..]);
             assert_eq!(
                 fs::read_to_string(folder.path().join(EVENTS)).unwrap(),
                 expected,
@@ -298,8 +293,8 @@ mod tests {
     fn an_unknown_checkpoint_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &mut Log::create(folder.path()).unwrap(), &sample::run("lgrawa", 2, 8));
-        let error = Log::resume(folder.path(), 12_345).unwrap_err().to_string();
-        assert!(error.contains("no checkpoint at step 12345"), "{error}");
+        let error = Log::resume(folder.path(), "checkpoints/12345".as_ref()).unwrap_err().to_string();
+        assert!(error.contains("does not tell of checkpoints/12345"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Who listens to a run: files and a terminal.
 //!
-//! [`Files`] keeps a run's folder: what a repetition of the run would say again (`recipe.toml`, `events.jsonl`,
+//! [`Files`] keeps the record in a run's folder: what a repetition of the run would say again (`events.jsonl`,
 //! `metrics.csv`) apart from times and sessions. [`Screen`] shows a run on a terminal, or tells of it in plain lines where
 //! there is none; what it shows is a pure function of a [`View`].
 
@@ -16,7 +16,7 @@ mod tensorboard;
 mod view;
 
 pub use about::{ABOUT, About};
-pub use files::{Files, RECIPE, recipe};
+pub use files::Files;
 pub use log::{EVENTS, Entry, JOURNAL, Log, read};
 pub use metrics::METRICS;
 pub use render::{line, render};

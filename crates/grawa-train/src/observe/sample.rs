@@ -2,6 +2,7 @@
 
 use crate::{Evaluated, Event, Fault, Finished, Mixed, Model, Place, Reason, Round, Share, Started, Times};
 use grawa_core::Amount;
+use std::path::Path;
 
 /// A run of `workers` workers over `rounds` rounds of four steps, with an evaluation and a checkpoint every other round.
 pub(crate) fn run(method: &str, workers: u32, rounds: u64) -> Vec<Event> {
@@ -80,4 +81,12 @@ pub(crate) fn resumed(events: &[Event]) -> Event {
         Event::Started(started) => Event::Started(Started { resumed: true, ..started.clone() }),
         event => event.clone(),
     }
+}
+
+/// The last checkpoint among these events, and which event it is.
+pub(crate) fn last_checkpoint(events: &[Event]) -> Option<(usize, &Path)> {
+    events.iter().enumerate().rev().find_map(|(at, event)| match event {
+        Event::Checkpoint { path, .. } => Some((at, path.as_path())),
+        _ => None,
+    })
 }
