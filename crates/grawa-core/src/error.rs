@@ -107,6 +107,12 @@ pub enum Error {
     /// No worker's parameters are finite to start with.
     #[error("no worker starts with finite parameters; at least one must")]
     NothingFinite,
+    /// A replica could not do its work.
+    #[error("{why}")]
+    Replica {
+        /// What its engine or its data said.
+        why: String,
+    },
     /// Vectors of different lengths where they must be equal.
     #[error("{what} holds {found} scalars, but {expected} are needed")]
     WrongLength {
