@@ -12,6 +12,12 @@ pub(crate) enum Failure {
     /// Data.
     #[error(transparent)]
     Data(#[from] grawa_data::Error),
+    /// A run.
+    #[error(transparent)]
+    Train(#[from] grawa_train::Error),
+    /// A recipe.
+    #[error(transparent)]
+    Recipe(#[from] grawa_train::recipe::Mistake),
     /// A method.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
@@ -29,7 +35,8 @@ impl Failure {
                     grawa_data::Error::UnknownDataset { .. } | grawa_data::Error::NoArchive { .. }
                 )
             }
-            Failure::Core(_) => true,
+            Failure::Train(error) => error.is_usage(),
+            Failure::Core(_) | Failure::Recipe(_) => true,
         };
         if usage { 2 } else { 1 }
     }

@@ -5,6 +5,8 @@
 mod bar;
 mod bench;
 mod data;
+mod demo;
+mod eval;
 mod failure;
 mod methods;
 mod models;
@@ -20,7 +22,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "grawa", version, arg_required_else_help = true, max_term_width = 110)]
 #[command(
-    after_help = "Start with `grawa vincent`: the idea in pictures, in a second.\nExit codes: 0 fine, 1 failed, 2 wrong usage."
+    after_help = "Start with `grawa demo`: every method learns the digits, live, in a minute.\nExit codes: 0 fine, 1 failed, 2 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -29,6 +31,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Arguments),
+    Eval(eval::Arguments),
     Vincent(vincent::Arguments),
     Theory(theory::Arguments),
     Methods(methods::Arguments),
@@ -41,6 +45,8 @@ enum Command {
 fn main() -> ExitCode {
     // clap itself ends wrong usage with code 2, and --help and --version with 0.
     let result = match Cli::parse().command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Eval(arguments) => eval::run(&arguments),
         Command::Vincent(arguments) => vincent::run(&arguments),
         Command::Theory(arguments) => theory::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),

@@ -14,6 +14,8 @@ mod event;
 mod figure;
 pub mod folder;
 mod init;
+mod locate;
+mod measure;
 pub mod observe;
 mod pace;
 pub mod recipe;
@@ -27,6 +29,8 @@ pub use error::Error;
 pub use event::{
     Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,
 };
+pub use locate::{Located, locate};
+pub use measure::{Class, Measured, measure};
 pub use pace::Recording;
 pub use recipe::Recipe;
 pub use run::Run;

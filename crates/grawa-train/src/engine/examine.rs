@@ -100,11 +100,24 @@ impl Examiner {
         &self,
         parameters: &[f32],
         statistics: &[f32],
+        seat: (usize, usize),
+        alive: impl FnMut(),
+    ) -> Result<Counts, Error> {
+        let mut counts = Counts::default();
+        self.each(parameters, statistics, seat, alive, |logits, label| counts.take(logits, label))?;
+        Ok(counts)
+    }
+
+    /// Shows the logits and the label of every example of this seat's test batches.
+    pub(crate) fn each(
+        &self,
+        parameters: &[f32],
+        statistics: &[f32],
         (seat, seats): (usize, usize),
         mut alive: impl FnMut(),
-    ) -> Result<Counts, Error> {
+        mut show: impl FnMut(&[f32], usize),
+    ) -> Result<(), Error> {
         let classes = self.program.graph().classes();
-        let mut counts = Counts::default();
         for number in (seat..self.test.len().div_ceil(self.program.batch())).step_by(seats) {
             alive();
             let mut lane = self.lanes.borrow();
@@ -119,16 +132,16 @@ impl Examiner {
                 Mode::Evaluate,
             )?;
             for (logits, &label) in logits.chunks_exact(classes).zip(&batch.labels).take(real) {
-                counts.take(logits, label as usize);
+                show(logits, label as usize);
             }
         }
-        Ok(counts)
+        Ok(())
     }
 }
 
 impl Counts {
     /// Counts one example: its loss, and whether another class has a logit as large as the label's.
-    fn take(&mut self, logits: &[f32], label: usize) {
+    pub(crate) fn take(&mut self, logits: &[f32], label: usize) {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&x| libm::exp(f64::from(x) - f64::from(largest))).sum();
         self.loss += libm::log(sum) + f64::from(largest) - f64::from(logits[label]);

@@ -80,6 +80,11 @@ impl Engine {
         &self.order
     }
 
+    /// Examples that models are measured on.
+    pub fn test_examples(&self) -> usize {
+        self.test.len()
+    }
+
     /// A worker that starts with this state and no momentum, at this step of its data.
     pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<Net, Error> {
         let reader = Reader::new(self.train.clone(), self.order, worker)?;

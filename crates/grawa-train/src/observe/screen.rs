@@ -19,6 +19,7 @@ pub struct Screen {
     view: View,
     term: Term,
     live: bool,
+    passing: bool,
     drawn: usize,
     last: Option<Instant>,
     told: f64,
@@ -29,18 +30,20 @@ impl Screen {
     pub fn new() -> Self {
         let term = Term::buffered_stderr();
         let live = term.is_term();
-        Screen { view: View::default(), term, live, drawn: 0, last: None, told: 0.0 }
+        Screen { view: View::default(), term, live, passing: false, drawn: 0, last: None, told: 0.0 }
     }
 
-    /// What is shown.
-    pub fn view(&self) -> &View {
-        &self.view
+    /// The same, and when the run is over one line of it is left: for one of many runs.
+    pub fn passing() -> Self {
+        Screen { passing: true, ..Screen::new() }
     }
 
-    /// Takes the picture away.
-    pub fn clear(&mut self) -> Result<(), Error> {
-        let drawn = std::mem::take(&mut self.drawn);
-        self.term.clear_last_lines(drawn).and_then(|()| self.term.flush()).map_err(failed)
+    /// Takes the picture away and leaves one line.
+    fn pass(&mut self) -> io::Result<()> {
+        self.term.clear_last_lines(std::mem::take(&mut self.drawn))?;
+        let name = self.view.started.as_ref().map_or("", |started| started.method.as_str());
+        self.term.write_line(&format!("{name:<28}  {}", line(&self.view)))?;
+        self.term.flush()
     }
 
     fn draw(&mut self) -> io::Result<()> {
@@ -93,6 +96,12 @@ fn failed(source: io::Error) -> Error {
 impl Observer for Screen {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
         self.view.event(event);
+        if self.passing && matches!(event, Event::Finished(_)) {
+            return self.pass().map_err(failed);
+        }
+        if self.passing && !self.live {
+            return Ok(());
+        }
         if !self.live {
             return self.tell(event).map_err(failed);
         }

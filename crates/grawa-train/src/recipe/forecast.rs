@@ -52,11 +52,11 @@ pub struct Forecast {
     pub rounds: Option<u64>,
     /// Rounds inside groups only.
     pub inner_rounds: Option<u64>,
-    /// Bytes a worker owns: parameters, momentum, gradients, batch-norm statistics.
+    /// Bytes a worker owns: parameters, momentum, batch-norm statistics, two batches; its gradient where those are shared.
     pub worker_bytes: u64,
     /// Bytes of the centres that all workers share.
     pub centre_bytes: u64,
-    /// Bytes of an arena, in which steps are computed.
+    /// Bytes of an arena, in which steps are computed, with a gradient and a batch.
     pub arena_bytes: u64,
     /// Arenas.
     pub arenas: u64,
@@ -81,7 +81,8 @@ impl Forecast {
         let workers = u64::from(train.workers);
         let cores = recipe.machine.threads.map_or(cores, |threads| threads as usize).max(1);
         let arenas = cores.min(train.workers as usize);
-        let arena = Arena::new(&Program::compile(&graph, train.batch as usize)?, 1)?;
+        let arena = Arena::new(&Program::compile(&graph, train.batch as usize)?, 1)?.bytes() as u64;
+        let images = u64::from(train.batch) * facts.shape.len() as u64;
 
         let epoch =
             |steps: u64| (steps * workers * u64::from(train.batch)) as f64 / facts.examples.max(1) as f64;
@@ -104,6 +105,8 @@ impl Forecast {
             Share::Nothing => 0,
             _ => 4 * parameters + 8 * method.scores(spans) as u64,
         };
+        // Where gradients are shared each worker keeps its own; else a gradient belongs to whoever computes.
+        let vectors = if method.share == Share::Gradients { 3 } else { 2 };
         // A round of all also has its groups' round.
         let mixes =
             |rounds: u64, inner: u64| rounds + inner + if method.inner.is_some() { rounds } else { 0 };
@@ -120,9 +123,9 @@ impl Forecast {
             epochs: steps.map(epoch),
             rounds,
             inner_rounds,
-            worker_bytes: 4 * (3 * parameters + graph.statistics().len() as u64),
+            worker_bytes: 4 * (vectors * parameters + graph.statistics().len() as u64 + 2 * images),
             centre_bytes: 4 * parameters * centres,
-            arena_bytes: arena.bytes() as u64,
+            arena_bytes: arena + 4 * (parameters + images),
             arenas: arenas as u64,
             round_bytes,
             total_bytes: rounds
@@ -212,7 +215,7 @@ mod tests {
         assert!((forecast.epochs.unwrap() - 107.5).abs() < 0.1);
         assert_eq!(forecast.round_bytes, 4 * 269_722 + 8 * 59);
         assert_eq!(forecast.total_bytes, Some(328 * 4 * forecast.round_bytes));
-        assert_eq!(forecast.worker_bytes, 4 * (3 * 269_722 + 1_376));
+        assert_eq!(forecast.worker_bytes, 4 * (2 * 269_722 + 1_376 + 2 * 128 * 3 * 28 * 28));
         assert_eq!((forecast.arenas, forecast.centre_bytes), (2, 4 * 269_722));
         let plan = forecast.plan(&recipe);
         for words in ["269,722 parameters in 59 tensors", "328", "1.1 MB a worker and round", "1.4 GB in all"]
