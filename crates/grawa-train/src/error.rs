@@ -42,7 +42,7 @@ pub enum Error {
     /// A run whose events hold no rounds.
     #[error("{} holds no rounds: there is nothing to replay", path.display())]
     NothingRecorded {
-        /// The file of events.
+        /// The run's folder.
         path: PathBuf,
     },
     /// A recording that does not go on where it is needed.
@@ -119,5 +119,15 @@ pub enum Error {
         path: PathBuf,
         /// Why not.
         source: std::io::Error,
+    },
+    /// A run's own file that does not hold what it must.
+    #[error("{} line {line}: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong and what to do.
+        why: String,
     },
 }

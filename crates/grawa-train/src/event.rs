@@ -67,6 +67,7 @@ pub struct Place {
     /// How much of the budget is spent, from 0 to 1.
     pub share: f64,
     /// Training time in seconds, evaluation left out. Not reproducible.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub elapsed: f64,
 }
 
@@ -138,6 +139,7 @@ pub struct Share {
     /// The mean training loss of these steps.
     pub loss: Option<f64>,
     /// Where its time went since the last such event.
+    #[serde(default, skip_serializing_if = "Times::is_zero")]
     pub times: Times,
 }
 
@@ -152,6 +154,14 @@ pub struct Mixed {
     pub pull: f32,
     /// Why anything differs from the plain formula, and who leads: sentences.
     pub reasons: Vec<String>,
+}
+
+impl Mixed {
+    /// The weight of the `at`-th of its workers: where spans have weights of their own, their mean.
+    pub fn mean_weight(&self, at: usize) -> f64 {
+        let weights = self.weights.iter().filter_map(|row| row.get(at));
+        weights.map(|&weight| f64::from(weight)).sum::<f64>() / self.weights.len().max(1) as f64
+    }
 }
 
 /// Where time goes, in seconds.
@@ -175,7 +185,16 @@ pub struct Times {
     pub evaluate: f64,
 }
 
+/// A log without times leaves them out.
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
+}
+
 impl Times {
+    fn is_zero(&self) -> bool {
+        *self == Times::default()
+    }
+
     /// The parts with their names.
     pub fn parts(&self) -> [(&'static str, f64); 8] {
         [

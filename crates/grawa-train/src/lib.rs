@@ -11,6 +11,7 @@ pub mod engine;
 mod error;
 mod evaluate;
 mod event;
+mod figure;
 pub mod folder;
 mod init;
 pub mod observe;

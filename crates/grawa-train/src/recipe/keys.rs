@@ -7,7 +7,7 @@ use super::Recipe;
 use grawa_core::{Amount, Schedule};
 use grawa_nn::zoo;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use toml::Value;
 
@@ -161,12 +161,12 @@ fn some_path(value: &Value) -> Result<Option<PathBuf>, String> {
     path(value).map(Some)
 }
 
-fn show_path(path: &PathBuf) -> Option<Value> {
+fn show_path(path: &Path) -> Option<Value> {
     Some(Value::String(path.to_string_lossy().into_owned()))
 }
 
 fn some_path_text(path: &Option<PathBuf>) -> Option<Value> {
-    path.as_ref().and_then(show_path)
+    path.as_deref().and_then(show_path)
 }
 
 /// A whole number that fits.

@@ -18,6 +18,7 @@
 
 mod check;
 mod defaults;
+mod forecast;
 mod keys;
 mod mistake;
 mod model;
@@ -25,8 +26,10 @@ mod study;
 mod text;
 mod words;
 
+pub use forecast::{Facts, Forecast};
 pub use keys::{KEYS, Key};
 pub use mistake::Mistake;
+pub use study::{Point, Study};
 pub use text::Said;
 pub use words::{BatchNorm, Device, Pace};
 

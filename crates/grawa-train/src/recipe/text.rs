@@ -38,19 +38,14 @@ impl Said {
 
     /// Adds what a TOML text says; `name` is the file's name in mistakes.
     pub fn file(mut self, name: &str, text: &str) -> Result<Self, Mistake> {
-        let place = |at: usize| {
-            format!(
-                "{name}:{}",
-                1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count()
-            )
-        };
+        let place = |at: usize| format!("{name}:{}", line(text, at));
         let broken = |error: toml::de::Error| {
             Mistake::new(place(error.span().map_or(0, |span| span.start)), error.message().trim())
         };
         // Once for the values, once for where they stand.
         let values: Table = text.parse().map_err(broken)?;
         let spans = DeTable::parse(text).map_err(broken)?;
-        for (table, inside) in spans.get_ref().iter() {
+        for (table, inside) in spans.get_ref() {
             let (key, at) = (table.get_ref().as_ref(), table.span().start);
             let (DeValue::Table(inside), Some(Value::Table(values))) = (inside.get_ref(), values.get(key))
             else {
@@ -79,7 +74,7 @@ impl Said {
         values: &Table,
         place: &dyn Fn(usize) -> String,
     ) -> Result<(), Mistake> {
-        for (key, inside) in spans.iter() {
+        for (key, inside) in spans {
             let (name, at) = (format!("{prefix}.{}", key.get_ref()), place(key.span().start));
             let Some(value) = values.get(key.get_ref().as_ref()) else { continue };
             match (inside.get_ref(), value) {
@@ -126,8 +121,12 @@ impl Said {
     fn add(&mut self, key: String, value: Value, place: String) -> Result<(), Mistake> {
         // The knobs of the method are checked when it is made: which there are depends on its name.
         if !key.starts_with("method.") && keys::find(&key).is_none() {
-            let known = KEYS.iter().map(|key| key.name).chain(["method.name"]);
-            let hint = did_you_mean(&key, known);
+            let known = || KEYS.iter().map(|key| key.name).chain(["method.name"]);
+            // Who forgets the table, or errs in it, still has the key's own name right.
+            let own = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+            let hint = nearest(&key, known())
+                .or_else(|| Some(known().find(|known| own(known) == own(&key))?.into()));
+            let hint = hint.map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default();
             let more = if hint.is_empty() {
                 format!("; the keys of '{}' are {}", table_of(&key), siblings(&key))
             } else {
@@ -240,6 +239,11 @@ fn read_value(text: &str) -> Value {
     alone.unwrap_or_else(|| Value::String(text.into()))
 }
 
+/// The number of the line that a byte stands in, from 1.
+pub(super) fn line(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count()
+}
+
 fn table_of(key: &str) -> &str {
     key.split_once('.').map_or(key, |(table, _)| table)
 }
@@ -254,6 +258,6 @@ fn in_words() -> String {
     TABLES.map(|table| format!("[{table}]")).join(", ")
 }
 
-fn did_you_mean<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub(super) fn did_you_mean<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(found, known).map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default()
 }
