@@ -42,7 +42,7 @@ pub enum Error {
     /// A run whose events hold no rounds.
     #[error("{} holds no rounds: there is nothing to replay", path.display())]
     NothingRecorded {
-        /// The file of events.
+        /// The run's folder.
         path: PathBuf,
     },
     /// A recording that does not go on where it is needed.

@@ -8,8 +8,6 @@ use std::path::Path;
 
 /// The recipe as it was resolved.
 pub(crate) const RECIPE: &str = "recipe.toml";
-/// The events, one a line.
-pub(crate) const EVENTS: &str = "events.jsonl";
 
 /// Makes a folder for a new run; one that exists must be empty.
 pub fn create(path: &Path, recipe: &Recipe) -> Result<(), Error> {

@@ -109,17 +109,10 @@ impl Recording {
 
     /// Reads the recording in a run's folder.
     pub fn read(folder: &Path) -> Result<Self, Error> {
-        let path = folder.join(crate::folder::EVENTS);
-        let text = std::fs::read_to_string(&path).map_err(|source| Error::Io {
-            action: "read",
-            path: path.clone(),
-            source,
-        })?;
-        // The last line may be torn; what was torn off had no consequence yet.
-        let events: Vec<Event> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let recording = Recording::of(&events);
+        let events = crate::observe::read(folder)?;
+        let recording = Recording::of(events.iter().map(|(event, _)| event));
         if recording.cycles.is_empty() {
-            return Err(Error::NothingRecorded { path });
+            return Err(Error::NothingRecorded { path: folder.into() });
         }
         Ok(recording)
     }
