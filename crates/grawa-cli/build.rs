@@ -11,7 +11,8 @@ fn main() {
     if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty());
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|text| !text.is_empty());
     if let Some(commit) = git(&["rev-parse", "HEAD"]) {
         println!("cargo::rustc-env=GRAWA_COMMIT={commit}{}", if changed { " and changes" } else { "" });
     }

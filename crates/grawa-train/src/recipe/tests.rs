@@ -50,6 +50,9 @@ fn the_last_word_counts() {
     // Another method has its own defaults: the file's knobs belonged to EASGD.
     let other = recipe(said.clone().method("lsgd:pull=0.2", "--method").unwrap());
     assert_eq!((other.method.to_string().as_str(), other.train.batch), ("lsgd:pull=0.2", 64));
+    // The same method again keeps the file's knobs, under those that are said with it, defaults or not.
+    let same = recipe(said.clone().method("easgd:period=4", "--method").unwrap());
+    assert_eq!(same.method.to_string(), "easgd:pull=0.3");
     let grouped = recipe(said.method("lsgd:period=16,inner.group=2", "--method").unwrap()).method;
     assert_eq!(grouped.to_string(), "lsgd:period=16,inner.group=2");
 }

@@ -102,18 +102,19 @@ impl Said {
         Ok(self)
     }
 
-    /// Adds a method written as `name:knob=value,…`. Whatever was said of the method before is forgotten.
+    /// Adds a method written as `name:knob=value,…`. What was said of another method before is forgotten: its knobs were
+    /// its own.
     pub fn method(mut self, text: &str, place: &str) -> Result<Self, Mistake> {
-        let method: Method =
-            text.parse().map_err(|error: grawa_core::Error| Mistake::new(place, error.to_string()))?;
-        self.entries.retain(|entry| !entry.key.starts_with("method."));
-        // As short as it was written: a preset set later must still find the knobs that were not said.
-        let short = method.to_string();
-        let (name, knobs) = short.split_once(':').unwrap_or((&short, ""));
+        // By itself first: a slip in it is a slip of this place.
+        text.parse::<Method>().map_err(|error| Mistake::new(place, error.to_string()))?;
+        let (name, knobs) = text.split_once(':').unwrap_or((text, ""));
+        let name = name.trim();
+        if self.find("method.name").and_then(|entry| entry.value.as_str()) != Some(name) {
+            self.entries.retain(|entry| !entry.key.starts_with("method."));
+        }
         self.add("method.name".into(), name.into(), place.into())?;
-        for knob in knobs.split(',').filter(|knob| !knob.is_empty()) {
-            let (knob, value) = knob.split_once('=').unwrap_or((knob, ""));
-            self.add(format!("method.{knob}"), read_value(value), place.into())?;
+        for (knob, value) in knobs.split(',').filter_map(|knob| knob.split_once('=')) {
+            self.add(format!("method.{}", knob.trim()), read_value(value.trim()), place.into())?;
         }
         Ok(self)
     }
