@@ -11,6 +11,7 @@ mod models;
 mod probe;
 mod say;
 mod theory;
+mod train;
 mod vincent;
 
 use clap::{Parser, Subcommand};
@@ -29,6 +30,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Train(train::Arguments),
     Vincent(vincent::Arguments),
     Theory(theory::Arguments),
     Methods(methods::Arguments),
@@ -41,6 +43,12 @@ enum Command {
 fn main() -> ExitCode {
     // clap itself ends wrong usage with code 2, and --help and --version with 0.
     let result = match Cli::parse().command {
+        Command::Train(arguments) => {
+            return match train::run(&arguments) {
+                Ok(finished) => ExitCode::from(u8::from(!finished)),
+                Err(error) => fail(&error),
+            };
+        }
         Command::Vincent(arguments) => vincent::run(&arguments),
         Command::Theory(arguments) => theory::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
@@ -51,9 +59,11 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(error.code())
-        }
+        Err(error) => fail(&error),
     }
+}
+
+fn fail(error: &failure::Failure) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(error.code())
 }

@@ -131,3 +131,23 @@ pub enum Error {
         why: String,
     },
 }
+
+impl Error {
+    /// Whether the request itself was wrong (exit code 2), rather than something failing (exit code 1).
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Error::Engine(error) => error.is_usage(),
+            Error::Data(grawa_data::Error::UnknownDataset { .. }) => true,
+            error => matches!(
+                error,
+                Error::Core(_)
+                    | Error::Recipe(_)
+                    | Error::TooFewClasses { .. }
+                    | Error::NoCheckpoint { .. }
+                    | Error::AnotherRun { .. }
+                    | Error::FolderInUse { .. }
+                    | Error::CannotStart { .. }
+            ),
+        }
+    }
+}
