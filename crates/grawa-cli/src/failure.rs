@@ -18,6 +18,12 @@ pub(crate) enum Failure {
     /// A recipe.
     #[error(transparent)]
     Recipe(#[from] grawa_train::recipe::Mistake),
+    /// A Ctrl-C that cannot be listened for.
+    #[error("cannot listen for Ctrl-C: {why}")]
+    Signals {
+        /// Why not.
+        why: String,
+    },
     /// A method.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
@@ -36,6 +42,7 @@ impl Failure {
                 )
             }
             Failure::Train(error) => error.is_usage(),
+            Failure::Signals { .. } => false,
             Failure::Core(_) | Failure::Recipe(_) => true,
         };
         if usage { 2 } else { 1 }

@@ -13,6 +13,7 @@ mod models;
 mod probe;
 mod say;
 mod theory;
+mod train;
 mod vincent;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +33,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Arguments),
+    Train(train::Arguments),
     Eval(eval::Arguments),
     Vincent(vincent::Arguments),
     Theory(theory::Arguments),
@@ -47,6 +49,12 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),
+        Command::Train(arguments) => {
+            return match train::run(&arguments) {
+                Ok(finished) => ExitCode::from(u8::from(!finished)),
+                Err(error) => fail(&error),
+            };
+        }
         Command::Vincent(arguments) => vincent::run(&arguments),
         Command::Theory(arguments) => theory::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
@@ -57,9 +65,11 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(error.code())
-        }
+        Err(error) => fail(&error),
     }
+}
+
+fn fail(error: &failure::Failure) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(error.code())
 }

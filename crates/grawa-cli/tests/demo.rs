@@ -7,7 +7,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn grawa(place: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_grawa")).args(arguments).current_dir(place).output().expect("the command starts")
+    Command::new(env!("CARGO_BIN_EXE_grawa"))
+        .args(arguments)
+        .current_dir(place)
+        .output()
+        .expect("the command starts")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -34,23 +38,30 @@ fn the_demo_ends_in_a_table() {
 #[test]
 fn an_evaluated_model_is_the_runs_own() {
     let place = tempfile::tempdir().unwrap();
-    let train = ["train", "--data", "digits", "--method", "lgrawa:period=8", "--seed", "7", "--budget", "32step"];
+    let train =
+        ["train", "--data", "digits", "--method", "lgrawa:period=8", "--seed", "7", "--budget", "32step"];
     let output = grawa(place.path(), &[&train[..], &["--out", "run", "--quiet"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let metrics = fs::read_to_string(place.path().join("run/metrics.csv")).unwrap();
     let last = metrics.lines().rfind(|line| line.starts_with("evaluated")).unwrap();
     let cell = |column: usize| last.split(',').nth(column).unwrap().parse::<f64>().unwrap();
     let (loss, wrong) = (cell(7), (cell(8) * 359.0).round());
-    let newest = fs::read_dir(place.path().join("run/checkpoints")).unwrap().map(|entry| entry.unwrap().path()).max();
+    let newest =
+        fs::read_dir(place.path().join("run/checkpoints")).unwrap().map(|entry| entry.unwrap().path()).max();
     let newest = newest.unwrap().display().to_string();
     for what in ["run", &newest] {
         let output = grawa(place.path(), &["eval", what]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let table = text(&output.stdout);
-        let all: Vec<&str> = table.lines().find(|line| line.starts_with("all")).unwrap().split_whitespace().collect();
+        let all: Vec<&str> =
+            table.lines().find(|line| line.starts_with("all")).unwrap().split_whitespace().collect();
         assert_eq!((all[1], all[2].parse::<f64>().unwrap()), ("359", wrong), "{table}");
         assert!(table.contains(&format!("loss {loss:.6}")), "{table}\n{last}");
-        assert_eq!(table.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count(), 10, "{table}");
+        assert_eq!(
+            table.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count(),
+            10,
+            "{table}"
+        );
     }
     // A file by itself does not say what it is.
     let file = format!("{newest}/model.safetensors");

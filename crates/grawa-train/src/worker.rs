@@ -89,6 +89,8 @@ pub(crate) struct Worker<R> {
     pub(crate) calibrated: Vec<f32>,
     pub(crate) norms: Vec<f64>,
     pub(crate) rate: f64,
+    /// Whether someone was left out of the last mix, which is told of at once.
+    pub(crate) notable: bool,
     /// When it began by its clock, evaluations left out, and how long it had trained before that.
     pub(crate) began: Duration,
     pub(crate) before: Duration,
@@ -231,7 +233,13 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
             .filter(|level| level.method.prox > 0.0)
             .map(|level| Prox { centre: level.member.centre(), strength: level.method.prox_a_step() as f32 })
             .collect();
+        let was_finite = self.finite;
         self.finite = self.replica.descend(&common.sgd, self.rate as f32, &prox)?;
+        if was_finite && !self.finite && common.method.share == Share::Nothing {
+            let what = "its parameters are not finite any more, and a worker by itself has nobody to heal it: \
+                        start again with a smaller learning rate";
+            self.say(Event::Fault(Fault { at: self.place(), worker: Some(self.id), what: what.into() }));
+        }
         for level in &mut self.levels {
             level.tracker.step(self.loss, &self.norms, self.finite);
             level.member.alive();
@@ -408,6 +416,7 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
                     self.tally.times.wait += outcome.wait.as_secs_f64();
                     self.tally.times.apply += outcome.work.as_secs_f64();
                     self.tell_lost(&outcome.lost);
+                    self.notable = plan.replaced.contains(&true);
                     return Ok(plan);
                 }
                 Err(CommError::Shrunk { lost }) => {
@@ -436,7 +445,7 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
 
     fn tell_round(&mut self, words: &[(u32, Word)], mixed: Vec<Mixed>) {
         let own = words.iter().find(|(worker, _)| *worker == self.id).map(|(_, word)| word.tally);
-        if !self.common.course.tells(&self.at) {
+        if !self.common.course.tells(&self.at) && !self.notable {
             self.tally += own.unwrap_or_default();
             return;
         }

@@ -66,6 +66,8 @@ pub(super) struct Table {
 struct State {
     seats: Vec<Seat>,
     number: u64,
+    /// When the first of the next meeting sat down: nobody is late before.
+    began: Option<Instant>,
     last: Option<Arc<Met>>,
     lost: Vec<Lost>,
     centre: Arc<Cells>,
@@ -84,7 +86,7 @@ impl Table {
     pub(super) fn new(workers: &[u32], centre: Arc<Cells>, deadline: Duration) -> Self {
         let seen = Instant::now();
         let seats = workers.iter().map(|&worker| Seat { worker, gone: None, offer: None, seen }).collect();
-        let state = State { seats, number: 0, last: None, lost: Vec::new(), centre };
+        let state = State { seats, number: 0, began: None, last: None, lost: Vec::new(), centre };
         Table { state: Mutex::new(state), changed: Condvar::new(), deadline }
     }
 
@@ -101,6 +103,7 @@ impl Table {
         }
         let number = state.number;
         state.seats[seat].offer = Some(offer);
+        state.began.get_or_insert_with(Instant::now);
         if state.is_complete() {
             self.finish(&mut state);
         }
@@ -137,6 +140,7 @@ impl Table {
 
     fn finish(&self, state: &mut State) {
         state.number += 1;
+        state.began = None;
         // One that stalled may still read the centre it had: it keeps that one, and the others get a copy.
         if state.lost.iter().any(|lost| matches!(lost.why, Why::Stalled { .. })) {
             #[allow(unsafe_code)]
@@ -183,7 +187,8 @@ impl State {
         let mut next = None;
         for seat in 0..self.seats.len() {
             let Seat { gone: None, offer: None, seen, .. } = &self.seats[seat] else { continue };
-            match deadline.checked_sub(now.saturating_duration_since(*seen)) {
+            let silent = now.saturating_duration_since(self.began.map_or(*seen, |began| began.max(*seen)));
+            match deadline.checked_sub(silent) {
                 Some(left) if !left.is_zero() => {
                     next = Some(next.map_or(left, |next: Duration| next.min(left)))
                 }

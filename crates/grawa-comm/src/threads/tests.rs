@@ -123,6 +123,18 @@ fn slow_is_not_dead() {
     assert_eq!(found, [Ok(vec![0, 1]), Ok(vec![0, 1])]);
 }
 
+/// Nobody is late for a meeting that has not begun, however long ago the last one was.
+#[test]
+fn long_work_between_meetings_is_not_a_stall() {
+    let found = each(group(0..2, Vec::new(), SHORT), |mut member| {
+        member.barrier()?;
+        // Both work longer than the deadline; one is a little slower than the other.
+        std::thread::sleep(2 * SHORT + member.worker() * SHORT / 5);
+        member.barrier().map(|outcome| outcome.members)
+    });
+    assert_eq!(found, [Ok(vec![0, 1]), Ok(vec![0, 1])]);
+}
+
 #[test]
 fn members_out_of_step_are_told() {
     let found = each(group(0..2, Vec::new(), LONG), |mut member| match member.worker() {
