@@ -12,6 +12,18 @@ pub(crate) enum Failure {
     /// Data.
     #[error(transparent)]
     Data(#[from] grawa_data::Error),
+    /// A run.
+    #[error(transparent)]
+    Train(#[from] grawa_train::Error),
+    /// A recipe.
+    #[error(transparent)]
+    Recipe(#[from] grawa_train::recipe::Mistake),
+    /// A Ctrl-C that cannot be listened for.
+    #[error("cannot listen for Ctrl-C: {why}")]
+    Signals {
+        /// Why not.
+        why: String,
+    },
     /// A method.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
@@ -29,7 +41,9 @@ impl Failure {
                     grawa_data::Error::UnknownDataset { .. } | grawa_data::Error::NoArchive { .. }
                 )
             }
-            Failure::Core(_) => true,
+            Failure::Train(error) => error.is_usage(),
+            Failure::Signals { .. } => false,
+            Failure::Core(_) | Failure::Recipe(_) => true,
         };
         if usage { 2 } else { 1 }
     }

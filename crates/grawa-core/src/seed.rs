@@ -77,6 +77,11 @@ impl Key {
         Key { purpose, ..self }
     }
 
+    /// The worker and the step of this place.
+    pub const fn place(&self) -> (u32, u64) {
+        (self.worker, self.step)
+    }
+
     /// The `index`-th block of four words at this place.
     pub const fn block(&self, index: u32) -> [u32; 4] {
         let counter =

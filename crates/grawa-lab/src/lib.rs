@@ -1,6 +1,7 @@
 //! The experiments of the GRAWA paper and our own: runs, comparisons, tables, pictures.
 #![deny(missing_docs)]
 
+pub mod demo;
 mod error;
 mod folder;
 pub mod page;
