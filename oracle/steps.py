@@ -3,7 +3,7 @@
 usage: steps.py NET OUT.safetensors CIFAR-10-FOLDER [--steps 50] [--batch 128] [--seed 1]
 Writes param.NAME and buffer.NAME before the first step, images (steps, batch, 3, side, side), labels, and the mean losses of every step,
 loss.CASE.WAY, for the cases slow (rate 0.001, plain SGD), momentum (0.001) and fast (0.1), the latter two with Nesterov momentum 0.9, all with weight
-decay 1e-4 and no dropout, and for four of PyTorch's own ways: default, channels_last, no_onednn, all in f32, and f64.   needs: pip install torch safetensors numpy
+decay 1e-4 and no dropout, and for three of PyTorch's own ways: default, channels_last, no_onednn.   needs: pip install torch safetensors numpy
 """
 import argparse, numpy, torch, torch.nn as nn, torch.nn.functional as F
 from safetensors.torch import save_file
@@ -35,16 +35,14 @@ out = {f"param.{n}": p.detach().clone() for n, p in net.named_parameters()}
 out |= {f"buffer.{n}": b.clone() for n, b in net.named_buffers() if b.is_floating_point()}
 out |= {"images": x, "labels": y}
 for case, rate, momentum in (("slow", 0.001, 0.0), ("momentum", 0.001, 0.9), ("fast", 0.1, 0.9)):
-    for way in ("default", "channels_last", "no_onednn", "f64"):
+    for way in ("default", "channels_last", "no_onednn"):
         net, _, _ = fresh()
         if way == "channels_last": net.to(memory_format=torch.channels_last)
-        if way == "f64": net.double()
         opt = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum, nesterov=momentum > 0, weight_decay=1e-4)
         losses = []
         with torch.backends.mkldnn.flags(enabled=way != "no_onednn"):
             for images, labels in zip(x, y):
                 if way == "channels_last": images = images.to(memory_format=torch.channels_last)
-                if way == "f64": images = images.double()
                 opt.zero_grad(); loss = F.cross_entropy(net(images), labels); loss.backward(); opt.step(); losses.append(loss.item())
         out[f"loss.{case}.{way}"] = torch.tensor(losses)
         print(f"{a.net} {case} {way}: first {losses[0]:.4f}, last {losses[-1]:.4f}", flush=True)
