@@ -285,6 +285,11 @@ fn an_even_run_has_the_bits_of_the_sequential_one() {
         }
         assert_eq!(end.workers.len(), starts.len());
         assert!(end.workers.iter().all(|share| share.total == 14));
+        // Every byte is told of once, in the round that took it.
+        let rounds = trial.ear.rounds();
+        assert_eq!(rounds.iter().map(|round| round.bytes).sum::<u64>(), end.bytes, "{method}");
+        let vectors = 4 * layout().len() as u64 * starts.len() as u64;
+        assert!(rounds[0].bytes >= if method == "sgd" { 0 } else { vectors }, "{method}");
     }
 }
 
