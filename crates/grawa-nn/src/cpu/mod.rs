@@ -9,6 +9,7 @@ mod arena;
 mod backward;
 mod block;
 mod conv;
+mod convolve;
 mod forward;
 mod lanes;
 mod memory;
@@ -17,6 +18,10 @@ mod pass;
 mod pixels;
 mod program;
 mod route;
+mod tile;
+mod watch;
+mod winograd;
 
 pub use arena::Arena;
 pub use program::Program;
+pub use watch::Watch;

@@ -6,7 +6,8 @@
 //! flowed on.
 
 use super::block::Blocked;
-use super::route::{Route, Walk};
+use super::convolve::Way;
+use super::route::Walk;
 use crate::{Error, Graph, NodeId, Op, TensorId, Window};
 
 /// How the results of a node lie.
@@ -23,8 +24,7 @@ pub(crate) enum Place {
 pub(crate) enum Kind {
     Conv {
         walk: Walk,
-        forth: Box<Route>,
-        back: Box<Route>,
+        way: Box<Way>,
         weight: TensorId,
         bias: Option<TensorId>,
         moments: bool,
@@ -188,14 +188,7 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
                 let walk = Walk { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
                 let moments =
                     users(NodeId(index)).iter().any(|&user| matches!(nodes[user].op, Op::BatchNorm { .. }));
-                Kind::Conv {
-                    walk,
-                    forth: Box::new(walk.forth()),
-                    back: Box::new(walk.back()),
-                    weight: *weight,
-                    bias: *bias,
-                    moments,
-                }
+                Kind::Conv { walk, way: Box::new(Way::of(&walk)), weight: *weight, bias: *bias, moments }
             }
             &Op::BatchNorm { weight, bias, mean, variance } => {
                 let mut last = index;

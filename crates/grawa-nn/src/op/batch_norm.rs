@@ -41,14 +41,14 @@ pub(crate) fn statistics<T: Scalar>(shape: Shape, x: &[T]) -> Batch<T> {
 }
 
 /// Moves running statistics toward those of a batch of `count` numbers a channel.
-pub(crate) fn track<T: Scalar>(count: usize, batch: &Batch<T>, mean: &mut [T], variance: &mut [T]) {
+pub(crate) fn track<T: Scalar>(count: usize, batch: (&[T], &[T]), mean: &mut [T], variance: &mut [T]) {
     let (keep, take) = (T::of(1.0 - MOMENTUM), T::of(MOMENTUM));
     // Of a single number there is no unbiased variance; PyTorch refuses it, we keep the biased one.
     let unbiased = T::of(count as f64 / (count.max(2) - 1) as f64);
-    for (running, &new) in mean.iter_mut().zip(&batch.mean) {
+    for (running, &new) in mean.iter_mut().zip(batch.0) {
         *running = keep * *running + take * new;
     }
-    for (running, &new) in variance.iter_mut().zip(&batch.variance) {
+    for (running, &new) in variance.iter_mut().zip(batch.1) {
         *running = keep * *running + take * unbiased * new;
     }
 }
