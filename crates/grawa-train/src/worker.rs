@@ -450,6 +450,9 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
             return;
         }
         self.past.add(&own.unwrap_or_default());
+        // What this meeting itself took is the same for all, and belongs to it.
+        let bytes = std::mem::take(&mut self.tally.bytes);
+        self.past.bytes += bytes;
         if self.speaks() {
             let by_round = self.common.method.share == Share::Parameters;
             let shares = |(worker, word): &(u32, Word)| {
@@ -471,7 +474,7 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
                 loss: finite(loss / steps as f64),
                 workers: words.iter().map(shares).collect(),
                 mixed,
-                bytes: words.iter().map(|(_, word)| word.tally.bytes).sum(),
+                bytes: words.iter().map(|(_, word)| word.tally.bytes + bytes).sum(),
             }));
         }
     }

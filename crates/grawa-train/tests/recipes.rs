@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use grawa_core::Name;
-use grawa_train::Recipe;
+use grawa_train::{Recipe, Run};
 use grawa_train::recipe::{Facts, Forecast, Said, Study};
 use std::path::{Path, PathBuf};
 
@@ -88,4 +88,18 @@ fn the_grids_are_the_papers() {
     let lsgd = &study.points(Name::Lsgd, 36).unwrap()[0].recipe.method;
     let inner = lsgd.inner.as_deref().unwrap();
     assert_eq!((lsgd.period, inner.group, inner.method.period), (4, 4, 1));
+}
+
+/// What was forecast is what happens: steps, rounds and traffic.
+#[test]
+fn a_forecast_comes_true() {
+    let data = grawa_data::digits().unwrap();
+    for method in ["easgd", "lgrawa:period=8", "dp-sgd"] {
+        let said = Said::default().method(method, "here").unwrap().set("train.budget=24step").unwrap();
+        let recipe = Recipe::resolve(&said.set("evaluate.every=end").unwrap()).unwrap();
+        let forecast = Forecast::of(&recipe, &Facts::published(&recipe).unwrap(), 2).unwrap();
+        let end = Run::new(recipe, &data).unwrap().go(&mut []).unwrap();
+        assert_eq!((Some(end.at.steps), Some(end.at.rounds)), (forecast.steps, forecast.rounds), "{method}");
+        assert_eq!(Some(end.bytes), forecast.total_bytes, "{method}");
+    }
 }

@@ -1,13 +1,16 @@
 //! What a run will take, before it starts: steps, rounds, memory, traffic.
 //!
 //! A pure function of the recipe and a few [`Facts`] about the data. Bytes on the wire are the payload that every worker
-//! hands over: its parameters (or gradients) once a round, and its scores.
+//! hands over: its parameters (or gradients) once a round, and what it says at the meeting before it.
 
 use super::Recipe;
 use crate::figure::{bytes, group};
 use grawa_core::{Amount, Progress, Share};
 use grawa_data::{Kind, Shape};
 use grawa_nn::{Arena, Error, Program};
+
+/// Bytes that a worker says at a meeting besides its scores.
+const WORD: u64 = 120;
 
 /// What a forecast needs to know of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +106,7 @@ impl Forecast {
         let (parameters, spans) = (graph.parameters().len() as u64, graph.parameters().spans().len());
         let round_bytes = match method.share {
             Share::Nothing => 0,
-            _ => 4 * parameters + 8 * method.scores(spans) as u64,
+            _ => 4 * parameters + WORD + 8 * method.scores(spans) as u64,
         };
         // Where gradients are shared each worker keeps its own; else a gradient belongs to whoever computes.
         let vectors = if method.share == Share::Gradients { 3 } else { 2 };
@@ -213,7 +216,7 @@ mod tests {
         assert_eq!((forecast.parameters, forecast.tensors), (269_722, 59));
         assert_eq!((forecast.steps, forecast.rounds), (Some(10_500), Some(328)));
         assert!((forecast.epochs.unwrap() - 107.5).abs() < 0.1);
-        assert_eq!(forecast.round_bytes, 4 * 269_722 + 8 * 59);
+        assert_eq!(forecast.round_bytes, 4 * 269_722 + 120 + 8 * 59);
         assert_eq!(forecast.total_bytes, Some(328 * 4 * forecast.round_bytes));
         assert_eq!(forecast.worker_bytes, 4 * (2 * 269_722 + 1_376 + 2 * 128 * 3 * 28 * 28));
         assert_eq!((forecast.arenas, forecast.centre_bytes), (2, 4 * 269_722));
@@ -241,7 +244,7 @@ mod tests {
         let (_, shared) = forecast(&["method.name=dp-sgd", "train.budget=10step"]);
         assert_eq!(
             (shared.rounds, shared.round_bytes, shared.centre_bytes),
-            (Some(10), 4 * shared.parameters, 0)
+            (Some(10), 4 * shared.parameters + 120, 0)
         );
         let (_, alone) = forecast(&["method.name=sgd", "train.budget=10step"]);
         assert_eq!((alone.rounds, alone.total_bytes, alone.arenas), (Some(0), Some(0), 1));
