@@ -164,7 +164,6 @@ fn the_compiled_product_is_the_plain_one() {
                         .product(&mut point, &mut tangents, &case.parameters, &case.vector, &mut found)
                         .unwrap();
                     let off = distance(&wide(&found), &product);
-                    println!("{} {mode:?} {off:.2e}", graph.name());
                     assert!(off < 1e-4, "{} {mode:?}: product off by {off:.2e}", graph.name());
                     let now: Vec<u32> = found.iter().map(|x| x.to_bits()).collect();
                     assert_eq!(

@@ -138,7 +138,9 @@ impl Curvature {
         ] {
             expect(what, found, count)?;
         }
-        expect("the point's list of visits", usize::from(point.is_visited), 1)?;
+        if !point.is_visited {
+            return Err(Error::NotVisited);
+        }
         product.fill(0.0);
         let arena = &mut tangents.arena;
         let pool = Arc::clone(&arena.pool);
