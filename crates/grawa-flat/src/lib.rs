@@ -36,7 +36,7 @@ pub use hessian::Hessian;
 pub use lanczos::{Draw, lanczos};
 pub use losses::{Losses, Standing};
 pub use measure::{Figures, Settings, measure};
-pub use plane::{Line, Plane, filter_normalised, principal};
+pub use plane::{Line, Plane, Principal, filter_normalised, principal};
 pub use power::{Power, power};
 pub use sharpness::{Sharpness, sharpness};
 pub use tridiagonal::{Ritz, ritz};

@@ -107,13 +107,17 @@ pub fn filter_normalised(layout: &Layout, parameters: &[f32], key: Key) -> Vec<f
     direction
 }
 
-/// The two directions, each of length 1, in which workers differ most from the middle, and every worker's place along
-/// them.
-pub fn principal(
-    middle: &[f32],
-    workers: &[&[f32]],
-    key: Key,
-) -> Result<([Vec<f32>; 2], Vec<[f64; 2]>), Error> {
+/// The plane in which workers differ most from the middle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Principal {
+    /// Its two directions, each of length 1.
+    pub directions: [Vec<f32>; 2],
+    /// Every worker's place along them.
+    pub places: Vec<[f64; 2]>,
+}
+
+/// Lays a plane through workers.
+pub fn principal(middle: &[f32], workers: &[&[f32]], key: Key) -> Result<Principal, Error> {
     if workers.len() < 2 {
         return Err(Error::TooFew { what: "workers", found: workers.len(), least: 2 });
     }
@@ -147,7 +151,7 @@ pub fn principal(
     let [Some(first), Some(second)] = [directions.first().cloned(), directions.get(1).cloned()] else {
         return Err(Error::TooFew { what: "directions", found: directions.len(), least: 2 });
     };
-    Ok(([first, second], places))
+    Ok(Principal { directions: [first, second], places })
 }
 
 #[cfg(test)]
@@ -172,7 +176,7 @@ mod tests {
         let known = [[3.0, 0.5], [-2.0, 1.0], [-1.0, -1.5]];
         let workers = known.map(|[x, y]| at(x, y));
         let slices: Vec<&[f32]> = workers.iter().map(Vec::as_slice).collect();
-        let (directions, places) = principal(&middle, &slices, key).unwrap();
+        let Principal { directions, places } = principal(&middle, &slices, key).unwrap();
         assert!(dot(&directions[0], &directions[1]).abs() < 1e-6);
         // The plane holds them: lengths and distances are kept.
         for (place, known) in places.iter().zip(&known) {

@@ -17,6 +17,8 @@ pub struct Chart {
     pub logarithmic: [bool; 2],
     /// The lines.
     pub lines: Vec<Line>,
+    /// Places on the horizontal axis that are marked by strokes.
+    pub marks: Vec<f64>,
 }
 
 /// A named line. A name that begins with that of a method, such as `LGRAWA, centre`, has the method's look; a point
@@ -55,6 +57,10 @@ impl Chart {
             let size = 18.0 * (room / Text::of(18.0).bold().width(&self.title).max(room));
             Text::of(size).bold().write(root, &self.title, (LEFT, 28.0), HPos::Left)?;
             self.draw_axes(root, &scales, right)?;
+            for share in self.marks.iter().filter_map(|&mark| scales[0].share(mark)) {
+                let x = LEFT + share.clamp(0.0, 1.0) * (right - LEFT);
+                line(root, &[(x, BOTTOM), (x, BOTTOM - 14.0)], palette::FAINT, 1.0)?;
+            }
             for (index, shown) in self.lines.iter().enumerate() {
                 let method = method_of(&shown.name);
                 let look = palette::look(&method);
@@ -115,7 +121,7 @@ fn method_of(name: &str) -> String {
 
 /// The range of an axis.
 #[derive(Debug)]
-struct Scale {
+pub(super) struct Scale {
     low: f64,
     high: f64,
     logarithmic: bool,
@@ -134,14 +140,23 @@ impl Scale {
         Scale { low: low - margin, high: high + margin, logarithmic }
     }
 
+    /// From the first of some numbers to the last, without a margin.
+    pub(super) fn exactly(numbers: &[f64]) -> Self {
+        let (low, high) = match numbers {
+            [first, .., last] if first < last => (*first, *last),
+            _ => (0.0, 1.0),
+        };
+        Scale { low, high, logarithmic: false }
+    }
+
     /// Where a number lies, from 0 to 1.
-    fn share(&self, x: f64) -> Option<f64> {
+    pub(super) fn share(&self, x: f64) -> Option<f64> {
         let scaled = if self.logarithmic { libm::log10(x) } else { x };
         scaled.is_finite().then(|| (scaled - self.low) / (self.high - self.low))
     }
 
     /// Round numbers along the axis, with their places.
-    fn ticks(&self) -> Vec<(f64, String)> {
+    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let span = self.high - self.low;
         let place = |at: f64| (at - self.low) / span;
         if self.logarithmic && span < 2.0 {
