@@ -9,6 +9,7 @@ use clap::Args;
 use grawa_flat::{Settings, measure};
 use grawa_lab::flatness::{put, table};
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// How flat is the minimum that a checkpoint lies in?
 ///
@@ -69,7 +70,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     );
     let mut folder = claim(arguments.out.as_deref(), "out/flatness", &described)?;
     let bar = bar(settings.work() as u64, "flatness");
-    let figures = measure(&view.graph, &state, &view.examples, &settings, || bar.inc(1))?;
+    let mut clock = vec![Instant::now()];
+    let figures = measure(&view.graph, &state, &view.examples, &settings, || {
+        clock.push(Instant::now());
+        bar.inc(1);
+    })?;
     bar.finish_and_clear();
     put(&figures, &settings, &arguments.standpoint.words(), &view.chosen, &mut folder)?;
     let path = folder.finish()?;
@@ -79,6 +84,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     say(&format!(
         "Memory: {} MB at most; the passes of {kept} of {batches} batches were kept.",
         figures.bytes.div_ceil(1_000_000)
+    ));
+    // The search of the box comes first, the further products last.
+    let [start, end] = [settings.search + 1, clock.len() - 1 - settings.extra].map(|at| clock[at]);
+    say(&format!(
+        "Lanczos took {:.1} s, with the passes at the checkpoint.",
+        end.duration_since(start).as_secs_f64()
     ));
     say(&format!("Tables and spectrum: {}", path.display()));
     Ok(())

@@ -3,6 +3,8 @@
 use plotters::style::WHITE;
 use plotters::style::text_anchor::HPos;
 
+use super::marker::Marker;
+use super::palette::Look;
 use super::pen::{Point, Text, fine, line};
 use super::{Canvas, Error, Picture, palette, px};
 
@@ -63,7 +65,7 @@ impl Chart {
             }
             for (index, shown) in self.lines.iter().enumerate() {
                 let method = method_of(&shown.name);
-                let look = palette::look(&method);
+                let look = look(&self.lines[..index], &method);
                 // Several lines of one method are lighter and lighter.
                 let earlier =
                     self.lines[..index].iter().filter(|line| method_of(&line.name) == method).count();
@@ -72,14 +74,17 @@ impl Chart {
                 for piece in places.split(Option::is_none) {
                     line(root, &piece.iter().flatten().copied().collect::<Vec<_>>(), colour, 1.8)?;
                 }
-                // Marks at some places, not the same for all lines, tell lines apart without colours.
+                // Marks at some places, not the same for all lines, tell lines apart without colours. One line needs none.
                 let every = places.len().div_ceil(12).max(1);
-                for at in places.iter().skip(index % every).step_by(every).flatten() {
+                let marked = if self.lines.len() > 1 { &places[..] } else { &[] };
+                for at in marked.iter().skip(index % every).step_by(every).flatten() {
                     look.marker.fill(root, fine(*at), px(5.0).into(), colour)?;
                 }
                 let y = TOP + 12.0 + 24.0 * index as f64;
                 line(root, &[(legend, y), (legend + 26.0, y)], colour, 1.8)?;
-                look.marker.fill(root, fine((legend + 13.0, y)), px(5.0).into(), colour)?;
+                if self.lines.len() > 1 {
+                    look.marker.fill(root, fine((legend + 13.0, y)), px(5.0).into(), colour)?;
+                }
                 NAME.write(root, &shown.name, (legend + SAMPLE, y), HPos::Left)?;
             }
             Ok(())
@@ -111,6 +116,22 @@ impl Chart {
         line(root, &frame, palette::INK, 1.0)?;
         Text::of(15.0).write(root, &self.axes[0], (0.5 * (LEFT + right), BOTTOM + 42.0), HPos::Center)?;
         Text::of(15.0).upward().write(root, &self.axes[1], (LEFT - 70.0, 0.5 * (TOP + BOTTOM)), HPos::Center)
+    }
+}
+
+/// The look of a line after others. Names that are no method's have looks in their order.
+fn look<'a>(before: &[Line], method: &'a str) -> Look<'a> {
+    let is_other = |name: &String| palette::rank(name) == palette::rank("");
+    let mut others: Vec<String> = before.iter().map(|line| method_of(&line.name)).filter(is_other).collect();
+    others.dedup();
+    let own = palette::look(method);
+    match others.iter().filter(|other| *other != method).count() {
+        number @ 1.. if is_other(&method.to_owned()) => Look {
+            colour: palette::series(number - 1),
+            marker: [Marker::Square, Marker::Circle, Marker::Diamond, Marker::Up][(number - 1) % 4],
+            ..own
+        },
+        _ => own,
     }
 }
 
@@ -257,6 +278,16 @@ mod tests {
                 Chart { lines, logarithmic, ..Chart::default() }.draw().unwrap().png().unwrap();
             }
         }
+    }
+
+    #[test]
+    fn lines_of_no_method_differ() {
+        let named = |name: &str| Line { name: name.into(), ..Line::default() };
+        let before = [named("loss"), named("lgrawa")];
+        let (first, second) = (look(&[], "loss"), look(&before, "error"));
+        assert!(first.colour != second.colour && first.marker != second.marker);
+        assert_eq!(look(&before, "loss"), first);
+        assert_eq!(look(&before, "easgd"), palette::look("easgd"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A map of heights over a plane: coloured bands with level lines between them, and named places on it.
 //!
-//! Heights are given on a grid and lie between its places as bilinear interpolation has them. Bands follow the logarithm
-//! where all heights are positive, so that a valley has lines however high the hills around it are.
+//! Heights are given on a grid; between its places they are interpolated. Bands follow the logarithm where all heights are
+//! positive, so that a valley has lines however high the hills around it are.
 
 use contour::ContourBuilder;
 use plotters::element::Rectangle;
@@ -68,8 +68,8 @@ impl Map {
         })
     }
 
-    /// The height at a place, given in shares of the plot.
-    fn height(&self, along: f64, up: f64) -> f64 {
+    /// The height at a place, given in shares of the plot, on the bands' scale.
+    fn height(&self, bands: &Bands, along: f64, up: f64) -> f64 {
         let [columns, rows] = [self.places[0].len(), self.places[1].len()];
         let part = |share: f64, count: usize| {
             let at = share * (count.max(2) - 1) as f64;
@@ -77,8 +77,10 @@ impl Map {
             (first, (first + 1).min(count.saturating_sub(1)), at - first as f64)
         };
         let ((left, right, x), (low, high, y)) = (part(along, columns), part(up, rows));
-        let at =
-            |row: usize, column: usize| self.heights.get(row * columns + column).copied().unwrap_or(f64::NAN);
+        let at = |row: usize, column: usize| {
+            let height = self.heights.get(row * columns + column);
+            height.and_then(|&height| bands.scaled(height)).unwrap_or(f64::NAN)
+        };
         let row = |row: usize| at(row, left) * (1.0 - x) + at(row, right) * x;
         row(low) * (1.0 - y) + row(high) * y
     }
@@ -88,8 +90,8 @@ impl Map {
         let share = |cell: usize| cell as f64 / CELLS as f64;
         for row in 0..CELLS {
             let band = |column: usize| {
-                let height = self.height(share(column) + 0.5 / CELLS as f64, share(row) + 0.5 / CELLS as f64);
-                bands.band(height)
+                let half = 0.5 / CELLS as f64;
+                bands.band(self.height(bands, share(column) + half, share(row) + half))
             };
             let mut start = 0;
             while start < CELLS {
@@ -206,9 +208,8 @@ impl Bands {
         scaled.is_finite().then_some(scaled)
     }
 
-    fn band(&self, height: f64) -> Option<usize> {
-        let scaled = self.scaled(height)?;
-        Some(self.levels.iter().filter(|level| **level <= scaled).count())
+    fn band(&self, scaled: f64) -> Option<usize> {
+        scaled.is_finite().then(|| self.levels.iter().filter(|level| **level <= scaled).count())
     }
 
     /// The height between a band and the next.
@@ -240,9 +241,10 @@ mod tests {
 
     #[test]
     fn heights_between_the_places_are_interpolated() {
-        let map = bowl(3, 1.0);
-        assert_eq!([map.height(0.5, 0.5), map.height(1.0, 0.5), map.height(1.0, 1.0)], [1.0, 2.0, 4.0]);
-        assert_eq!(map.height(0.75, 0.5), 1.5);
+        let map = bowl(3, -1.0);
+        let bands = Bands::of(&map.heights);
+        let at = |along, up| map.height(&bands, along, up);
+        assert_eq!([at(0.5, 0.5), at(1.0, 0.5), at(1.0, 1.0), at(0.75, 0.5)], [-1.0, 0.0, 2.0, -0.5]);
     }
 
     #[test]
@@ -250,7 +252,7 @@ mod tests {
         let bands = Bands::of(&[0.01, 100.0, f64::NAN, f64::INFINITY]);
         assert!(bands.logarithmic && bands.levels.len() == BANDS - 1);
         assert_eq!(
-            (bands.band(0.01), bands.band(100.0), bands.band(f64::NAN)),
+            (bands.band(-2.0), bands.band(2.0), bands.band(f64::NAN)),
             (Some(0), Some(BANDS - 1), None)
         );
         assert!(!Bands::of(&[-1.0, 1.0]).logarithmic);
