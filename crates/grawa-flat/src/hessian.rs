@@ -67,11 +67,12 @@ impl<'a> Hessian<'a> {
 
     /// Goes to every batch: keeps what is to be kept, and finds loss and gradient on the way.
     fn visit_all(&mut self) -> Result<(), Error> {
+        let share = 1.0 / self.examples.len() as f64;
         for (number, batch) in self.examples.batches().enumerate() {
             let point = self.kept.get_mut(number).or(self.passing.as_mut());
             let Some(point) = point else { continue };
-            self.loss +=
-                visit(&self.curvature, point, self.state, batch, self.mode, self.examples, &mut self.part)?;
+            let engine = (&self.curvature, &mut self.tangents);
+            self.loss += visit(engine, point, self.state, batch, (self.mode, share), &mut self.part)?;
             self.gradient.iter_mut().zip(&self.part).for_each(|(sum, part)| *sum += part);
         }
         if self.loss.is_finite() && self.gradient.iter().all(|g| g.is_finite()) {
@@ -114,20 +115,14 @@ impl<'a> Hessian<'a> {
 
     /// out ← H·v.
     pub fn apply(&mut self, v: &[f32], out: &mut [f32]) -> Result<(), Error> {
+        let share = 1.0 / self.examples.len() as f64;
         out.fill(0.0);
         for (number, batch) in self.examples.batches().enumerate() {
             let point = match (self.kept.get_mut(number), self.passing.as_mut()) {
                 (Some(point), _) => point,
                 (None, Some(point)) => {
-                    visit(
-                        &self.curvature,
-                        point,
-                        self.state,
-                        batch,
-                        self.mode,
-                        self.examples,
-                        &mut self.part,
-                    )?;
+                    let engine = (&self.curvature, &mut self.tangents);
+                    visit(engine, point, self.state, batch, (self.mode, share), &mut self.part)?;
                     point
                 }
                 (None, None) => continue,
@@ -141,15 +136,13 @@ impl<'a> Hessian<'a> {
 
 /// Visits one batch; returns its share of the mean loss, and writes that of the gradient.
 fn visit(
-    curvature: &Curvature,
+    (curvature, tangents): (&Curvature, &mut Tangents),
     point: &mut Point,
     state: &State,
     batch: (&[f32], &[u32]),
-    mode: Mode,
-    examples: &Examples,
+    (mode, share): (Mode, f64),
     gradient: &mut [f32],
 ) -> Result<f64, Error> {
-    let share = 1.0 / examples.len() as f64;
     let model = (&*state.parameters, &*state.statistics);
-    Ok(share * curvature.visit(point, model, batch, mode, share, gradient)?)
+    Ok(share * curvature.visit(point, tangents, model, batch, (mode, share), gradient)?)
 }

@@ -116,7 +116,8 @@ fn product(
     let mut point = curvature.point(&tangents);
     let mut out = vec![0.0; vector.len()];
     let factor = 1.0 / examples.1.len() as f64;
-    curvature.visit(&mut point, model, examples, Mode::Train { dropout: None }, factor, &mut out)?;
+    let how = (Mode::Train { dropout: None }, factor);
+    curvature.visit(&mut point, &mut tangents, model, examples, how, &mut out)?;
     curvature.product(&mut point, &mut tangents, model.0, vector, &mut out)?;
     Ok(out)
 }

@@ -153,7 +153,7 @@ fn the_compiled_product_is_the_plain_one() {
                     ((&*case.parameters, &*case.statistics), (&*case.images, &*case.labels));
                 let mut found = vec![0.0; case.parameters.len()];
                 curvature
-                    .visit(&mut point, &mut tangents, model, examples, mode, 1.0 / BATCH as f64, &mut found)
+                    .visit(&mut point, &mut tangents, model, examples, (mode, 1.0 / BATCH as f64), &mut found)
                     .unwrap();
                 let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
                 let off = distance(&wide(&found), &gradient);
@@ -189,7 +189,7 @@ fn a_point_must_be_visited_and_lengths_must_fit() {
     assert!(curvature.product(&mut point, &mut tangents, &case.parameters, &case.vector, &mut out).is_err());
     let model = (&*case.parameters, &*case.statistics);
     let examples = (&*case.images, &*case.labels);
-    curvature.visit(&mut point, &mut tangents, model, examples, Mode::Evaluate, 1.0, &mut out).unwrap();
+    curvature.visit(&mut point, &mut tangents, model, examples, (Mode::Evaluate, 1.0), &mut out).unwrap();
     assert!(
         curvature.product(&mut point, &mut tangents, &case.parameters, &case.vector[1..], &mut out).is_err()
     );

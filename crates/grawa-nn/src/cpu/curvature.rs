@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// let mode = Mode::Train { dropout: None };
 /// // Of the mean loss: a factor of 1/N.
 /// let (model, examples) = ((&*parameters, &*statistics), (&*images, &labels[..]));
-/// curvature.visit(&mut point, &mut tangents, model, examples, mode, 0.5, &mut gradient)?;
+/// curvature.visit(&mut point, &mut tangents, model, examples, (mode, 0.5), &mut gradient)?;
 /// let mut product = vec![0.0; parameters.len()];
 /// curvature.product(&mut point, &mut tangents, &parameters, &gradient, &mut product)?;
 /// # Ok::<(), grawa_nn::Error>(())
@@ -108,8 +108,7 @@ impl Curvature {
         tangents: &mut Tangents,
         model: (&[f32], &[f32]),
         examples: (&[f32], &[u32]),
-        mode: Mode,
-        factor: f64,
+        (mode, factor): (Mode, f64),
         gradient: &mut [f32],
     ) -> Result<f64, Error> {
         point.is_visited = false;
