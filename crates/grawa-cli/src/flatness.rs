@@ -3,7 +3,7 @@
 use crate::bar::bar;
 use crate::failure::Failure;
 use crate::say::say;
-use crate::standpoint::{Standpoint, state};
+use crate::standpoint::Standpoint;
 use crate::vincent::claim;
 use clap::Args;
 use grawa_flat::{Settings, measure};
@@ -19,10 +19,11 @@ use std::time::Instant;
 /// ε-sharpness. Prints them; writes them as CSV with all Ritz values, and the spectrum as SVG and PNG.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa flatness state.safetensors --model resnet20 --data cifar10 --dir data\n  grawa flatness state.safetensors --model resnet20 --data cifar10 --norm eval --steps 40 --draws 1"
+    after_help = "Examples:\n  grawa flatness runs/lgrawa\n  grawa flatness state.safetensors --model resnet20 --data cifar10 --dir data\n  grawa flatness state.safetensors --model resnet20 --data cifar10 --norm eval --steps 40 --draws 1"
 )]
 pub(crate) struct Arguments {
-    /// The checkpoint: a state file (safetensors) of the network
+    /// The run's folder (its newest checkpoint), a checkpoint, or a file of tensors
+    #[arg(value_name = "CHECKPOINT")]
     checkpoint: PathBuf,
     #[command(flatten)]
     standpoint: Standpoint,
@@ -47,8 +48,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let view = arguments.standpoint.open()?;
-    let state = state(&view.graph, &arguments.checkpoint)?;
+    let view = arguments.standpoint.open(&arguments.checkpoint)?;
     let settings = Settings {
         mode: view.mode,
         steps: arguments.steps,
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let described = format!(
         "{}steps = {}\ndraws = {}\nextra = {}\nradius = {}\n",
-        arguments.standpoint.settings("flatness", &[&arguments.checkpoint]),
+        arguments.standpoint.settings("flatness", &view, &[]),
         settings.steps,
         settings.draws,
         settings.extra,
@@ -71,14 +71,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut folder = claim(arguments.out.as_deref(), "out/flatness", &described)?;
     let bar = bar(settings.work() as u64, "flatness");
     let mut clock = vec![Instant::now()];
-    let figures = measure(&view.graph, &state, &view.examples, &settings, || {
+    let figures = measure(&view.graph, &view.state, &view.examples, &settings, || {
         clock.push(Instant::now());
         bar.inc(1);
     })?;
     bar.finish_and_clear();
-    put(&figures, &settings, &arguments.standpoint.words(), &view.chosen, &mut folder)?;
+    put(&figures, &settings, &view.words, &view.chosen, &mut folder)?;
     let path = folder.finish()?;
-    say(&format!("{}; {} parameters", arguments.standpoint.words(), figures.parameters));
+    say(&format!("{}; {} parameters", view.words, figures.parameters));
     say(&table(&figures, &settings).text());
     let (kept, batches) = figures.kept;
     say(&format!(

@@ -1,31 +1,36 @@
-//! Where flatness is looked at from: a network, a checkpoint of it, and the examples its loss is measured on.
+//! Where flatness is looked at from: a model, and the examples its loss is measured on.
 
 use crate::failure::Failure;
 use clap::Args;
-use grawa_data::{Feed, Kind, load};
+use grawa_data::{Feed, load};
 use grawa_flat::Examples;
-use grawa_nn::{Graph, Mode, Shape, State, zoo};
+use grawa_nn::{Graph, Mode, Shape, State};
+use grawa_train::recipe::{Recipe, Said};
+use grawa_train::{Located, locate};
 use std::path::{Path, PathBuf};
 
 /// The network, the data and the examples.
 #[derive(Args)]
 pub(crate) struct Standpoint {
-    /// The network, one of `grawa models`
+    /// The network, one of `grawa models` [default: the run's]
     #[arg(long, value_name = "NAME")]
-    model: String,
-    /// The data set: digits, cifar10, cifar100, mnist, fashion-mnist or folder
+    model: Option<String>,
+    /// The data set [default: the run's]
     #[arg(long, value_name = "NAME")]
-    data: String,
-    /// Where the data set lies
-    #[arg(long, value_name = "DIR", default_value = "data")]
-    dir: PathBuf,
+    data: Option<String>,
+    /// The folder the data set lies in [default: the run's]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<String>,
+    /// Any other key of a recipe, such as data.augment=none
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
     /// Examples, drawn from the training set and not augmented
     #[arg(long, value_name = "N", default_value_t = 320)]
     examples: usize,
     /// Examples in a batch: with --norm train this is part of what is measured
     #[arg(long, value_name = "N", default_value_t = 32)]
     batch: usize,
-    /// Batch norm: with the statistics of each batch (train, as in the paper's code) or the running ones (eval).
+    /// Batch norm: with the statistics of each batch (train, as in the authors' code) or the running ones (eval).
     /// Dropout is always off
     #[arg(long, default_value = "train", value_parser = ["train", "eval"])]
     norm: String,
@@ -40,67 +45,80 @@ pub(crate) struct Standpoint {
 /// What they name.
 pub(crate) struct View {
     pub(crate) graph: Graph,
+    pub(crate) state: State,
+    pub(crate) located: Located,
     pub(crate) examples: Examples,
     /// The numbers of the examples in the training set.
     pub(crate) chosen: Vec<u32>,
     pub(crate) mode: Mode,
     pub(crate) threads: usize,
+    /// In words: network, data, examples.
+    pub(crate) words: String,
 }
 
 impl Standpoint {
-    /// Loads the data and builds the network.
-    pub(crate) fn open(&self) -> Result<View, Failure> {
-        let entry = zoo::find(&self.model)?;
-        let kind: Kind = self.data.parse()?;
-        let set = load(&self.data, &self.dir)?;
-        let feed = Feed::new(&set.train, &set.normalise, kind.augment(&self.model))?;
-        let shape = feed.output();
-        let shape = Shape {
-            channels: shape.channels as usize,
-            height: shape.height as usize,
-            width: shape.width as usize,
-        };
-        let graph = entry.build(shape, set.classes as usize)?;
-        if self.batch == 0 || !self.examples.is_multiple_of(self.batch) || self.examples == 0 {
+    /// Finds the model, builds its network, loads the data.
+    pub(crate) fn open(&self, model: &Path) -> Result<View, Failure> {
+        if self.batch == 0 || self.examples == 0 || !self.examples.is_multiple_of(self.batch) {
             let (examples, batch) = (self.examples, self.batch);
             return Err(grawa_flat::Error::NotWholeBatches { examples, batch }.into());
         }
+        let located = locate(model)?;
+        let mut said = match &located.recipe {
+            Some(recipe) => Said::default().read(recipe)?,
+            None => Said::default(),
+        };
+        for (key, value, flag) in [
+            ("data.kind", &self.data, "--data"),
+            ("data.dir", &self.dir, "--dir"),
+            ("model.name", &self.model, "--model"),
+        ] {
+            if let Some(value) = value {
+                said = said.value(key, value.as_str(), flag)?;
+            }
+        }
+        let said = self.settings.iter().try_fold(said, |said, setting| said.set(setting))?;
+        let recipe = Recipe::resolve(&said)?;
+        let set = load(recipe.data.kind.name(), &recipe.data.dir)?;
+        let train = match recipe.data.held_out {
+            0 => set.train,
+            n => set.train.hold_out(n as usize, recipe.train.seed)?.0,
+        };
+        let feed = Feed::new(&train, &set.normalise, recipe.data.augment)?;
+        let shape = feed.output();
+        let [channels, height, width] = [shape.channels, shape.height, shape.width].map(|side| side as usize);
+        let graph = recipe.model.build(Shape { channels, height, width }, set.classes as usize)?;
+        let state = State::load(&graph, &located.model)?;
         let chosen = Examples::choose(feed.len(), self.seed, self.examples)?;
         let examples = Examples::of(&feed, &chosen, self.batch)?;
         let mode = if self.norm == "eval" { Mode::Evaluate } else { Mode::Train { dropout: None } };
         let threads =
             self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        Ok(View { graph, examples, chosen, mode, threads: threads.max(1) })
+        let words = format!(
+            "{} on {}, {} examples in batches of {}, batch norm: {}",
+            graph.name(),
+            recipe.data.kind,
+            self.examples,
+            self.batch,
+            self.norm
+        );
+        Ok(View { graph, state, located, examples, chosen, mode, threads: threads.max(1), words })
     }
 
     /// What decides the results, as TOML.
-    pub(crate) fn settings(&self, command: &str, states: &[&Path]) -> String {
-        let states: Vec<String> =
-            states.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
+    pub(crate) fn settings(&self, command: &str, view: &View, others: &[PathBuf]) -> String {
+        let models: Vec<String> = [&view.located.model]
+            .into_iter()
+            .chain(others)
+            .map(|path| format!("{:?}", path.display().to_string()))
+            .collect();
         format!(
-            "# Written by grawa {}. The same settings give the same files.\ncommand = {command:?}\nstates = [{}]\n\
-             model = {:?}\ndata = {:?}\nexamples = {}\nbatch = {}\nnorm = {:?}\nseed = {}\n",
+            "# Written by grawa {}. The same settings give the same files.\ncommand = {command:?}\nmodels = [{}]\n\
+             measured = {:?}\nseed = {}\n",
             env!("CARGO_PKG_VERSION"),
-            states.join(", "),
-            self.model,
-            self.data,
-            self.examples,
-            self.batch,
-            self.norm,
+            models.join(", "),
+            view.words,
             self.seed
         )
     }
-
-    /// What the picture's title says of the examples.
-    pub(crate) fn words(&self) -> String {
-        format!(
-            "{} on {}, {} examples in batches of {}, batch norm: {}",
-            self.model, self.data, self.examples, self.batch, self.norm
-        )
-    }
-}
-
-/// A checkpoint: a state file.
-pub(crate) fn state(graph: &Graph, path: &Path) -> Result<State, Failure> {
-    Ok(State::load(graph, path)?)
 }

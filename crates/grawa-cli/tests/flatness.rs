@@ -105,6 +105,30 @@ fn landscapes_are_lines_and_planes() {
 }
 
 #[test]
+fn a_runs_folder_says_what_it_is_of() {
+    let place = TempDir::new().unwrap();
+    let train = ["train", "--data", "digits", "--method", "lgrawa:period=8,pull=0.3", "--workers", "3"];
+    let budget = ["--seed", "7", "--budget", "16step", "--out", "run", "--quiet"];
+    let output = grawa(place.path(), &[&train[..], &budget].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let few = ["--examples", "64", "--batch", "32"];
+    let flat = ["flatness", "run", "--steps", "4", "--draws", "1", "--extra", "2", "--out", "flat"];
+    let output = grawa(place.path(), &[&flat[..], &few].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stdout).contains("digits on digits, 64 examples in batches of 32, batch norm: train")
+    );
+    let landscape = ["landscape", "run", "--points", "3", "--out", "plane"];
+    let output = grawa(place.path(), &[&landscape[..], &few].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let places = fs::read_to_string(place.path().join("plane/places.csv")).unwrap();
+    assert!(places.lines().count() == 5 && places.contains("worker 2,"), "{places}");
+    let random = ["landscape", "run", "--random", "--points", "3", "--out", "random"];
+    assert_eq!(grawa(place.path(), &[&random[..], &few].concat()).status.code(), Some(0));
+    assert_eq!(fs::read_to_string(place.path().join("random/places.csv")).unwrap().lines().count(), 2);
+}
+
+#[test]
 fn bad_input_is_refused_in_words_and_nothing_is_written() {
     let place = states();
     fs::write(place.path().join("text.safetensors"), "no tensors").unwrap();
@@ -116,7 +140,7 @@ fn bad_input_is_refused_in_words_and_nothing_is_written() {
         assert!(error.contains(words), "{arguments:?} should mention '{words}': {error}");
         assert_eq!(names(place.path()), before);
     };
-    refused(&with(&["flatness", "none.safetensors"], &[]), 1, "cannot read none.safetensors");
+    refused(&with(&["flatness", "none.safetensors"], &[]), 2, "none.safetensors holds no checkpoint");
     refused(&with(&["flatness", "text.safetensors"], &[]), 1, "not a safetensors file");
     refused(&with(&["flatness", "0.safetensors"], &["--batch", "30"]), 2, "cannot be used multiple times");
     let other = ["--data", "digits", "--examples", "64"];
