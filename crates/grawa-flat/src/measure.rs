@@ -88,15 +88,13 @@ impl Figures {
     /// The largest eigenvalue, with the bound of its own run: where the runs end, it is surely known so well.
     pub fn largest(&self) -> Estimate {
         let ends = self.ritz.iter().filter_map(|run| Some((*run.values.last()?, *run.residuals.last()?)));
-        let (value, error) = ends.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::NAN, f64::NAN));
-        Estimate { value, error }
+        bounded(ends.max_by(|a, b| a.0.total_cmp(&b.0)))
     }
 
     /// The smallest eigenvalue, in the same way.
     pub fn smallest(&self) -> Estimate {
         let ends = self.ritz.iter().filter_map(|run| Some((*run.values.first()?, *run.residuals.first()?)));
-        let (value, error) = ends.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::NAN, f64::NAN));
-        Estimate { value, error }
+        bounded(ends.min_by(|a, b| a.0.total_cmp(&b.0)))
     }
 
     /// λ₁ over λ₅.
@@ -125,6 +123,12 @@ impl Figures {
     pub fn trace(&self) -> Estimate {
         trace(&self.forms, self.parameters)
     }
+}
+
+/// An end of the spectrum with its residual, which is no better than products in f32 are.
+fn bounded(end: Option<(f64, f64)>) -> Estimate {
+    let (value, error) = end.unwrap_or((f64::NAN, f64::NAN));
+    Estimate { value, error: error.max(1e-6 * value.abs()) }
 }
 
 /// Measures everything at a state; `note` is called once a product or gradient.
