@@ -24,6 +24,9 @@ pub(crate) enum Failure {
         /// Why not.
         why: String,
     },
+    /// A measurement of flatness.
+    #[error(transparent)]
+    Flat(#[from] grawa_flat::Error),
     /// A method.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
@@ -43,6 +46,7 @@ impl Failure {
             }
             Failure::Train(error) => error.is_usage(),
             Failure::Signals { .. } => false,
+            Failure::Flat(error) => error.is_usage(),
             Failure::Core(_) | Failure::Recipe(_) => true,
         };
         if usage { 2 } else { 1 }

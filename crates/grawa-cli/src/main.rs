@@ -8,10 +8,13 @@ mod data;
 mod demo;
 mod eval;
 mod failure;
+mod flatness;
+mod landscape;
 mod methods;
 mod models;
 mod probe;
 mod say;
+mod standpoint;
 mod theory;
 mod train;
 mod vincent;
@@ -42,6 +45,8 @@ enum Command {
     Probe(probe::Arguments),
     Bench(bench::Arguments),
     Data(data::Arguments),
+    Flatness(flatness::Arguments),
+    Landscape(landscape::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -62,6 +67,8 @@ fn main() -> ExitCode {
         Command::Probe(arguments) => probe::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Data(arguments) => data::run(&arguments),
+        Command::Flatness(arguments) => flatness::run(&arguments),
+        Command::Landscape(arguments) => landscape::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

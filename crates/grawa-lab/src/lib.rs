@@ -3,6 +3,7 @@
 
 pub mod demo;
 mod error;
+pub mod flatness;
 mod folder;
 pub mod page;
 pub mod picture;

@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 mod cpu;
+mod dual;
 mod error;
 mod graph;
 mod init;
@@ -21,7 +22,8 @@ mod tape;
 mod tensors;
 pub mod zoo;
 
-pub use cpu::{Arena, Program, Watch};
+pub use cpu::{Arena, Curvature, Point, Program, Tangents, Watch};
+pub use dual::Dual;
 pub use error::Error;
 pub use graph::{Builder, Conv, Graph, Node, NodeId, Op, TensorId, Window};
 pub use init::Init;

@@ -89,6 +89,16 @@ impl Arena {
             .num_threads(threads)
             .build()
             .map_err(|error| Error::Threads { why: error.to_string() })?;
+        let convolutions = program.steps.iter().filter_map(|step| match &step.kind {
+            Kind::Conv { walk, way, .. } => Some((walk, &**way)),
+            _ => None,
+        });
+        let bench = Bench::new(convolutions, program.batch, threads);
+        Ok(Arena::on(program, Arc::new(pool), bench))
+    }
+
+    /// Room for passes of a program on threads and with a bench that are there.
+    pub(crate) fn on(program: &Program, pool: Arc<rayon::ThreadPool>, bench: Bench) -> Self {
         let batch = program.batch;
         let mut values: Vec<Option<Buffer>> = program.places.iter().map(|_| None).collect();
         for node in program.steps.iter().map(|step| step.output).chain([0]) {
@@ -127,22 +137,18 @@ impl Arena {
         });
         let scratch = scratch.collect();
         let logits = vec![0.0; batch * program.graph.classes()];
-        let convolutions = program.steps.iter().filter_map(|step| match &step.kind {
-            Kind::Conv { walk, way, .. } => Some((walk, &**way)),
-            _ => None,
-        });
-        Ok(Arena {
+        Arena {
             machine: Machine::here(),
-            pool: Arc::new(pool),
+            pool,
             values,
             gradients,
             scratch,
-            bench: Bench::new(convolutions, batch, threads),
+            bench,
             flow: logits.clone(),
             logits,
             trained: false,
             watch: None,
-        })
+        }
     }
 
     /// From now on notes how long every operation takes.

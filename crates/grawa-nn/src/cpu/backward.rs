@@ -243,7 +243,13 @@ fn total<'a>(images: impl Iterator<Item = &'a [Line]>, out: &mut [f64]) {
 }
 
 /// Adds the sums of all pixels of each channel.
-fn sum_channels(machine: Machine, place: &Blocked, batch: &[Line], scratch: &mut Scratch, out: &mut [f32]) {
+pub(super) fn sum_channels(
+    machine: Machine,
+    place: &Blocked,
+    batch: &[Line],
+    scratch: &mut Scratch,
+    out: &mut [f32],
+) {
     let images = batch.par_chunks_exact(place.image()).zip(&mut scratch.moments);
     images.for_each(|(image, moments)| norm::moments(machine, place, image, moments));
     total(scratch.moments.iter().map(|image| &image.mean[..]), &mut scratch.sum);
@@ -252,7 +258,7 @@ fn sum_channels(machine: Machine, place: &Blocked, batch: &[Line], scratch: &mut
 }
 
 /// Copies planes, or adds them to what is there.
-fn copy_planes(
+pub(super) fn copy_planes(
     machine: Machine,
     (from, x): (&Blocked, &[Line]),
     (to, y): (&Blocked, &mut [Line]),
@@ -264,7 +270,7 @@ fn copy_planes(
 }
 
 /// A plain gradient arrives at a node.
-fn arrive(place: &Place, dx: &[f32], buffer: &mut Buffer, add: bool) {
+pub(super) fn arrive(place: &Place, dx: &[f32], buffer: &mut Buffer, add: bool) {
     match place {
         Place::Vectors(_) => buffer
             .vectors_mut()

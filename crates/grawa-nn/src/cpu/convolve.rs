@@ -121,12 +121,12 @@ pub(crate) struct Convolution<'a> {
 }
 
 impl Convolution<'_> {
-    /// y = weights ∗ x, and then `after` with each image of y and what belongs to it.
+    /// y = weights ∗ x, added to what is there if `add`, and then `after` with each image of y and what belongs to it.
     pub(crate) fn forth<P: Send>(
         self,
         bench: &mut Bench,
         x: &[Line],
-        y: &mut [Line],
+        (y, add): (&mut [Line], bool),
         parts: &mut [P],
         after: impl Fn(&mut [Line], &mut P) + Sync,
     ) {
@@ -153,9 +153,9 @@ impl Convolution<'_> {
             y.par_chunks_mut(together * walk.to.image()).zip(x.par_chunks(together * walk.from.image()));
         items.zip(parts.par_chunks_mut(together)).for_each(|((y, x), parts)| {
             match way {
-                Way::Direct { forth, .. } => conv::run(machine, forth, x, blocked, y, false),
+                Way::Direct { forth, .. } => conv::run(machine, forth, x, blocked, y, add),
                 Way::Tiles(tiling) => {
-                    with_room(rooms, |room| winograd::run(machine, tiling, x, blocked, y, false, room))
+                    with_room(rooms, |room| winograd::run(machine, tiling, x, blocked, y, add, room))
                 }
             }
             y.chunks_exact_mut(walk.to.image()).zip(parts).for_each(|(y, part)| after(y, part));
@@ -334,7 +334,7 @@ mod tests {
                 let mut by = vec![Line::ZERO; batch * walk.to.image()];
                 let mut seen = vec![0; batch];
                 let convolution = Convolution { machine, walk, way, weights: &w };
-                convolution.forth(&mut bench, &bx, &mut by, &mut seen, |_, seen| *seen += 1);
+                convolution.forth(&mut bench, &bx, (&mut by, false), &mut seen, |_, seen| *seen += 1);
                 assert_eq!(seen, vec![1; batch]);
                 close(&unpack(&walk.to, &by), &y, &format!("{machine:?} forward {case}"));
 

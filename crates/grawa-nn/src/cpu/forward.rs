@@ -42,7 +42,8 @@ impl Program {
                 let lines = &scratch.bias;
                 let weights = self.learnt(parameters, *weight);
                 let convolution = Convolution { machine, walk, way, weights };
-                convolution.forth(bench, planes(0), output.planes_mut(), &mut scratch.moments, |y, out| {
+                let output = (output.planes_mut(), false);
+                convolution.forth(bench, planes(0), output, &mut scratch.moments, |y, out| {
                     if bias.is_some() {
                         add_bias(&walk.to, lines, y);
                     }
@@ -173,7 +174,7 @@ impl Program {
     }
 }
 
-fn add_bias(place: &Blocked, bias: &[Line], image: &mut [Line]) {
+pub(super) fn add_bias(place: &Blocked, bias: &[Line], image: &mut [Line]) {
     for (block, plane) in image.chunks_exact_mut(place.plane()).enumerate() {
         for row in 0..place.shape.height {
             for line in &mut plane[place.start(row)..][..place.shape.width] {

@@ -213,6 +213,29 @@ unsafe fn max_pool_back_with<V: Lanes>(
     }
 }
 
+/// The tangent of such a y: that of the first of several equal ones.
+pub(crate) fn max_pool_tangent(
+    window: &Window,
+    (from, x, dx): (&Blocked, &[Line], &[Line]),
+    (to, y): (&Blocked, &[Line]),
+    dy: &mut [Line],
+) {
+    for (block, pixel) in outputs(to) {
+        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+        let mut taken = [false; WIDTH];
+        for pixel in members {
+            let at = line(from, block, pixel);
+            for lane in 0..WIDTH {
+                let (value, best) = (x[at].0[lane], y[target].0[lane]);
+                if !taken[lane] && (value == best || (value.is_nan() && best.is_nan())) {
+                    taken[lane] = true;
+                    dy[target].0[lane] = dx[at].0[lane];
+                }
+            }
+        }
+    }
+}
+
 /// The mean of each window.
 pub(crate) fn average_pool(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
     for (block, pixel) in outputs(to) {

@@ -71,6 +71,11 @@ impl Checkpoint {
         self.snapshot.finished
     }
 
+    /// Every worker that was left: its number, its parameters, its running statistics.
+    pub fn workers(&self) -> impl Iterator<Item = (u32, &[f32], &[f32])> {
+        self.snapshot.parts.iter().map(|part| (part.worker, &*part.parameters, &*part.statistics))
+    }
+
     /// What was measured so far.
     pub fn history(&self) -> &[crate::Evaluated] {
         &self.snapshot.history
