@@ -21,7 +21,7 @@ fn network(classes: usize) -> Result<Graph, grawa_nn::Error> {
     net.finish(x)
 }
 
-pub fn learn(folder: &Path, budget: &str) -> Result<u64, Box<dyn std::error::Error>> {
+pub(crate) fn learn(folder: &Path, budget: &str) -> Result<u64, Box<dyn std::error::Error>> {
     let said = Said::default().method("lgrawa:period=8", "here")?.set("data.kind=folder")?;
     let said = said
         .set("data.augment=flip+resized32")?

@@ -301,7 +301,7 @@ impl Launch {
         }
         let mut watch = Watch::new(&self, observers, written, started.at);
         watch.tell(&Event::Started(started));
-        watch.over(workers, &common, inbox)
+        watch.over(workers, &common, &inbox)
     }
 }
 
@@ -428,7 +428,7 @@ impl<'a> Watch<'a> {
         mut self,
         workers: Vec<Worker<R>>,
         common: &Arc<Common>,
-        inbox: Receiver<Note>,
+        inbox: &Receiver<Note>,
     ) -> Result<Finished, Error> {
         let mut running: Vec<u32> = Vec::new();
         let mut threads = Vec::new();

@@ -26,6 +26,9 @@ use std::time::Duration;
 /// The time since any fixed moment.
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
+/// What every worker said, in their order.
+type Words = Vec<(u32, Word)>;
+
 /// What all workers of a run share.
 pub(crate) struct Common {
     pub(crate) method: Method,
@@ -305,7 +308,7 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
     }
 
     /// Tells the others what was done, and hears what they did.
-    fn meet(&mut self, full: bool) -> Result<(Vec<(u32, Word)>, Vec<Lost>), Error> {
+    fn meet(&mut self, full: bool) -> Result<(Words, Vec<Lost>), Error> {
         let report = self.report(0);
         let word = Word {
             stop: self.common.stop.load(Ordering::Relaxed),

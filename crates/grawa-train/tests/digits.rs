@@ -171,7 +171,6 @@ fn a_run_that_was_stopped_and_resumed_leaves_the_same_files() {
 fn more_workers_than_batches_is_fine_and_more_than_examples_is_refused() {
     let data = digits().unwrap();
     for method in methods() {
-        let method = method.replace("group=2", "group=5");
         let mut recipe = recipe(&method, &["train.batch=32", "train.budget=4step"]);
         recipe.evaluate.every = None;
         if recipe.method.share != Share::Nothing {

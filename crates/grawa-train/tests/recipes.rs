@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use grawa_core::Name;
-use grawa_train::{Recipe, Run};
 use grawa_train::recipe::{Facts, Forecast, Said, Study};
+use grawa_train::{Recipe, Run};
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {

@@ -33,7 +33,7 @@ pub struct Lanes {
 
 #[derive(Debug)]
 struct Queue {
-    free: Vec<Box<Lane>>,
+    free: Vec<Lane>,
     waiting: VecDeque<u64>,
     next: u64,
 }
@@ -45,12 +45,12 @@ impl Lanes {
         let parameters = program.graph().parameters().len();
         let mut free = Vec::with_capacity(count);
         for _ in 0..count {
-            free.push(Box::new(Lane {
+            free.push(Lane {
                 arena: Arena::new(program, cores / count)?,
                 gradient: vec![0.0; parameters],
                 saved: Vec::new(),
                 batch: Batch::new(feed, program.batch()),
-            }));
+            });
         }
         let bytes =
             free.iter().map(|lane| lane.arena.bytes() + 4 * (parameters + lane.batch.images.len())).sum();
@@ -98,7 +98,7 @@ impl Lanes {
 #[derive(Debug)]
 pub(super) struct Borrowed {
     lanes: Arc<Lanes>,
-    lane: Option<Box<Lane>>,
+    lane: Option<Lane>,
 }
 
 impl Deref for Borrowed {
