@@ -1,6 +1,6 @@
 //! What trains: a network compiled once, the cores shared out among the workers, and the data.
 //!
-//! A worker owns its parameters, momentum and statistics. What a pass writes to is much larger and belongs to a [`Lane`]:
+//! A worker owns its parameters, momentum and statistics. What a pass writes to is much larger and belongs to a `Lane`:
 //! one for each core (or group of cores) that runs passes, borrowed for a step. So 64 workers on two cores need the
 //! memory of two passes, not of 64.
 
