@@ -274,7 +274,7 @@ fn a_probe_of_a_missing_or_broken_file_fails_and_writes_nothing() {
 fn help_teaches() {
     let place = TempDir::new().unwrap();
     for (arguments, words) in [
-        (&["--help"][..], "Start with `grawa vincent`"),
+        (&["--help"][..], "Start with `grawa demo`"),
         (&["vincent", "--help"], "Examples:"),
         (&["methods", "--help"], "Examples:"),
         (&["theory", "--help"], "--quick"),
