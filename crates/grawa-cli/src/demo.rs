@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Four workers learn the embedded digits with every method, live on the terminal; a table at the end.
 ///
-/// Needs no download and about a minute on two cores. All methods get the same network, data, steps and learning rate;
+/// Needs no download and less than a minute on two cores. All methods get the same network, data, steps and learning rate;
 /// plain SGD is one worker by itself.
 #[derive(Args)]
 #[command(

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "grawa", version, arg_required_else_help = true, max_term_width = 110)]
 #[command(
-    after_help = "Start with `grawa demo`: every method learns the digits, live, in a minute.\nExit codes: 0 fine, 1 failed, 2 wrong usage."
+    after_help = "Start with `grawa demo`: every method learns the digits, live, in under a minute.\nExit codes: 0 fine, 1 failed, 2 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
