@@ -4,7 +4,9 @@
 
 mod bar;
 mod bench;
+mod bench_cuda;
 mod data;
+mod device;
 mod failure;
 mod methods;
 mod models;
@@ -36,6 +38,7 @@ enum Command {
     Probe(probe::Arguments),
     Bench(bench::Arguments),
     Data(data::Arguments),
+    Devices(device::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Probe(arguments) => probe::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Data(arguments) => data::run(&arguments),
+        Command::Devices(arguments) => device::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

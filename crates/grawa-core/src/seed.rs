@@ -77,6 +77,21 @@ impl Key {
         Key { purpose, ..self }
     }
 
+    /// The seed.
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The worker.
+    pub const fn worker_number(&self) -> u32 {
+        self.worker
+    }
+
+    /// The step.
+    pub const fn step_number(&self) -> u64 {
+        self.step
+    }
+
     /// The `index`-th block of four words at this place.
     pub const fn block(&self, index: u32) -> [u32; 4] {
         let counter =
