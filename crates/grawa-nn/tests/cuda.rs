@@ -5,7 +5,7 @@
 use grawa_core::{
     Key, Layout, Memory, Method, Purpose, Report, Sgd, mix, norm::norm, norm::norms, plan, step::descend,
 };
-use grawa_nn::cuda::{Bytes, Card, Fleet, Precision, Settings, Vectors, View, cards};
+use grawa_nn::cuda::{Bytes, Card, Fleet, Precision, Settings, Vectors, View, cards, compile};
 use grawa_nn::{Builder, Conv, Error, Graph, Mode, Shape, Tape, Window, zoo};
 
 const BATCH: usize = 6;
@@ -204,6 +204,17 @@ fn steps_and_rounds_are_those_of_the_cpu() {
         assert!(off < 1e-6, "{what}: off by {off:.2e}");
     };
     let layout: &Layout = graph.parameters();
+    fleet.gradient(Mode::Train { dropout: None }, 1.0, false).unwrap();
+    fleet.ascend(0.5).unwrap();
+    for (worker, (parameters, _)) in workers.iter().enumerate() {
+        let (mut moved, mut saved) = (parameters.clone(), parameters.clone());
+        grawa_core::step::ascend(0.5, &mut moved, &mut saved, &fleet.gradient_of(worker).unwrap()).unwrap();
+        close("the ascent", &fleet.parameters(worker).unwrap(), &moved);
+    }
+    fleet.restore().unwrap();
+    for (worker, (parameters, _)) in workers.iter().enumerate() {
+        assert_eq!(fleet.parameters(worker).unwrap(), *parameters, "worker {worker} came back elsewhere");
+    }
     let methods = ["lgrawa", "mgrawa:pull=1", "easgd", "lsgd", "mean"];
     for (round, method) in methods.into_iter().enumerate() {
         let sgd = Sgd { nesterov: round % 2 == 0, ..Sgd::default() };
@@ -244,6 +255,21 @@ fn steps_and_rounds_are_those_of_the_cpu() {
             parameters.copy_from_slice(&fleet.parameters(worker).unwrap());
         }
         centre.copy_from_slice(&fleet.centre(0).unwrap().unwrap());
+    }
+}
+
+/// Every kernel compiles for the oldest architecture we serve and for the one we measure on. Needs the compiler, no GPU;
+/// `.ci/run` brings it.
+#[test]
+fn kernels_compile() {
+    for architecture in ["sm_80", "sm_90"] {
+        for narrow in [false, true] {
+            match compile(architecture, narrow) {
+                Ok(code) => assert!(code.starts_with(b"\x7fELF"), "{architecture}: not machine code"),
+                Err(error @ Error::LibraryMissing { .. }) => return eprintln!("kernels: skipped, {error}"),
+                Err(error) => panic!("{architecture}, bf16 {narrow}: {error}"),
+            }
+        }
     }
 }
 

@@ -360,6 +360,12 @@ impl Stream {
         .map_err(failed(format!("start {name}")))
     }
 
+    /// Copies bytes from one place of the card to another.
+    #[allow(unsafe_code, reason = "both stretches come from the slab's plan")]
+    pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.handle) }.map_err(failed("copy on the GPU"))
+    }
+
     #[allow(unsafe_code, reason = "the handle lives as long as self")]
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
         unsafe { result::stream::synchronize(self.handle) }.map_err(failed("wait for the GPU"))

@@ -127,7 +127,7 @@ impl Chooser<'_> {
             start = (start + bytes as u64).next_multiple_of(256);
             place
         });
-        let best = cudnn.quickest(plans, way, self.stream, places)?;
+        let best = cudnn.quickest(plans, self.stream, places)?;
         let own_time = self.time_own(layer, way, &ours, places, stretches.0, partial)?;
         let Some(best) = best else { return Ok((ours, Some(own_time), None)) };
         let cudnn_time = best.seconds;

@@ -159,6 +159,7 @@ impl Fleet {
             "add_bias",
             "pool_forward",
             "pool_backward",
+            "pool_backward_tiles",
             "global_forward",
             "global_backward",
             "move_one",
@@ -504,6 +505,15 @@ impl Fleet {
         }
         let prox = [0, 1].map(|which| self.centres[which].is_some());
         (0..count).try_for_each(|_| self.run(Job::Step { sgd, from_data, prox }))
+    }
+
+    /// The mean losses of the first `count` steps since [`Fleet::place`], on the data of the card, and whether a
+    /// parameter of that worker ever was not finite.
+    pub fn losses(&self, worker: usize, count: usize) -> Result<(Vec<f64>, bool), Error> {
+        let mut losses = vec![0.0f64; count.min(HISTORY)];
+        self.memory.read(self.offset(worker, self.plan.offsets.history), &mut losses)?;
+        losses.iter_mut().for_each(|loss| *loss /= self.plan.batch as f64);
+        Ok((losses, self.read_controls(worker)?.lost != 0))
     }
 
     /// Waits until the card has done all it was asked for.

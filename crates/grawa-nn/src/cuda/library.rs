@@ -115,8 +115,8 @@ fn load(path: &Path) -> Result<(), String> {
 /// The folders to look in.
 fn folders() -> Vec<PathBuf> {
     let named = std::env::var_os(VARIABLE);
-    let mut folders: Vec<PathBuf> =
-        named.iter().flat_map(|value| std::env::split_paths(value).collect::<Vec<_>>()).collect();
+    let named = named.iter().flat_map(|value| std::env::split_paths(value).collect::<Vec<_>>());
+    let mut folders: Vec<PathBuf> = named.filter(|folder| !folder.as_os_str().is_empty()).collect();
     // Beside the Python that would run: an environment's, else those of the PATH.
     let environments =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);

@@ -142,7 +142,7 @@ impl Pass<'_> {
     /// Where the gradient of a step's input goes, and whether it is added.
     fn flow(&self, step: &Step, input: usize) -> (u64, i32) {
         match step.flows.get(input) {
-            None | Some(Flow::Nowhere) => (0, 0),
+            None | Some(Flow::Nowhere | Flow::Shared) => (0, 0),
             Some(flow) => (self.gradient(step.inputs[input]), i32::from(*flow == Flow::Add)),
         }
     }
@@ -442,7 +442,7 @@ impl Pass<'_> {
                 continue;
             }
             for (&input, flow) in step.inputs.iter().zip(&step.flows) {
-                if let (true, Some(slot)) = (*flow != Flow::Nowhere, self.plan.slots[input])
+                if let (true, Some(slot)) = (matches!(flow, Flow::Store | Flow::Add), self.plan.slots[input])
                     && let Some(reader) = readers[slot].take()
                 {
                     self.main.wait_for(&self.events[reader])?;
@@ -523,6 +523,7 @@ impl Pass<'_> {
                 ];
                 self.start(main, "norm_backward", grid, &mut arguments)
             }
+            _ if dx == 0 && dother == 0 && !matches!(step.kind, Kind::Norm { .. }) => Ok(()),
             Kind::Sum { relu } => {
                 let result = if *relu { y } else { 0 };
                 let eights = self.eights(step.output);
@@ -538,9 +539,15 @@ impl Pass<'_> {
                 ];
                 self.start(main, "add_backward", self.over(eights as usize), &mut arguments)
             }
-            _ if dx == 0 && dother == 0 => Ok(()),
             Kind::Pool { .. } => {
                 let pool = self.pool(step);
+                // Windows side by side, as most are, are read once.
+                let tiles = pool.largest == 1 && pool.kernel == 2 && pool.stride == 2 && pool.pad == 0;
+                if tiles && from.height == 2 * to.height && from.width == 2 * to.width {
+                    let grid = self.over(self.eights(step.output) as usize);
+                    let mut arguments = [at(&pool), at(&x), at(&flow), at(&dx), at(&add), at(&slab)];
+                    return self.start(main, "pool_backward_tiles", grid, &mut arguments);
+                }
                 let grid = self.over(self.eights(step.inputs[0]) as usize);
                 let mut arguments = [at(&pool), at(&x), at(&flow), at(&dx), at(&add), at(&slab)];
                 self.start(main, "pool_backward", grid, &mut arguments)
@@ -821,7 +828,7 @@ impl Pass<'_> {
 
 /// Blocks that sum channels: enough to fill the card, few enough for one block to add up what they leave.
 pub(crate) fn summing_blocks(processors: usize, replicas: usize) -> usize {
-    (2 * processors).div_ceil(replicas).max(64)
+    (4 * processors).div_ceil(replicas).max(64)
 }
 
 /// For kernels that are told to leave batch norm alone.

@@ -52,6 +52,8 @@ pub(crate) enum Flow {
     Store,
     /// It is added to what has arrived.
     Add,
+    /// It is the gradient of the output itself, which lies in the same buffer.
+    Shared,
 }
 
 /// A convolution or a linear layer, which is a convolution over the whole of its input.
@@ -155,11 +157,13 @@ pub(crate) struct Chunk {
     pub(crate) spare: u32,
 }
 
-/// Blocks whose sums are added by one of them; see `prelude.cu`.
-const GROUP: usize = 512;
+/// Blocks whose sums one of them adds, at least; see `heap` in `prelude.cu`.
+const GROUP: usize = 32;
 
-/// Numbers of a chunk.
-const CHUNK: usize = 2048;
+/// Numbers of a chunk: few where there are few, so that all of the card works on them.
+fn chunk(numbers: usize) -> usize {
+    (numbers / 1024).next_power_of_two().clamp(256, 2048)
+}
 
 /// Places in a slab, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -237,16 +241,14 @@ impl Plan {
         if batch == 0 {
             return Err(Error::WrongLength { what: "the batch".into(), found: 0, expected: 1 });
         }
-        let widest = graph.nodes().iter().map(|node| node.shape.channels).max().unwrap_or(0);
-        let normed = graph.nodes().iter().filter(|node| matches!(node.op, Op::BatchNorm { .. }));
-        if let Some(node) = normed.clone().find(|node| node.shape.channels > 2048) {
+        let mut normed = graph.nodes().iter().filter(|node| matches!(node.op, Op::BatchNorm { .. }));
+        if let Some(node) = normed.find(|node| node.shape.channels > 2048) {
             return Err(Error::DoesNotFit {
                 operation: "batch norm on a GPU".into(),
                 found: node.shape,
                 expected: "at most 2048 channels".into(),
             });
         }
-        debug_assert!(widest > 0 || graph.nodes().is_empty());
         let mut plan = Plan {
             graph: graph.clone(),
             batch,
@@ -516,6 +518,7 @@ impl Plan {
 
     /// Spans and chunks of the parameters.
     fn cut(&mut self) {
+        let chunk = chunk(self.graph.parameters().len());
         for (index, span) in self.graph.parameters().spans().iter().enumerate() {
             self.spans.push(Span {
                 start: span.range().start as u32,
@@ -523,8 +526,8 @@ impl Plan {
                 ..Span::default()
             });
             self.first_chunk.push(self.chunks.len() as u32);
-            for start in span.range().step_by(CHUNK) {
-                let length = CHUNK.min(span.range().end - start) as u32;
+            for start in span.range().step_by(chunk) {
+                let length = chunk.min(span.range().end - start) as u32;
                 self.chunks.push(Chunk { start: start as u32, length, span: index as u32, spare: 0 });
             }
         }
@@ -535,35 +538,60 @@ impl Plan {
     fn flows(&mut self) -> Vec<usize> {
         let sizes: Vec<usize> = (0..self.values.len()).map(|node| self.bytes(node)).collect();
         let mut slots: Vec<Option<usize>> = vec![None; sizes.len()];
-        let (mut buffers, mut free): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
-        let mut claim = |bytes: usize, free: &mut Vec<usize>| match free
-            .iter()
-            .position(|&slot| buffers[slot] == bytes)
-        {
-            Some(place) => free.remove(place),
-            None => {
-                buffers.push(bytes);
+        // Of each buffer its size, and how many gradients lie in it.
+        let mut buffers: Vec<(usize, usize)> = Vec::new();
+        let claim = |buffers: &mut Vec<(usize, usize)>, bytes: usize| {
+            let free = buffers.iter().position(|&(size, holders)| size == bytes && holders == 0);
+            let slot = free.unwrap_or_else(|| {
+                buffers.push((bytes, 0));
                 buffers.len() - 1
-            }
+            });
+            buffers[slot].1 += 1;
+            Some(slot)
         };
         if let Some(last) = self.steps.last() {
-            slots[last.output] = Some(claim(sizes[last.output], &mut free));
+            slots[last.output] = claim(&mut buffers, sizes[last.output]);
         }
-        for step in self.steps.iter_mut().rev() {
-            step.flows = (step.inputs.iter())
-                .map(|&input| match (input, slots[input]) {
+        for index in (0..self.steps.len()).rev() {
+            let step = &self.steps[index];
+            let mut flows = Vec::with_capacity(step.inputs.len());
+            for (place, &input) in step.inputs.iter().enumerate() {
+                flows.push(match (input, slots[input]) {
                     // Node 0 is the image, to which nothing flows.
                     (0, _) => Flow::Nowhere,
                     (_, Some(_)) => Flow::Add,
+                    (_, None) if self.may_share(index, place) => {
+                        slots[input] = slots[step.output];
+                        slots[input].into_iter().for_each(|slot| buffers[slot].1 += 1);
+                        Flow::Shared
+                    }
                     (_, None) => {
-                        slots[input] = Some(claim(sizes[input], &mut free));
+                        slots[input] = claim(&mut buffers, sizes[input]);
                         Flow::Store
                     }
-                })
-                .collect();
-            free.extend(slots[step.output]);
+                });
+            }
+            slots[step.output].into_iter().for_each(|slot| buffers[slot].1 -= 1);
+            self.steps[index].flows = flows;
         }
         self.slots = slots;
-        buffers
+        buffers.into_iter().map(|(size, _)| size).collect()
+    }
+
+    /// Whether the gradient of a step's input can stay where that of its output lies. It is the same for a plain sum; but
+    /// whoever adds to it must come after all who read it as the gradient of another input.
+    fn may_share(&self, index: usize, place: usize) -> bool {
+        let step = &self.steps[index];
+        let (Kind::Sum { relu: false }, &[a, b]) = (&step.kind, step.inputs.as_slice()) else { return false };
+        let users = |node: usize| (0..index).filter(move |&user| self.steps[user].inputs.contains(&node));
+        let maker = |node: usize| self.steps.iter().position(|step| step.output == node);
+        let (this, other) = if place == 0 { (a, b) } else { (b, a) };
+        // The other's maker reads the buffer; only then may those who add to this one write to it. The other way round
+        // nobody may write at all before this one's maker has read.
+        let reads_first = |reader: usize, writers: usize| match (maker(reader), users(writers).max()) {
+            (Some(reader), Some(writer)) => reader > writer,
+            (_, writer) => writer.is_none(),
+        };
+        a != b && reads_first(other, this) && reads_first(this, other)
     }
 }

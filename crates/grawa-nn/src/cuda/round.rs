@@ -56,6 +56,40 @@ impl Fleet {
         pass.start(&self.main, "norms", Grid::row(spans.div_ceil(256)), &mut arguments)
     }
 
+    /// SAM's ascent: saves the parameters of all workers and moves each by `radius` along its gradient.
+    pub fn ascend(&mut self, radius: f32) -> Result<(), Error> {
+        self.ask_norms()?;
+        let pass = self.pass(None);
+        let offsets = &self.plan.offsets;
+        let [norms, parameters, saved, gradient] =
+            [offsets.norms, offsets.parameters, offsets.saved, offsets.gradient].map(|offset| pass.base + offset);
+        let count = self.plan.spans.len() as i32;
+        let mut arguments = [
+            at(&pass.spans),
+            at(&pass.chunks),
+            at(&norms),
+            at(&count),
+            at(&radius),
+            at(&parameters),
+            at(&saved),
+            at(&gradient),
+            at(&pass.base),
+            at(&self.plan.slab),
+        ];
+        pass.start(&self.main, "ascend", Grid::row(self.plan.chunks.len()), &mut arguments)
+    }
+
+    /// Takes all workers back to where the ascent began.
+    pub fn restore(&mut self) -> Result<(), Error> {
+        let bytes = 4 * self.plan.graph.parameters().len();
+        for worker in 0..self.workers {
+            let [from, to] = [self.plan.offsets.saved, self.plan.offsets.parameters]
+                .map(|offset| self.memory.start + self.offset(worker, offset) as u64);
+            self.main.copy(to, from, bytes)?;
+        }
+        self.spread()
+    }
+
     /// Gives a level of rounds its centre: 0 that of all workers, 1 that of a group.
     pub fn load_centre(&mut self, level: usize, centre: &[f32]) -> Result<(), Error> {
         let expected = self.plan.graph.parameters().len();

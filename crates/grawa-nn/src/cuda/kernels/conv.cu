@@ -181,7 +181,7 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
         parts[1][part][c] = squares;
     }
     __syncthreads();
-    const u32 heaps = (gridDim.x + GROUP - 1) / GROUP;
+    const u32 size = heap<THREADS>(2 * BN), heaps = (gridDim.x + size - 1) / size;
     float* rows = norm.partial + (u64)blockIdx.y * (gridDim.x + heaps) * 2 * BN;
     for (int at = thread; at < 2 * BN; at += THREADS) {
         float sum = 0.0f;

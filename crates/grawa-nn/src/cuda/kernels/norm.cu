@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_moments(const T* x, int r
     Sum sum[8] = {}, squares[8] = {};
     if (!share.idle) {
         load8(x + share.group * 8, shift);
-#pragma unroll 4
+#pragma unroll 8
         for (int row = blockIdx.x * share.lanes + share.lane; row < rows; row += gridDim.x * share.lanes) {
             float v[8];
             load8(x + (u64)row * norm.pitch + share.group * 8, v);

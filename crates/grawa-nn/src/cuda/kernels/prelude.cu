@@ -145,16 +145,21 @@ __device__ __forceinline__ void add_rows(const float* rows, int count, int wide,
     }
 }
 
-// Adds up the rows that the blocks of a column of the grid left, GROUP at a time and then the sums of those, so that no
-// block adds many. True in the one block that has the totals in `out`. There are GROUP-th as many rows more behind the
-// first ones, and a counter more than groups.
-constexpr u32 GROUP = 512;
+// How many rows of `wide` numbers one block adds: about sixteen a thread.
+template <int THREADS> __device__ __forceinline__ u32 heap(int wide) {
+    const int quads = wide / 4;
+    return quads < THREADS ? max(32, 16 * (THREADS / quads)) : 32;
+}
+
+// Adds up the rows that the blocks of a column of the grid left, a heap at a time and then the sums of those, so that no
+// block adds many. True in the one block that has the totals in `out`. Behind the rows of the blocks there is one for each
+// heap, and there is a counter more than heaps.
 template <int THREADS>
 __device__ __forceinline__ bool tally(float* rows, u32* counters, int wide, double* parts, double* out) {
-    const u32 blocks = gridDim.x, groups = (blocks + GROUP - 1) / GROUP, group = blockIdx.x / GROUP;
-    const u32 members = min(GROUP, blocks - group * GROUP);
+    const u32 size = heap<THREADS>(wide), blocks = gridDim.x, groups = (blocks + size - 1) / size;
+    const u32 group = blockIdx.x / size, members = min(size, blocks - group * size);
     if (!is_last(counters + 1 + group, members)) return false;
-    add_rows<THREADS>(rows + (u64)group * GROUP * wide, members, wide, parts, out);
+    add_rows<THREADS>(rows + (u64)group * size * wide, members, wide, parts, out);
     if (groups == 1) return true;
     for (int i = threadIdx.x; i < wide; i += THREADS) rows[(u64)(blocks + group) * wide + i] = (float)out[i];
     if (!is_last(counters, groups)) return false;

@@ -105,6 +105,36 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
+// The same for the largest of 2 × 2 windows side by side that fill the input: a thread serves a window.
+extern "C" __global__ void __launch_bounds__(256)
+    pool_backward_tiles(Pool pool, const T* x, const T* flow, T* dx, int add, u64 slab) {
+    x = mine(x, slab); flow = mine(flow, slab); dx = mine(dx, slab);
+    const int groups = pool.pitch / 8;
+    EACH(at, (u64)pool.n * pool.oh * pool.ow * groups) {
+        const int g = at % groups, ox = at / groups % pool.ow, oy = at / groups / pool.ow % pool.oh;
+        const int n = at / groups / pool.ow / pool.oh;
+        const u64 corner = (((u64)n * pool.h + 2 * oy) * pool.w + 2 * ox) * pool.pitch + g * 8;
+        const u64 places[4] = {corner, corner + pool.pitch, corner + (u64)pool.w * pool.pitch, corner + (u64)(pool.w + 1) * pool.pitch};
+        float v[4][8], g8[8];
+        load8(flow + at * 8, g8);
+#pragma unroll
+        for (int k = 0; k < 4; k++) load8(x + places[k], v[k]);
+        float d[4][8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int best = 0;
+            float top = v[0][i];
+#pragma unroll
+            for (int k = 1; k < 4; k++)
+                if (beats(v[k][i], top)) { top = v[k][i]; best = k; }
+#pragma unroll
+            for (int k = 0; k < 4; k++) d[k][i] = k == best ? g8[i] : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) flow8(dx + places[k], d[k], add);
+    }
+}
+
 // The mean of each channel of an image: rows × pitch to pitch.
 extern "C" __global__ void __launch_bounds__(256) global_forward(const T* x, T* y, int n, int area, int pitch, u64 slab) {
     x = mine(x, slab); y = mine(y, slab);
