@@ -2,11 +2,12 @@
 
 usage: fixtures.py OUT-FOLDER        needs: pip install torch safetensors numpy
 
-Parameters, images and labels are not stored: both sides compute them from a formula (see `filled`). Stored are logits, loss_sum and the
+Parameters, images and labels are not stored: both sides compute them from a formula (see `filling.py`). Stored are logits, loss_sum and the
 batch-norm statistics after the pass in full, and of every gradient tensor its norm, its product with a second filled vector, and its first 32 numbers.
 """
-import math, sys, torch, torch.nn as nn, torch.nn.functional as F
+import sys, torch, torch.nn as nn, torch.nn.functional as F
 from safetensors.torch import save_file
+from filling import fill, filled
 from nets import *
 
 # name -> (module, image channels, image side, classes); the names are those of the test in crates/grawa-nn/tests/pytorch.rs
@@ -21,28 +22,6 @@ SISTERS = {
     "digits": (lambda: Digits(10, 6), 1, 8, 10),
 }
 BATCH = 6
-
-
-def filled(count, stream):
-    """Numbers in [-1, 1) that any language computes exactly: a multiplicative hash of the index."""
-    index = torch.arange(count, dtype=torch.int64) + 1
-    return ((index * 2654435761 + stream * 40503 * 65537) % 4294967296).double() / 2147483648.0 - 1.0
-
-
-def fill(net):
-    stream = 0
-    for name, p in net.named_parameters():
-        stream += 1
-        values = filled(p.numel(), stream).reshape(p.shape)
-        if p.dim() > 1: values = values * math.sqrt(3.0 / (p.numel() // p.shape[0]))
-        elif name.endswith("weight"): values = 1.0 + 0.5 * values
-        else: values = 0.3 * values
-        p.data = values.float().double()
-    for name, b in net.named_buffers():
-        if b.is_floating_point():
-            stream += 1
-            values = filled(b.numel(), stream)
-            b.data = (1.0 + 0.5 * values if name.endswith("var") else 0.2 * values).float().double()
 
 
 for name, (make, channels, side, classes) in SISTERS.items():

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use grawa_core::{Key, Purpose, Sgd, step::descend};
 use grawa_lab::Table;
 use grawa_nn::cuda::Precision;
-use grawa_nn::{Arena, Error, Graph, Mode, Program, zoo};
+use grawa_nn::{Arena, Error, Graph, Mode, Program, Watch, peak, zoo};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -26,12 +26,14 @@ enum What {
 
 /// Local training steps on random images: forward, backward, SGD with Nesterov momentum and weight decay.
 ///
-/// Prints the images a second of all workers together, the arithmetic rate (three times the forward pass's
-/// multiplications and additions), and the memory of a worker and of an arena. With at least as many workers as cores
+/// Prints the images a second of all workers together; the arithmetic rate (three times the forward pass's multiplications
+/// and additions, as if every convolution were direct) and its share of what a product of matrices reaches on the same
+/// cores, which Winograd's convolutions may exceed; the memory of a worker, of an arena, and of the whole process at its
+/// peak. With at least as many workers as cores
 /// each core runs its workers one after the other; with fewer, the cores of a worker share each step.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa bench step --model resnet20 --workers 4\n  grawa bench step --model wrn28-10 --batch 32 --seconds 30\n  grawa bench step --device cuda --workers 4 --precision bf16 --profile"
+    after_help = "Examples:\n  grawa bench step --model resnet20 --workers 4\n  grawa bench step --model vgg16 --profile\n  grawa bench step --model wrn28-10 --batch 32 --seconds 30\n  grawa bench step --device cuda --workers 4 --precision bf16 --profile"
 )]
 pub(crate) struct StepArguments {
     /// The network, one of `grawa models`
@@ -46,6 +48,9 @@ pub(crate) struct StepArguments {
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<usize>,
+    /// Also print where the time goes, operation by operation; on a GPU kernel by kernel
+    #[arg(long)]
+    pub(crate) profile: bool,
     /// How long to measure
     #[arg(long, default_value_t = 10.0)]
     pub(crate) seconds: f64,
@@ -55,9 +60,6 @@ pub(crate) struct StepArguments {
     /// On a GPU: f32, tf32 or bf16
     #[arg(long, default_value = "bf16")]
     pub(crate) precision: Precision,
-    /// On a GPU: show the time of every kernel, and which kernel each layer got
-    #[arg(long)]
-    pub(crate) profile: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -126,12 +128,15 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
     let barrier = Barrier::new(lanes);
     let length = Duration::from_secs_f64(arguments.seconds.clamp(0.1, 3600.0));
 
-    let lane = |lane: usize| -> Result<(f64, usize), Error> {
+    let lane = |lane: usize| -> Result<Lane, Error> {
         let mut arena = Arena::new(&program, cores / lanes)?;
         let mut own: Vec<Worker> = (lane..workers).step_by(lanes).map(|_| Worker::new(&graph, 1)).collect();
         // Touches all memory before the clock starts.
         for worker in &mut own {
             worker.step(&program, &mut arena, &images, &labels)?;
+        }
+        if arguments.profile {
+            arena.watch();
         }
         barrier.wait();
         let start = Instant::now();
@@ -142,9 +147,10 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
                 steps += 1;
             }
         }
-        Ok(((steps * batch) as f64 / start.elapsed().as_secs_f64(), arena.bytes()))
+        let spent = start.elapsed();
+        Ok(Lane { steps, spent, arena: arena.bytes(), watch: arena.watched().cloned() })
     };
-    let found: Vec<Result<(f64, usize), Error>> = std::thread::scope(|scope| {
+    let found: Vec<Result<Lane, Error>> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..lanes).map(|index| scope.spawn(move || lane(index))).collect();
         running
             .into_iter()
@@ -153,12 +159,9 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
             })
             .collect()
     });
-    let (mut rate, mut arena) = (0.0, 0);
-    for found in found {
-        let (images, bytes) = found?;
-        rate += images;
-        arena = bytes;
-    }
+    let found = found.into_iter().collect::<Result<Vec<Lane>, Error>>()?;
+    let rate: f64 = found.iter().map(|lane| (lane.steps * batch) as f64 / lane.spent.as_secs_f64()).sum();
+    let flops = rate * 3.0 * graph.flops() as f64;
     let own = 4 * (3 * graph.parameters().len() + graph.statistics().len());
     let mut table = Table::new([
         "network",
@@ -167,9 +170,11 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
         "cores",
         "images/s",
         "GFLOP/s",
+        "of GEMM's",
         "MB a worker",
         "MB an arena",
         "arenas",
+        "MB at peak",
     ]);
     table.push([
         arguments.model.clone(),
@@ -177,11 +182,68 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
         batch.to_string(),
         cores.to_string(),
         format!("{rate:.1}"),
-        format!("{:.1}", rate * 3.0 * graph.flops() as f64 / 1e9),
+        format!("{:.1}", flops / 1e9),
+        format!("{:.0} %", 100.0 * flops / peak(cores)),
         format!("{:.1}", own as f64 / 1e6),
-        format!("{:.1}", arena as f64 / 1e6),
+        format!("{:.1}", found.first().map_or(0, |lane| lane.arena) as f64 / 1e6),
         lanes.to_string(),
+        peak_memory().map_or("unknown".into(), |bytes| format!("{:.1}", bytes as f64 / 1e6)),
     ]);
     say(&table.text());
+    if arguments.profile {
+        say(&format!("\n{}", profile(&program, &found).text()));
+    }
     Ok(())
+}
+
+/// What one core, or group of cores, did.
+struct Lane {
+    steps: usize,
+    spent: Duration,
+    arena: usize,
+    watch: Option<Watch>,
+}
+
+/// Milliseconds of a step by operation, the costliest first; operations of the same kind and shape together.
+fn profile(program: &Program, lanes: &[Lane]) -> Table {
+    let steps = lanes.iter().map(|lane| lane.steps).sum::<usize>().max(1) as f64;
+    let mut rows: Vec<(String, usize, [f64; 3])> = Vec::new();
+    for (index, lane) in lanes.iter().enumerate() {
+        for (name, spent) in lane.watch.iter().flat_map(|watch| watch.operations(program)) {
+            let at = rows.iter().position(|row| row.0 == name).unwrap_or_else(|| {
+                rows.push((name, 0, [0.0; 3]));
+                rows.len() - 1
+            });
+            rows[at].1 += usize::from(index == 0);
+            let [forward, backward, weights] = spent.map(|spent| spent.as_secs_f64() * 1e3 / steps);
+            for (sum, ms) in rows[at].2.iter_mut().zip([forward, backward - weights, weights]) {
+                *sum += ms;
+            }
+        }
+    }
+    let whole = lanes.iter().map(|lane| lane.spent.as_secs_f64() * 1e3).sum::<f64>() / steps;
+    let known: f64 = rows.iter().flat_map(|row| row.2).sum();
+    rows.push(("images in, loss, statistics, update".into(), 1, [whole - known, 0.0, 0.0]));
+    rows.sort_by(|a, b| b.2.iter().sum::<f64>().total_cmp(&a.2.iter().sum()));
+    let header = ["operation", "times", "forward ms", "backward ms", "weights ms", "sum ms", "share"];
+    let mut table = Table::new(header);
+    let mut push = |name: &str, times: &str, parts: [f64; 3]| {
+        let sum: f64 = parts.iter().sum();
+        let [forward, backward, weights] = parts.map(|ms| format!("{ms:.2}"));
+        let (sum, share) = (format!("{sum:.2}"), format!("{:.1} %", 100.0 * sum / whole));
+        table.push([name.to_owned(), times.to_owned(), forward, backward, weights, sum, share]);
+    };
+    for (name, times, parts) in &rows {
+        push(name, &times.to_string(), *parts);
+    }
+    let total = std::array::from_fn(|part| rows.iter().map(|row| row.2[part]).sum());
+    push("a step", "", total);
+    table
+}
+
+/// The most memory this process has had, where the system tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
 }

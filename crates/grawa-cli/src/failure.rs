@@ -12,6 +12,21 @@ pub(crate) enum Failure {
     /// Data.
     #[error(transparent)]
     Data(#[from] grawa_data::Error),
+    /// A run.
+    #[error(transparent)]
+    Train(#[from] grawa_train::Error),
+    /// A recipe.
+    #[error(transparent)]
+    Recipe(#[from] grawa_train::recipe::Mistake),
+    /// A Ctrl-C that cannot be listened for.
+    #[error("cannot listen for Ctrl-C: {why}")]
+    Signals {
+        /// Why not.
+        why: String,
+    },
+    /// A measurement of flatness.
+    #[error(transparent)]
+    Flat(#[from] grawa_flat::Error),
     /// A method.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
@@ -29,7 +44,10 @@ impl Failure {
                     grawa_data::Error::UnknownDataset { .. } | grawa_data::Error::NoArchive { .. }
                 )
             }
-            Failure::Core(_) => true,
+            Failure::Train(error) => error.is_usage(),
+            Failure::Signals { .. } => false,
+            Failure::Flat(error) => error.is_usage(),
+            Failure::Core(_) | Failure::Recipe(_) => true,
         };
         if usage { 2 } else { 1 }
     }

@@ -6,13 +6,19 @@ mod bar;
 mod bench;
 mod bench_cuda;
 mod data;
+mod demo;
 mod device;
+mod eval;
 mod failure;
+mod flatness;
+mod landscape;
 mod methods;
 mod models;
 mod probe;
 mod say;
+mod standpoint;
 mod theory;
+mod train;
 mod vincent;
 
 use clap::{Parser, Subcommand};
@@ -22,7 +28,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "grawa", version, arg_required_else_help = true, max_term_width = 110)]
 #[command(
-    after_help = "Start with `grawa vincent`: the idea in pictures, in a second.\nExit codes: 0 fine, 1 failed, 2 wrong usage."
+    after_help = "Start with `grawa demo`: every method learns the digits, live, in a minute.\nExit codes: 0 fine, 1 failed, 2 wrong usage."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -31,6 +37,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Arguments),
+    Train(train::Arguments),
+    Eval(eval::Arguments),
     Vincent(vincent::Arguments),
     Theory(theory::Arguments),
     Methods(methods::Arguments),
@@ -39,11 +48,21 @@ enum Command {
     Bench(bench::Arguments),
     Data(data::Arguments),
     Devices(device::Arguments),
+    Flatness(flatness::Arguments),
+    Landscape(landscape::Arguments),
 }
 
 fn main() -> ExitCode {
     // clap itself ends wrong usage with code 2, and --help and --version with 0.
     let result = match Cli::parse().command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Eval(arguments) => eval::run(&arguments),
+        Command::Train(arguments) => {
+            return match train::run(&arguments) {
+                Ok(finished) => ExitCode::from(u8::from(!finished)),
+                Err(error) => fail(&error),
+            };
+        }
         Command::Vincent(arguments) => vincent::run(&arguments),
         Command::Theory(arguments) => theory::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
@@ -52,12 +71,16 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Data(arguments) => data::run(&arguments),
         Command::Devices(arguments) => device::run(&arguments),
+        Command::Flatness(arguments) => flatness::run(&arguments),
+        Command::Landscape(arguments) => landscape::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::from(error.code())
-        }
+        Err(error) => fail(&error),
     }
+}
+
+fn fail(error: &failure::Failure) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::from(error.code())
 }

@@ -12,9 +12,10 @@ use std::path::PathBuf;
 /// Run one training-mode forward and backward pass on given values and compare with what was expected.
 ///
 /// The values file (safetensors, as oracle/values.py writes it) holds param.*, buffer.*, image and label, and, where
-/// they are known, the expected logits, loss_sum, grad.* and buffer_after.*. The results are written under the same
-/// names; the largest relative error of each kind is printed. Gradient tensors with a norm below 1e-4 of the whole
-/// gradient's are not judged one by one: in f32 they are rounding noise.
+/// they are known, the expected logits, loss_sum, grad.* and buffer_after.*. With vector.* the Hessian of the mean loss
+/// is multiplied by that vector, and compared with hvp.*. The results are written under the same names; the largest
+/// relative error of each kind is printed. Tensors of a gradient or product with a norm below 1e-4 of the whole one's
+/// are not judged one by one: in f32 they are rounding noise.
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  python3 oracle/values.py resnet20 values.safetensors --smooth\n  grawa probe --model resnet20 --classes 10 --values values.safetensors --out results.safetensors"

@@ -56,6 +56,18 @@ pub enum Error {
         /// What it may be.
         expected: &'static str,
     },
+    /// A knob's value is not of the kind it must be.
+    #[error("{method}: {knob} cannot be {found}: {why}")]
+    UnreadableKnob {
+        /// The method.
+        method: String,
+        /// The knob.
+        knob: String,
+        /// Its value.
+        found: String,
+        /// What was expected.
+        why: String,
+    },
     /// Choices that do not go together.
     #[error("{method}: {why}")]
     ChoicesClash {
@@ -95,6 +107,12 @@ pub enum Error {
     /// No worker's parameters are finite to start with.
     #[error("no worker starts with finite parameters; at least one must")]
     NothingFinite,
+    /// A replica could not do its work.
+    #[error("{why}")]
+    Replica {
+        /// What its engine or its data said.
+        why: String,
+    },
     /// Vectors of different lengths where they must be equal.
     #[error("{what} holds {found} scalars, but {expected} are needed")]
     WrongLength {
@@ -105,6 +123,19 @@ pub enum Error {
         /// The length it must have.
         expected: usize,
     },
+}
+
+impl Error {
+    /// The knob that is wrong, where it is a single one.
+    pub fn knob(&self) -> Option<&str> {
+        match self {
+            Error::UnknownKnob { found, .. } => Some(found),
+            Error::KnobOutOfRange { knob, .. } => Some(knob),
+            Error::UnreadableKnob { knob, .. } => Some(knob),
+            Error::ChoicesClash { why, .. } => why.split_once(" cannot be set:").map(|(knob, _)| knob),
+            _ => None,
+        }
+    }
 }
 
 fn suggestion(nearest: &Option<String>) -> String {

@@ -57,7 +57,7 @@ pub use plain::Plain;
 pub use plan::{NOISE, Plan, Reason, Weights, plan};
 pub use replica::Replica;
 pub use schedule::{Drop, Schedule};
-pub use score::{Average, Memory, Report, Tracker};
+pub use score::{Average, Memory, Notes, Report, Tracker};
 pub use seed::{Key, Purpose, Stream};
 pub use sequential::Sequential;
 pub use step::{Prox, Sgd};

@@ -97,6 +97,14 @@ impl<F: FnMut(&[f32], Key, &mut [f32]) -> f64> Replica for Plain<F> {
     fn gradients(&mut self) -> &mut [f32] {
         &mut self.gradient
     }
+
+    fn velocity(&mut self) -> &mut [f32] {
+        &mut self.velocity
+    }
+
+    fn statistics(&mut self) -> &mut [f32] {
+        &mut []
+    }
 }
 
 impl<F> fmt::Debug for Plain<F> {

@@ -41,6 +41,12 @@ pub trait Replica {
     /// The parameters.
     fn parameters(&mut self) -> &mut Self::Buffer;
 
-    /// The last gradient.
+    /// The last gradient. Where gradients are not shared it need not outlive [`Replica::descend`].
     fn gradients(&mut self) -> &mut Self::Buffer;
+
+    /// The momentum: with the parameters and the statistics all that a replica must keep to go on later.
+    fn velocity(&mut self) -> &mut Self::Buffer;
+
+    /// What was learnt beside the parameters: the running statistics of batch norm. Empty where there are none.
+    fn statistics(&mut self) -> &mut Self::Buffer;
 }

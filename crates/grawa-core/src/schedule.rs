@@ -1,6 +1,6 @@
 //! Learning-rate schedules: a pure function of where the run stands.
 //!
-//! A schedule is a base rate, an optional linear warm-up, and drops. It is evaluated anew at every step
+//! A schedule is a base rate, an optional linear warm-up, drops, and an optional half cosine. It is evaluated anew at every step
 //! from the agreed progress, so no drop can be missed, and all workers drop at the same one.
 //!
 //! ```
@@ -23,6 +23,7 @@ pub struct Schedule {
     base: f64,
     warmup: Option<Amount>,
     drops: Vec<Drop>,
+    cosine: Option<Amount>,
 }
 
 /// From `at` on, the rate is multiplied by `factor`.
@@ -50,21 +51,40 @@ impl Schedule {
                 expected: "the rate must be finite and not negative, a factor finite and positive".into(),
             });
         }
-        Ok(Schedule { base, warmup, drops })
+        Ok(Schedule { base, warmup, drops, cosine: None })
+    }
+
+    /// The same, falling along half a cosine to zero: the rate is multiplied by (1 + cos(π·share)) / 2 of `over`.
+    ///
+    /// ```
+    /// use grawa_core::{Progress, Schedule};
+    /// let schedule: Schedule = "0.1, cosine over 100step".parse()?;
+    /// let rate = |steps| schedule.rate(&Progress { steps, ..Progress::default() });
+    /// assert_eq!((rate(0), rate(100), rate(120)), (0.1, 0.0, 0.0));
+    /// assert!((rate(50) - 0.05).abs() < 1e-12);
+    /// # Ok::<(), grawa_core::Error>(())
+    /// ```
+    pub fn with_cosine(self, over: Amount) -> Self {
+        Schedule { cosine: Some(over), ..self }
     }
 
     /// The rate at this point of the run.
     pub fn rate(&self, at: &Progress) -> f64 {
         let warm = self.warmup.map_or(1.0, |warmup| warmup.share(at).min(1.0));
+        let bent = self.cosine.map_or(1.0, |over| {
+            let share = over.share(at);
+            if share >= 1.0 { 0.0 } else { 0.5 * (1.0 + libm::cos(std::f64::consts::PI * share)) }
+        });
         self.drops
             .iter()
             .filter(|drop| drop.at.is_spent(at))
-            .fold(self.base * warm, |rate, drop| rate * drop.factor)
+            .fold(self.base * warm * bent, |rate, drop| rate * drop.factor)
     }
 
     /// Whether two runs of the same recipe have the same rates: not if anything depends on time.
     pub fn is_reproducible(&self) -> bool {
-        self.warmup.iter().chain(self.drops.iter().map(|drop| &drop.at)).all(Amount::is_reproducible)
+        let drops = self.drops.iter().map(|drop| &drop.at);
+        self.warmup.iter().chain(&self.cosine).chain(drops).all(Amount::is_reproducible)
     }
 }
 
@@ -76,17 +96,21 @@ impl FromStr for Schedule {
             Error::Unreadable {
             what: "the schedule",
             found: text.into(),
-            expected: "expected a rate, then any of 'warmup AMOUNT' and 'xFACTOR at AMOUNT', parted by commas, as in \
-                       '0.1, warmup 5epoch, x0.1 at 150epoch'"
+            expected: "expected a rate, then any of 'warmup AMOUNT', 'xFACTOR at AMOUNT' and 'cosine over AMOUNT', parted by \
+                       commas, as in '0.1, warmup 5epoch, x0.1 at 150epoch'"
                 .into(),
         }
         };
         let mut parts = text.split(',').map(str::trim);
         let base = parts.next().and_then(|base| base.parse().ok()).ok_or_else(wrong)?;
-        let (mut warmup, mut drops) = (None, Vec::new());
+        let (mut warmup, mut drops, mut cosine) = (None, Vec::new(), None);
         for part in parts {
             if let Some(amount) = part.strip_prefix("warmup ") {
                 if warmup.replace(amount.parse()?).is_some() {
+                    return Err(wrong());
+                }
+            } else if let Some(over) = part.strip_prefix("cosine over ") {
+                if cosine.replace(over.parse()?).is_some() {
                     return Err(wrong());
                 }
             } else {
@@ -96,7 +120,8 @@ impl FromStr for Schedule {
                 drops.push(Drop { factor: factor.trim().parse().map_err(|_| wrong())?, at: at.parse()? });
             }
         }
-        Schedule::new(base, warmup, drops)
+        let schedule = Schedule::new(base, warmup, drops)?;
+        Ok(Schedule { cosine, ..schedule })
     }
 }
 
@@ -106,7 +131,8 @@ impl fmt::Display for Schedule {
         if let Some(warmup) = self.warmup {
             write!(f, ", warmup {warmup}")?;
         }
-        self.drops.iter().try_for_each(|drop| write!(f, ", x{} at {}", drop.factor, drop.at))
+        self.drops.iter().try_for_each(|drop| write!(f, ", x{} at {}", drop.factor, drop.at))?;
+        self.cosine.map_or(Ok(()), |over| write!(f, ", cosine over {over}"))
     }
 }
 
@@ -165,18 +191,52 @@ mod tests {
             "0.1,",
             "0.1, warmup 5",
             "0.1, warmup 1s, warmup 2s",
+            "0.1, cosine",
+            "0.1, cosine over 5",
+            "0.1, cosine over 1s, cosine over 2s",
             "0.1 x0.1 at 5step",
         ] {
             assert!(text.parse::<Schedule>().is_err(), "'{text}' was read");
         }
     }
 
+    /// PyTorch's CosineAnnealingLR(T_max = 8) from 0.1, steps 0 to 8.
+    #[test]
+    fn the_cosine_is_pytorchs() {
+        let schedule: Schedule = "0.1, cosine over 8step".parse().unwrap();
+        let known = [
+            0.1,
+            0.096_193_976_625_564_34,
+            0.085_355_339_059_327_39,
+            0.069_134_171_618_254_5,
+            0.05,
+            0.030_865_828_381_745_515,
+            0.014_644_660_940_672_627,
+            0.003_806_023_374_435_663_4,
+            0.0,
+        ];
+        for (steps, known) in known.into_iter().enumerate() {
+            let found = schedule.rate(&Progress { steps: steps as u64, ..Progress::default() });
+            assert!((found - known).abs() < 1e-15, "{found} at {steps}, not {known}");
+        }
+        let both: Schedule = "0.1, warmup 4step, x0.5 at 6step, cosine over 8step".parse().unwrap();
+        let rate = |steps| both.rate(&Progress { steps, ..Progress::default() });
+        assert!((rate(2) / (0.5 * known[2]) - 1.0).abs() < 1e-12);
+        assert!((rate(6) / (0.5 * known[6]) - 1.0).abs() < 1e-12);
+        assert!(!"0.1, cosine over 1m".parse::<Schedule>().unwrap().is_reproducible());
+    }
+
     proptest! {
         #[test]
         fn printed_schedules_read_back(base in 0.0f64..10.0, warm in proptest::option::of(0u64..100),
+                                       cosine in proptest::option::of(0u64..100),
                                        drops in proptest::collection::vec((0.001f64..2.0, 0u64..1000), 0..4)) {
             let drops = drops.into_iter().map(|(factor, at)| Drop { factor, at: Amount::Steps(at) }).collect();
             let schedule = Schedule::new(base, warm.map(Amount::Steps), drops).unwrap();
+            let schedule = match cosine {
+                Some(over) => schedule.with_cosine(Amount::Steps(over)),
+                None => schedule,
+            };
             prop_assert_eq!(schedule.to_string().parse::<Schedule>().unwrap(), schedule);
         }
     }

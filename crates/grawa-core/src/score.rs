@@ -7,6 +7,7 @@
 
 use crate::method::{Norm, Score, Source};
 use crate::{Error, Layout, Method};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a worker brings to a round.
@@ -23,7 +24,7 @@ pub struct Report {
 }
 
 /// An exponential average of several numbers with bias correction.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Average {
     sums: Vec<f64>,
     weights: Vec<f64>,
@@ -67,7 +68,7 @@ impl Average {
 }
 
 /// What a method remembers from round to round: the score momentum of every worker.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// Rounds so far.
     pub rounds: u64,
@@ -109,6 +110,12 @@ impl Memory {
 #[derive(Clone, Debug)]
 pub struct Tracker {
     score: Score,
+    notes: Notes,
+}
+
+/// The notes of a [`Tracker`] so far: what a checkpoint keeps of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Notes {
     losses: VecDeque<f64>,
     norms: Average,
     steps: u64,
@@ -122,13 +129,23 @@ impl Tracker {
             Score::Norm { from: Source::Training { .. }, .. } => layout.spans().len(),
             Score::None | Score::Loss { .. } | Score::Norm { .. } => 0,
         };
-        Tracker {
-            score: method.score,
-            losses: VecDeque::new(),
-            norms: Average::new(spans),
-            steps: 0,
-            finite: true,
+        let notes = Notes { losses: VecDeque::new(), norms: Average::new(spans), steps: 0, finite: true };
+        Tracker { score: method.score, notes }
+    }
+
+    /// The notes so far.
+    pub fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    /// Goes on from notes that were kept, if they are of such a method and layout.
+    pub fn recall(&mut self, notes: Notes) -> Result<(), Error> {
+        let (found, expected) = (notes.norms.len(), self.notes.norms.len());
+        if found != expected {
+            return Err(Error::WrongLength { what: "the list of running norms".into(), found, expected });
         }
+        self.notes = notes;
+        Ok(())
     }
 
     /// Whether [`Tracker::step`] wants the norms of each step's gradient.
@@ -139,16 +156,18 @@ impl Tracker {
     /// Notes a local step: its loss, the norm of each span's gradient (empty if they are not wanted), and
     /// whether the parameters are finite after it.
     pub fn step(&mut self, loss: f64, norms: &[f64], finite: bool) {
-        self.steps += 1;
-        self.finite = finite;
+        self.notes.steps += 1;
+        self.notes.finite = finite;
         match self.score {
             Score::Loss { window } => {
-                if self.losses.len() == window as usize {
-                    self.losses.pop_front();
+                if self.notes.losses.len() == window as usize {
+                    self.notes.losses.pop_front();
                 }
-                self.losses.push_back(loss);
+                self.notes.losses.push_back(loss);
             }
-            Score::Norm { from: Source::Training { .. }, momentum, .. } => self.norms.add(momentum, norms),
+            Score::Norm { from: Source::Training { .. }, momentum, .. } => {
+                self.notes.norms.add(momentum, norms)
+            }
             Score::None | Score::Norm { .. } => {}
         }
     }
@@ -158,19 +177,21 @@ impl Tracker {
         let scores = match self.score {
             Score::None => Vec::new(),
             // The mean of what was seen: the authors' ring starts with zeros and is biased at first.
-            Score::Loss { .. } => vec![self.losses.iter().sum::<f64>() / self.losses.len() as f64],
-            Score::Norm { of, from: Source::Training { .. }, .. } => reduce(of, self.norms.values()),
+            Score::Loss { .. } => {
+                vec![self.notes.losses.iter().sum::<f64>() / self.notes.losses.len() as f64]
+            }
+            Score::Norm { of, from: Source::Training { .. }, .. } => reduce(of, self.notes.norms.values()),
             Score::Norm { of, from: Source::Batch { .. }, .. } => reduce(of, norms.iter().copied()),
         };
-        Report { worker, scores, finite: self.finite, steps: self.steps }
+        Report { worker, scores, finite: self.notes.finite, steps: self.notes.steps }
     }
 
     /// A round is over: counts start anew, and the running norms too where the method says so.
     pub fn round(&mut self) {
-        self.steps = 0;
-        self.finite = true;
+        self.notes.steps = 0;
+        self.notes.finite = true;
         if let Score::Norm { from: Source::Training { reset: true }, .. } = self.score {
-            self.norms.clear();
+            self.notes.norms.clear();
         }
     }
 }

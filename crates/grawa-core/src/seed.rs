@@ -82,14 +82,9 @@ impl Key {
         self.seed
     }
 
-    /// The worker.
-    pub const fn worker_number(&self) -> u32 {
-        self.worker
-    }
-
-    /// The step.
-    pub const fn step_number(&self) -> u64 {
-        self.step
+    /// The worker and the step of this place.
+    pub const fn place(&self) -> (u32, u64) {
+        (self.worker, self.step)
     }
 
     /// The `index`-th block of four words at this place.

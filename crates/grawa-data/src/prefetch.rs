@@ -136,6 +136,11 @@ impl Prefetch {
         })
     }
 
+    /// The batch that was fetched last.
+    pub fn current(&self) -> Option<&Batch> {
+        self.current.as_ref()
+    }
+
     /// The next batch; the one before goes back to be filled again.
     pub fn fetch(&mut self) -> Result<&Batch> {
         if let (Some(batch), Some(used)) = (self.current.take(), &self.used) {

@@ -10,6 +10,12 @@ pub enum Error {
     /// A method that cannot be run as asked.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
+    /// A run.
+    #[error(transparent)]
+    Train(#[from] grawa_train::Error),
+    /// A recipe.
+    #[error(transparent)]
+    Recipe(#[from] grawa_train::recipe::Mistake),
     /// An edge rule that does not exist.
     #[error("there is no edge rule '{found}'; the rules are none, clip and reflect")]
     UnknownEdge {
@@ -101,6 +107,6 @@ pub enum Error {
 impl Error {
     /// Whether the request itself was wrong (exit code 2), rather than something failing (exit code 1).
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Error::Io { .. } | Error::Picture(_))
+        !matches!(self, Error::Io { .. } | Error::Picture(_) | Error::Train(_))
     }
 }

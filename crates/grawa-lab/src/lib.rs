@@ -1,7 +1,9 @@
 //! The experiments of the GRAWA paper and our own: runs, comparisons, tables, pictures.
 #![deny(missing_docs)]
 
+pub mod demo;
 mod error;
+pub mod flatness;
 mod folder;
 pub mod page;
 pub mod picture;

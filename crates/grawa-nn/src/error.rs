@@ -89,6 +89,9 @@ pub enum Error {
         /// The length it must have.
         expected: usize,
     },
+    /// A product with the Hessian at a point where no pass was made.
+    #[error("a product with the Hessian needs a visited point; call Curvature::visit first")]
+    NotVisited,
     /// A label that names no class.
     #[error("label {found} of example {example} names no class: there are {classes}")]
     LabelOutOfRange {

@@ -8,11 +8,13 @@
 
 mod cpu;
 pub mod cuda;
+mod dual;
 mod error;
 mod graph;
 mod init;
 mod matmul;
 mod op;
+mod peak;
 pub mod probe;
 mod scalar;
 mod shape;
@@ -21,10 +23,12 @@ mod tape;
 mod tensors;
 pub mod zoo;
 
-pub use cpu::{Arena, Program};
+pub use cpu::{Arena, Curvature, Point, Program, Tangents, Watch};
+pub use dual::Dual;
 pub use error::Error;
 pub use graph::{Builder, Conv, Graph, Node, NodeId, Op, TensorId, Window};
 pub use init::Init;
+pub use peak::peak;
 pub use scalar::Scalar;
 pub use shape::Shape;
 pub use state::State;

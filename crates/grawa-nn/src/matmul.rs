@@ -1,6 +1,7 @@
 //! Matrix products on slices, by the `gemm` crate.
 
 use crate::scalar::Scalar;
+use num_traits::One;
 
 /// How a slice is read as a matrix.
 #[derive(Clone, Copy, Debug)]
@@ -13,10 +14,10 @@ pub(crate) enum As {
 
 impl As {
     /// Distances between rows and between columns of a matrix of these sides.
-    fn strides(self, rows: usize, columns: usize) -> (isize, isize) {
+    fn strides(self, rows: usize, columns: usize) -> [isize; 2] {
         match self {
-            As::Rows => (columns as isize, 1),
-            As::Columns => (1, rows as isize),
+            As::Rows => [columns as isize, 1],
+            As::Columns => [1, rows as isize],
         }
     }
 }
@@ -40,11 +41,30 @@ pub(crate) fn matmul<T: Scalar>(
     if out.is_empty() {
         return;
     }
-    let ((a_row, a_column), (b_row, b_column)) = (a_as.strides(m, k), b_as.strides(k, n));
-    // SAFETY: each slice holds as many scalars as its sides say, and the strides stay within those sides.
+    T::product([m, k, n], (a, a_as.strides(m, k)), (b, b_as.strides(k, n)), out, add);
+}
+
+/// The product of plain numbers, `f32` or `f64`, by the `gemm` crate.
+pub(crate) fn gemm<T: One + 'static>(
+    [m, k, n]: [usize; 3],
+    (a, [a_row, a_column]): (&[T], [isize; 2]),
+    (b, [b_row, b_column]): (&[T], [isize; 2]),
+    out: &mut [T],
+    add: bool,
+) {
+    let reach = |rows: usize, columns: usize, row: isize, column: isize| {
+        if rows * columns == 0 { 0 } else { (rows - 1) * row as usize + (columns - 1) * column as usize + 1 }
+    };
+    assert!(
+        reach(m, k, a_row, a_column) <= a.len()
+            && reach(k, n, b_row, b_column) <= b.len()
+            && m * n <= out.len(),
+        "the matrices lie in their slices"
+    );
+    // SAFETY: every number that the sides and strides name lies in its slice.
     #[allow(unsafe_code)]
     unsafe {
-        gemm::gemm(
+        ::gemm::gemm(
             m,
             n,
             k,
@@ -63,7 +83,7 @@ pub(crate) fn matmul<T: Scalar>(
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            ::gemm::Parallelism::None,
         );
     }
 }

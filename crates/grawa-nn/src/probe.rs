@@ -1,12 +1,13 @@
 //! One training-mode forward and backward pass on given values, compared with what was expected.
 //!
 //! A values file holds `param.*`, `buffer.*`, `image` and `label`, and, where somebody computed them, the expected
-//! `logits`, `loss_sum`, `grad.*` (of the sum of the losses, dropout off) and `buffer_after.*`. `oracle/values.py`
-//! writes such files from PyTorch in f64.
+//! `logits`, `loss_sum`, `grad.*` (of the sum of the losses, dropout off) and `buffer_after.*`. With `vector.*` the
+//! Hessian of the mean loss is multiplied by that vector, and compared with `hvp.*`. `oracle/values.py` writes such files
+//! from PyTorch in f64.
 
 use crate::cuda::{Card, Fleet, Precision, Settings};
 use crate::tensors::{Tensor, Tensors};
-use crate::{Arena, Error, Graph, Mode, Program, Shape, zoo};
+use crate::{Arena, Curvature, Error, Graph, Mode, Program, Shape, zoo};
 use grawa_core::norm::norm;
 use std::path::Path;
 
@@ -22,7 +23,7 @@ pub struct Probe {
 /// A relative error ‖found − expected‖ / ‖expected‖.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distance {
-    /// Of what: `logits`, `loss_sum`, `grad (whole)`, `grad`, `buffer_after`.
+    /// Of what: `logits`, `loss_sum`, `grad (whole)`, `grad`, `buffer_after`, `hvp (whole)`, `hvp`.
     pub kind: &'static str,
     /// The tensor with the largest one.
     pub tensor: String,
@@ -30,8 +31,8 @@ pub struct Distance {
     pub error: f64,
 }
 
-/// Gradient tensors with a norm below this share of the whole gradient's are not judged one by one: in f32 they are
-/// rounding noise.
+/// Tensors of a gradient, or of a product with the Hessian, with a norm below this share of the whole one's are not judged
+/// one by one: in f32 they are rounding noise.
 pub const JUDGED: f64 = 1e-4;
 
 /// Where a probe runs.
@@ -74,11 +75,11 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path, engine: &Engine)
         Ok(vector)
     };
     let parameters = gather(graph.parameters(), "param.")?;
-    let statistics = gather(graph.statistics(), "buffer.")?;
+    let before = gather(graph.statistics(), "buffer.")?;
     let images = file.f32("image", &[batch, channels, height, width])?;
     let labels = labels(graph, file.i64("label", &[batch])?)?;
 
-    let start = (parameters.as_slice(), statistics.as_slice());
+    let start = (parameters.as_slice(), before.as_slice());
     let Found { logits, loss, gradient, statistics } = match engine {
         Engine::Cpu => on_cpu(graph, batch, start, (images, &labels))?,
         Engine::Cuda(card, precision) => on_cuda(graph, batch, start, (images, &labels), card, *precision)?,
@@ -95,6 +96,17 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path, engine: &Engine)
                 format!("{prefix}{}", span.name()),
                 Tensor::f32(span.shape(), vector[span.range()].to_vec()),
             );
+        }
+    }
+    let layout = graph.parameters();
+    let asked = layout.spans().iter().any(|span| file.find(&format!("vector.{}", span.name())).is_some());
+    // Products with the Hessian are the CPU's.
+    if asked && matches!(engine, Engine::Cpu) {
+        let vector = gather(layout, "vector.")?;
+        let product = product(graph, (&parameters, &before), (images, &labels), &vector)?;
+        for span in layout.spans() {
+            let numbers = product[span.range()].to_vec();
+            results.put(format!("hvp.{}", span.name()), Tensor::f32(span.shape(), numbers));
         }
     }
     let errors = compare(&results, file)?;
@@ -145,6 +157,24 @@ fn on_cuda(
     })
 }
 
+/// The Hessian of the mean loss times a vector.
+fn product(
+    graph: &Graph,
+    model: (&[f32], &[f32]),
+    examples: (&[f32], &[u32]),
+    vector: &[f32],
+) -> Result<Vec<f32>, Error> {
+    let curvature = Curvature::compile(graph, examples.1.len())?;
+    let mut tangents = curvature.tangents(std::thread::available_parallelism().map_or(1, usize::from))?;
+    let mut point = curvature.point(&tangents);
+    let mut out = vec![0.0; vector.len()];
+    let factor = 1.0 / examples.1.len() as f64;
+    let how = (Mode::Train { dropout: None }, factor);
+    curvature.visit(&mut point, &mut tangents, model, examples, how, &mut out)?;
+    curvature.product(&mut point, &mut tangents, model.0, vector, &mut out)?;
+    Ok(out)
+}
+
 fn labels(graph: &Graph, found: &[i64]) -> Result<Vec<u32>, Error> {
     let read = |(example, &label): (usize, &i64)| match u32::try_from(label) {
         Ok(label) if (label as usize) < graph.classes() => Ok(label),
@@ -175,16 +205,23 @@ fn compare(results: &Tensors, expected: &Tensors) -> Result<Vec<Distance>, Error
         }
     }
     let of = |kind: &'static str| pairs.iter().filter(move |pair| pair.0.split('.').next() == Some(kind));
-    let whole =
-        |part: fn(&Pair<'_>) -> f64| libm::sqrt(of("grad").map(|pair| part(pair) * part(pair)).sum::<f64>());
-    let gradient = whole(size);
+    let whole = |kind: &'static str, part: fn(&Pair<'_>) -> f64| {
+        libm::sqrt(of(kind).map(|pair| part(pair) * part(pair)).sum::<f64>())
+    };
     let mut errors = Vec::new();
-    for kind in ["logits", "loss_sum", "grad", "buffer_after"] {
-        if kind == "grad" && gradient > 0.0 {
-            let error = whole(gap) / gradient;
-            errors.push(Distance { kind: "grad (whole)", tensor: "all of them".into(), error });
+    for (kind, together) in [
+        ("logits", None),
+        ("loss_sum", None),
+        ("grad", Some("grad (whole)")),
+        ("buffer_after", None),
+        ("hvp", Some("hvp (whole)")),
+    ] {
+        let total = whole(kind, size);
+        if let Some(kind_of_all) = together.filter(|_| total > 0.0) {
+            let error = whole(kind, gap) / total;
+            errors.push(Distance { kind: kind_of_all, tensor: "all of them".into(), error });
         }
-        let judged = of(kind).filter(|pair| kind != "grad" || size(pair) > JUDGED * gradient);
+        let judged = of(kind).filter(|pair| together.is_none() || size(pair) > JUDGED * total);
         let relative = judged.map(|pair| (gap(pair) / size(pair).max(f64::MIN_POSITIVE), pair.0));
         if let Some((error, tensor)) = relative.max_by(|a, b| a.0.total_cmp(&b.0)) {
             errors.push(Distance { kind, tensor: tensor.into(), error });

@@ -1,40 +1,89 @@
-//! The numbers the plain path computes with: `f32` as networks are trained, `f64` as the truth to compare with.
+//! The numbers the plain path computes with: `f32` as networks are trained, `f64` as the truth to compare with, and
+//! [`Dual`](crate::Dual) for derivatives of either.
 
-use num_traits::Float;
+use crate::matmul::gemm;
+use num_traits::{NumAssignOps, NumOps, One, Zero};
 use std::fmt::Debug;
 use std::iter::Sum;
-use std::ops::{AddAssign, MulAssign};
+use std::ops::Neg;
 
-/// A floating-point number.
-pub trait Scalar: Float + AddAssign + MulAssign + Sum + Debug + Default + Send + Sync + 'static {
+/// A number of the plain path: all that its operations ask of one.
+pub trait Scalar:
+    Copy
+    + PartialOrd
+    + Zero
+    + One
+    + NumOps
+    + NumAssignOps
+    + Neg<Output = Self>
+    + Sum
+    + Debug
+    + Default
+    + Send
+    + Sync
+    + 'static
+{
     /// From a count or a constant.
     fn of(x: f64) -> Self;
     /// From a stored number.
     fn load(x: f32) -> Self;
     /// As a stored number.
     fn store(self) -> f32;
+    /// As the widest number.
+    fn wide(self) -> f64;
+    /// √x.
+    fn sqrt(self) -> Self;
+    /// eˣ.
+    fn exp(self) -> Self;
+    /// The natural logarithm.
+    fn ln(self) -> Self;
+    /// out (m × n, row by row) ← a (m × k) · b (k × n), added to what is there if `add`. With each matrix come the
+    /// distances between its rows and between its columns.
+    fn product(
+        sides: [usize; 3],
+        a: (&[Self], [isize; 2]),
+        b: (&[Self], [isize; 2]),
+        out: &mut [Self],
+        add: bool,
+    );
 }
 
-impl Scalar for f32 {
-    fn of(x: f64) -> Self {
-        x as f32
-    }
-    fn load(x: f32) -> Self {
-        x
-    }
-    fn store(self) -> f32 {
-        self
-    }
+macro_rules! scalar {
+    ($number:ident) => {
+        impl Scalar for $number {
+            fn of(x: f64) -> Self {
+                x as $number
+            }
+            fn load(x: f32) -> Self {
+                x.into()
+            }
+            fn store(self) -> f32 {
+                self as f32
+            }
+            fn wide(self) -> f64 {
+                self.into()
+            }
+            fn sqrt(self) -> Self {
+                $number::sqrt(self)
+            }
+            fn exp(self) -> Self {
+                $number::exp(self)
+            }
+            fn ln(self) -> Self {
+                $number::ln(self)
+            }
+            fn product(
+                sides: [usize; 3],
+                a: (&[Self], [isize; 2]),
+                b: (&[Self], [isize; 2]),
+                out: &mut [Self],
+                add: bool,
+            ) {
+                gemm(sides, a, b, out, add);
+            }
+        }
+    };
 }
 
-impl Scalar for f64 {
-    fn of(x: f64) -> Self {
-        x
-    }
-    fn load(x: f32) -> Self {
-        x.into()
-    }
-    fn store(self) -> f32 {
-        self as f32
-    }
-}
+scalar!(f32);
+scalar!(f64);

@@ -250,6 +250,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
                 let (mean, variance) = (spans[mean.0].range(), spans[variance.0].range());
                 let (front, back) = statistics.split_at_mut(mean.end);
                 let (mean, variance) = (&mut front[mean.start..], &mut back[..variance.len()]);
+                let used = (&used.mean[..], &used.variance[..]);
                 batch_norm::track(self.batch * node.shape.area(), used, mean, variance);
             }
         }

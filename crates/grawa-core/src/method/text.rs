@@ -323,9 +323,36 @@ impl Method {
         self.to_table().to_string()
     }
 
-    fn to_table(&self) -> Table {
+    /// Every knob as a table of TOML.
+    pub fn to_table(&self) -> Table {
         // Knobs are numbers, words and one nested table of the same: TOML can always hold them.
         Table::try_from(Knobs::from(self.clone())).unwrap_or_default()
+    }
+
+    /// The method a table of TOML says: a name and any of its knobs. [`Error::knob`] says which one is wrong.
+    pub fn from_table(table: &Table) -> Result<Method, Error> {
+        let name = table.get("name").and_then(Value::as_str).unwrap_or_default();
+        for (knob, value) in flatten(table).iter().filter(|(knob, _)| knob != "name") {
+            if !is_known(knob) {
+                return Err(unknown(name, knob));
+            }
+            // Each by itself, so that a wrong type names its knob.
+            let key = knob.strip_prefix("inner.").unwrap_or(knob);
+            let alone = Table::from_iter([(key.to_owned(), value.clone())]);
+            Value::Table(alone).try_into::<Knobs>().map_err(|error| Error::UnreadableKnob {
+                method: name.into(),
+                knob: knob.clone(),
+                found: value.to_string(),
+                why: error.message().trim().into(),
+            })?;
+        }
+        let knobs: Knobs =
+            Value::Table(table.clone()).try_into().map_err(|error: toml::de::Error| Error::Unreadable {
+                what: "a method",
+                found: name.into(),
+                expected: error.message().trim().into(),
+            })?;
+        Method::try_from(knobs)
     }
 
     fn pointless(&self, knob: &str, why: &str) -> Error {
@@ -350,15 +377,7 @@ impl FromStr for Method {
             })?;
             let (knob, value) = (knob.trim(), value.trim());
             if !is_known(knob) {
-                return Err(Error::UnknownKnob {
-                    method: name.into(),
-                    found: knob.into(),
-                    nearest: nearest(
-                        knob.strip_prefix("inner.").unwrap_or(knob),
-                        WHOLE.into_iter().chain(LEVEL).chain(["inner.group"]),
-                    )
-                    .or((knob == "group").then(|| "inner.group".into())),
-                });
+                return Err(unknown(name, knob));
             }
             let (level, key) = match knob.strip_prefix("inner.") {
                 None => (Some(&mut table), knob),
@@ -373,10 +392,19 @@ impl FromStr for Method {
                 return Err(wrong(format!("'{knob}' stands in it twice")));
             }
         }
-        let knobs: Knobs = Value::Table(table)
-            .try_into()
-            .map_err(|error: toml::de::Error| wrong(error.message().trim().into()))?;
-        Method::try_from(knobs)
+        Method::from_table(&table)
+    }
+}
+
+fn unknown(method: &str, knob: &str) -> Error {
+    let near = nearest(
+        knob.strip_prefix("inner.").unwrap_or(knob),
+        WHOLE.into_iter().chain(LEVEL).chain(["inner.group"]),
+    );
+    Error::UnknownKnob {
+        method: method.into(),
+        found: knob.into(),
+        nearest: near.or((knob == "group").then(|| "inner.group".into())),
     }
 }
 

@@ -3,6 +3,8 @@
 use plotters::style::WHITE;
 use plotters::style::text_anchor::HPos;
 
+use super::marker::Marker;
+use super::palette::Look;
 use super::pen::{Point, Text, fine, line};
 use super::{Canvas, Error, Picture, palette, px};
 
@@ -17,6 +19,8 @@ pub struct Chart {
     pub logarithmic: [bool; 2],
     /// The lines.
     pub lines: Vec<Line>,
+    /// Places on the horizontal axis that are marked by strokes.
+    pub marks: Vec<f64>,
 }
 
 /// A named line. A name that begins with that of a method, such as `LGRAWA, centre`, has the method's look; a point
@@ -55,9 +59,13 @@ impl Chart {
             let size = 18.0 * (room / Text::of(18.0).bold().width(&self.title).max(room));
             Text::of(size).bold().write(root, &self.title, (LEFT, 28.0), HPos::Left)?;
             self.draw_axes(root, &scales, right)?;
+            for share in self.marks.iter().filter_map(|&mark| scales[0].share(mark)) {
+                let x = LEFT + share.clamp(0.0, 1.0) * (right - LEFT);
+                line(root, &[(x, BOTTOM), (x, BOTTOM - 14.0)], palette::FAINT, 1.0)?;
+            }
             for (index, shown) in self.lines.iter().enumerate() {
                 let method = method_of(&shown.name);
-                let look = palette::look(&method);
+                let look = look(&self.lines[..index], &method);
                 // Several lines of one method are lighter and lighter.
                 let earlier =
                     self.lines[..index].iter().filter(|line| method_of(&line.name) == method).count();
@@ -66,14 +74,17 @@ impl Chart {
                 for piece in places.split(Option::is_none) {
                     line(root, &piece.iter().flatten().copied().collect::<Vec<_>>(), colour, 1.8)?;
                 }
-                // Marks at some places, not the same for all lines, tell lines apart without colours.
+                // Marks at some places, not the same for all lines, tell lines apart without colours. One line needs none.
                 let every = places.len().div_ceil(12).max(1);
-                for at in places.iter().skip(index % every).step_by(every).flatten() {
+                let marked = if self.lines.len() > 1 { &places[..] } else { &[] };
+                for at in marked.iter().skip(index % every).step_by(every).flatten() {
                     look.marker.fill(root, fine(*at), px(5.0).into(), colour)?;
                 }
                 let y = TOP + 12.0 + 24.0 * index as f64;
                 line(root, &[(legend, y), (legend + 26.0, y)], colour, 1.8)?;
-                look.marker.fill(root, fine((legend + 13.0, y)), px(5.0).into(), colour)?;
+                if self.lines.len() > 1 {
+                    look.marker.fill(root, fine((legend + 13.0, y)), px(5.0).into(), colour)?;
+                }
                 NAME.write(root, &shown.name, (legend + SAMPLE, y), HPos::Left)?;
             }
             Ok(())
@@ -108,6 +119,22 @@ impl Chart {
     }
 }
 
+/// The look of a line after others. Names that are no method's have looks in their order.
+fn look<'a>(before: &[Line], method: &'a str) -> Look<'a> {
+    let is_other = |name: &String| palette::rank(name) == palette::rank("");
+    let mut others: Vec<String> = before.iter().map(|line| method_of(&line.name)).filter(is_other).collect();
+    others.dedup();
+    let own = palette::look(method);
+    match others.iter().filter(|other| *other != method).count() {
+        number @ 1.. if is_other(&method.to_owned()) => Look {
+            colour: palette::series(number - 1),
+            marker: [Marker::Square, Marker::Circle, Marker::Diamond, Marker::Up][(number - 1) % 4],
+            ..own
+        },
+        _ => own,
+    }
+}
+
 /// `LGRAWA, centre` is a line of `lgrawa`.
 fn method_of(name: &str) -> String {
     name.split([',', ' ']).next().unwrap_or(name).to_lowercase()
@@ -115,7 +142,7 @@ fn method_of(name: &str) -> String {
 
 /// The range of an axis.
 #[derive(Debug)]
-struct Scale {
+pub(super) struct Scale {
     low: f64,
     high: f64,
     logarithmic: bool,
@@ -134,14 +161,23 @@ impl Scale {
         Scale { low: low - margin, high: high + margin, logarithmic }
     }
 
+    /// From the first of some numbers to the last, without a margin.
+    pub(super) fn exactly(numbers: &[f64]) -> Self {
+        let (low, high) = match numbers {
+            [first, .., last] if first < last => (*first, *last),
+            _ => (0.0, 1.0),
+        };
+        Scale { low, high, logarithmic: false }
+    }
+
     /// Where a number lies, from 0 to 1.
-    fn share(&self, x: f64) -> Option<f64> {
+    pub(super) fn share(&self, x: f64) -> Option<f64> {
         let scaled = if self.logarithmic { libm::log10(x) } else { x };
         scaled.is_finite().then(|| (scaled - self.low) / (self.high - self.low))
     }
 
     /// Round numbers along the axis, with their places.
-    fn ticks(&self) -> Vec<(f64, String)> {
+    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let span = self.high - self.low;
         let place = |at: f64| (at - self.low) / span;
         if self.logarithmic && span < 2.0 {
@@ -242,6 +278,16 @@ mod tests {
                 Chart { lines, logarithmic, ..Chart::default() }.draw().unwrap().png().unwrap();
             }
         }
+    }
+
+    #[test]
+    fn lines_of_no_method_differ() {
+        let named = |name: &str| Line { name: name.into(), ..Line::default() };
+        let before = [named("loss"), named("lgrawa")];
+        let (first, second) = (look(&[], "loss"), look(&before, "error"));
+        assert!(first.colour != second.colour && first.marker != second.marker);
+        assert_eq!(look(&before, "loss"), first);
+        assert_eq!(look(&before, "easgd"), palette::look("easgd"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod chart;
 pub mod font;
+pub mod map;
 pub mod marker;
 pub mod palette;
 pub mod pen;

@@ -225,6 +225,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                 axes: ["condition number", "share"].map(Into::into),
                 logarithmic: [true, false],
                 lines: lines.collect(),
+                ..Chart::default()
             },
         )],
     })

@@ -188,6 +188,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                 axes: ["η", "mean of f − f*"].map(Into::into),
                 logarithmic: [true, true],
                 lines,
+                ..Chart::default()
             },
         )],
     })

@@ -139,6 +139,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                 axes: ["t + t₀", "mean of f − f*"].map(Into::into),
                 logarithmic: [true, true],
                 lines,
+                ..Chart::default()
             },
         )],
     })

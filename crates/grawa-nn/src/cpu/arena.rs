@@ -1,10 +1,13 @@
 //! What a pass writes to, allocated once: results, gradients, blocked weights, and the threads that share the work.
 
-use super::lanes::{Line, Machine, WIDTH};
+use super::convolve::Bench;
+use super::lanes::{Line, Machine};
 use super::memory::zeros;
 use super::norm::{Affine, Moments};
 use super::program::{Kind, Place, Program};
+use super::watch::Watch;
 use crate::Error;
+use std::sync::Arc;
 
 /// A buffer of a place.
 #[derive(Debug)]
@@ -45,38 +48,37 @@ impl Buffer {
 /// What one step keeps besides its result.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// A convolution's blocked weights, and those of its way back.
-    pub(crate) weights: Vec<Line>,
-    pub(crate) turned: Vec<Line>,
-    /// The gradient of the weights, for each group of images.
-    pub(crate) groups: Vec<Vec<Line>>,
+    /// A convolution's bias, as lines.
+    pub(crate) bias: Vec<Line>,
     /// Moments of every image: of a convolution's result, or of a batch norm's input.
     pub(crate) moments: Vec<Moments>,
     /// What a batch norm normalised with.
     pub(crate) mean: Vec<f32>,
     pub(crate) variance: Vec<f32>,
-    pub(crate) affine: Option<Affine>,
-    /// A linear layer's input where it is blocked, and that input's gradient.
+    pub(crate) affine: Affine,
+    /// Sums over all images of what flows back to a batch norm or a bias, and of that along its input.
+    pub(crate) sum: Vec<f64>,
+    pub(crate) along: Vec<f64>,
+    /// Plain vectors: an input that is blocked elsewhere, and what flows back to it.
     pub(crate) flat: Vec<f32>,
+    pub(crate) flow: Vec<f32>,
 }
 
 /// What passes of one program write to. It belongs to a core, or to all of them: never to a worker.
 #[derive(Debug)]
 pub struct Arena {
     pub(crate) machine: Machine,
-    pub(crate) pool: rayon::ThreadPool,
+    pub(crate) pool: Arc<rayon::ThreadPool>,
     pub(crate) values: Vec<Option<Buffer>>,
     pub(crate) gradients: Vec<Option<Buffer>>,
     pub(crate) scratch: Vec<Scratch>,
+    pub(crate) bench: Bench,
     pub(crate) logits: Vec<f32>,
+    /// The gradient of the logits.
+    pub(crate) flow: Vec<f32>,
     /// Whether the last pass was one of training, whose statistics can be tracked.
     pub(crate) trained: bool,
-}
-
-/// Weight gradients are summed in as many groups of images: enough for all threads, fixed by the shape alone so that the
-/// bits do not depend on their number, and few where the weights are many.
-pub(crate) fn groups(weights: usize, batch: usize) -> usize {
-    if weights * WIDTH * size_of::<f32>() <= 1 << 20 { batch.min(4) } else { 1 }
+    pub(crate) watch: Option<Watch>,
 }
 
 impl Arena {
@@ -87,37 +89,47 @@ impl Arena {
             .num_threads(threads)
             .build()
             .map_err(|error| Error::Threads { why: error.to_string() })?;
+        let convolutions = program.steps.iter().filter_map(|step| match &step.kind {
+            Kind::Conv { walk, way, .. } => Some((walk, &**way)),
+            _ => None,
+        });
+        let bench = Bench::new(convolutions, program.batch, threads);
+        Ok(Arena::on(program, Arc::new(pool), bench))
+    }
+
+    /// Room for passes of a program on threads and with a bench that are there.
+    pub(crate) fn on(program: &Program, pool: Arc<rayon::ThreadPool>, bench: Bench) -> Self {
         let batch = program.batch;
         let mut values: Vec<Option<Buffer>> = program.places.iter().map(|_| None).collect();
         for node in program.steps.iter().map(|step| step.output).chain([0]) {
             values[node] = Some(Buffer::new(&program.places[node], batch));
         }
         let gradients = program.buffers.iter().map(|place| Some(Buffer::new(place, batch))).collect();
-        let lines = zeros;
         let scratch = program.steps.iter().map(|step| {
             let mut scratch = Scratch::default();
             let moments = |blocks: usize| (0..batch).map(|_| Moments::new(blocks)).collect::<Vec<_>>();
+            let flat = batch * program.graph.nodes()[step.inputs[0]].shape.len();
             match &step.kind {
                 Kind::Conv { walk, .. } => {
-                    scratch.weights = lines(walk.weights());
-                    scratch.turned = lines(walk.weights());
-                    scratch.groups =
-                        (0..groups(walk.weights(), batch)).map(|_| lines(walk.weights())).collect();
                     scratch.moments = moments(walk.to.blocks());
+                    scratch.bias = zeros(walk.to.blocks());
+                    scratch.sum = vec![0.0; walk.to.shape.channels];
                 }
                 Kind::Norm { .. } => {
                     let place = program.planes(step.inputs[0]);
                     scratch.mean = vec![0.0; place.shape.channels];
                     scratch.variance = vec![0.0; place.shape.channels];
+                    scratch.sum = vec![0.0; place.shape.channels];
+                    scratch.along = vec![0.0; place.shape.channels];
                     scratch.moments = moments(place.blocks());
-                    let blank = || lines(place.blocks());
-                    scratch.affine =
-                        Some(Affine { middle: blank(), slope: blank(), shift: blank(), along: blank() });
+                    scratch.affine = Affine::new(place.blocks());
                 }
                 Kind::Linear { .. } | Kind::Dropout { .. } => {
-                    if let Place::Planes(blocked) = program.places[step.inputs[0]] {
-                        scratch.flat = vec![0.0; batch * blocked.shape.len()];
-                    }
+                    scratch.flat = vec![0.0; flat];
+                    scratch.flow = vec![0.0; flat];
+                }
+                Kind::Relu if matches!(program.places[step.output], Place::Vectors(_)) => {
+                    scratch.flow = vec![0.0; flat];
                 }
                 _ => {}
             }
@@ -125,7 +137,28 @@ impl Arena {
         });
         let scratch = scratch.collect();
         let logits = vec![0.0; batch * program.graph.classes()];
-        Ok(Arena { machine: Machine::here(), pool, values, gradients, scratch, logits, trained: false })
+        Arena {
+            machine: Machine::here(),
+            pool,
+            values,
+            gradients,
+            scratch,
+            bench,
+            flow: logits.clone(),
+            logits,
+            trained: false,
+            watch: None,
+        }
+    }
+
+    /// From now on notes how long every operation takes.
+    pub fn watch(&mut self) {
+        self.watch = Some(Watch::new(self.scratch.len()));
+    }
+
+    /// What was noted since.
+    pub fn watched(&self) -> Option<&Watch> {
+        self.watch.as_ref()
     }
 
     /// The logits of the last pass, example after example.
@@ -136,10 +169,7 @@ impl Arena {
     /// Bytes of everything a pass writes to.
     pub fn bytes(&self) -> usize {
         let buffers = self.values.iter().chain(&self.gradients).flatten().map(Buffer::bytes).sum::<usize>();
-        let lines = |scratch: &Scratch| {
-            let many = scratch.groups.iter().map(Vec::len).sum::<usize>();
-            size_of::<Line>() * (scratch.weights.len() + scratch.turned.len() + many) + 4 * scratch.flat.len()
-        };
-        buffers + self.scratch.iter().map(lines).sum::<usize>()
+        let plain = |scratch: &Scratch| size_of::<f32>() * (scratch.flat.len() + scratch.flow.len());
+        buffers + self.bench.bytes() + self.scratch.iter().map(plain).sum::<usize>()
     }
 }

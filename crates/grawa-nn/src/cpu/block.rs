@@ -48,6 +48,16 @@ impl Blocked {
 
     /// Takes an image in plain order: channel by channel, row by row.
     pub(crate) fn pack(&self, plain: &[f32], image: &mut [Line]) {
+        self.put(plain, image, |to, value| *to = value);
+    }
+
+    /// Adds an image in plain order.
+    pub(crate) fn pack_add(&self, plain: &[f32], image: &mut [Line]) {
+        self.put(plain, image, |to, value| *to += value);
+    }
+
+    #[inline(always)]
+    fn put(&self, plain: &[f32], image: &mut [Line], each: impl Fn(&mut f32, f32)) {
         let Shape { height, width, .. } = self.shape;
         for (channel, plane) in plain.chunks_exact(self.shape.area()).enumerate() {
             let (block, lane) = (channel / WIDTH, channel % WIDTH);
@@ -55,7 +65,7 @@ impl Blocked {
                 let start = block * self.plane() + self.start(y);
                 for (line, &value) in image[start..start + width].iter_mut().zip(&plane[y * width..][..width])
                 {
-                    line.0[lane] = value;
+                    each(&mut line.0[lane], value);
                 }
             }
         }

@@ -11,30 +11,54 @@
 use super::lanes::{Lanes, Line, Machine, WIDTH, for_machines};
 use super::route::{Route, Tap, Walk};
 
-/// Blocked weights from plain ones (out × in × k × k): for the way forth, and, exchanged, for the way back.
-pub(crate) fn pack(walk: &Walk, plain: &[f32], forth: &mut [Line], back: &mut [Line]) {
-    let (outs, ins, places) = (walk.to.shape.channels, walk.from.shape.channels, walk.places());
-    let (out_blocks, in_blocks) = (walk.to.blocks(), walk.from.blocks());
-    for (out, plain) in plain.chunks_exact(ins * places).enumerate().take(outs) {
+/// The blocked weights of one block of outputs from plain ones (out × in × k × k).
+pub(crate) fn pack(walk: &Walk, plain: &[f32], block: usize, blocked: &mut [Line]) {
+    let (ins, places) = (walk.from.shape.channels, walk.places());
+    blank_lanes(walk.to.lanes(block), blocked);
+    for lane in 0..walk.to.lanes(block) {
+        let plain = &plain[(block * WIDTH + lane) * ins * places..][..ins * places];
         for (input, plain) in plain.chunks_exact(places).enumerate() {
-            let there = (out / WIDTH * in_blocks + input / WIDTH) * places * WIDTH + input % WIDTH;
-            let here = (input / WIDTH * out_blocks + out / WIDTH) * places * WIDTH + out % WIDTH;
+            let line = input / WIDTH * places * WIDTH + input % WIDTH;
             for (place, &weight) in plain.iter().enumerate() {
-                forth[there + place * WIDTH].0[out % WIDTH] = weight;
-                back[here + place * WIDTH].0[input % WIDTH] = weight;
+                blocked[line + place * WIDTH].0[lane] = weight;
             }
         }
     }
 }
 
-/// Adds blocked weight gradients to plain ones.
-pub(crate) fn unpack_add(walk: &Walk, blocked: &[Line], plain: &mut [f32]) {
+/// The blocked weights of the way back, of one block of inputs.
+pub(crate) fn pack_back(walk: &Walk, plain: &[f32], block: usize, blocked: &mut [Line]) {
+    let (ins, outs, places) = (walk.from.shape.channels, walk.to.shape.channels, walk.places());
+    blank_lanes(walk.from.lanes(block), blocked);
+    for out in 0..outs {
+        let line = out / WIDTH * places * WIDTH + out % WIDTH;
+        let plain = &plain[(out * ins + block * WIDTH) * places..][..walk.from.lanes(block) * places];
+        for (lane, plain) in plain.chunks_exact(places).enumerate() {
+            for (place, &weight) in plain.iter().enumerate() {
+                blocked[line + place * WIDTH].0[lane] = weight;
+            }
+        }
+    }
+}
+
+/// The memory was another convolution's: lanes of channels that do not exist must hold zeros.
+fn blank_lanes(lanes: usize, blocked: &mut [Line]) {
+    if lanes < WIDTH {
+        blocked.fill(Line::ZERO);
+    }
+}
+
+/// Adds the blocked weight gradients of all groups of images to the plain ones of one block of outputs.
+pub(crate) fn unpack_add(walk: &Walk, groups: &[Line], block: usize, plain: &mut [f32]) {
     let (ins, places) = (walk.from.shape.channels, walk.places());
-    for (out, plain) in plain.chunks_exact_mut(ins * places).enumerate() {
+    let start = block * (walk.weights() / walk.to.blocks());
+    for (lane, plain) in plain.chunks_exact_mut(ins * places).enumerate() {
         for (input, plain) in plain.chunks_exact_mut(places).enumerate() {
-            let line = (out / WIDTH * walk.from.blocks() + input / WIDTH) * places * WIDTH + input % WIDTH;
-            for (place, weight) in plain.iter_mut().enumerate() {
-                *weight += blocked[line + place * WIDTH].0[out % WIDTH];
+            let line = start + input / WIDTH * places * WIDTH + input % WIDTH;
+            for group in groups.chunks_exact(walk.weights()) {
+                for (place, weight) in plain.iter_mut().enumerate() {
+                    *weight += group[line + place * WIDTH].0[lane];
+                }
             }
         }
     }
@@ -205,10 +229,10 @@ for_machines! { fn weight_gradient_block = weight_gradient_with(walk: &Walk, x: 
 
 #[inline(always)]
 unsafe fn weight_gradient_with<V: Lanes>(walk: &Walk, x: &[Line], dy: &[Line], gradient: &mut [Line]) {
-    // As many input channels at a time as there are registers for.
+    // As many input channels at a time as there are registers for; of an image's three, no sixteen.
     unsafe {
         match V::TILE {
-            16.. => weight_gradient_by::<V, 16>(walk, x, dy, gradient),
+            16.. if walk.from.shape.channels > 4 => weight_gradient_by::<V, 16>(walk, x, dy, gradient),
             4.. => weight_gradient_by::<V, 4>(walk, x, dy, gradient),
             _ => weight_gradient_by::<V, 2>(walk, x, dy, gradient),
         }
@@ -319,7 +343,11 @@ mod tests {
                 walk.to.pack(&dy, &mut bdy);
                 let (mut forth, mut back) =
                     (vec![Line::ZERO; walk.weights()], vec![Line::ZERO; walk.weights()]);
-                pack(&walk, &w, &mut forth, &mut back);
+                let (outs, ins) = (walk.weights() / walk.to.blocks(), walk.weights() / walk.from.blocks());
+                forth.chunks_exact_mut(outs).enumerate().for_each(|(block, out)| pack(&walk, &w, block, out));
+                back.chunks_exact_mut(ins)
+                    .enumerate()
+                    .for_each(|(block, out)| pack_back(&walk, &w, block, out));
                 run(machine, &walk.forth(), &bx, &forth, &mut by, false);
                 let mut found = vec![0.0; to.len()];
                 walk.to.unpack(&by, &mut found);
@@ -331,7 +359,9 @@ mod tests {
                     weight_gradient(machine, &walk, out, &bx, &bdy, gradient);
                 }
                 let mut found = vec![0.0; w.len()];
-                unpack_add(&walk, &gradient, &mut found);
+                for (block, found) in found.chunks_mut(WIDTH * ins_of_a_channel(&walk)).enumerate() {
+                    unpack_add(&walk, &gradient, block, found);
+                }
                 close(&found, &dw, &format!("{machine:?} weights {case}"));
 
                 // Twice: stored, then added to what is there.
@@ -346,6 +376,10 @@ mod tests {
                 );
             }
         }
+    }
+
+    fn ins_of_a_channel(walk: &Walk) -> usize {
+        walk.from.shape.channels * walk.places()
     }
 
     fn close(found: &[f32], expected: &[f64], what: &str) {

@@ -2,11 +2,12 @@
 
 use super::arena::{Arena, Buffer};
 use super::block::Blocked;
+use super::convolve::Convolution;
 use super::lanes::Line;
 use super::norm;
 use super::pass::flattened;
+use super::pixels;
 use super::program::{Kind, Place, Program, Step};
-use super::{conv, pixels};
 use crate::Mode;
 use crate::op::{batch_norm, dropout, linear};
 use rayon::prelude::*;
@@ -22,7 +23,7 @@ impl Program {
         mode: Mode,
     ) {
         let step = &self.steps[index];
-        let Arena { values, scratch, pool, machine, .. } = arena;
+        let Arena { values, scratch, bench, machine, .. } = arena;
         let machine = *machine;
         let Some(mut output) = values[step.output].take() else { return };
         let value = |input: usize| values[step.inputs[input]].as_ref();
@@ -34,25 +35,21 @@ impl Program {
             (&mut rest[0], before)
         };
         match (&step.kind, &self.places[step.output]) {
-            (Kind::Conv { walk, forth, weight, bias, moments, .. }, _) => {
-                conv::pack(walk, self.learnt(parameters, *weight), &mut scratch.weights, &mut scratch.turned);
-                let bias = bias
-                    .map(|bias| norm::lines(self.learnt(parameters, bias).iter().copied(), walk.to.blocks()));
-                let weights = &scratch.weights;
-                pool.install(|| {
-                    let images = output.planes_mut().par_chunks_exact_mut(walk.to.image());
-                    images
-                        .zip(planes(0).par_chunks_exact(walk.from.image()))
-                        .zip(&mut scratch.moments)
-                        .for_each(|((y, x), out)| {
-                            conv::run(machine, forth, x, weights, y, false);
-                            if let Some(bias) = &bias {
-                                add_bias(&walk.to, bias, y);
-                            }
-                            if *moments {
-                                norm::moments(machine, &walk.to, y, out);
-                            }
-                        });
+            (Kind::Conv { walk, way, weight, bias, moments }, _) => {
+                if let Some(bias) = bias {
+                    norm::fill(&mut scratch.bias, self.learnt(parameters, *bias).iter().copied());
+                }
+                let lines = &scratch.bias;
+                let weights = self.learnt(parameters, *weight);
+                let convolution = Convolution { machine, walk, way, weights };
+                let output = (output.planes_mut(), false);
+                convolution.forth(bench, planes(0), output, &mut scratch.moments, |y, out| {
+                    if bias.is_some() {
+                        add_bias(&walk.to, lines, y);
+                    }
+                    if *moments {
+                        norm::moments(machine, &walk.to, y, out);
+                    }
                 });
             }
             (Kind::Norm { weight, bias, mean, variance, relu }, Place::Planes(to)) => {
@@ -68,12 +65,8 @@ impl Program {
                         }
                         _ => {
                             let moments = &mut scratch.moments;
-                            pool.install(|| {
-                                let images = planes(0).par_chunks_exact(place.image());
-                                images
-                                    .zip(moments)
-                                    .for_each(|(x, out)| norm::moments(machine, &place, x, out));
-                            });
+                            let images = planes(0).par_chunks_exact(place.image());
+                            images.zip(moments).for_each(|(x, out)| norm::moments(machine, &place, x, out));
                             norm::combine(&place, &scratch.moments, &mut scratch.mean, &mut scratch.variance);
                         }
                     }
@@ -82,32 +75,21 @@ impl Program {
                     scratch.mean.copy_from_slice(&statistics[spans[mean.0].range()]);
                     scratch.variance.copy_from_slice(&statistics[spans[variance.0].range()]);
                 }
-                let Some(affine) = &mut scratch.affine else { return };
+                let affine = &mut scratch.affine;
                 let (scale, shift) = (self.learnt(parameters, *weight), self.learnt(parameters, *bias));
-                let deviation = scratch
-                    .variance
-                    .iter()
-                    .map(|&variance| (f64::from(variance) + batch_norm::EPSILON).sqrt());
-                affine.slope = norm::lines(
-                    scale
-                        .iter()
-                        .zip(deviation)
-                        .map(|(&scale, deviation)| (f64::from(scale) / deviation) as f32),
-                    place.blocks(),
-                );
-                affine.middle = norm::lines(scratch.mean.iter().copied(), place.blocks());
-                affine.shift = norm::lines(shift.iter().copied(), place.blocks());
+                let slope = scale.iter().zip(&scratch.variance).map(|(&scale, &variance)| {
+                    (f64::from(scale) / (f64::from(variance) + batch_norm::EPSILON).sqrt()) as f32
+                });
+                norm::fill(&mut affine.slope, slope);
+                norm::fill(&mut affine.middle, scratch.mean.iter().copied());
+                norm::fill(&mut affine.shift, shift.iter().copied());
                 let other = (step.inputs.len() > 1).then(|| from(1));
-                pool.install(|| {
-                    output.planes_mut().par_chunks_exact_mut(to.image()).enumerate().for_each(
-                        |(image, y)| {
-                            let x = &planes(0)[image * place.image()..][..place.image()];
-                            let other = other
-                                .as_ref()
-                                .map(|place| (place, &planes(1)[image * place.image()..][..place.image()]));
-                            norm::forward(machine, &place, x, affine, other, *relu, to, y);
-                        },
-                    );
+                output.planes_mut().par_chunks_exact_mut(to.image()).enumerate().for_each(|(image, y)| {
+                    let x = &planes(0)[image * place.image()..][..place.image()];
+                    let other = other
+                        .as_ref()
+                        .map(|place| (place, &planes(1)[image * place.image()..][..place.image()]));
+                    norm::forward(machine, &place, x, affine, other, *relu, to, y);
                 });
             }
             (Kind::Linear { weight, bias }, _) => {
@@ -123,26 +105,26 @@ impl Program {
             (Kind::GlobalAverage, _) => {
                 let place = from(0);
                 let vectors = output.vectors_mut().par_chunks_exact_mut(place.shape.channels);
-                pool.install(|| {
-                    let images = planes(0).par_chunks_exact(place.image());
-                    vectors.zip(images).for_each(|(y, x)| pixels::global_average(&place, x, y));
-                });
+                let images = planes(0).par_chunks_exact(place.image());
+                vectors.zip(images).for_each(|(y, x)| pixels::global_average(&place, x, y));
             }
             (Kind::Dropout { probability }, to) => {
-                let draws = |key| dropout::draws(key, step.output);
                 let x = flattened(&self.places[step.inputs[0]], value(0), &mut scratch.flat);
-                let mut y = x.to_vec();
-                if let Mode::Train { dropout: Some(key) } = mode {
-                    dropout::forward(*probability, draws(key), x, &mut y);
-                }
-                match to {
-                    Place::Vectors(_) => output.vectors_mut().copy_from_slice(&y),
-                    Place::Planes(to) => {
-                        let images = output.planes_mut().chunks_exact_mut(to.image());
-                        images
-                            .zip(y.chunks_exact(to.shape.len()))
-                            .for_each(|(image, plain)| to.pack(plain, image));
+                let y = match to {
+                    Place::Vectors(_) => output.vectors_mut(),
+                    Place::Planes(_) => &mut scratch.flow,
+                };
+                match mode {
+                    Mode::Train { dropout: Some(key) } => {
+                        dropout::forward(*probability, dropout::draws(key, step.output), x, y);
                     }
+                    _ => y.copy_from_slice(x),
+                }
+                if let Place::Planes(to) = to {
+                    let images = output.planes_mut().chunks_exact_mut(to.image());
+                    images
+                        .zip(scratch.flow.chunks_exact(to.shape.len()))
+                        .for_each(|(image, plain)| to.pack(plain, image));
                 }
             }
             (Kind::Relu, Place::Vectors(_)) => crate::op::relu::forward(vectors(0), output.vectors_mut()),
@@ -155,43 +137,35 @@ impl Program {
                     .for_each(|((y, a), b)| *y = a + b);
             }
             (kind, Place::Planes(to)) => {
-                pool.install(|| {
-                    output.planes_mut().par_chunks_exact_mut(to.image()).enumerate().for_each(
-                        |(image, y)| {
-                            let x = |input: usize| {
-                                let place = from(input);
-                                &planes(input)[image * place.image()..][..place.image()]
-                            };
-                            let (place, cut) = (from(0), |y: &mut f32| *y = if *y < 0.0 { 0.0 } else { *y });
-                            match kind {
-                                Kind::Relu => pixels::map(&place, x(0), to, y, |y, x| {
-                                    *y = if x < 0.0 { 0.0 } else { x }
-                                }),
-                                Kind::Add { relu } => {
-                                    pixels::map(&place, x(0), to, y, |y, x| *y = x);
-                                    pixels::map(&from(1), x(1), to, y, |y, x| {
-                                        *y += x;
-                                        if *relu {
-                                            cut(y);
-                                        }
-                                    });
+                output.planes_mut().par_chunks_exact_mut(to.image()).enumerate().for_each(|(image, y)| {
+                    let x = |input: usize| {
+                        let place = from(input);
+                        &planes(input)[image * place.image()..][..place.image()]
+                    };
+                    let (place, cut) = (from(0), |y: &mut f32| *y = if *y < 0.0 { 0.0 } else { *y });
+                    match kind {
+                        Kind::Relu => {
+                            pixels::map(&place, x(0), to, y, |y, x| *y = if x < 0.0 { 0.0 } else { x })
+                        }
+                        Kind::Add { relu } => {
+                            pixels::map(&place, x(0), to, y, |y, x| *y = x);
+                            pixels::map(&from(1), x(1), to, y, |y, x| {
+                                *y += x;
+                                if *relu {
+                                    cut(y);
                                 }
-                                Kind::MaxPool(window) => pixels::max_pool(window, &place, x(0), to, y),
-                                Kind::AveragePool(window) => {
-                                    pixels::average_pool(window, &place, x(0), to, y)
-                                }
-                                Kind::PadChannels { before } => {
-                                    pixels::place_channels(&place, x(0), to, y, *before)
-                                }
-                                Kind::Subsample { stride } => pixels::subsample(*stride, &place, x(0), to, y),
-                                Kind::Concat => {
-                                    pixels::place_channels(&place, x(0), to, y, 0);
-                                    pixels::place_channels(&from(1), x(1), to, y, place.shape.channels);
-                                }
-                                _ => {}
-                            }
-                        },
-                    );
+                            });
+                        }
+                        Kind::MaxPool(window) => pixels::max_pool(machine, window, &place, x(0), to, y),
+                        Kind::AveragePool(window) => pixels::average_pool(window, &place, x(0), to, y),
+                        Kind::PadChannels { before } => pixels::place_channels(&place, x(0), to, y, *before),
+                        Kind::Subsample { stride } => pixels::subsample(*stride, &place, x(0), to, y),
+                        Kind::Concat => {
+                            pixels::place_channels(&place, x(0), to, y, 0);
+                            pixels::place_channels(&from(1), x(1), to, y, place.shape.channels);
+                        }
+                        _ => {}
+                    }
                 });
             }
             _ => {}
@@ -200,7 +174,7 @@ impl Program {
     }
 }
 
-fn add_bias(place: &Blocked, bias: &[Line], image: &mut [Line]) {
+pub(super) fn add_bias(place: &Blocked, bias: &[Line], image: &mut [Line]) {
     for (block, plane) in image.chunks_exact_mut(place.plane()).enumerate() {
         for row in 0..place.shape.height {
             for line in &mut plane[place.start(row)..][..place.shape.width] {

@@ -47,6 +47,10 @@ pub(crate) unsafe trait Lanes: Copy {
     /// self + a·b, where a is the float at a place in all lanes.
     unsafe fn add_product(self, a: *const f32, b: Self) -> Self;
     unsafe fn splat(x: f32) -> Self;
+    /// self + a·b.
+    unsafe fn plus(self, a: Self, b: Self) -> Self;
+    /// self − a·b.
+    unsafe fn minus(self, a: Self, b: Self) -> Self;
     unsafe fn add(self, b: Self) -> Self;
     unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
@@ -80,6 +84,14 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn add_product(self, a: *const f32, b: Self) -> Self {
         unsafe { Avx512(_mm512_fmadd_ps(_mm512_set1_ps(*a), b.0, self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn plus(self, a: Self, b: Self) -> Self {
+        unsafe { Avx512(_mm512_fmadd_ps(a.0, b.0, self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn minus(self, a: Self, b: Self) -> Self {
+        unsafe { Avx512(_mm512_fnmadd_ps(a.0, b.0, self.0)) }
     }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -143,6 +155,14 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn plus(self, a: Self, b: Self) -> Self {
+        unsafe { Avx2(_mm256_fmadd_ps(a.0, b.0, self.0), _mm256_fmadd_ps(a.1, b.1, self.1)) }
+    }
+    #[inline(always)]
+    unsafe fn minus(self, a: Self, b: Self) -> Self {
+        unsafe { Avx2(_mm256_fnmadd_ps(a.0, b.0, self.0), _mm256_fnmadd_ps(a.1, b.1, self.1)) }
+    }
+    #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         unsafe { Avx2(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
     }
@@ -198,6 +218,14 @@ unsafe impl Lanes for Any {
             *sum += a * b;
         }
         self
+    }
+    #[inline(always)]
+    unsafe fn plus(self, a: Self, b: Self) -> Self {
+        Any(std::array::from_fn(|lane| self.0[lane] + a.0[lane] * b.0[lane]))
+    }
+    #[inline(always)]
+    unsafe fn minus(self, a: Self, b: Self) -> Self {
+        Any(std::array::from_fn(|lane| self.0[lane] - a.0[lane] * b.0[lane]))
     }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {

@@ -74,21 +74,26 @@ pub(crate) fn combine(place: &Blocked, images: &[Moments], mean: &mut [f32], var
 }
 
 /// Numbers of every channel as lines.
-pub(crate) fn lines(numbers: impl Iterator<Item = f32>, blocks: usize) -> Vec<Line> {
-    let mut out = vec![Line::ZERO; blocks];
+pub(crate) fn fill(lines: &mut [Line], numbers: impl Iterator<Item = f32>) {
     for (channel, x) in numbers.enumerate() {
-        out[channel / WIDTH].0[channel % WIDTH] = x;
+        lines[channel / WIDTH].0[channel % WIDTH] = x;
     }
-    out
 }
 
 /// (x − middle)·slope + shift for every channel; and, for the way back, how the gradient falls along x.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Affine {
     pub(crate) middle: Vec<Line>,
     pub(crate) slope: Vec<Line>,
     pub(crate) shift: Vec<Line>,
     pub(crate) along: Vec<Line>,
+}
+
+impl Affine {
+    pub(crate) fn new(blocks: usize) -> Self {
+        let blank = || vec![Line::ZERO; blocks];
+        Affine { middle: blank(), slope: blank(), shift: blank(), along: blank() }
+    }
 }
 
 for_machines! {

@@ -6,9 +6,12 @@
 
 use super::arena::{Arena, Buffer};
 use super::program::{Kind, Place, Program};
+use super::watch::Part;
 use crate::op::{batch_norm, cross_entropy};
 use crate::{Error, Mode, TensorId};
 use rayon::prelude::*;
+use std::sync::Arc;
+use std::time::Instant;
 
 fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
     if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
@@ -24,25 +27,35 @@ impl Program {
         images: &[f32],
         mode: Mode,
     ) -> Result<&'a [f32], Error> {
-        expect("the parameters", parameters.len(), self.graph.parameters().len())?;
-        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
-        expect("the batch of images", images.len(), self.batch * self.graph.input().len())?;
+        self.expect_inputs(parameters, statistics, images)?;
+        let pool = Arc::clone(&arena.pool);
+        pool.install(|| self.pass_forth(arena, parameters, statistics, images, mode));
+        Ok(&arena.logits)
+    }
+
+    fn pass_forth(
+        &self,
+        arena: &mut Arena,
+        parameters: &[f32],
+        statistics: &[f32],
+        images: &[f32],
+        mode: Mode,
+    ) {
         let input = *self.planes(0);
         let packed = arena.values[0].as_mut().map_or(&mut [][..], Buffer::planes_mut);
-        arena.pool.install(|| {
-            let images = images.par_chunks_exact(self.graph.input().len());
-            packed
-                .par_chunks_exact_mut(input.image())
-                .zip(images)
-                .for_each(|(packed, image)| input.pack(image, packed));
-        });
+        let images = images.par_chunks_exact(self.graph.input().len());
+        let packed = packed.par_chunks_exact_mut(input.image());
+        packed.zip(images).for_each(|(packed, image)| input.pack(image, packed));
         for index in 0..self.steps.len() {
+            let start = Instant::now();
             self.run(index, arena, parameters, statistics, mode);
+            if let Some(watch) = &mut arena.watch {
+                watch.note(index, Part::Forward, start.elapsed());
+            }
         }
         arena.trained = mode != Mode::Evaluate;
-        let last = self.steps.last().map_or(0, |step| step.output);
-        let result = arena.values[last].as_ref();
-        match (&self.places[last], result) {
+        let last = self.last();
+        match (&self.places[last], &arena.values[last]) {
             (Place::Vectors(_), Some(buffer)) => arena.logits.copy_from_slice(buffer.vectors()),
             (Place::Planes(place), Some(buffer)) => {
                 let images = buffer.planes().chunks_exact(place.image());
@@ -54,7 +67,11 @@ impl Program {
             }
             _ => {}
         }
-        Ok(&arena.logits)
+    }
+
+    /// The node that holds the logits.
+    fn last(&self) -> usize {
+        self.steps.last().map_or(0, |step| step.output)
     }
 
     /// A forward and a backward pass in training mode: returns the sum of the losses, and writes the gradient of that
@@ -70,27 +87,45 @@ impl Program {
     ) -> Result<f64, Error> {
         expect("the list of labels", labels.len(), self.batch)?;
         expect("the gradient", gradient.len(), self.graph.parameters().len())?;
-        self.forward(arena, parameters, statistics, images, mode)?;
-        let last = self.steps.last().map_or(0, |step| step.output);
-        let Some(slot) = self.slots[last] else { return Ok(0.0) };
-        let mut flow = vec![0.0; arena.logits.len()];
-        let loss =
-            cross_entropy::loss(self.graph.classes(), &arena.logits, labels, factor as f32, &mut flow)?;
-        match (&self.places[last], arena.gradients[slot].as_mut()) {
-            (Place::Vectors(_), Some(buffer)) => buffer.vectors_mut().copy_from_slice(&flow),
+        self.expect_inputs(parameters, statistics, images)?;
+        // The threads are entered once: what waits for them is a queue that must not grow in every step.
+        let pool = Arc::clone(&arena.pool);
+        pool.install(|| {
+            self.pass_forth(arena, parameters, statistics, images, mode);
+            let Arena { logits, flow, .. } = arena;
+            let loss = cross_entropy::loss(self.graph.classes(), logits, labels, factor as f32, flow)?;
+            self.pass_back(arena, parameters, mode, gradient);
+            Ok(loss)
+        })
+    }
+
+    fn expect_inputs(&self, parameters: &[f32], statistics: &[f32], images: &[f32]) -> Result<(), Error> {
+        expect("the parameters", parameters.len(), self.graph.parameters().len())?;
+        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
+        expect("the batch of images", images.len(), self.batch * self.graph.input().len())
+    }
+
+    fn pass_back(&self, arena: &mut Arena, parameters: &[f32], mode: Mode, gradient: &mut [f32]) {
+        let last = self.last();
+        let buffer = self.slots[last].and_then(|slot| arena.gradients[slot].as_mut());
+        match (&self.places[last], buffer) {
+            (Place::Vectors(_), Some(buffer)) => buffer.vectors_mut().copy_from_slice(&arena.flow),
             (Place::Planes(place), Some(buffer)) => {
                 let images = buffer.planes_mut().chunks_exact_mut(place.image());
                 images
-                    .zip(flow.chunks_exact(place.shape.len()))
+                    .zip(arena.flow.chunks_exact(place.shape.len()))
                     .for_each(|(image, plain)| place.pack(plain, image));
             }
             _ => {}
         }
         gradient.fill(0.0);
         for index in (0..self.steps.len()).rev() {
+            let start = Instant::now();
             self.flow_back(index, arena, parameters, mode, gradient);
+            if let Some(watch) = &mut arena.watch {
+                watch.note(index, Part::Backward, start.elapsed());
+            }
         }
-        Ok(loss)
     }
 
     /// Moves the running statistics toward those of the batch just passed; nothing if that pass was an evaluation.
@@ -104,10 +139,9 @@ impl Program {
                 let spans = self.graph.statistics().spans();
                 let (mean, variance) = (spans[mean.0].range(), spans[variance.0].range());
                 let (front, back) = statistics.split_at_mut(mean.end);
-                let used =
-                    batch_norm::Batch { mean: scratch.mean.clone(), variance: scratch.variance.clone() };
                 let count = self.batch * self.planes(step.inputs[0]).shape.area();
-                batch_norm::track(count, &used, &mut front[mean.start..], &mut back[..variance.len()]);
+                let (mean, variance) = (&mut front[mean.start..], &mut back[..variance.len()]);
+                batch_norm::track(count, (&scratch.mean, &scratch.variance), mean, variance);
             }
         }
         Ok(())

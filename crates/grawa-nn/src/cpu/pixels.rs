@@ -151,33 +151,75 @@ fn clear(place: &Blocked, image: &mut [Line]) {
     }
 }
 
-/// The largest number of each window.
-pub(crate) fn max_pool(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
+for_machines! {
+    /// The largest number of each window.
+    pub(crate) fn max_pool = max_pool_with(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line])
+}
+
+/// Written for all lanes alike, so that the compiler makes the machine's own vector instructions of it.
+#[inline(always)]
+unsafe fn max_pool_with<V: Lanes>(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
     for (block, pixel) in outputs(to) {
         let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
-        let best = &mut y[target].0;
-        best.fill(f32::NEG_INFINITY);
+        let mut best = Line([f32::NEG_INFINITY; WIDTH]);
         for pixel in members {
-            let x = &x[line(from, block, pixel)].0;
+            let x = x[line(from, block, pixel)];
             for lane in 0..WIDTH {
                 // Not a number beats every number, so that it is seen.
-                best[lane] = if x[lane] > best[lane] || x[lane].is_nan() { x[lane] } else { best[lane] };
+                let wins = (x.0[lane] > best.0[lane]) | x.0[lane].is_nan();
+                best.0[lane] = if wins { x.0[lane] } else { best.0[lane] };
             }
         }
+        y[target] = best;
     }
 }
 
-/// The gradient of such an x: it goes to the first of several equal ones.
-pub(crate) fn max_pool_back(
+for_machines! {
+    /// The gradient of such an x: it goes to the first of several equal ones.
+    pub(crate) fn max_pool_back = max_pool_back_with(
+        window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &[Line], dy: &[Line], dx: &mut [Line], add: bool,
+    )
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn max_pool_back_with<V: Lanes>(
     window: &Window,
-    (from, x): (&Blocked, &[Line]),
-    (to, y, dy): (&Blocked, &[Line], &[Line]),
+    from: &Blocked,
+    x: &[Line],
+    to: &Blocked,
+    y: &[Line],
+    dy: &[Line],
     dx: &mut [Line],
     add: bool,
 ) {
     if !add {
         clear(from, dx);
     }
+    for (block, pixel) in outputs(to) {
+        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+        let (best, mut left) = (y[target], dy[target]);
+        for pixel in members {
+            let at = line(from, block, pixel);
+            let (x, mut sum) = (x[at], dx[at]);
+            for lane in 0..WIDTH {
+                let (value, best) = (x.0[lane], best.0[lane]);
+                let is_best = (value == best) | (value.is_nan() & best.is_nan());
+                sum.0[lane] += if is_best { left.0[lane] } else { 0.0 };
+                left.0[lane] = if is_best { 0.0 } else { left.0[lane] };
+            }
+            dx[at] = sum;
+        }
+    }
+}
+
+/// The tangent of such a y: that of the first of several equal ones.
+pub(crate) fn max_pool_tangent(
+    window: &Window,
+    (from, x, dx): (&Blocked, &[Line], &[Line]),
+    (to, y): (&Blocked, &[Line]),
+    dy: &mut [Line],
+) {
     for (block, pixel) in outputs(to) {
         let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
         let mut taken = [false; WIDTH];
@@ -187,7 +229,7 @@ pub(crate) fn max_pool_back(
                 let (value, best) = (x[at].0[lane], y[target].0[lane]);
                 if !taken[lane] && (value == best || (value.is_nan() && best.is_nan())) {
                     taken[lane] = true;
-                    dx[at].0[lane] += dy[target].0[lane];
+                    dy[target].0[lane] = dx[at].0[lane];
                 }
             }
         }

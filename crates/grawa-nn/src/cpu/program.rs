@@ -6,7 +6,8 @@
 //! flowed on.
 
 use super::block::Blocked;
-use super::route::{Route, Walk};
+use super::convolve::Way;
+use super::route::Walk;
 use crate::{Error, Graph, NodeId, Op, TensorId, Window};
 
 /// How the results of a node lie.
@@ -23,8 +24,7 @@ pub(crate) enum Place {
 pub(crate) enum Kind {
     Conv {
         walk: Walk,
-        forth: Box<Route>,
-        back: Box<Route>,
+        way: Box<Way>,
         weight: TensorId,
         bias: Option<TensorId>,
         moments: bool,
@@ -71,6 +71,15 @@ pub(crate) enum Flow {
     Add,
 }
 
+/// Which gradients of results are there after a backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// None for sure: a buffer is used again once what lay in it has flowed on.
+    WhatFlows,
+    /// All of them.
+    All,
+}
+
 /// One step of a pass.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
@@ -99,12 +108,17 @@ pub struct Program {
 impl Program {
     /// Compiles a network for batches of this size.
     pub fn compile(graph: &Graph, batch: usize) -> Result<Self, Error> {
+        Program::planned(graph, batch, Keep::WhatFlows)
+    }
+
+    /// The same, with a plan for the memory of gradients.
+    pub(crate) fn planned(graph: &Graph, batch: usize, keep: Keep) -> Result<Self, Error> {
         if batch == 0 {
             return Err(Error::WrongLength { what: "the batch".into(), found: 0, expected: 1 });
         }
         let places = places(graph);
         let mut steps = fuse(graph, &places);
-        let (slots, buffers) = plan(&mut steps, &places);
+        let (slots, buffers) = plan(&mut steps, &places, keep);
         Ok(Program { graph: graph.clone(), batch, places, steps, slots, buffers })
     }
 
@@ -188,14 +202,7 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
                 let walk = Walk { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
                 let moments =
                     users(NodeId(index)).iter().any(|&user| matches!(nodes[user].op, Op::BatchNorm { .. }));
-                Kind::Conv {
-                    walk,
-                    forth: Box::new(walk.forth()),
-                    back: Box::new(walk.back()),
-                    weight: *weight,
-                    bias: *bias,
-                    moments,
-                }
+                Kind::Conv { walk, way: Box::new(Way::of(&walk)), weight: *weight, bias: *bias, moments }
             }
             &Op::BatchNorm { weight, bias, mean, variance } => {
                 let mut last = index;
@@ -243,8 +250,8 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
 }
 
 /// Says for each step how gradients arrive at its inputs, and gives every gradient a buffer. Buffers of one place are
-/// used again, in the order of the backward pass.
-fn plan(steps: &mut [Step], places: &[Place]) -> (Vec<Option<usize>>, Vec<Place>) {
+/// used again, in the order of the backward pass, unless all are to be kept.
+fn plan(steps: &mut [Step], places: &[Place], keep: Keep) -> (Vec<Option<usize>>, Vec<Place>) {
     let mut slots: Vec<Option<usize>> = vec![None; places.len()];
     let (mut buffers, mut free): (Vec<Place>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut claim =
@@ -270,7 +277,7 @@ fn plan(steps: &mut [Step], places: &[Place]) -> (Vec<Option<usize>>, Vec<Place>
                 }
             });
         }
-        free.extend(slots[step.output]);
+        free.extend(slots[step.output].filter(|_| keep == Keep::WhatFlows));
     }
     (slots, buffers)
 }

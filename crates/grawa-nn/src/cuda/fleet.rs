@@ -8,7 +8,7 @@ use super::choose::{Choice, Chooser, uses_cudnn};
 use super::cudnn::Cudnn;
 use super::data::Shown;
 use super::engine::Ways;
-use super::pass::{Manner, Pass, Timed, summing_blocks};
+use super::pass::{Manner, Pass, Timed, summing_blocks, summing_columns};
 use super::plan::{HISTORY, Plan};
 use crate::{Error, Graph, Mode};
 use grawa_core::{Key, Sgd};
@@ -200,7 +200,7 @@ impl Fleet {
         let (ways, choices) = chooser.choose(&plan)?;
         let demands: Vec<_> = ways.iter().map(Ways::demand).collect();
         let blocks = summing_blocks(card.processors, workers);
-        plan.place(&demands, |_| blocks);
+        plan.place(&demands, |norm| (blocks, summing_columns(norm.shape.channels)));
         let memory = Memory::new(&context, plan.slab as usize * workers)?;
         let table = |bytes: usize| Memory::new(&context, bytes);
         let spans = table(size_of_val(plan.spans.as_slice()))?;
@@ -432,7 +432,7 @@ impl Fleet {
 
     /// Sets where the workers are in their run: draws, the learning rate, the strength of the pulls.
     pub fn place(&mut self, key: Key, rate: f32, prox: [f32; 2]) -> Result<(), Error> {
-        let (seed, step) = (key.seed(), key.step_number());
+        let (seed, (_, step)) = (key.seed(), key.place());
         let halves = |x: u64| [x as u32, (x >> 32) as u32];
         for controls in &mut self.controls {
             controls.seed = halves(seed);
@@ -478,7 +478,7 @@ impl Fleet {
                     let (rate, prox) = self.controls.first().map_or((0.0, [0.0; 2]), |c| (c.rate, c.prox));
                     self.place(key, rate, prox)?;
                     for controls in &mut self.controls {
-                        controls.worker = key.worker_number();
+                        controls.worker = key.place().0;
                     }
                     self.push_controls()?;
                 }

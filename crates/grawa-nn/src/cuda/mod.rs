@@ -4,12 +4,14 @@
 //! for, and what is missing is named together with how to get it. [`cards`] lists the GPUs; a [`Fleet`] is a network with
 //! the memory of all its workers on one of them.
 
+mod backward;
 mod card;
 mod choose;
 mod cudnn;
 mod data;
 mod engine;
 mod fleet;
+mod forward;
 mod library;
 mod pass;
 mod plan;

@@ -439,7 +439,7 @@ impl Plan {
 
     /// Places everything in the slab. `demands` says for each layer what its kernels need, `blocks` how many blocks sum
     /// the channels of a batch norm at most.
-    pub(crate) fn place(&mut self, demands: &[Demand], blocks: impl Fn(&Normed) -> usize) {
+    pub(crate) fn place(&mut self, demands: &[Demand], blocks: impl Fn(&Normed) -> (usize, usize)) {
         // The controls lie first: see `simple.cu`.
         let mut room = Room(256);
         let (parameters, statistics) = (self.graph.parameters().len(), self.graph.statistics().len());
@@ -492,11 +492,12 @@ impl Plan {
             norm.record = room.claim(8 * wide * 4);
             // See `tally`: a row of two sums a channel from each block, and from each group of blocks; a counter for each
             // group, and one for the groups. A column of blocks has at most 128 channels.
-            let (own, of_layer) = (blocks(norm), rows + rows.div_ceil(GROUP));
-            let numbers = (own + own.div_ceil(GROUP)) * 2 * wide;
+            let ((own, own_columns), of_layer) = (blocks(norm), rows + rows.div_ceil(GROUP));
+            let numbers = (own + own.div_ceil(GROUP)) * own_columns * 2 * 128;
             norm.partial = room.claim(4 * numbers.max(of_layer * columns * 2 * 128));
-            norm.arrived =
-                room.claim(4 * (own.div_ceil(GROUP) + 1).max(columns * (rows.div_ceil(GROUP) + 1)));
+            norm.arrived = room.claim(
+                4 * (own_columns * (own.div_ceil(GROUP) + 1)).max(columns * (rows.div_ceil(GROUP) + 1)),
+            );
         }
         for node in 0..self.values.len() {
             if node == 0 || self.steps.iter().any(|step| step.output == node) {

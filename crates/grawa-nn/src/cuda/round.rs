@@ -62,7 +62,8 @@ impl Fleet {
         let pass = self.pass(None);
         let offsets = &self.plan.offsets;
         let [norms, parameters, saved, gradient] =
-            [offsets.norms, offsets.parameters, offsets.saved, offsets.gradient].map(|offset| pass.base + offset);
+            [offsets.norms, offsets.parameters, offsets.saved, offsets.gradient]
+                .map(|offset| pass.base + offset);
         let count = self.plan.spans.len() as i32;
         let mut arguments = [
             at(&pass.spans),

@@ -31,24 +31,24 @@ pub(crate) fn statistics<T: Scalar>(shape: Shape, x: &[T]) -> Batch<T> {
     let count = T::of((x.len() / shape.channels.max(1)) as f64);
     let mut mean = vec![T::zero(); shape.channels];
     stretches(shape, x.len(), |channel, at| mean[channel] += x[at].iter().copied().sum());
-    mean.iter_mut().for_each(|mean| *mean = *mean / count);
+    mean.iter_mut().for_each(|mean| *mean /= count);
     let mut variance = vec![T::zero(); shape.channels];
     stretches(shape, x.len(), |channel, at| {
         variance[channel] += x[at].iter().map(|&x| (x - mean[channel]) * (x - mean[channel])).sum();
     });
-    variance.iter_mut().for_each(|variance| *variance = *variance / count);
+    variance.iter_mut().for_each(|variance| *variance /= count);
     Batch { mean, variance }
 }
 
 /// Moves running statistics toward those of a batch of `count` numbers a channel.
-pub(crate) fn track<T: Scalar>(count: usize, batch: &Batch<T>, mean: &mut [T], variance: &mut [T]) {
+pub(crate) fn track<T: Scalar>(count: usize, batch: (&[T], &[T]), mean: &mut [T], variance: &mut [T]) {
     let (keep, take) = (T::of(1.0 - MOMENTUM), T::of(MOMENTUM));
     // Of a single number there is no unbiased variance; PyTorch refuses it, we keep the biased one.
     let unbiased = T::of(count as f64 / (count.max(2) - 1) as f64);
-    for (running, &new) in mean.iter_mut().zip(&batch.mean) {
+    for (running, &new) in mean.iter_mut().zip(batch.0) {
         *running = keep * *running + take * new;
     }
-    for (running, &new) in variance.iter_mut().zip(&batch.variance) {
+    for (running, &new) in variance.iter_mut().zip(batch.1) {
         *running = keep * *running + take * unbiased * new;
     }
 }

@@ -20,9 +20,12 @@ pub(crate) fn loss<T: Scalar>(
             return Err(Error::LabelOutOfRange { example, found: label as i64, classes });
         }
         // Shifted by the largest logit, so that no exponential overflows.
-        let top = logits.iter().copied().fold(T::neg_infinity(), T::max);
+        let top = logits
+            .iter()
+            .copied()
+            .fold(T::of(f64::NEG_INFINITY), |top, logit| if logit > top { logit } else { top });
         let sum: T = logits.iter().map(|&logit| (logit - top).exp()).sum();
-        total += (sum.ln() - (logits[label] - top)).to_f64().unwrap_or(f64::NAN);
+        total += (sum.ln() - (logits[label] - top)).wide();
         for (class, (d, &logit)) in dlogits.iter_mut().zip(logits).enumerate() {
             let probability = (logit - top).exp() / sum;
             *d = factor * (if class == label { probability - T::one() } else { probability });

@@ -26,7 +26,9 @@ impl Window {
 fn largest<T: Scalar>(x: &[T], members: impl Iterator<Item = usize>) -> usize {
     // Not a number beats every number, so that it is seen.
     members
-        .reduce(|best, at| if x[at] > x[best] || (x[at].is_nan() && !x[best].is_nan()) { at } else { best })
+        .reduce(|best, at| {
+            if x[at] > x[best] || (x[at].wide().is_nan() && !x[best].wide().is_nan()) { at } else { best }
+        })
         .unwrap_or(0)
 }
 

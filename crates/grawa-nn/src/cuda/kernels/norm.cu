@@ -5,15 +5,18 @@
 
 enum { NO_MASK, MASK_BY_VALUE /* scale·y + shift > 0 */, MASK_BY_RESULT /* the stored result > 0 */ };
 
+// The second side of the grid divides the channels, eight at a time; a thread has one group of eight.
 struct Share {
-    int group, lane, lanes;
+    int per, first, group, lane, lanes;
     bool idle;
     __device__ Share(int pitch) {
-        int groups = pitch / 8;
-        lanes = 256 / groups;
-        lane = threadIdx.x / groups;
-        group = threadIdx.x - lane * groups;
-        idle = lane >= lanes;
+        const int groups = pitch / 8;
+        per = (groups + gridDim.y - 1) / gridDim.y;
+        first = blockIdx.y * per;
+        lanes = 256 / per;
+        lane = threadIdx.x / per;
+        group = first + threadIdx.x - lane * per;
+        idle = lane >= lanes || group >= groups;
     }
 };
 
@@ -22,7 +25,9 @@ template <class Each> __device__ __forceinline__ void totals(const Share& share,
                                                              const Norm& norm, Each each) {
     extern __shared__ __align__(16) char room[];
     Sum(*sums)[17] = (Sum(*)[17])room;
-    const int thread = threadIdx.x, groups = norm.pitch / 8, wide = 2 * norm.pitch;
+    const int thread = threadIdx.x, channels = 8 * share.per, wide = 2 * channels;
+    const u32 size = heap<256>(wide), heaps = (gridDim.x + size - 1) / size;
+    float* rows = norm.partial + (u64)blockIdx.y * (gridDim.x + heaps) * wide;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         sums[thread][i] = first[i];
@@ -30,15 +35,16 @@ template <class Each> __device__ __forceinline__ void totals(const Share& share,
     }
     __syncthreads();
     for (int at = thread; at < wide; at += 256) {
-        int k = at / norm.pitch, c = at - k * norm.pitch;
+        const int k = at / channels, c = at - k * channels;
         Sum sum = 0;
-        for (int lane = 0; lane < share.lanes; lane++) sum += sums[lane * groups + c / 8][k * 8 + c % 8];
-        norm.partial[(u64)blockIdx.x * wide + at] = (float)sum;
+        for (int lane = 0; lane < share.lanes; lane++) sum += sums[lane * share.per + c / 8][k * 8 + c % 8];
+        rows[(u64)blockIdx.x * wide + at] = (float)sum;
     }
     double* parts = (double*)room;
     double* found = parts + 1024;
-    if (!tally<256>(norm.partial, norm.arrived, wide, parts, found)) return;
-    for (int c = thread; c < norm.pitch; c += 256) each(c, found[c], found[norm.pitch + c]);
+    if (!tally<256>(rows, norm.arrived + blockIdx.y * (heaps + 1), wide, parts, found)) return;
+    for (int c = thread; c < channels; c += 256)
+        if (8 * share.first + c < norm.pitch) each(8 * share.first + c, found[c], found[channels + c]);
 }
 
 extern "C" __global__ void __launch_bounds__(256) norm_moments(const T* x, int rows, Norm norm, u64 slab) {

@@ -1,0 +1,83 @@
+//! `grawa eval`: a trained model on a test set.
+
+use crate::bar::bar;
+use crate::failure::Failure;
+use crate::say::say;
+use clap::Args;
+use grawa_lab::Table;
+use grawa_nn::State;
+use grawa_train::engine::Engine;
+use grawa_train::recipe::{Recipe, Said};
+use grawa_train::{Class, locate, measure};
+use std::path::PathBuf;
+
+/// Measure a trained model: loss and error on the test set, in all and class by class.
+///
+/// MODEL is a run's folder (its newest checkpoint), one of its checkpoints, or a file of tensors such as PyTorch's state_dict
+/// saved as safetensors; the file does not say what network and data it belongs to, so say --model and --data.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  grawa eval runs/lgrawa\n  grawa eval runs/lgrawa/checkpoints/step-00000064 --batch-norm keep\n  grawa eval resnet20.safetensors --model resnet20 --data cifar10 --dir data"
+)]
+pub(crate) struct Arguments {
+    /// The run's folder, a checkpoint, or a file of tensors
+    #[arg(value_name = "MODEL")]
+    what: PathBuf,
+    /// The data set [default: the run's]
+    #[arg(long)]
+    data: Option<String>,
+    /// The folder the data set lies in [default: the run's]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<String>,
+    /// The network, one of `grawa models` [default: the run's]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Batch norm: the statistics the model was saved with (keep), or counted anew on training images (recalibrate)
+    #[arg(long, default_value = "keep", value_parser = ["keep", "recalibrate"])]
+    batch_norm: String,
+    /// Any other key of a recipe, such as data.augment=none
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let located = locate(&arguments.what)?;
+    let mut said = match &located.recipe {
+        Some(recipe) => Said::default().read(recipe)?,
+        None => Said::default(),
+    };
+    for (key, value, flag) in [
+        ("data.kind", &arguments.data, "--data"),
+        ("data.dir", &arguments.dir, "--dir"),
+        ("model.name", &arguments.model, "--model"),
+        ("evaluate.batch_norm", &Some(arguments.batch_norm.clone()), "--batch-norm"),
+    ] {
+        if let Some(value) = value {
+            said = said.value(key, value.as_str(), flag)?;
+        }
+    }
+    let said = arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?;
+    let recipe = Recipe::resolve(&said)?;
+    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    let engine = Engine::new(&recipe, &data)?;
+    let state = State::load(engine.graph(), &located.model)?;
+    let bar = bar(1000, "measuring");
+    let measured = measure(&recipe, &engine, &state, |share| bar.set_position((1000.0 * share) as u64))?;
+    bar.finish_and_clear();
+    let mut table = Table::new(["class", "examples", "wrong", "error %"]);
+    let mut row = |name: String, class: &Class| {
+        table.push([
+            name,
+            class.examples.to_string(),
+            class.wrong.to_string(),
+            format!("{:.2}", 100.0 * class.error()),
+        ]);
+    };
+    for (index, class) in measured.classes.iter().enumerate() {
+        row(data.class_names.get(index).cloned().unwrap_or_else(|| index.to_string()), class);
+    }
+    row("all".into(), &measured.total());
+    say(table.text().trim_end());
+    say(&format!("loss {:.6}, batch norm {}", measured.loss, recipe.evaluate.batch_norm));
+    Ok(())
+}

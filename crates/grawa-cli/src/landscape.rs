@@ -1,0 +1,144 @@
+//! `grawa landscape`: slices of the loss around checkpoints.
+
+use crate::bar::bar;
+use crate::failure::Failure;
+use crate::say::say;
+use crate::standpoint::{Standpoint, View};
+use crate::vincent::claim;
+use clap::Args;
+use grawa_core::{Key, Purpose};
+use grawa_flat::{Line, Losses, Plane, Principal, filter_normalised, principal};
+use grawa_lab::flatness::{put_line, put_plane};
+use grawa_nn::State;
+use grawa_train::{Checkpoint, locate};
+use std::path::PathBuf;
+
+/// Slices of the loss: along the line between two checkpoints, or over a plane around one.
+///
+/// With --to: loss and error on the line from one checkpoint (0) to the other (1), and a little beyond. Of a run's folder or
+/// checkpoint, or with two or more --worker: the plane in which the workers differ most, around the evaluated model, with
+/// all of them drawn in. Otherwise, or with --random, a random plane with filter-normalised directions, which can be
+/// compared between networks. Writes CSV, SVG and PNG.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  grawa landscape runs/lgrawa\n  grawa landscape runs/lgrawa --random\n  grawa landscape centre.safetensors --model resnet20 --data cifar10 --dir data\n  grawa landscape a.safetensors --to b.safetensors --model resnet20 --data cifar10\n  grawa landscape centre.safetensors --worker w0.safetensors --worker w1.safetensors --worker w2.safetensors --model resnet20 --data cifar10"
+)]
+pub(crate) struct Arguments {
+    /// The run's folder (its newest checkpoint), a checkpoint, or a file of tensors
+    #[arg(value_name = "CHECKPOINT")]
+    checkpoint: PathBuf,
+    #[command(flatten)]
+    standpoint: Standpoint,
+    /// The other end of a line
+    #[arg(long, value_name = "FILE", conflicts_with = "worker")]
+    to: Option<PathBuf>,
+    /// A worker's checkpoint, to lay the plane through; repeat for several
+    #[arg(long, value_name = "FILE")]
+    worker: Vec<PathBuf>,
+    /// A random plane, even if there are workers
+    #[arg(long, conflicts_with_all = ["worker", "to"])]
+    random: bool,
+    /// Places along each side [default: 41 on a line, 21 on a plane]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=401))]
+    points: Option<u32>,
+    /// How far to look: beyond the ends of a line, in its length; on a random plane, in the length of the filters; on a
+    /// plane of workers, times the distance of the farthest [default: 0.5, 1 and 1.3]
+    #[arg(long)]
+    reach: Option<f64>,
+    /// Folder for the results; must be new, empty, or hold the same results [default: out/landscape, or the next free
+    /// name]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Evenly from `low` to `high`.
+fn evenly(low: f64, high: f64, count: usize) -> Vec<f64> {
+    (0..count).map(|index| low + (high - low) * index as f64 / (count - 1) as f64).collect()
+}
+
+/// The other end of a line, or the workers of a plane: those that were named, or those of the run's checkpoint.
+fn others_of(arguments: &Arguments, view: &View, named: &[PathBuf]) -> Result<Vec<(String, State)>, Failure> {
+    if !named.is_empty() {
+        let read = |(number, path): (usize, &PathBuf)| {
+            Ok((format!("worker {number}"), State::load(&view.graph, &locate(path)?.model)?))
+        };
+        return named.iter().enumerate().map(read).collect();
+    }
+    let folder = view.located.model.parent().filter(|_| view.located.recipe.is_some() && !arguments.random);
+    let Some(folder) = folder else { return Ok(Vec::new()) };
+    let checkpoint = Checkpoint::read(folder)?;
+    let workers = checkpoint.workers().map(|(number, parameters, statistics)| {
+        let state = State { parameters: parameters.into(), statistics: statistics.into(), batches: 0 };
+        (format!("worker {number}"), state)
+    });
+    let workers: Vec<_> = workers.collect();
+    // One worker spans no plane.
+    Ok(if workers.len() > 1 { workers } else { Vec::new() })
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if let [_] = arguments.worker.as_slice() {
+        return Err(grawa_flat::Error::TooFew { what: "workers", found: 1, least: 2 }.into());
+    }
+    let view = arguments.standpoint.open(&arguments.checkpoint)?;
+    let middle = &view.state;
+    let others: Vec<PathBuf> = arguments.to.iter().chain(&arguments.worker).cloned().collect();
+    let states = others_of(arguments, &view, &others)?;
+    let is_line = arguments.to.is_some();
+    let count = arguments.points.map_or(if is_line { 41 } else { 21 }, |points| points as usize);
+    let reach = arguments.reach.unwrap_or(match (is_line, states.is_empty()) {
+        (true, _) => 0.5,
+        (false, true) => 1.0,
+        (false, false) => 1.3,
+    });
+    let described = format!(
+        "{}line = {is_line}\nworkers = {}\npoints = {count}\nreach = {reach}\n",
+        arguments.standpoint.settings("landscape", &view, &others),
+        states.len()
+    );
+    let mut folder = claim(arguments.out.as_deref(), "out/landscape", &described)?;
+    let mut losses = Losses::new(&view.graph, &view.examples, view.mode, view.threads)?;
+    let title = view.words.clone();
+    if let ([(_, to)], true) = (states.as_slice(), is_line) {
+        let bar = bar(count as u64, "line");
+        let line = Line::between(&mut losses, middle, to, evenly(-reach, 1.0 + reach, count), || bar.inc(1))?;
+        bar.finish_and_clear();
+        put_line(&line, &title, &mut folder)?;
+        let at = |place: f64| line.places.iter().position(|here| (here - place).abs() < 1e-9);
+        let highest =
+            line.standings.iter().zip(&line.places).filter(|(_, place)| (0.0..=1.0).contains(*place));
+        let highest = highest.map(|(standing, _)| standing.loss).fold(f64::NEG_INFINITY, f64::max);
+        if let (Some(first), Some(second)) = (at(0.0), at(1.0)) {
+            let (first, second) = (line.standings[first].loss, line.standings[second].loss);
+            say(&format!("Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"));
+        }
+    } else {
+        let key = Key::new(arguments.standpoint.seed, Purpose::Direction);
+        let (directions, places, names, far) = if states.is_empty() {
+            let drawn = |step| filter_normalised(view.graph.parameters(), &middle.parameters, key.step(step));
+            let names = ["first direction (filters' lengths)", "second direction (filters' lengths)"];
+            ([drawn(0), drawn(1)], Vec::new(), names, reach)
+        } else {
+            let workers: Vec<&[f32]> = states.iter().map(|(_, state)| &*state.parameters).collect();
+            let Principal { directions, places } = principal(&middle.parameters, &workers, key)?;
+            let farthest = places.iter().flatten().map(|place| place.abs()).fold(0.0, f64::max);
+            let names = ["distance along the first principal direction", "along the second"];
+            (directions, places, names, reach * farthest)
+        };
+        let bar = bar((count * count) as u64, "plane");
+        let grid = evenly(-far, far, count);
+        let plane = Plane::around(&mut losses, middle, &directions, [grid.clone(), grid], || bar.inc(1))?;
+        bar.finish_and_clear();
+        let centre = if states.is_empty() { "checkpoint" } else { "centre" };
+        let mut marks = vec![(centre.to_owned(), (0.0, 0.0))];
+        marks
+            .extend(places.iter().enumerate().map(|(index, at)| (format!("worker {index}"), (at[0], at[1]))));
+        put_plane(&plane, &title, names, marks, &mut folder)?;
+        let here = losses.at(&middle.parameters, &middle.statistics)?;
+        let highest = plane.standings.iter().map(|standing| standing.loss).fold(f64::NEG_INFINITY, f64::max);
+        let lowest = plane.standings.iter().map(|standing| standing.loss).fold(f64::INFINITY, f64::min);
+        say(&format!("Loss in the middle: {:.4}; on the plane from {lowest:.4} to {highest:.4}", here.loss));
+    }
+    say(&format!("Table and picture: {}", folder.finish()?.display()));
+    Ok(())
+}

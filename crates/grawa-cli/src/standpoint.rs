@@ -1,0 +1,124 @@
+//! Where flatness is looked at from: a model, and the examples its loss is measured on.
+
+use crate::failure::Failure;
+use clap::Args;
+use grawa_data::{Feed, load};
+use grawa_flat::Examples;
+use grawa_nn::{Graph, Mode, Shape, State};
+use grawa_train::recipe::{Recipe, Said};
+use grawa_train::{Located, locate};
+use std::path::{Path, PathBuf};
+
+/// The network, the data and the examples.
+#[derive(Args)]
+pub(crate) struct Standpoint {
+    /// The network, one of `grawa models` [default: the run's]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The data set [default: the run's]
+    #[arg(long, value_name = "NAME")]
+    data: Option<String>,
+    /// The folder the data set lies in [default: the run's]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<String>,
+    /// Any other key of a recipe, such as data.augment=none
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Examples, drawn from the training set and not augmented
+    #[arg(long, value_name = "N", default_value_t = 320)]
+    examples: usize,
+    /// Examples in a batch: with --norm train this is part of what is measured
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    batch: usize,
+    /// Batch norm: with the statistics of each batch (train, as in the authors' code) or the running ones (eval).
+    /// Dropout is always off
+    #[arg(long, default_value = "train", value_parser = ["train", "eval"])]
+    norm: String,
+    /// Where examples and directions are drawn from
+    #[arg(long, default_value_t = 31)]
+    pub(crate) seed: u64,
+    /// Cores to use [default: all]
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+/// What they name.
+pub(crate) struct View {
+    pub(crate) graph: Graph,
+    pub(crate) state: State,
+    pub(crate) located: Located,
+    pub(crate) examples: Examples,
+    /// The numbers of the examples in the training set.
+    pub(crate) chosen: Vec<u32>,
+    pub(crate) mode: Mode,
+    pub(crate) threads: usize,
+    /// In words: network, data, examples.
+    pub(crate) words: String,
+}
+
+impl Standpoint {
+    /// Finds the model, builds its network, loads the data.
+    pub(crate) fn open(&self, model: &Path) -> Result<View, Failure> {
+        if self.batch == 0 || self.examples == 0 || !self.examples.is_multiple_of(self.batch) {
+            let (examples, batch) = (self.examples, self.batch);
+            return Err(grawa_flat::Error::NotWholeBatches { examples, batch }.into());
+        }
+        let located = locate(model)?;
+        let mut said = match &located.recipe {
+            Some(recipe) => Said::default().read(recipe)?,
+            None => Said::default(),
+        };
+        for (key, value, flag) in [
+            ("data.kind", &self.data, "--data"),
+            ("data.dir", &self.dir, "--dir"),
+            ("model.name", &self.model, "--model"),
+        ] {
+            if let Some(value) = value {
+                said = said.value(key, value.as_str(), flag)?;
+            }
+        }
+        let said = self.settings.iter().try_fold(said, |said, setting| said.set(setting))?;
+        let recipe = Recipe::resolve(&said)?;
+        let set = load(recipe.data.kind.name(), &recipe.data.dir)?;
+        let train = match recipe.data.held_out {
+            0 => set.train,
+            n => set.train.hold_out(n as usize, recipe.train.seed)?.0,
+        };
+        let feed = Feed::new(&train, &set.normalise, recipe.data.augment)?;
+        let shape = feed.output();
+        let [channels, height, width] = [shape.channels, shape.height, shape.width].map(|side| side as usize);
+        let graph = recipe.model.build(Shape { channels, height, width }, set.classes as usize)?;
+        let state = State::load(&graph, &located.model)?;
+        let chosen = Examples::choose(feed.len(), self.seed, self.examples)?;
+        let examples = Examples::of(&feed, &chosen, self.batch)?;
+        let mode = if self.norm == "eval" { Mode::Evaluate } else { Mode::Train { dropout: None } };
+        let threads =
+            self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let words = format!(
+            "{} on {}, {} examples in batches of {}, batch norm: {}",
+            graph.name(),
+            recipe.data.kind,
+            self.examples,
+            self.batch,
+            self.norm
+        );
+        Ok(View { graph, state, located, examples, chosen, mode, threads: threads.max(1), words })
+    }
+
+    /// What decides the results, as TOML.
+    pub(crate) fn settings(&self, command: &str, view: &View, others: &[PathBuf]) -> String {
+        let models: Vec<String> = [&view.located.model]
+            .into_iter()
+            .chain(others)
+            .map(|path| format!("{:?}", path.display().to_string()))
+            .collect();
+        format!(
+            "# Written by grawa {}. The same settings give the same files.\ncommand = {command:?}\nmodels = [{}]\n\
+             measured = {:?}\nseed = {}\n",
+            env!("CARGO_PKG_VERSION"),
+            models.join(", "),
+            view.words,
+            self.seed
+        )
+    }
+}

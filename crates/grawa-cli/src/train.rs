@@ -1,0 +1,215 @@
+//! `grawa train`: a run from a recipe, gone on with, or replayed.
+
+use crate::failure::Failure;
+use crate::say::say;
+use clap::Args;
+use grawa_train::observe::{About, Files, Screen};
+use grawa_train::recipe::{Facts, Forecast, Recipe, Said};
+use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Train a network on many workers.
+///
+/// What is not said has a default that depends on the data set; `--dry-run` shows all of it. The run's folder holds its
+/// recipe, what happened, and checkpoints. Ctrl-C ends within a step, leaves a checkpoint and says how to go on (exit code 1: the
+/// run is not finished); a second one ends at once.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --resume runs/first\n  grawa train --replay runs/free --out runs/again"
+)]
+pub(crate) struct Arguments {
+    /// A recipe: everything that defines a run, as TOML
+    #[arg(long, value_name = "FILE")]
+    recipe: Option<PathBuf>,
+    /// The data set: digits, cifar10, cifar100, mnist, fashion-mnist, folder
+    #[arg(long, value_name = "NAME")]
+    data: Option<String>,
+    /// The folder the data set lies in
+    #[arg(long, value_name = "DIR")]
+    dir: Option<String>,
+    /// The network, one of `grawa models`
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The method with any of its knobs, such as lgrawa:period=16,pull=0.7; see `grawa methods`
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
+    /// Whose defaults: the paper's pseudo-code (paper) or the authors' published code (reference)
+    #[arg(long, value_parser = ["paper", "reference"])]
+    preset: Option<String>,
+    /// Workers
+    #[arg(long)]
+    workers: Option<u32>,
+    /// What every random draw depends on
+    #[arg(long)]
+    seed: Option<u32>,
+    /// How much training: 5000step, 60epoch or 10m
+    #[arg(long, value_name = "AMOUNT")]
+    budget: Option<String>,
+    /// Start from the tensors of this file; the last layer may differ
+    #[arg(long, value_name = "FILE")]
+    init: Option<String>,
+    /// Any key of a recipe, such as train.batch=64; may be given several times, the last word counts
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// The run's folder, which must be new or empty [default: runs/DATA-METHOD-SEED]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on with the run in this folder
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "init", "settings", "out", "replay", "dry_run"])]
+    resume: Option<PathBuf>,
+    /// Repeat the run in this folder: its recipe, and of a free pace who took how many steps
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "init", "settings", "dry_run"])]
+    replay: Option<PathBuf>,
+    /// Print the recipe with every key, and what the run will take; train nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Say nothing until the end
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    if let Some(place) = &arguments.resume {
+        return resume(place, arguments.quiet);
+    }
+    let recipe = match &arguments.replay {
+        Some(place) => folder::recipe(place)?,
+        None => Recipe::resolve(&said(arguments)?)?,
+    };
+    if arguments.dry_run {
+        return dry_run(&recipe).map(|()| true);
+    }
+    let recording = arguments.replay.as_deref().map(Recording::read).transpose()?;
+    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    // All that can be wrong with the request is found before a folder is made.
+    let mut run = Run::new(recipe.clone(), &data)?;
+    if let Some(recording) = recording {
+        run = run.replay(recording);
+    }
+    run.check()?;
+    let place = claim(arguments, &recipe)?;
+    let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
+    let files = Files::create(&place, &about)?;
+    go(run, files, &place, arguments.quiet)
+}
+
+/// What was said on the command line, over what the recipe file says.
+fn said(arguments: &Arguments) -> Result<Said, Failure> {
+    let mut said = match &arguments.recipe {
+        Some(path) => Said::default().read(path)?,
+        None => Said::default(),
+    };
+    if let Some(method) = &arguments.method {
+        said = said.method(method, "--method")?;
+    }
+    let words = [
+        ("method.preset", &arguments.preset, "--preset"),
+        ("data.kind", &arguments.data, "--data"),
+        ("data.dir", &arguments.dir, "--dir"),
+        ("model.name", &arguments.model, "--model"),
+        ("model.init", &arguments.init, "--init"),
+        ("train.budget", &arguments.budget, "--budget"),
+    ];
+    for (key, value, flag) in words {
+        if let Some(value) = value {
+            said = said.value(key, value.as_str(), flag)?;
+        }
+    }
+    for (key, value, flag) in
+        [("train.workers", arguments.workers, "--workers"), ("train.seed", arguments.seed, "--seed")]
+    {
+        if let Some(value) = value {
+            said = said.value(key, i64::from(value), flag)?;
+        }
+    }
+    Ok(arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?)
+}
+
+fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
+    let facts = match Facts::published(recipe) {
+        Some(facts) => facts,
+        None => {
+            let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+            let examples = (data.train.len() as u64).saturating_sub(recipe.data.held_out.into());
+            let shape = recipe.data.augment.output(data.train.shape());
+            Facts { examples, classes: data.classes, shape }
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    say(recipe.to_toml().trim_end());
+    say(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
+    Ok(())
+}
+
+/// The folder of a new run: the one that was named, or the first free one of its kind.
+fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, Failure> {
+    if let Some(out) = &arguments.out {
+        folder::create(out, recipe)?;
+        return Ok(out.clone());
+    }
+    let name = format!("{}-{}-{}", recipe.data.kind, recipe.method.name, recipe.train.seed);
+    for number in 1.. {
+        let name = if number == 1 { name.clone() } else { format!("{name}-{number}") };
+        let place = Path::new("runs").join(name);
+        match folder::create(&place, recipe) {
+            Err(Error::FolderInUse { .. }) => {}
+            made => return made.map(|()| place).map_err(Failure::from),
+        }
+    }
+    unreachable!("there is always a next number")
+}
+
+fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
+    let recipe = folder::recipe(place)?;
+    let checkpoint = Checkpoint::newest(place)?;
+    if checkpoint.is_finished() {
+        say(&format!(
+            "the run in {} is finished, at step {}: nothing to do",
+            place.display(),
+            checkpoint.steps()
+        ));
+        return Ok(true);
+    }
+    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    let run = Run::new(recipe, &data)?;
+    let files = Files::resume(place, checkpoint.path())?;
+    go(run.resume(checkpoint), files, place, quiet)
+}
+
+/// Trains, and returns whether the run is finished.
+fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    let watch = move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            // Asked twice: the newest checkpoint is whole, whatever is being written.
+            std::process::exit(1);
+        }
+    };
+    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })?;
+    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(files)];
+    if !quiet {
+        observers.push(Box::new(Screen::new()));
+    }
+    let end = run.keep_in(place).stop_by(stop).go(&mut observers)?;
+    drop(observers);
+    say(&summary(&end, place));
+    Ok(end.reason == Reason::Spent)
+}
+
+fn summary(end: &Finished, place: &Path) -> String {
+    let place = place.display();
+    let steps = end.at.steps;
+    match end.reason {
+        Reason::Spent => format!(
+            "done: {steps} steps a worker, {} rounds, {:.1} epochs in {:.1} s; see {place}\n\
+             evaluate it with: grawa eval {place}",
+            end.at.rounds, end.at.epochs, end.at.elapsed
+        ),
+        Reason::Interrupted => {
+            format!("stopped after step {steps}; go on with: grawa train --resume {place}")
+        }
+    }
+}

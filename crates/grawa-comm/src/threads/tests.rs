@@ -1,0 +1,187 @@
+use super::*;
+use crate::{Lost, Why, conformance};
+use grawa_core::{Memory, Method, Report, plan};
+use proptest::prelude::*;
+use std::sync::mpsc::channel;
+
+const LONG: Duration = Duration::from_secs(600);
+/// Long enough that a busy machine makes nobody late.
+const SHORT: Duration = Duration::from_millis(500);
+
+fn boxed(x: &[f32]) -> Box<[f32]> {
+    x.into()
+}
+
+/// Runs a function on every member, each in a thread of its own.
+fn each<T: Send>(members: Vec<Member>, work: impl Fn(Member) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = members.into_iter().map(|member| scope.spawn(move || work(member))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn threads_conform() {
+    for workers in [1, 2, 3, 8, 33] {
+        let members = group(0..workers, vec![0.0; conformance::LENGTH], LONG);
+        for found in each(members, |mut member| conformance::check(&mut member, boxed, <[f32]>::to_vec)) {
+            assert_eq!(found, Ok(()), "{workers} workers");
+        }
+    }
+}
+
+#[test]
+fn groups_may_have_any_numbers() {
+    let members = group([9, 4, 70], vec![0.0; conformance::LENGTH], LONG);
+    for found in each(members, |mut member| conformance::check(&mut member, boxed, <[f32]>::to_vec)) {
+        assert_eq!(found, Ok(()));
+    }
+}
+
+#[test]
+fn who_leaves_is_named() {
+    for workers in [2, 3, 8] {
+        let members = group(0..workers, vec![0.0; conformance::LENGTH], LONG);
+        for found in each(members, |member| conformance::check_loss(member, boxed, <[f32]>::to_vec, drop)) {
+            assert_eq!(found, Ok(()));
+        }
+    }
+}
+
+#[test]
+fn who_breaks_down_is_named() {
+    let members = group(0..3, Vec::new(), LONG);
+    let found = std::thread::scope(|scope| {
+        let threads: Vec<_> = members
+            .into_iter()
+            .map(|mut member| {
+                scope.spawn(move || {
+                    assert_ne!(member.worker(), 1, "on purpose");
+                    member.barrier()
+                })
+            })
+            .collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
+    });
+    assert_eq!(found.len(), 2);
+    for outcome in found {
+        let outcome = outcome.unwrap();
+        assert_eq!(
+            (outcome.members, outcome.lost),
+            (vec![0, 2], vec![Lost { worker: 1, why: Why::Panicked }])
+        );
+    }
+}
+
+fn mean(members: &[u32], layout: &Layout) -> Plan {
+    let method: Method = "mean:pull=1".parse().unwrap();
+    let reports: Vec<Report> =
+        members.iter().map(|&worker| Report { worker, scores: vec![], finite: true, steps: 1 }).collect();
+    plan(&method, layout, &Memory::default(), &reports).unwrap()
+}
+
+/// Worker 1 stalls while it looks at the centre. The others go on; it keeps the centre it had, and learns of it.
+#[test]
+fn who_stalls_is_given_up_and_told() {
+    let layout = Layout::flat(4);
+    let members = group(0..3, vec![7.0; 4], SHORT);
+    let (go_on, wait) = channel::<()>();
+    let (wait, go_on) = (std::sync::Mutex::new(wait), std::sync::Mutex::new(Some(go_on)));
+    let found = each(members, |mut member| {
+        if member.worker() == 1 {
+            let seen = member.centre();
+            // Until the others have mixed.
+            let _ = wait.lock().unwrap().recv();
+            assert_eq!(seen, [7.0; 4]);
+            return member.barrier().map(|outcome| outcome.members);
+        }
+        let outcome = member.barrier()?;
+        assert_eq!(outcome.lost, [Lost { worker: 1, why: Why::Stalled { after: SHORT } }]);
+        assert!(outcome.lost[0].to_string().contains("no sign of life"));
+        let mut mine = vec![member.worker() as f32; 4];
+        member.mix(&mean(&[0, 2], &layout), &layout, &mut mine)?;
+        assert_eq!((member.centre(), &mine[..]), (&[1.0; 4][..], &[1.0; 4][..]));
+        member.barrier()?;
+        go_on.lock().unwrap().take();
+        Ok(outcome.members)
+    });
+    assert_eq!(found[0], Ok(vec![0, 2]));
+    assert_eq!(found[1], Err(Error::Expelled { worker: 1, after: SHORT }));
+}
+
+#[test]
+fn slow_is_not_dead() {
+    let found = each(group(0..2, Vec::new(), SHORT), |mut member| {
+        if member.worker() == 0 {
+            for _ in 0..15 {
+                std::thread::sleep(SHORT / 10);
+                member.alive();
+            }
+        }
+        member.barrier().map(|outcome| outcome.members)
+    });
+    assert_eq!(found, [Ok(vec![0, 1]), Ok(vec![0, 1])]);
+}
+
+/// Nobody is late for a meeting that has not begun, however long ago the last one was.
+#[test]
+fn long_work_between_meetings_is_not_a_stall() {
+    let found = each(group(0..2, Vec::new(), SHORT), |mut member| {
+        member.barrier()?;
+        // Both work longer than the deadline; one is a little slower than the other.
+        std::thread::sleep(2 * SHORT + member.worker() * SHORT / 5);
+        member.barrier().map(|outcome| outcome.members)
+    });
+    assert_eq!(found, [Ok(vec![0, 1]), Ok(vec![0, 1])]);
+}
+
+#[test]
+fn members_out_of_step_are_told() {
+    let found = each(group(0..2, Vec::new(), LONG), |mut member| match member.worker() {
+        0 => member.barrier().map(|_| ()),
+        _ => member.gather(&[1]).map(|_| ()),
+    });
+    for error in found {
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("worker 0 calls barrier, worker 1 calls gather"), "{text}");
+    }
+}
+
+#[test]
+fn different_plans_are_refused() {
+    let layout = Layout::flat(4);
+    let found = each(group(0..2, vec![0.0; 4], LONG), |mut member| {
+        let mut plan = mean(&[0, 1], &layout);
+        plan.pull -= 0.5 * member.worker() as f32;
+        let mut mine = [1.0; 4];
+        let result = member.mix(&plan, &layout, &mut mine);
+        assert_eq!(mine, [1.0; 4]);
+        result
+    });
+    assert_eq!(found[0], Err(Error::PlansDiffer { first: 0, other: 1 }));
+    assert_eq!(found[1], found[0]);
+}
+
+#[test]
+fn lengths_must_fit() {
+    let layout = Layout::flat(4);
+    let found = each(group(0..2, vec![0.0; 4], LONG), |mut member| {
+        let mut mine = vec![1.0; 4 - member.worker() as usize];
+        member.mix(&mean(&[0, 1], &layout), &layout, &mut mine)
+    });
+    assert!(found.iter().all(|found| matches!(found, Err(Error::Core(_)))), "{found:?}");
+}
+
+proptest! {
+    #[test]
+    fn shares_cover_the_vector_once(len in 0usize..5000, members in 1usize..70) {
+        let mut end = 0;
+        for seat in 0..members {
+            let share = share(len, seat, members);
+            prop_assert_eq!(share.start, end);
+            end = share.end;
+        }
+        prop_assert_eq!(end, len);
+    }
+}

@@ -1,0 +1,88 @@
+//! What can go wrong when flatness is measured.
+
+use thiserror::Error;
+
+/// What went wrong; the text says what was found, what was expected, what to do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] grawa_nn::Error),
+    /// The data refused.
+    #[error(transparent)]
+    Data(#[from] grawa_data::Error),
+    /// A layout or a vector refused.
+    #[error(transparent)]
+    Core(#[from] grawa_core::Error),
+    /// Examples that do not fill their batches.
+    #[error(
+        "{examples} examples do not make whole batches of {batch}: with the batch's own statistics its size is part of what is measured, so choose a multiple"
+    )]
+    NotWholeBatches {
+        /// The examples.
+        examples: usize,
+        /// The size of a batch.
+        batch: usize,
+    },
+    /// Images of another shape than the network takes.
+    #[error(
+        "the images hold {found} numbers each, but {network} takes {expected}; is it the network of another data set?"
+    )]
+    WrongImages {
+        /// The network.
+        network: String,
+        /// Numbers in an image.
+        found: usize,
+        /// Numbers it takes.
+        expected: usize,
+    },
+    /// A count that must be positive.
+    #[error("the number of {what} must be at least {least}, not {found}")]
+    TooFew {
+        /// Of what.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there must be.
+        least: usize,
+    },
+    /// More memory than was allowed.
+    #[error(
+        "{steps} steps on {parameters} parameters need {needed} MB of memory, but {allowed} MB are allowed; allow more, or make fewer steps"
+    )]
+    TooMuchMemory {
+        /// Lanczos steps.
+        steps: usize,
+        /// Parameters.
+        parameters: usize,
+        /// Megabytes needed.
+        needed: usize,
+        /// Megabytes allowed.
+        allowed: usize,
+    },
+    /// A number that is not one.
+    #[error("{what} is not finite: the network has diverged here, and there is nothing to measure")]
+    NotFinite {
+        /// What it is.
+        what: &'static str,
+    },
+    /// Points of the landscape that are one.
+    #[error("{what} are the same point: there is no direction between them")]
+    SamePoint {
+        /// What they are.
+        what: &'static str,
+    },
+}
+
+impl Error {
+    /// Whether the request itself was wrong, rather than something failing.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Error::Engine(error) => error.is_usage(),
+            Error::NotWholeBatches { .. } | Error::WrongImages { .. } | Error::TooFew { .. } => true,
+            Error::TooMuchMemory { .. } => true,
+            _ => false,
+        }
+    }
+}

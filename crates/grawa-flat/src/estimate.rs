@@ -1,0 +1,98 @@
+//! A mean of independent draws, and how sure it is.
+
+/// A mean with the half-width of its 95 % confidence interval (Student's t).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The mean.
+    pub value: f64,
+    /// Half the width of the interval; infinite for a single draw.
+    pub error: f64,
+}
+
+impl Estimate {
+    /// The mean of draws.
+    ///
+    /// ```
+    /// let found = grawa_flat::Estimate::of(&[1.0, 2.0, 3.0]);
+    /// // The standard error is 1/√3, and t with two degrees of freedom 4.303.
+    /// assert!((found.value - 2.0).abs() < 1e-12 && (found.error - 2.484).abs() < 1e-3);
+    /// ```
+    pub fn of(draws: &[f64]) -> Self {
+        let count = draws.len() as f64;
+        let value = draws.iter().sum::<f64>() / count;
+        let spread: f64 = draws.iter().map(|x| (x - value) * (x - value)).sum();
+        let error = match draws.len() {
+            0 | 1 => f64::INFINITY,
+            many => student(many - 1) * (spread / (count - 1.0) / count).sqrt(),
+        };
+        Estimate { value, error }
+    }
+
+    /// The square root, with the interval that the ends of this one give.
+    pub fn sqrt(self) -> Self {
+        let end = |x: f64| x.max(0.0).sqrt();
+        let value = end(self.value);
+        // The wider side: an interval around the root that surely covers.
+        Estimate {
+            value,
+            error: (end(self.value + self.error) - value).max(value - end(self.value - self.error)),
+        }
+    }
+
+    /// As text: 12.3 ± 0.4.
+    pub fn text(self) -> String {
+        if self.error.is_finite() {
+            format!("{} ± {}", short(self.value), short(self.error))
+        } else {
+            short(self.value)
+        }
+    }
+}
+
+/// Four figures.
+pub(crate) fn short(x: f64) -> String {
+    let text = match x.abs() {
+        size if size == 0.0 || !size.is_finite() => format!("{x}"),
+        size if !(1e-3..1e6).contains(&size) => format!("{x:.3e}"),
+        size => {
+            let places = (3.0 - libm::floor(libm::log10(size))).clamp(0.0, 6.0) as usize;
+            format!("{x:.places$}")
+        }
+    };
+    text.replace('-', "−")
+}
+
+/// The 97.5 % quantile of Student's t.
+fn student(freedom: usize) -> f64 {
+    const TABLE: [f64; 30] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+        2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
+        2.045, 2.042,
+    ];
+    // Beyond the table the first term of the expansion in 1/n is good to three places.
+    TABLE.get(freedom - 1).copied().unwrap_or(1.95996 + 2.3723 / freedom as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_go_on_smoothly() {
+        assert!((student(31) - 2.0395).abs() < 4e-3 && (student(120) - 1.9799).abs() < 1e-3);
+    }
+
+    #[test]
+    fn intervals_of_roots_cover_the_root_of_the_interval() {
+        let root = Estimate { value: 4.0, error: 1.0 }.sqrt();
+        assert!(root.value - root.error <= 3.0f64.sqrt() && root.value + root.error >= 5.0f64.sqrt());
+        assert_eq!(Estimate { value: 1.0, error: 2.0 }.sqrt().error, 1.0);
+        assert!(Estimate::of(&[1.0]).error.is_infinite());
+    }
+
+    #[test]
+    fn numbers_have_four_figures() {
+        let texts = [0.0, 1234.5678, 0.012345678, 12.0, 1e-9, -3.5e7, f64::INFINITY].map(short);
+        assert_eq!(texts, ["0", "1235", "0.01235", "12.00", "1.000e−9", "−3.500e7", "inf"]);
+    }
+}

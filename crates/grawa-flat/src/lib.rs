@@ -1,0 +1,42 @@
+//! How flat a minimum is.
+//!
+//! Operators and algorithms are apart. An operator is any function that writes H·v for a v; [`Hessian`] is that of a
+//! network's mean loss on fixed [`Examples`], with exact products. Algorithms take any such function: [`lanczos()`] (and
+//! with it Ritz values, the spectral [`density()`], trace and Frobenius norm), [`quadratic_forms`] (Hutchinson),
+//! [`power`] iteration. [`Losses`] gives losses and gradients anywhere, for [`sharpness()`] and for slices of the
+//! landscape: [`Line`] and [`Plane`]. [`measure`] puts a checkpoint's figures together.
+//!
+//! Every random direction comes from a [`Key`](grawa_core::Key); the same seed gives the same figures on any number of
+//! threads.
+#![deny(missing_docs)]
+
+mod density;
+mod direction;
+mod error;
+mod estimate;
+mod examples;
+mod forms;
+mod hessian;
+mod lanczos;
+mod losses;
+mod measure;
+mod plane;
+mod power;
+mod sharpness;
+mod tridiagonal;
+mod vector;
+
+pub use density::density;
+pub use direction::direction;
+pub use error::Error;
+pub use estimate::Estimate;
+pub use examples::Examples;
+pub use forms::{Form, frobenius, quadratic_forms, trace};
+pub use hessian::Hessian;
+pub use lanczos::{Draw, lanczos};
+pub use losses::{Losses, Standing};
+pub use measure::{Figures, Settings, measure};
+pub use plane::{Line, Plane, Principal, filter_normalised, principal};
+pub use power::{Power, power};
+pub use sharpness::{Sharpness, sharpness};
+pub use tridiagonal::{Ritz, ritz};

@@ -1,0 +1,111 @@
+//! The figures of one checkpoint, and the picture of its spectrum.
+
+use crate::picture::chart::{Chart, Line};
+use crate::{Error, Folder, Table};
+use grawa_flat::{Estimate, Figures, Settings, density};
+
+/// Places at which the density is drawn.
+const PLACES: usize = 801;
+/// The width of the bells, in parts of the spectrum's length.
+const WIDTH: f64 = 0.004;
+/// Densities below this share of the highest are not drawn: they are tails of bells.
+const LEAST: f64 = 1e-7;
+
+/// The figures, each with what it is.
+pub fn table(figures: &Figures, settings: &Settings) -> Table {
+    let exactly = |value: f64| Estimate { value, error: 0.0 };
+    let (runs, steps, products) = (figures.ritz.len(), settings.steps, figures.forms.len());
+    let shown: [(&str, Estimate, String); 13] = [
+        ("loss", exactly(figures.standing.loss), "mean over the examples".into()),
+        ("error", exactly(100.0 * figures.standing.error), "% of the examples".into()),
+        ("λ_max", figures.largest(), "largest eigenvalue; ± bounds the distance to a true one".into()),
+        ("λ_min", figures.smallest(), "smallest eigenvalue, in the same way".into()),
+        ("λ₁/λ₅", figures.ratio(), "largest over fifth largest".into()),
+        ("trace", figures.trace(), format!("{products} products")),
+        ("‖H‖_F", figures.frobenius(), format!("Frobenius norm √(P·mean‖Hv‖²), {products} products")),
+        ("Σθ", figures.ritz_sum(), format!("sum of the {steps} Ritz values: the paper's \"Frobenius norm\"")),
+        ("√Σθ²", figures.ritz_norm(), "near ‖H‖_F only if few eigenvalues dominate".into()),
+        ("‖g‖", exactly(figures.gradient), "norm of the gradient of the mean loss (GRAWA's score)".into()),
+        ("Σₖ‖Gₖ‖", exactly(figures.layers), "sum of the tensors' gradient norms (MGRAWA's score)".into()),
+        (
+            "ε-sharpness",
+            exactly(figures.sharpness.value),
+            format!("% the loss rises in the box of ε = {} ({} gradients)", settings.radius, settings.search),
+        ),
+        (
+            "runs",
+            exactly(runs as f64),
+            "of Lanczos; ± of a mean over runs or products is its 95 % interval".into(),
+        ),
+    ];
+    let mut table = Table::new(["figure", "value", "±", "what it is"]);
+    for (name, estimate, what) in shown {
+        let error = match estimate.error {
+            error if error == 0.0 || !error.is_finite() => String::new(),
+            error => number(error),
+        };
+        table.push([name.to_owned(), number(estimate.value), error, what]);
+    }
+    table
+}
+
+/// Four figures, fit for people and programs.
+fn number(x: f64) -> String {
+    match x.abs() {
+        size if size == 0.0 || !size.is_finite() => format!("{x}"),
+        size if !(1e-3..1e6).contains(&size) => format!("{x:.3e}"),
+        size => format!("{x:.*}", (3.0 - libm::floor(libm::log10(size))).clamp(0.0, 6.0) as usize),
+    }
+}
+
+/// Puts figures, Ritz values, density, the picture and the numbers of the examples into a folder.
+pub fn put(
+    figures: &Figures,
+    settings: &Settings,
+    title: &str,
+    chosen: &[u32],
+    folder: &mut Folder,
+) -> Result<(), Error> {
+    folder.put("figures.csv", table(figures, settings).csv());
+    let mut values = Table::new(["run", "number", "value", "weight", "residual"]);
+    for (run, ritz) in figures.ritz.iter().enumerate() {
+        for (index, value) in ritz.values.iter().enumerate() {
+            let cells = [*value, ritz.weights[index], ritz.residuals[index]].map(|x| format!("{x:e}"));
+            values.push([run.to_string(), index.to_string()].into_iter().chain(cells));
+        }
+    }
+    folder.put("ritz.csv", values.csv());
+    let (chart, curve) = spectrum(figures, title);
+    let mut table = Table::new(["eigenvalue", "density"]);
+    for (place, density) in curve {
+        table.push([format!("{place:e}"), format!("{density:e}")]);
+    }
+    folder.put("density.csv", table.csv());
+    let mut table = Table::new(["example"]);
+    chosen.iter().for_each(|number| table.push([number.to_string()]));
+    folder.put("examples.csv", table.csv());
+    let picture = chart.draw()?;
+    folder.put("spectrum.svg", picture.svg());
+    folder.put("spectrum.png", picture.png()?);
+    Ok(())
+}
+
+/// The picture, and the density it shows.
+fn spectrum(figures: &Figures, title: &str) -> (Chart, Vec<(f64, f64)>) {
+    let (low, high) = (figures.smallest().value, figures.largest().value);
+    let span = if high > low { high - low } else { 1.0 };
+    let place = |index: usize| low - 0.03 * span + 1.06 * span * index as f64 / (PLACES - 1) as f64;
+    let places: Vec<f64> = (0..PLACES).map(place).collect();
+    let found = density(&figures.ritz, WIDTH * span, &places);
+    let least = LEAST * found.iter().copied().fold(0.0, f64::max);
+    let curve: Vec<(f64, f64)> = places.into_iter().zip(found).collect();
+    let shown = curve.iter().map(|&(x, y)| (x, if y > least { y } else { f64::NAN })).collect();
+    let chart = Chart {
+        title: title.into(),
+        axes: ["eigenvalue (strokes: Ritz values of the first run)", "density"].map(Into::into),
+        logarithmic: [false, true],
+        lines: vec![Line { name: "density".into(), points: shown }],
+        marks: figures.ritz.first().map_or_else(Vec::new, |run| run.values.clone()),
+    };
+    (chart, curve)
+}

@@ -1,0 +1,274 @@
+//! A map of heights over a plane: coloured bands with level lines between them, and named places on it.
+//!
+//! Heights are given on a grid; between its places they are interpolated. Bands follow the logarithm where all heights are
+//! positive, so that a valley has lines however high the hills around it are.
+
+use contour::ContourBuilder;
+use plotters::element::Rectangle;
+use plotters::style::text_anchor::HPos;
+use plotters::style::{Color, WHITE};
+
+use super::chart::Scale;
+use super::marker::Marker;
+use super::pen::{Point, Text, fine, line};
+use super::{Canvas, Error, Picture, palette, px};
+
+/// What a map shows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Map {
+    /// What stands above it.
+    pub title: String,
+    /// What the horizontal and the vertical axis show, and what the heights are.
+    pub axes: [String; 3],
+    /// The places of the grid along both axes, ascending.
+    pub places: [Vec<f64>; 2],
+    /// The heights, row by row from the lowest place of the vertical axis up.
+    pub heights: Vec<f64>,
+    /// Named places. The first is the middle, and is marked by a star.
+    pub marks: Vec<(String, Point)>,
+}
+
+const SIZE: (u32, u32) = (900, 700);
+/// The plot: left, top, right, bottom.
+const PLOT: [f64; 4] = [92.0, 56.0, 662.0, 626.0];
+const TEXT: Text = Text::of(13.0);
+/// Bands of colour.
+const BANDS: usize = 12;
+/// Cells to a side in which the bands are painted.
+const CELLS: usize = 190;
+
+impl Map {
+    /// Draws the map.
+    pub fn draw(&self) -> Result<Picture, Error> {
+        let scales = [0, 1].map(|axis| Scale::exactly(&self.places[axis]));
+        let bands = Bands::of(&self.heights);
+        Picture::draw_fine(SIZE.0, SIZE.1, |root| {
+            root.fill(&WHITE)?;
+            Text::of(18.0).bold().write(root, &self.title, (PLOT[0], 28.0), HPos::Left)?;
+            self.paint(root, &bands)?;
+            self.level_lines(root, &bands)?;
+            self.frame(root, &scales)?;
+            let mut y = self.legend(root, &bands)?;
+            for (index, (name, at)) in self.marks.iter().enumerate() {
+                let (marker, colour, size) = match index {
+                    0 => (Marker::Star, palette::INK, 9.0),
+                    _ => (Marker::Circle, palette::series(index - 1), 6.0),
+                };
+                if let [Some(along), Some(up)] = [scales[0].share(at.0), scales[1].share(at.1)]
+                    && (0.0..=1.0).contains(&along)
+                    && (0.0..=1.0).contains(&up)
+                {
+                    marker.fill(root, fine(inside(along, up)), px(size).into(), colour)?;
+                }
+                marker.fill(root, fine((PLOT[2] + 34.0, y)), px(size).into(), colour)?;
+                TEXT.write(root, name, (PLOT[2] + 52.0, y), HPos::Left)?;
+                y += 24.0;
+            }
+            Ok(())
+        })
+    }
+
+    /// The height at a place, given in shares of the plot, on the bands' scale.
+    fn height(&self, bands: &Bands, along: f64, up: f64) -> f64 {
+        let [columns, rows] = [self.places[0].len(), self.places[1].len()];
+        let part = |share: f64, count: usize| {
+            let at = share * (count.max(2) - 1) as f64;
+            let first = (at as usize).min(count.saturating_sub(2));
+            (first, (first + 1).min(count.saturating_sub(1)), at - first as f64)
+        };
+        let ((left, right, x), (low, high, y)) = (part(along, columns), part(up, rows));
+        let at = |row: usize, column: usize| {
+            let height = self.heights.get(row * columns + column);
+            height.and_then(|&height| bands.scaled(height)).unwrap_or(f64::NAN)
+        };
+        let row = |row: usize| at(row, left) * (1.0 - x) + at(row, right) * x;
+        row(low) * (1.0 - y) + row(high) * y
+    }
+
+    /// Paints the bands in rows of cells; neighbours of one colour are one rectangle.
+    fn paint(&self, root: &Canvas<'_>, bands: &Bands) -> Result<(), Error> {
+        let share = |cell: usize| cell as f64 / CELLS as f64;
+        for row in 0..CELLS {
+            let band = |column: usize| {
+                let half = 0.5 / CELLS as f64;
+                bands.band(self.height(bands, share(column) + half, share(row) + half))
+            };
+            let mut start = 0;
+            while start < CELLS {
+                let own = band(start);
+                let end = (start + 1..CELLS).find(|&column| band(column) != own).unwrap_or(CELLS);
+                let (from, to) = (inside(share(start), share(row + 1)), inside(share(end), share(row)));
+                let colour = own.map_or(palette::SPLIT, colour);
+                root.draw(&Rectangle::new([fine(from), fine(to)], colour.filled()))?;
+                start = end;
+            }
+        }
+        Ok(())
+    }
+
+    fn level_lines(&self, root: &Canvas<'_>, bands: &Bands) -> Result<(), Error> {
+        let [columns, rows] = [self.places[0].len(), self.places[1].len()];
+        if columns < 2 || rows < 2 || self.heights.len() != columns * rows {
+            return Ok(());
+        }
+        // What is not finite is higher than all lines.
+        let heights: Vec<f64> =
+            self.heights.iter().map(|&height| bands.scaled(height).unwrap_or(f64::MAX)).collect();
+        let builder = ContourBuilder::new(columns, rows, true);
+        for contour in builder.lines(&heights, &bands.levels)? {
+            for path in &contour.geometry().0 {
+                // The builder sets samples in the middle of unit cells, and closes outlines half a cell outside.
+                let share = |at: f64, count: usize| (at - 0.5) / (count - 1) as f64;
+                let points: Vec<Option<Point>> = (path.0.iter())
+                    .map(|at| (share(at.x, columns), share(at.y, rows)))
+                    .map(|(x, y)| {
+                        let is_edge = |share: f64| !(1e-9..=1.0 - 1e-9).contains(&share);
+                        (!is_edge(x) && !is_edge(y)).then(|| inside(x, y))
+                    })
+                    .collect();
+                for piece in points.split(Option::is_none) {
+                    let piece: Vec<Point> = piece.iter().flatten().copied().collect();
+                    line(root, &piece, palette::mix(palette::INK, WHITE, 0.45), 0.7)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn frame(&self, root: &Canvas<'_>, scales: &[Scale; 2]) -> Result<(), Error> {
+        let [left, top, right, bottom] = PLOT;
+        for (share, text) in scales[0].ticks() {
+            let (x, _) = inside(share, 0.0);
+            line(root, &[(x, bottom), (x, bottom + 5.0)], palette::INK, 1.0)?;
+            TEXT.write(root, &text, (x, bottom + 16.0), HPos::Center)?;
+        }
+        for (share, text) in scales[1].ticks() {
+            let (_, y) = inside(0.0, share);
+            line(root, &[(left - 5.0, y), (left, y)], palette::INK, 1.0)?;
+            TEXT.write(root, &text, (left - 9.0, y), HPos::Right)?;
+        }
+        line(
+            root,
+            &[(left, top), (right, top), (right, bottom), (left, bottom), (left, top)],
+            palette::INK,
+            1.0,
+        )?;
+        let name = Text::of(15.0);
+        name.write(root, &self.axes[0], (0.5 * (left + right), bottom + 42.0), HPos::Center)?;
+        name.upward().write(root, &self.axes[1], (left - 70.0, 0.5 * (top + bottom)), HPos::Center)
+    }
+
+    /// The bands with the heights between them; returns where the next entry goes.
+    fn legend(&self, root: &Canvas<'_>, bands: &Bands) -> Result<f64, Error> {
+        let (x, top, step) = (PLOT[2] + 24.0, PLOT[1] + 34.0, 22.0);
+        TEXT.bold().write(root, &self.axes[2], (x, PLOT[1] + 10.0), HPos::Left)?;
+        for band in 0..=bands.levels.len() {
+            let y = top + step * (bands.levels.len() - band) as f64;
+            root.draw(&Rectangle::new([fine((x, y)), fine((x + 22.0, y + step))], colour(band).filled()))?;
+            if band < bands.levels.len() {
+                TEXT.write(root, &bands.text(band), (x + 32.0, y), HPos::Left)?;
+            }
+        }
+        Ok(top + step * (bands.levels.len() + 1) as f64 + 26.0)
+    }
+}
+
+/// A place of the plot, from shares of its sides.
+fn inside(along: f64, up: f64) -> Point {
+    (PLOT[0] + along * (PLOT[2] - PLOT[0]), PLOT[3] - up * (PLOT[3] - PLOT[1]))
+}
+
+fn colour(band: usize) -> plotters::style::RGBColor {
+    palette::height(-2.0 + 4.0 * band as f64 / (BANDS - 1) as f64)
+}
+
+/// The levels between the bands.
+#[derive(Debug)]
+struct Bands {
+    levels: Vec<f64>,
+    logarithmic: bool,
+}
+
+impl Bands {
+    fn of(heights: &[f64]) -> Self {
+        let finite = || heights.iter().copied().filter(|height| height.is_finite());
+        let logarithmic = finite().all(|height| height > 0.0);
+        let mut bands = Bands { levels: Vec::new(), logarithmic };
+        let scaled = finite().filter_map(|height| bands.scaled(height));
+        let (low, high) =
+            scaled.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+        if low < high {
+            bands.levels = (1..BANDS).map(|level| low + (high - low) * level as f64 / BANDS as f64).collect();
+        }
+        bands
+    }
+
+    fn scaled(&self, height: f64) -> Option<f64> {
+        let scaled = if self.logarithmic { libm::log10(height) } else { height };
+        scaled.is_finite().then_some(scaled)
+    }
+
+    fn band(&self, scaled: f64) -> Option<usize> {
+        scaled.is_finite().then(|| self.levels.iter().filter(|level| **level <= scaled).count())
+    }
+
+    /// The height between a band and the next.
+    fn text(&self, band: usize) -> String {
+        let level = self.levels[band];
+        let height = if self.logarithmic { libm::pow(10.0, level) } else { level };
+        let size = height.abs();
+        let text = match (1e-3..1e4).contains(&size) || size == 0.0 {
+            true => format!(
+                "{height:.*}",
+                (2.0 - libm::floor(libm::log10(size.max(1e-3)))).clamp(0.0, 5.0) as usize
+            ),
+            false => format!("{height:.1e}"),
+        };
+        text.replace('-', "−")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bowl(side: usize, bottom: f64) -> Map {
+        let places: Vec<f64> = (0..side).map(|i| -1.0 + 2.0 * i as f64 / (side - 1) as f64).collect();
+        let heights =
+            places.iter().flat_map(|y| places.iter().map(move |x| bottom + x * x + 2.0 * y * y)).collect();
+        Map { places: [places.clone(), places], heights, ..Map::default() }
+    }
+
+    #[test]
+    fn heights_between_the_places_are_interpolated() {
+        let map = bowl(3, -1.0);
+        let bands = Bands::of(&map.heights);
+        let at = |along, up| map.height(&bands, along, up);
+        assert_eq!([at(0.5, 0.5), at(1.0, 0.5), at(1.0, 1.0), at(0.75, 0.5)], [-1.0, 0.0, 2.0, -0.5]);
+    }
+
+    #[test]
+    fn bands_cover_all_heights_and_nothing_else() {
+        let bands = Bands::of(&[0.01, 100.0, f64::NAN, f64::INFINITY]);
+        assert!(bands.logarithmic && bands.levels.len() == BANDS - 1);
+        assert_eq!(
+            (bands.band(-2.0), bands.band(2.0), bands.band(f64::NAN)),
+            (Some(0), Some(BANDS - 1), None)
+        );
+        assert!(!Bands::of(&[-1.0, 1.0]).logarithmic);
+        assert!(Bands::of(&[2.0, 2.0]).levels.is_empty());
+    }
+
+    #[test]
+    fn any_numbers_make_a_map() {
+        let mut lost = bowl(5, 0.0);
+        lost.heights[3] = f64::NAN;
+        lost.heights[7] = f64::INFINITY;
+        lost.marks = vec![("middle".into(), (0.0, 0.0)), ("far".into(), (1e9, f64::NAN))];
+        let empty = Map::default();
+        let flat = Map { heights: vec![1.0; 25], ..bowl(5, 0.0) };
+        for map in [bowl(9, 0.01), lost, empty, flat] {
+            map.draw().unwrap().png().unwrap();
+        }
+    }
+}

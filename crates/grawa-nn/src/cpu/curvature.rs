@@ -1,0 +1,203 @@
+//! Products of the Hessian with vectors on the compiled engine: exact, batch norm's statistics included.
+//!
+//! At a [`Point`] a forward and a backward pass have been made and everything they computed is kept. A product is then
+//! one more pass over it, of tangents: how every result, and then every gradient, changes along the vector. That costs
+//! about two gradients; as long as the parameters stay, the point serves any number of products.
+
+use super::arena::{Arena, Buffer};
+use super::convolve::Bench;
+use super::program::{Keep, Place, Program};
+use crate::{Error, Graph, Mode};
+use std::sync::Arc;
+
+/// A network compiled for products with the Hessian of its loss on batches of one size.
+///
+/// ```
+/// use grawa_nn::{Curvature, Mode, Shape, zoo};
+/// let net = zoo::digits("digits", Shape::image(1, 8), 4, 10)?;
+/// let curvature = Curvature::compile(&net, 2)?;
+/// let mut tangents = curvature.tangents(1)?;
+/// let mut point = curvature.point(&tangents);
+/// let (parameters, statistics) = (net.initial(7), net.initial_statistics());
+/// let (images, labels) = (vec![0.5; 2 * net.input().len()], [3, 9]);
+/// let mut gradient = vec![0.0; parameters.len()];
+/// let mode = Mode::Train { dropout: None };
+/// // Of the mean loss: a factor of 1/N.
+/// let (model, examples) = ((&*parameters, &*statistics), (&*images, &labels[..]));
+/// curvature.visit(&mut point, &mut tangents, model, examples, (mode, 0.5), &mut gradient)?;
+/// let mut product = vec![0.0; parameters.len()];
+/// curvature.product(&mut point, &mut tangents, &parameters, &gradient, &mut product)?;
+/// # Ok::<(), grawa_nn::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Curvature {
+    /// Keeps all gradients: a product reads them.
+    pub(super) kept: Program,
+    /// The tangents of gradients flow on as gradients do.
+    pub(super) flowing: Program,
+}
+
+/// A batch at some parameters, with all that a forward and a backward pass computed.
+#[derive(Debug)]
+pub struct Point {
+    pub(super) arena: Arena,
+    pub(super) mode: Mode,
+    factor: f32,
+    is_visited: bool,
+}
+
+impl Point {
+    /// Bytes that it keeps.
+    pub fn bytes(&self) -> usize {
+        self.arena.bytes()
+    }
+}
+
+/// What a product writes to, and the threads that share its work.
+#[derive(Debug)]
+pub struct Tangents {
+    pub(super) arena: Arena,
+}
+
+impl Tangents {
+    /// Bytes that products write to.
+    pub fn bytes(&self) -> usize {
+        self.arena.bytes()
+    }
+}
+
+fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
+}
+
+impl Curvature {
+    /// Compiles a network for batches of this size.
+    pub fn compile(graph: &Graph, batch: usize) -> Result<Self, Error> {
+        let planned = |keep| Program::planned(graph, batch, keep);
+        Ok(Curvature { kept: planned(Keep::All)?, flowing: planned(Keep::WhatFlows)? })
+    }
+
+    /// The network.
+    pub fn graph(&self) -> &Graph {
+        self.kept.graph()
+    }
+
+    /// Images in a batch.
+    pub fn batch(&self) -> usize {
+        self.kept.batch()
+    }
+
+    /// Room for products, on `threads` threads.
+    pub fn tangents(&self, threads: usize) -> Result<Tangents, Error> {
+        Ok(Tangents { arena: Arena::new(&self.flowing, threads)? })
+    }
+
+    /// Room for one point, which shares the threads of `tangents`.
+    pub fn point(&self, tangents: &Tangents) -> Point {
+        // Convolutions work on the bench of the tangents: it is lent for a visit.
+        let bench = Bench::new(std::iter::empty(), 0, 0);
+        let arena = Arena::on(&self.kept, Arc::clone(&tangents.arena.pool), bench);
+        Point { arena, mode: Mode::Evaluate, factor: 0.0, is_visited: false }
+    }
+
+    /// Goes to a batch and some parameters: returns the sum of the losses, and writes the gradient of that sum times
+    /// `factor` (1/N for the mean). Products at this point are of the Hessian of the same.
+    pub fn visit(
+        &self,
+        point: &mut Point,
+        tangents: &mut Tangents,
+        model: (&[f32], &[f32]),
+        examples: (&[f32], &[u32]),
+        (mode, factor): (Mode, f64),
+        gradient: &mut [f32],
+    ) -> Result<f64, Error> {
+        point.is_visited = false;
+        std::mem::swap(&mut point.arena.bench, &mut tangents.arena.bench);
+        let loss = self.kept.gradient(&mut point.arena, model, examples, mode, factor, gradient);
+        std::mem::swap(&mut point.arena.bench, &mut tangents.arena.bench);
+        let loss = loss?;
+        (point.mode, point.factor, point.is_visited) = (mode, factor as f32, true);
+        Ok(loss)
+    }
+
+    /// The Hessian at a visited point times `vector`. `parameters` must be those of the visit.
+    pub fn product(
+        &self,
+        point: &mut Point,
+        tangents: &mut Tangents,
+        parameters: &[f32],
+        vector: &[f32],
+        product: &mut [f32],
+    ) -> Result<(), Error> {
+        let count = self.graph().parameters().len();
+        for (what, found) in [
+            ("the parameters", parameters.len()),
+            ("the vector", vector.len()),
+            ("the product", product.len()),
+        ] {
+            expect(what, found, count)?;
+        }
+        if !point.is_visited {
+            return Err(Error::NotVisited);
+        }
+        product.fill(0.0);
+        let arena = &mut tangents.arena;
+        let pool = Arc::clone(&arena.pool);
+        pool.install(|| self.pass(point, arena, parameters, vector, product));
+        Ok(())
+    }
+
+    fn pass(
+        &self,
+        point: &mut Point,
+        arena: &mut Arena,
+        parameters: &[f32],
+        vector: &[f32],
+        product: &mut [f32],
+    ) {
+        let steps = &self.flowing.steps;
+        for index in 0..steps.len() {
+            self.along(index, point, arena, parameters, vector);
+        }
+        let last = steps.last().map_or(0, |step| step.output);
+        let Some(slot) = self.flowing.slots[last] else { return };
+        self.turn(point, arena, last, slot);
+        for index in (0..steps.len()).rev() {
+            self.along_back(index, point, arena, parameters, vector, product);
+        }
+    }
+
+    /// The tangent of the loss's gradient by the logits: p∘(z′ − p·z′), from the tangents z′ of the logits.
+    fn turn(&self, point: &Point, arena: &mut Arena, last: usize, slot: usize) {
+        let classes = self.graph().classes();
+        let mut change = vec![0.0; point.arena.logits.len()];
+        match (&self.flowing.places[last], &arena.values[last]) {
+            (Place::Vectors(_), Some(buffer)) => change.copy_from_slice(buffer.vectors()),
+            (Place::Planes(place), Some(buffer)) => {
+                let images = buffer.planes().chunks_exact(place.image());
+                images
+                    .zip(change.chunks_exact_mut(classes))
+                    .for_each(|(image, plain)| place.unpack(image, plain));
+            }
+            (_, None) => {}
+        }
+        for (change, logits) in change.chunks_exact_mut(classes).zip(point.arena.logits.chunks_exact(classes))
+        {
+            let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let sum: f32 = logits.iter().map(|&logit| (logit - top).exp()).sum();
+            let share = |logit: f32| (logit - top).exp() / sum;
+            let mean: f32 = logits.iter().zip(&*change).map(|(&logit, change)| share(logit) * change).sum();
+            for (change, &logit) in change.iter_mut().zip(logits) {
+                *change = point.factor * share(logit) * (*change - mean);
+            }
+        }
+        match (&self.flowing.places[last], arena.gradients[slot].as_mut()) {
+            (Place::Vectors(_), Some(buffer)) => buffer.vectors_mut().copy_from_slice(&change),
+            (Place::Planes(place), Some(buffer)) => {
+                let images = Buffer::planes_mut(buffer).chunks_exact_mut(place.image());
+                images.zip(change.chunks_exact(classes)).for_each(|(image, plain)| place.pack(plain, image));
+            }
+            (_, None) => {}
+        }
+    }
+}

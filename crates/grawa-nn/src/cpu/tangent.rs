@@ -1,0 +1,381 @@
+//! The tangent of one step, forth and back.
+//!
+//! Operations that are linear where they stand (sums, copies, averages, and cuts whose side is settled) have themselves
+//! as tangents: the passes of training run them, on tangents. Products of two things that both move, as in convolutions,
+//! linear layers and batch norm, have a term for each.
+
+use super::arena::{Arena, Buffer, Scratch};
+use super::backward::{arrive, copy_planes, sum_channels};
+use super::convolve::Convolution;
+use super::curvature::{Curvature, Point};
+use super::forward::add_bias;
+use super::lanes::Line;
+use super::pass::flattened;
+use super::program::{Flow, Kind, Place, Step};
+use super::tangent_norm::{self as tangent, Back, Channel, Factors, total};
+use super::{norm, pixels};
+use crate::op::linear;
+use crate::{Mode, TensorId};
+use rayon::prelude::*;
+
+impl Curvature {
+    fn tensor<'v>(&self, vector: &'v [f32], id: TensorId) -> &'v [f32] {
+        &vector[self.graph().parameters().spans()[id.0].range()]
+    }
+
+    /// Computes the tangent of a step's result.
+    pub(super) fn along(
+        &self,
+        index: usize,
+        point: &Point,
+        arena: &mut Arena,
+        parameters: &[f32],
+        vector: &[f32],
+    ) {
+        let program = &self.flowing;
+        let step = &program.steps[index];
+        // Below a cut, the tangent is cut where the result was.
+        let gate = || point.arena.values[step.output].as_ref();
+        match (&step.kind, &program.places[step.output]) {
+            (Kind::Conv { walk, way, weight, bias, .. }, _) => {
+                let Arena { values, scratch, bench, machine, .. } = arena;
+                let Some(mut output) = values[step.output].take() else { return };
+                let scratch = &mut scratch[index];
+                if let Some(bias) = bias {
+                    norm::fill(&mut scratch.bias, self.tensor(vector, *bias).iter().copied());
+                }
+                let lines = &scratch.bias;
+                let of = |vector| Convolution {
+                    machine: *machine,
+                    walk,
+                    way,
+                    weights: self.tensor(vector, *weight),
+                };
+                let x = planes(&point.arena.values, step.inputs[0]);
+                let add_bias = |y: &mut [Line], _: &mut _| {
+                    if bias.is_some() {
+                        add_bias(&walk.to, lines, y);
+                    }
+                };
+                of(vector).forth(bench, x, (output.planes_mut(), false), &mut scratch.moments, add_bias);
+                // The images themselves do not move.
+                if step.inputs[0] != 0 {
+                    let dx = planes(values, step.inputs[0]);
+                    let output = (output.planes_mut(), true);
+                    of(parameters).forth(bench, dx, output, &mut scratch.moments, |_, _| ());
+                }
+                values[step.output] = Some(output);
+            }
+            (Kind::Norm { bias, relu, .. }, Place::Planes(to)) => {
+                let place = *program.planes(step.inputs[0]);
+                let Some(mut output) = arena.values[step.output].take() else { return };
+                let affine = &point.arena.scratch[index].affine;
+                let (x, machine) = (planes(&point.arena.values, step.inputs[0]), arena.machine);
+                let Some(mut input) = arena.values[step.inputs[0]].take() else { return };
+                let moments = &mut arena.scratch[index].moments;
+                let images = input.planes_mut().par_chunks_exact_mut(place.image());
+                images.zip(x.par_chunks_exact(place.image())).zip(moments).for_each(|((dx, x), out)| {
+                    norm::sums(machine, &place, x, &affine.middle, &place, None, dx, out);
+                });
+
+                let channels = self.channels(step, point, &arena.scratch[index], parameters, vector);
+                let (shift, none) = (self.tensor(vector, *bias), vec![Line::ZERO; place.blocks()]);
+                let of = |number: &dyn Fn(usize, &Channel) -> f64| {
+                    tangent::lines(&channels, place.blocks(), number)
+                };
+                let factors = Factors {
+                    middle: affine.middle.clone(),
+                    middle_change: of(&|_, channel| channel.mean_change()),
+                    centred: of(&|_, channel| channel.slope_change()),
+                    centred_change: of(&|_, channel| channel.slope()),
+                    flow: none.clone(),
+                    flow_change: none,
+                    constant: of(&|index, _| shift[index].into()),
+                };
+                let other = (step.inputs.len() > 1).then(|| *program.planes(step.inputs[1]));
+                let others = step.inputs.get(1).map_or(&[][..], |&node| planes(&arena.values, node));
+                let gate = gate().map_or(&[][..], Buffer::planes);
+                let dx = input.planes();
+                let images = output.planes_mut().par_chunks_exact_mut(to.image()).enumerate();
+                images.for_each(|(image, y)| {
+                    let part = |size: usize| image * size..(image + 1) * size;
+                    let (x, dx) = (&x[part(place.image())], &dx[part(place.image())]);
+                    let other = other.as_ref().map(|place| (place, &others[part(place.image())]));
+                    let gate = relu.then(|| &gate[part(to.image())]);
+                    tangent::forward(machine, &place, x, dx, &factors, other, gate, to, y);
+                });
+
+                arena.values[step.inputs[0]] = Some(input);
+                arena.values[step.output] = Some(output);
+            }
+            (Kind::Linear { weight, bias }, _) => {
+                let Some(mut output) = arena.values[step.output].take() else { return };
+                let place = &program.places[step.inputs[0]];
+                let y = output.vectors_mut();
+                let moved = [self.tensor(vector, *weight), self.tensor(vector, *bias)];
+                let x = plain(place, &point.arena, step.inputs[0]);
+                linear::forward(program.batch, &x, moved[0], moved[1], y);
+                let dx = plain(place, arena, step.inputs[0]);
+                let mut other = vec![0.0; y.len()];
+                let zeros = vec![0.0; moved[1].len()];
+                linear::forward(program.batch, &dx, self.tensor(parameters, *weight), &zeros, &mut other);
+                y.iter_mut().zip(other).for_each(|(y, other)| *y += other);
+                arena.values[step.output] = Some(output);
+            }
+            (Kind::MaxPool(window), Place::Planes(to)) => {
+                let place = *program.planes(step.inputs[0]);
+                let Some(mut output) = arena.values[step.output].take() else { return };
+                let (x, y) =
+                    (planes(&point.arena.values, step.inputs[0]), planes(&point.arena.values, step.output));
+                let dx = planes(&arena.values, step.inputs[0]);
+                let images = output.planes_mut().par_chunks_exact_mut(to.image()).enumerate();
+                images.for_each(|(image, dy)| {
+                    let from = image * place.image()..(image + 1) * place.image();
+                    let y = &y[image * to.image()..][..to.image()];
+                    let inputs = (&place, &x[from.clone()], &dx[from]);
+                    pixels::max_pool_tangent(window, inputs, (to, y), dy);
+                });
+
+                arena.values[step.output] = Some(output);
+            }
+            (Kind::Relu, place) => {
+                let Some(mut output) = arena.values[step.output].take() else { return };
+                match (place, program.places[step.inputs[0]]) {
+                    (Place::Planes(to), Place::Planes(from)) => {
+                        let dx = planes(&arena.values, step.inputs[0]);
+                        copy_planes(arena.machine, (&from, dx), (to, output.planes_mut()), false);
+                    }
+                    _ => output.vectors_mut().copy_from_slice(
+                        arena.values[step.inputs[0]].as_ref().map_or(&[][..], Buffer::vectors),
+                    ),
+                }
+                cut(arena, place, gate(), &mut output);
+                arena.values[step.output] = Some(output);
+            }
+            (Kind::Add { relu: true }, place @ Place::Planes(to)) => {
+                let Some(mut output) = arena.values[step.output].take() else { return };
+                for (input, &node) in step.inputs.iter().enumerate() {
+                    let (from, dx) = (*program.planes(node), planes(&arena.values, node));
+                    let add = input > 0;
+                    copy_planes(arena.machine, (&from, dx), (to, output.planes_mut()), add);
+                }
+                cut(arena, place, gate(), &mut output);
+                arena.values[step.output] = Some(output);
+            }
+            // Linear: the pass itself, on tangents.
+            _ => program.run(index, arena, parameters, &[], point.mode),
+        }
+    }
+
+    /// Adds the tangents of what flows from a step's result to its inputs and its tensors.
+    pub(super) fn along_back(
+        &self,
+        index: usize,
+        point: &mut Point,
+        arena: &mut Arena,
+        parameters: &[f32],
+        vector: &[f32],
+        product: &mut [f32],
+    ) {
+        let program = &self.flowing;
+        let step = &program.steps[index];
+        let spans = self.graph().parameters().spans();
+        if !matches!(step.kind, Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. }) {
+            // Linear in what flows back, given the results of the pass forth: the pass itself on tangents, beside those
+            // results.
+            std::mem::swap(&mut arena.values, &mut point.arena.values);
+            program.flow_back(index, arena, parameters, point.mode, product);
+            std::mem::swap(&mut arena.values, &mut point.arena.values);
+            return;
+        }
+        let Some(slot) = program.slots[step.output] else { return };
+        let Some(mut ddy) = arena.gradients[slot].take() else { return };
+        let Some(primal) = self.kept.slots[step.output] else { return };
+        let Some(mut dy) = point.arena.gradients[primal].take() else { return };
+        let target =
+            |input: usize| program.slots[step.inputs[input]].filter(|_| step.flows[input] != Flow::Nowhere);
+        let adds = |input: usize| step.flows[input] == Flow::Add;
+        let machine = arena.machine;
+        match (&step.kind, &program.places[step.output]) {
+            (Kind::Conv { walk, way, weight, bias, .. }, _) => {
+                let Arena { values, gradients, scratch, bench, .. } = arena;
+                let (dy, ddy) = (dy.planes(), ddy.planes());
+                let of = |vector| Convolution { machine, walk, way, weights: self.tensor(vector, *weight) };
+                let gradient = &mut product[spans[weight.0].range()];
+                let x = planes(&point.arena.values, step.inputs[0]);
+                of(parameters).gradient(bench, x, ddy, gradient);
+                if step.inputs[0] != 0 {
+                    of(parameters).gradient(bench, planes(values, step.inputs[0]), dy, gradient);
+                }
+                if let Some(bias) = bias {
+                    let gradient = &mut product[spans[bias.0].range()];
+                    sum_channels(machine, &walk.to, ddy, &mut scratch[index], gradient);
+                }
+                if let Some(slot) = target(0)
+                    && let Some(mut out) = gradients[slot].take()
+                {
+                    of(parameters).back(bench, ddy, out.planes_mut(), adds(0));
+                    of(vector).back(bench, dy, out.planes_mut(), true);
+                    gradients[slot] = Some(out);
+                }
+            }
+            (Kind::Norm { weight, bias, relu, .. }, Place::Planes(to)) => {
+                let place = *program.planes(step.inputs[0]);
+                // What the pass forth left: the sums of x′.
+                let channels = self.channels(step, point, &arena.scratch[index], parameters, vector);
+                let affine = &point.arena.scratch[index].affine;
+                let (x, y) =
+                    (planes(&point.arena.values, step.inputs[0]), planes(&point.arena.values, step.output));
+                let dx = planes(&arena.values, step.inputs[0]);
+                let of = |number: &dyn Fn(usize, &Channel) -> f64| {
+                    tangent::lines(&channels, place.blocks(), number)
+                };
+                let middle_change = of(&|_, channel| channel.mean_change());
+                let mut sums = |x: &[Line], middle: &[Line], cut: bool, dy: &mut [Line]| {
+                    let moments = &mut arena.scratch[index].moments;
+                    let images = dy
+                        .par_chunks_exact_mut(to.image())
+                        .zip(y.par_chunks_exact(to.image()))
+                        .zip(x.par_chunks_exact(place.image()));
+                    images.zip(&mut *moments).for_each(|(((dy, y), x), out)| {
+                        norm::sums(machine, &place, x, middle, to, cut.then_some(y), dy, out);
+                    });
+
+                    (0..place.shape.channels).map(|channel| total(moments, channel)).collect::<Vec<_>>()
+                };
+                // Σ dy′ and Σ dy′·x̂, with dy′ cut first; then Σ dy·x̂′.
+                let changes = sums(x, &affine.middle, *relu, ddy.planes_mut());
+                let along_changes = sums(dx, &middle_change, false, dy.planes_mut());
+                let backs: Vec<Back> = (0..place.shape.channels)
+                    .map(|channel| {
+                        let Scratch { sum, along, .. } = &point.arena.scratch[index];
+                        let (sum, along) = (sum[channel], along[channel]);
+                        let (sum_change, along_change) = changes[channel];
+                        Back { sum, along, sum_change, along_change: along_change + along_changes[channel].1 }
+                    })
+                    .collect();
+                for (index, (channel, back)) in channels.iter().zip(&backs).enumerate() {
+                    product[spans[weight.0].range()][index] += channel.scale_gradient_change(back) as f32;
+                    product[spans[bias.0].range()][index] += back.sum_change as f32;
+                }
+                if step.inputs.len() > 1
+                    && let Some(slot) = target(1)
+                    && let Some(mut other) = arena.gradients[slot].take()
+                {
+                    let place = *program.planes(step.inputs[1]);
+                    copy_planes(machine, (to, ddy.planes()), (&place, other.planes_mut()), adds(1));
+                    arena.gradients[slot] = Some(other);
+                }
+                if let Some(slot) = target(0)
+                    && let Some(mut out) = arena.gradients[slot].take()
+                {
+                    let part = |which: usize| of(&|index, channel| channel.back(&backs[index])[which]);
+                    let factors = Factors {
+                        middle: affine.middle.clone(),
+                        middle_change,
+                        centred: part(0),
+                        centred_change: part(1),
+                        flow: of(&|_, channel| channel.slope_change()),
+                        flow_change: of(&|_, channel| channel.slope()),
+                        constant: part(2),
+                    };
+                    let (dy, ddy) = (dy.planes(), ddy.planes());
+                    let images = out.planes_mut().par_chunks_exact_mut(place.image()).enumerate();
+                    images.for_each(|(image, out)| {
+                        let from = image * place.image()..(image + 1) * place.image();
+                        let at = image * to.image()..(image + 1) * to.image();
+                        let (x, dx, dy, ddy) = (&x[from.clone()], &dx[from], &dy[at.clone()], &ddy[at]);
+                        tangent::backward(machine, &place, x, dx, &factors, to, dy, ddy, out, adds(0));
+                    });
+
+                    arena.gradients[slot] = Some(out);
+                }
+            }
+            (Kind::Linear { weight, bias }, _) => {
+                let place = &program.places[step.inputs[0]];
+                let x = plain(place, &point.arena, step.inputs[0]);
+                let dx = plain(place, arena, step.inputs[0]);
+                let mut out = vec![0.0; x.len()];
+                let (front, rest) = product.split_at_mut(spans[weight.0].range().end);
+                let dweight = &mut front[spans[weight.0].range().start..];
+                let dbias = &mut rest[..spans[bias.0].len()];
+                let (learnt, moved) = (self.tensor(parameters, *weight), self.tensor(vector, *weight));
+                linear::backward(program.batch, &x, learnt, ddy.vectors(), &mut out, dweight, dbias);
+                // The bias's gradient does not depend on x.
+                let mut unused = vec![0.0; dbias.len()];
+                linear::backward(program.batch, &dx, moved, dy.vectors(), &mut out, dweight, &mut unused);
+                if let Some(slot) = target(0)
+                    && let Some(buffer) = arena.gradients[slot].as_mut()
+                {
+                    arrive(place, &out, buffer, adds(0));
+                }
+            }
+            _ => {}
+        }
+        arena.gradients[slot] = Some(ddy);
+        point.arena.gradients[primal] = Some(dy);
+    }
+
+    /// The channels of a batch norm, from the sums of its input's tangents that lie in `scratch`.
+    fn channels(
+        &self,
+        step: &Step,
+        point: &Point,
+        scratch: &Scratch,
+        parameters: &[f32],
+        vector: &[f32],
+    ) -> Vec<Channel> {
+        let Kind::Norm { weight, .. } = &step.kind else { return Vec::new() };
+        let shape = self.flowing.planes(step.inputs[0]).shape;
+        let at = self.kept.steps.iter().position(|other| other.output == step.output);
+        let variance = at.map_or(&[][..], |at| &point.arena.scratch[at].variance);
+        let (scale, moved) = (self.tensor(parameters, *weight), self.tensor(vector, *weight));
+        let count = (point.mode != Mode::Evaluate).then(|| (self.batch() * shape.area()) as f64);
+        let channel = |index: usize| {
+            let (sum_change, along_change) = total(&scratch.moments, index);
+            Channel {
+                count,
+                scale: scale[index].into(),
+                scale_change: moved[index].into(),
+                variance: variance[index].into(),
+                sum_change,
+                along_change,
+            }
+        };
+        (0..shape.channels).map(channel).collect()
+    }
+}
+
+fn planes(values: &[Option<Buffer>], node: usize) -> &[Line] {
+    values[node].as_ref().map_or(&[][..], Buffer::planes)
+}
+
+/// A node's numbers as plain vectors.
+fn plain(place: &Place, arena: &Arena, node: usize) -> Vec<f32> {
+    let mut flat = match place {
+        Place::Planes(blocked) => {
+            let images = planes(&arena.values, node).len() / blocked.image();
+            vec![0.0; images * blocked.shape.len()]
+        }
+        Place::Vectors(_) => Vec::new(),
+    };
+    flattened(place, arena.values[node].as_ref(), &mut flat).to_vec()
+}
+
+/// Cuts a tangent where the result was cut.
+fn cut(arena: &Arena, place: &Place, gate: Option<&Buffer>, tangent: &mut Buffer) {
+    let Some(gate) = gate else { return };
+    match place {
+        Place::Planes(to) => {
+            let images = tangent.planes_mut().par_chunks_exact_mut(to.image());
+            images
+                .zip(gate.planes().par_chunks_exact(to.image()))
+                .for_each(|(dy, y)| norm::mask(arena.machine, to, y, dy));
+        }
+        Place::Vectors(_) => {
+            for (dy, &y) in tangent.vectors_mut().iter_mut().zip(gate.vectors()) {
+                *dy = if y > 0.0 { *dy } else { 0.0 };
+            }
+        }
+    }
+}

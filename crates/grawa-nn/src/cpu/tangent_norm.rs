@@ -1,0 +1,221 @@
+//! The tangents of batch norm on blocked activations, and of what follows it.
+//!
+//! With x̂ = x − mean, s = 1/√(variance + ε), S = Σ dy and T = Σ dy·x̂, a pass forth is y = scale·s·x̂ + shift, and one
+//! back dx = scale·s·(dy − S/n − x̂·s²T/n). Tangents are sums of the same planes with a factor a channel: two of them
+//! forth, four back. The factors are worked out in f64.
+
+#![allow(unsafe_code)]
+
+use super::block::Blocked;
+use super::lanes::{Lanes, Line, for_machines};
+use super::norm::{self, Moments};
+use crate::op::batch_norm::EPSILON;
+
+/// What a tangent of batch norm is made of, for every channel.
+#[derive(Clone, Debug)]
+pub(crate) struct Factors {
+    /// mean and its tangent.
+    pub(crate) middle: Vec<Line>,
+    pub(crate) middle_change: Vec<Line>,
+    /// Of x̂ and of x̂′.
+    pub(crate) centred: Vec<Line>,
+    pub(crate) centred_change: Vec<Line>,
+    /// Of dy and of dy′; on the way forth nothing.
+    pub(crate) flow: Vec<Line>,
+    pub(crate) flow_change: Vec<Line>,
+    /// What is added.
+    pub(crate) constant: Vec<Line>,
+}
+
+/// One channel of a batch norm and of its tangent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Channel {
+    /// Numbers in the channel; none where the statistics are constants.
+    pub(crate) count: Option<f64>,
+    pub(crate) scale: f64,
+    pub(crate) scale_change: f64,
+    pub(crate) variance: f64,
+    /// Σ x′ and Σ x̂·x′.
+    pub(crate) sum_change: f64,
+    pub(crate) along_change: f64,
+}
+
+/// What flows back through a channel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Back {
+    /// S and T.
+    pub(crate) sum: f64,
+    pub(crate) along: f64,
+    /// S′ and T′.
+    pub(crate) sum_change: f64,
+    pub(crate) along_change: f64,
+}
+
+impl Channel {
+    /// s.
+    fn inverse(&self) -> f64 {
+        1.0 / (self.variance + EPSILON).sqrt()
+    }
+
+    /// The tangent of the mean.
+    pub(crate) fn mean_change(&self) -> f64 {
+        self.count.map_or(0.0, |count| self.sum_change / count)
+    }
+
+    /// s′ = −s³·(Σ x̂·x′)/n.
+    fn inverse_change(&self) -> f64 {
+        self.count.map_or(0.0, |count| -self.inverse().powi(3) * self.along_change / count)
+    }
+
+    /// scale·s.
+    pub(crate) fn slope(&self) -> f64 {
+        self.scale * self.inverse()
+    }
+
+    /// Its tangent.
+    pub(crate) fn slope_change(&self) -> f64 {
+        self.scale_change * self.inverse() + self.scale * self.inverse_change()
+    }
+
+    /// The tangent of the scale's gradient, (s·T)′.
+    pub(crate) fn scale_gradient_change(&self, back: &Back) -> f64 {
+        self.inverse_change() * back.along + self.inverse() * back.along_change
+    }
+
+    /// Factors of x̂ and x̂′, and the constant, in the tangent of dx.
+    pub(crate) fn back(&self, back: &Back) -> [f64; 3] {
+        let Some(count) = self.count else { return [0.0; 3] };
+        let (s, s_change) = (self.inverse(), self.inverse_change());
+        let pull = s * s * back.along / count;
+        let pull_change = (2.0 * s * s_change * back.along + s * s * back.along_change) / count;
+        let (slope, slope_change) = (self.slope(), self.slope_change());
+        [
+            -(slope_change * pull + slope * pull_change),
+            -slope * pull,
+            -(slope_change * back.sum + slope * back.sum_change) / count,
+        ]
+    }
+}
+
+/// The sums over all images of what [`norm::sums`] found in each, for one channel.
+pub(crate) fn total(images: &[Moments], channel: usize) -> (f64, f64) {
+    let (block, lane) = (channel / super::lanes::WIDTH, channel % super::lanes::WIDTH);
+    let part = |of: &[Line]| f64::from(of[block].0[lane]);
+    images
+        .iter()
+        .fold((0.0, 0.0), |(sum, along), image| (sum + part(&image.mean), along + part(&image.squares)))
+}
+
+/// Numbers of every channel as lines.
+pub(crate) fn lines<'a>(
+    channels: &'a [Channel],
+    blocks: usize,
+    number: impl Fn(usize, &Channel) -> f64 + 'a,
+) -> Vec<Line> {
+    let mut lines = vec![Line::ZERO; blocks];
+    let numbers = channels.iter().enumerate().map(|(index, channel)| number(index, channel) as f32);
+    norm::fill(&mut lines, numbers);
+    lines
+}
+
+for_machines! {
+    /// One image: y′ = centred·x̂ + centred_change·x̂′ + constant, plus `other`, cut where y is not positive.
+    pub(crate) fn forward = forward_with(
+        from: &Blocked, x: &[Line], dx: &[Line], factors: &Factors, other: Option<(&Blocked, &[Line])>, gate: Option<&[Line]>,
+        to: &Blocked, y: &mut [Line],
+    )
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn forward_with<V: Lanes>(
+    from: &Blocked,
+    x: &[Line],
+    dx: &[Line],
+    factors: &Factors,
+    other: Option<(&Blocked, &[Line])>,
+    gate: Option<&[Line]>,
+    to: &Blocked,
+    y: &mut [Line],
+) {
+    let width = from.shape.width;
+    for block in 0..from.blocks() {
+        unsafe {
+            let [middle, change, centred, centred_change, constant] = [
+                &factors.middle,
+                &factors.middle_change,
+                &factors.centred,
+                &factors.centred_change,
+                &factors.constant,
+            ]
+            .map(|lines| V::load(lines[block].at()));
+            for row in 0..from.shape.height {
+                let at = block * from.plane() + from.start(row);
+                let target = block * to.plane() + to.start(row);
+                for pixel in 0..width {
+                    let mut value = V::load(x[at + pixel].at()).sub(middle).mul(centred).add(constant);
+                    value = value.add(V::load(dx[at + pixel].at()).sub(change).mul(centred_change));
+                    if let Some((place, other)) = other {
+                        value =
+                            value.add(V::load(other[block * place.plane() + place.start(row) + pixel].at()));
+                    }
+                    if let Some(gate) = gate {
+                        value = value.where_positive(V::load(gate[target + pixel].at()));
+                    }
+                    value.store(y[target + pixel].at_mut());
+                }
+            }
+        }
+    }
+}
+
+for_machines! {
+    /// One image: flow·dy + flow_change·dy′ + centred·x̂ + centred_change·x̂′ + constant, added to what is there if `add`.
+    pub(crate) fn backward = backward_with(
+        from: &Blocked, x: &[Line], dx: &[Line], factors: &Factors, to: &Blocked, dy: &[Line], ddy: &[Line], out: &mut [Line], add: bool,
+    )
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn backward_with<V: Lanes>(
+    from: &Blocked,
+    x: &[Line],
+    dx: &[Line],
+    factors: &Factors,
+    to: &Blocked,
+    dy: &[Line],
+    ddy: &[Line],
+    out: &mut [Line],
+    add: bool,
+) {
+    let width = from.shape.width;
+    for block in 0..from.blocks() {
+        unsafe {
+            let [middle, change, centred, centred_change, flow, flow_change, constant] = [
+                &factors.middle,
+                &factors.middle_change,
+                &factors.centred,
+                &factors.centred_change,
+                &factors.flow,
+                &factors.flow_change,
+                &factors.constant,
+            ]
+            .map(|lines| V::load(lines[block].at()));
+            for row in 0..from.shape.height {
+                let at = block * from.plane() + from.start(row);
+                let (x, dx, out) = (&x[at..][..width], &dx[at..][..width], &mut out[at..][..width]);
+                let at = block * to.plane() + to.start(row);
+                let (dy, ddy) = (&dy[at..][..width], &ddy[at..][..width]);
+                for pixel in 0..width {
+                    let load = |lines: &[Line]| V::load(lines[pixel].at());
+                    let value = (constant.add(load(dy).mul(flow)).add(load(ddy).mul(flow_change)))
+                        .add(load(x).sub(middle).mul(centred))
+                        .add(load(dx).sub(change).mul(centred_change));
+                    let value = if add { value.add(load(out)) } else { value };
+                    value.store(out[pixel].at_mut());
+                }
+            }
+        }
+    }
+}

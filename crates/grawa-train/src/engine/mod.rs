@@ -1,0 +1,105 @@
+//! What trains: a network compiled once, the cores shared out among the workers, and the data.
+//!
+//! A worker owns its parameters, momentum and statistics. What a pass writes to is much larger and belongs to a [`Lane`]:
+//! one for each core (or group of cores) that runs passes, borrowed for a step. So 64 workers on two cores need the
+//! memory of two passes, not of 64.
+
+mod examine;
+mod lanes;
+mod net;
+
+pub use examine::Examiner;
+pub(crate) use examine::{Counts, average};
+pub use lanes::Lanes;
+pub use net::Net;
+pub(crate) use net::Waits;
+
+use crate::{Error, Recipe};
+use grawa_core::Share;
+use grawa_data::{Augment, Dataset, Feed, Order, Reader};
+use grawa_nn::{Graph, Program, Shape, State};
+use std::sync::Arc;
+
+/// A network and its data, ready to make workers.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    program: Arc<Program>,
+    lanes: Arc<Lanes>,
+    order: Order,
+    train: Feed,
+    test: Feed,
+    /// Whether workers share gradients, and each must keep its own.
+    keeps_gradient: bool,
+}
+
+impl Engine {
+    /// The engine for a recipe on its data set, with the network it asks for.
+    pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
+        let shape = recipe.data.augment.output(data.train.shape());
+        let input = Shape {
+            channels: shape.channels as usize,
+            height: shape.height as usize,
+            width: shape.width as usize,
+        };
+        let graph = recipe.model.build(input, data.classes as usize)?;
+        Engine::with_network(recipe, data, &graph)
+    }
+
+    /// The same with a network of one's own, which must take images as the recipe's augmentation leaves them and tell
+    /// at least the classes of the data set apart.
+    pub fn with_network(recipe: &Recipe, data: &Dataset, graph: &Graph) -> Result<Self, Error> {
+        if graph.classes() < data.classes as usize {
+            let (found, expected) = (graph.classes(), data.classes as usize);
+            return Err(Error::TooFewClasses { network: graph.name().into(), found, expected });
+        }
+        let workers = recipe.train.workers;
+        let (train, test) = match recipe.data.held_out {
+            0 => (data.train.clone(), data.test.clone()),
+            n => data.train.hold_out(n as usize, recipe.train.seed)?,
+        };
+        let feed = |part, augment: Augment| Feed::new(part, &data.normalise, augment);
+        let (train, test) = (feed(&train, recipe.data.augment)?, feed(&test, recipe.data.augment)?);
+        let order = Order::new(recipe.train.seed, train.len(), workers, recipe.train.batch)?;
+        let program = Arc::new(Program::compile(graph, recipe.train.batch as usize)?);
+        let cores = recipe.machine.threads.map_or_else(
+            || std::thread::available_parallelism().map_or(1, usize::from),
+            |threads| threads as usize,
+        );
+        let keeps_gradient = recipe.method.share == Share::Gradients;
+        let lanes = Lanes::new(&program, &train, workers as usize, cores.max(1))?;
+        Ok(Engine { program, lanes: Arc::new(lanes), order, train, test, keeps_gradient })
+    }
+
+    /// The network.
+    pub fn graph(&self) -> &Graph {
+        self.program.graph()
+    }
+
+    /// Which examples each worker sees when.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// Examples that models are measured on.
+    pub fn test_examples(&self) -> usize {
+        self.test.len()
+    }
+
+    /// A worker that starts with this state and no momentum, at this step of its data.
+    pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<Net, Error> {
+        let reader = Reader::new(self.train.clone(), self.order, worker)?;
+        Net::new(self, reader, state, step)
+    }
+
+    /// Who evaluates models.
+    pub fn examiner(&self, recipe: &Recipe) -> Examiner {
+        Examiner::new(self, recipe.evaluate.batch_norm, recipe.evaluate.images)
+    }
+
+    /// Bytes that a worker owns besides its batches, and bytes of what the cores share.
+    pub fn bytes(&self) -> (usize, usize) {
+        let graph = self.graph();
+        let vectors = if self.keeps_gradient { 3 } else { 2 };
+        (4 * (vectors * graph.parameters().len() + graph.statistics().len()), self.lanes.bytes())
+    }
+}

@@ -1,0 +1,153 @@
+//! What can go wrong in a run.
+
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// What went wrong; the text says what was found, what was expected, what to do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something the methods refuse.
+    #[error(transparent)]
+    Core(#[from] grawa_core::Error),
+    /// Something wrong with the engine.
+    #[error(transparent)]
+    Engine(#[from] grawa_nn::Error),
+    /// Something wrong with the data.
+    #[error(transparent)]
+    Data(#[from] grawa_data::Error),
+    /// Something wrong between the workers.
+    #[error(transparent)]
+    Comm(#[from] grawa_comm::Error),
+    /// A network that tells fewer classes apart than the data has.
+    #[error("{network} tells {found} classes apart, but the data has {expected}")]
+    TooFewClasses {
+        /// The network.
+        network: String,
+        /// Its classes.
+        found: usize,
+        /// Those of the data.
+        expected: usize,
+    },
+    /// A message of a worker that cannot be read.
+    #[error(
+        "the message of worker {worker} is {found} bytes long and cannot be read; do all run the same version?"
+    )]
+    Garbled {
+        /// The worker.
+        worker: u32,
+        /// Its length.
+        found: usize,
+    },
+    /// A run whose events hold no rounds.
+    #[error("{} holds no rounds: there is nothing to replay", path.display())]
+    NothingRecorded {
+        /// The run's folder.
+        path: PathBuf,
+    },
+    /// A recording that does not go on where it is needed.
+    #[error(
+        "the recording has {rounds} rounds and no cycle that begins at step {from}: replay it with the recipe it was made with, and no further"
+    )]
+    NotRecorded {
+        /// Where a cycle should begin.
+        from: u64,
+        /// Its rounds.
+        rounds: u64,
+    },
+    /// A worker broke down.
+    #[error("worker {worker} broke down: {why}; this is a fault of the program")]
+    BrokeDown {
+        /// The worker.
+        worker: u32,
+        /// What it said.
+        why: String,
+    },
+    /// A folder without a checkpoint.
+    #[error("{} holds no checkpoint; a run that can be gone on with has a folder 'checkpoints'", path.display())]
+    NoCheckpoint {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A checkpoint that cannot be read.
+    #[error("{} is not a checkpoint this program can go on from: {why}", path.display())]
+    NotACheckpoint {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A checkpoint of another run.
+    #[error("the checkpoint {} does not fit the recipe: {why}", path.display())]
+    AnotherRun {
+        /// The checkpoint.
+        path: PathBuf,
+        /// In what it differs.
+        why: String,
+    },
+    /// A folder that holds something already.
+    #[error("{} already holds {found}; nothing was changed. Choose another folder with --out, or go on with a run by --resume", path.display())]
+    FolderInUse {
+        /// The folder.
+        path: PathBuf,
+        /// What is in it.
+        found: String,
+    },
+    /// A file to start from that does not fit the network.
+    #[error("cannot start from {}: {why}", path.display())]
+    CannotStart {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// Every worker was lost.
+    #[error("no worker is left: {why}")]
+    NobodyLeft {
+        /// What befell them.
+        why: String,
+    },
+    /// Something wrong with a recipe.
+    #[error(transparent)]
+    Recipe(#[from] crate::recipe::Mistake),
+    /// A file or folder that cannot be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A run's own file that does not hold what it must.
+    #[error("{} line {line}: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong and what to do.
+        why: String,
+    },
+}
+
+impl Error {
+    /// Whether the request itself was wrong (exit code 2), rather than something failing (exit code 1).
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Error::Engine(error) => error.is_usage(),
+            Error::Data(grawa_data::Error::UnknownDataset { .. }) => true,
+            error => matches!(
+                error,
+                Error::Core(_)
+                    | Error::Recipe(_)
+                    | Error::TooFewClasses { .. }
+                    | Error::NoCheckpoint { .. }
+                    | Error::AnotherRun { .. }
+                    | Error::FolderInUse { .. }
+                    | Error::CannotStart { .. }
+            ),
+        }
+    }
+}

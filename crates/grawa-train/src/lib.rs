@@ -1,0 +1,36 @@
+//! A run: many workers, rounds, budgets, evaluation, checkpoints, and the events that tell of them.
+//!
+//! - [`Recipe`]: everything that defines a run.
+//! - [`Run`]: a recipe carried out, kept in [`Checkpoint`]s, gone on with, or replayed from a [`Recording`].
+//! - [`Event`]: what happens in a run, and [`Observer`]: who is told; [`observe`]: files and a terminal that are.
+#![deny(missing_docs)]
+
+mod checkpoint;
+mod course;
+pub mod engine;
+mod error;
+mod evaluate;
+mod event;
+mod figure;
+pub mod folder;
+mod init;
+mod locate;
+mod measure;
+pub mod observe;
+mod pace;
+pub mod recipe;
+mod run;
+mod snapshot;
+mod word;
+mod worker;
+
+pub use checkpoint::Checkpoint;
+pub use error::Error;
+pub use event::{
+    Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,
+};
+pub use locate::{Located, locate};
+pub use measure::{Class, Measured, measure};
+pub use pace::Recording;
+pub use recipe::Recipe;
+pub use run::Run;

@@ -1,0 +1,104 @@
+//! The files of a run's folder, as one listener.
+//!
+//! | file | what it holds | the same after a resume |
+//! |---|---|---|
+//! | `events.jsonl` | what happened | yes |
+//! | `metrics.csv` | the same as a table | yes |
+//! | `about.toml` | program, commit, machine | no |
+//! | `journal.jsonl` | when, where the time went, sessions, checkpoints | no |
+//! | `tensorboard/` | curves for TensorBoard, which have a time of day | no |
+
+use super::about::{ABOUT, About};
+use super::log::{self, Log};
+use super::metrics::Metrics;
+use super::tensorboard::Board;
+use crate::{Error, Event, Observer};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// All files of a run's folder but its checkpoints.
+#[derive(Debug)]
+pub struct Files {
+    log: Log,
+    metrics: Metrics,
+    board: Board,
+}
+
+impl Files {
+    /// New files in a run's folder that has none yet.
+    pub fn create(folder: &Path, about: &About) -> Result<Self, Error> {
+        let now = now();
+        // The log first: it refuses a folder that has one.
+        let log = Log::create(folder)?;
+        let path = folder.join(ABOUT);
+        let write = || {
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+            file.write_all(about.to_toml(now).as_bytes())
+        };
+        write().map_err(|source| Error::Io { action: "write", path: path.clone(), source })?;
+        Ok(Files { log, metrics: Metrics::create(folder, [])?, board: Board::create(folder, [], now)? })
+    }
+
+    /// The files of a run, cut back to where they stood at a checkpoint of it.
+    pub fn resume(folder: &Path, checkpoint: &Path) -> Result<Self, Error> {
+        let log = Log::resume(folder, checkpoint)?;
+        let so_far = log::read(folder)?;
+        Ok(Files {
+            log,
+            metrics: Metrics::create(folder, so_far.iter().map(|(event, _)| event))?,
+            board: Board::create(folder, &so_far, so_far.first().map_or(0.0, |(_, wall)| *wall))?,
+        })
+    }
+}
+
+impl Observer for Files {
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        let now = now();
+        self.metrics.write(event)?;
+        self.board.write(event, now)?;
+        // Last: after a checkpoint all that belongs to it is there.
+        self.log.write(event, now)
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::{EVENTS, METRICS, sample};
+    use std::fs;
+
+    fn tell(files: &mut Files, events: &[Event]) {
+        for event in events {
+            files.event(event).unwrap();
+        }
+    }
+
+    /// Stopped after any event and resumed from its last checkpoint, a run leaves the same events and metrics.
+    #[test]
+    fn a_resumed_run_leaves_the_same_files() {
+        let about = About::here("test", None);
+        let events = sample::run("mgrawa", 2, 6);
+        let whole = tempfile::tempdir().unwrap();
+        tell(&mut Files::create(whole.path(), &about).unwrap(), &events);
+        for stop in 2..events.len() {
+            let folder = tempfile::tempdir().unwrap();
+            let (at, checkpoint) = sample::last_checkpoint(&events[..stop]).unwrap();
+            tell(&mut Files::create(folder.path(), &about).unwrap(), &events[..stop]);
+            let mut files = Files::resume(folder.path(), checkpoint).unwrap();
+            files.event(&sample::resumed(&events)).unwrap();
+            tell(&mut files, &events[at + 1..]);
+            for name in [EVENTS, METRICS] {
+                let read = |folder: &Path| fs::read_to_string(folder.join(name)).unwrap();
+                assert_eq!(read(folder.path()), read(whole.path()), "{name} after {stop}");
+            }
+        }
+        let again = Files::create(whole.path(), &about).unwrap_err().to_string();
+        assert!(again.contains("cannot create"), "{again}");
+    }
+}

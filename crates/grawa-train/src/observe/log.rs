@@ -1,0 +1,336 @@
+//! The event log: what happened in a run, as lines of JSON.
+//!
+//! `events.jsonl` holds what a repetition of the run would say again: no times, no word of interruptions, resumptions and
+//! checkpoints. `journal.jsonl` holds the rest: for each line of the events when it was written and where the time
+//! went; and sessions and checkpoints. So a run that was stopped and resumed has the same `events.jsonl` as one that was not. Both
+//! only grow, but for a resume: it cuts both back to where they stood at the checkpoint. A torn last line, as a power
+//! cut leaves it, is passed over.
+
+use crate::{Error, Event, Reason, Times};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The file of events.
+pub const EVENTS: &str = "events.jsonl";
+/// The file of times, sessions and checkpoints.
+pub const JOURNAL: &str = "journal.jsonl";
+
+/// A line of the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Lines that the events had when this was written, its own one included.
+    pub line: u64,
+    /// When: seconds since 1970.
+    pub wall: f64,
+    /// Training time in seconds.
+    pub elapsed: f64,
+    /// Where the time of each worker of the event went.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub times: Vec<Times>,
+    /// An event that has no line of its own among the events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
+}
+
+/// The two files, open for writing.
+#[derive(Debug)]
+pub struct Log {
+    folder: PathBuf,
+    events: File,
+    journal: File,
+    lines: u64,
+}
+
+impl Log {
+    /// New files in a folder that has none yet.
+    pub fn create(folder: &Path) -> Result<Self, Error> {
+        let new = |name: &str| {
+            let path = folder.join(name);
+            let opened = OpenOptions::new().append(true).create_new(true).open(&path);
+            opened.map_err(|source| Error::Io { action: "create", path, source })
+        };
+        Ok(Log { folder: folder.into(), events: new(EVENTS)?, journal: new(JOURNAL)?, lines: 0 })
+    }
+
+    /// The files of a run, cut back to where they stood at a checkpoint of it: the last one of that name.
+    pub fn resume(folder: &Path, checkpoint: &Path) -> Result<Self, Error> {
+        let journal = Lines::read(&folder.join(JOURNAL))?;
+        let is_it = |entry: &Entry| matches!(&entry.event, Some(Event::Checkpoint { path, .. }) if path.file_name() == checkpoint.file_name());
+        let mut found = None;
+        for (index, end) in journal.ends.iter().enumerate() {
+            let entry: Entry = journal.parse(index)?;
+            if is_it(&entry) {
+                found = Some((entry.line, *end));
+            }
+        }
+        let (lines, end) = found.ok_or_else(|| Error::Damaged {
+            path: folder.join(JOURNAL),
+            line: journal.ends.len(),
+            why: format!("it does not tell of {}; resume from another checkpoint", checkpoint.display()),
+        })?;
+        let events = Lines::read(&folder.join(EVENTS))?;
+        let keep = match lines.checked_sub(1) {
+            None => Some(0),
+            Some(last) => events.ends.get(last as usize).copied(),
+        };
+        let keep = keep.ok_or_else(|| Error::Damaged {
+            path: folder.join(EVENTS),
+            line: events.ends.len(),
+            why: format!("{lines} lines belong to {}; resume from another checkpoint", checkpoint.display()),
+        })?;
+        let cut = |name: &str, length: usize| {
+            let path = folder.join(name);
+            let open = || {
+                let file = OpenOptions::new().append(true).open(&path)?;
+                file.set_len(length as u64)?;
+                file.sync_all()?;
+                Ok(file)
+            };
+            open().map_err(|source| Error::Io { action: "cut", path: path.clone(), source })
+        };
+        Ok(Log { folder: folder.into(), events: cut(EVENTS, keep)?, journal: cut(JOURNAL, end)?, lines })
+    }
+
+    /// Adds an event at a time of day. When this returns after a checkpoint, all that belongs to it is on disk.
+    pub fn write(&mut self, event: &Event, wall: f64) -> Result<(), Error> {
+        let (fact, times) = split(event);
+        let (elapsed, is_checkpoint) = (event.place().elapsed, matches!(event, Event::Checkpoint { .. }));
+        let apart = if fact.is_none() { Some(self.inside(event)) } else { None };
+        if let Some(fact) = &fact {
+            append(&mut self.events, &self.folder.join(EVENTS), fact)?;
+            self.lines += 1;
+        }
+        let entry = Entry { line: self.lines, wall, elapsed, times, event: apart };
+        append(&mut self.journal, &self.folder.join(JOURNAL), &entry)?;
+        if is_checkpoint {
+            for (file, name) in [(&self.events, EVENTS), (&self.journal, JOURNAL)] {
+                let path = self.folder.join(name);
+                file.sync_data().map_err(|source| Error::Io { action: "write", path, source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The event with paths relative to the run's folder, which may be moved.
+    fn inside(&self, event: &Event) -> Event {
+        match event {
+            Event::Checkpoint { at, path } => {
+                let path = path.strip_prefix(&self.folder).unwrap_or(path).to_owned();
+                Event::Checkpoint { at: *at, path }
+            }
+            event => event.clone(),
+        }
+    }
+}
+
+/// What a repetition would say again, if anything, and the times.
+fn split(event: &Event) -> (Option<Event>, Vec<Times>) {
+    let mut fact = event.clone();
+    let mut times = Vec::new();
+    let is_fact = match &mut fact {
+        Event::Started(started) => {
+            started.at.elapsed = 0.0;
+            !started.resumed
+        }
+        Event::Round(round) => {
+            round.at.elapsed = 0.0;
+            times = round.workers.iter_mut().map(|share| std::mem::take(&mut share.times)).collect();
+            true
+        }
+        Event::Evaluated(evaluated) => {
+            evaluated.at.elapsed = 0.0;
+            true
+        }
+        Event::Checkpoint { .. } => false,
+        Event::Fault(fault) => {
+            fault.at.elapsed = 0.0;
+            true
+        }
+        Event::Finished(finished) => {
+            finished.at.elapsed = 0.0;
+            times = finished.workers.iter_mut().map(|share| std::mem::take(&mut share.times)).collect();
+            finished.reason == Reason::Spent
+        }
+    };
+    (is_fact.then_some(fact), times)
+}
+
+/// Puts the times back.
+fn join(event: &mut Event, entry: &Entry) {
+    let (at, workers) = match event {
+        Event::Started(started) => (&mut started.at, None),
+        Event::Round(round) => (&mut round.at, Some(&mut round.workers)),
+        Event::Evaluated(evaluated) => (&mut evaluated.at, None),
+        Event::Checkpoint { at, .. } => (at, None),
+        Event::Fault(fault) => (&mut fault.at, None),
+        Event::Finished(finished) => (&mut finished.at, Some(&mut finished.workers)),
+    };
+    at.elapsed = entry.elapsed;
+    for (share, times) in workers.into_iter().flatten().zip(&entry.times) {
+        share.times = *times;
+    }
+}
+
+/// What happened in a run and when (seconds since 1970), in its order, with the times where the journal has them.
+pub fn read(folder: &Path) -> Result<Vec<(Event, f64)>, Error> {
+    let events = Lines::read(&folder.join(EVENTS))?;
+    let journal = Lines::read(&folder.join(JOURNAL))?;
+    let mut all = Vec::new();
+    let mut next = 0;
+    for index in 0..journal.ends.len() {
+        let entry: Entry = journal.parse(index)?;
+        match &entry.event {
+            Some(event) => all.push((event.clone(), entry.wall)),
+            None if next < events.ends.len() => {
+                let mut event: Event = events.parse(next)?;
+                join(&mut event, &entry);
+                all.push((event, entry.wall));
+                next += 1;
+            }
+            None => {}
+        }
+    }
+    // Events whose line of the journal was lost.
+    let wall = all.last().map_or(0.0, |(_, wall)| *wall);
+    for index in next..events.ends.len() {
+        all.push((events.parse(index)?, wall));
+    }
+    Ok(all)
+}
+
+/// The whole lines of a file, and where each ends.
+struct Lines {
+    path: PathBuf,
+    text: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Lines {
+    fn read(path: &Path) -> Result<Self, Error> {
+        let text =
+            fs::read(path).map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
+        let mut ends: Vec<usize> =
+            text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
+        // A power cut may leave a last line that ends and yet is not whole.
+        let start = ends.len().checked_sub(2).map_or(0, |before| ends[before]);
+        if let Some(&end) = ends.last()
+            && serde_json::from_slice::<serde::de::IgnoredAny>(&text[start..end]).is_err()
+        {
+            ends.pop();
+        }
+        Ok(Lines { path: path.into(), text, ends })
+    }
+
+    fn parse<T: for<'de> Deserialize<'de>>(&self, index: usize) -> Result<T, Error> {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        serde_json::from_slice(&self.text[start..self.ends[index]]).map_err(|error| Error::Damaged {
+            path: self.path.clone(),
+            line: index + 1,
+            why: format!("{error}; it was changed or damaged"),
+        })
+    }
+}
+
+fn append(file: &mut File, path: &Path, value: &impl Serialize) -> Result<(), Error> {
+    // One write for a line: what another program reads meanwhile ends at a line, or almost.
+    let io = |source| Error::Io { action: "write", path: path.into(), source };
+    let mut line = serde_json::to_vec(value).map_err(|error| io(error.into()))?;
+    line.push(b'\n');
+    file.write_all(&line).map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::sample;
+    use proptest::prelude::*;
+
+    fn write(folder: &Path, log: &mut Log, events: &[Event]) {
+        for (event, second) in events.iter().zip(0..) {
+            log.write(event, f64::from(second)).unwrap();
+        }
+        let read: Vec<Event> = read(folder).unwrap().into_iter().map(|(event, _)| event).collect();
+        assert!(read.ends_with(events));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = Log::create(folder.path()).unwrap();
+        write(folder.path(), &mut log, &sample::run("lgrawa", 3, 8));
+        assert!(Log::create(folder.path()).is_err(), "it was overwritten");
+        let facts = fs::read_to_string(folder.path().join(EVENTS)).unwrap();
+        for word in ["elapsed", "times", "checkpoint", "wall"] {
+            assert!(!facts.contains(word), "{word} in {facts}");
+        }
+    }
+
+    /// A run that was stopped at any event and resumed leaves the same events as one that was not.
+    #[test]
+    fn a_resumed_run_leaves_the_same_events() {
+        let whole = tempfile::tempdir().unwrap();
+        let events = sample::run("lgrawa", 2, 8);
+        write(whole.path(), &mut Log::create(whole.path()).unwrap(), &events);
+        let expected = fs::read_to_string(whole.path().join(EVENTS)).unwrap();
+        for stop in 0..events.len() {
+            let Some((at, checkpoint)) = sample::last_checkpoint(&events[..stop]) else { continue };
+            let folder = tempfile::tempdir().unwrap();
+            write(folder.path(), &mut Log::create(folder.path()).unwrap(), &events[..stop]);
+            let mut log = Log::resume(folder.path(), checkpoint).unwrap();
+            log.write(&sample::resumed(&events), 99.0).unwrap();
+            write(folder.path(), &mut log, &events[at + 1..]);
+            assert_eq!(
+                fs::read_to_string(folder.path().join(EVENTS)).unwrap(),
+                expected,
+                "stopped after {stop}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_checkpoint_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &mut Log::create(folder.path()).unwrap(), &sample::run("lgrawa", 2, 8));
+        let error = Log::resume(folder.path(), "checkpoints/12345".as_ref()).unwrap_err().to_string();
+        assert!(error.contains("does not tell of checkpoints/12345"), "{error}");
+    }
+
+    #[test]
+    fn damage_in_the_middle_names_the_line() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &mut Log::create(folder.path()).unwrap(), &sample::run("lgrawa", 2, 8));
+        let path = folder.path().join(EVENTS);
+        let text = fs::read_to_string(&path).unwrap();
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines[1] = "{\"event\":\"rou";
+        fs::write(&path, lines.join("\n")).unwrap();
+        let error = read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("events.jsonl line 2"), "{error}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        /// Cut at any byte, the files are read up to the last whole line.
+        #[test]
+        fn a_torn_last_line_is_passed_over(events_at in 0.0f64..1.0, journal_at in 0.0f64..1.0, newline: bool) {
+            let folder = tempfile::tempdir().unwrap();
+            let events = sample::run("lgrawa", 2, 8);
+            write(folder.path(), &mut Log::create(folder.path()).unwrap(), &events);
+            for (name, at) in [(EVENTS, events_at), (JOURNAL, journal_at)] {
+                let path = folder.path().join(name);
+                let mut text = fs::read(&path).unwrap();
+                text.truncate((text.len() as f64 * at) as usize);
+                if newline { text.push(b'\n'); }
+                fs::write(&path, text).unwrap();
+            }
+            let facts: Vec<Event> = events.iter().filter_map(|event| split(event).0).collect();
+            for (event, _) in read(folder.path()).unwrap() {
+                if let Some(fact) = split(&event).0 {
+                    prop_assert!(facts.contains(&fact));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Who listens to a run: files and a terminal.
+//!
+//! [`Files`] keeps the record in a run's folder: what a repetition of the run would say again (`events.jsonl`,
+//! `metrics.csv`) apart from times and sessions. [`Screen`] shows a run on a terminal, or tells of it in plain lines where
+//! there is none; what it shows is a pure function of a [`View`].
+
+mod about;
+mod files;
+mod log;
+mod metrics;
+mod render;
+#[cfg(test)]
+mod sample;
+mod screen;
+mod tensorboard;
+mod view;
+
+pub use about::{ABOUT, About};
+pub use files::Files;
+pub use log::{EVENTS, Entry, JOURNAL, Log, read};
+pub use metrics::METRICS;
+pub use render::{line, render};
+pub use screen::Screen;
+pub use tensorboard::TENSORBOARD;
+pub use view::{View, Worker};

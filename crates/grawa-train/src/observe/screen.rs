@@ -1,0 +1,114 @@
+//! A run on a terminal: drawn in place, at most ten times a second. Where standard error is no terminal it is told in plain
+//! lines instead.
+
+use super::{View, line, render};
+use crate::{Error, Event, Observer};
+use console::Term;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The time between two pictures.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Plain lines come at every such share of the budget, besides evaluations.
+const PART: f64 = 0.1;
+
+/// A listener that shows a run on standard error.
+#[derive(Debug)]
+pub struct Screen {
+    view: View,
+    term: Term,
+    live: bool,
+    passing: bool,
+    drawn: usize,
+    last: Option<Instant>,
+    told: f64,
+}
+
+impl Screen {
+    /// On standard error: in place if it is a terminal, else in plain lines.
+    pub fn new() -> Self {
+        let term = Term::buffered_stderr();
+        let live = term.is_term();
+        Screen { view: View::default(), term, live, passing: false, drawn: 0, last: None, told: 0.0 }
+    }
+
+    /// The same, and when the run is over one line of it is left: for one of many runs.
+    pub fn passing() -> Self {
+        Screen { passing: true, ..Screen::new() }
+    }
+
+    /// Takes the picture away and leaves one line.
+    fn pass(&mut self) -> io::Result<()> {
+        self.term.clear_last_lines(std::mem::take(&mut self.drawn))?;
+        let name = self.view.started.as_ref().map_or("", |started| started.method.as_str());
+        self.term.write_line(&format!("{name:<28}  {}", line(&self.view)))?;
+        self.term.flush()
+    }
+
+    fn draw(&mut self) -> io::Result<()> {
+        let (height, width) = self.term.size();
+        // One column and one line less: a full one would scroll.
+        let lines =
+            render(&self.view, usize::from(width).saturating_sub(1), usize::from(height).saturating_sub(1));
+        self.term.clear_last_lines(self.drawn)?;
+        for line in &lines {
+            self.term.write_line(line)?;
+        }
+        self.drawn = lines.len();
+        self.last = Some(Instant::now());
+        self.term.flush()
+    }
+
+    fn tell(&mut self, event: &Event) -> io::Result<()> {
+        let due = self.view.at.share >= self.told + PART;
+        match event {
+            Event::Started(started) => {
+                let (verb, what) = (if started.resumed { "goes on" } else { "starts" }, &started.method);
+                let on = format!("{} on {}, {} workers", started.network, started.data, started.workers);
+                self.term
+                    .write_line(&format!("{what} {verb}: {on}, seed {}, {}", started.seed, started.budget))?;
+            }
+            Event::Fault(fault) => {
+                self.term.write_line(&format!("step {}: {}", fault.at.steps, fault.what))?
+            }
+            Event::Evaluated(_) | Event::Finished(_) => self.term.write_line(&line(&self.view))?,
+            Event::Round(_) if due => {
+                self.told = self.view.at.share;
+                self.term.write_line(&line(&self.view))?;
+            }
+            Event::Round(_) | Event::Checkpoint { .. } => {}
+        }
+        self.term.flush()
+    }
+}
+
+impl Default for Screen {
+    fn default() -> Self {
+        Screen::new()
+    }
+}
+
+fn failed(source: io::Error) -> Error {
+    Error::Io { action: "write to", path: PathBuf::from("the terminal"), source }
+}
+
+impl Observer for Screen {
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        self.view.event(event);
+        if self.passing && matches!(event, Event::Finished(_)) {
+            return self.pass().map_err(failed);
+        }
+        if self.passing && !self.live {
+            return Ok(());
+        }
+        if !self.live {
+            return self.tell(event).map_err(failed);
+        }
+        let urgent = !matches!(event, Event::Round(_) | Event::Checkpoint { .. });
+        if urgent || self.last.is_none_or(|last| last.elapsed() >= PAUSE) {
+            self.draw().map_err(failed)?;
+        }
+        Ok(())
+    }
+}

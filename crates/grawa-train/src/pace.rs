@@ -1,0 +1,185 @@
+//! Who takes how many steps between two meetings.
+//!
+//! At an even pace each worker takes its quota. At a free pace all take from one pool of tickets until M times the quota is
+//! taken: one atomic addition a step, no server. A recording of a free run gives each worker the steps it took then.
+
+use crate::{Error, Event};
+use grawa_core::{Grant, Trigger};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Who takes how many steps.
+#[derive(Debug)]
+pub(crate) enum Pacing {
+    /// Each its quota.
+    Even,
+    /// Whoever comes first. The tickets of a cycle are counted, in two counters by turns: one may still be cleared by
+    /// a late worker while the next cycle takes from the other.
+    Free([AtomicU64; 2]),
+    /// As recorded, of a run whose pace was even or not.
+    Replay {
+        /// The recording.
+        recording: Recording,
+        /// Whether its pace was even.
+        even: bool,
+    },
+}
+
+impl Pacing {
+    /// Whether a worker that took `own` steps of the cycle that began at step `from` may take another. At a free pace the
+    /// answer uses up a ticket.
+    pub(crate) fn may_step(
+        &self,
+        worker: u32,
+        own: u64,
+        quota: u64,
+        (from, cycle, members): (u64, u64, usize),
+    ) -> Result<bool, Error> {
+        match self {
+            Pacing::Even => Ok(own < quota),
+            Pacing::Free(_) if quota == 0 => Ok(false),
+            Pacing::Free(tickets) => {
+                let trigger = Trigger::new(members as u32, u32::try_from(quota).unwrap_or(u32::MAX))?;
+                Ok(trigger.grant(tickets[cycle as usize % 2].fetch_add(1, Ordering::Relaxed)) == Grant::Step)
+            }
+            Pacing::Replay { recording, .. } => Ok(own < recording.after(from)?.steps(worker)),
+        }
+    }
+
+    /// A free pace that goes on in a cycle of which `taken` steps are done.
+    pub(crate) fn free(cycle: u64, taken: u64) -> Self {
+        let tickets = [AtomicU64::new(0), AtomicU64::new(0)];
+        tickets[cycle as usize % 2].store(taken, Ordering::Relaxed);
+        Pacing::Free(tickets)
+    }
+
+    /// All workers have met at the end of this cycle: its tickets are for the one after the next.
+    pub(crate) fn renew(&self, cycle: u64) {
+        if let Pacing::Free(tickets) = self {
+            tickets[cycle as usize % 2].store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether all workers are at the same step.
+    pub(crate) fn is_even(&self) -> bool {
+        matches!(self, Pacing::Even | Pacing::Replay { even: true, .. })
+    }
+
+    /// The training time at the end of the cycle that began at step `from`: recorded, or as the clock has it.
+    pub(crate) fn elapsed(&self, from: u64, clock: Duration) -> Duration {
+        match self {
+            Pacing::Replay { recording, .. } => recording.after(from).map_or(clock, |cycle| cycle.elapsed),
+            Pacing::Even | Pacing::Free(_) => clock,
+        }
+    }
+}
+
+/// The rounds of a run that was: who took how many steps, and when.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recording {
+    cycles: Vec<Cycle>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Cycle {
+    /// Local steps a worker when it was over.
+    end: u64,
+    steps: Vec<(u32, u64)>,
+    elapsed: Duration,
+}
+
+impl Cycle {
+    fn steps(&self, worker: u32) -> u64 {
+        // One who was lost by then took none.
+        self.steps.iter().find(|(who, _)| *who == worker).map_or(0, |(_, steps)| *steps)
+    }
+}
+
+impl Recording {
+    /// The recording that a run's events hold. What was done again after a resume counts as it was done last.
+    pub fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
+        let mut cycles: Vec<Cycle> = Vec::new();
+        for event in events {
+            let Event::Round(round) = event else { continue };
+            cycles.retain(|cycle| cycle.end < round.at.steps);
+            cycles.push(Cycle {
+                end: round.at.steps,
+                steps: round.workers.iter().map(|share| (share.worker, share.steps)).collect(),
+                elapsed: Duration::try_from_secs_f64(round.at.elapsed).unwrap_or_default(),
+            });
+        }
+        Recording { cycles }
+    }
+
+    /// Reads the recording in a run's folder.
+    pub fn read(folder: &Path) -> Result<Self, Error> {
+        let events = crate::observe::read(folder)?;
+        let recording = Recording::of(events.iter().map(|(event, _)| event));
+        if recording.cycles.is_empty() {
+            return Err(Error::NothingRecorded { path: folder.into() });
+        }
+        Ok(recording)
+    }
+
+    /// How many rounds were recorded.
+    pub fn rounds(&self) -> u64 {
+        self.cycles.len() as u64
+    }
+
+    /// The cycle that began at step `from`.
+    fn after(&self, from: u64) -> Result<&Cycle, Error> {
+        let at = self.cycles.partition_point(|cycle| cycle.end <= from);
+        let begins = at.checked_sub(1).map_or(0, |before| self.cycles[before].end);
+        let cycle = self.cycles.get(at).filter(|_| begins == from);
+        cycle.ok_or(Error::NotRecorded { from, rounds: self.rounds() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Place, Round, Share, Times};
+
+    fn round(end: u64, steps: [u64; 2]) -> Event {
+        let share = |(worker, steps)| Share { worker, steps, total: 0, loss: None, times: Times::default() };
+        Event::Round(Round {
+            at: Place { steps: end, elapsed: end as f64, ..Place::default() },
+            rate: 0.1,
+            loss: None,
+            workers: (0..).zip(steps).map(share).collect(),
+            mixed: Vec::new(),
+            bytes: 0,
+        })
+    }
+
+    #[test]
+    fn free_tickets_are_shared_out() {
+        let pacing = Pacing::free(0, 1);
+        let grants: Vec<bool> = (0..7).map(|_| pacing.may_step(0, 0, 3, (0, 0, 2)).unwrap()).collect();
+        assert_eq!(grants, [true, true, true, true, true, false, false]);
+        // A quick worker is in the next cycle before a slow one has cleared this.
+        assert!(pacing.may_step(1, 99, 3, (3, 1, 2)).unwrap());
+        pacing.renew(0);
+        let left = (0..7).filter(|_| pacing.may_step(0, 0, 3, (3, 1, 2)).unwrap()).count();
+        assert_eq!(left, 5);
+        assert!(pacing.may_step(1, 0, 3, (6, 2, 2)).unwrap());
+    }
+
+    #[test]
+    fn a_recording_gives_the_steps_back_and_says_where_it_ends() {
+        let events = [round(2, [3, 1]), round(4, [9, 9]), round(4, [1, 3]), round(5, [1, 1])];
+        let recording = Recording::of(&events);
+        assert_eq!(recording.rounds(), 3);
+        let cycle = recording.after(2).unwrap();
+        assert_eq!((cycle.steps(0), cycle.steps(1), cycle.steps(2)), (1, 3, 0));
+        assert!(recording.after(3).is_err());
+        let pacing = Pacing::Replay { recording, even: false };
+        assert!(
+            pacing.may_step(0, 2, 0, (0, 0, 2)).unwrap() && !pacing.may_step(1, 1, 9, (0, 0, 2)).unwrap()
+        );
+        assert_eq!(pacing.elapsed(2, Duration::ZERO), Duration::from_secs(4));
+        let error = pacing.may_step(0, 0, 9, (5, 0, 2)).unwrap_err().to_string();
+        assert!(error.contains("no cycle that begins at step 5"), "{error}");
+    }
+}

@@ -1,0 +1,63 @@
+//! Which choices of a recipe go together.
+
+use super::{Pace, Recipe};
+use grawa_core::Share;
+
+/// More workers than this are a slip of the finger.
+const MOST_WORKERS: u32 = 4096;
+
+impl Recipe {
+    /// Defaults that follow from what was said: one worker where workers do not talk, no look-ahead without momentum.
+    pub(super) fn settle(&mut self, is_said: impl Fn(&str) -> bool) {
+        if self.method.share == Share::Nothing && !is_said("train.workers") {
+            self.train.workers = 1;
+        }
+        if self.train.sgd.momentum == 0.0 && !is_said("train.nesterov") {
+            self.train.sgd.nesterov = false;
+        }
+    }
+
+    /// Whether the choices go together; if not, the key to change and why.
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+        let (train, method) = (&self.train, &self.method);
+        let wrong = |key, why: String| Err((key, why));
+        if train.workers > MOST_WORKERS {
+            return wrong(
+                "train.workers",
+                format!("{} workers are more than {MOST_WORKERS}, the most there can be", train.workers),
+            );
+        }
+        if method.share == Share::Nothing && train.workers != 1 {
+            let why = format!(
+                "{} is one worker by itself, but train.workers is {}; set it to 1, or choose method 'mean' or 'dp-sgd'",
+                method.name, train.workers
+            );
+            return wrong("train.workers", why);
+        }
+        if method.share != Share::Parameters && train.pace == Pace::Free {
+            let why = format!(
+                "{} has no rounds that uneven workers could share out; set train.pace = 'even'",
+                method.name
+            );
+            return wrong("train.pace", why);
+        }
+        if let Some(inner) = &method.inner
+            && !train.workers.is_multiple_of(inner.group)
+        {
+            let why = format!(
+                "{} workers do not fall into groups of {}; change train.workers or method.inner.group",
+                train.workers, inner.group
+            );
+            return wrong("method.inner.group", why);
+        }
+        if train.sgd.nesterov && train.sgd.momentum == 0.0 {
+            let why = "train.nesterov looks ahead along the momentum, which is 0; set train.momentum or train.nesterov = false";
+            return wrong("train.nesterov", why.into());
+        }
+        if self.model.width.is_some() && !self.model.has_widths() {
+            let why = format!("{} has one width only; leave model.width out", self.model.name);
+            return wrong("model.width", why);
+        }
+        Ok(())
+    }
+}

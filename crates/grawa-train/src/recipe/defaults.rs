@@ -1,0 +1,47 @@
+//! What a recipe is when nothing but the data set is said.
+//!
+//! The digits get a small network and a run of seconds; the others the paper's networks and settings, see
+//! `recipes/*.toml` for where each number comes from.
+
+use super::{BatchNorm, Checkpoint, Data, Device, Evaluation, Machine, Model, Pace, Recipe, Train};
+use grawa_core::{Amount, Drop, Method, Name, Preset, Schedule, Sgd};
+use grawa_data::Kind;
+
+/// Training images that batch norm is recalibrated on.
+const RECALIBRATE: u32 = 25_600;
+
+impl Recipe {
+    /// The recipe of a data set, and of a network other than its usual one, when nothing else is said.
+    pub fn for_data(kind: Kind, network: Option<&str>) -> Result<Self, grawa_core::Error> {
+        let (usual, batch, epochs, weight_decay) = match kind {
+            Kind::Digits => ("digits", 32, 40.0, 1e-4),
+            Kind::Mnist | Kind::FashionMnist => ("digits", 128, 10.0, 1e-4),
+            Kind::Cifar10 => ("resnet20", 128, 107.0, 5e-4),
+            Kind::Cifar100 => ("wrn28-10", 128, 200.0, 5e-4),
+            Kind::Folder => ("resnet50", 32, 90.0, 1e-4),
+        };
+        let network = network.unwrap_or(usual);
+        let drop = |share: f64| Drop { factor: 0.1, at: Amount::Epochs((epochs * share).round()) };
+        Ok(Recipe {
+            data: Data { kind, dir: "data".into(), held_out: 0, augment: kind.augment(network) },
+            model: Model { name: network.into(), width: None, classes: None, init: None },
+            method: Method::named(Name::Lgrawa, Preset::Paper),
+            train: Train {
+                workers: 4,
+                batch,
+                seed: 36,
+                budget: Amount::Epochs(epochs),
+                pace: Pace::Even,
+                rate: Schedule::new(0.1, None, vec![drop(0.5), drop(0.75)])?,
+                sgd: Sgd { weight_decay, ..Sgd::default() },
+            },
+            evaluate: Evaluation {
+                every: Some(Amount::Epochs(4.0)),
+                batch_norm: BatchNorm::Recalibrate,
+                images: RECALIBRATE,
+            },
+            checkpoint: Checkpoint { every: Some(Amount::Epochs(4.0)) },
+            machine: Machine { device: Device::Cpu, threads: None },
+        })
+    }
+}

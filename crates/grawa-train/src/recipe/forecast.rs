@@ -1,0 +1,252 @@
+//! What a run will take, before it starts: steps, rounds, memory, traffic.
+//!
+//! A pure function of the recipe and a few [`Facts`] about the data. Bytes on the wire are the payload that every worker
+//! hands over: its parameters (or gradients) once a round, and what it says at the meeting before it.
+
+use super::Recipe;
+use crate::figure::{bytes, group};
+use grawa_core::{Amount, Progress, Share};
+use grawa_data::{Kind, Shape};
+use grawa_nn::{Arena, Error, Program};
+
+/// Bytes that a worker says at a meeting besides its scores.
+const WORD: u64 = 120;
+
+/// What a forecast needs to know of the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Training examples, those held out not counted.
+    pub examples: u64,
+    /// Classes.
+    pub classes: u32,
+    /// The shape of an image as the network sees it.
+    pub shape: Shape,
+}
+
+impl Facts {
+    /// What is known of a published data set without reading it; `None` for folders.
+    pub fn published(recipe: &Recipe) -> Option<Self> {
+        let (examples, classes, shape) = match recipe.data.kind {
+            Kind::Digits => (1_438, 10, Shape::new(1, 8, 8)),
+            Kind::Cifar10 => (50_000, 10, Shape::new(3, 32, 32)),
+            Kind::Cifar100 => (50_000, 100, Shape::new(3, 32, 32)),
+            Kind::Mnist | Kind::FashionMnist => (60_000, 10, Shape::new(1, 28, 28)),
+            Kind::Folder => return None,
+        };
+        let examples = u64::saturating_sub(examples, recipe.data.held_out.into());
+        Some(Facts { examples, classes, shape: recipe.data.augment.output(shape) })
+    }
+}
+
+/// What a run will take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    /// The network.
+    pub network: String,
+    /// Its parameters.
+    pub parameters: u64,
+    /// Its tensors.
+    pub tensors: u64,
+    /// Local steps a worker; unknown if the budget is a time.
+    pub steps: Option<u64>,
+    /// Passes over the training set by all workers together.
+    pub epochs: Option<f64>,
+    /// Rounds of all workers.
+    pub rounds: Option<u64>,
+    /// Rounds inside groups only.
+    pub inner_rounds: Option<u64>,
+    /// Bytes a worker owns: parameters, momentum, batch-norm statistics, two batches; its gradient where those are shared.
+    pub worker_bytes: u64,
+    /// Bytes of the centres that all workers share.
+    pub centre_bytes: u64,
+    /// Bytes of an arena, in which steps are computed, with a gradient and a batch.
+    pub arena_bytes: u64,
+    /// Arenas.
+    pub arenas: u64,
+    /// Bytes a worker hands over in one round.
+    pub round_bytes: u64,
+    /// Bytes all workers hand over in the whole run.
+    pub total_bytes: Option<u64>,
+    /// Multiplications and additions of the whole run: three forward passes a step.
+    pub flops: Option<f64>,
+}
+
+impl Forecast {
+    /// What this recipe will take on a machine with so many cores.
+    pub fn of(recipe: &Recipe, facts: &Facts, cores: usize) -> Result<Self, Error> {
+        let input = grawa_nn::Shape {
+            channels: facts.shape.channels as usize,
+            height: facts.shape.height as usize,
+            width: facts.shape.width as usize,
+        };
+        let graph = recipe.model.build(input, facts.classes as usize)?;
+        let (train, method) = (&recipe.train, &recipe.method);
+        let workers = u64::from(train.workers);
+        let cores = recipe.machine.threads.map_or(cores, |threads| threads as usize).max(1);
+        let arenas = cores.min(train.workers as usize);
+        let arena = Arena::new(&Program::compile(&graph, train.batch as usize)?, 1)?.bytes() as u64;
+        let images = u64::from(train.batch) * facts.shape.len() as u64;
+
+        let epoch =
+            |steps: u64| (steps * workers * u64::from(train.batch)) as f64 / facts.examples.max(1) as f64;
+        let steps = match train.budget {
+            Amount::Steps(steps) => Some(steps),
+            Amount::Epochs(epochs) => Some((epochs / epoch(1)).ceil() as u64),
+            Amount::Time(_) => None,
+        };
+        let (inner_rounds, rounds) = match (steps, method.share) {
+            (_, Share::Nothing) => (Some(0), Some(0)),
+            (None, _) => (None, None),
+            (Some(steps), _) => {
+                let cycles = steps / u64::from(method.cycle().max(1));
+                let outer = steps / u64::from(method.period.max(1));
+                (Some(cycles - outer), Some(outer))
+            }
+        };
+        let (parameters, spans) = (graph.parameters().len() as u64, graph.parameters().spans().len());
+        let round_bytes = match method.share {
+            Share::Nothing => 0,
+            _ => 4 * parameters + WORD + 8 * method.scores(spans) as u64,
+        };
+        // Where gradients are shared each worker keeps its own; else a gradient belongs to whoever computes.
+        let vectors = if method.share == Share::Gradients { 3 } else { 2 };
+        // A round of all also has its groups' round.
+        let mixes =
+            |rounds: u64, inner: u64| rounds + inner + if method.inner.is_some() { rounds } else { 0 };
+        let centres = match (method.share, &method.inner) {
+            (Share::Nothing | Share::Gradients, _) => 0,
+            (Share::Parameters, None) => 1,
+            (Share::Parameters, Some(inner)) => 1 + workers / u64::from(inner.group.max(1)),
+        };
+        Ok(Forecast {
+            network: graph.name().to_owned(),
+            parameters,
+            tensors: spans as u64,
+            steps,
+            epochs: steps.map(epoch),
+            rounds,
+            inner_rounds,
+            worker_bytes: 4 * (vectors * parameters + graph.statistics().len() as u64 + 2 * images),
+            centre_bytes: 4 * parameters * centres,
+            arena_bytes: arena + 4 * (parameters + images),
+            arenas: arenas as u64,
+            round_bytes,
+            total_bytes: rounds
+                .zip(inner_rounds)
+                .map(|(outer, inner)| mixes(outer, inner) * round_bytes * workers),
+            flops: steps
+                .map(|steps| (steps * workers * u64::from(train.batch)) as f64 * 3.0 * graph.flops() as f64),
+        })
+    }
+
+    /// All memory of the run, the data set left out.
+    pub fn memory(&self, workers: u32) -> u64 {
+        u64::from(workers) * self.worker_bytes + self.centre_bytes + self.arenas * self.arena_bytes
+    }
+
+    /// The plan in words, for a user to read before the run.
+    pub fn plan(&self, recipe: &Recipe) -> String {
+        let (train, method) = (&recipe.train, &recipe.method);
+        let known = |number: Option<u64>| number.map_or("as many as the time allows".into(), group);
+        let rate_at_start = train.rate.rate(&Progress { steps: 1, ..Progress::default() });
+        let rounds = match (self.rounds, self.inner_rounds) {
+            (Some(rounds), Some(inner)) if inner > 0 => {
+                format!("{} of all, {} inside groups", group(rounds), group(inner))
+            }
+            (rounds, _) => known(rounds),
+        };
+        let mut lines = vec![
+            ("method", format!("{method} — {}", method.name.summary())),
+            (
+                "network",
+                format!(
+                    "{}, {} parameters in {} tensors",
+                    self.network,
+                    group(self.parameters),
+                    self.tensors
+                ),
+            ),
+            ("workers", format!("{}, batches of {}, pace {}", train.workers, train.batch, train.pace)),
+            ("budget", train.budget.to_string()),
+            ("steps a worker", known(self.steps)),
+            ("epochs", self.epochs.map_or("unknown".into(), |epochs| format!("{epochs:.1}"))),
+            ("rounds", rounds),
+            ("learning rate", format!("{} (first step: {rate_at_start})", train.rate)),
+            (
+                "memory",
+                format!(
+                    "{}: {} workers × {}, centre {}, {} arenas × {}",
+                    bytes(self.memory(train.workers)),
+                    train.workers,
+                    bytes(self.worker_bytes),
+                    bytes(self.centre_bytes),
+                    self.arenas,
+                    bytes(self.arena_bytes)
+                ),
+            ),
+            ("traffic", format!("{} a worker and round", bytes(self.round_bytes))),
+        ];
+        if let Some(total) = self.total_bytes {
+            lines.push(("", format!("{} in all", bytes(total))));
+        }
+        if let Some(flops) = self.flops {
+            lines.push(("arithmetic", format!("{flops:.3e} operations")));
+        }
+        let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        lines.iter().map(|(name, what)| format!("{name:width$}  {what}\n")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Said;
+
+    fn forecast(settings: &[&str]) -> (Recipe, Forecast) {
+        let said = settings.iter().try_fold(Said::default(), |said, setting| said.set(setting)).unwrap();
+        let recipe = Recipe::resolve(&said).unwrap();
+        let forecast = Forecast::of(&recipe, &Facts::published(&recipe).unwrap(), 2).unwrap();
+        (recipe, forecast)
+    }
+
+    /// ResNet-20, 4 workers, τ = 32: the figures of the authors' code (1.08 MB a round, 98 steps an epoch).
+    #[test]
+    fn the_papers_resnet20() {
+        let (recipe, forecast) = forecast(&["data.kind=cifar10", "train.budget=10500step"]);
+        assert_eq!((forecast.parameters, forecast.tensors), (269_722, 59));
+        assert_eq!((forecast.steps, forecast.rounds), (Some(10_500), Some(328)));
+        assert!((forecast.epochs.unwrap() - 107.5).abs() < 0.1);
+        assert_eq!(forecast.round_bytes, 4 * 269_722 + 120 + 8 * 59);
+        assert_eq!(forecast.total_bytes, Some(328 * 4 * forecast.round_bytes));
+        assert_eq!(forecast.worker_bytes, 4 * (2 * 269_722 + 1_376 + 2 * 128 * 3 * 28 * 28));
+        assert_eq!((forecast.arenas, forecast.centre_bytes), (2, 4 * 269_722));
+        let plan = forecast.plan(&recipe);
+        for words in ["269,722 parameters in 59 tensors", "328", "1.1 MB a worker and round", "1.4 GB in all"]
+        {
+            assert!(plan.contains(words), "{plan}");
+        }
+    }
+
+    #[test]
+    fn groups_times_and_gradients() {
+        let (_, lsgd) = forecast(&[
+            "method.name=lsgd",
+            "method.period=16",
+            "method.inner.group=2",
+            "train.budget=64step",
+        ]);
+        assert_eq!((lsgd.rounds, lsgd.inner_rounds), (Some(4), Some(12)));
+        // Sixteen rounds inside groups, four of all.
+        assert_eq!(lsgd.total_bytes, Some(20 * 4 * lsgd.round_bytes));
+        let (recipe, timed) = forecast(&["train.budget=10m"]);
+        assert_eq!((timed.steps, timed.rounds, timed.total_bytes), (None, None, None));
+        assert!(timed.plan(&recipe).contains("as many as the time allows"));
+        let (_, shared) = forecast(&["method.name=dp-sgd", "train.budget=10step"]);
+        assert_eq!(
+            (shared.rounds, shared.round_bytes, shared.centre_bytes),
+            (Some(10), 4 * shared.parameters + 120, 0)
+        );
+        let (_, alone) = forecast(&["method.name=sgd", "train.budget=10step"]);
+        assert_eq!((alone.rounds, alone.total_bytes, alone.arenas), (Some(0), Some(0), 1));
+    }
+}

@@ -1,0 +1,241 @@
+//! What a recipe file asks to be compared: methods, seeds, and the grid each method is searched over.
+//!
+//! The table `[study]` is no part of a run. It belongs to the file, so that a setting of the paper and the grids it was
+//! tuned over stand in one place:
+//!
+//! ```toml
+//! [study]
+//! seeds = [36, 720, 1042]
+//! methods = ["easgd", "lgrawa"]
+//!
+//! [study.grid.easgd]          # every choice of this is tried with every choice of that
+//! method.period = [4, 8, 16]
+//! method.pull = [0.1, 0.3, 0.43]
+//!
+//! [study.every]               # the same for all methods
+//! train.workers = [4, 8, 12]
+//! ```
+
+use super::text::{did_you_mean, line};
+use super::{Mistake, Recipe, Said};
+use grawa_core::Name;
+use std::fs;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+/// The table's name.
+pub(super) const TABLE: &str = "study";
+
+/// A key, the values it takes, and where that is said.
+type Axis = (String, Vec<Value>, String);
+
+/// What is to be compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Study {
+    /// The recipe they all share.
+    said: Said,
+    /// The methods; those of the recipe alone if none are named.
+    pub methods: Vec<Name>,
+    /// The seeds.
+    pub seeds: Vec<u64>,
+    every: Vec<Axis>,
+    grids: Vec<(Name, Vec<Axis>)>,
+}
+
+/// One run of a study: what was set, in words, and the recipe it comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// The settings that make it differ from the others: `method.period=4`.
+    pub settings: Vec<String>,
+    /// The recipe.
+    pub recipe: Recipe,
+}
+
+impl Study {
+    /// The study of a recipe file; `None` if it has none.
+    pub fn read(path: &Path) -> Result<Option<Self>, Mistake> {
+        let name = path.display().to_string();
+        let text = fs::read_to_string(path)
+            .map_err(|error| Mistake::new(&name, format!("cannot read the recipe: {error}")))?;
+        Study::parse(&name, &text)
+    }
+
+    /// The study of a TOML text; `name` is the file's name in mistakes.
+    pub fn parse(name: &str, text: &str) -> Result<Option<Self>, Mistake> {
+        let said = Said::default().file(name, text)?;
+        // `said` has found the text to be TOML.
+        let (Ok(values), Ok(spans)) = (text.parse::<Table>(), DeTable::parse(text)) else { return Ok(None) };
+        let spans = spans.get_ref().iter().find(|(key, _)| key.get_ref().as_ref() == TABLE);
+        let (Some((key, spans)), Some(values)) = (spans, values.get(TABLE).and_then(Value::as_table)) else {
+            return Ok(None);
+        };
+        let place = |at: usize| format!("{name}:{}", line(text, at));
+        let whole = place(key.span().start);
+        let mut study = Study { said, methods: vec![], seeds: vec![], every: vec![], grids: vec![] };
+        let DeValue::Table(spans) = spans.get_ref() else { return Ok(None) };
+        for (key, inside) in spans {
+            let (key, at) = (key.get_ref().as_ref(), place(key.span().start));
+            let Some(value) = values.get(key) else { continue };
+            match (key, inside.get_ref()) {
+                ("methods", _) => {
+                    study.methods = list(value, &at, "names of methods", |one| one.as_str()?.parse().ok())?
+                }
+                ("seeds", _) => {
+                    study.seeds = list(value, &at, "seeds", |one| one.as_integer()?.try_into().ok())?
+                }
+                ("every", DeValue::Table(inside)) => axes("", inside, value, &place, &mut study.every)?,
+                ("grid", DeValue::Table(inside)) => {
+                    for (method, axis) in inside {
+                        let (name, at) = (method.get_ref().as_ref(), place(method.span().start));
+                        let known: Name = name
+                            .parse()
+                            .map_err(|error: grawa_core::Error| Mistake::new(&at, error.to_string()))?;
+                        let (DeValue::Table(axis), Some(value)) = (axis.get_ref(), value.get(name)) else {
+                            return Err(Mistake::new(
+                                at,
+                                format!("'{TABLE}.grid.{name}' should be a table of keys and lists"),
+                            ));
+                        };
+                        let mut grid = Vec::new();
+                        axes("", axis, value, &place, &mut grid)?;
+                        study.grids.push((known, grid));
+                    }
+                }
+                ("every" | "grid", _) => {
+                    return Err(Mistake::new(
+                        at,
+                        format!("'{TABLE}.{key}' should be a table of keys and lists"),
+                    ));
+                }
+                _ => {
+                    let hint = did_you_mean(key, ["methods", "seeds", "every", "grid"]);
+                    return Err(Mistake::new(
+                        at,
+                        format!(
+                            "there is no key '{TABLE}.{key}'{hint}; there are methods, seeds, every, grid"
+                        ),
+                    ));
+                }
+            }
+        }
+        if study.methods.is_empty() {
+            study.methods.push(Recipe::resolve(&study.said)?.method.name);
+        }
+        if let Some((stray, _)) = study.grids.iter().find(|(name, _)| !study.methods.contains(name)) {
+            return Err(Mistake::new(
+                whole,
+                format!("there is a grid for {stray}, which is none of the methods of the study"),
+            ));
+        }
+        Ok(Some(study))
+    }
+
+    /// Every run for one method and one seed: each choice of a key with each choice of the others.
+    pub fn points(&self, method: Name, seed: u64) -> Result<Vec<Point>, Mistake> {
+        let place = format!("{TABLE}.methods");
+        let start = self.said.clone().value("train.seed", seed.cast_signed(), "study.seeds")?;
+        // The knobs a file sets belong to the method it names: another one has its own.
+        let same = Recipe::resolve(&self.said)?.method.name == method;
+        let start = if same { start } else { start.method(method.as_str(), &place)? };
+        let grid = self.grids.iter().find(|(name, _)| *name == method).map_or(&[][..], |(_, axes)| axes);
+        let mut points = vec![(Vec::new(), start)];
+        for (key, values, place) in self.every.iter().chain(grid) {
+            let mut next = Vec::with_capacity(points.len() * values.len());
+            for (settings, said) in points {
+                for value in values {
+                    let mut settings = settings.clone();
+                    settings
+                        .push(format!("{key}={}", value.as_str().map_or(value.to_string(), str::to_owned)));
+                    next.push((settings, said.clone().value(key, value.clone(), place)?));
+                }
+            }
+            points = next;
+        }
+        let resolve = |(settings, said)| Ok(Point { settings, recipe: Recipe::resolve(&said)? });
+        points.into_iter().map(resolve).collect()
+    }
+}
+
+fn list<T>(
+    value: &Value,
+    place: &str,
+    what: &str,
+    read: impl Fn(&Value) -> Option<T>,
+) -> Result<Vec<T>, Mistake> {
+    let wrong = |found: &Value| Mistake::new(place, format!("found {found}, expected a list of {what}"));
+    let items = value.as_array().filter(|items| !items.is_empty()).ok_or_else(|| wrong(value))?;
+    items.iter().map(|item| read(item).ok_or_else(|| wrong(item))).collect()
+}
+
+/// The axes of a table: dotted keys are tables inside tables.
+fn axes(
+    prefix: &str,
+    spans: &DeTable<'_>,
+    values: &Value,
+    place: &dyn Fn(usize) -> String,
+    found: &mut Vec<Axis>,
+) -> Result<(), Mistake> {
+    for (key, inside) in spans {
+        let (name, at) = (format!("{prefix}{}", key.get_ref()), place(key.span().start));
+        let Some(value) = values.get(key.get_ref().as_ref()) else { continue };
+        match inside.get_ref() {
+            DeValue::Table(inside) => axes(&format!("{name}."), inside, value, place, found)?,
+            _ => found.push((name, list(value, &at, "values", |value| Some(value.clone()))?, at)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "[train]\nworkers = 4\n[study]\nseeds = [1, 2]\nmethods = ['easgd', 'lgrawa', 'dp-sgd']\n\
+                        [study.every]\ntrain.workers = [4, 8]\n[study.grid.easgd]\nmethod.period = [4, 8, 16]\nmethod.pull = [0.1, 0.3]\n\
+                        [study.grid.dp-sgd]\ntrain.batch = [32, 64]\n";
+
+    #[test]
+    fn every_choice_is_tried_with_every_other() {
+        let study = Study::parse("a.toml", TEXT).unwrap().unwrap();
+        assert_eq!((study.seeds.as_slice(), study.methods.len()), (&[1, 2][..], 3));
+        let easgd = study.points(Name::Easgd, 2).unwrap();
+        assert_eq!(easgd.len(), 2 * 3 * 2);
+        assert_eq!(easgd[0].settings, ["train.workers=4", "method.period=4", "method.pull=0.1"]);
+        let last = &easgd[11].recipe;
+        assert_eq!(
+            (last.train.seed, last.train.workers, last.method.to_string().as_str()),
+            (2, 8, "easgd:period=16,pull=0.3")
+        );
+        assert_eq!(study.points(Name::Lgrawa, 1).unwrap().len(), 2);
+        assert_eq!(study.points(Name::DpSgd, 1).unwrap()[3].recipe.train.batch, 64);
+        assert_eq!(Study::parse("a.toml", "[train]\nworkers = 4\n").unwrap(), None);
+    }
+
+    #[test]
+    fn mistakes_name_the_line() {
+        for (text, words) in [
+            ("[study]\nseed = [1]", "a.toml:2: there is no key 'study.seed' (did you mean 'seeds'?)"),
+            ("[study]\nseeds = 1", "a.toml:2: found 1, expected a list of seeds"),
+            ("[study]\nseeds = []", "expected a list"),
+            ("[study]\nmethods = ['lgrwa']", "a.toml:2: found \"lgrwa\""),
+            ("[study]\n\n[study.grid.lsgd]\nmethod.period = [4]", "a.toml:1: there is a grid for lsgd"),
+            ("[study]\n[study.grid.lsdg]\nmethod.period = [4]", "a.toml:2: there is no method 'lsdg'"),
+            ("[study.grid]\nlgrawa = 4", "should be a table"),
+        ] {
+            let error = Study::parse("a.toml", text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+        let study = |text: &str| {
+            Study::parse("a.toml", text).unwrap().unwrap().points(Name::Lgrawa, 1).unwrap_err().to_string()
+        };
+        assert!(
+            study("[study.every]\ntrain.wokers = [4]")
+                .starts_with("a.toml:2: there is no key 'train.wokers'")
+        );
+        assert!(
+            study("[study.every]\ntrain.workers = [4, 'x']")
+                .starts_with("a.toml:2: train.workers: found \"x\"")
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! The choices of a recipe that are one word.
+
+use grawa_core::nearest;
+use std::fmt;
+use std::str::FromStr;
+
+/// An enum of words that is read and printed.
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident, $what:literal, $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)?) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$doc])* $variant),+ }
+
+        impl $name {
+            /// Every choice, in the order of the documentation.
+            pub const ALL: &[$name] = &[$($name::$variant),+];
+
+            /// The word of a recipe.
+            pub const fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            /// What is wrong, in words.
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let known = || Self::ALL.iter().map(|choice| choice.as_str());
+                Self::ALL.iter().copied().find(|choice| choice.as_str() == text).ok_or_else(|| {
+                    let hint = nearest(text, known()).map(|word| format!(" (did you mean '{word}'?)"));
+                    let known: Vec<_> = known().collect();
+                    format!("there is no {} '{text}'{}; choose {}", $what, hint.unwrap_or_default(), known.join(", "))
+                })
+            }
+        }
+    };
+}
+
+words! {
+    /// Who takes how many steps between rounds.
+    Pace, "pace",
+    /// Every worker takes τ: a run is a function of its recipe.
+    Even = "even",
+    /// M·τ in total, whoever makes them: fast workers take more, and two runs may differ.
+    Free = "free",
+}
+
+words! {
+    /// Where the batch-norm statistics of the evaluated model come from.
+    BatchNorm, "batch-norm policy",
+    /// The first worker's own, as they are.
+    Keep = "keep",
+    /// The workers' means, averaged, with the differences between workers added to the variance.
+    Average = "average",
+    /// Counted anew on training images.
+    Recalibrate = "recalibrate",
+}
+
+words! {
+    /// Where networks are trained.
+    Device, "device",
+    /// On the cores of this machine.
+    Cpu = "cpu",
+}

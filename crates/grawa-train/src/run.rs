@@ -1,0 +1,540 @@
+//! A run from its start to its end: workers are made, watched over, and told of.
+//!
+//! Each worker is a thread; the calling thread watches: it passes events on to the observers and writes checkpoints. A
+//! worker that fails is named in an event and the others go on without it; only when nobody is left does the run fail.
+
+use crate::checkpoint::{Checkpoint, Writer};
+use crate::course::{Course, cycle};
+use crate::engine::{Engine, Examiner, Waits};
+use crate::evaluate::viewing;
+use crate::event::{Event, Fault, Finished, Observer, Place, Started};
+use crate::pace::{Pacing, Recording};
+use crate::recipe::Pace;
+use crate::snapshot::{Part, Snapshot, Snapshots};
+use crate::worker::{Clock, Common, Level, Note, Worker};
+use crate::{Error, Recipe};
+use grawa_comm::threads;
+use grawa_core::{Layout, Memory, Method, Replica, Share, Tracker};
+use grawa_data::Dataset;
+use grawa_nn::{Graph, State};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// A worker that takes no step for so long while others wait is given up.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// A run that is ready to start.
+///
+/// ```
+/// use grawa_train::{Recipe, Run, recipe::Said};
+/// let said = Said::default().method("mgrawa:period=8", "here")?.set("train.budget=16step")?;
+/// let recipe = Recipe::resolve(&said)?;
+/// let data = grawa_data::load("digits", ".".as_ref())?;
+/// let end = Run::new(recipe, &data)?.go(&mut [])?;
+/// assert_eq!((end.at.steps, end.at.rounds), (16, 2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Run {
+    recipe: Recipe,
+    engine: Engine,
+    folder: Option<PathBuf>,
+    checkpoint: Option<Checkpoint>,
+    recording: Option<Recording>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Run {
+    /// A run of a recipe on its data.
+    pub fn new(recipe: Recipe, data: &Dataset) -> Result<Self, Error> {
+        let engine = Engine::new(&recipe, data)?;
+        Ok(Run { recipe, engine, folder: None, checkpoint: None, recording: None, stop: Arc::default() })
+    }
+
+    /// The same with a network of one's own instead of the recipe's.
+    pub fn with_network(recipe: Recipe, data: &Dataset, network: &Graph) -> Result<Self, Error> {
+        let engine = Engine::with_network(&recipe, data, network)?;
+        Ok(Run { recipe, engine, folder: None, checkpoint: None, recording: None, stop: Arc::default() })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Leaves checkpoints in this folder.
+    pub fn keep_in(self, folder: &Path) -> Self {
+        Run { folder: Some(folder.into()), ..self }
+    }
+
+    /// Goes on from a checkpoint.
+    pub fn resume(self, checkpoint: Checkpoint) -> Self {
+        Run { checkpoint: Some(checkpoint), ..self }
+    }
+
+    /// Gives every worker the steps it took when the run was recorded.
+    pub fn replay(self, recording: Recording) -> Self {
+        Run { recording: Some(recording), ..self }
+    }
+
+    /// Stops within a step when this becomes true, and leaves a checkpoint.
+    pub fn stop_by(self, stop: Arc<AtomicBool>) -> Self {
+        Run { stop, ..self }
+    }
+
+    /// That the run can start: what it starts from is there and fits.
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.checkpoint {
+            Some(checkpoint) => fits(&self.recipe, self.engine.graph(), checkpoint),
+            None => self.start().map(|_| ()),
+        }
+    }
+
+    /// What all workers start with.
+    fn start(&self) -> Result<State, Error> {
+        let (graph, seed) = (self.engine.graph(), self.recipe.train.seed);
+        match &self.recipe.model.init {
+            Some(path) => Ok(crate::init::start(graph, path, seed)?.0),
+            None => Ok(State::initial(graph, seed)),
+        }
+    }
+
+    /// Trains. Returns how it ended; an error if every worker was lost, or what happened could not be recorded.
+    pub fn go(self, observers: &mut [Box<dyn Observer>]) -> Result<Finished, Error> {
+        let snapshot = match &self.checkpoint {
+            Some(checkpoint) => {
+                fits(&self.recipe, self.engine.graph(), checkpoint)?;
+                checkpoint.snapshot.clone()
+            }
+            None => {
+                let state = self.start()?;
+                let starts = vec![(state.parameters, state.statistics); self.recipe.train.workers as usize];
+                fresh(&self.recipe.method, self.engine.graph().parameters(), starts)?
+            }
+        };
+        let Run { recipe, engine, folder, checkpoint, recording, stop } = self;
+        let graph = engine.graph().clone();
+        let resumed = checkpoint.is_some();
+        let examiner = engine.examiner(&recipe);
+        let started = Instant::now();
+        let launch = Launch {
+            layout: graph.parameters().clone(),
+            network: graph.name().into(),
+            examples: engine.order().examples() as usize,
+            examiner: Some(examiner),
+            writer: folder.as_deref().map(|folder| Writer::new(folder, &recipe, Some(graph))),
+            recording,
+            stop,
+            clock: Arc::new(move || started.elapsed()),
+            deadline: DEADLINE,
+            resumed,
+            recipe,
+        };
+        let make = |part: &mut Part| {
+            let state = State {
+                parameters: std::mem::take(&mut part.parameters),
+                statistics: std::mem::take(&mut part.statistics),
+                batches: part.taken,
+            };
+            let mut net = engine.worker(part.worker, state, part.taken)?;
+            net.velocity().copy_from_slice(&part.velocity);
+            let waits = net.waits();
+            Ok((net, Some(waits)))
+        };
+        launch.go(snapshot, make, observers)
+    }
+}
+
+/// Whether a checkpoint is of such a run.
+fn fits(recipe: &Recipe, graph: &Graph, checkpoint: &Checkpoint) -> Result<(), Error> {
+    let wrong = |why: String| Err(Error::AnotherRun { path: checkpoint.path.clone(), why });
+    for part in &checkpoint.snapshot.parts {
+        let (found, expected) = (part.parameters.len(), graph.parameters().len());
+        if found != expected || part.velocity.len() != expected {
+            return wrong(format!("it has {found} parameters, and {} has {expected}", graph.name()));
+        }
+        if part.worker >= recipe.train.workers {
+            return wrong(format!("it has a worker {}, and there are {}", part.worker, recipe.train.workers));
+        }
+    }
+    let groups: Vec<usize> = checkpoint.snapshot.memories.iter().map(Vec::len).collect();
+    let expected: Vec<usize> =
+        levels(&recipe.method, recipe.train.workers).iter().map(|(_, groups)| groups.len()).collect();
+    if groups != expected {
+        return wrong(format!("it has groups {groups:?} by level, and the method has {expected:?}"));
+    }
+    Ok(())
+}
+
+/// The levels of rounds and their groups: the inner level, if there is one, then all workers.
+fn levels(method: &Method, workers: u32) -> Vec<(Method, Vec<Range<u32>>)> {
+    let inner = method.inner.as_ref().map(|inner| (inner.method.clone(), inner.group.max(1)));
+    (inner.into_iter().chain([(method.clone(), workers.max(1))]))
+        .map(|(method, size)| {
+            let starts = (0..workers).step_by(size as usize);
+            (method, starts.map(|start| start..(start + size).min(workers)).collect())
+        })
+        .collect()
+}
+
+/// The snapshot before the first step. Each group's centre is the mean of where its finite workers start.
+pub(crate) fn fresh(
+    method: &Method,
+    layout: &Layout,
+    starts: Vec<(Vec<f32>, Vec<f32>)>,
+) -> Result<Snapshot, Error> {
+    method.check()?;
+    let levels = levels(method, starts.len() as u32);
+    let is_finite = |start: &[f32]| start.iter().all(|x| x.is_finite());
+    if !starts.iter().any(|(parameters, _)| is_finite(parameters)) {
+        return Err(grawa_core::Error::NothingFinite.into());
+    }
+    let mut centres = Vec::new();
+    for (level, (_, groups)) in levels.iter().enumerate() {
+        for (index, group) in groups.iter().enumerate() {
+            let mut sums = vec![0.0f64; layout.len()];
+            let mut count = 0.0;
+            for worker in group.clone() {
+                let start = &starts[worker as usize].0;
+                if is_finite(start) {
+                    sums.iter_mut().zip(start).for_each(|(sum, &x)| *sum += f64::from(x));
+                    count += 1.0;
+                }
+            }
+            centres.push((level, index, sums.into_iter().map(|sum| (sum / count) as f32).collect()));
+        }
+    }
+    let notes: Vec<_> =
+        levels.iter().map(|(method, _)| Tracker::new(method, layout).notes().clone()).collect();
+    let mut parts: Vec<Part> = (0..)
+        .zip(starts)
+        .map(|(worker, (parameters, statistics))| Part {
+            worker,
+            velocity: vec![0.0; parameters.len()],
+            parameters,
+            statistics,
+            notes: notes.clone(),
+            loss: f64::NAN,
+            finite: true,
+            ..Part::default()
+        })
+        .collect();
+    parts[0].centres = centres;
+    let memories = levels.iter().map(|(_, groups)| vec![Memory::default(); groups.len()]).collect();
+    Ok(Snapshot { parts, memories, ..Snapshot::default() })
+}
+
+/// Everything a run needs besides its replicas.
+pub(crate) struct Launch {
+    pub(crate) recipe: Recipe,
+    pub(crate) layout: Layout,
+    pub(crate) network: String,
+    pub(crate) examples: usize,
+    pub(crate) examiner: Option<Examiner>,
+    pub(crate) writer: Option<Writer>,
+    pub(crate) recording: Option<Recording>,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) clock: Clock,
+    pub(crate) deadline: Duration,
+    pub(crate) resumed: bool,
+}
+
+impl Launch {
+    /// Starts all workers from a snapshot, with replicas made of their parts, and watches until they are done.
+    pub(crate) fn go<R: Replica<Buffer = [f32]> + Send + 'static>(
+        self,
+        mut snapshot: Snapshot,
+        make: impl Fn(&mut Part) -> Result<(R, Option<Arc<Waits>>), Error>,
+        observers: &mut [Box<dyn Observer>],
+    ) -> Result<Finished, Error> {
+        let recipe = &self.recipe;
+        revive(&self.recipe, &self.layout, &mut snapshot);
+        let course = Course::new(recipe, self.examples);
+        let started = Started {
+            at: course.place(&snapshot.at),
+            method: recipe.method.to_string(),
+            network: self.network.clone(),
+            data: recipe.data.kind.to_string(),
+            workers: recipe.train.workers,
+            batch: recipe.train.batch,
+            seed: recipe.train.seed,
+            budget: recipe.train.budget,
+            steps: course.steps(),
+            parameters: self.layout.len(),
+            spans: self.layout.spans().iter().map(|span| span.name().to_owned()).collect(),
+            examples: self.examples,
+            resumed: self.resumed,
+        };
+        let pacing = match (&self.recording, recipe.train.pace) {
+            (Some(recording), pace) => {
+                Pacing::Replay { recording: recording.clone(), even: pace == Pace::Even }
+            }
+            (None, Pace::Even) => Pacing::Even,
+            (None, Pace::Free) => {
+                let taken = snapshot.parts.iter().map(|part| part.in_cycle).sum();
+                Pacing::free(snapshot.at.steps / u64::from(cycle(&recipe.method)), taken)
+            }
+        };
+        let (notes, inbox) = channel();
+        let (written, acknowledged) = channel();
+        let common = Arc::new(Common {
+            method: recipe.method.clone(),
+            layout: self.layout.clone(),
+            sgd: recipe.train.sgd,
+            rate: recipe.train.rate.clone(),
+            seed: recipe.train.seed,
+            course,
+            pacing,
+            examiner: self.examiner.clone(),
+            stop: Arc::clone(&self.stop),
+            clock: Arc::clone(&self.clock),
+            notes,
+            snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
+        });
+        let workers = workers(&self, &common, snapshot, make)?;
+        if let Some(writer) = &self.writer {
+            writer.tidy()?;
+        }
+        let mut watch = Watch::new(&self, observers, written, started.at);
+        watch.tell(&Event::Started(started));
+        watch.over(workers, &common, inbox)
+    }
+}
+
+/// Workers that were lost come back: with the centre and no momentum where parameters are shared, as a copy of another
+/// worker where gradients are and all must be the same.
+fn revive(recipe: &Recipe, layout: &Layout, snapshot: &mut Snapshot) {
+    let all = snapshot.memories.len().saturating_sub(1);
+    let Some(model) = snapshot.parts.first().cloned() else { return };
+    let centre = (snapshot.parts.iter().flat_map(|part| &part.centres))
+        .find(|(level, _, _)| *level == all)
+        .map(|(_, _, centre)| centre.clone());
+    for worker in 0..recipe.train.workers {
+        if snapshot.parts.iter().any(|part| part.worker == worker) {
+            continue;
+        }
+        let mut part = Part { worker, centres: Vec::new(), ..model.clone() };
+        if recipe.method.share == Share::Parameters {
+            part.parameters = centre.clone().unwrap_or_else(|| model.parameters.clone());
+            part.velocity.fill(0.0);
+            part.notes = (levels(&recipe.method, recipe.train.workers).iter())
+                .map(|(method, _)| Tracker::new(method, layout).notes().clone())
+                .collect();
+        }
+        snapshot.parts.push(part);
+    }
+    snapshot.parts.sort_by_key(|part| part.worker);
+}
+
+/// The workers, each with its ends of all groups.
+fn workers<R: Replica<Buffer = [f32]>>(
+    launch: &Launch,
+    common: &Arc<Common>,
+    snapshot: Snapshot,
+    make: impl Fn(&mut Part) -> Result<(R, Option<Arc<Waits>>), Error>,
+) -> Result<Vec<Worker<R>>, Error> {
+    let Snapshot { at, settled, mut parts, memories, history, .. } = snapshot;
+    let method = &common.method;
+    let count = parts.len() as u32;
+    let len = common.layout.len();
+    let mut centres: Vec<(usize, usize, Vec<f32>)> =
+        parts.iter_mut().flat_map(|part| std::mem::take(&mut part.centres)).collect();
+    let mut seats: Vec<Vec<Level>> = (0..count).map(|_| Vec::new()).collect();
+    for (index, (level_method, groups)) in levels(method, count).into_iter().enumerate() {
+        for (own, group) in groups.iter().enumerate() {
+            let kept = centres.iter().position(|(level, at, _)| (*level, *at) == (index, own));
+            let centre = match (method.share, kept) {
+                (Share::Nothing, _) => Vec::new(),
+                (Share::Parameters, Some(at)) => centres.swap_remove(at).2,
+                (Share::Gradients | Share::Parameters, _) => vec![0.0; len],
+            };
+            for member in threads::group(group.clone(), centre, launch.deadline) {
+                let id = grawa_comm::Collective::worker(&member) as usize;
+                seats[id].push(Level {
+                    tracker: Tracker::new(&level_method, &common.layout),
+                    method: level_method.clone(),
+                    member,
+                    groups: groups.clone(),
+                    own,
+                    memories: memories[index].clone(),
+                });
+            }
+        }
+    }
+    let looks = launch.examiner.is_some() && viewing(method.evaluate).is_some();
+    let views = threads::group(0..count, vec![0.0; if looks { len } else { 0 }], launch.deadline);
+    let mut workers = Vec::with_capacity(parts.len());
+    for ((mut part, mut levels), view) in parts.into_iter().zip(seats).zip(views) {
+        let (replica, waits) = make(&mut part)?;
+        for (level, notes) in levels.iter_mut().zip(part.notes) {
+            level.tracker.recall(notes)?;
+        }
+        workers.push(Worker {
+            id: part.worker,
+            common: Arc::clone(common),
+            replica,
+            levels,
+            view,
+            waits,
+            at,
+            settled,
+            taken: part.taken,
+            in_cycle: part.in_cycle,
+            loss: part.loss,
+            finite: part.finite,
+            tally: part.tally,
+            past: part.past,
+            history: history.clone(),
+            calibrated: Vec::new(),
+            norms: vec![0.0; common.layout.spans().len()],
+            rate: 0.0,
+            notable: false,
+            began: (common.clock)(),
+            before: at.elapsed,
+        });
+    }
+    Ok(workers)
+}
+
+/// The thread that watches over a run.
+struct Watch<'a> {
+    launch: &'a Launch,
+    observers: &'a mut [Box<dyn Observer>],
+    written: Sender<()>,
+    place: Place,
+    /// Why the run must fail: the first reason counts.
+    failure: Option<Error>,
+    /// Why the last checkpoint was not written.
+    unwritten: Option<Error>,
+    has_written: bool,
+}
+
+impl<'a> Watch<'a> {
+    fn new(
+        launch: &'a Launch,
+        observers: &'a mut [Box<dyn Observer>],
+        written: Sender<()>,
+        place: Place,
+    ) -> Self {
+        let has_written = launch.resumed;
+        Watch { launch, observers, written, place, failure: None, unwritten: None, has_written }
+    }
+
+    fn over<R: Replica<Buffer = [f32]> + Send + 'static>(
+        mut self,
+        workers: Vec<Worker<R>>,
+        common: &Arc<Common>,
+        inbox: Receiver<Note>,
+    ) -> Result<Finished, Error> {
+        let mut running: Vec<u32> = Vec::new();
+        let mut threads = Vec::new();
+        for worker in workers {
+            let (id, notes) = (worker.id, common.notes.clone());
+            let work = move || {
+                let run = std::panic::AssertUnwindSafe(|| worker.run());
+                let why = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+                    let why = panic.downcast_ref::<String>().cloned();
+                    let why = why.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                    Err(Error::BrokeDown { worker: id, why: why.unwrap_or_default() })
+                });
+                // The watcher is there until all have ended.
+                let _ = notes.send(Note::Ended { worker: id, why });
+            };
+            let thread = std::thread::Builder::new().name(format!("grawa-worker-{id}")).spawn(work);
+            // Workers that were not started are dropped, and the others told that they left.
+            threads.push(thread.map_err(|error| grawa_nn::Error::Threads { why: error.to_string() })?);
+            running.push(id);
+        }
+        let mut finished: Option<Finished> = None;
+        let mut reasons = Vec::new();
+        // One that stalled never ends; it is not waited for when all others are done.
+        let done = |running: &[u32], finished: &Option<Finished>| match finished {
+            None => running.is_empty(),
+            Some(end) => !end.workers.iter().any(|share| running.contains(&share.worker)),
+        };
+        while !done(&running, &finished) {
+            match inbox.recv() {
+                Ok(Note::Event(event)) => {
+                    if let Event::Finished(end) = &event {
+                        finished = Some(end.clone());
+                    }
+                    self.tell(&event);
+                }
+                Ok(Note::Snapshot(snapshot)) => self.keep(*snapshot),
+                Ok(Note::Ended { worker, why }) => {
+                    running.retain(|&other| other != worker);
+                    if let Err(error) = why {
+                        self.mourn(worker, &error);
+                        reasons.push(error);
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        for thread in threads.into_iter().filter(std::thread::JoinHandle::is_finished) {
+            // It has ended, and said how.
+            let _ = thread.join();
+        }
+        match (self.failure.or(self.unwritten), finished) {
+            (Some(error), _) => Err(error),
+            (None, Some(end)) => Ok(end),
+            (None, None) if reasons.len() == 1 => Err(reasons.swap_remove(0)),
+            (None, None) => {
+                let why: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+                Err(Error::NobodyLeft { why: why.join("; ") })
+            }
+        }
+    }
+
+    /// Tells all observers. If one cannot take note the run stops: nothing is trained that is not recorded.
+    fn tell(&mut self, event: &Event) {
+        self.place = *event.place();
+        for observer in &mut *self.observers {
+            if let Err(error) = observer.event(event)
+                && self.failure.is_none()
+            {
+                self.launch.stop.store(true, Ordering::Relaxed);
+                self.failure = Some(error);
+            }
+        }
+    }
+
+    /// Writes a checkpoint. One that cannot be written is told of, and the run goes on: the older ones are still there.
+    /// Only without a first one it does not start.
+    fn keep(&mut self, snapshot: Snapshot) {
+        if let Some(writer) = &self.launch.writer {
+            let path = writer.path(&snapshot);
+            let course = Course::new(&self.launch.recipe, self.launch.examples);
+            self.tell(&Event::Checkpoint { at: course.place(&snapshot.at), path });
+            match writer.write(snapshot) {
+                Ok(_) => {
+                    self.has_written = true;
+                    self.unwritten = None;
+                }
+                Err(error) if !self.has_written => {
+                    self.launch.stop.store(true, Ordering::Relaxed);
+                    self.failure.get_or_insert(error);
+                }
+                Err(error) => {
+                    let what = format!("{error}; the run goes on, and the checkpoint before is whole");
+                    self.tell(&Event::Fault(Fault { at: self.place, worker: None, what }));
+                    self.unwritten = Some(error);
+                }
+            }
+        }
+        // The one who waits for this may be gone.
+        let _ = self.written.send(());
+    }
+
+    fn mourn(&mut self, worker: u32, error: &Error) {
+        let what = format!("worker {worker} is lost: {error}");
+        self.tell(&Event::Fault(Fault { at: self.place, worker: Some(worker), what }));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Everything a run needs to go on: what each worker holds, what the groups remember, where all stand.
+//!
+//! Workers leave their parts on a shelf and go on; the thread that watches over the run writes them to disk meanwhile.
+//! At most one snapshot is being written while the next one is taken.
+
+use crate::course::Position;
+use crate::word::Tally;
+use crate::worker::{Note, Worker};
+use crate::{Error, Evaluated, Times};
+use grawa_comm::Collective;
+use grawa_core::{Memory, Notes, Replica, Share};
+use serde::{Deserialize, Serialize};
+use std::sync::mpsc::Receiver;
+use std::sync::{Mutex, PoisonError};
+
+/// Everything a run needs to go on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Snapshot {
+    pub(crate) at: Position,
+    /// Up to where all that came due was done; nothing yet before the first step.
+    pub(crate) settled: Option<Position>,
+    /// It was taken because the run was asked to stop.
+    pub(crate) stopped: bool,
+    /// The budget is spent.
+    pub(crate) finished: bool,
+    /// What every worker that is left holds.
+    pub(crate) parts: Vec<Part>,
+    /// What every group of every level remembers.
+    pub(crate) memories: Vec<Vec<Memory>>,
+    pub(crate) history: Vec<Evaluated>,
+    /// The statistics of the evaluated model, if it was evaluated here.
+    pub(crate) calibrated: Option<Vec<f32>>,
+}
+
+/// What a worker holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Part {
+    pub(crate) worker: u32,
+    pub(crate) parameters: Vec<f32>,
+    pub(crate) velocity: Vec<f32>,
+    pub(crate) statistics: Vec<f32>,
+    /// What it noted for each level of rounds.
+    pub(crate) notes: Vec<Notes>,
+    pub(crate) taken: u64,
+    pub(crate) in_cycle: u64,
+    pub(crate) loss: f64,
+    pub(crate) finite: bool,
+    pub(crate) tally: Tally,
+    pub(crate) past: Past,
+    /// The centres of groups in which it is the first: level, group, centre.
+    pub(crate) centres: Vec<(usize, usize, Vec<f32>)>,
+}
+
+/// What a worker did in all and was told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Past {
+    pub(crate) bytes: u64,
+    #[serde(skip)]
+    pub(crate) times: Times,
+}
+
+impl Past {
+    pub(crate) fn add(&mut self, tally: &Tally) {
+        self.times += tally.times;
+        self.bytes += tally.bytes;
+    }
+}
+
+/// The shelf that parts are left on.
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    shelf: Mutex<Vec<Part>>,
+    gate: Mutex<Gate>,
+}
+
+#[derive(Debug)]
+struct Gate {
+    written: Receiver<()>,
+    is_writing: bool,
+}
+
+impl Snapshots {
+    /// A shelf; `written` hears of each snapshot that has been written.
+    pub(crate) fn new(written: Receiver<()>) -> Self {
+        let gate = Gate { written, is_writing: false };
+        Snapshots { shelf: Mutex::default(), gate: Mutex::new(gate) }
+    }
+
+    fn put(&self, part: Part) {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+    }
+
+    /// The parts of these workers, in their order.
+    fn take(&self, members: &[u32]) -> Vec<Part> {
+        let mut parts = std::mem::take(&mut *self.shelf.lock().unwrap_or_else(PoisonError::into_inner));
+        parts.retain(|part| members.contains(&part.worker));
+        parts.sort_by_key(|part| part.worker);
+        parts
+    }
+
+    /// Waits until the snapshot before is written.
+    fn wait(&self) {
+        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        if gate.is_writing {
+            // Nobody writes any more only when the run was given up.
+            let _ = gate.written.recv();
+        }
+        gate.is_writing = true;
+    }
+}
+
+impl<R: Replica<Buffer = [f32]>> Worker<R> {
+    /// Leaves this worker's part of a snapshot; the one who speaks hands all parts on.
+    pub(crate) fn save(&mut self, stopped: bool, finished: bool) -> Result<(), Error> {
+        let common = std::sync::Arc::clone(&self.common);
+        let Some(snapshots) = &common.snapshots else { return Ok(()) };
+        let mut centres = Vec::new();
+        for (index, level) in self.levels.iter().enumerate() {
+            if common.method.share == Share::Parameters && level.member.members().first() == Some(&self.id) {
+                centres.push((index, level.own, level.member.centre().to_vec()));
+            }
+        }
+        let mut past = self.past;
+        past.times += self.tally.times;
+        snapshots.put(Part {
+            worker: self.id,
+            parameters: self.replica.parameters().to_vec(),
+            velocity: self.replica.velocity().to_vec(),
+            statistics: self.replica.statistics().to_vec(),
+            notes: self.levels.iter().map(|level| level.tracker.notes().clone()).collect(),
+            taken: self.taken,
+            in_cycle: self.in_cycle,
+            loss: self.loss,
+            finite: self.finite,
+            tally: self.tally,
+            past,
+            centres,
+        });
+        let last = self.levels.len() - 1;
+        let outcome = self.levels[last].member.barrier()?;
+        if self.speaks() {
+            snapshots.wait();
+            let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
+            let snapshot = Snapshot {
+                at: self.at,
+                settled: self.settled,
+                stopped,
+                finished,
+                parts: snapshots.take(&outcome.members),
+                memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
+                history: self.history.clone(),
+                calibrated: Some(self.calibrated.clone()).filter(|_| evaluated && !stopped),
+            };
+            let _ = common.notes.send(Note::Snapshot(Box::new(snapshot)));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,521 @@
+//! A worker: local steps, meetings, rounds, and what is due in between.
+//!
+//! Every worker runs this loop by itself and meets the others through its ends of the groups. What happens at a meeting
+//! follows from what all said there, so that all decide the same and nobody leads; the first of those present speaks to the
+//! outside. The mathematics is that of [`grawa_core::Sequential`], bit for bit, when the pace is even.
+
+use crate::course::{Course, Position};
+use crate::engine::{Examiner, Waits};
+use crate::event::{Event, Fault, Finished, Mixed, Place, Reason, Round, Share as WorkerShare};
+use crate::pace::Pacing;
+use crate::snapshot::{Past, Snapshots};
+use crate::word::{Tally, Word};
+use crate::{Error, Evaluated};
+use grawa_comm::threads::Member;
+use grawa_comm::{Collective, Error as CommError, Lost, Why};
+use grawa_core::{
+    Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Report, Schedule, Score, Sgd, Share, Source,
+    Tracker, norm, plan,
+};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// The time since any fixed moment.
+pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// What all workers of a run share.
+pub(crate) struct Common {
+    pub(crate) method: Method,
+    pub(crate) layout: Layout,
+    pub(crate) sgd: Sgd,
+    pub(crate) rate: Schedule,
+    pub(crate) seed: u64,
+    pub(crate) course: Course,
+    pub(crate) pacing: Pacing,
+    pub(crate) examiner: Option<Examiner>,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) clock: Clock,
+    pub(crate) notes: Sender<Note>,
+    pub(crate) snapshots: Option<Snapshots>,
+}
+
+/// What a worker tells the thread that watches over the run.
+#[derive(Debug)]
+pub(crate) enum Note {
+    Event(Event),
+    Snapshot(Box<crate::snapshot::Snapshot>),
+    Ended { worker: u32, why: Result<(), Error> },
+}
+
+/// One level of rounds, as a worker sees it: its group, and what the group remembers.
+#[derive(Debug)]
+pub(crate) struct Level {
+    pub(crate) method: Method,
+    pub(crate) member: Member,
+    /// All groups of the level, and which is this worker's.
+    pub(crate) groups: Vec<Range<u32>>,
+    pub(crate) own: usize,
+    pub(crate) tracker: Tracker,
+    /// What each group remembers: everyone hears all reports, so everyone knows.
+    pub(crate) memories: Vec<Memory>,
+}
+
+/// A worker and everything it knows.
+pub(crate) struct Worker<R> {
+    pub(crate) id: u32,
+    pub(crate) common: Arc<Common>,
+    pub(crate) replica: R,
+    /// The inner level, if there is one, then the level of all workers.
+    pub(crate) levels: Vec<Level>,
+    /// The group that makes the model to be evaluated.
+    pub(crate) view: Member,
+    pub(crate) waits: Option<Arc<Waits>>,
+    /// Where the run stood at the last meeting, and up to where everything due was done.
+    pub(crate) at: Position,
+    pub(crate) settled: Option<Position>,
+    /// Its own steps: in all, and of those since the last meeting.
+    pub(crate) taken: u64,
+    pub(crate) in_cycle: u64,
+    /// The loss of its last batch, and whether its parameters are finite.
+    pub(crate) loss: f64,
+    pub(crate) finite: bool,
+    pub(crate) tally: Tally,
+    pub(crate) past: Past,
+    pub(crate) history: Vec<Evaluated>,
+    /// The statistics of the model evaluated last, for whoever loads it from a checkpoint.
+    pub(crate) calibrated: Vec<f32>,
+    pub(crate) norms: Vec<f64>,
+    pub(crate) rate: f64,
+    /// Whether someone was left out of the last mix, which is told of at once.
+    pub(crate) notable: bool,
+    /// When it began by its clock, evaluations left out, and how long it had trained before that.
+    pub(crate) began: Duration,
+    pub(crate) before: Duration,
+}
+
+impl<R: Replica<Buffer = [f32]>> Worker<R> {
+    /// Works until the budget is spent or someone is asked to stop.
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        loop {
+            if self.settle()? {
+                return self.finish(Reason::Spent);
+            }
+            if self.cycle()? {
+                // Nothing is lost: what is due here will be done when the run goes on.
+                self.save(true, false)?;
+                return self.finish(Reason::Interrupted);
+            }
+        }
+    }
+
+    /// Does what has come due: evaluates, saves. Returns whether the run is over.
+    fn settle(&mut self) -> Result<bool, Error> {
+        let common = Arc::clone(&self.common);
+        let course = &common.course;
+        let spent = course.is_spent(&self.at);
+        let is_new = |history: &[Evaluated], at: &Position| {
+            history.last().is_none_or(|last| last.at.steps != at.steps)
+        };
+        let due = self.settled.is_some_and(|before| course.evaluates(&before, &self.at));
+        if (spent || due) && is_new(&self.history, &self.at) {
+            self.evaluate()?;
+        }
+        let saves = self.settled.is_none_or(|before| course.saves(&before, &self.at));
+        self.settled = Some(self.at);
+        if spent || saves {
+            self.save(false, spent)?;
+        }
+        Ok(spent)
+    }
+
+    /// One cycle: local steps, the meeting, the round. Returns whether to stop.
+    fn cycle(&mut self) -> Result<bool, Error> {
+        let common = Arc::clone(&self.common);
+        let quota = common.course.quota(&self.at);
+        let shares_gradients = common.method.share == Share::Gradients;
+        let full = if shares_gradients {
+            let start = (common.clock)();
+            self.gradient()?;
+            self.spend(start);
+            true
+        } else {
+            self.local_steps(quota)?
+        };
+        let is_round = common.course.is_round(self.at.steps + quota);
+        if is_round && full {
+            self.score(0)?;
+        }
+        let (words, lost) = self.meet(full)?;
+        self.tell_lost(&lost);
+        let stop = words.iter().any(|(_, word)| word.stop);
+        if words.iter().any(|(_, word)| !word.full) {
+            return Ok(true);
+        }
+        common.pacing.renew(common.course.cycle(&self.at));
+        let mut mixed = Vec::new();
+        if shares_gradients {
+            mixed.push(self.share_gradients(&words)?);
+            let start = (common.clock)();
+            self.descend()?;
+            self.spend(start);
+        } else if is_round {
+            mixed = self.round(&words, quota)?;
+        }
+        let elapsed = Duration::try_from_secs_f64(words[0].1.elapsed).unwrap_or_default();
+        let from = self.at.steps;
+        self.at = Position {
+            steps: from + quota,
+            total: self.at.total + words.iter().map(|(_, word)| word.steps).sum::<u64>(),
+            rounds: self.at.rounds + u64::from(is_round || shares_gradients),
+            elapsed: common.pacing.elapsed(from, elapsed),
+        };
+        self.in_cycle = 0;
+        self.tell_round(&words, mixed);
+        // Where steps are taken by everyone for himself, a stop is seen before the next one.
+        Ok(stop && shares_gradients)
+    }
+
+    /// Local steps until the cycle is full or a stop is asked for. Returns whether it is full.
+    fn local_steps(&mut self, quota: u64) -> Result<bool, Error> {
+        let common = Arc::clone(&self.common);
+        let members = self.all().member.members().len();
+        loop {
+            if common.stop.load(Ordering::Relaxed) {
+                // At a free pace it is open who would have taken the rest: they will when the run goes on.
+                return Ok(false);
+            }
+            let place = (self.at.steps, common.course.cycle(&self.at), members);
+            if !common.pacing.may_step(self.id, self.in_cycle, quota, place)? {
+                return Ok(true);
+            }
+            let start = (common.clock)();
+            self.gradient()?;
+            self.descend()?;
+            self.spend(start);
+        }
+    }
+
+    fn key(&self) -> Key {
+        Key::new(self.common.seed, Purpose::Noise).worker(self.id).step(self.taken)
+    }
+
+    /// The gradient of the next step: SAM's where the method has a radius.
+    fn gradient(&mut self) -> Result<(), Error> {
+        let key = self.key();
+        self.loss = self.replica.gradient(key)?;
+        if let Some(radius) = self.common.method.radius {
+            self.replica.ascend(radius as f32)?;
+            self.replica.gradient(key)?;
+            self.replica.restore()?;
+        }
+        self.taken += 1;
+        self.in_cycle += 1;
+        self.tally.steps += 1;
+        self.tally.loss += self.loss;
+        Ok(())
+    }
+
+    /// The step itself.
+    fn descend(&mut self) -> Result<(), Error> {
+        let common = &self.common;
+        if self.levels.iter().any(|level| level.tracker.wants_norms()) {
+            self.replica.norms(&mut self.norms)?;
+        }
+        // At a free pace nobody knows how far the others are: the rate is that of the last meeting.
+        let ahead = if common.pacing.is_even() { self.in_cycle.saturating_sub(1) } else { 0 };
+        let members = self.levels.last().map_or(1, |level| level.member.members().len());
+        self.rate = common.rate.rate(&common.course.progress(&self.at, ahead, members));
+        // The pull to the centre of all comes before that of the group, as in the authors' code.
+        let prox: Vec<Prox<'_>> = (self.levels.iter().rev())
+            .filter(|level| level.method.prox > 0.0)
+            .map(|level| Prox { centre: level.member.centre(), strength: level.method.prox_a_step() as f32 })
+            .collect();
+        let was_finite = self.finite;
+        self.finite = self.replica.descend(&common.sgd, self.rate as f32, &prox)?;
+        if was_finite && !self.finite && common.method.share == Share::Nothing {
+            let what = "its parameters are not finite any more, and a worker by itself has nobody to heal it: \
+                        start again with a smaller learning rate";
+            self.say(Event::Fault(Fault { at: self.place(), worker: Some(self.id), what: what.into() }));
+        }
+        for level in &mut self.levels {
+            level.tracker.step(self.loss, &self.norms, self.finite);
+            level.member.alive();
+        }
+        Ok(())
+    }
+
+    /// Counts time since `start` as computing, but for what was waited for.
+    fn spend(&mut self, start: Duration) {
+        let spent = (self.common.clock)().saturating_sub(start).as_secs_f64();
+        let (queue, data) = self.waits.as_ref().map_or((0.0, 0.0), |waits| waits.take());
+        self.tally.times.queue += queue;
+        self.tally.times.data += data;
+        self.tally.times.compute += (spent - queue - data).max(0.0);
+    }
+
+    fn all(&self) -> &Level {
+        self.levels.last().expect("every run has a level of all workers")
+    }
+
+    fn all_mut(&mut self) -> &mut Level {
+        self.levels.last_mut().expect("every run has a level of all workers")
+    }
+
+    /// Whether this worker speaks for all.
+    pub(crate) fn speaks(&self) -> bool {
+        self.all().member.members().first() == Some(&self.id)
+    }
+
+    pub(crate) fn say(&self, event: Event) {
+        // Nobody listens any more only when the run was given up: the next meeting will tell.
+        let _ = self.common.notes.send(Note::Event(event));
+    }
+
+    /// Training time by this worker's clock.
+    fn elapsed(&self) -> Duration {
+        self.before + (self.common.clock)().saturating_sub(self.began)
+    }
+
+    /// Computes the scores of a level that is judged on a batch.
+    fn score(&mut self, level: usize) -> Result<(), Error> {
+        let Level { method, memories, own, .. } = &self.levels[level];
+        if let Score::Norm { from: Source::Batch { common, dropout }, .. } = method.score {
+            let who = if common { 0 } else { self.id };
+            let key = Key::new(self.common.seed, Purpose::ScoreBatch).worker(who).step(memories[*own].rounds);
+            let start = (self.common.clock)();
+            self.replica.score(key, dropout, &mut self.norms)?;
+            let spent = (self.common.clock)().saturating_sub(start).as_secs_f64();
+            let (queue, data) = self.waits.as_ref().map_or((0.0, 0.0), |waits| waits.take());
+            self.tally.times.queue += queue;
+            self.tally.times.score += (spent - queue - data).max(0.0);
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, level: usize) -> Report {
+        let report = self.levels[level].tracker.report(self.id, &self.norms);
+        let finite = match self.common.method.share {
+            Share::Gradients => norm::norm(self.replica.gradients()).is_finite(),
+            Share::Parameters | Share::Nothing => report.finite,
+        };
+        Report { finite, ..report }
+    }
+
+    /// Tells the others what was done, and hears what they did.
+    fn meet(&mut self, full: bool) -> Result<(Vec<(u32, Word)>, Vec<Lost>), Error> {
+        let report = self.report(0);
+        let word = Word {
+            stop: self.common.stop.load(Ordering::Relaxed),
+            full,
+            elapsed: self.elapsed().as_secs_f64(),
+            steps: self.in_cycle,
+            taken: self.taken,
+            finite: report.finite,
+            scores: report.scores,
+            tally: std::mem::take(&mut self.tally),
+        };
+        let gathered = self.all_mut().member.gather(&word.encode())?;
+        self.tally.times.wait += gathered.outcome.wait.as_secs_f64();
+        self.tally.times.wire += gathered.outcome.work.as_secs_f64();
+        let words: Result<Vec<_>, Error> = (gathered.messages.iter())
+            .map(|(worker, bytes)| Ok((*worker, Word::decode(*worker, bytes)?)))
+            .collect();
+        let words = words?;
+        if words.iter().all(|(_, word)| word.full) {
+            self.tally.bytes += gathered.outcome.bytes;
+        } else {
+            // The run stops here, and will go on as if nobody had met.
+            self.tally += word.tally;
+        }
+        Ok((words, gathered.outcome.lost))
+    }
+
+    /// The round: inside every group where there are groups, and of all workers when their turn has come.
+    fn round(&mut self, words: &[(u32, Word)], quota: u64) -> Result<Vec<Mixed>, Error> {
+        let cycle = (self.at.steps + quota) / quota.max(1);
+        let all = self.levels.len() - 1;
+        let last = if self.common.method.is_outer(cycle) { all } else { all.saturating_sub(1) };
+        let mut reports: Vec<Report> = words.iter().map(|(id, word)| word.report(*id)).collect();
+        let mut mixed = Vec::new();
+        for level in 0..=last {
+            if level > 0 {
+                // The groups have moved: what the level of all is judged by is looked at anew.
+                self.score(level)?;
+                let report = self.report(level);
+                let word = Word {
+                    finite: report.finite,
+                    scores: report.scores,
+                    steps: report.steps,
+                    ..Word::default()
+                };
+                let gathered = self.all_mut().member.gather(&word.encode())?;
+                self.tally.bytes += gathered.outcome.bytes;
+                self.tally.times.wait += gathered.outcome.wait.as_secs_f64();
+                self.tally.times.wire += gathered.outcome.work.as_secs_f64();
+                self.tell_lost(&gathered.outcome.lost);
+                reports = (gathered.messages.iter())
+                    .map(|(id, bytes)| Ok(Word::decode(*id, bytes)?.report(*id)))
+                    .collect::<Result<_, Error>>()?;
+            }
+            mixed.extend(self.round_of(level, &reports)?);
+            self.levels[level].tracker.round();
+        }
+        self.finite = true;
+        Ok(mixed)
+    }
+
+    /// The round of a level: this worker's group is mixed, and all know what every group came to.
+    fn round_of(&mut self, level: usize, reports: &[Report]) -> Result<Vec<Mixed>, Error> {
+        let groups = self.levels[level].groups.clone();
+        let mut mixed = Vec::with_capacity(groups.len());
+        for (index, group) in groups.iter().enumerate() {
+            let reports: Vec<Report> =
+                reports.iter().filter(|report| group.contains(&report.worker)).cloned().collect();
+            if reports.is_empty() {
+                // All of the group were lost.
+                continue;
+            }
+            let Level { method, own, memories, .. } = &self.levels[level];
+            let plan = if index == *own {
+                let plan = self.carry_out(level, reports, false)?;
+                let me = plan.workers.iter().position(|&worker| worker == self.id);
+                if me.is_some_and(|me| plan.replaced[me]) {
+                    self.replica.reset();
+                }
+                plan
+            } else {
+                plan(method, &self.common.layout, &memories[index], &reports)?
+            };
+            mixed.push(told(&plan));
+            self.levels[level].memories[index] = plan.memory;
+        }
+        Ok(mixed)
+    }
+
+    fn share_gradients(&mut self, words: &[(u32, Word)]) -> Result<Mixed, Error> {
+        let reports = words.iter().map(|(id, word)| word.report(*id)).collect();
+        let last = self.levels.len() - 1;
+        let plan = self.carry_out(last, reports, true)?;
+        let mixed = told(&plan);
+        self.levels[last].memories[0] = plan.memory;
+        Ok(mixed)
+    }
+
+    /// Plans and mixes; if someone is lost on the way, plans again without.
+    fn carry_out(&mut self, level: usize, mut reports: Vec<Report>, gradients: bool) -> Result<Plan, Error> {
+        loop {
+            let Level { method, member, memories, own, .. } = &mut self.levels[level];
+            let plan = plan(method, &self.common.layout, &memories[*own], &reports)?;
+            let mine = if gradients { self.replica.gradients() } else { self.replica.parameters() };
+            match member.mix(&plan, &self.common.layout, mine) {
+                Ok(outcome) => {
+                    self.tally.bytes += outcome.bytes;
+                    self.tally.times.wait += outcome.wait.as_secs_f64();
+                    self.tally.times.apply += outcome.work.as_secs_f64();
+                    self.tell_lost(&outcome.lost);
+                    self.notable = plan.replaced.contains(&true);
+                    return Ok(plan);
+                }
+                Err(CommError::Shrunk { lost }) => {
+                    let here = member.members().to_vec();
+                    reports.retain(|report| here.contains(&report.worker));
+                    self.tell_lost(&lost);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Those who left have said why themselves; of one that stalled the others must tell.
+    fn tell_lost(&self, lost: &[Lost]) {
+        for lost in lost.iter().filter(|lost| matches!(lost.why, Why::Stalled { .. })) {
+            if self.speaks() {
+                let what = format!("{lost}: the run goes on without it");
+                self.say(Event::Fault(Fault { at: self.place(), worker: Some(lost.worker), what }));
+            }
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.common.course.place(&self.at)
+    }
+
+    fn tell_round(&mut self, words: &[(u32, Word)], mixed: Vec<Mixed>) {
+        let own = words.iter().find(|(worker, _)| *worker == self.id).map(|(_, word)| word.tally);
+        if !self.common.course.tells(&self.at) && !self.notable {
+            self.tally += own.unwrap_or_default();
+            return;
+        }
+        self.past.add(&own.unwrap_or_default());
+        // What this meeting itself took is the same for all, and belongs to it.
+        let bytes = std::mem::take(&mut self.tally.bytes);
+        self.past.bytes += bytes;
+        if self.speaks() {
+            let by_round = self.common.method.share == Share::Parameters;
+            let shares = |(worker, word): &(u32, Word)| {
+                let Tally { steps, loss, times, .. } = word.tally;
+                WorkerShare {
+                    worker: *worker,
+                    // Of a cycle that was broken off and gone on with, all steps.
+                    steps: if by_round { word.steps } else { steps },
+                    total: word.taken,
+                    loss: finite(loss / steps as f64),
+                    times,
+                }
+            };
+            let steps: u64 = words.iter().map(|(_, word)| word.tally.steps).sum();
+            let loss: f64 = words.iter().map(|(_, word)| word.tally.loss).sum();
+            self.say(Event::Round(Round {
+                at: self.place(),
+                rate: self.rate,
+                loss: finite(loss / steps as f64),
+                workers: words.iter().map(shares).collect(),
+                mixed,
+                bytes: words.iter().map(|(_, word)| word.tally.bytes + bytes).sum(),
+            }));
+        }
+    }
+
+    fn finish(&mut self, reason: Reason) -> Result<(), Error> {
+        self.past.add(&self.tally);
+        let word = Word {
+            taken: self.taken,
+            tally: Tally { steps: self.taken, loss: 0.0, times: self.past.times, bytes: self.past.bytes },
+            ..Word::default()
+        };
+        let gathered = self.all_mut().member.gather(&word.encode())?;
+        if self.speaks() {
+            let mut workers = Vec::new();
+            let mut bytes = 0;
+            for (worker, message) in &gathered.messages {
+                let Word { taken, tally, .. } = Word::decode(*worker, message)?;
+                bytes += tally.bytes;
+                workers.push(WorkerShare {
+                    worker: *worker,
+                    steps: taken,
+                    total: taken,
+                    loss: None,
+                    times: tally.times,
+                });
+            }
+            self.say(Event::Finished(Finished { at: self.place(), reason, workers, bytes }));
+        }
+        Ok(())
+    }
+}
+
+fn told(plan: &Plan) -> Mixed {
+    Mixed {
+        workers: plan.workers.clone(),
+        weights: plan.weights.rows().map(<[f32]>::to_vec).collect(),
+        pull: plan.pull,
+        reasons: plan.reasons.iter().map(ToString::to_string).collect(),
+    }
+}
+
+pub(crate) fn finite(x: f64) -> Option<f64> {
+    Some(x).filter(|x| x.is_finite())
+}

@@ -1,0 +1,297 @@
+//! Runs on the embedded digits: the engine under the run, every method, and what may not change a bit.
+
+#![allow(clippy::unwrap_used)]
+
+use grawa_core::{Amount, Name, Replica, Sequential, Share};
+use grawa_data::{Dataset, digits};
+use grawa_nn::State;
+use grawa_train::engine::Engine;
+use grawa_train::recipe::{BatchNorm, Said};
+use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Reason, Recipe, Run};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tempfile::TempDir;
+
+fn recipe(method: &str, settings: &[&str]) -> Recipe {
+    let said = Said::default().method(method, "test").unwrap();
+    let said = ["model.width=4", "train.batch=16", "train.budget=10step", "evaluate.every=5step"]
+        .iter()
+        .chain(settings)
+        .fold(said, |said, setting| said.set(setting).unwrap());
+    let mut recipe = Recipe::resolve(&said).unwrap();
+    recipe.evaluate.images = 64;
+    recipe.checkpoint.every = Some(Amount::Steps(4));
+    recipe
+}
+
+/// Every method, with rounds every three steps; the reference preset where it scores other batches; groups.
+fn methods() -> Vec<String> {
+    let mut all: Vec<String> = (Name::ALL.iter())
+        .map(|name| match name {
+            Name::DpSgd | Name::DpSam | Name::Sgd => name.to_string(),
+            _ => format!("{name}:period=3"),
+        })
+        .collect();
+    all.push("mgrawa:preset=reference,period=3".into());
+    all.push("lsgd:period=4,inner.group=2,inner.period=2".into());
+    all
+}
+
+#[derive(Clone, Default)]
+struct Ear(Arc<Mutex<Vec<Event>>>);
+
+impl Observer for Ear {
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        self.0.lock().unwrap().push(event.clone());
+        Ok(())
+    }
+}
+
+impl Ear {
+    fn last_wrong(&self) -> (u64, u64) {
+        let events = self.0.lock().unwrap();
+        let model = events.iter().rev().find_map(|event| match event {
+            Event::Evaluated(evaluated) => Some(evaluated.models[0].clone()),
+            _ => None,
+        });
+        model.map(|model| (model.wrong, model.examples)).unwrap()
+    }
+}
+
+fn go(recipe: &Recipe, data: &Dataset, folder: &Path) -> (Finished, Ear) {
+    let ear = Ear::default();
+    let run = Run::new(recipe.clone(), data).unwrap().keep_in(folder);
+    (run.go(&mut [Box::new(ear.clone())]).unwrap(), ear)
+}
+
+/// Every file below the checkpoints but those of times, with its bytes.
+fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    for checkpoint in fs::read_dir(folder.join("checkpoints")).unwrap() {
+        for file in fs::read_dir(checkpoint.unwrap().path()).unwrap() {
+            let path = file.unwrap().path();
+            if !path.ends_with("timing.toml") {
+                files.push((path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap()));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+fn names(files: &[(PathBuf, Vec<u8>)]) -> Vec<String> {
+    files.iter().map(|(path, _)| path.display().to_string()).collect()
+}
+
+/// The engine's replicas, taken in turn on one thread, end in the same bits as the run.
+#[test]
+fn a_run_of_networks_has_the_bits_of_the_sequential_one() {
+    let data = digits().unwrap();
+    for method in ["lgrawa:period=3", "easgd:period=2", "dp-sam", "local-mgrawa:period=3"] {
+        // Enough lanes for all, since the sequential run holds the gradients of all at once.
+        let recipe = recipe(method, &["machine.threads=4", "train.rate=0.1"]);
+        let engine = Engine::new(&recipe, &data).unwrap();
+        let state = State::initial(engine.graph(), recipe.train.seed);
+        let replicas = (0..4).map(|worker| engine.worker(worker, state.clone(), 0).unwrap()).collect();
+        let (train, method) = (&recipe.train, recipe.method.clone());
+        let mut sequential = Sequential::new(method, train.sgd, train.seed, replicas).unwrap();
+        for _ in 0..10 {
+            sequential.advance(0.1).unwrap();
+        }
+        let place = TempDir::new().unwrap();
+        go(&recipe, &data, place.path());
+        let tensors = grawa_nn::Tensors::read(
+            &Checkpoint::newest(place.path()).unwrap().path().join("state.safetensors"),
+            "the run",
+        )
+        .unwrap();
+        for (worker, replica) in sequential.replicas().iter_mut().enumerate() {
+            for (name, expected) in [
+                ("parameters", replica.parameters().to_vec()),
+                ("momentum", replica.velocity().to_vec()),
+                ("statistics", replica.statistics().to_vec()),
+            ] {
+                let found = tensors.f32(&format!("worker.{worker}.{name}"), &[expected.len()]).unwrap();
+                assert!(found == expected, "{}: {name} of worker {worker}", recipe.method);
+            }
+        }
+    }
+}
+
+/// Stops a run at its n-th event.
+struct Stopper(Arc<AtomicBool>, usize);
+
+impl Observer for Stopper {
+    fn event(&mut self, _: &Event) -> Result<(), Error> {
+        self.1 = self.1.saturating_sub(1);
+        if self.1 == 0 {
+            self.0.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_and_resumed_leaves_the_same_files() {
+    let data = digits().unwrap();
+    for method in methods() {
+        let recipe = recipe(&method, &[]);
+        let (whole, broken) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        go(&recipe, &data, whole.path());
+        let mut stops = 0;
+        loop {
+            let stop = Arc::new(AtomicBool::new(false));
+            let mut run = Run::new(recipe.clone(), &data).unwrap().keep_in(broken.path());
+            if stops > 0 {
+                run = run.resume(Checkpoint::newest(broken.path()).unwrap());
+            }
+            let stopper = Stopper(Arc::clone(&stop), 3);
+            let end = run.stop_by(stop).go(&mut [Box::new(stopper)]).unwrap();
+            if end.reason == Reason::Spent {
+                break;
+            }
+            stops += 1;
+            assert!(stops < 40, "{method} never ends");
+        }
+        assert!(stops > 0, "{method} was never stopped");
+        let (found, expected) = (files(broken.path()), files(whole.path()));
+        assert_eq!(names(&found), names(&expected), "{method}");
+        for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+            assert!(found == expected, "{method}: {} differs after {stops} stops", name.display());
+        }
+        assert!(Checkpoint::newest(broken.path()).unwrap().is_finished());
+        assert_eq!(Checkpoint::newest(broken.path()).unwrap().history().len(), 2);
+    }
+}
+
+/// 50 workers with batches of 32 need more examples for one step than there are.
+#[test]
+fn more_workers_than_batches_is_fine_and_more_than_examples_is_refused() {
+    let data = digits().unwrap();
+    for method in methods() {
+        let method = method.replace("group=2", "group=5");
+        let mut recipe = recipe(&method, &["train.batch=32", "train.budget=4step"]);
+        recipe.evaluate.every = None;
+        if recipe.method.share != Share::Nothing {
+            recipe.train.workers = 50;
+        }
+        let place = TempDir::new().unwrap();
+        let (end, _) = go(&recipe, &data, place.path());
+        assert_eq!((end.at.steps, end.workers.len() as u32), (4, recipe.train.workers), "{method}");
+    }
+    let mut recipe = recipe("mean", &[]);
+    recipe.train.workers = 1439;
+    let error = Run::new(recipe, &data).unwrap_err().to_string();
+    assert!(error.contains("use fewer workers"), "{error}");
+}
+
+#[test]
+fn neither_cores_nor_evaluations_change_a_bit() {
+    let data = digits().unwrap();
+    let parameters = |settings: &[&str]| {
+        let place = TempDir::new().unwrap();
+        go(&recipe("lgrawa:period=3", settings), &data, place.path());
+        let state = Checkpoint::newest(place.path()).unwrap().path().join("state.safetensors");
+        fs::read(state).unwrap()
+    };
+    let expected = parameters(&["machine.threads=1"]);
+    assert!(parameters(&["machine.threads=3"]) == expected, "three cores");
+    assert!(parameters(&["machine.threads=8"]) == expected, "two cores a worker");
+    assert!(parameters(&["evaluate.every=1step"]) == expected, "evaluations");
+    assert!(parameters(&["train.seed=8"]) != expected, "the seed must matter");
+}
+
+#[test]
+fn it_learns_and_every_batch_norm_policy_can_tell() {
+    let data = digits().unwrap();
+    for policy in BatchNorm::ALL {
+        let mut recipe = recipe("mgrawa:period=8", &["model.width=8", "train.budget=120step"]);
+        recipe.evaluate.batch_norm = *policy;
+        recipe.evaluate.every = None;
+        let place = TempDir::new().unwrap();
+        let (_, ear) = go(&recipe, &data, place.path());
+        let (wrong, examples) = ear.last_wrong();
+        assert_eq!(examples, 359, "the whole test set");
+        assert!(wrong * 10 < examples, "{policy}: {wrong} of {examples} are wrong");
+    }
+}
+
+#[test]
+fn each_best_and_centre_are_evaluated_as_asked() {
+    let data = digits().unwrap();
+    for (method, expected) in [
+        ("mean:period=3,evaluate=each", vec!["worker 0", "worker 1", "worker 2", "worker 3"]),
+        ("mean:period=3,evaluate=best", vec!["best"]),
+        ("mean:period=3,evaluate=centre", vec!["centre"]),
+        ("easgd:period=3", vec!["centre"]),
+        ("lsgd:period=3", vec!["mean"]),
+    ] {
+        let recipe = recipe(method, &[]);
+        let place = TempDir::new().unwrap();
+        go(&recipe, &data, place.path());
+        let checkpoint = Checkpoint::newest(place.path()).unwrap();
+        for evaluated in checkpoint.history() {
+            let found: Vec<&str> = evaluated.models.iter().map(|model| model.which.as_str()).collect();
+            assert!(
+                found.iter().zip(&expected).all(|(found, expected)| found.starts_with(expected)),
+                "{found:?}"
+            );
+            assert!(evaluated.models.iter().all(|model| model.examples == 359 && model.loss.is_some()));
+        }
+        // The model can be had without the run.
+        let engine = Engine::new(&recipe, &data).unwrap();
+        State::load(engine.graph(), &checkpoint.path().join("model.safetensors")).unwrap();
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_ends_the_run_at_once() {
+    let data = digits().unwrap();
+    let place = TempDir::new().unwrap();
+    // A file where the folder of checkpoints should be: this refuses even the super-user.
+    fs::write(place.path().join("checkpoints"), "").unwrap();
+    let recipe = recipe("mean:period=3", &["train.budget=1000000step"]);
+    let error = Run::new(recipe, &data).unwrap().keep_in(place.path()).go(&mut []).unwrap_err().to_string();
+    assert!(error.contains("checkpoints"), "{error}");
+}
+
+/// The disk fills up in the middle: the run goes on, says so, fails at the end, and what was saved is whole.
+#[test]
+fn a_checkpoint_that_cannot_be_written_loses_nothing() {
+    struct Vandal(PathBuf, Arc<Mutex<Vec<String>>>);
+    impl Observer for Vandal {
+        fn event(&mut self, event: &Event) -> Result<(), Error> {
+            if let Event::Evaluated(_) = event {
+                // From now on nothing can be written aside.
+                let blocked = self.0.join(format!("checkpoints/.partial-{}", std::process::id()));
+                let _ = fs::write(blocked, "");
+            }
+            if let Event::Fault(fault) = event {
+                self.1.lock().unwrap().push(fault.what.clone());
+            }
+            Ok(())
+        }
+    }
+    let data = digits().unwrap();
+    let place = TempDir::new().unwrap();
+    let faults = Arc::new(Mutex::new(Vec::new()));
+    let vandal = Vandal(place.path().into(), Arc::clone(&faults));
+    let recipe = recipe("mean:period=3", &["train.budget=12step"]);
+    let run = Run::new(recipe.clone(), &data).unwrap().keep_in(place.path());
+    let error = run.go(&mut [Box::new(vandal)]).unwrap_err().to_string();
+    assert!(error.contains(".partial-"), "{error}");
+    assert!(faults.lock().unwrap()[0].contains("the checkpoint before is whole"), "{faults:?}");
+    let checkpoint = Checkpoint::newest(place.path()).unwrap();
+    assert!(checkpoint.steps() < 12);
+    // When there is room again the run goes on to the same end.
+    fs::remove_file(place.path().join(format!("checkpoints/.partial-{}", std::process::id()))).unwrap();
+    let run = Run::new(recipe.clone(), &data).unwrap().keep_in(place.path()).resume(checkpoint);
+    run.go(&mut []).unwrap();
+    let whole = TempDir::new().unwrap();
+    go(&recipe, &data, whole.path());
+    let newest =
+        |folder: &Path| fs::read(folder.join("checkpoints/step-00000012/state.safetensors")).unwrap();
+    assert!(newest(place.path()) == newest(whole.path()));
+}

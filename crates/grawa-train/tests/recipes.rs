@@ -1,0 +1,105 @@
+//! The recipes of the paper's settings: each reads, and holds what the paper and its code say.
+
+#![allow(clippy::unwrap_used)]
+
+use grawa_core::Name;
+use grawa_train::recipe::{Facts, Forecast, Said, Study};
+use grawa_train::{Recipe, Run};
+use std::path::{Path, PathBuf};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes")
+}
+
+fn recipe(name: &str) -> (Recipe, Study) {
+    let path = folder().join(format!("{name}.toml"));
+    let recipe = Recipe::resolve(&Said::default().read(&path).unwrap()).unwrap();
+    (recipe, Study::read(&path).unwrap().expect("a study"))
+}
+
+#[test]
+fn every_recipe_resolves_prints_and_reads_back_with_every_point_of_its_study() {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let (recipe, study) = recipe(&name);
+        let again = Said::default().file("printed.toml", &recipe.to_toml()).unwrap();
+        assert_eq!(Recipe::resolve(&again).unwrap(), recipe, "{name}");
+        for &method in &study.methods {
+            for &seed in &study.seeds {
+                for point in study.points(method, seed).unwrap() {
+                    assert_eq!((point.recipe.method.name, point.recipe.train.seed), (method, seed), "{name}");
+                }
+            }
+        }
+        names.push(name);
+    }
+    names.sort();
+    let known = [
+        "cifar10-pyramidnet",
+        "cifar10-resnet20",
+        "cifar10-resnet20-workers",
+        "cifar10-vgg16",
+        "cifar100-densenet",
+        "cifar100-pyramidnet",
+        "cifar100-pyramidnet-workers",
+        "cifar100-wrn",
+        "gradient-norm",
+        "imagenet-resnet50",
+    ];
+    assert_eq!(names, known);
+}
+
+/// Workers, parameters, and the rounds of LGRAWA in the paper's table of communication times.
+#[test]
+fn the_settings_are_the_papers() {
+    for (name, workers, parameters, rounds) in [
+        ("cifar10-resnet20", 4, 269_722, 328),
+        ("cifar10-vgg16", 4, 15_253_578, 351),
+        ("cifar10-pyramidnet", 4, 28_485_477, 1_886),
+        ("cifar100-densenet", 8, 7_048_548, 923),
+        ("cifar100-wrn", 8, 36_536_884, 393),
+        ("cifar100-pyramidnet", 8, 28_511_307, 971),
+    ] {
+        let (recipe, _) = recipe(name);
+        assert_eq!((recipe.train.workers, recipe.train.batch), (workers, 128), "{name}");
+        // A batch of one: only the arena depends on it, and it would be gigabytes.
+        let small =
+            Recipe { train: grawa_train::recipe::Train { batch: 1, ..recipe.train.clone() }, ..recipe };
+        let forecast = Forecast::of(&small, &Facts::published(&small).unwrap(), 2).unwrap();
+        assert_eq!((forecast.parameters, forecast.rounds), (parameters, Some(rounds)), "{name}");
+    }
+}
+
+/// The sizes of the paper's grids; 162 models in the gradient-norm study.
+#[test]
+fn the_grids_are_the_papers() {
+    let points = |name: &str, method| recipe(name).1.points(method, 36).unwrap().len();
+    for name in ["cifar10-resnet20", "cifar100-wrn"] {
+        let sizes = [Name::Easgd, Name::Lsgd, Name::Mgrawa, Name::Lgrawa, Name::DpSgd]
+            .map(|method| points(name, method));
+        assert_eq!(sizes, [9, 12, 12, 12, 6], "{name}");
+    }
+    assert_eq!((points("imagenet-resnet50", Name::Lsgd), points("imagenet-resnet50", Name::DpSam)), (12, 2));
+    assert_eq!(points("gradient-norm", Name::Sgd), 162);
+    assert_eq!(points("cifar10-resnet20-workers", Name::Lgrawa), 3);
+    let (_, study) = recipe("imagenet-resnet50");
+    let lsgd = &study.points(Name::Lsgd, 36).unwrap()[0].recipe.method;
+    let inner = lsgd.inner.as_deref().unwrap();
+    assert_eq!((lsgd.period, inner.group, inner.method.period), (4, 4, 1));
+}
+
+/// What was forecast is what happens: steps, rounds and traffic.
+#[test]
+fn a_forecast_comes_true() {
+    let data = grawa_data::digits().unwrap();
+    for method in ["easgd", "lgrawa:period=8", "dp-sgd"] {
+        let said = Said::default().method(method, "here").unwrap().set("train.budget=24step").unwrap();
+        let recipe = Recipe::resolve(&said.set("evaluate.every=end").unwrap()).unwrap();
+        let forecast = Forecast::of(&recipe, &Facts::published(&recipe).unwrap(), 2).unwrap();
+        let end = Run::new(recipe, &data).unwrap().go(&mut []).unwrap();
+        assert_eq!((Some(end.at.steps), Some(end.at.rounds)), (forecast.steps, forecast.rounds), "{method}");
+        assert_eq!(Some(end.bytes), forecast.total_bytes, "{method}");
+    }
+}
