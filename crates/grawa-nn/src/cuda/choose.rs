@@ -7,6 +7,7 @@ use super::fleet::Precision;
 use super::plan::{Layer, Plan, Walk};
 use crate::Error;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// What was chosen for a layer, in words.
@@ -55,11 +56,13 @@ impl Chooser<'_> {
             let name = plan.graph.parameters().spans()[layer.weight.0].name();
             let mut pick = |way: Way, ours: Engine| -> Result<Engine, Error> {
                 let key = (layer.forth, layer.stride, layer.pad, way);
-                if !cache.contains_key(&key) {
-                    let found = self.pick(plan, layer, way, ours, (stretch, splits), &mut scratch)?;
-                    cache.insert(key, found);
-                }
-                let (engine, own, cudnn) = cache[&key].clone();
+                let (engine, own, cudnn) = match cache.entry(key) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(new) => {
+                        let found = self.pick(plan, layer, way, ours, (stretch, splits), &mut scratch)?;
+                        new.insert(found).clone()
+                    }
+                };
                 choices.push(Choice {
                     layer: name.to_owned(),
                     way: match way {
