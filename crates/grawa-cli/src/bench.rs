@@ -1,10 +1,13 @@
 //! `grawa bench`: how fast this machine trains.
 
+use crate::bench_cuda;
+use crate::device::Device;
 use crate::failure::Failure;
 use crate::say::say;
 use clap::{Args, Subcommand};
 use grawa_core::{Key, Purpose, Sgd, step::descend};
 use grawa_lab::Table;
+use grawa_nn::cuda::Precision;
 use grawa_nn::{Arena, Error, Graph, Mode, Program, Watch, peak, zoo};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -30,31 +33,38 @@ enum What {
 /// each core runs its workers one after the other; with fewer, the cores of a worker share each step.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa bench step --model resnet20 --workers 4\n  grawa bench step --model vgg16 --profile\n  grawa bench step --model wrn28-10 --batch 32 --seconds 30"
+    after_help = "Examples:\n  grawa bench step --model resnet20 --workers 4\n  grawa bench step --model vgg16 --profile\n  grawa bench step --model wrn28-10 --batch 32 --seconds 30\n  grawa bench step --device cuda --workers 4 --precision bf16 --profile"
 )]
-struct StepArguments {
+pub(crate) struct StepArguments {
     /// The network, one of `grawa models`
     #[arg(long, value_name = "NAME", default_value = "resnet20")]
-    model: String,
+    pub(crate) model: String,
     /// Workers
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    workers: u32,
+    pub(crate) workers: u32,
     /// Images in a batch
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
-    batch: u32,
+    pub(crate) batch: u32,
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<usize>,
-    /// Also print where the time goes, operation by operation
+    /// Also print where the time goes, operation by operation; on a GPU kernel by kernel
     #[arg(long)]
-    profile: bool,
+    pub(crate) profile: bool,
     /// How long to measure
     #[arg(long, default_value_t = 10.0)]
-    seconds: f64,
+    pub(crate) seconds: f64,
+    /// Where to run it
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    pub(crate) device: Device,
+    /// On a GPU: f32, tf32 or bf16
+    #[arg(long, default_value = "bf16")]
+    pub(crate) precision: Precision,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.what {
+        What::Step(arguments) if arguments.device == Device::Cuda => bench_cuda::step(arguments),
         What::Step(arguments) => step(arguments),
     }
 }

@@ -4,8 +4,10 @@
 
 mod bar;
 mod bench;
+mod bench_cuda;
 mod data;
 mod demo;
+mod device;
 mod eval;
 mod failure;
 mod flatness;
@@ -45,6 +47,7 @@ enum Command {
     Probe(probe::Arguments),
     Bench(bench::Arguments),
     Data(data::Arguments),
+    Devices(device::Arguments),
     Flatness(flatness::Arguments),
     Landscape(landscape::Arguments),
 }
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Probe(arguments) => probe::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Data(arguments) => data::run(&arguments),
+        Command::Devices(arguments) => device::run(&arguments),
         Command::Flatness(arguments) => flatness::run(&arguments),
         Command::Landscape(arguments) => landscape::run(&arguments),
     };

@@ -1,10 +1,12 @@
 //! `grawa probe`: one pass on given values, compared with what was expected.
 
+use crate::device::Device;
 use crate::failure::Failure;
 use crate::say::say;
 use clap::Args;
 use grawa_lab::Table;
-use grawa_nn::probe::probe;
+use grawa_nn::cuda::Precision;
+use grawa_nn::probe::{Engine, probe};
 use std::path::PathBuf;
 
 /// Run one training-mode forward and backward pass on given values and compare with what was expected.
@@ -31,10 +33,20 @@ pub(crate) struct Arguments {
     /// Where to write the results; must not exist
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Where to run it
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    device: Device,
+    /// On a GPU: f32, tf32 or bf16
+    #[arg(long, default_value = "f32")]
+    precision: Precision,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let found = probe(&arguments.model, arguments.classes, &arguments.values, &arguments.out)?;
+    let engine = match arguments.device {
+        Device::Cpu => Engine::Cpu,
+        Device::Cuda => Engine::Cuda(arguments.device.card()?, arguments.precision),
+    };
+    let found = probe(&arguments.model, arguments.classes, &arguments.values, &arguments.out, &engine)?;
     found.results.write()?;
     if found.errors.is_empty() {
         say("The file holds no expected values; nothing to compare.");

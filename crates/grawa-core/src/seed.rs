@@ -77,6 +77,11 @@ impl Key {
         Key { purpose, ..self }
     }
 
+    /// The seed.
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The worker and the step of this place.
     pub const fn place(&self) -> (u32, u64) {
         (self.worker, self.step)

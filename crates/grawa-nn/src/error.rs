@@ -47,6 +47,38 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A library of NVIDIA's that is not there.
+    #[error("{library} was not found ({}): {remedy}, or name its folder in {}", tried.first().map_or("nothing of that name", |why| why), crate::cuda::VARIABLE)]
+    LibraryMissing {
+        /// Which one.
+        library: String,
+        /// What was tried, and why it failed.
+        tried: Vec<String>,
+        /// How to get it.
+        remedy: String,
+    },
+    /// A GPU that does not do what it was asked.
+    #[error("cannot {action}: {why}")]
+    Device {
+        /// What was tried.
+        action: String,
+        /// What the driver or library said.
+        why: String,
+    },
+    /// A GPU without enough free memory.
+    #[error("the GPU has {} MB free, but {} MB are needed; use fewer workers or a smaller batch", free / 1_000_000, needed / 1_000_000)]
+    CardTooSmall {
+        /// Bytes that are needed.
+        needed: usize,
+        /// Bytes that are free.
+        free: usize,
+    },
+    /// A precision that does not exist.
+    #[error("there is no precision '{found}'; write f32, tf32 or bf16")]
+    UnknownPrecision {
+        /// What was asked for.
+        found: String,
+    },
     /// A vector of the wrong length.
     #[error("{what} holds {found} scalars, but {expected} are needed")]
     WrongLength {
@@ -130,6 +162,7 @@ impl Error {
         matches!(
             self,
             Error::UnknownNetwork { .. }
+                | Error::UnknownPrecision { .. }
                 | Error::DoesNotFit { .. }
                 | Error::ShapesDiffer { .. }
                 | Error::Core(_)

@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 mod cpu;
+pub mod cuda;
 mod dual;
 mod error;
 mod graph;

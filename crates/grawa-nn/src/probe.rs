@@ -5,6 +5,7 @@
 //! Hessian of the mean loss is multiplied by that vector, and compared with `hvp.*`. `oracle/values.py` writes such files
 //! from PyTorch in f64.
 
+use crate::cuda::{Card, Fleet, Precision, Settings};
 use crate::tensors::{Tensor, Tensors};
 use crate::{Arena, Curvature, Error, Graph, Mode, Program, Shape, zoo};
 use grawa_core::norm::norm;
@@ -34,8 +35,23 @@ pub struct Distance {
 /// one by one: in f32 they are rounding noise.
 pub const JUDGED: f64 = 1e-4;
 
+/// Where a probe runs.
+#[derive(Clone, Debug)]
+pub enum Engine {
+    /// All cores, f32.
+    Cpu,
+    /// A GPU.
+    Cuda(Card, Precision),
+}
+
 /// Runs a network of the zoo on a values file; `out` is where the results will be written.
-pub fn probe(network: &str, classes: usize, values: &Path, out: &Path) -> Result<Probe, Error> {
+pub fn probe(
+    network: &str,
+    classes: usize,
+    values: &Path,
+    out: &Path,
+    engine: &Engine,
+) -> Result<Probe, Error> {
     let file = Tensors::read(values, network)?;
     let image = file.find("image").map(|tensor| tensor.shape.clone()).unwrap_or_default();
     let &[batch, channels, height, width] = image.as_slice() else {
@@ -46,10 +62,10 @@ pub fn probe(network: &str, classes: usize, values: &Path, out: &Path) -> Result
         });
     };
     let graph = zoo::find(network)?.build(Shape { channels, height, width }, classes)?;
-    run(&graph, &file, batch, out)
+    run(&graph, &file, batch, out, engine)
 }
 
-fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path) -> Result<Probe, Error> {
+fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path, engine: &Engine) -> Result<Probe, Error> {
     let Shape { channels, height, width } = graph.input();
     let gather = |layout: &grawa_core::Layout, prefix: &str| -> Result<Vec<f32>, Error> {
         let mut vector = Vec::with_capacity(layout.len());
@@ -60,26 +76,17 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path) -> Result<Probe,
     };
     let parameters = gather(graph.parameters(), "param.")?;
     let before = gather(graph.statistics(), "buffer.")?;
-    let mut statistics = before.clone();
     let images = file.f32("image", &[batch, channels, height, width])?;
     let labels = labels(graph, file.i64("label", &[batch])?)?;
 
-    let program = Program::compile(graph, batch)?;
-    let mut arena = Arena::new(&program, std::thread::available_parallelism().map_or(1, usize::from))?;
-    let mut gradient = vec![0.0; parameters.len()];
-    let mode = Mode::Train { dropout: None };
-    let loss = program.gradient(
-        &mut arena,
-        (&parameters, &statistics),
-        (images, &labels),
-        mode,
-        1.0,
-        &mut gradient,
-    )?;
-    program.track(&arena, &mut statistics)?;
+    let start = (parameters.as_slice(), before.as_slice());
+    let Found { logits, loss, gradient, statistics } = match engine {
+        Engine::Cpu => on_cpu(graph, batch, start, (images, &labels))?,
+        Engine::Cuda(card, precision) => on_cuda(graph, batch, start, (images, &labels), card, *precision)?,
+    };
 
     let mut results = Tensors::new(out, graph.name());
-    results.put("logits", Tensor::f32(&[batch, graph.classes()], arena.logits().to_vec()));
+    results.put("logits", Tensor::f32(&[batch, graph.classes()], logits));
     results.put("loss_sum", Tensor::f32(&[1], vec![loss as f32]));
     for (prefix, layout, vector) in
         [("grad.", graph.parameters(), &gradient), ("buffer_after.", graph.statistics(), &statistics)]
@@ -92,7 +99,9 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path) -> Result<Probe,
         }
     }
     let layout = graph.parameters();
-    if layout.spans().iter().any(|span| file.find(&format!("vector.{}", span.name())).is_some()) {
+    let asked = layout.spans().iter().any(|span| file.find(&format!("vector.{}", span.name())).is_some());
+    // Products with the Hessian are the CPU's.
+    if asked && matches!(engine, Engine::Cpu) {
         let vector = gather(layout, "vector.")?;
         let product = product(graph, (&parameters, &before), (images, &labels), &vector)?;
         for span in layout.spans() {
@@ -102,6 +111,50 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path) -> Result<Probe,
     }
     let errors = compare(&results, file)?;
     Ok(Probe { results, errors })
+}
+
+/// What a pass gives.
+struct Found {
+    logits: Vec<f32>,
+    loss: f64,
+    gradient: Vec<f32>,
+    statistics: Vec<f32>,
+}
+
+fn on_cpu(
+    graph: &Graph,
+    batch: usize,
+    (parameters, statistics): (&[f32], &[f32]),
+    shown: (&[f32], &[u32]),
+) -> Result<Found, Error> {
+    let program = Program::compile(graph, batch)?;
+    let mut arena = Arena::new(&program, std::thread::available_parallelism().map_or(1, usize::from))?;
+    let (mut gradient, mut statistics) = (vec![0.0; parameters.len()], statistics.to_vec());
+    let mode = Mode::Train { dropout: None };
+    let loss = program.gradient(&mut arena, (parameters, &statistics), shown, mode, 1.0, &mut gradient)?;
+    program.track(&arena, &mut statistics)?;
+    Ok(Found { logits: arena.logits().to_vec(), loss, gradient, statistics })
+}
+
+fn on_cuda(
+    graph: &Graph,
+    batch: usize,
+    (parameters, statistics): (&[f32], &[f32]),
+    shown: (&[f32], &[u32]),
+    card: &Card,
+    precision: Precision,
+) -> Result<Found, Error> {
+    let settings = Settings { batch, workers: 1, precision, fixed: true };
+    let mut fleet = Fleet::new(card, graph, settings)?;
+    fleet.load(0, parameters, statistics)?;
+    fleet.show(&[shown])?;
+    let outcomes = fleet.gradient(Mode::Train { dropout: None }, 1.0, true)?;
+    Ok(Found {
+        logits: fleet.logits(0)?,
+        loss: outcomes[0].loss,
+        gradient: fleet.gradient_of(0)?,
+        statistics: fleet.statistics(0)?,
+    })
 }
 
 /// The Hessian of the mean loss times a vector.

@@ -1,0 +1,108 @@
+//! `grawa bench step --device cuda`: how fast a GPU trains.
+
+use crate::bench::StepArguments;
+use crate::failure::Failure;
+use crate::say::say;
+use grawa_core::{Key, Purpose, Sgd};
+use grawa_lab::Table;
+use grawa_nn::cuda::{Fleet, Settings};
+use grawa_nn::zoo;
+use std::time::{Duration, Instant};
+
+/// Steps that are asked for between looks at the clock.
+const AT_A_TIME: usize = 20;
+
+pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
+    let entry = zoo::find(&arguments.model)?;
+    let graph = entry.build(entry.input, entry.classes)?;
+    let (workers, batch) = (arguments.workers as usize, arguments.batch as usize);
+    let card = arguments.device.card()?;
+    let begin = Instant::now();
+    let settings = Settings { batch, workers, precision: arguments.precision, fixed: false };
+    let mut fleet = Fleet::new(&card, &graph, settings)?;
+    let mut draws = Key::new(1, Purpose::Problem).stream();
+    let images: Vec<f32> = (0..batch * graph.input().len()).map(|_| draws.normal() as f32).collect();
+    let labels: Vec<u32> = (0..batch).map(|_| draws.below(graph.classes() as u64) as u32).collect();
+    for worker in 0..workers {
+        fleet.load(worker, &graph.initial(1), &graph.initial_statistics())?;
+    }
+    fleet.show(&vec![(images.as_slice(), labels.as_slice()); workers])?;
+    fleet.place(Key::new(1, Purpose::Dropout), 0.01, [0.0; 2])?;
+    let sgd = Sgd::default();
+    fleet.steps(sgd, 3)?;
+    fleet.synchronise()?;
+    let ready = begin.elapsed();
+
+    let length = Duration::from_secs_f64(arguments.seconds.clamp(0.1, 3600.0));
+    let start = Instant::now();
+    // The best of several stretches is not taken: all of the time counts.
+    let mut steps = 0;
+    while start.elapsed() < length {
+        fleet.steps(sgd, AT_A_TIME)?;
+        fleet.synchronise()?;
+        steps += AT_A_TIME;
+    }
+    let seconds = start.elapsed().as_secs_f64() / steps as f64;
+    let rate = (workers * batch) as f64 / seconds;
+    let mut table = Table::new([
+        "network",
+        "workers",
+        "batch",
+        "precision",
+        "images/s",
+        "ms a step",
+        "TFLOP/s",
+        "MB a worker",
+        "s to start",
+    ]);
+    table.push([
+        arguments.model.clone(),
+        workers.to_string(),
+        batch.to_string(),
+        arguments.precision.to_string(),
+        format!("{rate:.0}"),
+        format!("{:.3}", seconds * 1e3),
+        format!("{:.1}", rate * 3.0 * graph.flops() as f64 / 1e12),
+        format!("{:.0}", fleet.bytes() as f64 / 1e6),
+        format!("{:.1}", ready.as_secs_f64()),
+    ]);
+    say(&table.text());
+    if arguments.profile {
+        profile(&mut fleet, sgd)?;
+    }
+    Ok(())
+}
+
+fn profile(fleet: &mut Fleet, sgd: Sgd) -> Result<(), Failure> {
+    // The first time is slower than those of a run.
+    fleet.profile(sgd)?;
+    let rows = fleet.profile(sgd)?;
+    let whole: f64 = rows.iter().map(|row| row.2.as_secs_f64()).sum();
+    let mut table = Table::new(["kernel", "calls", "µs", "share"]);
+    for (name, calls, time) in rows {
+        let micros = time.as_secs_f64() * 1e6;
+        table.push([
+            name,
+            calls.to_string(),
+            format!("{micros:.1}"),
+            format!("{:.1} %", micros / whole / 1e4),
+        ]);
+    }
+    say(
+        "One step of all workers, kernel after kernel, each alone: longer than the captured step, where they overlap.",
+    );
+    say(&table.text());
+    let mut table = Table::new(["layer", "way", "chosen", "ours, µs", "cuDNN, µs"]);
+    let time = |micros: Option<f64>| micros.map_or("–".to_owned(), |micros| format!("{micros:.1}"));
+    for choice in fleet.choices() {
+        table.push([
+            choice.layer.clone(),
+            choice.way.to_owned(),
+            choice.chosen.clone(),
+            time(choice.own),
+            time(choice.cudnn),
+        ]);
+    }
+    say(&table.text());
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Where a command runs, and `grawa devices`: what this machine has.
+
+use crate::failure::Failure;
+use crate::say::say;
+use clap::{Args, ValueEnum};
+use grawa_lab::Table;
+use grawa_nn::Error;
+use grawa_nn::cuda::{Card, Library, VARIABLE, cards, open};
+
+/// Where a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Device {
+    /// All cores
+    Cpu,
+    /// The first NVIDIA GPU
+    Cuda,
+}
+
+impl Device {
+    /// The first GPU.
+    pub(crate) fn card(self) -> Result<Card, Error> {
+        let missing = || Error::Device {
+            action: "use a GPU".into(),
+            why: "the driver knows of none; see `grawa devices`".into(),
+        };
+        cards()?.into_iter().next().ok_or_else(missing)
+    }
+}
+
+/// What this machine can train on: cores, GPUs, and the libraries that GPUs need, with how to get those that are missing.
+#[derive(Args)]
+#[command(
+    after_help = "A GPU needs the driver and libnvrtc; libcudnn makes wide layers fast. The variable GRAWA_CUDA_PATH names\nfolders to look in first; the folders of Python's NVIDIA wheels and of CUDA are looked in after those."
+)]
+pub(crate) struct Arguments {}
+
+pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    say(&format!("CPU: {cores} cores"));
+    match cards() {
+        Ok(cards) if cards.is_empty() => say("GPU: the driver is there, but knows of none"),
+        Ok(cards) => cards.iter().for_each(|card| say(&describe(card))),
+        Err(error) => say(&format!("GPU: none ({error})")),
+    }
+    let mut table = Table::new(["library", "found", "for"]);
+    let mut advice = Vec::new();
+    for library in Library::ALL {
+        let found = match open(library) {
+            Ok(path) => path.display().to_string(),
+            Err(_) => {
+                advice.push(format!(
+                    "{library} is missing: {}, or name its folder in {VARIABLE}.",
+                    library.remedy()
+                ));
+                "missing".to_owned()
+            }
+        };
+        table.push([library.to_string(), found, library.purpose().to_owned()]);
+    }
+    say(&table.text());
+    advice.iter().for_each(|line| say(line));
+    Ok(())
+}
+
+fn describe(card: &Card) -> String {
+    let (major, minor) = card.capability;
+    let usable = if major >= 8 { "" } else { " (too old: 8.0 or newer is needed)" };
+    format!(
+        "GPU {}: {}, compute capability {major}.{minor}{usable}, {} multiprocessors, {:.0} GB",
+        card.index,
+        card.name,
+        card.processors,
+        card.memory as f64 / 1e9
+    )
+}

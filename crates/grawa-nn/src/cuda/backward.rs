@@ -1,0 +1,310 @@
+//! Backward passes on a card: each step of the plan turned around.
+//!
+//! Gradients of kernels run on a side stream, since nothing waits for them until the end; a buffer that one still reads is
+//! not written to before it is done.
+
+use super::card::{Grid, Stream, at};
+use super::engine::{Engine, Ways};
+use super::pass::{Manner, NORMLESS, Pass};
+use super::plan::{Flow, Kind, Layer, Step, pitch};
+use crate::Error;
+
+impl Pass<'_> {
+    /// A backward pass, after a forward pass and the loss; the gradient is left where `collect` finds it.
+    pub(crate) fn backward(&self, manner: Manner) -> Result<(), Error> {
+        // For each buffer what still reads it on the side.
+        let mut readers: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
+        for step in self.plan.steps.iter().rev() {
+            if self.plan.slots[step.output].is_none() {
+                continue;
+            }
+            for (&input, flow) in step.inputs.iter().zip(&step.flows) {
+                if let (true, Some(slot)) = (matches!(flow, Flow::Store | Flow::Add), self.plan.slots[input])
+                    && let Some(reader) = readers[slot].take()
+                {
+                    self.main.wait_for(&self.events[reader])?;
+                }
+            }
+            self.step_backward(step, manner, &mut readers)?;
+        }
+        if self.profile.is_none() {
+            let last = &self.events[2 * self.plan.layers.len()];
+            self.side.mark(last)?;
+            self.main.wait_for(last)?;
+        }
+        Ok(())
+    }
+
+    /// Gathers the gradient into its vector.
+    pub(crate) fn collect(&self, manner: Manner) -> Result<(), Error> {
+        let gradient = self.place(self.plan.offsets.gradient);
+        let of_batch = i32::from(manner.of_batch);
+        let mut arguments = [
+            at(&self.spans),
+            at(&self.chunks),
+            at(&gradient),
+            at(&self.base),
+            at(&of_batch),
+            at(&self.plan.slab),
+        ];
+        self.start(self.main, "collect", Grid::row(self.plan.chunks.len()), &mut arguments)
+    }
+
+    fn step_backward(&self, step: &Step, manner: Manner, readers: &mut [Option<usize>]) -> Result<(), Error> {
+        let (main, slab) = (self.main, self.plan.slab);
+        let (x, y, flow) = (self.value(step.inputs[0]), self.value(step.output), self.gradient(step.output));
+        let (from, to) = (self.plan.shape(step.inputs[0]), self.plan.shape(step.output));
+        let (dx, add) = self.flow(step, 0);
+        let (dother, add_other) = self.flow(step, 1);
+        let batch = self.plan.batch;
+        match &step.kind {
+            Kind::Layer(index) => self.layer_backward(*index, step, manner, readers),
+            Kind::Norm { norm, relu } => {
+                let normed = &self.plan.norms[*norm];
+                let argument = self.norm(normed, false);
+                let rows = batch * from.area();
+                let rows_argument = rows as i32;
+                let mask = match (relu, step.inputs.len()) {
+                    (false, _) => 0i32,
+                    (true, 1) => 1,
+                    (true, _) => 2,
+                };
+                let (dweight, dbias) = (self.slope(normed.weight), self.slope(normed.bias));
+                let grid = self.sums(rows, from.channels);
+                let mut arguments = [
+                    at(&flow),
+                    at(&x),
+                    at(&y),
+                    at(&rows_argument),
+                    at(&mask),
+                    at(&i32::from(manner.of_batch)),
+                    at(&dweight),
+                    at(&dbias),
+                    at(&argument),
+                    at(&slab),
+                ];
+                self.start(main, "norm_reduce", grid, &mut arguments)?;
+                let grid = self.down(rows, from.channels, 8 * self.processors);
+                let mut arguments = [
+                    at(&flow),
+                    at(&x),
+                    at(&y),
+                    at(&rows_argument),
+                    at(&mask),
+                    at(&dx),
+                    at(&add),
+                    at(&dother),
+                    at(&add_other),
+                    at(&argument),
+                    at(&slab),
+                ];
+                self.start(main, "norm_backward", grid, &mut arguments)
+            }
+            _ if dx == 0 && dother == 0 && !matches!(step.kind, Kind::Norm { .. }) => Ok(()),
+            Kind::Sum { relu } => {
+                let result = if *relu { y } else { 0 };
+                let eights = self.eights(step.output);
+                let mut arguments = [
+                    at(&flow),
+                    at(&result),
+                    at(&dx),
+                    at(&add),
+                    at(&dother),
+                    at(&add_other),
+                    at(&eights),
+                    at(&slab),
+                ];
+                self.start(main, "add_backward", self.over(eights as usize), &mut arguments)
+            }
+            Kind::Pool { .. } => {
+                let pool = self.pool(step);
+                // Windows side by side, as most are, are read once.
+                let tiles = pool.largest == 1 && pool.kernel == 2 && pool.stride == 2 && pool.pad == 0;
+                if tiles && from.height == 2 * to.height && from.width == 2 * to.width {
+                    let grid = self.over(self.eights(step.output) as usize);
+                    let mut arguments = [at(&pool), at(&x), at(&flow), at(&dx), at(&add), at(&slab)];
+                    return self.start(main, "pool_backward_tiles", grid, &mut arguments);
+                }
+                let grid = self.over(self.eights(step.inputs[0]) as usize);
+                let mut arguments = [at(&pool), at(&x), at(&flow), at(&dx), at(&add), at(&slab)];
+                self.start(main, "pool_backward", grid, &mut arguments)
+            }
+            Kind::GlobalAverage => {
+                let (n, area, wide) = (batch as i32, from.area() as i32, pitch(from.channels) as i32);
+                let grid = self.over(self.eights(step.inputs[0]) as usize);
+                let mut arguments = [at(&flow), at(&dx), at(&n), at(&area), at(&wide), at(&add), at(&slab)];
+                self.start(main, "global_backward", grid, &mut arguments)
+            }
+            Kind::PadChannels { before } => {
+                let all = (0, pitch(from.channels));
+                self.copy(
+                    step.output,
+                    step.inputs[0],
+                    all,
+                    (*before as i32, before + from.channels),
+                    (1, 1),
+                    flow,
+                    dx,
+                    add,
+                )
+            }
+            Kind::Subsample { stride } => self.copy(
+                step.output,
+                step.inputs[0],
+                (0, pitch(from.channels)),
+                (0, from.channels),
+                (1, *stride),
+                flow,
+                dx,
+                add,
+            ),
+            Kind::Concat => {
+                if dx != 0 {
+                    self.copy(
+                        step.output,
+                        step.inputs[0],
+                        (0, pitch(from.channels)),
+                        (0, from.channels),
+                        (1, 1),
+                        flow,
+                        dx,
+                        add,
+                    )?;
+                }
+                if dother == 0 {
+                    return Ok(());
+                }
+                let wide = self.plan.shape(step.inputs[1]).channels;
+                let shift = (to.channels - wide) as i32;
+                self.copy(
+                    step.output,
+                    step.inputs[1],
+                    (0, pitch(wide)),
+                    (shift, to.channels),
+                    (1, 1),
+                    flow,
+                    dother,
+                    add_other,
+                )
+            }
+            Kind::Dropout { probability, node } => {
+                if manner.dropout {
+                    return self.drop(step, (*probability, *node), flow, dx, add);
+                }
+                let eights = self.eights(step.output);
+                let mut arguments =
+                    [at(&flow), at(&0u64), at(&dx), at(&add), at(&0u64), at(&0i32), at(&eights), at(&slab)];
+                self.start(main, "add_backward", self.over(eights as usize), &mut arguments)
+            }
+        }
+    }
+
+    fn layer_backward(
+        &self,
+        index: usize,
+        step: &Step,
+        manner: Manner,
+        readers: &mut [Option<usize>],
+    ) -> Result<(), Error> {
+        let (layer, ways) = (&self.plan.layers[index], &self.ways[index]);
+        let (x, flow) = (self.value(step.inputs[0]), self.gradient(step.output));
+        let aside = self.profile.is_none();
+        let side = if aside { self.side } else { self.main };
+        if aside {
+            self.main.mark(&self.events[2 * index])?;
+            side.wait_for(&self.events[2 * index])?;
+        }
+        self.layer_sums(layer, ways, side, x, flow)?;
+        if let (Some(bias), false) = (layer.bias, layer.is_normed && manner.of_batch) {
+            let (sums, rows) = (self.slope(bias), layer.forth.pixels() as i32);
+            let mut arguments = [
+                at(&flow),
+                at(&sums),
+                at(&rows),
+                at(&layer.forth.o),
+                at(&layer.forth.op),
+                at(&self.plan.slab),
+            ];
+            self.start(side, "channel_sums", Grid::row(layer.forth.o as usize), &mut arguments)?;
+        }
+        if aside {
+            side.mark(&self.events[2 * index + 1])?;
+            if let Some(slot) = self.plan.slots[step.output] {
+                readers[slot] = Some(2 * index + 1);
+            }
+        }
+        let (dx, add) = self.flow(step, 0);
+        if dx == 0 {
+            return Ok(());
+        }
+        let span = &self.plan.spans[layer.weight.0];
+        match &ways.back {
+            Engine::Own { name, grid } => {
+                let turned = self.place(span.turned);
+                let mut arguments = [
+                    at(&layer.back),
+                    at(&flow),
+                    at(&turned),
+                    at(&0u64),
+                    at(&dx),
+                    at(&add),
+                    at(&0i32),
+                    at(&NORMLESS),
+                    at(&self.plan.slab),
+                ];
+                self.start(self.main, name, *grid, &mut arguments)
+            }
+            Engine::Cudnn(plan) => {
+                let to = if add == 0 { dx } else { self.place(self.plan.offsets.arriving) };
+                self.cudnn(
+                    self.main,
+                    plan,
+                    self.plan.offsets.workspace,
+                    [to, self.place(span.working), flow],
+                )?;
+                if add == 0 {
+                    return Ok(());
+                }
+                let eights = self.eights(step.inputs[0]);
+                let mut arguments = [
+                    at(&to),
+                    at(&0u64),
+                    at(&dx),
+                    at(&add),
+                    at(&0u64),
+                    at(&0i32),
+                    at(&eights),
+                    at(&self.plan.slab),
+                ];
+                self.start(self.main, "add_backward", self.over(eights as usize), &mut arguments)
+            }
+        }
+    }
+
+    fn layer_sums(
+        &self,
+        layer: &Layer,
+        ways: &Ways,
+        stream: &Stream,
+        x: u64,
+        flow: u64,
+    ) -> Result<(), Error> {
+        let partial = self.place(self.plan.spans[layer.weight.0].partial);
+        match &ways.sums {
+            Engine::Own { name, grid } => {
+                let mut arguments = [
+                    at(&layer.forth),
+                    at(&x),
+                    at(&flow),
+                    at(&partial),
+                    at(&(ways.stretch as i32)),
+                    at(&self.plan.slab),
+                ];
+                self.start(stream, name, *grid, &mut arguments)
+            }
+            Engine::Cudnn(plan) => {
+                self.cudnn(stream, plan, self.plan.offsets.side_workspace, [x, partial, flow])
+            }
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! One GPU: its context, compiled kernels, memory, streams and captured graphs.
+//!
+//! Thin and honest wrappers over the driver: everything that can fail returns what was tried and why it failed. All that
+//! belongs to a card is freed when it is dropped.
+
+use super::library::{self, Name};
+use crate::Error;
+use cudarc::driver::{result, sys};
+use cudarc::nvrtc;
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+/// What an error of the driver was met at.
+pub(crate) fn failed(action: impl Into<String>) -> impl FnOnce(result::DriverError) -> Error {
+    move |why| Error::Device { action: action.into(), why: format!("{:?}", why.0) }
+}
+
+/// The pointer to an argument of a kernel.
+pub(crate) fn at<T>(value: &T) -> *mut c_void {
+    std::ptr::from_ref(value).cast_mut().cast()
+}
+
+/// What is known of a GPU.
+#[derive(Clone, Debug)]
+pub struct Card {
+    /// Its number.
+    pub index: usize,
+    /// What NVIDIA calls it.
+    pub name: String,
+    /// Compute capability.
+    pub capability: (i32, i32),
+    /// Multiprocessors.
+    pub processors: usize,
+    /// Bytes of memory.
+    pub memory: usize,
+    device: sys::CUdevice,
+}
+
+/// All GPUs of this machine.
+#[allow(unsafe_code, reason = "queries of the driver, on a device it named itself")]
+pub fn cards() -> Result<Vec<Card>, Error> {
+    library::open(Name::Driver)?;
+    result::init().map_err(failed("start the driver"))?;
+    let count = result::device::get_count().map_err(failed("count the GPUs"))?;
+    (0..count)
+        .map(|index| {
+            let device = result::device::get(index).map_err(failed("find a GPU"))?;
+            let attribute =
+                |which| unsafe { result::device::get_attribute(device, which) }.map_err(failed("ask a GPU"));
+            use sys::CUdevice_attribute_enum as Attribute;
+            Ok(Card {
+                index: index as usize,
+                name: result::device::get_name(device).map_err(failed("ask a GPU's name"))?,
+                capability: (
+                    attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                    attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+                ),
+                processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+                memory: unsafe { result::device::total_mem(device) }.map_err(failed("ask a GPU's memory"))?,
+                device,
+            })
+        })
+        .collect()
+}
+
+/// A GPU in use.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) card: Card,
+    handle: sys::CUcontext,
+}
+
+// The driver's handles may be used from any thread once the context is current there.
+#[allow(unsafe_code, reason = "the driver is thread-safe; every use binds the context first")]
+unsafe impl Send for Context {}
+#[allow(unsafe_code, reason = "as above")]
+unsafe impl Sync for Context {}
+
+impl Context {
+    #[allow(unsafe_code, reason = "the primary context of a device the driver named")]
+    pub(crate) fn open(card: Card) -> Result<Arc<Self>, Error> {
+        let handle = unsafe { result::primary_ctx::retain(card.device) }.map_err(failed("open the GPU"))?;
+        let context = Arc::new(Context { card, handle });
+        context.bind()?;
+        Ok(context)
+    }
+
+    /// Makes it the one that this thread's calls go to.
+    #[allow(unsafe_code, reason = "the handle lives as long as self")]
+    pub(crate) fn bind(&self) -> Result<(), Error> {
+        unsafe { result::ctx::set_current(self.handle) }.map_err(failed("turn to the GPU"))
+    }
+
+    pub(crate) fn synchronise(&self) -> Result<(), Error> {
+        result::ctx::synchronize().map_err(failed("wait for the GPU"))
+    }
+}
+
+impl Drop for Context {
+    #[allow(unsafe_code, reason = "retained once in open, released once here")]
+    fn drop(&mut self) {
+        let _ = unsafe { result::primary_ctx::release(self.card.device) };
+    }
+}
+
+/// Memory on a card, zero at first.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    context: Arc<Context>,
+    pub(crate) start: u64,
+    pub(crate) bytes: usize,
+}
+
+impl Memory {
+    #[allow(unsafe_code, reason = "plain allocation, freed once in drop")]
+    pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
+        context.bind()?;
+        let bytes = bytes.max(256);
+        let (free, _) = result::mem_get_info().map_err(failed("ask for free memory"))?;
+        if bytes > free {
+            return Err(Error::CardTooSmall { needed: bytes, free });
+        }
+        let start =
+            unsafe { result::malloc_sync(bytes) }.map_err(failed(format!("allocate {bytes} bytes")))?;
+        let memory = Memory { context: context.clone(), start, bytes };
+        unsafe { result::memset_d8_sync(start, 0, bytes) }.map_err(failed("clear memory"))?;
+        Ok(memory)
+    }
+
+    fn range(&self, offset: usize, bytes: usize) -> Result<u64, Error> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(self.start + offset as u64),
+            _ => Err(Error::WrongLength {
+                what: "a stretch of the card's memory".into(),
+                found: offset.saturating_add(bytes),
+                expected: self.bytes,
+            }),
+        }
+    }
+
+    /// Copies numbers to the card, after all that was asked of it before.
+    #[allow(unsafe_code, reason = "the range was checked")]
+    pub(crate) fn write<T: Copy>(&self, offset: usize, from: &[T]) -> Result<(), Error> {
+        self.context.bind()?;
+        self.context.synchronise()?;
+        let to = self.range(offset, size_of_val(from))?;
+        unsafe { result::memcpy_htod_sync(to, from) }.map_err(failed("copy to the GPU"))
+    }
+
+    /// Copies numbers from the card, when all that was asked of it is done.
+    #[allow(unsafe_code, reason = "the range was checked")]
+    pub(crate) fn read<T: Copy>(&self, offset: usize, to: &mut [T]) -> Result<(), Error> {
+        self.context.bind()?;
+        self.context.synchronise()?;
+        let from = self.range(offset, size_of_val(to))?;
+        unsafe { result::memcpy_dtoh_sync(to, from) }.map_err(failed("copy from the GPU"))
+    }
+}
+
+impl Drop for Memory {
+    #[allow(unsafe_code, reason = "allocated once in new")]
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            let _ = self.context.synchronise();
+            let _ = unsafe { result::free_sync(self.start) };
+        }
+    }
+}
+
+/// The kernels, compiled for this card and one stored number.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    pub(crate) context: Arc<Context>,
+    module: sys::CUmodule,
+    functions: std::sync::Mutex<HashMap<String, Function>>,
+}
+
+/// A kernel, ready to be launched with that much shared memory.
+#[derive(Clone, Copy, Debug)]
+struct Function(sys::CUfunction, u32);
+
+#[allow(unsafe_code, reason = "handles of the driver, which is thread-safe")]
+unsafe impl Send for Kernels {}
+#[allow(unsafe_code, reason = "as above")]
+unsafe impl Sync for Kernels {}
+#[allow(unsafe_code, reason = "as above")]
+unsafe impl Send for Function {}
+
+/// The source of all kernels; they include no header.
+pub(crate) fn source() -> String {
+    [
+        ("prelude", include_str!("kernels/prelude.cu")),
+        ("conv", include_str!("kernels/conv.cu")),
+        ("wgrad", include_str!("kernels/wgrad.cu")),
+        ("plain", include_str!("kernels/plain.cu")),
+        ("norm", include_str!("kernels/norm.cu")),
+        ("simple", include_str!("kernels/simple.cu")),
+        ("vector", include_str!("kernels/vector.cu")),
+    ]
+    .map(|(name, text)| format!("#line 1 \"{name}.cu\"\n{text}\n"))
+    .concat()
+}
+
+/// The machine code of the kernels for an architecture, compiled once in a process.
+fn code(architecture: &str, narrow: bool) -> Result<Arc<Vec<u8>>, Error> {
+    type Codes = HashMap<(String, bool), Arc<Vec<u8>>>;
+    static CODES: std::sync::LazyLock<std::sync::Mutex<Codes>> = std::sync::LazyLock::new(Default::default);
+    let mut codes = CODES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let key = (architecture.to_owned(), narrow);
+    if !codes.contains_key(&key) {
+        codes.insert(key.clone(), Arc::new(compile(architecture, narrow)?));
+    }
+    Ok(codes[&key].clone())
+}
+
+/// Compiles the kernels to machine code of an architecture such as `sm_90`; `narrow` stores bf16, else f32. Needs the
+/// compiler, but no GPU.
+#[allow(unsafe_code, reason = "the program is created and destroyed here, and its code copied out")]
+pub fn compile(architecture: &str, narrow: bool) -> Result<Vec<u8>, Error> {
+    use nvrtc::result as compiler;
+    library::open(Name::Nvrtc)?;
+    let wrong = |why: String| Error::Device { action: "compile the kernels".into(), why };
+    let source = CString::new(source()).map_err(|why| wrong(why.to_string()))?;
+    let program = compiler::create_program(&source, None).map_err(|why| wrong(format!("{why:?}")))?;
+    let options = [
+        format!("--gpu-architecture={architecture}"),
+        format!("-DBF16={}", u8::from(narrow)),
+        "--std=c++17".to_owned(),
+    ];
+    let done = unsafe { compiler::compile_program(program, &options) };
+    let result = done.map_err(|why| {
+        let log = unsafe { compiler::get_program_log(program) }.unwrap_or_default();
+        let log: Vec<u8> = log.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+        wrong(format!("{why:?}: {}", String::from_utf8_lossy(&log)))
+    });
+    let code = result.and_then(|()| {
+        let mut bytes = 0usize;
+        let size = unsafe { nvrtc::sys::nvrtcGetCUBINSize(program, &mut bytes) };
+        size.result().map_err(|why| wrong(format!("{why:?}")))?;
+        let mut code = vec![0u8; bytes];
+        let got = unsafe { nvrtc::sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()) };
+        got.result().map_err(|why| wrong(format!("{why:?}")))?;
+        Ok(code)
+    });
+    let _ = unsafe { compiler::destroy_program(program) };
+    code
+}
+
+impl Kernels {
+    /// Compiles the kernels for a card; `narrow` stores bf16, else f32.
+    #[allow(unsafe_code, reason = "the image is machine code the compiler just made for this card")]
+    pub(crate) fn new(context: &Arc<Context>, narrow: bool) -> Result<Arc<Self>, Error> {
+        let (major, minor) = context.card.capability;
+        if major < 8 {
+            return Err(Error::Device {
+                action: format!("use {}", context.card.name),
+                why: format!("its compute capability is {major}.{minor}; 8.0 or newer is needed"),
+            });
+        }
+        let code = code(&format!("sm_{major}{minor}"), narrow)?;
+        context.bind()?;
+        let module =
+            unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("load the kernels"))?;
+        Ok(Arc::new(Kernels { context: context.clone(), module, functions: Default::default() }))
+    }
+
+    /// Finds a kernel. It is loaded here and now, since a graph that is being recorded must not load any.
+    #[allow(unsafe_code, reason = "the module lives as long as self")]
+    fn function(&self, name: &str, shared: u32) -> Result<sys::CUfunction, Error> {
+        let mut functions = self.functions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let found = match functions.get(name) {
+            Some(found) => *found,
+            None => {
+                let text = CString::new(name)
+                    .map_err(|why| Error::Device { action: name.into(), why: why.to_string() })?;
+                let function = unsafe { result::module::get_function(self.module, text) }
+                    .map_err(failed(format!("find the kernel {name}")))?;
+                unsafe { sys::cuFuncLoad(function) }
+                    .result()
+                    .map_err(failed(format!("load the kernel {name}")))?;
+                // Kernels have up to 10 KB of their own beside it.
+                Function(function, 36 * 1024)
+            }
+        };
+        if shared > found.1 {
+            use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as LIMIT;
+            unsafe { result::function::set_function_attribute(found.0, LIMIT, shared as i32) }
+                .map_err(failed(format!("give {name} {shared} bytes of shared memory")))?;
+        }
+        functions.insert(name.to_owned(), Function(found.0, found.1.max(shared)));
+        Ok(found.0)
+    }
+
+    /// Loads these kernels.
+    pub(crate) fn load(&self, names: &[&str]) -> Result<(), Error> {
+        names.iter().try_for_each(|name| self.function(name, 0).map(|_| ()))
+    }
+}
+
+impl Drop for Kernels {
+    #[allow(unsafe_code, reason = "loaded once in new")]
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            let _ = unsafe { result::module::unload(self.module) };
+        }
+    }
+}
+
+/// How a kernel is spread out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub(crate) blocks: (u32, u32),
+    pub(crate) threads: u32,
+    pub(crate) shared: u32,
+}
+
+impl Grid {
+    /// Blocks in a row, of 256 threads.
+    pub(crate) fn row(blocks: usize) -> Self {
+        Grid { blocks: (blocks.max(1) as u32, 1), threads: 256, shared: 0 }
+    }
+}
+
+/// A stream of work on a card.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    context: Arc<Context>,
+    pub(crate) handle: sys::CUstream,
+}
+
+#[allow(unsafe_code, reason = "a handle of the driver, which is thread-safe")]
+unsafe impl Send for Stream {}
+#[allow(unsafe_code, reason = "as above")]
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Error> {
+        context.bind()?;
+        let handle = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(failed("open a stream"))?;
+        Ok(Stream { context: context.clone(), handle })
+    }
+
+    /// Starts a kernel on `replicas` replicas. The pointers must be to arguments of the kernel's own types.
+    #[allow(unsafe_code, reason = "arguments are of the kernel's types; addresses come from the slab's plan")]
+    pub(crate) fn launch(
+        &self,
+        kernels: &Kernels,
+        name: &'static str,
+        grid: Grid,
+        replicas: usize,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), Error> {
+        let function = kernels.function(name, grid.shared)?;
+        let blocks = (grid.blocks.0, grid.blocks.1, replicas as u32);
+        unsafe {
+            result::launch_kernel(function, blocks, (grid.threads, 1, 1), grid.shared, self.handle, arguments)
+        }
+        .map_err(failed(format!("start {name}")))
+    }
+
+    /// Copies bytes from one place of the card to another.
+    #[allow(unsafe_code, reason = "both stretches come from the slab's plan")]
+    pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.handle) }.map_err(failed("copy on the GPU"))
+    }
+
+    #[allow(unsafe_code, reason = "the handle lives as long as self")]
+    pub(crate) fn synchronise(&self) -> Result<(), Error> {
+        unsafe { result::stream::synchronize(self.handle) }.map_err(failed("wait for the GPU"))
+    }
+
+    /// Waits for what an event marks, on the card.
+    #[allow(unsafe_code, reason = "both handles live")]
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), Error> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        unsafe { result::stream::wait_event(self.handle, event.handle, flags) }
+            .map_err(failed("order streams"))
+    }
+
+    /// Marks this point of the stream.
+    #[allow(unsafe_code, reason = "both handles live")]
+    pub(crate) fn mark(&self, event: &Event) -> Result<(), Error> {
+        unsafe { result::event::record(event.handle, self.handle) }.map_err(failed("mark a stream"))
+    }
+
+    /// Records what `work` starts as a graph instead of running it.
+    #[allow(unsafe_code, reason = "capture begins and ends here, also when the work fails")]
+    pub(crate) fn capture(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<Captured, Error> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        unsafe { result::stream::begin_capture(self.handle, mode) }.map_err(failed("begin a graph"))?;
+        let done = work();
+        let graph = unsafe { result::stream::end_capture(self.handle) }.map_err(failed("end a graph"));
+        done?;
+        let graph = graph?;
+        let ready = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) };
+        let _ = unsafe { result::graph::destroy(graph) };
+        Ok(Captured { context: self.context.clone(), handle: ready.map_err(failed("make a graph ready"))? })
+    }
+
+    /// Runs a graph.
+    #[allow(unsafe_code, reason = "both handles live")]
+    pub(crate) fn replay(&self, graph: &Captured) -> Result<(), Error> {
+        unsafe { result::graph::launch(graph.handle, self.handle) }.map_err(failed("start a graph"))
+    }
+}
+
+impl Drop for Stream {
+    #[allow(unsafe_code, reason = "created once in new")]
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            let _ = unsafe { result::stream::destroy(self.handle) };
+        }
+    }
+}
+
+/// A step recorded as a graph.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    context: Arc<Context>,
+    handle: sys::CUgraphExec,
+}
+
+#[allow(unsafe_code, reason = "a handle of the driver, which is thread-safe")]
+unsafe impl Send for Captured {}
+#[allow(unsafe_code, reason = "as above")]
+unsafe impl Sync for Captured {}
+
+impl Drop for Captured {
+    #[allow(unsafe_code, reason = "instantiated once in capture")]
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            let _ = unsafe { result::graph::exec_destroy(self.handle) };
+        }
+    }
+}
+
+/// A point in a stream.
+#[derive(Debug)]
+pub(crate) struct Event {
+    context: Arc<Context>,
+    handle: sys::CUevent,
+}
+
+#[allow(unsafe_code, reason = "a handle of the driver, which is thread-safe")]
+unsafe impl Send for Event {}
+#[allow(unsafe_code, reason = "as above")]
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// `timed` ones can be compared.
+    pub(crate) fn new(context: &Arc<Context>, timed: bool) -> Result<Self, Error> {
+        context.bind()?;
+        let flags = match timed {
+            true => sys::CUevent_flags::CU_EVENT_DEFAULT,
+            false => sys::CUevent_flags::CU_EVENT_DISABLE_TIMING,
+        };
+        Ok(Event {
+            context: context.clone(),
+            handle: result::event::create(flags).map_err(failed("make an event"))?,
+        })
+    }
+
+    /// Seconds from this event to a later one, both past.
+    #[allow(unsafe_code, reason = "both handles live")]
+    pub(crate) fn seconds_to(&self, later: &Event) -> Result<f64, Error> {
+        let milliseconds = unsafe { result::event::elapsed(self.handle, later.handle) }
+            .map_err(failed("read the GPU's clock"))?;
+        Ok(f64::from(milliseconds) / 1e3)
+    }
+}
+
+impl Drop for Event {
+    #[allow(unsafe_code, reason = "created once in new")]
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            let _ = unsafe { result::event::destroy(self.handle) };
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A data set on the card, as bytes, and how batches are shown from it.
+//!
+//! The host deals: it says which examples each worker sees in each of the next steps. The card mirrors, crops and
+//! normalises by the same draws as the CPU, so that both see the same batches, bit by bit.
+
+use super::card::{Grid, Memory, at};
+use super::fleet::Fleet;
+use super::pass::Pass;
+use super::plan::pitch;
+use crate::{Error, Shape};
+
+/// How an image is shown; see `simple.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Show {
+    n: i32,
+    channels: i32,
+    h: i32,
+    w: i32,
+    oh: i32,
+    ow: i32,
+    pitch: i32,
+    pad: i32,
+    flip: i32,
+    random: i32,
+    row: i32,
+    column: i32,
+}
+
+/// The images and labels of a set, and what bytes become.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes<'a> {
+    /// The shape of a stored image.
+    pub shape: Shape,
+    /// Image after image, plane after plane.
+    pub images: &'a [u8],
+    /// A label for each.
+    pub labels: &'a [u32],
+    /// What each byte becomes, a table for each channel.
+    pub table: &'a [[f32; 256]],
+}
+
+/// Which part of an image is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Mirror with probability ½.
+    pub flip: bool,
+    /// A random crop, after this many rows and columns of zero bytes on each side; else the middle.
+    pub crop: Option<u32>,
+}
+
+/// A set on the card.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    bytes: Memory,
+    labels: Memory,
+    table: Memory,
+    order: Memory,
+    order_stride: u64,
+    examples: usize,
+    show: Show,
+}
+
+impl Fleet {
+    /// Puts a data set on the card; steps read from it from now on. `steps` is how many can be dealt at a time.
+    pub fn show_data(&mut self, data: Bytes<'_>, view: View, steps: usize) -> Result<(), Error> {
+        let (from, to) = (data.shape, self.plan.graph.input());
+        let examples = data.labels.len();
+        let expect = |what: &str, found: usize, expected: usize| match found == expected {
+            true => Ok(()),
+            false => Err(Error::WrongLength { what: what.into(), found, expected }),
+        };
+        expect("the images", data.images.len(), examples * from.len())?;
+        expect("the channels of an image", from.channels, to.channels)?;
+        expect("the tables of bytes", data.table.len(), from.channels)?;
+        let pad = view.crop.unwrap_or(0) as usize;
+        if to.height > from.height + 2 * pad || to.width > from.width + 2 * pad {
+            return Err(Error::DoesNotFit {
+                operation: "the crop".into(),
+                found: from,
+                expected: format!("at least {to} after padding"),
+            });
+        }
+        let classes = self.plan.graph.classes();
+        if let Some((example, &label)) =
+            data.labels.iter().enumerate().find(|&(_, &label)| label as usize >= classes)
+        {
+            return Err(Error::LabelOutOfRange { example, found: label.into(), classes });
+        }
+        let memory = |bytes: usize| Memory::new(&self.context, bytes);
+        let bytes = memory(data.images.len())?;
+        bytes.write(0, data.images)?;
+        let labels = memory(4 * examples)?;
+        labels.write(0, data.labels)?;
+        let table = memory(data.table.len() * 1024)?;
+        table.write(0, data.table)?;
+        let order_stride = (steps.max(1) * self.plan.batch) as u64;
+        let order = memory(self.workers * 4 * order_stride as usize)?;
+        let middle = |from: usize, to: usize| if view.crop.is_some() { 0 } else { ((from - to) / 2) as i32 };
+        let show = Show {
+            n: self.plan.batch as i32,
+            channels: from.channels as i32,
+            h: from.height as i32,
+            w: from.width as i32,
+            oh: to.height as i32,
+            ow: to.width as i32,
+            pitch: pitch(to.channels) as i32,
+            pad: pad as i32,
+            flip: i32::from(view.flip),
+            random: i32::from(view.crop.is_some()),
+            row: middle(from.height, to.height),
+            column: middle(from.width, to.width),
+        };
+        self.forget_jobs();
+        self.shown = Some(Shown { bytes, labels, table, order, order_stride, examples, show });
+        Ok(())
+    }
+
+    /// Deals the examples of a worker's next steps, step after step; [`Fleet::place`] says at which step they begin.
+    pub fn deal(&mut self, worker: usize, examples: &[u32]) -> Result<(), Error> {
+        let Some(shown) = &self.shown else {
+            return Err(Error::Device {
+                action: "deal examples".into(),
+                why: "no data set is on the card".into(),
+            });
+        };
+        if let Some(&found) = examples.iter().find(|&&example| example as usize >= shown.examples) {
+            return Err(Error::WrongLength {
+                what: "an example's number".into(),
+                found: found as usize,
+                expected: shown.examples,
+            });
+        }
+        if examples.len() as u64 > shown.order_stride {
+            return Err(Error::WrongLength {
+                what: "the list of examples".into(),
+                found: examples.len(),
+                expected: shown.order_stride as usize,
+            });
+        }
+        shown.order.write(worker * 4 * shown.order_stride as usize, examples)
+    }
+
+    /// The batch that a worker was shown last: images of planes, and labels.
+    pub fn batch(&self, worker: usize) -> Result<(Vec<f32>, Vec<u32>), Error> {
+        let (shape, batch) = (self.plan.graph.input(), self.plan.batch);
+        let wide = pitch(shape.channels);
+        let numbers = batch * shape.area() * wide;
+        let place = self.offset(worker, self.plan.values[0]);
+        let stored: Vec<f32> = if self.plan.wide == 2 {
+            let mut bits = vec![0u16; numbers];
+            self.memory.read(place, &mut bits)?;
+            bits.into_iter().map(|bits| f32::from_bits(u32::from(bits) << 16)).collect()
+        } else {
+            let mut stored = vec![0.0f32; numbers];
+            self.memory.read(place, &mut stored)?;
+            stored
+        };
+        let mut images = Vec::with_capacity(batch * shape.len());
+        for image in stored.chunks_exact(shape.area() * wide) {
+            for channel in 0..shape.channels {
+                images.extend(image.chunks_exact(wide).map(|pixel| pixel[channel]));
+            }
+        }
+        let mut labels = vec![0u32; batch];
+        self.memory.read(self.offset(worker, self.plan.offsets.labels), &mut labels)?;
+        Ok((images, labels))
+    }
+
+    pub(crate) fn augment(&self, pass: &Pass<'_>) -> Result<(), Error> {
+        let Some(shown) = &self.shown else { return Ok(()) };
+        let (x, labels) = (pass.base + self.plan.values[0], pass.base + self.plan.offsets.labels);
+        let mut arguments = [
+            at(&shown.show),
+            at(&pass.base),
+            at(&shown.bytes.start),
+            at(&shown.labels.start),
+            at(&shown.order.start),
+            at(&shown.table.start),
+            at(&x),
+            at(&labels),
+            at(&self.plan.slab),
+            at(&shown.order_stride),
+        ];
+        let pixels = self.plan.batch * self.plan.graph.input().area();
+        pass.start(&self.main, "augment", Grid::row(pixels.div_ceil(256)), &mut arguments)
+    }
+}

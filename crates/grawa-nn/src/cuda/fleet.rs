@@ -1,0 +1,617 @@
+//! Replicas of one network on one card: every kernel serves all of them, a local step of all is one graph.
+//!
+//! A [`Fleet`] owns the memory of its workers. What goes in and comes out are plain vectors in the order of the network's
+//! layouts; how they lie on the card is nobody else's business. Nothing waits for the card but what reads from it.
+
+use super::card::{Captured, Card, Context, Event, Grid, Kernels, Memory, Stream, at};
+use super::choose::{Choice, Chooser, uses_cudnn};
+use super::cudnn::Cudnn;
+use super::data::Shown;
+use super::engine::Ways;
+use super::pass::{Manner, Pass, Timed, summing_blocks, summing_columns};
+use super::plan::{HISTORY, Plan};
+use crate::{Error, Graph, Mode};
+use grawa_core::{Key, Sgd};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How numbers are stored and multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// f32 throughout, as on the CPU.
+    F32,
+    /// f32 in memory, multiplied with tensor cores in tf32.
+    Tf32,
+    /// Activations, and kernels as they are multiplied, in bf16; parameters, statistics, sums and updates in f32.
+    Bf16,
+}
+
+impl FromStr for Precision {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "f32" => Ok(Precision::F32),
+            "tf32" => Ok(Precision::Tf32),
+            "bf16" => Ok(Precision::Bf16),
+            _ => Err(Error::UnknownPrecision { found: text.into() }),
+        }
+    }
+}
+
+impl std::fmt::Display for Precision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+        })
+    }
+}
+
+/// What a fleet is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Images in a batch of one worker.
+    pub batch: usize,
+    /// Workers.
+    pub workers: usize,
+    /// How numbers are stored and multiplied.
+    pub precision: Precision,
+    /// Choose kernels by shape alone, so that every start gives the same bits, instead of measuring.
+    pub fixed: bool,
+}
+
+/// What a step is told and what it tells; see `simple.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Controls {
+    pub(crate) seed: [u32; 2],
+    pub(crate) worker: u32,
+    pub(crate) step: [u32; 2],
+    pub(crate) slot: u32,
+    pub(crate) rate: f32,
+    pub(crate) prox: [f32; 2],
+    pub(crate) lost: u32,
+    pub(crate) correct: u32,
+    pub(crate) spare: u32,
+    pub(crate) loss: f64,
+}
+
+/// The settings of an update; see `vector.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Update {
+    momentum: f32,
+    weight_decay: f32,
+    look_ahead: f32,
+    direct: f32,
+    gather: i32,
+}
+
+/// Something a fleet does, recorded as a graph the first time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Job {
+    /// A local step; from the data on the card, or on what was shown last.
+    Step { sgd: Sgd, from_data: bool, prox: [bool; 2] },
+    /// A gradient.
+    Gradient { manner: Manner, factor: f32, from_data: bool },
+    /// A forward pass and its loss.
+    Forward { manner: Manner, from_data: bool },
+}
+
+/// Replicas of one network on one card.
+#[derive(Debug)]
+pub struct Fleet {
+    pub(crate) context: Arc<Context>,
+    pub(crate) kernels: Arc<Kernels>,
+    cudnn: Option<Cudnn>,
+    pub(crate) plan: Plan,
+    ways: Vec<Ways>,
+    choices: Vec<Choice>,
+    pub(crate) memory: Memory,
+    spans: Memory,
+    chunks: Memory,
+    pub(crate) first_chunk: Memory,
+    pub(crate) main: Stream,
+    side: Stream,
+    lanes: [Vec<Stream>; 2],
+    events: Vec<Event>,
+    jobs: Vec<(Job, Captured)>,
+    pub(crate) workers: usize,
+    pub(crate) controls: Vec<Controls>,
+    pub(crate) shown: Option<Shown>,
+    /// The centre of all workers, and that of a group.
+    pub(crate) centres: [Option<Memory>; 2],
+    settings: Settings,
+}
+
+/// The result of a pass on a batch, for one worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The sum of the losses.
+    pub loss: f64,
+    /// Images whose largest logit is that of their class.
+    pub correct: u32,
+}
+
+impl Fleet {
+    /// Compiles a network for a card and makes room for the workers.
+    pub fn new(card: &Card, graph: &Graph, settings: Settings) -> Result<Self, Error> {
+        let Settings { batch, workers, precision, fixed } = settings;
+        if workers == 0 {
+            return Err(Error::WrongLength { what: "the list of workers".into(), found: 0, expected: 1 });
+        }
+        let context = Context::open(card.clone())?;
+        let narrow = precision == Precision::Bf16;
+        let kernels = Kernels::new(&context, narrow)?;
+        kernels.load(&[
+            "norm_moments",
+            "norm_fold",
+            "norm_forward",
+            "norm_reduce",
+            "norm_backward",
+            "add_forward",
+            "add_backward",
+            "add_bias",
+            "pool_forward",
+            "pool_backward",
+            "pool_backward_tiles",
+            "global_forward",
+            "global_backward",
+            "move_one",
+            "move_eight",
+            "dropout",
+            "loss",
+            "channel_sums",
+            "intake",
+            "augment",
+            "spread_all",
+            "collect",
+            "update",
+            "squares",
+            "norms",
+            "mix",
+            "ascend",
+        ])?;
+        let plain = ["conv_plain", "wgrad_plain"];
+        let cores = ["conv_16", "conv_32", "conv_64", "conv_128", "wgrad_16", "wgrad_32", "wgrad_64"];
+        kernels.load(if narrow { &cores[..] } else { &plain[..] })?;
+        let cudnn = match precision {
+            Precision::F32 => None,
+            Precision::Tf32 => Some(Cudnn::open(&context)?),
+            // Slower without, but right.
+            Precision::Bf16 => Cudnn::open(&context).ok(),
+        };
+        let main = Stream::new(&context)?;
+        let mut plan = Plan::new(graph, batch, if narrow { 2 } else { 4 })?;
+        let chooser = Chooser {
+            context: &context,
+            kernels: &kernels,
+            cudnn: cudnn.as_ref(),
+            stream: &main,
+            precision,
+            replicas: workers,
+            fixed,
+        };
+        let (ways, choices) = chooser.choose(&plan)?;
+        let demands: Vec<_> = ways.iter().map(Ways::demand).collect();
+        let blocks = summing_blocks(card.processors, workers);
+        plan.place(&demands, |norm| (blocks, summing_columns(norm.shape.channels)));
+        let memory = Memory::new(&context, plan.slab as usize * workers)?;
+        let table = |bytes: usize| Memory::new(&context, bytes);
+        let spans = table(size_of_val(plan.spans.as_slice()))?;
+        spans.write(0, &plan.spans)?;
+        let chunks = table(size_of_val(plan.chunks.as_slice()))?;
+        chunks.write(0, &plan.chunks)?;
+        let first_chunk = table(size_of_val(plan.first_chunk.as_slice()))?;
+        first_chunk.write(0, &plan.first_chunk)?;
+        let lanes = if uses_cudnn(&ways) { (workers - 1).min(7) } else { 0 };
+        let streams = || (0..lanes).map(|_| Stream::new(&context)).collect::<Result<Vec<_>, _>>();
+        let events = 2 * plan.layers.len() + 1 + 2 * (lanes + 1);
+        let lanes = [streams()?, streams()?];
+        let events = (0..events).map(|_| Event::new(&context, false)).collect::<Result<_, _>>()?;
+        let controls =
+            (0..workers).map(|worker| Controls { worker: worker as u32, ..Controls::default() }).collect();
+        Ok(Fleet {
+            side: Stream::new(&context)?,
+            context,
+            kernels,
+            cudnn,
+            plan,
+            ways,
+            choices,
+            memory,
+            spans,
+            chunks,
+            first_chunk,
+            main,
+            lanes,
+            events,
+            jobs: Vec::new(),
+            workers,
+            controls,
+            shown: None,
+            centres: [None, None],
+            settings,
+        })
+    }
+
+    /// What it was made for.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The network.
+    pub fn graph(&self) -> &Graph {
+        &self.plan.graph
+    }
+
+    /// Bytes of one worker: vectors, activations, everything.
+    pub fn bytes(&self) -> usize {
+        self.plan.slab as usize
+    }
+
+    /// Which kernel each layer got.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    /// The version of cuDNN, where it is open.
+    pub fn cudnn_version(&self) -> Option<usize> {
+        self.cudnn.as_ref().map(|_| Cudnn::version())
+    }
+
+    pub(crate) fn pass<'a>(&'a self, profile: Option<&'a RefCell<Vec<Timed>>>) -> Pass<'a> {
+        Pass {
+            plan: &self.plan,
+            ways: &self.ways,
+            kernels: &self.kernels,
+            cudnn: self.cudnn.as_ref(),
+            main: &self.main,
+            side: &self.side,
+            lanes: [&self.lanes[0], &self.lanes[1]],
+            events: &self.events,
+            base: self.memory.start,
+            replicas: self.workers,
+            processors: self.context.card.processors,
+            spans: self.spans.start,
+            chunks: self.chunks.start,
+            profile,
+        }
+    }
+
+    pub(crate) fn offset(&self, worker: usize, offset: u64) -> usize {
+        worker * self.plan.slab as usize + offset as usize
+    }
+
+    /// From the order of the layout to that on the card, or back: kernels lie as out × taps × in there.
+    pub(crate) fn turned(&self, vector: &[f32], to_card: bool) -> Vec<f32> {
+        let mut turned = vector.to_vec();
+        for span in self.plan.spans.iter().filter(|span| span.taps > 1) {
+            let (start, taps, channels) = (span.start as usize, span.taps as usize, span.channels as usize);
+            let part = start..start + span.length as usize;
+            for (from, to) in vector[part.clone()]
+                .chunks_exact(taps * channels)
+                .zip(turned[part].chunks_exact_mut(taps * channels))
+            {
+                for tap in 0..taps {
+                    for channel in 0..channels {
+                        let (host, card) = (channel * taps + tap, tap * channels + channel);
+                        if to_card {
+                            to[card] = from[host];
+                        } else {
+                            to[host] = from[card];
+                        }
+                    }
+                }
+            }
+        }
+        turned
+    }
+
+    pub(crate) fn put(&self, worker: usize, offset: u64, vector: &[f32]) -> Result<(), Error> {
+        let (found, expected) = (vector.len(), self.plan.graph.parameters().len());
+        if found != expected {
+            return Err(Error::WrongLength { what: "the vector".into(), found, expected });
+        }
+        self.memory.write(self.offset(worker, offset), &self.turned(vector, true))
+    }
+
+    fn take(&self, worker: usize, offset: u64) -> Result<Vec<f32>, Error> {
+        let mut vector = vec![0.0f32; self.plan.graph.parameters().len()];
+        self.memory.read(self.offset(worker, offset), &mut vector)?;
+        Ok(self.turned(&vector, false))
+    }
+
+    /// Gives a worker its parameters and statistics.
+    pub fn load(&mut self, worker: usize, parameters: &[f32], statistics: &[f32]) -> Result<(), Error> {
+        let expected = self.plan.graph.statistics().len();
+        if statistics.len() != expected {
+            return Err(Error::WrongLength {
+                what: "the statistics".into(),
+                found: statistics.len(),
+                expected,
+            });
+        }
+        self.put(worker, self.plan.offsets.parameters, parameters)?;
+        self.memory.write(self.offset(worker, self.plan.offsets.statistics), statistics)?;
+        self.spread()
+    }
+
+    /// Makes the copies of the kernels that convolutions read.
+    pub(crate) fn spread(&self) -> Result<(), Error> {
+        let parameters = self.memory.start + self.plan.offsets.parameters;
+        let mut arguments = [
+            at(&self.spans.start),
+            at(&self.chunks.start),
+            at(&parameters),
+            at(&self.memory.start),
+            at(&self.plan.slab),
+        ];
+        let grid = Grid::row(self.plan.chunks.len());
+        self.main.launch(&self.kernels, "spread_all", grid, self.workers, &mut arguments)
+    }
+
+    /// Gives a worker its velocity.
+    pub fn load_velocity(&mut self, worker: usize, velocity: &[f32]) -> Result<(), Error> {
+        self.put(worker, self.plan.offsets.velocity, velocity)
+    }
+
+    /// A worker's parameters.
+    pub fn parameters(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        self.take(worker, self.plan.offsets.parameters)
+    }
+
+    /// A worker's velocity.
+    pub fn velocity(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        self.take(worker, self.plan.offsets.velocity)
+    }
+
+    /// A worker's gradient.
+    pub fn gradient_of(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        self.take(worker, self.plan.offsets.gradient)
+    }
+
+    /// A worker's running statistics.
+    pub fn statistics(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        let mut statistics = vec![0.0f32; self.plan.graph.statistics().len()];
+        self.memory.read(self.offset(worker, self.plan.offsets.statistics), &mut statistics)?;
+        Ok(statistics)
+    }
+
+    /// Shows each worker a batch from the host: images of planes, and labels.
+    pub fn show(&mut self, batches: &[(&[f32], &[u32])]) -> Result<(), Error> {
+        let expect = |what: &str, found: usize, expected: usize| match found == expected {
+            true => Ok(()),
+            false => Err(Error::WrongLength { what: what.into(), found, expected }),
+        };
+        expect("the list of batches", batches.len(), self.workers)?;
+        let (batch, shape, classes) = (self.plan.batch, self.plan.graph.input(), self.plan.graph.classes());
+        for (worker, (images, labels)) in batches.iter().enumerate() {
+            expect("the batch of images", images.len(), batch * shape.len())?;
+            expect("the list of labels", labels.len(), batch)?;
+            if let Some((example, &label)) =
+                labels.iter().enumerate().find(|&(_, &label)| label as usize >= classes)
+            {
+                return Err(Error::LabelOutOfRange { example, found: label.into(), classes });
+            }
+            self.memory.write(self.offset(worker, self.plan.offsets.intake), images)?;
+            self.memory.write(self.offset(worker, self.plan.offsets.labels), labels)?;
+        }
+        let (from, to) =
+            (self.memory.start + self.plan.offsets.intake, self.memory.start + self.plan.values[0]);
+        let [n, channels, area, wide] =
+            [batch, shape.channels, shape.area(), super::plan::pitch(shape.channels)].map(|x| x as i32);
+        let mut arguments =
+            [at(&from), at(&to), at(&n), at(&channels), at(&area), at(&wide), at(&self.plan.slab)];
+        let grid = Grid::row((batch * shape.area()).div_ceil(64));
+        self.main.launch(&self.kernels, "intake", grid, self.workers, &mut arguments)
+    }
+
+    /// The logits of a worker's last pass, example after example.
+    pub fn logits(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        let last = self.plan.steps.last().map_or(0, |step| step.output);
+        let (classes, batch) = (self.plan.graph.classes(), self.plan.batch);
+        let wide = super::plan::pitch(classes);
+        let place = self.offset(worker, self.plan.values[last]);
+        let rows: Vec<f32> = if self.plan.wide == 2 {
+            let mut stored = vec![0u16; batch * wide];
+            self.memory.read(place, &mut stored)?;
+            stored.into_iter().map(|bits| f32::from_bits(u32::from(bits) << 16)).collect()
+        } else {
+            let mut stored = vec![0.0f32; batch * wide];
+            self.memory.read(place, &mut stored)?;
+            stored
+        };
+        Ok(rows.chunks_exact(wide).flat_map(|row| row[..classes].to_vec()).collect())
+    }
+
+    /// Sets where the workers are in their run: draws, the learning rate, the strength of the pulls.
+    pub fn place(&mut self, key: Key, rate: f32, prox: [f32; 2]) -> Result<(), Error> {
+        let (seed, (_, step)) = (key.seed(), key.place());
+        let halves = |x: u64| [x as u32, (x >> 32) as u32];
+        for controls in &mut self.controls {
+            controls.seed = halves(seed);
+            controls.step = halves(step);
+            (controls.slot, controls.rate, controls.prox) = (0, rate, prox);
+        }
+        self.push_controls()
+    }
+
+    pub(crate) fn push_controls(&self) -> Result<(), Error> {
+        for (worker, controls) in self.controls.iter().enumerate() {
+            self.memory.write(self.offset(worker, 0), &[*controls])?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read_controls(&self, worker: usize) -> Result<Controls, Error> {
+        let mut controls = [Controls::default()];
+        self.memory.read(self.offset(worker, 0), &mut controls)?;
+        Ok(controls[0])
+    }
+
+    /// A forward and a backward pass in training mode on what was shown: the gradient of the sum of the losses times
+    /// `factor`. Statistics move only if `track`.
+    pub fn gradient(&mut self, mode: Mode, factor: f64, track: bool) -> Result<Vec<Outcome>, Error> {
+        let manner = self.manner(mode, track)?;
+        self.run(Job::Gradient { manner, factor: factor as f32, from_data: false })?;
+        self.outcomes()
+    }
+
+    /// A forward pass on what was shown.
+    pub fn forward(&mut self, mode: Mode) -> Result<Vec<Outcome>, Error> {
+        let manner = self.manner(mode, false)?;
+        self.run(Job::Forward { manner, from_data: false })?;
+        self.outcomes()
+    }
+
+    fn manner(&mut self, mode: Mode, track: bool) -> Result<Manner, Error> {
+        Ok(match mode {
+            Mode::Evaluate => Manner { of_batch: false, track: false, dropout: false },
+            Mode::Train { dropout } => {
+                if let Some(key) = dropout {
+                    let (rate, prox) = self.controls.first().map_or((0.0, [0.0; 2]), |c| (c.rate, c.prox));
+                    self.place(key, rate, prox)?;
+                    for controls in &mut self.controls {
+                        controls.worker = key.place().0;
+                    }
+                    self.push_controls()?;
+                }
+                Manner { of_batch: true, track, dropout: dropout.is_some() }
+            }
+        })
+    }
+
+    pub(crate) fn outcomes(&self) -> Result<Vec<Outcome>, Error> {
+        (0..self.workers)
+            .map(|worker| self.read_controls(worker).map(|c| Outcome { loss: c.loss, correct: c.correct }))
+            .collect()
+    }
+
+    /// `count` local steps of every worker, one after the other, without waiting for the card.
+    pub fn steps(&mut self, sgd: Sgd, count: usize) -> Result<(), Error> {
+        let from_data = self.shown.is_some();
+        if from_data && count > HISTORY {
+            return Err(Error::WrongLength {
+                what: "the steps at a time".into(),
+                found: count,
+                expected: HISTORY,
+            });
+        }
+        let prox = [0, 1].map(|which| self.centres[which].is_some());
+        (0..count).try_for_each(|_| self.run(Job::Step { sgd, from_data, prox }))
+    }
+
+    /// The mean losses of the first `count` steps since [`Fleet::place`], on the data of the card, and whether a
+    /// parameter of that worker ever was not finite.
+    pub fn losses(&self, worker: usize, count: usize) -> Result<(Vec<f64>, bool), Error> {
+        let mut losses = vec![0.0f64; count.min(HISTORY)];
+        self.memory.read(self.offset(worker, self.plan.offsets.history), &mut losses)?;
+        losses.iter_mut().for_each(|loss| *loss /= self.plan.batch as f64);
+        Ok((losses, self.read_controls(worker)?.lost != 0))
+    }
+
+    /// Waits until the card has done all it was asked for.
+    pub fn synchronise(&self) -> Result<(), Error> {
+        self.context.bind()?;
+        self.context.synchronise()
+    }
+
+    /// Runs a job, recording it first if it is new.
+    pub(crate) fn run(&mut self, job: Job) -> Result<(), Error> {
+        self.context.bind()?;
+        if !self.jobs.iter().any(|(known, _)| *known == job) {
+            let captured = self.main.capture(|| self.ask(&self.pass(None), job))?;
+            self.jobs.push((job, captured));
+        }
+        let found = self.jobs.iter().find(|(known, _)| *known == job);
+        found.map_or(Ok(()), |(_, captured)| self.main.replay(captured))
+    }
+
+    /// Forgets recorded graphs, since what they read has moved.
+    pub(crate) fn forget_jobs(&mut self) {
+        self.jobs.clear();
+    }
+
+    /// Starts everything of a job.
+    fn ask(&self, pass: &Pass<'_>, job: Job) -> Result<(), Error> {
+        let batch = self.plan.batch;
+        match job {
+            Job::Step { sgd, from_data, prox } => {
+                if from_data {
+                    self.augment(pass)?;
+                }
+                let manner = Manner { of_batch: true, track: true, dropout: true };
+                pass.forward(manner)?;
+                pass.loss(1.0 / batch as f32, true, from_data)?;
+                pass.backward(manner)?;
+                // The update gathers the gradient by itself.
+                self.update(pass, sgd, prox)
+            }
+            Job::Gradient { manner, factor, from_data } => {
+                if from_data {
+                    self.augment(pass)?;
+                }
+                pass.forward(manner)?;
+                pass.loss(factor, true, false)?;
+                pass.backward(manner)?;
+                pass.collect(manner)
+            }
+            Job::Forward { manner, from_data } => {
+                if from_data {
+                    self.augment(pass)?;
+                }
+                pass.forward(manner)?;
+                pass.loss(1.0, false, false)
+            }
+        }
+    }
+
+    fn update(&self, pass: &Pass<'_>, sgd: Sgd, prox: [bool; 2]) -> Result<(), Error> {
+        let (look_ahead, direct) = if sgd.nesterov { (sgd.momentum, 1.0) } else { (1.0, 0.0) };
+        let settings =
+            Update { momentum: sgd.momentum, weight_decay: sgd.weight_decay, look_ahead, direct, gather: 1 };
+        let offsets = &self.plan.offsets;
+        let [parameters, velocity, gradient] =
+            [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
+        let [outer, inner] = [0, 1].map(|which| {
+            self.centres[which].as_ref().filter(|_| prox[which]).map_or(0, |memory| memory.start)
+        });
+        let mut arguments = [
+            at(&pass.spans),
+            at(&pass.chunks),
+            at(&pass.base),
+            at(&settings),
+            at(&parameters),
+            at(&velocity),
+            at(&gradient),
+            at(&outer),
+            at(&inner),
+            at(&pass.base),
+            at(&self.plan.slab),
+        ];
+        pass.start(&self.main, "update", Grid::row(self.plan.chunks.len()), &mut arguments)
+    }
+
+    /// Time by kernel of one local step, each kernel alone: name, calls, time; the longest first.
+    pub fn profile(&mut self, sgd: Sgd) -> Result<Vec<(String, usize, Duration)>, Error> {
+        let times = RefCell::new(Vec::new());
+        let from_data = self.shown.is_some();
+        let prox = [0, 1].map(|which| self.centres[which].is_some());
+        self.context.bind()?;
+        self.ask(&self.pass(Some(&times)), Job::Step { sgd, from_data, prox })?;
+        let mut table: HashMap<String, (usize, Duration)> = HashMap::new();
+        for Timed { name, time } in times.into_inner() {
+            let entry = table.entry(name).or_default();
+            *entry = (entry.0 + 1, entry.1 + time);
+        }
+        let mut rows: Vec<_> = table.into_iter().map(|(name, (calls, time))| (name, calls, time)).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.2));
+        Ok(rows)
+    }
+}

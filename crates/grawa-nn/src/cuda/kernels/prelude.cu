@@ -1,0 +1,201 @@
+// What all kernels share: the stored number (bf16 or f32), eight of them at a time, and the addresses of replicas.
+//
+// Activations lie as batch × height × width × pitch; the pitch is the number of channels rounded up to eight, and what is
+// beyond the channels is zero. Every replica has a slab of its own, laid out alike: blockIdx.z picks it.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#if BF16
+typedef u16 T;       // a stored number
+typedef float Sum;   // what long sums are kept in
+#else
+typedef float T;
+typedef double Sum;
+#endif
+
+template <class P> __device__ __forceinline__ P* mine(P* pointer, u64 slab) {
+    return pointer ? (P*)((char*)pointer + slab * blockIdx.z) : pointer;
+}
+
+__device__ __forceinline__ u32 pack(float low, float high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+__device__ __forceinline__ float low_of(u32 both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high_of(u32 both) { return __uint_as_float(both & 0xffff0000u); }
+
+__device__ __forceinline__ void load8(const u16* p, float (&v)[8]) {
+    uint4 raw = *(const uint4*)p;
+    v[0] = low_of(raw.x); v[1] = high_of(raw.x); v[2] = low_of(raw.y); v[3] = high_of(raw.y);
+    v[4] = low_of(raw.z); v[5] = high_of(raw.z); v[6] = low_of(raw.w); v[7] = high_of(raw.w);
+}
+__device__ __forceinline__ void load8(const float* p, float (&v)[8]) {
+    float4 a = ((const float4*)p)[0], b = ((const float4*)p)[1];
+    v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
+}
+__device__ __forceinline__ void store8(u16* p, const float (&v)[8]) {
+    *(uint4*)p = make_uint4(pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7]));
+}
+__device__ __forceinline__ void store8(float* p, const float (&v)[8]) {
+    ((float4*)p)[0] = make_float4(v[0], v[1], v[2], v[3]);
+    ((float4*)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+__device__ __forceinline__ float get(const u16* p) { return __uint_as_float((u32)*p << 16); }
+__device__ __forceinline__ float get(const float* p) { return *p; }
+__device__ __forceinline__ void put(u16* p, float v) { *p = (u16)pack(v, 0.0f); }
+__device__ __forceinline__ void put(float* p, float v) { *p = v; }
+__device__ __forceinline__ float rounded(float v, const u16*) { return low_of(pack(v, 0.0f)); }
+__device__ __forceinline__ float rounded(float v, const float*) { return v; }
+
+// Stores, or adds to what is there.
+__device__ __forceinline__ void flow8(T* p, float (&v)[8], int add) {
+    if (add) {
+        float old[8];
+        load8(p, old);
+        for (int i = 0; i < 8; i++) v[i] += old[i];
+    }
+    store8(p, v);
+}
+
+// A convolution, forward or turned around: pixel (y, x) of the target reads pixel ((y·mul − off_y + r) / div, …) of the
+// source wherever that is whole and inside.
+struct Walk {
+    int n, h, w, cp;      // source: images, height, width, pitch
+    int oh, ow, op, o;    // target: height, width, pitch, channels
+    int kh, kw, mul, off_y, off_x, div;
+};
+
+// Batch norm of one layer: eight rows of `pitch` numbers.
+enum { MEAN, DEVIATION /* 1/√(variance + ε) */, SCALE, SHIFT, OF_FLOW, OF_VALUE, CONSTANT, VARIANCE };
+
+// Where batch norm's numbers lie, and what to do with its statistics.
+struct Norm {
+    float* record;            // eight rows of pitch
+    const float* weight;
+    const float* bias;
+    float* running_mean;
+    float* running_variance;
+    float* partial;           // rows of sums that blocks leave, see `tally`
+    u32* arrived;             // how many blocks are done
+    const float* offset;      // a bias that the layer did not add, since it changes nothing but the running mean
+    int channels, pitch, track;
+    float count;
+};
+
+// Philox4x32 with ten rounds, as grawa-core draws.
+struct Key { u32 seed_low, seed_high, purpose, worker, step_low, step_high; };
+__device__ __forceinline__ uint4 philox(const Key& key, u32 index) {
+    u32 c0 = index, c1 = key.step_low, c2 = key.step_high | (key.purpose << 24), c3 = key.worker;
+    u32 k0 = key.seed_low, k1 = key.seed_high;
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u64 a = (u64)0xD2511F53u * c0, b = (u64)0xCD9E8D57u * c2;
+        u32 n0 = (u32)(b >> 32) ^ c1 ^ k0, n2 = (u32)(a >> 32) ^ c3 ^ k1;
+        c1 = (u32)b; c3 = (u32)a; c0 = n0; c2 = n2;
+        k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+    }
+    return make_uint4(c0, c1, c2, c3);
+}
+
+// True in the block that comes last of `blocks`; all that the others wrote is seen then. The counter is left at zero.
+__device__ __forceinline__ bool is_last(u32* arrived, u32 blocks) {
+    __shared__ u32 place;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        place = atomicAdd(arrived, 1u);
+        if (place == blocks - 1) *arrived = 0;
+    }
+    __syncthreads();
+    bool last = place == blocks - 1;
+    if (last) __threadfence();
+    return last;
+}
+
+// Sums `count` rows of `wide` numbers into `out`, in an order that the shape decides; all threads of the block take part.
+// `parts` holds 4 · THREADS numbers.
+template <int THREADS>
+__device__ __forceinline__ void add_rows(const float* rows, int count, int wide, double* parts, double* out) {
+    const int quads = wide / 4, lanes = quads < THREADS ? THREADS / quads : 1;
+    for (int base = 0; base < quads; base += THREADS) {
+        const int lane = quads < THREADS ? threadIdx.x / quads : 0, quad = quads < THREADS ? threadIdx.x - lane * quads : base + threadIdx.x;
+        double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
+        if (lane < lanes && quad < quads) {
+#pragma unroll 8
+            for (int row = lane; row < count; row += lanes) {
+                const float4 v = __ldcg((const float4*)(rows + (u64)row * wide) + quad);
+                a += (double)v.x; b += (double)v.y; c += (double)v.z; d += (double)v.w;
+            }
+            double* to = lanes > 1 ? parts + lane * wide : out;
+            to[4 * quad] = a; to[4 * quad + 1] = b; to[4 * quad + 2] = c; to[4 * quad + 3] = d;
+        }
+    }
+    __syncthreads();
+    if (lanes > 1) {
+        for (int i = threadIdx.x; i < wide; i += THREADS) {
+            double sum = 0.0;
+            for (int lane = 0; lane < lanes; lane++) sum += parts[lane * wide + i];
+            out[i] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+// How many rows of `wide` numbers one block adds: about sixteen a thread.
+template <int THREADS> __device__ __forceinline__ u32 heap(int wide) {
+    const int quads = wide / 4;
+    return quads < THREADS ? max(32, 16 * (THREADS / quads)) : 32;
+}
+
+// Adds up the rows that the blocks of a column of the grid left, a heap at a time and then the sums of those, so that no
+// block adds many. True in the one block that has the totals in `out`. Behind the rows of the blocks there is one for each
+// heap, and there is a counter more than heaps.
+template <int THREADS>
+__device__ __forceinline__ bool tally(float* rows, u32* counters, int wide, double* parts, double* out) {
+    const u32 size = heap<THREADS>(wide), blocks = gridDim.x, groups = (blocks + size - 1) / size;
+    const u32 group = blockIdx.x / size, members = min(size, blocks - group * size);
+    if (!is_last(counters + 1 + group, members)) return false;
+    add_rows<THREADS>(rows + (u64)group * size * wide, members, wide, parts, out);
+    if (groups == 1) return true;
+    for (int i = threadIdx.x; i < wide; i += THREADS) rows[(u64)(blocks + group) * wide + i] = (float)out[i];
+    if (!is_last(counters, groups)) return false;
+    add_rows<THREADS>(rows + (u64)blocks * wide, groups, wide, parts, out);
+    return true;
+}
+
+// Turns sums of a channel into what the forward pass multiplies and adds. `shift` was taken off before summing.
+__device__ __forceinline__ void settle(const Norm& norm, int c, double sum, double squares, double shift) {
+    double mean = sum / norm.count, variance = squares / norm.count - mean * mean;
+    if (variance < 0.0) variance = 0.0;
+    mean += shift;
+    double deviation = 1.0 / sqrt(variance + 1e-5);
+    float scale = c < norm.channels ? norm.weight[c] * (float)deviation : 0.0f;
+    norm.record[MEAN * norm.pitch + c] = (float)mean;
+    norm.record[DEVIATION * norm.pitch + c] = (float)deviation;
+    norm.record[VARIANCE * norm.pitch + c] = (float)variance;
+    norm.record[SCALE * norm.pitch + c] = scale;
+    norm.record[SHIFT * norm.pitch + c] = c < norm.channels ? (float)(norm.bias[c] - mean * scale) : 0.0f;
+    if (norm.track && c < norm.channels) {
+        // Of a single number there is no unbiased variance; the biased one is kept then.
+        double unbiased = norm.count / (norm.count > 1.0f ? norm.count - 1.0f : 1.0f);
+        const float offset = norm.offset ? norm.offset[c] : 0.0f;
+        norm.running_mean[c] = 0.9f * norm.running_mean[c] + 0.1f * ((float)mean + offset);
+        norm.running_variance[c] = 0.9f * norm.running_variance[c] + 0.1f * (float)(unbiased * variance);
+    }
+}
+
+__device__ __forceinline__ Norm mine(Norm norm, u64 slab) {
+    norm.record = mine(norm.record, slab);
+    norm.weight = mine(norm.weight, slab);
+    norm.bias = mine(norm.bias, slab);
+    norm.running_mean = mine(norm.running_mean, slab);
+    norm.running_variance = mine(norm.running_variance, slab);
+    norm.partial = mine(norm.partial, slab);
+    norm.arrived = mine(norm.arrived, slab);
+    norm.offset = mine(norm.offset, slab);
+    return norm;
+}

@@ -1,0 +1,373 @@
+// Everything else on activations: sums, ReLU, pooling, copies of channels, dropout, the loss. A thread writes eight channels
+// of a pixel, or one number where channels shift; each gathers what it needs, so that nothing is added in a random order.
+
+#define EACH(at, count) for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < (count); at += (u64)gridDim.x * blockDim.x)
+
+// a + b, or a alone; then ReLU if asked.
+extern "C" __global__ void __launch_bounds__(256) add_forward(const T* a, const T* b, T* y, u64 eights, int relu, u64 slab) {
+    a = mine(a, slab); b = mine(b, slab); y = mine(y, slab);
+    EACH(at, eights) {
+        float v[8], w[8];
+        load8(a + at * 8, v);
+        if (b) {
+            load8(b + at * 8, w);
+            for (int i = 0; i < 8; i++) v[i] += w[i];
+        }
+        if (relu) for (int i = 0; i < 8; i++) v[i] = v[i] < 0.0f ? 0.0f : v[i];
+        store8(y + at * 8, v);
+    }
+}
+
+// The flow, where the result `y` (if given) was positive, to one or two places.
+extern "C" __global__ void __launch_bounds__(256)
+    add_backward(const T* flow, const T* y, T* da, int add_a, T* db, int add_b, u64 eights, u64 slab) {
+    flow = mine(flow, slab); y = mine(y, slab); da = mine(da, slab); db = mine(db, slab);
+    EACH(at, eights) {
+        float g[8], v[8];
+        load8(flow + at * 8, g);
+        if (y) {
+            load8(y + at * 8, v);
+            for (int i = 0; i < 8; i++) g[i] = v[i] > 0.0f ? g[i] : 0.0f;
+        }
+        float again[8];
+        for (int i = 0; i < 8; i++) again[i] = g[i];
+        if (da) flow8(da + at * 8, g, add_a);
+        if (db) flow8(db + at * 8, again, add_b);
+    }
+}
+
+// Windows of `kernel` pixels, `stride` apart, `pad` before the first; from h × w to oh × ow.
+struct Pool { int n, h, w, oh, ow, pitch, kernel, stride, pad, largest; };
+
+__device__ __forceinline__ bool beats(float v, float best) { return v > best || (v != v && best == best); }
+
+extern "C" __global__ void __launch_bounds__(256) pool_forward(Pool pool, const T* x, T* y, u64 slab) {
+    x = mine(x, slab); y = mine(y, slab);
+    const int groups = pool.pitch / 8;
+    EACH(at, (u64)pool.n * pool.oh * pool.ow * groups) {
+        const int g = at % groups, ox = at / groups % pool.ow, oy = at / groups / pool.ow % pool.oh;
+        const int n = at / groups / pool.ow / pool.oh;
+        const int y0 = max(oy * pool.stride - pool.pad, 0), y1 = min(oy * pool.stride + pool.kernel - pool.pad, pool.h);
+        const int x0 = max(ox * pool.stride - pool.pad, 0), x1 = min(ox * pool.stride + pool.kernel - pool.pad, pool.w);
+        float out[8] = {};
+        for (int iy = y0; iy < y1; iy++)
+            for (int ix = x0; ix < x1; ix++) {
+                float v[8];
+                load8(x + (((u64)n * pool.h + iy) * pool.w + ix) * pool.pitch + g * 8, v);
+                const bool first = iy == y0 && ix == x0;
+                for (int i = 0; i < 8; i++) out[i] = pool.largest ? (first || beats(v[i], out[i]) ? v[i] : out[i]) : out[i] + v[i];
+            }
+        if (!pool.largest) for (int i = 0; i < 8; i++) out[i] /= (float)((y1 - y0) * (x1 - x0));
+        store8(y + at * 8, out);
+    }
+}
+
+// Each pixel of the input looks at every window it lies in. The gradient of a maximum goes to the first of equal ones.
+extern "C" __global__ void __launch_bounds__(256)
+    pool_backward(Pool pool, const T* x, const T* flow, T* dx, int add, u64 slab) {
+    x = mine(x, slab); flow = mine(flow, slab); dx = mine(dx, slab);
+    const int groups = pool.pitch / 8;
+    EACH(at, (u64)pool.n * pool.h * pool.w * groups) {
+        const int g = at % groups, ix = at / groups % pool.w, iy = at / groups / pool.w % pool.h;
+        const int n = at / groups / pool.w / pool.h;
+        const T* image = x + (u64)n * pool.h * pool.w * pool.pitch + g * 8;
+        float d[8] = {}, here[8];
+        load8(image + ((u64)iy * pool.w + ix) * pool.pitch, here);
+        const int oy0 = max((iy + pool.pad - pool.kernel + pool.stride) / pool.stride, 0);
+        const int ox0 = max((ix + pool.pad - pool.kernel + pool.stride) / pool.stride, 0);
+        for (int oy = oy0; oy < pool.oh && oy * pool.stride - pool.pad <= iy; oy++)
+            for (int ox = ox0; ox < pool.ow && ox * pool.stride - pool.pad <= ix; ox++) {
+                const int y0 = max(oy * pool.stride - pool.pad, 0), y1 = min(oy * pool.stride + pool.kernel - pool.pad, pool.h);
+                const int x0 = max(ox * pool.stride - pool.pad, 0), x1 = min(ox * pool.stride + pool.kernel - pool.pad, pool.w);
+                if (iy >= y1 || ix >= x1) continue;
+                float g8[8];
+                load8(flow + (((u64)n * pool.oh + oy) * pool.ow + ox) * pool.pitch + g * 8, g8);
+                if (!pool.largest) {
+                    for (int i = 0; i < 8; i++) d[i] += g8[i] / (float)((y1 - y0) * (x1 - x0));
+                    continue;
+                }
+                bool chosen[8];
+                for (int i = 0; i < 8; i++) chosen[i] = true;
+                for (int my = y0; my < y1; my++)
+                    for (int mx = x0; mx < x1; mx++) {
+                        if (my == iy && mx == ix) continue;
+                        float v[8];
+                        load8(image + ((u64)my * pool.w + mx) * pool.pitch, v);
+                        const bool before = my < iy || (my == iy && mx < ix);
+                        for (int i = 0; i < 8; i++) {
+                            // One before wins ties; one behind must be larger.
+                            if (before ? !beats(here[i], v[i]) : beats(v[i], here[i])) chosen[i] = false;
+                        }
+                    }
+                for (int i = 0; i < 8; i++) if (chosen[i]) d[i] += g8[i];
+            }
+        flow8(dx + at * 8, d, add);
+    }
+}
+
+// The same for the largest of 2 × 2 windows side by side that fill the input: a thread serves a window.
+extern "C" __global__ void __launch_bounds__(256)
+    pool_backward_tiles(Pool pool, const T* x, const T* flow, T* dx, int add, u64 slab) {
+    x = mine(x, slab); flow = mine(flow, slab); dx = mine(dx, slab);
+    const int groups = pool.pitch / 8;
+    EACH(at, (u64)pool.n * pool.oh * pool.ow * groups) {
+        const int g = at % groups, ox = at / groups % pool.ow, oy = at / groups / pool.ow % pool.oh;
+        const int n = at / groups / pool.ow / pool.oh;
+        const u64 corner = (((u64)n * pool.h + 2 * oy) * pool.w + 2 * ox) * pool.pitch + g * 8;
+        const u64 places[4] = {corner, corner + pool.pitch, corner + (u64)pool.w * pool.pitch, corner + (u64)(pool.w + 1) * pool.pitch};
+        float v[4][8], g8[8];
+        load8(flow + at * 8, g8);
+#pragma unroll
+        for (int k = 0; k < 4; k++) load8(x + places[k], v[k]);
+        float d[4][8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int best = 0;
+            float top = v[0][i];
+#pragma unroll
+            for (int k = 1; k < 4; k++)
+                if (beats(v[k][i], top)) { top = v[k][i]; best = k; }
+#pragma unroll
+            for (int k = 0; k < 4; k++) d[k][i] = k == best ? g8[i] : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) flow8(dx + places[k], d[k], add);
+    }
+}
+
+// The mean of each channel of an image: rows × pitch to pitch.
+extern "C" __global__ void __launch_bounds__(256) global_forward(const T* x, T* y, int n, int area, int pitch, u64 slab) {
+    x = mine(x, slab); y = mine(y, slab);
+    const int groups = pitch / 8;
+    EACH(at, (u64)n * groups) {
+        const int image = at / groups, g = at % groups;
+        float sum[8] = {};
+#pragma unroll 4
+        for (int row = 0; row < area; row++) {
+            float v[8];
+            load8(x + ((u64)image * area + row) * pitch + g * 8, v);
+            for (int i = 0; i < 8; i++) sum[i] += v[i];
+        }
+        for (int i = 0; i < 8; i++) sum[i] /= (float)area;
+        store8(y + at * 8, sum);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    global_backward(const T* flow, T* dx, int n, int area, int pitch, int add, u64 slab) {
+    flow = mine(flow, slab); dx = mine(dx, slab);
+    const int groups = pitch / 8;
+    EACH(at, (u64)n * area * groups) {
+        const int g = at % groups, image = at / groups / area;
+        float v[8];
+        load8(flow + ((u64)image * groups + g) * 8, v);
+        for (int i = 0; i < 8; i++) v[i] /= (float)area;
+        flow8(dx + at * 8, v, add);
+    }
+}
+
+// Channels `low`…`high` of the target are channels shifted by `shift` of the source, at every `mul`-th pixel, or, turned
+// around, at every `div`-th; zero where the source has nothing.
+struct Move { int n, h, w, pitch, low, high, sh, sw, sp, channels, shift, mul, div; };
+
+__device__ __forceinline__ bool source_of(const Move& move, u64 pixel, int c, u64& from) {
+    const int x = pixel % move.w, y = pixel / move.w % move.h, n = pixel / move.w / move.h;
+    const int sy = y * move.mul, sx = x * move.mul, sc = c + move.shift;
+    from = (((u64)n * move.sh + sy / move.div) * move.sw + sx / move.div) * move.sp + sc;
+    return sy % move.div == 0 && sx % move.div == 0 && sy / move.div < move.sh && sx / move.div < move.sw && sc >= 0 &&
+           sc < move.channels;
+}
+
+extern "C" __global__ void __launch_bounds__(256) move_one(Move move, const T* from, T* to, int add, u64 slab) {
+    from = mine(from, slab); to = mine(to, slab);
+    const int wide = move.high - move.low;
+    EACH(at, (u64)move.n * move.h * move.w * wide) {
+        const int c = move.low + at % wide;
+        const u64 pixel = at / wide;
+        u64 source;
+        const float v = source_of(move, pixel, c, source) ? get(from + source) : 0.0f;
+        T* place = to + pixel * move.pitch + c;
+        put(place, add ? get(place) + v : v);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) move_eight(Move move, const T* from, T* to, int add, u64 slab) {
+    from = mine(from, slab); to = mine(to, slab);
+    const int wide = (move.high - move.low) / 8;
+    EACH(at, (u64)move.n * move.h * move.w * wide) {
+        const int c = move.low + at % wide * 8;
+        const u64 pixel = at / wide;
+        u64 source;
+        float v[8] = {};
+        if (source_of(move, pixel, c, source)) load8(from + source, v);
+        flow8(to + pixel * move.pitch + c, v, add);
+    }
+}
+
+// What a step is told and what it tells; one for each replica.
+struct Controls {
+    u32 seed_low, seed_high, worker, step_low, step_high;
+    u32 slot;       // the place of this step among those whose batches are on the card
+    float rate;
+    float prox[2];
+    u32 lost;       // not zero once a parameter was not finite
+    u32 correct;    // of the last batch
+    u32 spare;
+    double loss;    // the sum of the last batch
+};
+
+__device__ __forceinline__ Key key_of(const Controls* controls, u32 purpose) {
+    return Key{controls->seed_low, controls->seed_high, purpose, controls->worker, controls->step_low, controls->step_high};
+}
+
+// Drops by word i of the node's stream, i counting images, channels, rows, columns. Forward and backward are the same.
+extern "C" __global__ void __launch_bounds__(256)
+    dropout(const Controls* controls, u32 node, u32 bound, float scale, const T* x, T* y, int n, int channels, int area,
+            int pitch, int add, u64 slab) {
+    controls = mine(controls, slab); x = mine(x, slab); y = mine(y, slab);
+    const Key key = key_of(controls, 5);
+    EACH(at, (u64)n * area * pitch) {
+        const int c = at % pitch, place = at / pitch % area, image = at / pitch / area;
+        float v = 0.0f;
+        if (c < channels) {
+            const u32 i = ((u32)image * channels + c) * area + place;
+            const uint4 words = philox(key, (node << 20) + i / 4);
+            const u32 word = i % 4 == 0 ? words.x : i % 4 == 1 ? words.y : i % 4 == 2 ? words.z : words.w;
+            v = word < bound ? 0.0f : get(x + at) * scale;
+        }
+        put(y + at, add ? get(y + at) + v : v);
+    }
+}
+
+// Softmax cross-entropy of a batch: a warp an example. The losses are added in their order.
+extern "C" __global__ void __launch_bounds__(1024)
+    loss(Controls* controls, const T* logits, const u32* labels, T* dlogits, float* losses, int n, int classes, int pitch,
+         float factor, double* history, u64 slab) {
+    controls = mine(controls, slab); logits = mine(logits, slab); labels = mine(labels, slab);
+    dlogits = mine(dlogits, slab); losses = mine(losses, slab); history = mine(history, slab);
+    __shared__ u32 right;
+    if (threadIdx.x == 0) right = 0;
+    __syncthreads();
+    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    for (int example = threadIdx.x / 32; example < n; example += warps) {
+        const T* row = logits + (u64)example * pitch;
+        float top = __uint_as_float(0xff800000u);  // −∞
+        int best = 0x7fffffff;
+        bool lost = false;
+        for (int c = lane; c < classes; c += 32) {
+            float v = get(row + c);
+            lost |= v != v;
+            if (v > top) { top = v; best = c; }
+        }
+        for (int d = 16; d > 0; d /= 2) {
+            float other = __shfl_xor_sync(~0u, top, d);
+            int place = __shfl_xor_sync(~0u, best, d);
+            if (other > top || (other == top && place < best)) { top = other; best = place; }
+        }
+        lost = __any_sync(~0u, lost);
+        float sum = 0.0f;
+        for (int c = lane; c < classes; c += 32) sum += expf(get(row + c) - top);
+        for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+        const int label = (int)labels[example];
+        if (dlogits)
+            for (int c = lane; c < pitch; c += 32) {
+                float p = c < classes ? expf(get(row + c) - top) / sum : 0.0f;
+                put(dlogits + (u64)example * pitch + c, c < classes ? factor * (c == label ? p - 1.0f : p) : 0.0f);
+            }
+        if (lane == 0) {
+            losses[example] = logf(sum) - (get(row + label) - top);
+            if (best == label && !lost) atomicAdd(&right, 1u);
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        double sum = 0.0;
+        for (int i = threadIdx.x; i < n; i += 32) sum += (double)losses[i];
+        for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+        if (threadIdx.x == 0) {
+            controls->loss = sum;
+            controls->correct = right;
+            if (history) history[controls->slot] = sum;
+        }
+    }
+}
+
+// The gradient of a bias: the sum of a channel's flow over all pixels.
+extern "C" __global__ void __launch_bounds__(256) channel_sums(const T* flow, float* sums, int rows, int channels, int pitch, u64 slab) {
+    flow = mine(flow, slab); sums = mine(sums, slab);
+    __shared__ double parts[256];
+    const int c = blockIdx.x;
+    double sum = 0.0;
+    for (int row = threadIdx.x; row < rows; row += 256) sum += (double)get(flow + (u64)row * pitch + c);
+    parts[threadIdx.x] = sum;
+    __syncthreads();
+    for (int d = 128; d > 0; d /= 2) {
+        if (threadIdx.x < d) parts[threadIdx.x] += parts[threadIdx.x + d];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) sums[c] = (float)parts[0];
+}
+
+// A batch from the host: images of planes in f32.
+extern "C" __global__ void __launch_bounds__(256) intake(const float* images, T* x, int n, int channels, int area, int pitch, u64 slab) {
+    images = mine(images, slab); x = mine(x, slab);
+    EACH(at, (u64)n * area * pitch) {
+        const int c = at % pitch, place = at / pitch % area, image = at / pitch / area;
+        put(x + at, c < channels ? images[((u64)image * channels + c) * area + place] : 0.0f);
+    }
+}
+
+// A batch from the data set on the card: bytes through a table, mirrored, padded and cropped by the draws of grawa-data.
+struct Show { int n, channels, h, w, oh, ow, pitch, pad, flip, random, row, column; };
+
+extern "C" __global__ void __launch_bounds__(256)
+    augment(Show show, const Controls* controls, const u8* bytes, const u32* all_labels, const u32* order, const float* table,
+            T* x, u32* labels, u64 slab, u64 order_stride) {
+    controls = mine(controls, slab); x = mine(x, slab); labels = mine(labels, slab);
+    order += order_stride * blockIdx.z + (u64)controls->slot * show.n;
+    const Key key = key_of(controls, 3);
+    EACH(at, (u64)show.n * show.oh * show.ow) {
+        const int ox = at % show.ow, oy = at / show.ow % show.oh, image = at / show.ow / show.oh;
+        const u32 index = order[image];
+        int row = show.row, column = show.column, flip = 0;
+        if (show.random || show.flip) {
+            const uint4 words = philox(key, image);
+            flip = show.flip && words.x >> 31;
+            if (show.random) {
+                row = (u32)(((u64)words.y * (u32)(show.h + 2 * show.pad - show.oh + 1)) >> 32);
+                column = (u32)(((u64)words.z * (u32)(show.w + 2 * show.pad - show.ow + 1)) >> 32);
+            }
+        }
+        const int y = oy + row - show.pad;
+        int c = ox + column - show.pad;
+        if (flip) c = show.w - 1 - c;
+        const bool inside = y >= 0 && y < show.h && c >= 0 && c < show.w;
+        const u8* from = bytes + (u64)index * show.channels * show.h * show.w;
+        for (int base = 0; base < show.pitch; base += 8) {
+            float v[8];
+            for (int i = 0; i < 8; i++) {
+                const int channel = base + i;
+                v[i] = 0.0f;
+                if (channel < show.channels) {
+                    const u8 byte = inside ? from[((u64)channel * show.h + y) * show.w + c] : 0;
+                    v[i] = table[channel * 256 + byte];
+                }
+            }
+            store8(x + at * show.pitch + base, v);
+        }
+        if (ox == 0 && oy == 0) labels[image] = all_labels[index];
+    }
+}
+
+// A bias for what cuDNN computed without.
+extern "C" __global__ void __launch_bounds__(256) add_bias(T* y, const float* bias, int rows, int channels, int pitch, u64 slab) {
+    y = mine(y, slab); bias = mine(bias, slab);
+    const int groups = pitch / 8;
+    EACH(at, (u64)rows * groups) {
+        const int c = at % groups * 8;
+        float v[8];
+        load8(y + at * 8, v);
+        for (int i = 0; i < 8; i++) if (c + i < channels) v[i] += bias[c + i];
+        store8(y + at * 8, v);
+    }
+}

@@ -1,0 +1,214 @@
+// Passes over the flat vectors: gradients gathered, the SGD step, norms by span, the round.
+//
+// On the card a convolution's kernels lie as out × taps × in, elsewhere as out × in × taps; all that is done here is the
+// same for any order inside a span. A block works on a chunk, which lies in one span.
+
+struct Span {
+    u32 start, length;
+    int taps, channels, pitch;     // in: channels and pitch
+    int out_pitch, out;
+    int source;                    // of the gradient: 0 it is there, 1 partial sums, 2 stored numbers, 3 it is zero
+    int splits, spare;
+    u64 working, turned, partial;  // bytes into the slab; 0 for none
+};
+struct Chunk { u32 start, length, span, spare; };
+
+// The copies that convolutions read: in the stored number, padded; and turned around for the way back.
+__device__ __forceinline__ void spread(const Span& span, char* slab, u32 at, float x) {
+    if (!span.working) return;
+    if (!span.turned && span.channels == span.pitch) {
+        put((T*)(slab + span.working) + at, x);
+        return;
+    }
+    const u32 c = at % span.channels, rest = at / span.channels, tap = rest % span.taps, o = rest / span.taps;
+    put((T*)(slab + span.working) + (u64)(o * span.taps + tap) * span.pitch + c, x);
+    if (span.turned)
+        put((T*)(slab + span.turned) + (u64)(c * span.taps + span.taps - 1 - tap) * span.out_pitch + o, x);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    spread_all(const Span* spans, const Chunk* chunks, const float* parameters, char* base, u64 slab) {
+    const Chunk chunk = chunks[blockIdx.x];
+    const Span span = spans[chunk.span];
+    parameters = mine(parameters, slab);
+    base = mine(base, slab);
+    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256)
+        spread(span, base, i - span.start, parameters[i]);
+}
+
+// A number of the gradient, from where the backward pass left it.
+__device__ __forceinline__ float gathered(const Span& span, const char* base, u32 at, float there) {
+    if (span.source == 0) return there;
+    if (span.source == 3) return 0.0f;
+    const u64 padded = span.channels == span.pitch ? at : (u64)(at / span.channels) * span.pitch + at % span.channels;
+    if (span.source == 2) return get((const T*)(base + span.partial) + padded);
+    const u64 stride = (u64)span.out * span.taps * span.pitch;
+    const float* from = (const float*)(base + span.partial) + padded;
+    float g = 0.0f;
+#pragma unroll 8
+    for (int split = 0; split < span.splits; split++) g += from[split * stride];
+    return g;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    collect(const Span* spans, const Chunk* chunks, float* gradient, char* base, int of_batch, u64 slab) {
+    const Chunk chunk = chunks[blockIdx.x];
+    const Span span = spans[chunk.span];
+    // A bias before a batch norm has a gradient only where the batch's own mean is not taken away.
+    if (span.source == 0 || (span.source == 3 && !of_batch)) return;
+    gradient = mine(gradient, slab);
+    base = mine(base, slab);
+    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256)
+        gradient[i] = gathered(span, base, i - span.start, 0.0f);
+}
+
+// `gather`: the gradient is still where the backward pass left it.
+struct Sgd { float momentum, weight_decay, look_ahead, direct; int gather; };
+
+__device__ __forceinline__ float bounded(float x) { return fminf(fmaxf(x, -3.402823466e38f), 3.402823466e38f); }
+
+extern "C" __global__ void __launch_bounds__(256)
+    update(const Span* spans, const Chunk* chunks, Controls* controls, Sgd sgd, float* __restrict__ parameters, float* __restrict__ velocity,
+           float* __restrict__ gradient, const float* __restrict__ outer, const float* __restrict__ inner, char* base, u64 slab) {
+    const Chunk chunk = chunks[blockIdx.x];
+    const Span span = spans[chunk.span];
+    controls = mine(controls, slab); parameters = mine(parameters, slab); velocity = mine(velocity, slab);
+    gradient = mine(gradient, slab); base = mine(base, slab);
+    // Nothing of this step reads the place after this kernel: on to the next.
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        controls->slot++;
+        if (++controls->step_low == 0) controls->step_high++;
+    }
+    const float rate = controls->rate;
+    const float pulls[2] = {outer ? controls->prox[0] : 0.0f, inner ? controls->prox[1] : 0.0f};
+    bool lost = false;
+    auto step = [&](u32 i, float g, float& x, float& v) {
+        const float d = g + sgd.weight_decay * x;
+        v = sgd.momentum * v + d;
+        x -= rate * (sgd.direct * d + sgd.look_ahead * v);
+        // A pull bounds what it makes: what is not finite must stay so, to be seen at the round.
+        if (!isfinite(x)) {
+            lost = true;
+            return;
+        }
+        if (pulls[0] > 0.0f) x = bounded((1.0f - pulls[0]) * x + pulls[0] * outer[i]);
+        if (pulls[1] > 0.0f) x = bounded((1.0f - pulls[1]) * x + pulls[1] * inner[i]);
+    };
+#if BF16
+    // Large layers, whose gradients cuDNN left as they lie in the vector: four numbers at a time.
+    if (sgd.gather && span.source == 2 && span.channels == span.pitch && !span.turned && chunk.start % 4 == 0 &&
+        span.start % 4 == 0 && chunk.length % 4 == 0) {
+#pragma unroll 2
+        for (u32 i = chunk.start + 4 * threadIdx.x; i < chunk.start + chunk.length; i += 1024) {
+            const u32 at = i - span.start;
+            float4 x = *(float4*)(parameters + i), v = *(float4*)(velocity + i);
+            const uint2 stored = *(const uint2*)((const u16*)(base + span.partial) + at);
+            const float4 g = make_float4(low_of(stored.x), high_of(stored.x), low_of(stored.y), high_of(stored.y));
+            step(i, g.x, x.x, v.x);
+            step(i + 1, g.y, x.y, v.y);
+            step(i + 2, g.z, x.z, v.z);
+            step(i + 3, g.w, x.w, v.w);
+            *(float4*)(gradient + i) = g;
+            *(float4*)(parameters + i) = x;
+            *(float4*)(velocity + i) = v;
+            *(uint2*)((u16*)(base + span.working) + at) = make_uint2(pack(x.x, x.y), pack(x.z, x.w));
+        }
+        if (lost) controls->lost = 1;
+        return;
+    }
+#endif
+#pragma unroll 4
+    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
+        float x = parameters[i], v = velocity[i], g;
+        if (sgd.gather && span.source) gradient[i] = g = gathered(span, base, i - span.start, 0.0f);
+        else g = gradient[i];
+        step(i, g, x, v);
+        parameters[i] = x;
+        velocity[i] = v;
+        spread(span, base, i - span.start, x);
+    }
+    if (lost) controls->lost = 1;
+}
+
+// Sums of squares by chunk, then by span, in the order of the chunks.
+extern "C" __global__ void __launch_bounds__(256)
+    squares(const Chunk* chunks, const float* vector, double* sums, u64 slab) {
+    const Chunk chunk = chunks[blockIdx.x];
+    vector = mine(vector, slab); sums = mine(sums, slab);
+    __shared__ double parts[256];
+    double sum = 0.0;
+    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) sum += (double)vector[i] * (double)vector[i];
+    parts[threadIdx.x] = sum;
+    __syncthreads();
+    for (int d = 128; d > 0; d /= 2) {
+        if (threadIdx.x < d) parts[threadIdx.x] += parts[threadIdx.x + d];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) sums[blockIdx.x] = parts[0];
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    norms(const u32* first_chunk, int spans, const double* sums, double* out, u64 slab) {
+    sums = mine(sums, slab); out = mine(out, slab);
+    const int span = blockIdx.x * 256 + threadIdx.x;
+    if (span >= spans) return;
+    double sum = 0.0;
+    for (u32 chunk = first_chunk[span]; chunk < first_chunk[span + 1]; chunk++) sum += sums[chunk];
+    out[span] = sqrt(sum);
+}
+
+// A round: the weighted sum of the members, the centre's move, the pull. One pass; the second reading finds the cache.
+struct Round { int members, per_span, moving, toward_old; float rate, pull; u64 replaced; };
+
+extern "C" __global__ void __launch_bounds__(256)
+    mix(const Span* spans, const Chunk* chunks, Round round, const float* weights, float* vectors, float* centre, char* base,
+        int copies, u64 slab) {
+    const Chunk chunk = chunks[blockIdx.x];
+    const Span span = spans[chunk.span];
+    const float* w = weights + (round.per_span ? (u64)chunk.span * round.members : 0);
+    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
+        float average = 0.0f;
+        bool any = false;
+        // A member of no weight is left out, not multiplied by zero: its vector may not be finite.
+        for (int m = 0; m < round.members; m++) {
+            if (!(w[m] > 0.0f)) continue;
+            const float x = ((const float*)((const char*)vectors + m * slab))[i];
+            average = any ? average + w[m] * x : w[m] * x;
+            any = true;
+        }
+        const float old = centre[i];
+        float made = old;
+        if (any) made = round.moving ? bounded((1.0f - round.rate) * old + round.rate * average) : bounded(average);
+        const float target = round.toward_old ? old : made;
+        centre[i] = made;
+        for (int m = 0; m < round.members; m++) {
+            float* x = (float*)((char*)vectors + m * slab) + i;
+            float moved;
+            if (round.replaced >> m & 1) moved = made;
+            else if (!any || round.pull == 0.0f) continue;
+            else if (round.pull == 1.0f) moved = target;
+            else moved = bounded((1.0f - round.pull) * *x + round.pull * target);
+            *x = moved;
+            if (copies) spread(span, base + m * slab, i - span.start, moved);
+        }
+    }
+}
+
+// x + radius · g / (‖g‖ + 10⁻¹²), the parameters saved before; `norm` holds the norms of the spans.
+extern "C" __global__ void __launch_bounds__(256)
+    ascend(const Span* spans, const Chunk* chunks, const double* norm, int count, float radius, float* parameters, float* saved,
+           const float* gradient, char* base, u64 slab) {
+    const Chunk chunk = chunks[blockIdx.x];
+    const Span span = spans[chunk.span];
+    norm = mine(norm, slab); parameters = mine(parameters, slab); saved = mine(saved, slab); gradient = mine(gradient, slab);
+    base = mine(base, slab);
+    double sum = 0.0;
+    for (int k = 0; k < count; k++) sum += norm[k] * norm[k];
+    const float scale = (float)((double)radius / (sqrt(sum) + 1e-12));
+    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
+        const float x = parameters[i], moved = x + scale * gradient[i];
+        saved[i] = x;
+        parameters[i] = moved;
+        spread(span, base, i - span.start, moved);
+    }
+}

@@ -1,0 +1,172 @@
+//! Finding NVIDIA's libraries when the program starts, and saying which are missing and how to get them.
+//!
+//! Nothing of CUDA is needed to build. Each library is opened here by path first; only what was opened is used, so a
+//! missing one is an error with a remedy, never a panic further down. Looked for, in this order: the folders of the
+//! variable `GRAWA_CUDA_PATH`, those of Python's NVIDIA wheels, the usual folders of a CUDA installation, and the
+//! system's own search.
+
+use crate::Error;
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The variable that names folders to look in first, separated by colons.
+pub const VARIABLE: &str = "GRAWA_CUDA_PATH";
+
+/// A library of NVIDIA's that the engine can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// The driver.
+    Driver,
+    /// The compiler of kernels.
+    Nvrtc,
+    /// Convolutions for wide layers.
+    Cudnn,
+}
+
+impl Name {
+    /// All of them.
+    pub const ALL: [Name; 3] = [Name::Driver, Name::Nvrtc, Name::Cudnn];
+
+    fn files(self) -> &'static [&'static str] {
+        match self {
+            Name::Driver => &["libcuda.so.1", "libcuda.so"],
+            Name::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+            Name::Cudnn => &["libcudnn.so.9", "libcudnn.so"],
+        }
+    }
+
+    /// What it is for.
+    pub fn purpose(self) -> &'static str {
+        match self {
+            Name::Driver => "the driver: nothing runs on a GPU without it",
+            Name::Nvrtc => "compiles our kernels for the GPU at hand",
+            Name::Cudnn => {
+                "fast convolutions for wide layers; needed for tf32, optional for bf16, unused for f32"
+            }
+        }
+    }
+
+    /// How to get it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Name::Driver => "install NVIDIA's driver (580 or newer)",
+            Name::Nvrtc => "pip install nvidia-cuda-nvrtc, or install CUDA 13",
+            Name::Cudnn => "pip install nvidia-cudnn-cu13, or install cuDNN 9",
+        }
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Name::Driver => "libcuda",
+            Name::Nvrtc => "libnvrtc",
+            Name::Cudnn => "libcudnn",
+        })
+    }
+}
+
+/// Opens a library once and keeps it open; says from where, or what was tried.
+pub fn open(name: Name) -> Result<&'static Path, Error> {
+    static FOUND: OnceLock<[Result<PathBuf, Vec<String>>; 3]> = OnceLock::new();
+    let found = FOUND.get_or_init(|| Name::ALL.map(search));
+    match &found[name as usize] {
+        Ok(path) => Ok(path),
+        Err(tried) => Err(Error::LibraryMissing {
+            library: name.to_string(),
+            tried: tried.clone(),
+            remedy: name.remedy().to_owned(),
+        }),
+    }
+}
+
+fn search(name: Name) -> Result<PathBuf, Vec<String>> {
+    let mut tried = Vec::new();
+    for file in name.files() {
+        for path in folders().into_iter().map(|folder| folder.join(file)).filter(|path| path.exists()) {
+            match load(&path) {
+                Ok(()) => return Ok(path),
+                Err(why) => tried.push(why),
+            }
+        }
+    }
+    for file in name.files() {
+        match load(Path::new(file)) {
+            Ok(()) => return Ok(PathBuf::from(file)),
+            Err(why) => tried.push(why),
+        }
+    }
+    Err(tried)
+}
+
+/// Opened for everybody, and never closed: cuDNN finds the compiler, and the bindings find both, by their names.
+#[allow(unsafe_code, reason = "opening a shared library runs its constructors; these are NVIDIA's own")]
+fn load(path: &Path) -> Result<(), String> {
+    match unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) } {
+        Ok(library) => {
+            std::mem::forget(library);
+            Ok(())
+        }
+        Err(why) => Err(why.to_string()),
+    }
+}
+
+/// The folders to look in.
+fn folders() -> Vec<PathBuf> {
+    let named = std::env::var_os(VARIABLE);
+    let named = named.iter().flat_map(|value| std::env::split_paths(value).collect::<Vec<_>>());
+    let mut folders: Vec<PathBuf> = named.filter(|folder| !folder.as_os_str().is_empty()).collect();
+    // Beside the Python that would run: an environment's, else those of the PATH.
+    let environments =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs: Vec<PathBuf> =
+        std::env::split_paths(&path).filter(|folder| folder.join("python3").exists()).collect();
+    let prefixes =
+        environments.chain(programs.iter().filter_map(|folder| folder.parent()).map(Path::to_owned));
+    for prefix in prefixes {
+        for library in ["lib", "lib64", "local/lib"] {
+            for python in subfolders(&prefix.join(library)).into_iter().filter(|path| is_python(path)) {
+                for packages in ["site-packages", "dist-packages"] {
+                    let wheels = subfolders(&python.join(packages).join("nvidia"));
+                    folders.extend(wheels.into_iter().map(|wheel| wheel.join("lib")));
+                }
+            }
+        }
+    }
+    folders.extend(
+        ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib", "/usr/local/nvidia/lib64"]
+            .map(PathBuf::from),
+    );
+    folders
+}
+
+fn is_python(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+}
+
+fn subfolders(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_library_is_found_or_has_a_remedy() {
+        for name in Name::ALL {
+            match open(name) {
+                Ok(path) => assert!(path.file_name().is_some()),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.contains(&name.to_string()) && text.contains(name.remedy()), "{text}");
+                }
+            }
+        }
+    }
+}

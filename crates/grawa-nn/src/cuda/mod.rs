@@ -1,0 +1,25 @@
+//! The engine on NVIDIA GPUs: many replicas on one card, a local step of all of them one captured graph.
+//!
+//! Nothing of CUDA is needed to build: the driver, the compiler of kernels and cuDNN are looked for when they are asked
+//! for, and what is missing is named together with how to get it. [`cards`] lists the GPUs; a [`Fleet`] is a network with
+//! the memory of all its workers on one of them.
+
+mod backward;
+mod card;
+mod choose;
+mod cudnn;
+mod data;
+mod engine;
+mod fleet;
+mod forward;
+mod library;
+mod pass;
+mod plan;
+mod round;
+
+pub use card::{Card, cards, compile};
+pub use choose::Choice;
+pub use data::{Bytes, View};
+pub use fleet::{Fleet, Outcome, Precision, Settings};
+pub use library::{Name as Library, VARIABLE, open};
+pub use round::Vectors;

@@ -1,0 +1,382 @@
+//! A pass on a card: where everything of a step lies, how its kernels are spread out, and what both directions share.
+//!
+//! A pass is only asked for; it runs when the card comes to it, or is recorded as a graph.
+
+use super::card::{Event, Grid, Kernels, Stream, at};
+use super::cudnn::Cudnn;
+use super::engine::{Engine, Ways};
+use super::plan::{Flow, Kind, Layer, Normed, Plan, Step, pitch};
+use crate::{Error, TensorId};
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::time::Duration;
+
+/// Batch norm as the kernels read it; see `prelude.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NormArgument {
+    record: u64,
+    weight: u64,
+    bias: u64,
+    running_mean: u64,
+    running_variance: u64,
+    partial: u64,
+    arrived: u64,
+    offset: u64,
+    channels: i32,
+    pitch: i32,
+    track: i32,
+    count: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pool {
+    pub(super) n: i32,
+    pub(super) h: i32,
+    pub(super) w: i32,
+    pub(super) oh: i32,
+    pub(super) ow: i32,
+    pub(super) pitch: i32,
+    pub(super) kernel: i32,
+    pub(super) stride: i32,
+    pub(super) pad: i32,
+    pub(super) largest: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    n: i32,
+    h: i32,
+    w: i32,
+    pitch: i32,
+    low: i32,
+    high: i32,
+    sh: i32,
+    sw: i32,
+    sp: i32,
+    channels: i32,
+    shift: i32,
+    mul: i32,
+    div: i32,
+}
+
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Manner {
+    /// The batch's own statistics, not the running ones.
+    pub(crate) of_batch: bool,
+    /// Whether the running statistics move.
+    pub(crate) track: bool,
+    /// Whether dropout drops.
+    pub(crate) dropout: bool,
+}
+
+/// Time a kernel took, for a profile.
+#[derive(Clone, Debug)]
+pub(crate) struct Timed {
+    pub(crate) name: String,
+    pub(crate) time: Duration,
+}
+
+/// Everything a pass is asked with.
+pub(crate) struct Pass<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) ways: &'a [Ways],
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) cudnn: Option<&'a Cudnn>,
+    pub(crate) main: &'a Stream,
+    pub(crate) side: &'a Stream,
+    /// Streams for cuDNN's calls of the other replicas: beside the main stream, and beside the side stream.
+    pub(crate) lanes: [&'a [Stream]; 2],
+    pub(crate) events: &'a [Event],
+    pub(crate) base: u64,
+    pub(crate) replicas: usize,
+    pub(crate) processors: usize,
+    /// The tables of spans and chunks.
+    pub(crate) spans: u64,
+    pub(crate) chunks: u64,
+    /// Where times are noted; nothing runs side by side then.
+    pub(crate) profile: Option<&'a RefCell<Vec<Timed>>>,
+}
+
+impl Pass<'_> {
+    /// Starts a kernel on all replicas.
+    pub(crate) fn start(
+        &self,
+        stream: &Stream,
+        name: &'static str,
+        grid: Grid,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), Error> {
+        self.timed(name, || stream.launch(self.kernels, name, grid, self.replicas, arguments))
+    }
+
+    pub(super) fn timed(&self, name: &str, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        let Some(profile) = self.profile else { return work() };
+        let [begin, end] = [0, 1].map(|_| Event::new(&self.kernels.context, true));
+        let (begin, end) = (begin?, end?);
+        self.main.mark(&begin)?;
+        work()?;
+        self.main.mark(&end)?;
+        self.main.synchronise()?;
+        let time = Duration::from_secs_f64(begin.seconds_to(&end)?);
+        profile.borrow_mut().push(Timed { name: name.to_owned(), time });
+        Ok(())
+    }
+
+    pub(crate) fn place(&self, offset: u64) -> u64 {
+        if offset == 0 { 0 } else { self.base + offset }
+    }
+
+    pub(super) fn value(&self, node: usize) -> u64 {
+        self.place(self.plan.values[node])
+    }
+
+    pub(super) fn gradient(&self, node: usize) -> u64 {
+        self.plan.slots[node].map_or(0, |slot| self.base + self.plan.buffers[slot])
+    }
+
+    /// Where the gradient of a step's input goes, and whether it is added.
+    pub(super) fn flow(&self, step: &Step, input: usize) -> (u64, i32) {
+        match step.flows.get(input) {
+            None | Some(Flow::Nowhere | Flow::Shared) => (0, 0),
+            Some(flow) => (self.gradient(step.inputs[input]), i32::from(*flow == Flow::Add)),
+        }
+    }
+
+    pub(super) fn parameter(&self, id: TensorId) -> u64 {
+        self.base + self.plan.offsets.parameters + 4 * u64::from(self.plan.spans[id.0].start)
+    }
+
+    pub(super) fn slope(&self, id: TensorId) -> u64 {
+        self.base + self.plan.offsets.gradient + 4 * u64::from(self.plan.spans[id.0].start)
+    }
+
+    pub(super) fn statistic(&self, id: TensorId) -> u64 {
+        let start = self.plan.graph.statistics().spans()[id.0].range().start as u64;
+        self.base + self.plan.offsets.statistics + 4 * start
+    }
+
+    pub(super) fn norm(&self, norm: &Normed, track: bool) -> NormArgument {
+        NormArgument {
+            record: self.place(norm.record),
+            weight: self.parameter(norm.weight),
+            bias: self.parameter(norm.bias),
+            running_mean: self.statistic(norm.mean),
+            running_variance: self.statistic(norm.variance),
+            partial: self.place(norm.partial),
+            arrived: self.place(norm.arrived),
+            offset: self.unadded(norm),
+            channels: norm.shape.channels as i32,
+            pitch: pitch(norm.shape.channels) as i32,
+            track: i32::from(track),
+            count: (self.plan.batch * norm.shape.area()) as f32,
+        }
+    }
+
+    /// The bias of the layer before a batch norm, where cuDNN leaves it out.
+    pub(super) fn unadded(&self, norm: &Normed) -> u64 {
+        let of =
+            |layer: &&Layer| layer.norm.is_some_and(|index| self.plan.norms[index].record == norm.record);
+        let found = self.plan.layers.iter().zip(self.ways).find(|(layer, _)| of(layer));
+        match found {
+            Some((Layer { bias: Some(bias), .. }, Ways { forth: Engine::Cudnn(_), .. })) => {
+                self.parameter(*bias)
+            }
+            _ => 0,
+        }
+    }
+
+    /// A grid for a pass over `items`, a few for each thread.
+    pub(super) fn over(&self, items: usize) -> Grid {
+        Grid::row(items.div_ceil(256).clamp(1, 8 * self.processors))
+    }
+
+    /// A grid for a walk down rows of that many channels.
+    pub(super) fn down(&self, rows: usize, channels: usize, most: usize) -> Grid {
+        let lanes = 256 / (pitch(channels) / 8);
+        Grid::row(rows.div_ceil(4 * lanes).clamp(1, most))
+    }
+
+    /// The same where channels are summed, at most 128 to a column of blocks; see `totals` for the shared memory.
+    pub(super) fn sums(&self, rows: usize, channels: usize) -> Grid {
+        let groups = pitch(channels) / 8;
+        let columns = summing_columns(channels);
+        let lanes = 256 / groups.div_ceil(columns);
+        let most = summing_blocks(self.processors, self.replicas).div_ceil(columns);
+        let blocks = rows.div_ceil(4 * lanes).clamp(1, most);
+        let shared = 256 * 17 * if self.plan.wide == 2 { 4 } else { 8 };
+        Grid { blocks: (blocks as u32, columns as u32), threads: 256, shared }
+    }
+
+    pub(super) fn eights(&self, node: usize) -> u64 {
+        (self.plan.bytes(node) / self.plan.wide / 8) as u64
+    }
+
+    /// Runs a plan of cuDNN's for every replica, side by side.
+    pub(super) fn cudnn(
+        &self,
+        stream: &Stream,
+        plan: &super::cudnn::Plan,
+        workspace: u64,
+        tensors: [u64; 3],
+    ) -> Result<(), Error> {
+        let Some(cudnn) = self.cudnn else {
+            return Err(Error::Device {
+                action: "run a convolution".into(),
+                why: "cuDNN is not open".into(),
+            });
+        };
+        let aside = usize::from(std::ptr::eq(stream, self.side));
+        let lanes = self.lanes[aside];
+        let alone = self.replicas == 1 || self.profile.is_some() || lanes.is_empty();
+        let lane = |replica: usize| match replica {
+            0 => stream,
+            _ if alone => stream,
+            _ => &lanes[(replica - 1) % lanes.len()],
+        };
+        // The last events are kept for this.
+        let count = lanes.len() + 1;
+        let events = &self.events[self.events.len() - (2 - aside) * count..][..count];
+        self.timed(plan.name, || {
+            if !alone {
+                stream.mark(&events[0])?;
+                lanes.iter().take(self.replicas - 1).try_for_each(|lane| lane.wait_for(&events[0]))?;
+            }
+            for replica in 0..self.replicas {
+                let shift = self.plan.slab * replica as u64;
+                let room = self.place(workspace) + shift;
+                cudnn.run(plan, lane(replica), tensors.map(|tensor| tensor + shift), room)?;
+            }
+            if !alone {
+                for (lane, event) in lanes.iter().zip(&events[1..]).take(self.replicas - 1) {
+                    lane.mark(event)?;
+                    stream.wait_for(event)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn pool(&self, step: &Step) -> Pool {
+        let (from, to) = (self.plan.shape(step.inputs[0]), self.plan.shape(step.output));
+        let Kind::Pool { window, largest } = &step.kind else {
+            unreachable!("only pools are asked for a pool")
+        };
+        let [n, h, w, oh, ow, pitch, kernel, stride, pad] = [
+            self.plan.batch,
+            from.height,
+            from.width,
+            to.height,
+            to.width,
+            pitch(from.channels),
+            window.kernel,
+            window.stride,
+            window.pad,
+        ]
+        .map(|x| x as i32);
+        Pool { n, h, w, oh, ow, pitch, kernel, stride, pad, largest: i32::from(*largest) }
+    }
+
+    /// Channels `low..high` of `to` from those of `from`, `shift` higher and below `limit`; zero where there are none.
+    #[allow(clippy::too_many_arguments, reason = "one geometry, two ends")]
+    pub(super) fn copy(
+        &self,
+        from: usize,
+        to: usize,
+        (low, high): (usize, usize),
+        (shift, limit): (i32, usize),
+        (mul, div): (usize, usize),
+        source: u64,
+        target: u64,
+        add: i32,
+    ) -> Result<(), Error> {
+        let (f, t) = (self.plan.shape(from), self.plan.shape(to));
+        let [n, h, w, wide, low_, high_, sh, sw, sp, channels, mul, div] = [
+            self.plan.batch,
+            t.height,
+            t.width,
+            pitch(t.channels),
+            low,
+            high,
+            f.height,
+            f.width,
+            pitch(f.channels),
+            limit,
+            mul,
+            div,
+        ]
+        .map(|x| x as i32);
+        let moved =
+            Move { n, h, w, pitch: wide, low: low_, high: high_, sh, sw, sp, channels, shift, mul, div };
+        // Eight channels at a time where all begins and ends at eight.
+        let whole = [low, high, limit, shift.unsigned_abs() as usize].iter().all(|&x| x % 8 == 0);
+        let (name, at_once) = if whole { ("move_eight", 8) } else { ("move_one", 1) };
+        let grid = self.over(self.plan.batch * t.area() * (high - low) / at_once);
+        self.start(
+            self.main,
+            name,
+            grid,
+            &mut [at(&moved), at(&source), at(&target), at(&add), at(&self.plan.slab)],
+        )
+    }
+
+    pub(super) fn drop(
+        &self,
+        step: &Step,
+        (probability, node): (f64, usize),
+        x: u64,
+        y: u64,
+        add: i32,
+    ) -> Result<(), Error> {
+        let shape = self.plan.shape(step.output);
+        let bound = (probability * 4_294_967_296.0) as u64;
+        let (bound, scale) = (bound.min(u64::from(u32::MAX)) as u32, (1.0 / (1.0 - probability)) as f32);
+        let [n, channels, area, wide] =
+            [self.plan.batch, shape.channels, shape.area(), pitch(shape.channels)].map(|x| x as i32);
+        let mut arguments = [
+            at(&self.base),
+            at(&(node as u32)),
+            at(&bound),
+            at(&scale),
+            at(&x),
+            at(&y),
+            at(&n),
+            at(&channels),
+            at(&area),
+            at(&wide),
+            at(&add),
+            at(&self.plan.slab),
+        ];
+        let grid = self.over(self.plan.batch * shape.area() * pitch(shape.channels));
+        self.start(self.main, "dropout", grid, &mut arguments)
+    }
+}
+
+/// Blocks that sum channels: enough to fill the card, few enough for one block to add up what they leave.
+pub(crate) fn summing_blocks(processors: usize, replicas: usize) -> usize {
+    (4 * processors).div_ceil(replicas).max(64)
+}
+
+/// Columns of blocks that share the channels out.
+pub(crate) fn summing_columns(channels: usize) -> usize {
+    pitch(channels).div_ceil(128)
+}
+
+/// For kernels that are told to leave batch norm alone.
+pub(super) const NORMLESS: NormArgument = NormArgument {
+    record: 0,
+    weight: 0,
+    bias: 0,
+    running_mean: 0,
+    running_variance: 0,
+    partial: 0,
+    arrived: 0,
+    offset: 0,
+    channels: 0,
+    pitch: 8,
+    track: 0,
+    count: 1.0,
+};

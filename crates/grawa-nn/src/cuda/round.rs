@@ -1,0 +1,178 @@
+//! Rounds on the card: norms of gradients by span, the weighted centre, the pull; no vector comes to the host.
+
+use super::card::{Grid, Memory, at};
+use super::fleet::Fleet;
+use crate::Error;
+use grawa_core::Plan;
+use grawa_core::method::{Centre, Share, Toward};
+
+/// What a round does; see `vector.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    members: i32,
+    per_span: i32,
+    moving: i32,
+    toward_old: i32,
+    rate: f32,
+    pull: f32,
+    replaced: u64,
+}
+
+/// Which vectors of the workers a round is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vectors {
+    /// The parameters.
+    Parameters,
+    /// The gradients.
+    Gradients,
+}
+
+impl Fleet {
+    /// ‖Gₖ‖₂ of every span of every worker's gradient.
+    pub fn norms(&mut self) -> Result<Vec<Vec<f64>>, Error> {
+        let spans = self.plan.spans.len();
+        self.ask_norms()?;
+        (0..self.workers)
+            .map(|worker| {
+                let mut norms = vec![0.0f64; spans];
+                self.memory.read(self.offset(worker, self.plan.offsets.norms), &mut norms)?;
+                Ok(norms)
+            })
+            .collect()
+    }
+
+    fn ask_norms(&self) -> Result<(), Error> {
+        self.context.bind()?;
+        let pass = self.pass(None);
+        let spans = self.plan.spans.len();
+        let [gradient, squares, norms] =
+            [self.plan.offsets.gradient, self.plan.offsets.squares, self.plan.offsets.norms]
+                .map(|o| pass.base + o);
+        let mut arguments = [at(&pass.chunks), at(&gradient), at(&squares), at(&self.plan.slab)];
+        pass.start(&self.main, "squares", Grid::row(self.plan.chunks.len()), &mut arguments)?;
+        let mut arguments =
+            [at(&self.first_chunk.start), at(&(spans as i32)), at(&squares), at(&norms), at(&self.plan.slab)];
+        pass.start(&self.main, "norms", Grid::row(spans.div_ceil(256)), &mut arguments)
+    }
+
+    /// SAM's ascent: saves the parameters of all workers and moves each by `radius` along its gradient.
+    pub fn ascend(&mut self, radius: f32) -> Result<(), Error> {
+        self.ask_norms()?;
+        let pass = self.pass(None);
+        let offsets = &self.plan.offsets;
+        let [norms, parameters, saved, gradient] =
+            [offsets.norms, offsets.parameters, offsets.saved, offsets.gradient]
+                .map(|offset| pass.base + offset);
+        let count = self.plan.spans.len() as i32;
+        let mut arguments = [
+            at(&pass.spans),
+            at(&pass.chunks),
+            at(&norms),
+            at(&count),
+            at(&radius),
+            at(&parameters),
+            at(&saved),
+            at(&gradient),
+            at(&pass.base),
+            at(&self.plan.slab),
+        ];
+        pass.start(&self.main, "ascend", Grid::row(self.plan.chunks.len()), &mut arguments)
+    }
+
+    /// Takes all workers back to where the ascent began.
+    pub fn restore(&mut self) -> Result<(), Error> {
+        let bytes = 4 * self.plan.graph.parameters().len();
+        for worker in 0..self.workers {
+            let [from, to] = [self.plan.offsets.saved, self.plan.offsets.parameters]
+                .map(|offset| self.memory.start + self.offset(worker, offset) as u64);
+            self.main.copy(to, from, bytes)?;
+        }
+        self.spread()
+    }
+
+    /// Gives a level of rounds its centre: 0 that of all workers, 1 that of a group.
+    pub fn load_centre(&mut self, level: usize, centre: &[f32]) -> Result<(), Error> {
+        let expected = self.plan.graph.parameters().len();
+        if centre.len() != expected {
+            return Err(Error::WrongLength { what: "the centre".into(), found: centre.len(), expected });
+        }
+        if self.centres[level].is_none() {
+            self.centres[level] = Some(Memory::new(&self.context, 4 * expected)?);
+            self.forget_jobs();
+        }
+        match &self.centres[level] {
+            Some(memory) => memory.write(0, &self.turned(centre, true)),
+            None => Ok(()),
+        }
+    }
+
+    /// The centre of a level, if it has one.
+    pub fn centre(&self, level: usize) -> Result<Option<Vec<f32>>, Error> {
+        let Some(memory) = &self.centres[level] else { return Ok(None) };
+        let mut vector = vec![0.0f32; self.plan.graph.parameters().len()];
+        memory.read(0, &mut vector)?;
+        Ok(Some(self.turned(&vector, false)))
+    }
+
+    /// Carries out a plan on the workers from `first` on, with the centre of a level.
+    pub fn mix(&mut self, plan: &Plan, level: usize, first: usize, vectors: Vectors) -> Result<(), Error> {
+        let members = plan.workers.len();
+        if first + members > self.workers || members > 64 {
+            return Err(Error::WrongLength {
+                what: "the round's list of workers".into(),
+                found: first + members,
+                expected: self.workers.min(64),
+            });
+        }
+        if plan.share == Share::Nothing {
+            return Ok(());
+        }
+        self.context.bind()?;
+        let rows: Vec<f32> = plan.weights.rows().flat_map(<[f32]>::to_vec).collect();
+        let weights = Memory::new(&self.context, 4 * rows.len())?;
+        weights.write(0, &rows)?;
+        let Some(centre) = &self.centres[level] else {
+            return Err(Error::Device {
+                action: "hold a round".into(),
+                why: "this level has no centre yet".into(),
+            });
+        };
+        let (moving, rate) = match plan.centre {
+            Centre::Weighted => (0, 0.0),
+            Centre::Moving { rate } => (1, rate as f32),
+        };
+        let replaced =
+            plan.replaced.iter().enumerate().fold(0u64, |bits, (m, &lost)| bits | u64::from(lost) << m);
+        let round = Round {
+            members: members as i32,
+            per_span: i32::from(plan.weights.is_per_span()),
+            moving,
+            toward_old: i32::from(plan.toward == Toward::Old),
+            rate,
+            pull: plan.pull,
+            replaced,
+        };
+        let offset = match vectors {
+            Vectors::Parameters => self.plan.offsets.parameters,
+            Vectors::Gradients => self.plan.offsets.gradient,
+        };
+        let base = self.memory.start + self.plan.slab * first as u64;
+        let (of, copies) = (base + offset, i32::from(vectors == Vectors::Parameters));
+        let pass = self.pass(None);
+        let mut arguments = [
+            at(&pass.spans),
+            at(&pass.chunks),
+            at(&round),
+            at(&weights.start),
+            at(&of),
+            at(&centre.start),
+            at(&base),
+            at(&copies),
+            at(&self.plan.slab),
+        ];
+        self.main.launch(&self.kernels, "mix", Grid::row(self.plan.chunks.len()), 1, &mut arguments)?;
+        // The weights must outlive the kernel.
+        self.main.synchronise()
+    }
+}
