@@ -71,13 +71,14 @@ impl Pass<'_> {
                 };
                 let (dweight, dbias) = (self.slope(normed.weight), self.slope(normed.bias));
                 let grid = self.sums(rows, from.channels);
+                let of_batch = i32::from(manner.of_batch);
                 let mut arguments = [
                     at(&flow),
                     at(&x),
                     at(&y),
                     at(&rows_argument),
                     at(&mask),
-                    at(&i32::from(manner.of_batch)),
+                    at(&of_batch),
                     at(&dweight),
                     at(&dbias),
                     at(&argument),
@@ -292,14 +293,9 @@ impl Pass<'_> {
         let partial = self.place(self.plan.spans[layer.weight.0].partial);
         match &ways.sums {
             Engine::Own { name, grid } => {
-                let mut arguments = [
-                    at(&layer.forth),
-                    at(&x),
-                    at(&flow),
-                    at(&partial),
-                    at(&(ways.stretch as i32)),
-                    at(&self.plan.slab),
-                ];
+                let stretch = ways.stretch as i32;
+                let mut arguments =
+                    [at(&layer.forth), at(&x), at(&flow), at(&partial), at(&stretch), at(&self.plan.slab)];
                 self.start(stream, name, *grid, &mut arguments)
             }
             Engine::Cudnn(plan) => {

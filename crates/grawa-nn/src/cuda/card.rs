@@ -16,9 +16,14 @@ pub(crate) fn failed(action: impl Into<String>) -> impl FnOnce(result::DriverErr
     move |why| Error::Device { action: action.into(), why: format!("{:?}", why.0) }
 }
 
-/// The pointer to an argument of a kernel.
-pub(crate) fn at<T>(value: &T) -> *mut c_void {
-    std::ptr::from_ref(value).cast_mut().cast()
+/// The pointer to an argument of a kernel. It holds on to what it points to: a launch reads through it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Argument<'a>(*mut c_void, std::marker::PhantomData<&'a ()>);
+
+/// The argument of a kernel that lies there.
+pub(crate) fn at<T>(value: &T) -> Argument<'_> {
+    Argument(std::ptr::from_ref(value).cast_mut().cast(), std::marker::PhantomData)
 }
 
 /// What is known of a GPU.
@@ -350,11 +355,13 @@ impl Stream {
         name: &'static str,
         grid: Grid,
         replicas: usize,
-        arguments: &mut [*mut c_void],
+        arguments: &mut [Argument<'_>],
     ) -> Result<(), Error> {
         let function = kernels.function(name, grid.shared)?;
         let blocks = (grid.blocks.0, grid.blocks.1, replicas as u32);
         unsafe {
+            // An argument is a pointer and nothing else (`repr(transparent)`).
+            let arguments = std::slice::from_raw_parts_mut(arguments.as_mut_ptr().cast(), arguments.len());
             result::launch_kernel(function, blocks, (grid.threads, 1, 1), grid.shared, self.handle, arguments)
         }
         .map_err(failed(format!("start {name}")))

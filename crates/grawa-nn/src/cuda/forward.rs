@@ -39,22 +39,17 @@ impl Pass<'_> {
                 }
                 let other = step.inputs.get(1).map_or(0, |&other| self.value(other));
                 let grid = self.down(rows, from.channels, 8 * self.processors);
-                let mut arguments = [
-                    at(&x),
-                    at(&other),
-                    at(&y),
-                    at(&(rows as i32)),
-                    at(&i32::from(*relu)),
-                    at(&argument),
-                    at(&slab),
-                ];
+                let relu = i32::from(*relu);
+                let rows = rows as i32;
+                let mut arguments =
+                    [at(&x), at(&other), at(&y), at(&rows), at(&relu), at(&argument), at(&slab)];
                 self.start(main, "norm_forward", grid, &mut arguments)
             }
             Kind::Sum { relu } => {
                 let other = step.inputs.get(1).map_or(0, |&other| self.value(other));
                 let eights = self.eights(step.output);
-                let mut arguments =
-                    [at(&x), at(&other), at(&y), at(&eights), at(&i32::from(*relu)), at(&slab)];
+                let relu = i32::from(*relu);
+                let mut arguments = [at(&x), at(&other), at(&y), at(&eights), at(&relu), at(&slab)];
                 self.start(main, "add_forward", self.over(eights as usize), &mut arguments)
             }
             Kind::Pool { .. } => {

@@ -8,7 +8,6 @@ use super::engine::{Engine, Ways};
 use super::plan::{Flow, Kind, Layer, Normed, Plan, Step, pitch};
 use crate::{Error, TensorId};
 use std::cell::RefCell;
-use std::ffi::c_void;
 use std::time::Duration;
 
 /// Batch norm as the kernels read it; see `prelude.cu`.
@@ -108,7 +107,7 @@ impl Pass<'_> {
         stream: &Stream,
         name: &'static str,
         grid: Grid,
-        arguments: &mut [*mut c_void],
+        arguments: &mut [super::card::Argument<'_>],
     ) -> Result<(), Error> {
         self.timed(name, || stream.launch(self.kernels, name, grid, self.replicas, arguments))
     }
@@ -336,9 +335,10 @@ impl Pass<'_> {
         let (bound, scale) = (bound.min(u64::from(u32::MAX)) as u32, (1.0 / (1.0 - probability)) as f32);
         let [n, channels, area, wide] =
             [self.plan.batch, shape.channels, shape.area(), pitch(shape.channels)].map(|x| x as i32);
+        let node = node as u32;
         let mut arguments = [
             at(&self.base),
-            at(&(node as u32)),
+            at(&node),
             at(&bound),
             at(&scale),
             at(&x),

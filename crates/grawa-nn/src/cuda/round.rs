@@ -51,8 +51,9 @@ impl Fleet {
                 .map(|o| pass.base + o);
         let mut arguments = [at(&pass.chunks), at(&gradient), at(&squares), at(&self.plan.slab)];
         pass.start(&self.main, "squares", Grid::row(self.plan.chunks.len()), &mut arguments)?;
+        let count = spans as i32;
         let mut arguments =
-            [at(&self.first_chunk.start), at(&(spans as i32)), at(&squares), at(&norms), at(&self.plan.slab)];
+            [at(&self.first_chunk.start), at(&count), at(&squares), at(&norms), at(&self.plan.slab)];
         pass.start(&self.main, "norms", Grid::row(spans.div_ceil(256)), &mut arguments)
     }
 
