@@ -102,6 +102,8 @@ pub(crate) struct Worker<R> {
 impl<R: Replica<Buffer = [f32]>> Worker<R> {
     /// Works until the budget is spent or someone is asked to stop.
     pub(crate) fn run(mut self) -> Result<(), Error> {
+        // Stopped between a cycle's last step and its round, the next round tells of the rate of a step taken before.
+        self.rate = self.rate_of_last_step();
         loop {
             if self.settle()? {
                 return self.finish(Reason::Spent);
@@ -181,6 +183,15 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
         Ok(stop && shares_gradients)
     }
 
+    /// The learning rate of the last of the steps counted so far.
+    fn rate_of_last_step(&self) -> f64 {
+        let common = &self.common;
+        // At a free pace nobody knows how far the others are: the rate is that of the last meeting.
+        let ahead = if common.pacing.is_even() { self.in_cycle.saturating_sub(1) } else { 0 };
+        let members = self.levels.last().map_or(1, |level| level.member.members().len());
+        common.rate.rate(&common.course.progress(&self.at, ahead, members))
+    }
+
     /// Local steps until the cycle is full or a stop is asked for. Returns whether it is full.
     fn local_steps(&mut self, quota: u64) -> Result<bool, Error> {
         let common = Arc::clone(&self.common);
@@ -227,10 +238,7 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
         if self.levels.iter().any(|level| level.tracker.wants_norms()) {
             self.replica.norms(&mut self.norms)?;
         }
-        // At a free pace nobody knows how far the others are: the rate is that of the last meeting.
-        let ahead = if common.pacing.is_even() { self.in_cycle.saturating_sub(1) } else { 0 };
-        let members = self.levels.last().map_or(1, |level| level.member.members().len());
-        self.rate = common.rate.rate(&common.course.progress(&self.at, ahead, members));
+        self.rate = self.rate_of_last_step();
         // The pull to the centre of all comes before that of the group, as in the authors' code.
         let prox: Vec<Prox<'_>> = (self.levels.iter().rev())
             .filter(|level| level.method.prox > 0.0)
