@@ -440,9 +440,13 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
         }
     }
 
-    /// Those who left have said why themselves; of one that stalled the others must tell.
+    /// Those who left have said why themselves; of one that stalled the others must tell. Whoever is lost to one
+    /// group is lost to all, or the next group waits for it a second time, and this worker stalls in turn.
     fn tell_lost(&self, lost: &[Lost]) {
         for lost in lost.iter().filter(|lost| matches!(lost.why, Why::Stalled { .. })) {
+            for member in self.levels.iter().map(|level| &level.member).chain([&self.view]) {
+                member.forget(lost);
+            }
             if self.speaks() {
                 let what = format!("{lost}: the run goes on without it");
                 self.say(Event::Fault(Fault { at: self.place(), worker: Some(lost.worker), what }));

@@ -138,6 +138,18 @@ impl Table {
         }
     }
 
+    /// Gives up a worker that was lost elsewhere: nobody waits for it here a second time.
+    pub(super) fn forget(&self, lost: &Lost) {
+        let mut state = self.lock();
+        let seat = state.seats.iter().position(|seat| seat.worker == lost.worker && seat.gone.is_none());
+        if let Some(seat) = seat {
+            state.lose(seat, lost.why.clone());
+            if state.is_complete() {
+                self.finish(&mut state);
+            }
+        }
+    }
+
     fn finish(&self, state: &mut State) {
         state.number += 1;
         state.began = None;

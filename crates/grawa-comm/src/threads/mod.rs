@@ -7,7 +7,7 @@
 mod lend;
 mod meeting;
 
-use crate::{Collective, Error, Gathered, Outcome};
+use crate::{Collective, Error, Gathered, Lost, Outcome};
 use grawa_core::{Layout, Plan, Share, mix_part};
 use lend::{Cells, Lent};
 use meeting::{Call, Offer, Table};
@@ -42,6 +42,11 @@ pub struct Member {
 }
 
 impl Member {
+    /// Gives up a worker that another group of this worker has lost, so that it is not waited for here as well.
+    pub fn forget(&self, lost: &Lost) {
+        self.table.forget(lost);
+    }
+
     /// A meeting, checked: all must have called the same.
     fn meet(&mut self, offer: Offer) -> Result<(Arc<meeting::Met>, Outcome), Error> {
         let start = Instant::now();
