@@ -27,7 +27,7 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
         fleet.load(worker, &graph.initial(1), &graph.initial_statistics())?;
     }
     fleet.show(&vec![(images.as_slice(), labels.as_slice()); workers])?;
-    fleet.place(Key::new(1, Purpose::Dropout), 0.01, [0.0; 2])?;
+    fleet.place(Key::new(1, Purpose::Dropout), &[0.01], [0.0; 2])?;
     let sgd = Sgd::default();
     fleet.steps(sgd, 3)?;
     fleet.synchronise()?;

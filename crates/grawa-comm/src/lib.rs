@@ -65,8 +65,16 @@ pub trait Collective {
     /// The centre after the last [`Collective::mix`].
     fn centre(&self) -> &Self::Buffer;
 
+    /// A copy of it, wherever it lies.
+    fn copy_centre(&self) -> Result<Vec<f32>, Error>;
+
     /// A sign of life: who gives one is not taken for stalled, however long its work takes.
     fn alive(&self) {}
+
+    /// Gives up a worker that another group of this worker has lost, so that it is not waited for here as well.
+    fn forget(&self, lost: &Lost) {
+        let _ = lost;
+    }
 }
 
 /// How an operation went. All members get the same, times excepted.

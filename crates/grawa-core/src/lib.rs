@@ -55,7 +55,7 @@ pub use method::{
 pub use mix::{mix, mix_part};
 pub use plain::Plain;
 pub use plan::{NOISE, Plan, Reason, Weights, plan};
-pub use replica::Replica;
+pub use replica::{Kept, Replica, Stretch, Taken};
 pub use schedule::{Drop, Schedule};
 pub use score::{Average, Memory, Notes, Report, Tracker};
 pub use seed::{Key, Purpose, Stream};

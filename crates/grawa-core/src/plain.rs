@@ -2,7 +2,7 @@
 
 use crate::norm::norms;
 use crate::step::{ascend, descend};
-use crate::{Error, Key, Layout, Prox, Replica, Sgd};
+use crate::{Error, Kept, Key, Layout, Prox, Replica, Sgd};
 use std::fmt;
 
 /// A function of a flat vector together with everything a worker keeps about it.
@@ -98,12 +98,21 @@ impl<F: FnMut(&[f32], Key, &mut [f32]) -> f64> Replica for Plain<F> {
         &mut self.gradient
     }
 
-    fn velocity(&mut self) -> &mut [f32] {
-        &mut self.velocity
+    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, Error> {
+        Ok(match what {
+            Kept::Parameters => self.parameters.clone(),
+            Kept::Velocity => self.velocity.clone(),
+            Kept::Statistics => Vec::new(),
+        })
     }
 
-    fn statistics(&mut self) -> &mut [f32] {
-        &mut []
+    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), Error> {
+        let to = match what {
+            Kept::Parameters => &mut self.parameters[..],
+            Kept::Velocity => &mut self.velocity,
+            Kept::Statistics => &mut [],
+        };
+        what.fill(to, values)
     }
 }
 

@@ -141,7 +141,7 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
                 .flat_map(|level| level.groups.iter().map(move |group| (level, group)))
                 .filter(|(_, group)| group.members.contains(&worker))
                 .map(|(level, group)| Prox {
-                    centre: &group.centre,
+                    centre: group.centre.as_slice(),
                     strength: level.method.prox_a_step() as f32,
                 })
                 .collect();

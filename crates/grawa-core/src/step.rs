@@ -35,9 +35,9 @@ impl Sgd {
 
 /// A light pull of a local step: toward what, and how far (μ/τ).
 #[derive(Clone, Copy, Debug)]
-pub struct Prox<'a> {
+pub struct Prox<'a, B: ?Sized = [f32]> {
     /// The last centre.
-    pub centre: &'a [f32],
+    pub centre: &'a B,
     /// μ/τ.
     pub strength: f32,
 }
@@ -51,7 +51,7 @@ const BLOCK: usize = 2048;
 /// ```
 /// use grawa_core::{Prox, Sgd, step::descend};
 /// let (mut x, mut v) = ([1.0], [0.0]);
-/// let centre = Prox { centre: &[0.0], strength: 0.5 };
+/// let centre = Prox { centre: [0.0].as_slice(), strength: 0.5 };
 /// assert!(descend(&Sgd::PLAIN, 0.1, &mut x, &mut v, &[2.0], &[centre])?);
 /// assert_eq!(x, [0.4]);
 /// # Ok::<(), grawa_core::Error>(())
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn the_golden_prox() {
         let (mut x, mut v) = ([3.0, 7.0], [0.0; 2]);
-        let prox = Prox { centre: &[4.0, 4.0], strength: 0.01 / 32.0 };
+        let prox = Prox { centre: [4.0, 4.0].as_slice(), strength: 0.01 / 32.0 };
         descend(&Sgd::PLAIN, 0.1, &mut x, &mut v, &[0.0; 2], &[prox]).unwrap();
         assert!((x[0] - 3.000_312_5).abs() < 3e-7 && (x[1] - 6.999_062_5).abs() < 5e-7, "{x:?}");
     }
@@ -151,7 +151,10 @@ mod tests {
     #[test]
     fn two_pulls_come_one_after_the_other() {
         let (mut x, mut v) = ([8.0], [0.0]);
-        let pulls = [Prox { centre: &[0.0], strength: 0.5 }, Prox { centre: &[2.0], strength: 0.5 }];
+        let pulls = [
+            Prox { centre: [0.0].as_slice(), strength: 0.5 },
+            Prox { centre: [2.0].as_slice(), strength: 0.5 },
+        ];
         descend(&Sgd::PLAIN, 0.1, &mut x, &mut v, &[0.0], &pulls).unwrap();
         assert_eq!(x, [3.0]);
     }
@@ -165,7 +168,7 @@ mod tests {
             descend(&Sgd::PLAIN, 1.0, &mut x, &mut v, &gradient, prox).unwrap()
         };
         let centre = vec![0.0; 5000];
-        let prox = [Prox { centre: &centre, strength: 0.1 }];
+        let prox = [Prox { centre: centre.as_slice(), strength: 0.1 }];
         assert!(step(1.0, &[]) && step(1.0, &prox));
         assert!(!step(f32::NAN, &[]) && !step(f32::NAN, &prox));
         assert!(!step(f32::INFINITY, &[]) && !step(f32::NEG_INFINITY, &prox));
@@ -175,7 +178,7 @@ mod tests {
     fn lengths_must_fit() {
         let wrong = |v: usize, g: usize, c: usize| {
             let centre = vec![0.0; c];
-            let prox = [Prox { centre: &centre, strength: 0.1 }];
+            let prox = [Prox { centre: centre.as_slice(), strength: 0.1 }];
             descend(&Sgd::PLAIN, 0.1, &mut [0.0; 3], &mut vec![0.0; v], &vec![0.0; g], &prox).is_err()
         };
         assert!(wrong(2, 3, 3) && wrong(3, 2, 3) && wrong(3, 3, 2) && !wrong(3, 3, 3));

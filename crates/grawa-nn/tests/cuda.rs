@@ -5,7 +5,7 @@
 use grawa_core::{
     Key, Layout, Memory, Method, Purpose, Report, Sgd, mix, norm::norm, norm::norms, plan, step::descend,
 };
-use grawa_nn::cuda::{Bytes, Card, Fleet, Precision, Settings, Vectors, View, cards, compile};
+use grawa_nn::cuda::{Bytes, Card, Fleet, Precision, Set, Settings, Vectors, View, cards, compile};
 use grawa_nn::{Builder, Conv, Error, Graph, Mode, Shape, Tape, Window, zoo};
 
 const BATCH: usize = 6;
@@ -198,7 +198,7 @@ fn steps_and_rounds_are_those_of_the_cpu() {
         fleet.load(worker, parameters, &graph.initial_statistics()).unwrap();
     }
     let mut centre = workers[0].0.clone();
-    fleet.load_centre(0, &centre).unwrap();
+    fleet.load_centre(0, 0, &centre).unwrap();
     let close = |what: &str, found: &[f32], expected: &[f32]| {
         let off = error(found, &wide(expected));
         assert!(off < 1e-6, "{what}: off by {off:.2e}");
@@ -218,12 +218,12 @@ fn steps_and_rounds_are_those_of_the_cpu() {
     let methods = ["lgrawa", "mgrawa:pull=1", "easgd", "lsgd", "mean"];
     for (round, method) in methods.into_iter().enumerate() {
         let sgd = Sgd { nesterov: round % 2 == 0, ..Sgd::default() };
-        fleet.place(Key::new(5, Purpose::Augment).step(round as u64), 0.05, [0.1, 0.0]).unwrap();
+        fleet.place(Key::new(5, Purpose::Augment).step(round as u64), &[0.05], [0.1, 0.0]).unwrap();
         fleet.steps(sgd, 1).unwrap();
         let found = fleet.norms().unwrap();
         for (worker, (parameters, velocity)) in workers.iter_mut().enumerate() {
             let gradient = fleet.gradient_of(worker).unwrap();
-            let prox = grawa_core::Prox { centre: &centre, strength: 0.1 };
+            let prox = grawa_core::Prox { centre: centre.as_slice(), strength: 0.1 };
             descend(&sgd, 0.05, parameters, velocity, &gradient, &[prox]).unwrap();
             close("the step", &fleet.parameters(worker).unwrap(), parameters);
             close("the velocity", &fleet.velocity(worker).unwrap(), velocity);
@@ -246,15 +246,15 @@ fn steps_and_rounds_are_those_of_the_cpu() {
             .map(|worker| Report { worker: worker as u32, scores: scores(worker), finite: true, steps: 32 })
             .collect();
         let decided = plan(&method, layout, &Memory::default(), &reports).unwrap();
-        fleet.mix(&decided, 0, 0, Vectors::Parameters).unwrap();
+        fleet.mix(&decided, (0, 0), 0, Vectors::Parameters).unwrap();
         let mut vectors: Vec<&mut [f32]> = workers.iter_mut().map(|worker| worker.0.as_mut_slice()).collect();
         mix(&decided, layout, &mut vectors, &mut centre).unwrap();
-        close("the centre", &fleet.centre(0).unwrap().unwrap(), &centre);
+        close("the centre", &fleet.centre(0, 0).unwrap().unwrap(), &centre);
         for (worker, (parameters, _)) in workers.iter_mut().enumerate() {
             close("a pulled worker", &fleet.parameters(worker).unwrap(), parameters);
             parameters.copy_from_slice(&fleet.parameters(worker).unwrap());
         }
-        centre.copy_from_slice(&fleet.centre(0).unwrap().unwrap());
+        centre.copy_from_slice(&fleet.centre(0, 0).unwrap().unwrap());
     }
 }
 
@@ -296,15 +296,15 @@ fn batches_are_those_of_the_cpu() {
             _ => None,
         };
         let data = Bytes { shape: Shape::image(3, 32), images: &bytes, labels: &labels, table: feed.table() };
-        fleet.show_data(data, View { flip: augment.flip, crop }, 4).unwrap();
+        fleet.hold(Set::Train, data, View { flip: augment.flip, crop }, 4).unwrap();
         let order = Order::new(36, examples, 2, 16).unwrap();
         for worker in 0..2 {
             fleet.load(worker, &graph.initial(1), &graph.initial_statistics()).unwrap();
             let dealt: Vec<u32> =
                 (100..103).flat_map(|step| order.batch(worker as u32, step).unwrap()).collect();
-            fleet.deal(worker, &dealt).unwrap();
+            fleet.deal(Set::Train, worker, &dealt).unwrap();
         }
-        fleet.place(Key::new(36, Purpose::Augment).step(100), 0.01, [0.0; 2]).unwrap();
+        fleet.place(Key::new(36, Purpose::Augment).step(100), &[0.01], [0.0; 2]).unwrap();
         for step in 100..103 {
             fleet.steps(Sgd::default(), 1).unwrap();
             for worker in 0..2u32 {
@@ -338,7 +338,7 @@ fn it_learns() {
         for worker in 0..4 {
             fleet.load(worker, &graph.initial(worker as u64), &graph.initial_statistics()).unwrap();
         }
-        fleet.place(Key::new(5, Purpose::Augment), 0.05, [0.0; 2]).unwrap();
+        fleet.place(Key::new(5, Purpose::Augment), &[0.05], [0.0; 2]).unwrap();
         let before = fleet.forward(Mode::Train { dropout: None }).unwrap();
         fleet.steps(Sgd::default(), 60).unwrap();
         let after = fleet.forward(Mode::Train { dropout: None }).unwrap();

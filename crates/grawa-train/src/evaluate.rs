@@ -5,15 +5,14 @@
 //! what is trained, and its time is outside the clock.
 
 use crate::Error;
-use crate::engine::{Counts, Examiner, average};
+use crate::engine::{Counts, Examine, average};
 use crate::event::{Evaluated, Event, Model};
 use crate::recipe::BatchNorm;
 use crate::word::{from_bytes, to_bytes};
 use crate::worker::{Worker, finite};
-use grawa_comm::threads::Member;
 use grawa_comm::{Collective, Error as CommError};
 use grawa_core::{
-    Evaluate, Layout, Memory, Method, Name, Plan, Preset, Pull, Replica, Report, Score, Weighting, plan,
+    Evaluate, Kept, Layout, Memory, Method, Name, Plan, Preset, Pull, Replica, Report, Score, Weighting, plan,
 };
 use std::sync::Arc;
 
@@ -45,27 +44,31 @@ pub(crate) fn view(method: &Method, layout: &Layout, workers: &[(u32, f64, bool)
     Ok(plan)
 }
 
-impl<R: Replica<Buffer = [f32]>> Worker<R> {
+impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Measures the model of the method.
     pub(crate) fn evaluate(&mut self) -> Result<(), Error> {
         let common = Arc::clone(&self.common);
-        let Some(examiner) = &common.examiner else { return Ok(()) };
+        if self.examiner.is_none() {
+            return Ok(());
+        }
         let start = (common.clock)();
         let best = self.make_view()?;
-        let statistics = self.replica.statistics().to_vec();
+        let statistics = self.replica.copy(Kept::Statistics)?;
+        let Some(examiner) = &mut self.examiner else { return Ok(()) };
         let last = self.levels.len() - 1;
         // The model lies in one group, so the workers talk through the other.
         let evaluate = common.method.evaluate;
-        let (model, talk): (&[f32], &mut Member) = match evaluate {
+        let (model, talk): (&R::Buffer, &mut C) = match evaluate {
             Evaluate::Mean | Evaluate::Best => (self.view.centre(), &mut self.levels[last].member),
             Evaluate::Centre => (self.levels[last].member.centre(), &mut self.view),
             Evaluate::Each => (self.replica.parameters(), &mut self.view),
         };
         let each = evaluate == Evaluate::Each;
-        let statistics = settle_statistics(examiner, model, statistics, talk, best.filter(|_| !each), each)?;
+        let statistics =
+            settle_statistics(&mut **examiner, model, statistics, talk, best.filter(|_| !each), each)?;
         let whole = (0, 1);
         let seat = if each { whole } else { seat(talk) };
-        let counts = examiner.test(model, &statistics, seat, || talk.alive())?;
+        let counts = examiner.test(model, &statistics, seat, &mut || talk.alive())?;
         let counts = to_bytes(&[counts.loss, counts.wrong as f64, counts.examples as f64]);
         let gathered = talk.gather(&counts)?;
         let mut models = Vec::new();
@@ -133,21 +136,21 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
 }
 
 /// This worker's seat among those who talk.
-fn seat(talk: &Member) -> (usize, usize) {
+fn seat(talk: &impl Collective) -> (usize, usize) {
     let members = talk.members();
     (members.iter().position(|&worker| worker == talk.worker()).unwrap_or(0), members.len().max(1))
 }
 
 /// The statistics for the evaluated model, as the policy says.
-fn settle_statistics(
-    examiner: &Examiner,
-    model: &[f32],
+fn settle_statistics<C: Collective>(
+    examiner: &mut dyn Examine<C::Buffer>,
+    model: &C::Buffer,
     own: Vec<f32>,
-    talk: &mut Member,
+    talk: &mut C,
     of: Option<u32>,
     each: bool,
 ) -> Result<Vec<f32>, Error> {
-    let layout = examiner.statistics();
+    let layout = examiner.statistics().clone();
     if layout.is_empty() {
         return Ok(own);
     }
@@ -163,14 +166,14 @@ fn settle_statistics(
             }
             if examiner.policy() == BatchNorm::Average {
                 let workers: Vec<Vec<f32>> = workers.into_iter().map(|(_, statistics)| statistics).collect();
-                return Ok(average(layout, &workers));
+                return Ok(average(&layout, &workers));
             }
             let chosen = workers.iter().position(|(worker, _)| Some(*worker) == of).unwrap_or(0);
             Ok(workers.swap_remove(chosen).1)
         }
         BatchNorm::Recalibrate => {
             let seat = if each { (0, 1) } else { seat(talk) };
-            let (mut sums, count) = examiner.recalibrate(model, seat, || talk.alive())?;
+            let (mut sums, count) = examiner.recalibrate(model, seat, &mut || talk.alive())?;
             let mut total = count as f64;
             if !each {
                 sums.push(total);

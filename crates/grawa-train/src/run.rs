@@ -5,7 +5,7 @@
 
 use crate::checkpoint::{Checkpoint, Writer};
 use crate::course::{Course, cycle};
-use crate::engine::{Engine, Examiner, Waits};
+use crate::engine::{Engine, Examine, Waits};
 use crate::evaluate::viewing;
 use crate::event::{Event, Fault, Finished, Observer, Place, Started};
 use crate::pace::{Pacing, Recording};
@@ -13,8 +13,8 @@ use crate::recipe::Pace;
 use crate::snapshot::{Part, Snapshot, Snapshots};
 use crate::worker::{Clock, Common, Level, Note, Worker};
 use crate::{Error, Recipe};
-use grawa_comm::threads;
-use grawa_core::{Layout, Memory, Method, Replica, Share, Tracker};
+use grawa_comm::{Collective, threads};
+use grawa_core::{Kept, Layout, Memory, Method, Replica, Share, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::{Graph, State};
 use std::ops::Range;
@@ -125,12 +125,11 @@ impl Run {
             layout: graph.parameters().clone(),
             network: graph.name().into(),
             examples: engine.order().examples() as usize,
-            examiner: Some(examiner),
+            examines: true,
             writer: folder.as_deref().map(|folder| Writer::new(folder, &recipe, Some(graph))),
             recording,
             stop,
             clock: Arc::new(move || started.elapsed()),
-            deadline: DEADLINE,
             resumed,
             recipe,
         };
@@ -141,11 +140,11 @@ impl Run {
                 batches: part.taken,
             };
             let mut net = engine.worker(part.worker, state, part.taken)?;
-            net.velocity().copy_from_slice(&part.velocity);
+            net.put(Kept::Velocity, &part.velocity)?;
             let waits = net.waits();
-            Ok((net, Some(waits)))
+            Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
         };
-        launch.go(snapshot, make, observers)
+        launch.go(snapshot, make, by_threads(DEADLINE), observers)
     }
 }
 
@@ -228,29 +227,49 @@ pub(crate) fn fresh(
     Ok(Snapshot { parts, memories, ..Snapshot::default() })
 }
 
+/// A worker's replica and what goes with it.
+pub(crate) struct Made<R: Replica> {
+    pub(crate) replica: R,
+    pub(crate) waits: Option<Arc<Waits>>,
+    pub(crate) examiner: Option<Box<dyn Examine<R::Buffer>>>,
+}
+
+/// A group of workers to be connected.
+pub(crate) struct Group {
+    /// Its level and its number there; the group that makes the evaluated model has none.
+    pub(crate) place: Option<(usize, usize)>,
+    pub(crate) workers: Range<u32>,
+    pub(crate) centre: Vec<f32>,
+}
+
 /// Everything a run needs besides its replicas.
 pub(crate) struct Launch {
     pub(crate) recipe: Recipe,
     pub(crate) layout: Layout,
     pub(crate) network: String,
     pub(crate) examples: usize,
-    pub(crate) examiner: Option<Examiner>,
+    /// Whether models are evaluated.
+    pub(crate) examines: bool,
     pub(crate) writer: Option<Writer>,
     pub(crate) recording: Option<Recording>,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) clock: Clock,
-    pub(crate) deadline: Duration,
     pub(crate) resumed: bool,
 }
 
 impl Launch {
     /// Starts all workers from a snapshot, with replicas made of their parts, and watches until they are done.
-    pub(crate) fn go<R: Replica<Buffer = [f32]> + Send + 'static>(
+    pub(crate) fn go<R, C>(
         self,
         mut snapshot: Snapshot,
-        make: impl Fn(&mut Part) -> Result<(R, Option<Arc<Waits>>), Error>,
+        make: impl Fn(&mut Part) -> Result<Made<R>, Error>,
+        gather: impl Fn(Group) -> Result<Vec<C>, Error>,
         observers: &mut [Box<dyn Observer>],
-    ) -> Result<Finished, Error> {
+    ) -> Result<Finished, Error>
+    where
+        R: Replica + Send + 'static,
+        C: Collective<Buffer = R::Buffer> + Send + 'static,
+    {
         let recipe = &self.recipe;
         revive(&self.recipe, &self.layout, &mut snapshot);
         let course = Course::new(recipe, self.examples);
@@ -289,13 +308,12 @@ impl Launch {
             seed: recipe.train.seed,
             course,
             pacing,
-            examiner: self.examiner.clone(),
             stop: Arc::clone(&self.stop),
             clock: Arc::clone(&self.clock),
             notes,
             snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
         });
-        let workers = workers(&self, &common, snapshot, make)?;
+        let workers = workers(&self, &common, snapshot, make, gather)?;
         if let Some(writer) = &self.writer {
             writer.tidy()?;
         }
@@ -303,6 +321,11 @@ impl Launch {
         watch.tell(&Event::Started(started));
         watch.over(workers, &common, &inbox)
     }
+}
+
+/// Connects the workers of a group as threads of one process.
+pub(crate) fn by_threads(deadline: Duration) -> impl Fn(Group) -> Result<Vec<threads::Member>, Error> {
+    move |group| Ok(threads::group(group.workers, group.centre, deadline))
 }
 
 /// Workers that were lost come back: with the centre and no momentum where parameters are shared, as a copy of another
@@ -331,19 +354,20 @@ fn revive(recipe: &Recipe, layout: &Layout, snapshot: &mut Snapshot) {
 }
 
 /// The workers, each with its ends of all groups.
-fn workers<R: Replica<Buffer = [f32]>>(
+fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
     launch: &Launch,
     common: &Arc<Common>,
     snapshot: Snapshot,
-    make: impl Fn(&mut Part) -> Result<(R, Option<Arc<Waits>>), Error>,
-) -> Result<Vec<Worker<R>>, Error> {
+    make: impl Fn(&mut Part) -> Result<Made<R>, Error>,
+    gather: impl Fn(Group) -> Result<Vec<C>, Error>,
+) -> Result<Vec<Worker<R, C>>, Error> {
     let Snapshot { at, settled, mut parts, memories, history, .. } = snapshot;
     let method = &common.method;
     let count = parts.len() as u32;
     let len = common.layout.len();
     let mut centres: Vec<(usize, usize, Vec<f32>)> =
         parts.iter_mut().flat_map(|part| std::mem::take(&mut part.centres)).collect();
-    let mut seats: Vec<Vec<Level>> = (0..count).map(|_| Vec::new()).collect();
+    let mut seats: Vec<Vec<Level<C>>> = (0..count).map(|_| Vec::new()).collect();
     for (index, (level_method, groups)) in levels(method, count).into_iter().enumerate() {
         for (own, group) in groups.iter().enumerate() {
             let kept = centres.iter().position(|(level, at, _)| (*level, *at) == (index, own));
@@ -352,8 +376,9 @@ fn workers<R: Replica<Buffer = [f32]>>(
                 (Share::Parameters, Some(at)) => centres.swap_remove(at).2,
                 (Share::Gradients | Share::Parameters, _) => vec![0.0; len],
             };
-            for member in threads::group(group.clone(), centre, launch.deadline) {
-                let id = grawa_comm::Collective::worker(&member) as usize;
+            let place = Some((index, own));
+            for member in gather(Group { place, workers: group.clone(), centre })? {
+                let id = member.worker() as usize;
                 seats[id].push(Level {
                     tracker: Tracker::new(&level_method, &common.layout),
                     method: level_method.clone(),
@@ -365,11 +390,12 @@ fn workers<R: Replica<Buffer = [f32]>>(
             }
         }
     }
-    let looks = launch.examiner.is_some() && viewing(method.evaluate).is_some();
-    let views = threads::group(0..count, vec![0.0; if looks { len } else { 0 }], launch.deadline);
+    let looks = launch.examines && viewing(method.evaluate).is_some();
+    let centre = vec![0.0; if looks { len } else { 0 }];
+    let views = gather(Group { place: None, workers: 0..count, centre })?;
     let mut workers = Vec::with_capacity(parts.len());
     for ((mut part, mut levels), view) in parts.into_iter().zip(seats).zip(views) {
-        let (replica, waits) = make(&mut part)?;
+        let Made { replica, waits, examiner } = make(&mut part)?;
         for (level, notes) in levels.iter_mut().zip(part.notes) {
             level.tracker.recall(notes)?;
         }
@@ -379,6 +405,7 @@ fn workers<R: Replica<Buffer = [f32]>>(
             replica,
             levels,
             view,
+            examiner,
             waits,
             at,
             settled,
@@ -424,12 +451,16 @@ impl<'a> Watch<'a> {
         Watch { launch, observers, written, place, failure: None, unwritten: None, has_written }
     }
 
-    fn over<R: Replica<Buffer = [f32]> + Send + 'static>(
+    fn over<R, C>(
         mut self,
-        workers: Vec<Worker<R>>,
+        workers: Vec<Worker<R, C>>,
         common: &Arc<Common>,
         inbox: &Receiver<Note>,
-    ) -> Result<Finished, Error> {
+    ) -> Result<Finished, Error>
+    where
+        R: Replica + Send + 'static,
+        C: Collective<Buffer = R::Buffer> + Send + 'static,
+    {
         let mut running: Vec<u32> = Vec::new();
         let mut threads = Vec::new();
         for worker in workers {

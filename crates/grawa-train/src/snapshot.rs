@@ -8,7 +8,7 @@ use crate::word::Tally;
 use crate::worker::{Note, Worker};
 use crate::{Error, Evaluated, Times};
 use grawa_comm::Collective;
-use grawa_core::{Memory, Notes, Replica, Share};
+use grawa_core::{Kept, Memory, Notes, Replica, Share};
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, PoisonError};
@@ -109,7 +109,7 @@ impl Snapshots {
     }
 }
 
-impl<R: Replica<Buffer = [f32]>> Worker<R> {
+impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Leaves this worker's part of a snapshot; the one who speaks hands all parts on.
     pub(crate) fn save(&mut self, stopped: bool, finished: bool) -> Result<(), Error> {
         let common = std::sync::Arc::clone(&self.common);
@@ -117,16 +117,16 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
         let mut centres = Vec::new();
         for (index, level) in self.levels.iter().enumerate() {
             if common.method.share == Share::Parameters && level.member.members().first() == Some(&self.id) {
-                centres.push((index, level.own, level.member.centre().to_vec()));
+                centres.push((index, level.own, level.member.copy_centre()?));
             }
         }
         let mut past = self.past;
         past.times += self.tally.times;
         snapshots.put(Part {
             worker: self.id,
-            parameters: self.replica.parameters().to_vec(),
-            velocity: self.replica.velocity().to_vec(),
-            statistics: self.replica.statistics().to_vec(),
+            parameters: self.replica.copy(Kept::Parameters)?,
+            velocity: self.replica.copy(Kept::Velocity)?,
+            statistics: self.replica.copy(Kept::Statistics)?,
             notes: self.levels.iter().map(|level| level.tracker.notes().clone()).collect(),
             taken: self.taken,
             in_cycle: self.in_cycle,

@@ -5,17 +5,16 @@
 //! outside. The mathematics is that of [`grawa_core::Sequential`], bit for bit, when the pace is even.
 
 use crate::course::{Course, Position};
-use crate::engine::{Examiner, Waits};
+use crate::engine::{Examine, Waits};
 use crate::event::{Event, Fault, Finished, Mixed, Place, Reason, Round, Share as WorkerShare};
 use crate::pace::Pacing;
 use crate::snapshot::{Past, Snapshots};
 use crate::word::{Tally, Word};
 use crate::{Error, Evaluated};
-use grawa_comm::threads::Member;
 use grawa_comm::{Collective, Error as CommError, Lost, Why};
 use grawa_core::{
     Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Report, Schedule, Score, Sgd, Share, Source,
-    Tracker, norm, plan,
+    Stretch, Tracker, plan,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,7 +37,6 @@ pub(crate) struct Common {
     pub(crate) seed: u64,
     pub(crate) course: Course,
     pub(crate) pacing: Pacing,
-    pub(crate) examiner: Option<Examiner>,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) notes: Sender<Note>,
@@ -55,9 +53,9 @@ pub(crate) enum Note {
 
 /// One level of rounds, as a worker sees it: its group, and what the group remembers.
 #[derive(Debug)]
-pub(crate) struct Level {
+pub(crate) struct Level<C> {
     pub(crate) method: Method,
-    pub(crate) member: Member,
+    pub(crate) member: C,
     /// All groups of the level, and which is this worker's.
     pub(crate) groups: Vec<Range<u32>>,
     pub(crate) own: usize,
@@ -67,14 +65,16 @@ pub(crate) struct Level {
 }
 
 /// A worker and everything it knows.
-pub(crate) struct Worker<R> {
+pub(crate) struct Worker<R: Replica, C> {
     pub(crate) id: u32,
     pub(crate) common: Arc<Common>,
     pub(crate) replica: R,
     /// The inner level, if there is one, then the level of all workers.
-    pub(crate) levels: Vec<Level>,
+    pub(crate) levels: Vec<Level<C>>,
     /// The group that makes the model to be evaluated.
-    pub(crate) view: Member,
+    pub(crate) view: C,
+    /// Who measures that model.
+    pub(crate) examiner: Option<Box<dyn Examine<R::Buffer>>>,
     pub(crate) waits: Option<Arc<Waits>>,
     /// Where the run stood at the last meeting, and up to where everything due was done.
     pub(crate) at: Position,
@@ -99,11 +99,11 @@ pub(crate) struct Worker<R> {
     pub(crate) before: Duration,
 }
 
-impl<R: Replica<Buffer = [f32]>> Worker<R> {
+impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Works until the budget is spent or someone is asked to stop.
     pub(crate) fn run(mut self) -> Result<(), Error> {
         // Stopped between a cycle's last step and its round, the next round tells of the rate of a step taken before.
-        self.rate = self.rate_of_last_step();
+        self.rate = self.rate_after(self.in_cycle.saturating_sub(1));
         loop {
             if self.settle()? {
                 return self.finish(Reason::Spent);
@@ -183,11 +183,11 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
         Ok(stop && shares_gradients)
     }
 
-    /// The learning rate of the last of the steps counted so far.
-    fn rate_of_last_step(&self) -> f64 {
+    /// The learning rate of a step that comes after so many others of this cycle.
+    fn rate_after(&self, others: u64) -> f64 {
         let common = &self.common;
         // At a free pace nobody knows how far the others are: the rate is that of the last meeting.
-        let ahead = if common.pacing.is_even() { self.in_cycle.saturating_sub(1) } else { 0 };
+        let ahead = if common.pacing.is_even() { others } else { 0 };
         let members = self.levels.last().map_or(1, |level| level.member.members().len());
         common.rate.rate(&common.course.progress(&self.at, ahead, members))
     }
@@ -196,66 +196,109 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
     fn local_steps(&mut self, quota: u64) -> Result<bool, Error> {
         let common = Arc::clone(&self.common);
         let members = self.all().member.members().len();
+        let stride = self.replica.stride() as u64;
+        let even = common.pacing.is_even();
         loop {
-            if common.stop.load(Ordering::Relaxed) {
+            if even && self.in_cycle >= quota {
+                return Ok(true);
+            }
+            // Replicas that step together must hear it from all: one that would stop asks for no step, and none is taken.
+            let stop = common.stop.load(Ordering::Relaxed);
+            let place = (self.at.steps, common.course.cycle(&self.at), members);
+            let asked = match (stop, even) {
+                (true, _) => 0,
+                (false, _) if !common.pacing.may_step(self.id, self.in_cycle, quota, place)? => {
+                    return Ok(true);
+                }
+                (false, true) => stride.min(quota - self.in_cycle),
+                (false, false) => 1,
+            };
+            let start = (common.clock)();
+            let taken = self.take_steps(asked)?;
+            self.spend(start);
+            if taken == 0 {
                 // At a free pace it is open who would have taken the rest: they will when the run goes on.
                 return Ok(false);
             }
-            let place = (self.at.steps, common.course.cycle(&self.at), members);
-            if !common.pacing.may_step(self.id, self.in_cycle, quota, place)? {
-                return Ok(true);
-            }
-            let start = (common.clock)();
-            self.gradient()?;
-            self.descend()?;
-            self.spend(start);
         }
+    }
+
+    /// Takes local steps at a stretch. Returns how many were taken.
+    fn take_steps(&mut self, asked: u64) -> Result<usize, Error> {
+        let common = Arc::clone(&self.common);
+        let rates: Vec<f64> = (0..asked).map(|step| self.rate_after(self.in_cycle + step)).collect();
+        let norms = self.levels.iter().any(|level| level.tracker.wants_norms());
+        let key = self.key();
+        let taken = {
+            let prox = pulls(&self.levels);
+            self.replica.steps(&Stretch {
+                key,
+                rates: &rates.iter().map(|&rate| rate as f32).collect::<Vec<_>>(),
+                sgd: &common.sgd,
+                radius: common.method.radius.map(|radius| radius as f32),
+                prox: &prox,
+                norms,
+            })?
+        };
+        let spans = self.norms.len();
+        for (step, (&loss, &finite)) in taken.losses.iter().zip(&taken.finite).enumerate() {
+            if norms {
+                self.norms.copy_from_slice(&taken.norms[step * spans..(step + 1) * spans]);
+            }
+            self.rate = rates[step];
+            self.count(loss);
+            self.note(finite);
+        }
+        Ok(taken.losses.len())
     }
 
     fn key(&self) -> Key {
         Key::new(self.common.seed, Purpose::Noise).worker(self.id).step(self.taken)
     }
 
-    /// The gradient of the next step: SAM's where the method has a radius.
+    /// The gradient of the next step, to be shared: SAM's where the method has a radius.
     fn gradient(&mut self) -> Result<(), Error> {
         let key = self.key();
-        self.loss = self.replica.gradient(key)?;
+        let loss = self.replica.gradient(key)?;
         if let Some(radius) = self.common.method.radius {
             self.replica.ascend(radius as f32)?;
             self.replica.gradient(key)?;
             self.replica.restore()?;
         }
-        self.taken += 1;
-        self.in_cycle += 1;
-        self.tally.steps += 1;
-        self.tally.loss += self.loss;
+        self.count(loss);
         Ok(())
     }
 
-    /// The step itself.
+    /// The step with the gradient that was shared.
     fn descend(&mut self) -> Result<(), Error> {
-        let common = &self.common;
-        if self.levels.iter().any(|level| level.tracker.wants_norms()) {
-            self.replica.norms(&mut self.norms)?;
-        }
-        self.rate = self.rate_of_last_step();
-        // The pull to the centre of all comes before that of the group, as in the authors' code.
-        let prox: Vec<Prox<'_>> = (self.levels.iter().rev())
-            .filter(|level| level.method.prox > 0.0)
-            .map(|level| Prox { centre: level.member.centre(), strength: level.method.prox_a_step() as f32 })
-            .collect();
-        let was_finite = self.finite;
-        self.finite = self.replica.descend(&common.sgd, self.rate as f32, &prox)?;
-        if was_finite && !self.finite && common.method.share == Share::Nothing {
+        self.rate = self.rate_after(self.in_cycle.saturating_sub(1));
+        let prox = pulls(&self.levels);
+        let finite = self.replica.descend(&self.common.sgd, self.rate as f32, &prox)?;
+        drop(prox);
+        self.note(finite);
+        Ok(())
+    }
+
+    fn count(&mut self, loss: f64) {
+        self.loss = loss;
+        self.taken += 1;
+        self.in_cycle += 1;
+        self.tally.steps += 1;
+        self.tally.loss += loss;
+    }
+
+    /// What is noted of a step, for the scores and for the others.
+    fn note(&mut self, finite: bool) {
+        let was_finite = std::mem::replace(&mut self.finite, finite);
+        if was_finite && !finite && self.common.method.share == Share::Nothing {
             let what = "its parameters are not finite any more, and a worker by itself has nobody to heal it: \
                         start again with a smaller learning rate";
             self.say(Event::Fault(Fault { at: self.place(), worker: Some(self.id), what: what.into() }));
         }
         for level in &mut self.levels {
-            level.tracker.step(self.loss, &self.norms, self.finite);
+            level.tracker.step(self.loss, &self.norms, finite);
             level.member.alive();
         }
-        Ok(())
     }
 
     /// Counts time since `start` as computing, but for what was waited for.
@@ -267,11 +310,11 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
         self.tally.times.compute += (spent - queue - data).max(0.0);
     }
 
-    fn all(&self) -> &Level {
+    fn all(&self) -> &Level<C> {
         self.levels.last().expect("every run has a level of all workers")
     }
 
-    fn all_mut(&mut self) -> &mut Level {
+    fn all_mut(&mut self) -> &mut Level<C> {
         self.levels.last_mut().expect("every run has a level of all workers")
     }
 
@@ -306,18 +349,21 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
         Ok(())
     }
 
-    fn report(&mut self, level: usize) -> Report {
+    fn report(&mut self, level: usize) -> Result<Report, Error> {
         let report = self.levels[level].tracker.report(self.id, &self.norms);
         let finite = match self.common.method.share {
-            Share::Gradients => norm::norm(self.replica.gradients()).is_finite(),
+            Share::Gradients => {
+                self.replica.norms(&mut self.norms)?;
+                self.norms.iter().all(|norm| norm.is_finite())
+            }
             Share::Parameters | Share::Nothing => report.finite,
         };
-        Report { finite, ..report }
+        Ok(Report { finite, ..report })
     }
 
     /// Tells the others what was done, and hears what they did.
     fn meet(&mut self, full: bool) -> Result<(Words, Vec<Lost>), Error> {
-        let report = self.report(0);
+        let report = self.report(0)?;
         let word = Word {
             stop: self.common.stop.load(Ordering::Relaxed),
             full,
@@ -355,7 +401,7 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
             if level > 0 {
                 // The groups have moved: what the level of all is judged by is looked at anew.
                 self.score(level)?;
-                let report = self.report(level);
+                let report = self.report(level)?;
                 let word = Word {
                     finite: report.finite,
                     scores: report.scores,
@@ -520,6 +566,14 @@ impl<R: Replica<Buffer = [f32]>> Worker<R> {
         }
         Ok(())
     }
+}
+
+/// The light pulls of a step. That to the centre of all comes before that of the group, as in the authors' code.
+fn pulls<C: Collective>(levels: &[Level<C>]) -> Vec<Prox<'_, C::Buffer>> {
+    (levels.iter().rev())
+        .filter(|level| level.method.prox > 0.0)
+        .map(|level| Prox { centre: level.member.centre(), strength: level.method.prox_a_step() as f32 })
+        .collect()
 }
 
 fn told(plan: &Plan) -> Mixed {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use grawa_core::{Amount, Name, Replica, Sequential, Share};
+use grawa_core::{Amount, Kept, Name, Replica, Sequential, Share};
 use grawa_data::{Dataset, digits};
 use grawa_nn::State;
 use grawa_train::engine::Engine;
@@ -110,8 +110,8 @@ fn a_run_of_networks_has_the_bits_of_the_sequential_one() {
         for (worker, replica) in sequential.replicas().iter_mut().enumerate() {
             for (name, expected) in [
                 ("parameters", replica.parameters().to_vec()),
-                ("momentum", replica.velocity().to_vec()),
-                ("statistics", replica.statistics().to_vec()),
+                ("momentum", replica.copy(Kept::Velocity).unwrap()),
+                ("statistics", replica.copy(Kept::Statistics).unwrap()),
             ] {
                 let found = tensors.f32(&format!("worker.{worker}.{name}"), &[expected.len()]).unwrap();
                 assert!(found == expected, "{}: {name} of worker {worker}", recipe.method);

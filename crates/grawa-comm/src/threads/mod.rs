@@ -42,11 +42,6 @@ pub struct Member {
 }
 
 impl Member {
-    /// Gives up a worker that another group of this worker has lost, so that it is not waited for here as well.
-    pub fn forget(&self, lost: &Lost) {
-        self.table.forget(lost);
-    }
-
     /// A meeting, checked: all must have called the same.
     fn meet(&mut self, offer: Offer) -> Result<(Arc<meeting::Met>, Outcome), Error> {
         let start = Instant::now();
@@ -193,8 +188,16 @@ impl Collective for Member {
         }
     }
 
+    fn copy_centre(&self) -> Result<Vec<f32>, Error> {
+        Ok(self.centre().to_vec())
+    }
+
     fn alive(&self) {
         self.table.alive(self.seat);
+    }
+
+    fn forget(&self, lost: &Lost) {
+        self.table.forget(lost);
     }
 }
 

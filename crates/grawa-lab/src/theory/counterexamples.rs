@@ -55,7 +55,7 @@ fn spread(sign: f32, steps: u32) -> Result<f64, Error> {
         mix(&plan, &layout, &mut [&mut a, &mut b], &mut centre)?;
         for x in [&mut a, &mut b] {
             let gradient = [CURVATURE * x[0]];
-            let prox = Prox { centre: &centre, strength: sign * RATE * PULL };
+            let prox = Prox { centre: centre.as_slice(), strength: sign * RATE * PULL };
             step::descend(&Sgd::PLAIN, RATE, x, &mut [0.0], &gradient, &[prox])?;
         }
     }

@@ -49,9 +49,29 @@ pub struct View {
     pub crop: Option<u32>,
 }
 
+/// Which set of examples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// Those that are learnt.
+    Train,
+    /// Those that models are measured on.
+    Test,
+}
+
+/// Where the batches of a pass come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum From {
+    /// What was shown last.
+    Shown,
+    /// What was dealt of the training set, by its view.
+    View,
+    /// What was dealt of a set, the middle of each image.
+    Middle(Set),
+}
+
 /// A set on the card.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct Held {
     bytes: Memory,
     labels: Memory,
     table: Memory,
@@ -59,11 +79,13 @@ pub(crate) struct Shown {
     order_stride: u64,
     examples: usize,
     show: Show,
+    middle: Option<Show>,
 }
 
 impl Fleet {
-    /// Puts a data set on the card; steps read from it from now on. `steps` is how many can be dealt at a time.
-    pub fn show_data(&mut self, data: Bytes<'_>, view: View, steps: usize) -> Result<(), Error> {
+    /// Puts a data set on the card; if it is the training set, steps read from it from now on. `steps` is how many can be
+    /// dealt at a time.
+    pub fn hold(&mut self, set: Set, data: Bytes<'_>, view: View, steps: usize) -> Result<(), Error> {
         let (from, to) = (data.shape, self.plan.graph.input());
         let examples = data.labels.len();
         let expect = |what: &str, found: usize, expected: usize| match found == expected {
@@ -96,8 +118,7 @@ impl Fleet {
         table.write(0, data.table)?;
         let order_stride = (steps.max(1) * self.plan.batch) as u64;
         let order = memory(self.workers * 4 * order_stride as usize)?;
-        let middle = |from: usize, to: usize| if view.crop.is_some() { 0 } else { ((from - to) / 2) as i32 };
-        let show = Show {
+        let middle = Show {
             n: self.plan.batch as i32,
             channels: from.channels as i32,
             h: from.height as i32,
@@ -105,20 +126,28 @@ impl Fleet {
             oh: to.height as i32,
             ow: to.width as i32,
             pitch: pitch(to.channels) as i32,
-            pad: pad as i32,
-            flip: i32::from(view.flip),
-            random: i32::from(view.crop.is_some()),
-            row: middle(from.height, to.height),
-            column: middle(from.width, to.width),
+            pad: 0,
+            flip: 0,
+            random: 0,
+            row: (from.height.saturating_sub(to.height) / 2) as i32,
+            column: (from.width.saturating_sub(to.width) / 2) as i32,
         };
+        let flip = i32::from(view.flip);
+        let show = match view.crop {
+            Some(pad) => Show { pad: pad as i32, flip, random: 1, row: 0, column: 0, ..middle },
+            None => Show { flip, ..middle },
+        };
+        // What is larger than the images has no middle of theirs.
+        let middle = Some(middle).filter(|_| to.height <= from.height && to.width <= from.width);
         self.forget_jobs();
-        self.shown = Some(Shown { bytes, labels, table, order, order_stride, examples, show });
+        let held = Held { bytes, labels, table, order, order_stride, examples, show, middle };
+        self.held[set as usize] = Some(held);
         Ok(())
     }
 
-    /// Deals the examples of a worker's next steps, step after step; [`Fleet::place`] says at which step they begin.
-    pub fn deal(&mut self, worker: usize, examples: &[u32]) -> Result<(), Error> {
-        let Some(shown) = &self.shown else {
+    /// Deals a worker examples of a set, batch after batch; [`Fleet::place`] says at which step they begin.
+    pub fn deal(&mut self, set: Set, worker: usize, examples: &[u32]) -> Result<(), Error> {
+        let Some(shown) = &self.held[set as usize] else {
             return Err(Error::Device {
                 action: "deal examples".into(),
                 why: "no data set is on the card".into(),
@@ -167,20 +196,32 @@ impl Fleet {
         Ok((images, labels))
     }
 
-    pub(crate) fn augment(&self, pass: &Pass<'_>) -> Result<(), Error> {
-        let Some(shown) = &self.shown else { return Ok(()) };
+    /// Fills the batches of all workers.
+    pub(crate) fn fill(&self, pass: &Pass<'_>, from: From) -> Result<(), Error> {
+        let (set, of_middle) = match from {
+            From::Shown => return Ok(()),
+            From::View => (Set::Train, false),
+            From::Middle(set) => (set, true),
+        };
+        let missing =
+            |why: &str| Error::Device { action: "fill a batch from data on the card".into(), why: why.into() };
+        let held = self.held[set as usize].as_ref().ok_or_else(|| missing("there are none"))?;
+        let show = match of_middle {
+            true => held.middle.ok_or_else(|| missing("the images are smaller than what the network takes"))?,
+            false => held.show,
+        };
         let (x, labels) = (pass.base + self.plan.values[0], pass.base + self.plan.offsets.labels);
         let mut arguments = [
-            at(&shown.show),
+            at(&show),
             at(&pass.base),
-            at(&shown.bytes.start),
-            at(&shown.labels.start),
-            at(&shown.order.start),
-            at(&shown.table.start),
+            at(&held.bytes.start),
+            at(&held.labels.start),
+            at(&held.order.start),
+            at(&held.table.start),
             at(&x),
             at(&labels),
             at(&self.plan.slab),
-            at(&shown.order_stride),
+            at(&held.order_stride),
         ];
         let pixels = self.plan.batch * self.plan.graph.input().area();
         pass.start(&self.main, "augment", Grid::row(pixels.div_ceil(256)), &mut arguments)

@@ -6,7 +6,7 @@
 use super::card::{Captured, Card, Context, Event, Grid, Kernels, Memory, Stream, at};
 use super::choose::{Choice, Chooser, uses_cudnn};
 use super::cudnn::Cudnn;
-use super::data::Shown;
+use super::data::{From, Held, Set};
 use super::engine::Ways;
 use super::pass::{Manner, Pass, Timed, summing_blocks, summing_columns};
 use super::plan::{HISTORY, Plan};
@@ -95,12 +95,14 @@ struct Update {
 /// Something a fleet does, recorded as a graph the first time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Job {
-    /// A local step; from the data on the card, or on what was shown last.
-    Step { sgd: Sgd, from_data: bool, prox: [bool; 2] },
-    /// A gradient.
-    Gradient { manner: Manner, factor: f32, from_data: bool },
+    /// A local step.
+    Step { sgd: Sgd, from: From },
+    /// A gradient; its loss is noted if it is that of a step.
+    Gradient { manner: Manner, factor: f32, from: From, noted: bool },
+    /// The step that uses it.
+    Descend { sgd: Sgd },
     /// A forward pass and its loss.
-    Forward { manner: Manner, from_data: bool },
+    Forward { manner: Manner, from: From },
 }
 
 /// Replicas of one network on one card.
@@ -123,9 +125,18 @@ pub struct Fleet {
     jobs: Vec<(Job, Captured)>,
     pub(crate) workers: usize,
     pub(crate) controls: Vec<Controls>,
-    pub(crate) shown: Option<Shown>,
-    /// The centre of all workers, and that of a group.
-    pub(crate) centres: [Option<Memory>; 2],
+    /// The sets on the card.
+    pub(crate) held: [Option<Held>; 2],
+    /// The learning rates of the steps ahead.
+    rates: Memory,
+    /// The weights of a round.
+    pub(crate) weights: Memory,
+    /// The centre of all workers, those of the groups, and the model that is looked at.
+    pub(crate) centres: [Option<Memory>; 3],
+    /// Workers in a group.
+    pub(crate) group: usize,
+    /// Everyone's statistics, while a model that is looked at is in the place of theirs.
+    pub(crate) lent: Option<Vec<Vec<f32>>>,
     settings: Settings,
 }
 
@@ -209,6 +220,8 @@ impl Fleet {
         chunks.write(0, &plan.chunks)?;
         let first_chunk = table(size_of_val(plan.first_chunk.as_slice()))?;
         first_chunk.write(0, &plan.first_chunk)?;
+        let rates = table(4 * HISTORY)?;
+        let weights = table(4 * plan.spans.len() * workers)?;
         let lanes = if uses_cudnn(&ways) { (workers - 1).min(7) } else { 0 };
         let streams = || (0..lanes).map(|_| Stream::new(&context)).collect::<Result<Vec<_>, _>>();
         let events = 2 * plan.layers.len() + 1 + 2 * (lanes + 1);
@@ -234,8 +247,12 @@ impl Fleet {
             jobs: Vec::new(),
             workers,
             controls,
-            shown: None,
-            centres: [None, None],
+            held: [None, None],
+            rates,
+            weights,
+            centres: [None, None, None],
+            group: workers,
+            lent: None,
             settings,
         })
     }
@@ -321,7 +338,7 @@ impl Fleet {
         self.memory.write(self.offset(worker, offset), &self.turned(vector, true))
     }
 
-    fn take(&self, worker: usize, offset: u64) -> Result<Vec<f32>, Error> {
+    pub(crate) fn take(&self, worker: usize, offset: u64) -> Result<Vec<f32>, Error> {
         let mut vector = vec![0.0f32; self.plan.graph.parameters().len()];
         self.memory.read(self.offset(worker, offset), &mut vector)?;
         Ok(self.turned(&vector, false))
@@ -329,17 +346,18 @@ impl Fleet {
 
     /// Gives a worker its parameters and statistics.
     pub fn load(&mut self, worker: usize, parameters: &[f32], statistics: &[f32]) -> Result<(), Error> {
-        let expected = self.plan.graph.statistics().len();
-        if statistics.len() != expected {
-            return Err(Error::WrongLength {
-                what: "the statistics".into(),
-                found: statistics.len(),
-                expected,
-            });
-        }
+        self.load_statistics(worker, statistics)?;
         self.put(worker, self.plan.offsets.parameters, parameters)?;
-        self.memory.write(self.offset(worker, self.plan.offsets.statistics), statistics)?;
         self.spread()
+    }
+
+    /// Gives a worker its running statistics.
+    pub fn load_statistics(&mut self, worker: usize, statistics: &[f32]) -> Result<(), Error> {
+        let (found, expected) = (statistics.len(), self.plan.graph.statistics().len());
+        if found != expected {
+            return Err(Error::WrongLength { what: "the statistics".into(), found, expected });
+        }
+        self.memory.write(self.offset(worker, self.plan.offsets.statistics), statistics)
     }
 
     /// Makes the copies of the kernels that convolutions read.
@@ -430,15 +448,23 @@ impl Fleet {
         Ok(rows.chunks_exact(wide).flat_map(|row| row[..classes].to_vec()).collect())
     }
 
-    /// Sets where the workers are in their run: draws, the learning rate, the strength of the pulls.
-    pub fn place(&mut self, key: Key, rate: f32, prox: [f32; 2]) -> Result<(), Error> {
-        let (seed, (_, step)) = (key.seed(), key.place());
+    /// Sets where the workers are in their run: draws, the learning rates of the next steps (the last one stays), the
+    /// strength of the pulls.
+    pub fn place(&mut self, key: Key, rates: &[f32], prox: [f32; 2]) -> Result<(), Error> {
+        let keys: Vec<Key> = (0..self.workers as u32).map(|worker| key.worker(worker)).collect();
+        self.place_each(&keys, rates, prox)
+    }
+
+    /// The same with every worker's own draws.
+    pub(crate) fn place_each(&mut self, keys: &[Key], rates: &[f32], prox: [f32; 2]) -> Result<(), Error> {
         let halves = |x: u64| [x as u32, (x >> 32) as u32];
-        for controls in &mut self.controls {
-            controls.seed = halves(seed);
-            controls.step = halves(step);
-            (controls.slot, controls.rate, controls.prox) = (0, rate, prox);
+        for (controls, key) in self.controls.iter_mut().zip(keys) {
+            let (worker, step) = key.place();
+            (controls.seed, controls.worker, controls.step) = (halves(key.seed()), worker, halves(step));
+            (controls.slot, controls.prox) = (0, prox);
+            controls.rate = rates.last().copied().unwrap_or(0.0);
         }
+        self.rates.write(0, &rates[..rates.len().min(HISTORY)])?;
         self.push_controls()
     }
 
@@ -459,14 +485,14 @@ impl Fleet {
     /// `factor`. Statistics move only if `track`.
     pub fn gradient(&mut self, mode: Mode, factor: f64, track: bool) -> Result<Vec<Outcome>, Error> {
         let manner = self.manner(mode, track)?;
-        self.run(Job::Gradient { manner, factor: factor as f32, from_data: false })?;
+        self.run(Job::Gradient { manner, factor: factor as f32, from: From::Shown, noted: false })?;
         self.outcomes()
     }
 
     /// A forward pass on what was shown.
     pub fn forward(&mut self, mode: Mode) -> Result<Vec<Outcome>, Error> {
         let manner = self.manner(mode, false)?;
-        self.run(Job::Forward { manner, from_data: false })?;
+        self.run(Job::Forward { manner, from: From::Shown })?;
         self.outcomes()
     }
 
@@ -476,11 +502,7 @@ impl Fleet {
             Mode::Train { dropout } => {
                 if let Some(key) = dropout {
                     let (rate, prox) = self.controls.first().map_or((0.0, [0.0; 2]), |c| (c.rate, c.prox));
-                    self.place(key, rate, prox)?;
-                    for controls in &mut self.controls {
-                        controls.worker = key.place().0;
-                    }
-                    self.push_controls()?;
+                    self.place_each(&vec![key; self.workers], &[rate], prox)?;
                 }
                 Manner { of_batch: true, track, dropout: dropout.is_some() }
             }
@@ -495,16 +517,20 @@ impl Fleet {
 
     /// `count` local steps of every worker, one after the other, without waiting for the card.
     pub fn steps(&mut self, sgd: Sgd, count: usize) -> Result<(), Error> {
-        let from_data = self.shown.is_some();
-        if from_data && count > HISTORY {
+        let from = self.source();
+        if from != From::Shown && count > HISTORY {
             return Err(Error::WrongLength {
                 what: "the steps at a time".into(),
                 found: count,
                 expected: HISTORY,
             });
         }
-        let prox = [0, 1].map(|which| self.centres[which].is_some());
-        (0..count).try_for_each(|_| self.run(Job::Step { sgd, from_data, prox }))
+        (0..count).try_for_each(|_| self.run(Job::Step { sgd, from }))
+    }
+
+    /// Where steps take their batches from.
+    pub(crate) fn source(&self) -> From {
+        if self.held[Set::Train as usize].is_some() { From::View } else { From::Shown }
     }
 
     /// The mean losses of the first `count` steps since [`Fleet::place`], on the data of the card, and whether a
@@ -542,46 +568,41 @@ impl Fleet {
     fn ask(&self, pass: &Pass<'_>, job: Job) -> Result<(), Error> {
         let batch = self.plan.batch;
         match job {
-            Job::Step { sgd, from_data, prox } => {
-                if from_data {
-                    self.augment(pass)?;
-                }
+            Job::Step { sgd, from } => {
+                self.fill(pass, from)?;
                 let manner = Manner { of_batch: true, track: true, dropout: true };
                 pass.forward(manner)?;
-                pass.loss(1.0 / batch as f32, true, from_data)?;
+                let notes = (from != From::Shown).then_some(self.rates.start);
+                pass.loss(1.0 / batch as f32, true, notes)?;
                 pass.backward(manner)?;
-                // The update gathers the gradient by itself.
-                self.update(pass, sgd, prox)
+                self.update(pass, sgd, true)
             }
-            Job::Gradient { manner, factor, from_data } => {
-                if from_data {
-                    self.augment(pass)?;
-                }
+            Job::Gradient { manner, factor, from, noted } => {
+                self.fill(pass, from)?;
                 pass.forward(manner)?;
-                pass.loss(factor, true, false)?;
+                pass.loss(factor, true, noted.then_some(self.rates.start))?;
                 pass.backward(manner)?;
                 pass.collect(manner)
             }
-            Job::Forward { manner, from_data } => {
-                if from_data {
-                    self.augment(pass)?;
-                }
+            Job::Descend { sgd } => self.update(pass, sgd, false),
+            Job::Forward { manner, from } => {
+                self.fill(pass, from)?;
                 pass.forward(manner)?;
-                pass.loss(1.0, false, false)
+                pass.loss(1.0, false, None)
             }
         }
     }
 
-    fn update(&self, pass: &Pass<'_>, sgd: Sgd, prox: [bool; 2]) -> Result<(), Error> {
+    /// The step of SGD and its pulls. `gather`: the gradient is still where the backward pass left it.
+    fn update(&self, pass: &Pass<'_>, sgd: Sgd, gather: bool) -> Result<(), Error> {
         let (look_ahead, direct) = if sgd.nesterov { (sgd.momentum, 1.0) } else { (1.0, 0.0) };
-        let settings =
-            Update { momentum: sgd.momentum, weight_decay: sgd.weight_decay, look_ahead, direct, gather: 1 };
+        let Sgd { momentum, weight_decay, .. } = sgd;
+        let settings = Update { momentum, weight_decay, look_ahead, direct, gather: gather.into() };
         let offsets = &self.plan.offsets;
         let [parameters, velocity, gradient] =
             [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
-        let [outer, inner] = [0, 1].map(|which| {
-            self.centres[which].as_ref().filter(|_| prox[which]).map_or(0, |memory| memory.start)
-        });
+        let [outer, inner] = [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
+        let (group, length) = (self.group as u32, self.plan.graph.parameters().len() as u64);
         let mut arguments = [
             at(&pass.spans),
             at(&pass.chunks),
@@ -592,6 +613,8 @@ impl Fleet {
             at(&gradient),
             at(&outer),
             at(&inner),
+            at(&group),
+            at(&length),
             at(&pass.base),
             at(&self.plan.slab),
         ];
@@ -601,10 +624,9 @@ impl Fleet {
     /// Time by kernel of one local step, each kernel alone: name, calls, time; the longest first.
     pub fn profile(&mut self, sgd: Sgd) -> Result<Vec<(String, usize, Duration)>, Error> {
         let times = RefCell::new(Vec::new());
-        let from_data = self.shown.is_some();
-        let prox = [0, 1].map(|which| self.centres[which].is_some());
+        let from = self.source();
         self.context.bind()?;
-        self.ask(&self.pass(Some(&times)), Job::Step { sgd, from_data, prox })?;
+        self.ask(&self.pass(Some(&times)), Job::Step { sgd, from })?;
         let mut table: HashMap<String, (usize, Duration)> = HashMap::new();
         for Timed { name, time } in times.into_inner() {
             let entry = table.entry(name).or_default();

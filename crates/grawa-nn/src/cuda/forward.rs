@@ -153,13 +153,14 @@ impl Pass<'_> {
     }
 
     /// The loss of the batch; `back` leaves the gradient of its sum times `factor`.
-    pub(crate) fn loss(&self, factor: f32, back: bool, history: bool) -> Result<(), Error> {
+    pub(crate) fn loss(&self, factor: f32, back: bool, rates: Option<u64>) -> Result<(), Error> {
         let last = self.plan.steps.last().map_or(0, |step| step.output);
         let classes = self.plan.graph.classes();
         let (logits, dlogits) = (self.value(last), if back { self.gradient(last) } else { 0 });
         let offsets = &self.plan.offsets;
         let [labels, losses] = [offsets.labels, offsets.losses].map(|offset| self.place(offset));
-        let history = if history { self.place(offsets.history) } else { 0 };
+        let history = if rates.is_some() { self.place(offsets.history) } else { 0 };
+        let rates = rates.unwrap_or(0);
         let (n, classes, wide) = (self.plan.batch as i32, classes as i32, pitch(classes) as i32);
         let mut arguments = [
             at(&self.base),
@@ -172,6 +173,7 @@ impl Pass<'_> {
             at(&wide),
             at(&factor),
             at(&history),
+            at(&rates),
             at(&self.plan.slab),
         ];
         self.start(self.main, "loss", Grid { threads: 1024, ..Grid::row(1) }, &mut arguments)

@@ -19,7 +19,7 @@ mod round;
 
 pub use card::{Card, cards, compile};
 pub use choose::Choice;
-pub use data::{Bytes, View};
+pub use data::{Bytes, Set, View};
 pub use fleet::{Fleet, Outcome, Precision, Settings};
 pub use library::{Name as Library, VARIABLE, open};
 pub use round::Vectors;

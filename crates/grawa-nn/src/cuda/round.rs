@@ -92,32 +92,44 @@ impl Fleet {
         self.spread()
     }
 
-    /// Gives a level of rounds its centre: 0 that of all workers, 1 that of a group.
-    pub fn load_centre(&mut self, level: usize, centre: &[f32]) -> Result<(), Error> {
-        let expected = self.plan.graph.parameters().len();
-        if centre.len() != expected {
-            return Err(Error::WrongLength { what: "the centre".into(), found: centre.len(), expected });
-        }
-        if self.centres[level].is_none() {
-            self.centres[level] = Some(Memory::new(&self.context, 4 * expected)?);
-            self.forget_jobs();
-        }
-        match &self.centres[level] {
-            Some(memory) => memory.write(0, &self.turned(centre, true)),
-            None => Ok(()),
-        }
+    /// Says how many workers, in their order, make a group.
+    pub fn group_by(&mut self, size: usize) {
+        self.group = size.clamp(1, self.workers);
+        self.forget_jobs();
     }
 
-    /// The centre of a level, if it has one.
-    pub fn centre(&self, level: usize) -> Result<Option<Vec<f32>>, Error> {
+    /// Gives a group of a level its centre: level 0 is that of all workers, 1 that of the groups, 2 that of the model
+    /// that is looked at.
+    pub fn load_centre(&mut self, level: usize, group: usize, centre: &[f32]) -> Result<(), Error> {
+        let (found, expected) = (centre.len(), self.plan.graph.parameters().len());
+        if found != expected {
+            return Err(Error::WrongLength { what: "the centre".into(), found, expected });
+        }
+        let groups = if level == 1 { self.workers.div_ceil(self.group) } else { 1 };
+        if self.centres[level].is_none() {
+            self.centres[level] = Some(Memory::new(&self.context, 4 * expected * groups)?);
+            self.forget_jobs();
+        }
+        let turned = self.turned(centre, true);
+        self.centres[level].as_ref().map_or(Ok(()), |memory| memory.write(4 * expected * group, &turned))
+    }
+
+    /// The centre of a group, if there is one.
+    pub fn centre(&self, level: usize, group: usize) -> Result<Option<Vec<f32>>, Error> {
         let Some(memory) = &self.centres[level] else { return Ok(None) };
         let mut vector = vec![0.0f32; self.plan.graph.parameters().len()];
-        memory.read(0, &mut vector)?;
+        memory.read(4 * vector.len() * group, &mut vector)?;
         Ok(Some(self.turned(&vector, false)))
     }
 
-    /// Carries out a plan on the workers from `first` on, with the centre of a level.
-    pub fn mix(&mut self, plan: &Plan, level: usize, first: usize, vectors: Vectors) -> Result<(), Error> {
+    /// Carries out a plan on the workers of a group of a level, the first of whom is `first`.
+    pub fn mix(
+        &mut self,
+        plan: &Plan,
+        (level, group): (usize, usize),
+        first: usize,
+        vectors: Vectors,
+    ) -> Result<(), Error> {
         let members = plan.workers.len();
         if first + members > self.workers || members > 64 {
             return Err(Error::WrongLength {
@@ -131,8 +143,7 @@ impl Fleet {
         }
         self.context.bind()?;
         let rows: Vec<f32> = plan.weights.rows().flat_map(<[f32]>::to_vec).collect();
-        let weights = Memory::new(&self.context, 4 * rows.len())?;
-        weights.write(0, &rows)?;
+        self.weights.write(0, &rows)?;
         let Some(centre) = &self.centres[level] else {
             return Err(Error::Device {
                 action: "hold a round".into(),
@@ -161,19 +172,20 @@ impl Fleet {
         let base = self.memory.start + self.plan.slab * first as u64;
         let (of, copies) = (base + offset, i32::from(vectors == Vectors::Parameters));
         let pass = self.pass(None);
+        let centre = centre.start + (4 * self.plan.graph.parameters().len() * group) as u64;
         let mut arguments = [
             at(&pass.spans),
             at(&pass.chunks),
             at(&round),
-            at(&weights.start),
+            at(&self.weights.start),
             at(&of),
-            at(&centre.start),
+            at(&centre),
             at(&base),
             at(&copies),
             at(&self.plan.slab),
         ];
         self.main.launch(&self.kernels, "mix", Grid::row(self.plan.chunks.len()), 1, &mut arguments)?;
-        // The weights must outlive the kernel.
+        // So that the time a round takes is counted as its own.
         self.main.synchronise()
     }
 }

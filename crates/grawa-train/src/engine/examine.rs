@@ -11,7 +11,65 @@ use grawa_data::{Feed, Order};
 use grawa_nn::{Mode, Program};
 use std::sync::Arc;
 
-/// Who measures models.
+/// Who measures models that lie in such vectors, for one worker: each of several seats takes its share of the batches.
+pub(crate) trait Examine<B: ?Sized>: Send {
+    /// Where the measured model's statistics come from.
+    fn policy(&self) -> BatchNorm;
+
+    /// Where the running statistics lie.
+    fn statistics(&self) -> &Layout;
+
+    /// The sum of the batch statistics over this seat's training batches, and how many batches they are. Images are the
+    /// first of epoch 0, as evaluation shows them.
+    fn recalibrate(
+        &mut self,
+        model: &B,
+        seat: (usize, usize),
+        alive: &mut dyn FnMut(),
+    ) -> Result<(Vec<f64>, u64), Error>;
+
+    /// What this seat's test batches give.
+    fn test(
+        &mut self,
+        model: &B,
+        statistics: &[f32],
+        seat: (usize, usize),
+        alive: &mut dyn FnMut(),
+    ) -> Result<Counts, Error>;
+}
+
+impl Examine<[f32]> for Examiner {
+    fn policy(&self) -> BatchNorm {
+        self.policy
+    }
+
+    fn statistics(&self) -> &Layout {
+        self.program.graph().statistics()
+    }
+
+    fn recalibrate(
+        &mut self,
+        model: &[f32],
+        seat: (usize, usize),
+        alive: &mut dyn FnMut(),
+    ) -> Result<(Vec<f64>, u64), Error> {
+        Examiner::recalibrate(self, model, seat, alive)
+    }
+
+    fn test(
+        &mut self,
+        model: &[f32],
+        statistics: &[f32],
+        seat: (usize, usize),
+        alive: &mut dyn FnMut(),
+    ) -> Result<Counts, Error> {
+        let mut counts = Counts::default();
+        self.each(model, statistics, seat, alive, |logits, label| counts.take(logits, label))?;
+        Ok(counts)
+    }
+}
+
+/// Who measures models on the CPU.
 #[derive(Clone, Debug)]
 pub struct Examiner {
     program: Arc<Program>,
@@ -49,17 +107,6 @@ impl Examiner {
         }
     }
 
-    pub(crate) fn policy(&self) -> BatchNorm {
-        self.policy
-    }
-
-    /// Where the running statistics lie.
-    pub(crate) fn statistics(&self) -> &Layout {
-        self.program.graph().statistics()
-    }
-
-    /// The sum of the batch statistics over this seat's training batches, and how many batches they are. Images are the
-    /// first of epoch 0, as evaluation shows them.
     pub(crate) fn recalibrate(
         &self,
         parameters: &[f32],
@@ -93,19 +140,6 @@ impl Examiner {
             count += 1;
         }
         Ok((sums, count))
-    }
-
-    /// What this seat's test batches give.
-    pub(crate) fn test(
-        &self,
-        parameters: &[f32],
-        statistics: &[f32],
-        seat: (usize, usize),
-        alive: impl FnMut(),
-    ) -> Result<Counts, Error> {
-        let mut counts = Counts::default();
-        self.each(parameters, statistics, seat, alive, |logits, label| counts.take(logits, label))?;
-        Ok(counts)
     }
 
     /// Shows the logits and the label of every example of this seat's test batches.

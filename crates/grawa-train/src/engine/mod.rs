@@ -9,7 +9,7 @@ mod lanes;
 mod net;
 
 pub use examine::Examiner;
-pub(crate) use examine::{Counts, average};
+pub(crate) use examine::{Counts, Examine, average};
 pub use lanes::Lanes;
 pub use net::Net;
 pub(crate) use net::Waits;

@@ -8,7 +8,7 @@ use super::{Engine, Lanes};
 use crate::Error;
 use grawa_core::norm::norms;
 use grawa_core::step::{ascend, descend};
-use grawa_core::{Key, Layout, Prox, Purpose, Replica, Sgd};
+use grawa_core::{Kept, Key, Layout, Prox, Purpose, Replica, Sgd};
 use grawa_data::{Order, Prefetch, Reader};
 use grawa_nn::{Mode, Program, State};
 use std::sync::Arc;
@@ -83,6 +83,14 @@ impl Net {
     /// What it waited for.
     pub(crate) fn waits(&self) -> Arc<Waits> {
         Arc::clone(&self.waits)
+    }
+
+    fn kept(&mut self, what: Kept) -> &mut [f32] {
+        match what {
+            Kept::Parameters => &mut self.state.parameters,
+            Kept::Velocity => &mut self.velocity,
+            Kept::Statistics => &mut self.state.statistics,
+        }
     }
 
     fn lane(&mut self) -> Borrowed {
@@ -251,12 +259,12 @@ impl Replica for Net {
         }
     }
 
-    fn velocity(&mut self) -> &mut [f32] {
-        &mut self.velocity
+    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, grawa_core::Error> {
+        Ok(self.kept(what).to_vec())
     }
 
-    fn statistics(&mut self) -> &mut [f32] {
-        &mut self.state.statistics
+    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), grawa_core::Error> {
+        what.fill(self.kept(what), values)
     }
 }
 

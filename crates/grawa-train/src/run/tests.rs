@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::event::Reason;
-use grawa_core::{Amount, Key, Name, Plain, Prox, Schedule, Sequential, Sgd};
+use grawa_core::{Amount, Kept, Key, Name, Plain, Prox, Schedule, Sequential, Sgd};
 use grawa_data::Kind;
 use std::sync::Mutex;
 
@@ -95,12 +95,12 @@ impl<R: Replica<Buffer = [f32]>> Replica for Odd<R> {
         self.inner.gradients()
     }
 
-    fn velocity(&mut self) -> &mut [f32] {
-        self.inner.velocity()
+    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, grawa_core::Error> {
+        self.inner.copy(what)
     }
 
-    fn statistics(&mut self) -> &mut [f32] {
-        self.inner.statistics()
+    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), grawa_core::Error> {
+        self.inner.put(what, values)
     }
 }
 
@@ -157,9 +157,9 @@ impl Trial {
             recipe,
             starts: starts.into(),
             mishap: |_, _| Mishap::None,
-            deadline: DEADLINE,
             stop: Arc::default(),
             recording: None,
+            deadline: DEADLINE,
             folder: tempfile::tempdir().unwrap(),
             ear: Ear::default(),
         }
@@ -190,20 +190,20 @@ impl Trial {
             layout: layout(),
             network: "toy".into(),
             examples: 100,
-            examiner: None,
+            examines: false,
             writer: Some(Writer::new(self.folder.path(), &self.recipe, None)),
             recording: self.recording.clone(),
             stop: Arc::clone(&self.stop),
             clock: Arc::new(move || started.elapsed()),
-            deadline: self.deadline,
             resumed,
         };
         let make = |part: &mut Part| {
             let mut inner = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
-            inner.velocity().copy_from_slice(&part.velocity);
-            Ok((Odd { inner, worker: part.worker, mishap: self.mishap }, None)) as Result<(Toy, _), Error>
+            inner.put(Kept::Velocity, &part.velocity)?;
+            let replica: Toy = Odd { inner, worker: part.worker, mishap: self.mishap };
+            Ok(Made { replica, waits: None, examiner: None })
         };
-        launch.go(snapshot, make, &mut [Box::new(self.ear.clone())])
+        launch.go(snapshot, make, by_threads(self.deadline), &mut [Box::new(self.ear.clone())])
     }
 
     /// The workers' parameters in the newest checkpoint.
@@ -348,12 +348,11 @@ impl Stopping<'_> {
             layout: layout(),
             network: "toy".into(),
             examples: 100,
-            examiner: None,
+            examines: false,
             writer: Some(Writer::new(trial.folder.path(), &trial.recipe, None)),
             recording: None,
             stop: Arc::clone(&trial.stop),
             clock: Arc::new(|| Duration::ZERO),
-            deadline: DEADLINE,
             resumed,
         };
         let make = |part: &mut Part| {
@@ -365,10 +364,10 @@ impl Stopping<'_> {
                 bowl(x, key, gradient)
             };
             let mut inner = Plain::new(layout(), part.parameters.clone(), function)?;
-            inner.velocity().copy_from_slice(&part.velocity);
-            Ok((inner, None)) as Result<_, Error>
+            inner.put(Kept::Velocity, &part.velocity)?;
+            Ok(Made { replica: inner, waits: None, examiner: None })
         };
-        launch.go(snapshot, make, &mut [])
+        launch.go(snapshot, make, by_threads(DEADLINE), &mut [])
     }
 }
 
@@ -566,12 +565,11 @@ fn a_time_budget_is_by_the_given_clock() {
         layout: layout(),
         network: "toy".into(),
         examples: 100,
-        examiner: None,
+        examines: false,
         writer: None,
         recording: None,
         stop: Arc::default(),
         clock: Arc::new(move || Duration::from_millis(seconds.load(Ordering::Relaxed))),
-        deadline: DEADLINE,
         resumed: false,
     };
     let make = |part: &mut Part| {
@@ -583,9 +581,11 @@ fn a_time_budget_is_by_the_given_clock() {
             }
             bowl(x, key, gradient)
         };
-        Ok((Plain::new(layout(), part.parameters.clone(), function)?, None)) as Result<_, Error>
+        let replica = Plain::new(layout(), part.parameters.clone(), function)?;
+        Ok(Made { replica, waits: None, examiner: None })
     };
-    let end = launch.go(trial.fresh(), make, &mut [Box::new(trial.ear.clone())]).unwrap();
+    let end =
+        launch.go(trial.fresh(), make, by_threads(DEADLINE), &mut [Box::new(trial.ear.clone())]).unwrap();
     assert_eq!((end.at.steps, end.at.elapsed), (10, 10.0));
     let rates: Vec<f64> = trial.ear.rounds().iter().map(|round| round.rate).collect();
     // The drop is seen at the first meeting after five seconds, which is at six.
@@ -611,18 +611,18 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         layout: layout(),
         network: "toy".into(),
         examples: 100,
-        examiner: None,
+        examines: false,
         writer: Some(Writer::new(trial.folder.path(), &trial.recipe, None)),
         recording: None,
         stop: Arc::default(),
         clock: Arc::new(move || started.elapsed()),
-        deadline: DEADLINE,
         resumed: false,
     };
     let make = |part: &mut Part| {
-        Ok((Plain::new(layout(), part.parameters.clone(), bowl as Function)?, None)) as Result<_, Error>
+        let replica = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
+        Ok(Made { replica, waits: None, examiner: None })
     };
-    let error = launch.go(trial.fresh(), make, &mut [Box::new(Deaf(0))]).unwrap_err();
+    let error = launch.go(trial.fresh(), make, by_threads(DEADLINE), &mut [Box::new(Deaf(0))]).unwrap_err();
     assert!(error.to_string().contains("the pen broke"));
     assert!(trial.newest().snapshot.stopped);
 }

@@ -242,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // Softmax cross-entropy of a batch: a warp an example. The losses are added in their order.
 extern "C" __global__ void __launch_bounds__(1024)
     loss(Controls* controls, const T* logits, const u32* labels, T* dlogits, float* losses, int n, int classes, int pitch,
-         float factor, double* history, u64 slab) {
+         float factor, double* history, const float* rates, u64 slab) {
     controls = mine(controls, slab); logits = mine(logits, slab); labels = mine(labels, slab);
     dlogits = mine(dlogits, slab); losses = mine(losses, slab); history = mine(history, slab);
     __shared__ u32 right;
@@ -287,7 +287,10 @@ extern "C" __global__ void __launch_bounds__(1024)
         if (threadIdx.x == 0) {
             controls->loss = sum;
             controls->correct = right;
-            if (history) history[controls->slot] = sum;
+            if (history) {
+                history[controls->slot] = sum;
+                controls->rate = rates[controls->slot];
+            }
         }
     }
 }
