@@ -60,6 +60,9 @@ pub(crate) struct StepArguments {
     /// On a GPU: f32, tf32 or bf16
     #[arg(long, default_value = "bf16")]
     pub(crate) precision: Precision,
+    /// On a GPU: kernels chosen by shape alone, so that every start gives the same bits
+    #[arg(long)]
+    pub(crate) deterministic: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {

@@ -18,7 +18,8 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
     let (workers, batch) = (arguments.workers as usize, arguments.batch as usize);
     let card = arguments.device.card()?;
     let begin = Instant::now();
-    let settings = Settings { batch, workers, precision: arguments.precision, fixed: false };
+    let settings =
+        Settings { batch, workers, precision: arguments.precision, fixed: arguments.deterministic };
     let mut fleet = Fleet::new(&card, &graph, settings)?;
     let mut draws = Key::new(1, Purpose::Problem).stream();
     let images: Vec<f32> = (0..batch * graph.input().len()).map(|_| draws.normal() as f32).collect();

@@ -47,6 +47,12 @@ pub(crate) struct Arguments {
     /// How much training: 5000step, 60epoch or 10m
     #[arg(long, value_name = "AMOUNT")]
     budget: Option<String>,
+    /// Where to train: cpu or cuda
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// How a GPU stores and multiplies numbers: bf16, tf32 or f32
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<String>,
     /// Start from the tensors of this file; the last layer may differ
     #[arg(long, value_name = "FILE")]
     init: Option<String>,
@@ -57,10 +63,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Go on with the run in this folder
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "init", "settings", "out", "replay", "dry_run"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "init", "settings", "out", "replay", "dry_run"])]
     resume: Option<PathBuf>,
     /// Repeat the run in this folder: its recipe, and of a free pace who took how many steps
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "init", "settings", "dry_run"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "init", "settings", "dry_run"])]
     replay: Option<PathBuf>,
     /// Print the recipe with every key, and what the run will take; train nothing
     #[arg(long)]
@@ -111,6 +117,8 @@ fn said(arguments: &Arguments) -> Result<Said, Failure> {
         ("model.name", &arguments.model, "--model"),
         ("model.init", &arguments.init, "--init"),
         ("train.budget", &arguments.budget, "--budget"),
+        ("machine.device", &arguments.device, "--device"),
+        ("machine.precision", &arguments.precision, "--precision"),
     ];
     for (key, value, flag) in words {
         if let Some(value) = value {

@@ -28,6 +28,7 @@ mod error;
 pub mod threads;
 
 pub use error::Error;
+pub use threads::digest;
 
 use grawa_core::{Layout, Plan};
 use std::fmt;

@@ -85,7 +85,7 @@ fn descend(bencher: Bencher<'_, '_>) {
 
 fn descend_once(v: &mut [Vec<f32>]) -> bool {
     let [x, velocity, gradient, centre] = v else { unreachable!("four vectors") };
-    let prox = [Prox { centre, strength: 3e-4 }];
+    let prox = [Prox { centre: centre.as_slice(), strength: 3e-4 }];
     step::descend(&Sgd::default(), 1e-6, x, velocity, gradient, &prox).expect("vectors that fit")
 }
 

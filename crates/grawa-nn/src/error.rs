@@ -66,12 +66,14 @@ pub enum Error {
         why: String,
     },
     /// A GPU without enough free memory.
-    #[error("the GPU has {} MB free, but {} MB are needed; use fewer workers or a smaller batch", free / 1_000_000, needed / 1_000_000)]
+    #[error("the GPU has {} MB free, but {} MB are needed; {fits}", free / 1_000_000, needed / 1_000_000)]
     CardTooSmall {
         /// Bytes that are needed.
         needed: usize,
         /// Bytes that are free.
         free: usize,
+        /// What would fit.
+        fits: String,
     },
     /// A precision that does not exist.
     #[error("there is no precision '{found}'; write f32, tf32 or bf16")]

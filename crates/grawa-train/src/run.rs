@@ -5,11 +5,11 @@
 
 use crate::checkpoint::{Checkpoint, Writer};
 use crate::course::{Course, cycle};
-use crate::engine::{Engine, Examine, Waits};
+use crate::engine::{CardEngine, Engine, Examine, Material, Waits};
 use crate::evaluate::viewing;
 use crate::event::{Event, Fault, Finished, Observer, Place, Started};
 use crate::pace::{Pacing, Recording};
-use crate::recipe::Pace;
+use crate::recipe::{Device, Pace};
 use crate::snapshot::{Part, Snapshot, Snapshots};
 use crate::worker::{Clock, Common, Level, Note, Worker};
 use crate::{Error, Recipe};
@@ -41,29 +41,43 @@ const DEADLINE: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Run {
     recipe: Recipe,
-    engine: Engine,
+    graph: Graph,
+    examples: usize,
+    works: Works,
     folder: Option<PathBuf>,
     checkpoint: Option<Checkpoint>,
     recording: Option<Recording>,
     stop: Arc<AtomicBool>,
 }
 
+/// Where the work is done.
+#[derive(Debug)]
+enum Works {
+    Cpu(Box<Engine>),
+    Card(CardEngine),
+}
+
 impl Run {
     /// A run of a recipe on its data.
     pub fn new(recipe: Recipe, data: &Dataset) -> Result<Self, Error> {
-        let engine = Engine::new(&recipe, data)?;
-        Ok(Run { recipe, engine, folder: None, checkpoint: None, recording: None, stop: Arc::default() })
+        let material = Material::new(&recipe, data)?;
+        Run::of(recipe, material)
     }
 
     /// The same with a network of one's own instead of the recipe's.
     pub fn with_network(recipe: Recipe, data: &Dataset, network: &Graph) -> Result<Self, Error> {
-        let engine = Engine::with_network(&recipe, data, network)?;
-        Ok(Run { recipe, engine, folder: None, checkpoint: None, recording: None, stop: Arc::default() })
+        let material = Material::with_network(&recipe, data, network)?;
+        Run::of(recipe, material)
     }
 
-    /// The engine.
-    pub fn engine(&self) -> &Engine {
-        &self.engine
+    fn of(recipe: Recipe, material: Material) -> Result<Self, Error> {
+        let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
+        let works = match recipe.machine.device {
+            Device::Cpu => Works::Cpu(Box::new(Engine::of(&recipe, material)?)),
+            Device::Cuda => Works::Card(CardEngine::new(&recipe, &material)?),
+        };
+        let (folder, checkpoint, recording, stop) = (None, None, None, Arc::default());
+        Ok(Run { recipe, graph, examples, works, folder, checkpoint, recording, stop })
     }
 
     /// Leaves checkpoints in this folder.
@@ -89,14 +103,14 @@ impl Run {
     /// That the run can start: what it starts from is there and fits.
     pub fn check(&self) -> Result<(), Error> {
         match &self.checkpoint {
-            Some(checkpoint) => fits(&self.recipe, self.engine.graph(), checkpoint),
+            Some(checkpoint) => fits(&self.recipe, &self.graph, checkpoint),
             None => self.start().map(|_| ()),
         }
     }
 
     /// What all workers start with.
     fn start(&self) -> Result<State, Error> {
-        let (graph, seed) = (self.engine.graph(), self.recipe.train.seed);
+        let (graph, seed) = (&self.graph, self.recipe.train.seed);
         match &self.recipe.model.init {
             Some(path) => Ok(crate::init::start(graph, path, seed)?.0),
             None => Ok(State::initial(graph, seed)),
@@ -107,24 +121,22 @@ impl Run {
     pub fn go(self, observers: &mut [Box<dyn Observer>]) -> Result<Finished, Error> {
         let snapshot = match &self.checkpoint {
             Some(checkpoint) => {
-                fits(&self.recipe, self.engine.graph(), checkpoint)?;
+                fits(&self.recipe, &self.graph, checkpoint)?;
                 checkpoint.snapshot.clone()
             }
             None => {
                 let state = self.start()?;
                 let starts = vec![(state.parameters, state.statistics); self.recipe.train.workers as usize];
-                fresh(&self.recipe.method, self.engine.graph().parameters(), starts)?
+                fresh(&self.recipe.method, self.graph.parameters(), starts)?
             }
         };
-        let Run { recipe, engine, folder, checkpoint, recording, stop } = self;
-        let graph = engine.graph().clone();
+        let Run { recipe, graph, examples, works, folder, checkpoint, recording, stop } = self;
         let resumed = checkpoint.is_some();
-        let examiner = engine.examiner(&recipe);
         let started = Instant::now();
         let launch = Launch {
             layout: graph.parameters().clone(),
             network: graph.name().into(),
-            examples: engine.order().examples() as usize,
+            examples,
             examines: true,
             writer: folder.as_deref().map(|folder| Writer::new(folder, &recipe, Some(graph))),
             recording,
@@ -133,18 +145,33 @@ impl Run {
             resumed,
             recipe,
         };
-        let make = |part: &mut Part| {
-            let state = State {
-                parameters: std::mem::take(&mut part.parameters),
-                statistics: std::mem::take(&mut part.statistics),
-                batches: part.taken,
-            };
-            let mut net = engine.worker(part.worker, state, part.taken)?;
-            net.put(Kept::Velocity, &part.velocity)?;
-            let waits = net.waits();
-            Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
+        let state = |part: &mut Part| State {
+            parameters: std::mem::take(&mut part.parameters),
+            statistics: std::mem::take(&mut part.statistics),
+            batches: part.taken,
         };
-        launch.go(snapshot, make, by_threads(DEADLINE), observers)
+        match works {
+            Works::Cpu(engine) => {
+                let examiner = engine.examiner(&launch.recipe);
+                let make = |part: &mut Part| {
+                    let mut net = engine.worker(part.worker, state(part), part.taken)?;
+                    net.put(Kept::Velocity, &part.velocity)?;
+                    let waits = net.waits();
+                    Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
+                };
+                launch.go(snapshot, make, by_threads(DEADLINE), observers)
+            }
+            Works::Card(engine) => {
+                let make = |part: &mut Part| {
+                    let mut net = engine.worker(part.worker, &state(part), part.taken)?;
+                    net.put(Kept::Velocity, &part.velocity)?;
+                    let waits = net.waits();
+                    let examiner = Box::new(engine.examiner(part.worker));
+                    Ok(Made { replica: net, waits: Some(waits), examiner: Some(examiner) })
+                };
+                launch.go(snapshot, make, |group| engine.gather(group, DEADLINE), observers)
+            }
+        }
     }
 }
 

@@ -2,88 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
-use grawa_core::{Amount, Kept, Name, Replica, Sequential, Share};
-use grawa_data::{Dataset, digits};
+mod runs;
+
+use grawa_core::{Kept, Replica, Sequential, Share};
+use grawa_data::digits;
 use grawa_nn::State;
 use grawa_train::engine::Engine;
-use grawa_train::recipe::{BatchNorm, Said};
-use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Reason, Recipe, Run};
+use grawa_train::recipe::BatchNorm;
+use grawa_train::{Checkpoint, Error, Event, Observer, Run};
+use runs::{go, methods, recipe, resumes_exactly};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
-
-fn recipe(method: &str, settings: &[&str]) -> Recipe {
-    let said = Said::default().method(method, "test").unwrap();
-    let said = ["model.width=4", "train.batch=16", "train.budget=10step", "evaluate.every=5step"]
-        .iter()
-        .chain(settings)
-        .fold(said, |said, setting| said.set(setting).unwrap());
-    let mut recipe = Recipe::resolve(&said).unwrap();
-    recipe.evaluate.images = 64;
-    recipe.checkpoint.every = Some(Amount::Steps(4));
-    recipe
-}
-
-/// Every method, with rounds every three steps; the reference preset where it scores other batches; groups.
-fn methods() -> Vec<String> {
-    let mut all: Vec<String> = (Name::ALL.iter())
-        .map(|name| match name {
-            Name::DpSgd | Name::DpSam | Name::Sgd => name.to_string(),
-            _ => format!("{name}:period=3"),
-        })
-        .collect();
-    all.push("mgrawa:preset=reference,period=3".into());
-    all.push("lsgd:period=4,inner.group=2,inner.period=2".into());
-    all
-}
-
-#[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<Event>>>);
-
-impl Observer for Ear {
-    fn event(&mut self, event: &Event) -> Result<(), Error> {
-        self.0.lock().unwrap().push(event.clone());
-        Ok(())
-    }
-}
-
-impl Ear {
-    fn last_wrong(&self) -> (u64, u64) {
-        let events = self.0.lock().unwrap();
-        let model = events.iter().rev().find_map(|event| match event {
-            Event::Evaluated(evaluated) => Some(evaluated.models[0].clone()),
-            _ => None,
-        });
-        model.map(|model| (model.wrong, model.examples)).unwrap()
-    }
-}
-
-fn go(recipe: &Recipe, data: &Dataset, folder: &Path) -> (Finished, Ear) {
-    let ear = Ear::default();
-    let run = Run::new(recipe.clone(), data).unwrap().keep_in(folder);
-    (run.go(&mut [Box::new(ear.clone())]).unwrap(), ear)
-}
-
-/// Every file below the checkpoints but those of times, with its bytes.
-fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut files = Vec::new();
-    for checkpoint in fs::read_dir(folder.join("checkpoints")).unwrap() {
-        for file in fs::read_dir(checkpoint.unwrap().path()).unwrap() {
-            let path = file.unwrap().path();
-            if !path.ends_with("timing.toml") {
-                files.push((path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap()));
-            }
-        }
-    }
-    files.sort();
-    files
-}
-
-fn names(files: &[(PathBuf, Vec<u8>)]) -> Vec<String> {
-    files.iter().map(|(path, _)| path.display().to_string()).collect()
-}
 
 /// The engine's replicas, taken in turn on one thread, end in the same bits as the run.
 #[test]
@@ -120,49 +51,13 @@ fn a_run_of_networks_has_the_bits_of_the_sequential_one() {
     }
 }
 
-/// Stops a run at its n-th event.
-struct Stopper(Arc<AtomicBool>, usize);
-
-impl Observer for Stopper {
-    fn event(&mut self, _: &Event) -> Result<(), Error> {
-        self.1 = self.1.saturating_sub(1);
-        if self.1 == 0 {
-            self.0.store(true, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-}
-
 #[test]
 fn a_run_that_was_stopped_and_resumed_leaves_the_same_files() {
     let data = digits().unwrap();
     for method in methods() {
-        let recipe = recipe(&method, &[]);
-        let (whole, broken) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        go(&recipe, &data, whole.path());
-        let mut stops = 0;
-        loop {
-            let stop = Arc::new(AtomicBool::new(false));
-            let mut run = Run::new(recipe.clone(), &data).unwrap().keep_in(broken.path());
-            if stops > 0 {
-                run = run.resume(Checkpoint::newest(broken.path()).unwrap());
-            }
-            let stopper = Stopper(Arc::clone(&stop), 3);
-            let end = run.stop_by(stop).go(&mut [Box::new(stopper)]).unwrap();
-            if end.reason == Reason::Spent {
-                break;
-            }
-            stops += 1;
-            assert!(stops < 40, "{method} never ends");
-        }
-        assert!(stops > 0, "{method} was never stopped");
-        let (found, expected) = (files(broken.path()), files(whole.path()));
-        assert_eq!(names(&found), names(&expected), "{method}");
-        for ((name, found), (_, expected)) in found.iter().zip(&expected) {
-            assert!(found == expected, "{method}: {} differs after {stops} stops", name.display());
-        }
-        assert!(Checkpoint::newest(broken.path()).unwrap().is_finished());
-        assert_eq!(Checkpoint::newest(broken.path()).unwrap().history().len(), 2);
+        let place = resumes_exactly(&recipe(&method, &[]), &data);
+        assert!(Checkpoint::newest(place.path()).unwrap().is_finished());
+        assert_eq!(Checkpoint::newest(place.path()).unwrap().history().len(), 2);
     }
 }
 

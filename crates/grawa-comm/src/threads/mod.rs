@@ -216,7 +216,7 @@ fn share(len: usize, seat: usize, members: usize) -> std::ops::Range<usize> {
 }
 
 /// A number that differs where plans differ (FNV-1a over what decides the result).
-fn digest(plan: &Plan) -> u64 {
+pub fn digest(plan: &Plan) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut take = |word: u32| hash = (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3);
     plan.workers.iter().for_each(|&worker| take(worker));

@@ -124,7 +124,8 @@ impl Memory {
         let bytes = bytes.max(256);
         let (free, _) = result::mem_get_info().map_err(failed("ask for free memory"))?;
         if bytes > free {
-            return Err(Error::CardTooSmall { needed: bytes, free });
+            let fits = "use fewer workers or a smaller batch".into();
+            return Err(Error::CardTooSmall { needed: bytes, free, fits });
         }
         let start =
             unsafe { result::malloc_sync(bytes) }.map_err(failed(format!("allocate {bytes} bytes")))?;
@@ -150,7 +151,9 @@ impl Memory {
         self.context.bind()?;
         self.context.synchronise()?;
         let to = self.range(offset, size_of_val(from))?;
-        unsafe { result::memcpy_htod_sync(to, from) }.map_err(failed("copy to the GPU"))
+        unsafe { result::memcpy_htod_sync(to, from) }.map_err(failed("copy to the GPU"))?;
+        // The driver returns when it has its own copy; our streams do not wait for what it does with it.
+        self.context.synchronise()
     }
 
     /// Copies numbers from the card, when all that was asked of it is done.

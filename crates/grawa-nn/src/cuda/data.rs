@@ -203,11 +203,15 @@ impl Fleet {
             From::View => (Set::Train, false),
             From::Middle(set) => (set, true),
         };
-        let missing =
-            |why: &str| Error::Device { action: "fill a batch from data on the card".into(), why: why.into() };
+        let missing = |why: &str| Error::Device {
+            action: "fill a batch from data on the card".into(),
+            why: why.into(),
+        };
         let held = self.held[set as usize].as_ref().ok_or_else(|| missing("there are none"))?;
         let show = match of_middle {
-            true => held.middle.ok_or_else(|| missing("the images are smaller than what the network takes"))?,
+            true => {
+                held.middle.ok_or_else(|| missing("the images are smaller than what the network takes"))?
+            }
             false => held.show,
         };
         let (x, labels) = (pass.base + self.plan.values[0], pass.base + self.plan.offsets.labels);

@@ -140,6 +140,25 @@ pub struct Fleet {
     settings: Settings,
 }
 
+/// Workers that fit into so much memory if each needs a slab, and the largest batch, halved again and again, with which
+/// one does. Of a slab some six vectors of parameters stay the same for any batch.
+fn what_fits(slab: usize, vector: usize, free: usize, batch: usize) -> (usize, usize) {
+    let fixed = (6 * vector).min(slab);
+    let needs = |size: usize| fixed + (slab - fixed) / batch.max(1) * size;
+    let size = std::iter::successors(Some(batch), |size| Some(size / 2)).take_while(|&size| size > 0);
+    (free / slab.max(1), size.into_iter().find(|&size| needs(size) <= free).unwrap_or(0))
+}
+
+fn fits_in_words((workers, batch): (usize, usize), asked: usize) -> String {
+    match (workers, batch) {
+        (1.., _) => {
+            format!("{workers} of the {asked} workers would fit, or a smaller batch with all of them")
+        }
+        (0, 1..) => format!("not even one worker fits; with batches of about {batch} one would"),
+        (0, 0) => "not even one worker with one image fits: this network needs another GPU".into(),
+    }
+}
+
 /// The result of a pass on a batch, for one worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
@@ -166,6 +185,7 @@ impl Fleet {
             "norm_reduce",
             "norm_backward",
             "add_forward",
+            "add_moments",
             "add_backward",
             "add_bias",
             "pool_forward",
@@ -212,7 +232,13 @@ impl Fleet {
         let demands: Vec<_> = ways.iter().map(Ways::demand).collect();
         let blocks = summing_blocks(card.processors, workers);
         plan.place(&demands, |norm| (blocks, summing_columns(norm.shape.channels)));
-        let memory = Memory::new(&context, plan.slab as usize * workers)?;
+        let memory = Memory::new(&context, plan.slab as usize * workers).map_err(|error| match error {
+            Error::CardTooSmall { needed, free, .. } => {
+                let fits = what_fits(plan.slab as usize, 4 * graph.parameters().len(), free, batch);
+                Error::CardTooSmall { needed, free, fits: fits_in_words(fits, workers) }
+            }
+            other => other,
+        })?;
         let table = |bytes: usize| Memory::new(&context, bytes);
         let spans = table(size_of_val(plan.spans.as_slice()))?;
         spans.write(0, &plan.spans)?;
@@ -468,6 +494,12 @@ impl Fleet {
         self.push_controls()
     }
 
+    /// Sets the learning rate and the strength of the pulls for the step with the gradients at hand.
+    pub fn set_rate(&mut self, rate: f32, prox: [f32; 2]) -> Result<(), Error> {
+        self.controls.iter_mut().for_each(|controls| (controls.rate, controls.prox) = (rate, prox));
+        self.push_controls()
+    }
+
     pub(crate) fn push_controls(&self) -> Result<(), Error> {
         for (worker, controls) in self.controls.iter().enumerate() {
             self.memory.write(self.offset(worker, 0), &[*controls])?;
@@ -601,7 +633,8 @@ impl Fleet {
         let offsets = &self.plan.offsets;
         let [parameters, velocity, gradient] =
             [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
-        let [outer, inner] = [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
+        let [outer, inner] =
+            [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
         let (group, length) = (self.group as u32, self.plan.graph.parameters().len() as u64);
         let mut arguments = [
             at(&pass.spans),
@@ -635,5 +668,19 @@ impl Fleet {
         let mut rows: Vec<_> = table.into_iter().map(|(name, (calls, time))| (name, calls, time)).collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.2));
         Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_large_a_fleet_is_told_what_would_fit() {
+        // 60 bytes of vectors and one byte an image.
+        let fits = |free| what_fits(60 + 128, 10, free, 128);
+        assert_eq!((fits(188 * 3 + 5), fits(100), fits(60)), ((3, 128), (0, 32), (0, 0)));
+        assert!(fits_in_words((3, 128), 4).starts_with("3 of the 4 workers would fit"));
+        assert!(fits_in_words((0, 32), 4).contains("batches of about 32"));
     }
 }

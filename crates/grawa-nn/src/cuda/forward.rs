@@ -3,7 +3,7 @@
 use super::card::{Grid, at};
 use super::engine::Engine;
 use super::pass::{Manner, NORMLESS, Pass};
-use super::plan::{Kind, Step, pitch};
+use super::plan::{Kind, Step, pitch, reader};
 use crate::Error;
 
 impl Pass<'_> {
@@ -28,7 +28,7 @@ impl Pass<'_> {
                 let rows = batch * from.area();
                 if !manner.of_batch {
                     self.start(main, "norm_fold", Grid::row(1), &mut [at(&argument), at(&slab)])?;
-                } else if !normed.by_layer {
+                } else if !normed.by_layer && !normed.by_sum {
                     let grid = self.sums(rows, from.channels);
                     self.start(
                         main,
@@ -49,6 +49,14 @@ impl Pass<'_> {
                 let other = step.inputs.get(1).map_or(0, |&other| self.value(other));
                 let eights = self.eights(step.output);
                 let relu = i32::from(*relu);
+                let reader = reader(&self.plan.steps, step.output).map(|norm| &self.plan.norms[norm]);
+                if let Some(normed) = reader.filter(|normed| normed.by_sum && manner.of_batch) {
+                    let (argument, rows) = (self.norm(normed, manner.track), batch * from.area());
+                    let (grid, rows) = (self.sums(rows, from.channels), rows as i32);
+                    let mut arguments =
+                        [at(&x), at(&other), at(&y), at(&rows), at(&relu), at(&argument), at(&slab)];
+                    return self.start(main, "add_moments", grid, &mut arguments);
+                }
                 let mut arguments = [at(&x), at(&other), at(&y), at(&eights), at(&relu), at(&slab)];
                 self.start(main, "add_forward", self.over(eights as usize), &mut arguments)
             }

@@ -114,6 +114,8 @@ pub(crate) struct Normed {
     pub(crate) variance: TensorId,
     /// Whether its layer takes its moments.
     pub(crate) by_layer: bool,
+    /// Whether the sum that makes its input takes its moments.
+    pub(crate) by_sum: bool,
     pub(crate) record: u64,
     pub(crate) partial: u64,
     pub(crate) arrived: u64,
@@ -188,6 +190,14 @@ pub(crate) struct Offsets {
 
 /// Steps whose losses are kept on the card.
 pub(crate) const HISTORY: usize = 4096;
+
+/// The first batch norm that reads a node.
+pub(crate) fn reader(steps: &[Step], node: usize) -> Option<usize> {
+    steps.iter().find_map(|step| match step.kind {
+        Kind::Norm { norm, .. } if step.inputs[0] == node => Some(norm),
+        _ => None,
+    })
+}
 
 /// A compiled network.
 #[derive(Clone, Debug)]
@@ -402,6 +412,7 @@ impl Plan {
                         mean,
                         variance,
                         by_layer: false,
+                        by_sum: false,
                         record: 0,
                         partial: 0,
                         arrived: 0,
@@ -433,6 +444,14 @@ impl Plan {
             if let (Some(Step { kind: Kind::Layer(layer), .. }), Some(_)) = (maker, only_user(source)) {
                 self.layers[*layer].norm = Some(norm);
                 self.layers[*layer].is_normed = true;
+            }
+        }
+        // So does a sum, for the first batch norm that reads it.
+        for step in
+            self.steps.iter().filter(|step| matches!(step.kind, Kind::Sum { .. }) && step.inputs.len() == 2)
+        {
+            if let Some(norm) = reader(&self.steps, step.output) {
+                self.norms[norm].by_sum = true;
             }
         }
     }

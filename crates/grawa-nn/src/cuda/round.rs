@@ -83,12 +83,7 @@ impl Fleet {
 
     /// Takes all workers back to where the ascent began.
     pub fn restore(&mut self) -> Result<(), Error> {
-        let bytes = 4 * self.plan.graph.parameters().len();
-        for worker in 0..self.workers {
-            let [from, to] = [self.plan.offsets.saved, self.plan.offsets.parameters]
-                .map(|offset| self.memory.start + self.offset(worker, offset) as u64);
-            self.main.copy(to, from, bytes)?;
-        }
+        self.copy_each(|fleet| (fleet.plan.offsets.saved, fleet.plan.offsets.parameters))?;
         self.spread()
     }
 
@@ -151,6 +146,7 @@ impl Fleet {
             });
         };
         let (moving, rate) = match plan.centre {
+            Centre::Weighted if plan.share == Share::Gradients => (2, 0.0),
             Centre::Weighted => (0, 0.0),
             Centre::Moving { rate } => (1, rate as f32),
         };

@@ -4,8 +4,8 @@
 //! counted anew on training images, averaged over the workers, or those of one worker.
 
 use super::{Engine, Lanes};
-use crate::Error;
 use crate::recipe::BatchNorm;
+use crate::{Error, Recipe};
 use grawa_core::Layout;
 use grawa_data::{Feed, Order};
 use grawa_nn::{Mode, Program};
@@ -91,37 +91,50 @@ pub(crate) struct Counts {
 }
 
 /// PyTorch's momentum of running statistics: what a single batch leaves of itself where nothing was before.
-const SHARE: f64 = 0.1;
+pub(crate) const SHARE: f64 = 0.1;
+
+/// Batches that recalibration looks at.
+pub(crate) fn recalibration_batches(recipe: &Recipe, examples: usize) -> usize {
+    ((recipe.evaluate.images as usize).min(examples) / recipe.train.batch as usize).max(1)
+}
+
+/// The training examples of a seat's batches of recalibration: those that epoch 0 begins with.
+pub(crate) fn recalibration(
+    order: &Order,
+    (seat, seats): (usize, usize),
+    batches: usize,
+) -> Result<Vec<Vec<u32>>, Error> {
+    let shown = order.permutation(0)?;
+    let size = order.batch_size() as usize;
+    let batch = |number: usize| (0..size).map(|at| shown[(number * size + at) % shown.len()]).collect();
+    Ok((seat..batches).step_by(seats).map(batch).collect())
+}
 
 impl Examiner {
-    pub(super) fn new(engine: &Engine, policy: BatchNorm, images: u32) -> Self {
-        let batch = engine.program.batch();
+    pub(super) fn new(engine: &Engine, recipe: &Recipe) -> Self {
         Examiner {
             program: Arc::clone(&engine.program),
             lanes: Arc::clone(&engine.lanes),
             order: engine.order,
             train: engine.train.clone(),
             test: engine.test.clone(),
-            policy,
-            batches: ((images as usize).min(engine.train.len()) / batch).max(1),
+            policy: recipe.evaluate.batch_norm,
+            batches: recalibration_batches(recipe, engine.train.len()),
         }
     }
 
     pub(crate) fn recalibrate(
         &self,
         parameters: &[f32],
-        (seat, seats): (usize, usize),
+        seat: (usize, usize),
         mut alive: impl FnMut(),
     ) -> Result<(Vec<f64>, u64), Error> {
         let graph = self.program.graph();
         let mut sums = vec![0.0; graph.statistics().len()];
         let mut count = 0;
         let start = graph.initial_statistics();
-        let shown = self.order.permutation(0)?;
-        let size = self.program.batch();
-        for number in (seat..self.batches).step_by(seats) {
+        for chosen in recalibration(&self.order, seat, self.batches)? {
             alive();
-            let chosen: Vec<u32> = (0..size).map(|at| shown[(number * size + at) % shown.len()]).collect();
             let mut lane = self.lanes.borrow();
             let lane = &mut *lane;
             let batch = &mut lane.batch;

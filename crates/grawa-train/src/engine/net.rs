@@ -47,6 +47,10 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
+    pub(super) fn wait_for_data(&self, time: Duration) {
+        self.data.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
     /// Seconds waited for a core and for data since the last call.
     pub(crate) fn take(&self) -> (f64, f64) {
         let seconds =
@@ -115,7 +119,7 @@ impl Net {
         if let Some(batches) = &mut self.batches {
             batches.fetch()?;
         }
-        self.waits.data.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.waits.wait_for_data(start.elapsed());
         self.key = Some(key);
         self.next = step + 1;
         Ok(true)
@@ -175,7 +179,7 @@ impl Net {
 }
 
 /// The methods know one kind of error; what the engine says travels in it as words.
-fn told(error: Error) -> grawa_core::Error {
+pub(super) fn told(error: Error) -> grawa_core::Error {
     match error {
         Error::Core(error) => error,
         other => grawa_core::Error::Replica { why: other.to_string() },

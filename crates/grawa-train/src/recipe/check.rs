@@ -1,6 +1,6 @@
 //! Which choices of a recipe go together.
 
-use super::{Pace, Recipe};
+use super::{Device, Pace, Recipe};
 use grawa_core::Share;
 
 /// More workers than this are a slip of the finger.
@@ -40,6 +40,11 @@ impl Recipe {
                 method.name
             );
             return wrong("train.pace", why);
+        }
+        if self.machine.device == Device::Cuda
+            && let Some(objection) = crate::engine::objection(self)
+        {
+            return Err(objection);
         }
         if let Some(inner) = &method.inner
             && !train.workers.is_multiple_of(inner.group)

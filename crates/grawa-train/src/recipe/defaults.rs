@@ -6,6 +6,7 @@
 use super::{BatchNorm, Checkpoint, Data, Device, Evaluation, Machine, Model, Pace, Recipe, Train};
 use grawa_core::{Amount, Drop, Method, Name, Preset, Schedule, Sgd};
 use grawa_data::Kind;
+use grawa_nn::cuda::Precision;
 
 /// Training images that batch norm is recalibrated on.
 const RECALIBRATE: u32 = 25_600;
@@ -41,7 +42,12 @@ impl Recipe {
                 images: RECALIBRATE,
             },
             checkpoint: Checkpoint { every: Some(Amount::Epochs(4.0)) },
-            machine: Machine { device: Device::Cpu, threads: None },
+            machine: Machine {
+                device: Device::Cpu,
+                precision: Precision::Bf16,
+                deterministic: false,
+                threads: None,
+            },
         })
     }
 }

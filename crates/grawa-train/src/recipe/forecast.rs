@@ -3,7 +3,7 @@
 //! A pure function of the recipe and a few [`Facts`] about the data. Bytes on the wire are the payload that every worker
 //! hands over: its parameters (or gradients) once a round, and what it says at the meeting before it.
 
-use super::Recipe;
+use super::{Device, Recipe};
 use crate::figure::{bytes, group};
 use grawa_core::{Amount, Progress, Share};
 use grawa_data::{Kind, Shape};
@@ -174,15 +174,20 @@ impl Forecast {
             ("learning rate", format!("{} (first step: {rate_at_start})", train.rate)),
             (
                 "memory",
-                format!(
-                    "{}: {} workers × {}, centre {}, {} arenas × {}",
-                    bytes(self.memory(train.workers)),
-                    train.workers,
-                    bytes(self.worker_bytes),
-                    bytes(self.centre_bytes),
-                    self.arenas,
-                    bytes(self.arena_bytes)
-                ),
+                if recipe.machine.device == Device::Cuda {
+                    "on the GPU, where activations take most of it: `grawa bench step --device cuda` tells"
+                        .into()
+                } else {
+                    format!(
+                        "{}: {} workers × {}, centre {}, {} arenas × {}",
+                        bytes(self.memory(train.workers)),
+                        train.workers,
+                        bytes(self.worker_bytes),
+                        bytes(self.centre_bytes),
+                        self.arenas,
+                        bytes(self.arena_bytes)
+                    )
+                },
             ),
             ("traffic", format!("{} a worker and round", bytes(self.round_bytes))),
         ];

@@ -38,7 +38,7 @@ macro_rules! key {
 }
 
 /// Every key but the method's, in the order they are printed.
-pub const KEYS: [Key; 23] = [
+pub const KEYS: [Key; 25] = [
     key!(
         "data.kind",
         "the data set: digits, cifar10, cifar100, mnist, fashion-mnist, folder",
@@ -120,7 +120,21 @@ pub const KEYS: [Key; 23] = [
         interval,
         show_interval
     ),
-    key!("machine.device", "where networks are trained: cpu", machine.device, word, show),
+    key!("machine.device", "where networks are trained: cpu, cuda", machine.device, word, show),
+    key!(
+        "machine.precision",
+        "how a GPU stores and multiplies numbers: bf16, tf32, f32",
+        machine.precision,
+        word,
+        show
+    ),
+    key!(
+        "machine.deterministic",
+        "on a GPU, kernels chosen by shape alone: every start gives the same bits",
+        machine.deterministic,
+        truth,
+        show_truth
+    ),
     key!("machine.threads", "cores to use, if not all", machine.threads, some_positive, some_number),
 ];
 

@@ -35,6 +35,7 @@ pub use words::{BatchNorm, Device, Pace};
 
 use grawa_core::{Amount, Method, Schedule, Sgd};
 use grawa_data::{Augment, Kind};
+use grawa_nn::cuda::Precision;
 use std::path::PathBuf;
 
 /// Everything that defines a run.
@@ -52,7 +53,7 @@ pub struct Recipe {
     pub evaluate: Evaluation,
     /// When the run is saved.
     pub checkpoint: Checkpoint,
-    /// What it runs on; changes no result.
+    /// What it runs on.
     pub machine: Machine,
 }
 
@@ -119,11 +120,16 @@ pub struct Checkpoint {
     pub every: Option<Amount>,
 }
 
-/// What a run uses of the machine. With `pace = even` it changes no bit of the result.
+/// What a run uses of the machine. With `pace = even` the number of cores changes no bit of the result; another device or
+/// precision does, as rounding goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
     /// Where networks are trained.
     pub device: Device,
+    /// How a GPU stores and multiplies numbers.
+    pub precision: Precision,
+    /// Whether a GPU's kernels are chosen by shape alone, so that every start gives the same bits, instead of by speed.
+    pub deterministic: bool,
     /// Cores to use; all if `None`.
     pub threads: Option<u32>,
 }

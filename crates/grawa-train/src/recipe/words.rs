@@ -68,4 +68,6 @@ words! {
     Device, "device",
     /// On the cores of this machine.
     Cpu = "cpu",
+    /// On its first NVIDIA GPU.
+    Cuda = "cuda",
 }

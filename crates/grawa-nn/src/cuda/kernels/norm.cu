@@ -73,6 +73,60 @@ extern "C" __global__ void __launch_bounds__(256) norm_moments(const T* x, int r
     });
 }
 
+// a + b, then ReLU if asked, and the moments of what is stored, for the batch norm that reads it.
+extern "C" __global__ void __launch_bounds__(256)
+    add_moments(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ y, int rows, int relu, Norm norm, u64 slab) {
+    constexpr int U = 4;
+    a = mine(a, slab); b = mine(b, slab); y = mine(y, slab);
+    norm = mine(norm, slab);
+    const Share share(norm.pitch);
+    const float least = relu ? 0.0f : __uint_as_float(0xff800000u);
+    const int stride = gridDim.x * share.lanes;
+    float shift[8];
+    Sum sum[8] = {}, squares[8] = {};
+    auto added = [&](const Raw& one, const Raw& other, float (&v)[8]) {
+        float w[8];
+        unpack(one, v);
+        unpack(other, w);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            v[i] += w[i];
+            v[i] = rounded(v[i] < least ? least : v[i], y);
+        }
+    };
+    if (!share.idle) {
+        const u64 column = share.group * 8;
+        added(*(const Raw*)(a + column), *(const Raw*)(b + column), shift);
+        for (int first = blockIdx.x * share.lanes + share.lane; first < rows; first += U * stride) {
+            Raw one[U], other[U];
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                const int row = min(first + u * stride, rows - 1);
+                one[u] = *(const Raw*)(a + (u64)row * norm.pitch + column);
+                other[u] = *(const Raw*)(b + (u64)row * norm.pitch + column);
+            }
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                const int row = first + u * stride;
+                if (row >= rows) break;
+                float v[8];
+                added(one[u], other[u], v);
+                store8(y + (u64)row * norm.pitch + column, v);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    Sum d = v[i] - shift[i];
+                    sum[i] += d;
+                    squares[i] += d * d;
+                }
+            }
+        }
+    }
+    totals(share, sum, squares, norm, [&](int c, double sum, double squares) {
+        float v = get(a + c) + get(b + c);
+        settle(norm, c, sum, squares, rounded(v < least ? least : v, y));
+    });
+}
+
 // What evaluation normalises with: the running statistics.
 extern "C" __global__ void __launch_bounds__(256) norm_fold(Norm norm, u64 slab) {
     norm = mine(norm, slab);
@@ -121,17 +175,72 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
+// The flow where the ReLU let something through.
+template <int MASK>
 __device__ __forceinline__ void masked(float (&g)[8], const float (&y)[8], const float (&mean)[8], const float (&scale)[8],
-                                       const float (&bias)[8], const T* out, int mask) {
-    if (mask == MASK_BY_VALUE) {
+                                       const float (&bias)[8], const Raw& result) {
+    if (MASK == MASK_BY_VALUE) {
 #pragma unroll
         for (int i = 0; i < 8; i++) g[i] = (y[i] - mean[i]) * scale[i] + bias[i] > 0.0f ? g[i] : 0.0f;
-    } else if (mask == MASK_BY_RESULT) {
+    } else if (MASK == MASK_BY_RESULT) {
         float v[8];
-        load8(out, v);
+        unpack(result, v);
 #pragma unroll
         for (int i = 0; i < 8; i++) g[i] = v[i] > 0.0f ? g[i] : 0.0f;
     }
+}
+
+// The rows of a thread, several fetched at a time: flow, value, the result where it masks, and what is there already.
+template <int MASK, bool OLD, class Each>
+__device__ __forceinline__ void each_row(const T* __restrict__ flow, const T* __restrict__ y, const T* __restrict__ out,
+                                         const T* old, int rows, const Norm& norm, const Share& share, Each each) {
+    constexpr int U = 4;
+    const int stride = gridDim.x * share.lanes;
+    for (int first = blockIdx.x * share.lanes + share.lane; first < rows; first += U * stride) {
+        Raw g[U], v[U], result[U], before[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const u64 at = (u64)min(first + u * stride, rows - 1) * norm.pitch + share.group * 8;
+            g[u] = *(const Raw*)(flow + at);
+            v[u] = *(const Raw*)(y + at);
+            if (MASK == MASK_BY_RESULT) result[u] = *(const Raw*)(out + at);
+            if (OLD) before[u] = *(const Raw*)(old + at);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const int row = first + u * stride;
+            if (row < rows) each((u64)row * norm.pitch + share.group * 8, g[u], v[u], result[u], before[u]);
+        }
+    }
+}
+
+struct Rows { float mean[8], scale[8], bias[8]; };
+
+__device__ __forceinline__ Rows rows_of(const Norm& norm, const Share& share) {
+    Rows of;
+    row_of(norm, MEAN, share.group, of.mean);
+    row_of(norm, SCALE, share.group, of.scale);
+#pragma unroll
+    for (int i = 0; i < 8; i++) of.bias[i] = share.group * 8 + i < norm.channels ? norm.bias[share.group * 8 + i] : 0.0f;
+    return of;
+}
+
+template <int MASK>
+__device__ __forceinline__ void sums_of_flow(const T* flow, const T* y, const T* out, int rows, const Norm& norm,
+                                             const Share& share, Sum (&sum)[8], Sum (&along)[8]) {
+    const Rows of = rows_of(norm, share);
+    each_row<MASK, false>(flow, y, out, nullptr, rows, norm, share,
+                          [&](u64, const Raw& flow, const Raw& value, const Raw& result, const Raw&) {
+        float g[8], v[8];
+        unpack(flow, g);
+        unpack(value, v);
+        masked<MASK>(g, v, of.mean, of.scale, of.bias, result);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            sum[i] += g[i];
+            along[i] += (Sum)g[i] * (Sum)(v[i] - of.mean[i]);
+        }
+    });
 }
 
 // The two sums of each channel: of the flow, and of the flow times the normalised value. They are the gradients of shift
@@ -145,24 +254,9 @@ extern "C" __global__ void __launch_bounds__(256)
     const Share share(norm.pitch);
     Sum sum[8] = {}, along[8] = {};
     if (!share.idle) {
-        float mean[8], scale[8], bias[8];
-        row_of(norm, MEAN, share.group, mean);
-        row_of(norm, SCALE, share.group, scale);
-#pragma unroll
-        for (int i = 0; i < 8; i++) bias[i] = share.group * 8 + i < norm.channels ? norm.bias[share.group * 8 + i] : 0.0f;
-#pragma unroll 4
-        for (int row = blockIdx.x * share.lanes + share.lane; row < rows; row += gridDim.x * share.lanes) {
-            const u64 at = (u64)row * norm.pitch + share.group * 8;
-            float g[8], v[8];
-            load8(flow + at, g);
-            load8(y + at, v);
-            masked(g, v, mean, scale, bias, out + at, mask);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                sum[i] += g[i];
-                along[i] += (Sum)g[i] * (Sum)(v[i] - mean[i]);
-            }
-        }
+        if (mask == NO_MASK) sums_of_flow<NO_MASK>(flow, y, out, rows, norm, share, sum, along);
+        else if (mask == MASK_BY_VALUE) sums_of_flow<MASK_BY_VALUE>(flow, y, out, rows, norm, share, sum, along);
+        else sums_of_flow<MASK_BY_RESULT>(flow, y, out, rows, norm, share, sum, along);
     }
     totals(share, sum, along, norm, [&](int c, double sum, double along) {
         const double deviation = norm.record[DEVIATION * norm.pitch + c], scale = norm.record[SCALE * norm.pitch + c];
@@ -177,6 +271,32 @@ extern "C" __global__ void __launch_bounds__(256)
     });
 }
 
+template <int MASK, bool ADD>
+__device__ __forceinline__ void gradients(const T* flow, const T* y, const T* out, int rows, T* dx, T* dother, int add_other,
+                                          const Norm& norm, const Share& share) {
+    const Rows of = rows_of(norm, share);
+    float of_value[8], constant[8];
+    row_of(norm, OF_VALUE, share.group, of_value);
+    row_of(norm, CONSTANT, share.group, constant);
+    each_row<MASK, ADD>(flow, y, out, dx, rows, norm, share,
+                        [&](u64 at, const Raw& flow, const Raw& value, const Raw& result, const Raw& before) {
+        float g[8], v[8], d[8];
+        unpack(flow, g);
+        unpack(value, v);
+        masked<MASK>(g, v, of.mean, of.scale, of.bias, result);
+        if (dx) {
+            if (ADD) unpack(before, d);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float here = of.scale[i] * g[i] + of_value[i] * (v[i] - of.mean[i]) + constant[i];
+                d[i] = ADD ? here + d[i] : here;
+            }
+            store8(dx + at, d);
+        }
+        if (dother) flow8(dother + at, g, add_other);
+    });
+}
+
 extern "C" __global__ void __launch_bounds__(256)
     norm_backward(const T* __restrict__ flow, const T* __restrict__ y, const T* __restrict__ out, int rows, int mask, T* dx,
                   int add_dx, T* dother, int add_other, Norm norm, u64 slab) {
@@ -185,26 +305,15 @@ extern "C" __global__ void __launch_bounds__(256)
     norm = mine(norm, slab);
     const Share share(norm.pitch);
     if (share.idle) return;
-    float mean[8], scale[8], bias[8], of_value[8], constant[8];
-    row_of(norm, MEAN, share.group, mean);
-    row_of(norm, SCALE, share.group, scale);
-    row_of(norm, OF_VALUE, share.group, of_value);
-    row_of(norm, CONSTANT, share.group, constant);
-#pragma unroll
-    for (int i = 0; i < 8; i++) bias[i] = share.group * 8 + i < norm.channels ? norm.bias[share.group * 8 + i] : 0.0f;
-#pragma unroll 2
-    for (int row = blockIdx.x * share.lanes + share.lane; row < rows; row += gridDim.x * share.lanes) {
-        const u64 at = (u64)row * norm.pitch + share.group * 8;
-        float g[8], v[8];
-        load8(flow + at, g);
-        load8(y + at, v);
-        masked(g, v, mean, scale, bias, out + at, mask);
-        if (dx) {
-            float d[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++) d[i] = scale[i] * g[i] + of_value[i] * (v[i] - mean[i]) + constant[i];
-            flow8(dx + at, d, add_dx);
-        }
-        if (dother) flow8(dother + at, g, add_other);
+    const bool add = dx && add_dx;
+    if (mask == NO_MASK) {
+        if (add) gradients<NO_MASK, true>(flow, y, out, rows, dx, dother, add_other, norm, share);
+        else gradients<NO_MASK, false>(flow, y, out, rows, dx, dother, add_other, norm, share);
+    } else if (mask == MASK_BY_VALUE) {
+        if (add) gradients<MASK_BY_VALUE, true>(flow, y, out, rows, dx, dother, add_other, norm, share);
+        else gradients<MASK_BY_VALUE, false>(flow, y, out, rows, dx, dother, add_other, norm, share);
+    } else {
+        if (add) gradients<MASK_BY_RESULT, true>(flow, y, out, rows, dx, dother, add_other, norm, share);
+        else gradients<MASK_BY_RESULT, false>(flow, y, out, rows, dx, dother, add_other, norm, share);
     }
 }

@@ -44,6 +44,20 @@ __device__ __forceinline__ void store8(float* p, const float (&v)[8]) {
     ((float4*)p)[0] = make_float4(v[0], v[1], v[2], v[3]);
     ((float4*)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
+// Eight stored numbers as they come from memory: several are fetched before the first is looked at.
+#if BF16
+typedef uint4 Raw;
+__device__ __forceinline__ void unpack(const Raw& raw, float (&v)[8]) {
+    v[0] = low_of(raw.x); v[1] = high_of(raw.x); v[2] = low_of(raw.y); v[3] = high_of(raw.y);
+    v[4] = low_of(raw.z); v[5] = high_of(raw.z); v[6] = low_of(raw.w); v[7] = high_of(raw.w);
+}
+#else
+struct Raw { float4 a, b; };
+__device__ __forceinline__ void unpack(const Raw& raw, float (&v)[8]) {
+    v[0] = raw.a.x; v[1] = raw.a.y; v[2] = raw.a.z; v[3] = raw.a.w; v[4] = raw.b.x; v[5] = raw.b.y; v[6] = raw.b.z; v[7] = raw.b.w;
+}
+#endif
+
 __device__ __forceinline__ float get(const u16* p) { return __uint_as_float((u32)*p << 16); }
 __device__ __forceinline__ float get(const float* p) { return *p; }
 __device__ __forceinline__ void put(u16* p, float v) { *p = (u16)pack(v, 0.0f); }

@@ -179,9 +179,10 @@ extern "C" __global__ void __launch_bounds__(256)
             average = any ? average + w[m] * x : w[m] * x;
             any = true;
         }
-        const float old = centre[i];
+        // Gradients have no past: where nobody's is finite, the step is none, not the last one again.
+        const float old = round.moving == 2 ? 0.0f : centre[i];
         float made = old;
-        if (any) made = round.moving ? bounded((1.0f - round.rate) * old + round.rate * average) : bounded(average);
+        if (any) made = round.moving == 1 ? bounded((1.0f - round.rate) * old + round.rate * average) : bounded(average);
         const float target = round.toward_old ? old : made;
         centre[i] = made;
         for (int m = 0; m < round.members; m++) {

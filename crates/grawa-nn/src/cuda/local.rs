@@ -1,0 +1,144 @@
+//! What workers on a card do between rounds and for them: local steps, scores, and a look at a model on other examples.
+//!
+//! A look borrows the workers' places: their parameters and statistics are put aside, the model is passed through, and
+//! everything is put back bit by bit.
+
+use super::data::{From, Set};
+use super::fleet::{Fleet, Job};
+use super::pass::Manner;
+use crate::Error;
+use grawa_core::{Key, Sgd};
+
+/// A pass that learns.
+const LEARN: Manner = Manner { of_batch: true, track: true, dropout: true };
+
+/// A model to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// The worker's own.
+    Own,
+    /// The centre of a group of a level; see [`Fleet::load_centre`].
+    Centre {
+        /// The level.
+        level: usize,
+        /// The group.
+        group: usize,
+    },
+}
+
+impl Fleet {
+    /// The gradient of every worker's mean loss at the next step, statistics included.
+    pub fn learn(&mut self) -> Result<(), Error> {
+        let (factor, from) = (1.0 / self.plan.batch as f32, self.source());
+        self.run(Job::Gradient { manner: LEARN, factor, from, noted: true })
+    }
+
+    /// The gradient on the same batch once more, from where the workers are now: SAM's second look.
+    pub fn learn_again(&mut self) -> Result<(), Error> {
+        let factor = 1.0 / self.plan.batch as f32;
+        let manner = Manner { track: false, ..LEARN };
+        self.run(Job::Gradient { manner, factor, from: From::Shown, noted: false })
+    }
+
+    /// The step with the gradients at hand.
+    pub fn descend(&mut self, sgd: Sgd) -> Result<(), Error> {
+        self.run(Job::Descend { sgd })
+    }
+
+    /// The norms, span by span, of each worker's summed gradient on its examples of the training set as evaluation shows
+    /// them; without examples, on what was shown last. Nothing that training can see is changed but the gradient.
+    pub fn score(
+        &mut self,
+        keys: &[Key],
+        examples: Option<&[Vec<u32>]>,
+        dropout: bool,
+    ) -> Result<Vec<Vec<f64>>, Error> {
+        let from = match examples {
+            Some(examples) => {
+                for (worker, examples) in examples.iter().enumerate() {
+                    self.deal(Set::Train, worker, examples)?;
+                }
+                From::Middle(Set::Train)
+            }
+            None => From::Shown,
+        };
+        self.place_each(keys, &[0.0], [0.0; 2])?;
+        let manner = Manner { of_batch: true, track: false, dropout };
+        self.run(Job::Gradient { manner, factor: 1.0, from, noted: false })?;
+        self.norms()
+    }
+
+    /// Puts models in the places of the workers until [`Fleet::give_back`].
+    pub fn borrow(&mut self, models: &[Model]) -> Result<(), Error> {
+        if self.lent.is_none() {
+            let statistics = (0..self.workers).map(|worker| self.statistics(worker));
+            self.lent = Some(statistics.collect::<Result<_, _>>()?);
+            self.copy_each(|fleet| (fleet.plan.offsets.parameters, fleet.plan.offsets.saved))?;
+        }
+        let bytes = 4 * self.plan.graph.parameters().len();
+        for (worker, model) in models.iter().enumerate() {
+            let from = match *model {
+                Model::Own => self.memory.start + self.offset(worker, self.plan.offsets.saved) as u64,
+                Model::Centre { level, group } => match &self.centres[level] {
+                    Some(centre) => centre.start + (bytes * group) as u64,
+                    None => {
+                        let why = "it has not been made yet".into();
+                        return Err(Error::Device { action: "look at a model".into(), why });
+                    }
+                },
+            };
+            let to = self.memory.start + self.offset(worker, self.plan.offsets.parameters) as u64;
+            self.main.copy(to, from, bytes)?;
+        }
+        self.spread()
+    }
+
+    /// Gives the workers their places back.
+    pub fn give_back(&mut self) -> Result<(), Error> {
+        let Some(statistics) = self.lent.take() else { return Ok(()) };
+        for (worker, statistics) in statistics.iter().enumerate() {
+            self.load_statistics(worker, statistics)?;
+        }
+        self.restore()
+    }
+
+    /// The statistics of a batch for every worker's borrowed model, as the running average keeps them when it starts from
+    /// nothing.
+    pub fn batch_statistics(&mut self, examples: Option<&[Vec<u32>]>) -> Result<Vec<Vec<f32>>, Error> {
+        let nothing = vec![0.0; self.plan.graph.statistics().len()];
+        for worker in 0..self.workers {
+            self.load_statistics(worker, &nothing)?;
+        }
+        let manner = Manner { of_batch: true, track: true, dropout: false };
+        self.look(manner, Set::Train, examples)?;
+        (0..self.workers).map(|worker| self.statistics(worker)).collect()
+    }
+
+    /// The logits of every worker's borrowed model on its test examples.
+    pub fn test(&mut self, examples: Option<&[Vec<u32>]>) -> Result<Vec<Vec<f32>>, Error> {
+        let manner = Manner { of_batch: false, track: false, dropout: false };
+        self.look(manner, Set::Test, examples)?;
+        (0..self.workers).map(|worker| self.logits(worker)).collect()
+    }
+
+    fn look(&mut self, manner: Manner, set: Set, examples: Option<&[Vec<u32>]>) -> Result<(), Error> {
+        let Some(examples) = examples else { return self.run(Job::Forward { manner, from: From::Shown }) };
+        for (worker, examples) in examples.iter().enumerate() {
+            self.deal(set, worker, examples)?;
+        }
+        let key = Key::new(0, grawa_core::Purpose::Augment);
+        self.place(key, &[0.0], [0.0; 2])?;
+        self.run(Job::Forward { manner, from: From::Middle(set) })
+    }
+
+    /// Copies one vector of every worker over another of its own.
+    pub(crate) fn copy_each(&self, places: impl Fn(&Self) -> (u64, u64)) -> Result<(), Error> {
+        let (from, to) = places(self);
+        let bytes = 4 * self.plan.graph.parameters().len();
+        for worker in 0..self.workers {
+            let [from, to] = [from, to].map(|offset| self.memory.start + self.offset(worker, offset) as u64);
+            self.main.copy(to, from, bytes)?;
+        }
+        Ok(())
+    }
+}

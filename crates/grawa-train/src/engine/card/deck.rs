@@ -1,0 +1,105 @@
+//! Where the workers of a card come together: the card does one thing at a time, and for all of them.
+//!
+//! Each worker is a thread as on the CPU and asks for itself; when all have asked, the last one to come has the card do it
+//! for all. So the run's loop, its rounds and its checkpoints are the same as anywhere, and yet every kernel serves all
+//! workers. If one of them leaves, the others cannot go on: they live on one card, and hear why.
+
+use crate::Error;
+use grawa_nn::cuda::Fleet;
+use std::any::Any;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+type Parcel = Box<dyn Any + Send>;
+
+/// The workers of a card, and the card's work.
+#[derive(Debug)]
+pub(crate) struct Deck {
+    fleet: Mutex<Fleet>,
+    table: Mutex<Table>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Table {
+    asked: Vec<Option<Parcel>>,
+    done: Vec<Option<Parcel>>,
+    /// Why nothing can be done any more.
+    broken: Option<String>,
+}
+
+impl Deck {
+    pub(super) fn new(fleet: Fleet) -> Self {
+        let workers = fleet.settings().workers;
+        let places = || (0..workers).map(|_| None).collect();
+        let table = Table { asked: places(), done: places(), broken: None };
+        Deck { fleet: Mutex::new(fleet), table: Mutex::new(table), changed: Condvar::new() }
+    }
+
+    /// Has the card do something that concerns nobody else.
+    pub(super) fn alone<T>(&self, act: impl FnOnce(&mut Fleet) -> T) -> T {
+        act(&mut self.fleet.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until all workers ask; the card then does it once, from what all hand in to what each gets.
+    pub(super) fn together<I: Send + 'static, O: Send + 'static>(
+        &self,
+        worker: usize,
+        mine: I,
+        act: impl FnOnce(&mut Fleet, Vec<I>) -> Result<Vec<O>, Error>,
+    ) -> Result<O, Error> {
+        let mut table = self.lock();
+        if let Some(why) = &table.broken {
+            return Err(broken(why));
+        }
+        table.asked[worker] = Some(Box::new(mine));
+        if table.asked.iter().all(Option::is_some) {
+            let asked: Vec<I> = (table.asked.iter_mut())
+                .filter_map(|parcel| parcel.take()?.downcast().ok())
+                .map(|parcel| *parcel)
+                .collect();
+            let done = match asked.len() == table.asked.len() {
+                true => self.alone(|fleet| act(fleet, asked)),
+                false => Err(broken("the workers of the card asked for different things")),
+            };
+            match done {
+                Ok(done) => {
+                    let parcels = done.into_iter().map(|one| Some(Box::new(one) as Parcel));
+                    table.done.iter_mut().zip(parcels).for_each(|(place, parcel)| *place = parcel);
+                }
+                Err(error) => {
+                    table.broken = Some(error.to_string());
+                    self.changed.notify_all();
+                    return Err(error);
+                }
+            }
+            self.changed.notify_all();
+        }
+        loop {
+            if let Some(parcel) = table.done[worker].take() {
+                let mistaken = || broken("the card answered something else");
+                return parcel.downcast().map(|one| *one).map_err(|_| mistaken());
+            }
+            if let Some(why) = &table.broken {
+                return Err(broken(why));
+            }
+            table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A worker goes. Whoever waits for it, or will, hears of it.
+    pub(super) fn leave(&self, worker: usize) {
+        let mut table = self.lock();
+        table
+            .broken
+            .get_or_insert_with(|| format!("worker {worker} is gone, and a card's workers go together"));
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn broken(why: &str) -> Error {
+    grawa_core::Error::Replica { why: why.into() }.into()
+}

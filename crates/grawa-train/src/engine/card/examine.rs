@@ -1,0 +1,132 @@
+//! Measuring a model on a card: all workers lend it their places and take every n-th batch, as on the CPU.
+
+use super::batch::{Batch, show};
+use super::{OnCard, Stock};
+use crate::Error;
+use crate::engine::{Counts, Examine, SHARE, recalibration};
+use crate::recipe::BatchNorm;
+use grawa_core::Layout;
+use grawa_nn::cuda::{Fleet, Model};
+use std::sync::Arc;
+
+/// One worker's share in measuring models.
+#[derive(Debug)]
+pub(crate) struct CardExaminer {
+    pub(super) stock: Arc<Stock>,
+    pub(super) worker: usize,
+    pub(super) policy: BatchNorm,
+    /// Batches that recalibration looks at.
+    pub(super) batches: usize,
+}
+
+/// What a worker hands in: a model, its statistics, and batches.
+struct Ask {
+    model: Model,
+    statistics: Option<Vec<f32>>,
+    batches: Vec<Batch>,
+}
+
+fn model(of: &OnCard) -> Model {
+    match *of {
+        OnCard::Centre { level, group } => Model::Centre { level, group },
+        OnCard::Parameters | OnCard::Gradients => Model::Own,
+    }
+}
+
+/// Passes every worker's batches through the model in its place, one of each at a time; `pass` says what comes of one.
+fn look<T>(
+    fleet: &mut Fleet,
+    mut asks: Vec<Ask>,
+    mut pass: impl FnMut(&mut Fleet, Option<&[Vec<u32>]>) -> Result<Vec<T>, grawa_nn::Error>,
+) -> Result<Vec<Vec<T>>, Error> {
+    fleet.borrow(&asks.iter().map(|ask| ask.model).collect::<Vec<_>>())?;
+    for (worker, ask) in asks.iter_mut().enumerate() {
+        if let Some(statistics) = ask.statistics.take() {
+            fleet.load_statistics(worker, &statistics)?;
+        }
+    }
+    let mut found: Vec<Vec<T>> = asks.iter().map(|_| Vec::new()).collect();
+    let most = asks.iter().map(|ask| ask.batches.len()).max().unwrap_or(0);
+    // Whoever has fewer batches looks at somebody's again.
+    let filler = asks.iter().find_map(|ask| ask.batches.first().cloned());
+    for number in 0..most {
+        let next = |ask: &Ask| ask.batches.get(number).cloned().or_else(|| filler.clone());
+        let examples = show(fleet, asks.iter().filter_map(next).collect())?;
+        for ((ask, found), result) in asks.iter().zip(&mut found).zip(pass(fleet, examples.as_deref())?) {
+            if number < ask.batches.len() {
+                found.push(result);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The same, and the workers get their places back whatever happens.
+fn look_and_leave<T>(
+    fleet: &mut Fleet,
+    asks: Vec<Ask>,
+    pass: impl FnMut(&mut Fleet, Option<&[Vec<u32>]>) -> Result<Vec<T>, grawa_nn::Error>,
+) -> Result<Vec<Vec<T>>, Error> {
+    let found = look(fleet, asks, pass);
+    fleet.give_back()?;
+    found
+}
+
+impl Examine<OnCard> for CardExaminer {
+    fn policy(&self) -> BatchNorm {
+        self.policy
+    }
+
+    fn statistics(&self) -> &Layout {
+        self.stock.graph.statistics()
+    }
+
+    fn recalibrate(
+        &mut self,
+        of: &OnCard,
+        (seat, seats): (usize, usize),
+        alive: &mut dyn FnMut(),
+    ) -> Result<(Vec<f64>, u64), Error> {
+        alive();
+        let chosen = recalibration(&self.stock.order, (seat, seats), self.batches)?;
+        let batches = chosen.into_iter().map(|chosen| self.stock.plain(chosen)).collect::<Result<_, _>>()?;
+        let ask = Ask { model: model(of), statistics: None, batches };
+        let found = self
+            .stock
+            .deck
+            .together(self.worker, ask, |fleet, asks| look_and_leave(fleet, asks, Fleet::batch_statistics))?;
+        let mut sums = vec![0.0; self.statistics().len()];
+        for batch in &found {
+            sums.iter_mut().zip(batch).for_each(|(sum, &found)| *sum += f64::from(found) / SHARE);
+        }
+        Ok((sums, found.len() as u64))
+    }
+
+    fn test(
+        &mut self,
+        of: &OnCard,
+        statistics: &[f32],
+        (seat, seats): (usize, usize),
+        alive: &mut dyn FnMut(),
+    ) -> Result<Counts, Error> {
+        alive();
+        let (size, examples) = (self.stock.order.batch_size() as usize, self.stock.test.len());
+        let numbers: Vec<usize> = (seat..examples.div_ceil(size)).step_by(seats).collect();
+        let batches =
+            numbers.iter().map(|&number| self.stock.test_batch(number)).collect::<Result<_, _>>()?;
+        let ask = Ask { model: model(of), statistics: Some(statistics.to_vec()), batches };
+        let found = self
+            .stock
+            .deck
+            .together(self.worker, ask, |fleet, asks| look_and_leave(fleet, asks, Fleet::test))?;
+        let classes = self.stock.graph.classes();
+        let mut counts = Counts::default();
+        for (&number, logits) in numbers.iter().zip(&found) {
+            let labels = self.stock.test.part().labels()[number * size..].iter();
+            for (logits, &label) in logits.chunks_exact(classes).zip(labels) {
+                counts.take(logits, label as usize);
+            }
+        }
+        Ok(counts)
+    }
+}

@@ -1,0 +1,100 @@
+//! Runs on a GPU beside the same runs on the CPU. Where there is no GPU, these tests say so and prove nothing.
+
+#![allow(clippy::unwrap_used)]
+
+mod runs;
+
+use grawa_core::norm::norm;
+use grawa_data::{Dataset, digits};
+use grawa_nn::cuda::cards;
+use grawa_nn::{Data, Tensors};
+use grawa_train::{Checkpoint, Event, Recipe, Run};
+use runs::{go, methods, recipe, resumes_exactly};
+use tempfile::TempDir;
+
+fn has_card(test: &str) -> bool {
+    let found = cards();
+    let has = matches!(&found, Ok(cards) if !cards.is_empty());
+    if !has {
+        eprintln!("{test}: skipped, no GPU here ({found:?})");
+    }
+    has
+}
+
+fn on_card(method: &str, settings: &[&str]) -> Recipe {
+    let card = ["machine.device=cuda", "machine.precision=f32", "machine.deterministic=true"];
+    recipe(method, &[&card, settings].concat())
+}
+
+/// Everything in the newest checkpoint, and how many of the last test were wrong.
+fn state(recipe: &Recipe, data: &Dataset) -> (Tensors, u64, Vec<f64>) {
+    let place = TempDir::new().unwrap();
+    let (_, ear) = go(recipe, data, place.path());
+    let path = Checkpoint::newest(place.path()).unwrap().path().join("state.safetensors");
+    let losses = (ear.0.lock().unwrap().iter())
+        .filter_map(|event| match event {
+            Event::Round(round) => round.loss,
+            _ => None,
+        })
+        .collect();
+    (Tensors::read(&path, "the run").unwrap(), ear.last_wrong().0, losses)
+}
+
+/// The same batches, draws, rounds and measurements: only rounding differs.
+#[test]
+fn a_run_on_a_card_is_that_of_the_cpu_but_for_rounding() {
+    if !has_card("runs on a GPU") {
+        return;
+    }
+    let data = digits().unwrap();
+    for method in methods() {
+        let (cpu, wrong, losses) = state(&recipe(&method, &["train.rate=0.02"]), &data);
+        let (card, wrong_there, losses_there) = state(&on_card(&method, &["train.rate=0.02"]), &data);
+        assert_eq!(losses.len(), losses_there.len(), "{method}");
+        for (here, there) in losses.iter().zip(&losses_there) {
+            assert!((here / there - 1.0).abs() < 2e-3, "{method}: losses {losses:?} and {losses_there:?}");
+        }
+        let names: Vec<&str> = cpu.names().collect();
+        assert_eq!(names, card.names().collect::<Vec<_>>(), "{method}");
+        for name in names {
+            let (Some(Data::F32(expected)), Some(Data::F32(found))) =
+                (cpu.find(name).map(|tensor| &tensor.data), card.find(name).map(|tensor| &tensor.data))
+            else {
+                continue;
+            };
+            let difference: Vec<f32> = expected.iter().zip(found).map(|(a, b)| a - b).collect();
+            let off = norm(&difference) / norm(expected).max(1e-6);
+            assert!(off < 5e-3, "{method}: {name} is off by {off:.1e}");
+        }
+        assert!(wrong.abs_diff(wrong_there) <= 4, "{method}: {wrong} wrong, and {wrong_there} there");
+    }
+}
+
+#[test]
+fn a_run_on_a_card_that_was_stopped_and_resumed_leaves_the_same_files() {
+    if !has_card("resuming on a GPU") {
+        return;
+    }
+    let data = digits().unwrap();
+    for method in methods() {
+        resumes_exactly(&on_card(&method, &[]), &data);
+    }
+    resumes_exactly(&on_card("lgrawa:period=3", &["machine.precision=bf16"]), &data);
+    // A network with dropout, whose draws must go on where they stopped.
+    resumes_exactly(&on_card("mgrawa:preset=reference,period=3", &["model.name=digits"]), &data);
+}
+
+#[test]
+fn what_a_card_cannot_do_is_said_before_anything_starts() {
+    let said = grawa_train::recipe::Said::default();
+    let said =
+        ["machine.device=cuda", "train.pace=free"].iter().try_fold(said, |said, it| said.set(it)).unwrap();
+    let error = Recipe::resolve(&said).unwrap_err().to_string();
+    assert!(error.contains("on a GPU all workers step together"), "{error}");
+    if cards().is_ok_and(|cards| !cards.is_empty()) {
+        return eprintln!("a machine without a GPU: skipped, this one has one");
+    }
+    let data = digits().unwrap();
+    let error = Run::new(on_card("mean", &[]), &data).unwrap_err().to_string();
+    assert!(error.contains("GPU") || error.contains("libcuda"), "{error}");
+}
