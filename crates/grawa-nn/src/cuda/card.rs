@@ -69,11 +69,13 @@ pub fn cards() -> Result<Vec<Card>, Error> {
         .collect()
 }
 
-/// A GPU in use.
+/// A GPU in use by one fleet. Copies and waits go by its main stream alone, so that several fleets of a process do not
+/// get into each other's way: waiting for the whole GPU would break a graph that another is recording.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) card: Card,
     handle: sys::CUcontext,
+    main: sys::CUstream,
 }
 
 // The driver's handles may be used from any thread once the context is current there.
@@ -86,9 +88,11 @@ impl Context {
     #[allow(unsafe_code, reason = "the primary context of a device the driver named")]
     pub(crate) fn open(card: Card) -> Result<Arc<Self>, Error> {
         let handle = unsafe { result::primary_ctx::retain(card.device) }.map_err(failed("open the GPU"))?;
-        let context = Arc::new(Context { card, handle });
+        let mut context = Context { card, handle, main: std::ptr::null_mut() };
         context.bind()?;
-        Ok(context)
+        context.main = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(failed("open a stream"))?;
+        Ok(Arc::new(context))
     }
 
     /// Makes it the one that this thread's calls go to.
@@ -97,14 +101,19 @@ impl Context {
         unsafe { result::ctx::set_current(self.handle) }.map_err(failed("turn to the GPU"))
     }
 
+    /// Waits for all that was asked of the main stream, where everything comes together.
+    #[allow(unsafe_code, reason = "the handle lives as long as self")]
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
-        result::ctx::synchronize().map_err(failed("wait for the GPU"))
+        unsafe { result::stream::synchronize(self.main) }.map_err(failed("wait for the GPU"))
     }
 }
 
 impl Drop for Context {
-    #[allow(unsafe_code, reason = "retained once in open, released once here")]
+    #[allow(unsafe_code, reason = "made and retained once in open, released once here")]
     fn drop(&mut self) {
+        if !self.main.is_null() && self.bind().is_ok() {
+            let _ = unsafe { result::stream::destroy(self.main) };
+        }
         let _ = unsafe { result::primary_ctx::release(self.card.device) };
     }
 }
@@ -130,7 +139,8 @@ impl Memory {
         let start =
             unsafe { result::malloc_sync(bytes) }.map_err(failed(format!("allocate {bytes} bytes")))?;
         let memory = Memory { context: context.clone(), start, bytes };
-        unsafe { result::memset_d8_sync(start, 0, bytes) }.map_err(failed("clear memory"))?;
+        unsafe { result::memset_d8_async(start, 0, bytes, context.main) }.map_err(failed("clear memory"))?;
+        context.synchronise()?;
         Ok(memory)
     }
 
@@ -149,10 +159,9 @@ impl Memory {
     #[allow(unsafe_code, reason = "the range was checked")]
     pub(crate) fn write<T: Copy>(&self, offset: usize, from: &[T]) -> Result<(), Error> {
         self.context.bind()?;
-        self.context.synchronise()?;
         let to = self.range(offset, size_of_val(from))?;
-        unsafe { result::memcpy_htod_sync(to, from) }.map_err(failed("copy to the GPU"))?;
-        // The driver returns when it has its own copy; our streams do not wait for what it does with it.
+        unsafe { result::memcpy_htod_async(to, from, self.context.main) }
+            .map_err(failed("copy to the GPU"))?;
         self.context.synchronise()
     }
 
@@ -160,9 +169,10 @@ impl Memory {
     #[allow(unsafe_code, reason = "the range was checked")]
     pub(crate) fn read<T: Copy>(&self, offset: usize, to: &mut [T]) -> Result<(), Error> {
         self.context.bind()?;
-        self.context.synchronise()?;
         let from = self.range(offset, size_of_val(to))?;
-        unsafe { result::memcpy_dtoh_sync(to, from) }.map_err(failed("copy from the GPU"))
+        unsafe { result::memcpy_dtoh_async(to, from, self.context.main) }
+            .map_err(failed("copy from the GPU"))?;
+        self.context.synchronise()
     }
 }
 
@@ -335,6 +345,7 @@ impl Grid {
 pub(crate) struct Stream {
     context: Arc<Context>,
     pub(crate) handle: sys::CUstream,
+    owned: bool,
 }
 
 #[allow(unsafe_code, reason = "a handle of the driver, which is thread-safe")]
@@ -347,7 +358,12 @@ impl Stream {
         context.bind()?;
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(failed("open a stream"))?;
-        Ok(Stream { context: context.clone(), handle })
+        Ok(Stream { context: context.clone(), handle, owned: true })
+    }
+
+    /// The stream where everything comes together.
+    pub(crate) fn main(context: &Arc<Context>) -> Self {
+        Stream { context: context.clone(), handle: context.main, owned: false }
     }
 
     /// Starts a kernel on `replicas` replicas. The pointers must be to arguments of the kernel's own types.
@@ -419,7 +435,7 @@ impl Stream {
 impl Drop for Stream {
     #[allow(unsafe_code, reason = "created once in new")]
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
+        if self.owned && self.context.bind().is_ok() {
             let _ = unsafe { result::stream::destroy(self.handle) };
         }
     }

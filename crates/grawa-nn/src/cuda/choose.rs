@@ -39,6 +39,8 @@ pub(crate) struct Chooser<'a> {
 
 /// A passing of numbers through memory, in bytes a second: what a pass that a kernel saves is taken to cost.
 const BANDWIDTH: f64 = 2.5e12;
+/// How much faster alone a kernel of ours must be: beside others in a step it gains less than cuDNN's do.
+const ALONE: f64 = 1.15;
 /// What starting a kernel is taken to cost, in seconds.
 const START: f64 = 3e-6;
 
@@ -141,7 +143,7 @@ impl Chooser<'_> {
             Way::Sums => (own_time + partial as f64 / BANDWIDTH, cudnn_time),
             _ => (own_time, cudnn_time),
         };
-        let ours_wins = ours_all <= theirs_all && self.precision == Precision::Bf16;
+        let ours_wins = ours_all * ALONE <= theirs_all && self.precision == Precision::Bf16;
         let engine = if ours_wins { ours } else { Engine::Cudnn(best) };
         Ok((engine, Some(own_time), Some(cudnn_time)))
     }

@@ -336,7 +336,8 @@ impl Cudnn {
             let time = timed(&self.context, stream, || self.run(&plan, stream, tensors, workspace.start));
             let Ok(seconds) = time else { continue };
             plan.seconds = seconds;
-            if best.as_ref().is_none_or(|best| seconds < best.seconds) {
+            // cuDNN's own order counts where the clock hardly tells them apart.
+            if best.as_ref().is_none_or(|best| seconds < 0.98 * best.seconds) {
                 best = Some(plan);
             }
         }
@@ -354,14 +355,14 @@ pub(crate) fn timed(
     work()?;
     stream.synchronise()?;
     let mut least = f64::INFINITY;
-    for _ in 0..3 {
+    for _ in 0..4 {
         stream.mark(&begin)?;
-        for _ in 0..2 {
+        for _ in 0..3 {
             work()?;
         }
         stream.mark(&end)?;
         stream.synchronise()?;
-        least = least.min(begin.seconds_to(&end)? / 2.0);
+        least = least.min(begin.seconds_to(&end)? / 3.0);
     }
     Ok(least)
 }

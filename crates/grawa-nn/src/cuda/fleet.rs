@@ -217,7 +217,7 @@ impl Fleet {
             // Slower without, but right.
             Precision::Bf16 => Cudnn::open(&context).ok(),
         };
-        let main = Stream::new(&context)?;
+        let main = Stream::main(&context);
         let mut plan = Plan::new(graph, batch, if narrow { 2 } else { 4 })?;
         let chooser = Chooser {
             context: &context,

@@ -69,7 +69,7 @@ __device__ __forceinline__ float bounded(float x) { return fminf(fmaxf(x, -3.402
 
 extern "C" __global__ void __launch_bounds__(256)
     update(const Span* spans, const Chunk* chunks, Controls* controls, Sgd sgd, float* __restrict__ parameters, float* __restrict__ velocity,
-           float* __restrict__ gradient, const float* __restrict__ outer, const float* __restrict__ inner, u32 group, u64 length,
+           const float* __restrict__ gradient, const float* __restrict__ outer, const float* __restrict__ inner, u32 group, u64 length,
            char* base, u64 slab) {
     // Groups of workers in a row have a centre each, one behind the other.
     if (inner) inner += blockIdx.z / group * length;
@@ -111,7 +111,6 @@ extern "C" __global__ void __launch_bounds__(256)
             step(i + 1, g.y, x.y, v.y);
             step(i + 2, g.z, x.z, v.z);
             step(i + 3, g.w, x.w, v.w);
-            *(float4*)(gradient + i) = g;
             *(float4*)(parameters + i) = x;
             *(float4*)(velocity + i) = v;
             *(uint2*)((u16*)(base + span.working) + at) = make_uint2(pack(x.x, x.y), pack(x.z, x.w));
@@ -122,9 +121,9 @@ extern "C" __global__ void __launch_bounds__(256)
 #endif
 #pragma unroll 4
     for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
-        float x = parameters[i], v = velocity[i], g;
-        if (sgd.gather && span.source) gradient[i] = g = gathered(span, base, i - span.start, 0.0f);
-        else g = gradient[i];
+        float x = parameters[i], v = velocity[i];
+        // Who wants to see the gradient asks for it before the step: writing it down here would cost a pass.
+        const float g = sgd.gather && span.source ? gathered(span, base, i - span.start, 0.0f) : gradient[i];
         step(i, g, x, v);
         parameters[i] = x;
         velocity[i] = v;
