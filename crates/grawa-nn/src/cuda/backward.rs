@@ -9,22 +9,12 @@ use super::pass::{Manner, NORMLESS, Pass};
 use super::plan::{Flow, Kind, Layer, Step, pitch};
 use crate::Error;
 
-/// Work to be started on the side when the backward pass has come past a step.
-pub(crate) type Early<'a> = (usize, &'a dyn Fn(&Stream) -> Result<(), Error>);
-
 impl Pass<'_> {
     /// A backward pass, after a forward pass and the loss; the gradient is left where `collect` finds it.
-    /// What is given as `early` is started on the side as soon as this step's turn is over.
-    pub(crate) fn backward(&self, manner: Manner, early: Option<Early<'_>>) -> Result<(), Error> {
+    pub(crate) fn backward(&self, manner: Manner) -> Result<(), Error> {
         // For each buffer what still reads it on the side.
         let mut readers: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
-        for (index, step) in self.plan.steps.iter().enumerate().rev() {
-            if let Some((_, start)) = early.filter(|(after, _)| *after == index + 1) {
-                let reached = &self.events[2 * self.plan.layers.len() + 1];
-                self.main.mark(reached)?;
-                self.side.wait_for(reached)?;
-                start(self.side)?;
-            }
+        for step in self.plan.steps.iter().rev() {
             if self.plan.slots[step.output].is_none() {
                 continue;
             }

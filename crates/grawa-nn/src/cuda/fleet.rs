@@ -9,12 +9,11 @@ use super::cudnn::Cudnn;
 use super::data::{From, Held, Set};
 use super::engine::Ways;
 use super::pass::{Manner, Pass, Timed, summing_blocks, summing_columns};
-use super::plan::{Chunk, HISTORY, Plan};
+use super::plan::{HISTORY, Plan};
 use crate::{Error, Graph, Mode};
 use grawa_core::{Key, Sgd};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -251,7 +250,7 @@ impl Fleet {
         let weights = table(4 * plan.spans.len() * workers)?;
         let lanes = if uses_cudnn(&ways) { (workers - 1).min(7) } else { 0 };
         let streams = || (0..lanes).map(|_| Stream::new(&context)).collect::<Result<Vec<_>, _>>();
-        let events = 2 * plan.layers.len() + 2 + 2 * (lanes + 1);
+        let events = 2 * plan.layers.len() + 1 + 2 * (lanes + 1);
         let lanes = [streams()?, streams()?];
         let events = (0..events).map(|_| Event::new(&context, false)).collect::<Result<_, _>>()?;
         let controls =
@@ -607,23 +606,17 @@ impl Fleet {
                 pass.forward(manner)?;
                 let notes = (from != From::Shown).then_some(self.rates.start);
                 pass.loss(1.0 / batch as f32, true, notes)?;
-                let chunks = self.plan.chunks.len();
-                let Some((step, chunk)) = self.plan.early().filter(|_| pass.profile.is_none()) else {
-                    pass.backward(manner, None)?;
-                    return self.update(pass, &self.main, sgd, true, 0..chunks);
-                };
-                let update = |side: &Stream| self.update(pass, side, sgd, true, chunk..chunks);
-                pass.backward(manner, Some((step, &update)))?;
-                self.update(pass, &self.main, sgd, true, 0..chunk)
+                pass.backward(manner)?;
+                self.update(pass, sgd, true)
             }
             Job::Gradient { manner, factor, from, noted } => {
                 self.fill(pass, from)?;
                 pass.forward(manner)?;
                 pass.loss(factor, true, noted.then_some(self.rates.start))?;
-                pass.backward(manner, None)?;
+                pass.backward(manner)?;
                 pass.collect(manner)
             }
-            Job::Descend { sgd } => self.update(pass, &self.main, sgd, false, 0..self.plan.chunks.len()),
+            Job::Descend { sgd } => self.update(pass, sgd, false),
             Job::Forward { manner, from } => {
                 self.fill(pass, from)?;
                 pass.forward(manner)?;
@@ -632,16 +625,8 @@ impl Fleet {
         }
     }
 
-    /// The step of SGD and its pulls, of some chunks. `gather`: the gradient is still where the backward pass left it. The
-    /// first chunks are done last, and with them it is on to the next step.
-    fn update(
-        &self,
-        pass: &Pass<'_>,
-        stream: &Stream,
-        sgd: Sgd,
-        gather: bool,
-        chunks: Range<usize>,
-    ) -> Result<(), Error> {
+    /// The step of SGD and its pulls. `gather`: the gradient is still where the backward pass left it.
+    fn update(&self, pass: &Pass<'_>, sgd: Sgd, gather: bool) -> Result<(), Error> {
         let (look_ahead, direct) = if sgd.nesterov { (sgd.momentum, 1.0) } else { (1.0, 0.0) };
         let Sgd { momentum, weight_decay, .. } = sgd;
         let settings = Update { momentum, weight_decay, look_ahead, direct, gather: gather.into() };
@@ -651,11 +636,9 @@ impl Fleet {
         let [outer, inner] =
             [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
         let (group, length) = (self.group as u32, self.plan.graph.parameters().len() as u64);
-        let (first, advance) =
-            (pass.chunks + (chunks.start * size_of::<Chunk>()) as u64, i32::from(chunks.start == 0));
         let mut arguments = [
             at(&pass.spans),
-            at(&first),
+            at(&pass.chunks),
             at(&pass.base),
             at(&settings),
             at(&parameters),
@@ -665,11 +648,10 @@ impl Fleet {
             at(&inner),
             at(&group),
             at(&length),
-            at(&advance),
             at(&pass.base),
             at(&self.plan.slab),
         ];
-        pass.start(stream, "update", Grid::row(chunks.len()), &mut arguments)
+        pass.start(&self.main, "update", Grid::row(self.plan.chunks.len()), &mut arguments)
     }
 
     /// Time by kernel of one local step, each kernel alone: name, calls, time; the longest first.

@@ -456,38 +456,6 @@ impl Plan {
         }
     }
 
-    /// Where the backward pass can begin to update the network while it goes on: the step after which all parameters from a
-    /// chunk on are done with, and that chunk. It is worth it when those are nine tenths, most of which lie in the last
-    /// layers.
-    pub(crate) fn early(&self) -> Option<(usize, usize)> {
-        let all = self.graph.parameters().len();
-        let mut owner = vec![0; self.spans.len()];
-        for (index, step) in self.steps.iter().enumerate() {
-            match &step.kind {
-                Kind::Layer(layer) => {
-                    let layer = &self.layers[*layer];
-                    owner[layer.weight.0] = index;
-                    layer.bias.into_iter().for_each(|bias| owner[bias.0] = index);
-                }
-                Kind::Norm { norm, .. } => {
-                    let norm = &self.norms[*norm];
-                    (owner[norm.weight.0], owner[norm.bias.0]) = (index, index);
-                }
-                _ => {}
-            }
-        }
-        // For every step the first span from which on all are owned by it or by later ones.
-        let first = |step: usize| owner.iter().rposition(|&of| of < step).map_or(0, |last| last + 1);
-        (1..self.steps.len())
-            .rev()
-            .map(|step| (step, first(step)))
-            .find(|&(_, span)| {
-                self.spans.get(span).is_some_and(|span| all - span.start as usize >= all / 10 * 9)
-            })
-            .map(|(step, span)| (step, self.first_chunk[span] as usize))
-            .filter(|&(_, chunk)| chunk > 0)
-    }
-
     /// Places everything in the slab. `demands` says for each layer what its kernels need, `blocks` how many blocks sum
     /// the channels of a batch norm at most.
     pub(crate) fn place(&mut self, demands: &[Demand], blocks: impl Fn(&Normed) -> (usize, usize)) {

@@ -70,7 +70,7 @@ __device__ __forceinline__ float bounded(float x) { return fminf(fmaxf(x, -3.402
 extern "C" __global__ void __launch_bounds__(256)
     update(const Span* spans, const Chunk* chunks, Controls* controls, Sgd sgd, float* __restrict__ parameters, float* __restrict__ velocity,
            const float* __restrict__ gradient, const float* __restrict__ outer, const float* __restrict__ inner, u32 group, u64 length,
-           int advance, char* base, u64 slab) {
+           char* base, u64 slab) {
     // Groups of workers in a row have a centre each, one behind the other.
     if (inner) inner += blockIdx.z / group * length;
     const Chunk chunk = chunks[blockIdx.x];
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(256)
     controls = mine(controls, slab); parameters = mine(parameters, slab); velocity = mine(velocity, slab);
     gradient = mine(gradient, slab); base = mine(base, slab);
     // Nothing of this step reads the place after this kernel: on to the next.
-    if (advance && blockIdx.x == 0 && threadIdx.x == 0) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
         controls->slot++;
         if (++controls->step_low == 0) controls->step_high++;
     }
