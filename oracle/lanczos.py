@@ -19,7 +19,7 @@ net.load_state_dict(load_file(a.state), strict=True); net.train()
 for m in net.modules():
     if isinstance(m, nn.Dropout): m.p = 0.0
     if isinstance(m, nn.BatchNorm2d): m.track_running_stats = False
-raw = np.concatenate([np.fromfile(f"{a.cifar}/cifar-10-batches-bin/data_batch_{i}.bin", np.uint8).reshape(-1, 3073) for i in range(1, 6)])
+raw = np.concatenate([np.fromfile(f"{a.cifar}/data_batch_{i}.bin", np.uint8).reshape(-1, 3073) for i in range(1, 6)])
 raw = raw[[int(line) for line in open(a.examples).read().split()[1:]]]
 images = torch.from_numpy(raw[:, 1:].reshape(-1, 3, 32, 32).copy()).float() / 255
 images = (images - torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1)) / torch.tensor([0.2023, 0.1994, 0.2010]).view(3, 1, 1)

@@ -40,6 +40,22 @@ fn state(recipe: &Recipe, data: &Dataset) -> (Tensors, u64, Vec<f64>) {
     (Tensors::read(&path, "the run").unwrap(), ear.last_wrong().0, losses)
 }
 
+/// All that was kept is the same but for rounding.
+fn agree(method: &str, cpu: &Tensors, card: &Tensors) {
+    let names: Vec<&str> = cpu.names().collect();
+    assert_eq!(names, card.names().collect::<Vec<_>>(), "{method}");
+    for name in names {
+        let data = |tensors: &Tensors| match tensors.find(name).map(|tensor| tensor.data.clone()) {
+            Some(Data::F32(numbers)) => numbers,
+            _ => Vec::new(),
+        };
+        let (expected, found) = (data(cpu), data(card));
+        let difference: Vec<f32> = expected.iter().zip(&found).map(|(a, b)| a - b).collect();
+        let off = norm(&difference) / norm(&expected).max(1e-6);
+        assert!(expected.len() == found.len() && off < 5e-3, "{method}: {name} is off by {off:.1e}");
+    }
+}
+
 /// The same batches, draws, rounds and measurements: only rounding differs.
 #[test]
 fn a_run_on_a_card_is_that_of_the_cpu_but_for_rounding() {
@@ -54,19 +70,49 @@ fn a_run_on_a_card_is_that_of_the_cpu_but_for_rounding() {
         for (here, there) in losses.iter().zip(&losses_there) {
             assert!((here / there - 1.0).abs() < 2e-3, "{method}: losses {losses:?} and {losses_there:?}");
         }
-        let names: Vec<&str> = cpu.names().collect();
-        assert_eq!(names, card.names().collect::<Vec<_>>(), "{method}");
-        for name in names {
-            let (Some(Data::F32(expected)), Some(Data::F32(found))) =
-                (cpu.find(name).map(|tensor| &tensor.data), card.find(name).map(|tensor| &tensor.data))
-            else {
-                continue;
-            };
-            let difference: Vec<f32> = expected.iter().zip(found).map(|(a, b)| a - b).collect();
-            let off = norm(&difference) / norm(expected).max(1e-6);
-            assert!(off < 5e-3, "{method}: {name} is off by {off:.1e}");
-        }
+        agree(&method, &cpu, &card);
         assert!(wrong.abs_diff(wrong_there) <= 4, "{method}: {wrong} wrong, and {wrong_there} there");
+    }
+}
+
+/// Pictures in files do not lie on the card: they are fed from the host, and give the same run.
+#[test]
+fn pictures_in_files_are_fed_from_the_host() {
+    let has_card = has_card("pictures for a GPU");
+    let place = TempDir::new().unwrap();
+    for (part, count) in [("train", 20u8), ("val", 5)] {
+        for (class, tint) in [("dusk", [60u8, 20, 40]), ("noon", [120, 180, 90])] {
+            let folder = place.path().join(part).join(class);
+            std::fs::create_dir_all(&folder).unwrap();
+            for number in 0..count {
+                let file = std::fs::File::create(folder.join(format!("{number}.png"))).unwrap();
+                let mut encoder = png::Encoder::new(file, 20, 18);
+                encoder.set_color(png::ColorType::Rgb);
+                let colour = tint.map(|channel| channel + 3 * number);
+                encoder.write_header().unwrap().write_image_data(&colour.repeat(20 * 18)).unwrap();
+            }
+        }
+    }
+    let data = grawa_data::load("folder", place.path()).unwrap();
+    let settings = [
+        "data.kind=folder",
+        "model.name=resnet20",
+        "data.augment=flip+resized16",
+        "train.batch=8",
+        "train.workers=2",
+    ];
+    let settings = [&settings[..], &["train.rate=0.01", "model.width=4", "train.budget=6step"]].concat();
+    for method in ["lgrawa:period=3", "dp-sam", "local-mgrawa:period=3"] {
+        let (cpu, wrong, losses) = state(&recipe(method, &settings), &data);
+        if !has_card {
+            continue;
+        }
+        let (card, wrong_there, losses_there) = state(&on_card(method, &settings), &data);
+        agree(method, &cpu, &card);
+        assert_eq!((wrong, losses.len()), (wrong_there, losses_there.len()), "{method}");
+    }
+    if has_card {
+        resumes_exactly(&on_card("lgrawa:period=3", &settings), &data);
     }
 }
 
