@@ -23,6 +23,7 @@ pub struct Screen {
     drawn: usize,
     last: Option<Instant>,
     told: f64,
+    said: String,
 }
 
 impl Screen {
@@ -30,7 +31,16 @@ impl Screen {
     pub fn new() -> Self {
         let term = Term::buffered_stderr();
         let live = term.is_term();
-        Screen { view: View::default(), term, live, passing: false, drawn: 0, last: None, told: 0.0 }
+        Screen {
+            view: View::default(),
+            term,
+            live,
+            passing: false,
+            drawn: 0,
+            last: None,
+            told: 0.0,
+            said: String::new(),
+        }
     }
 
     /// The same, and when the run is over one line of it is left: for one of many runs.
@@ -72,14 +82,24 @@ impl Screen {
             Event::Fault(fault) => {
                 self.term.write_line(&format!("step {}: {}", fault.at.steps, fault.what))?
             }
-            Event::Evaluated(_) | Event::Finished(_) => self.term.write_line(&line(&self.view))?,
-            Event::Round(_) if due => {
-                self.told = self.view.at.share;
-                self.term.write_line(&line(&self.view))?;
-            }
+            Event::Evaluated(_) | Event::Finished(_) => self.tell_line()?,
+            Event::Round(_) if due => self.tell_line()?,
             Event::Round(_) | Event::Checkpoint { .. } => {}
         }
         self.term.flush()
+    }
+}
+
+impl Screen {
+    /// Where the run is, unless that was the last thing said.
+    fn tell_line(&mut self) -> io::Result<()> {
+        self.told = self.view.at.share;
+        let line = line(&self.view);
+        if self.said != line {
+            self.term.write_line(&line)?;
+            self.said = line;
+        }
+        Ok(())
     }
 }
 
