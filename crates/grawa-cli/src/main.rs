@@ -11,6 +11,7 @@ mod device;
 mod eval;
 mod failure;
 mod flatness;
+mod lab;
 mod landscape;
 mod methods;
 mod models;
@@ -50,6 +51,7 @@ enum Command {
     Devices(device::Arguments),
     Flatness(flatness::Arguments),
     Landscape(landscape::Arguments),
+    Lab(lab::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +61,12 @@ fn main() -> ExitCode {
         Command::Eval(arguments) => eval::run(&arguments),
         Command::Train(arguments) => {
             return match train::run(&arguments) {
+                Ok(finished) => ExitCode::from(u8::from(!finished)),
+                Err(error) => fail(&error),
+            };
+        }
+        Command::Lab(arguments) => {
+            return match lab::run(&arguments) {
                 Ok(finished) => ExitCode::from(u8::from(!finished)),
                 Err(error) => fail(&error),
             };

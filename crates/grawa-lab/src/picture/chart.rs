@@ -149,7 +149,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Self {
+    pub(super) fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Self {
         let usable = |x: &f64| x.is_finite() && (!logarithmic || *x > 0.0);
         let scaled = |x: f64| if logarithmic { libm::log10(x) } else { x };
         let (low, high) = numbers

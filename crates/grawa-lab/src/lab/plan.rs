@@ -1,0 +1,228 @@
+//! Which cells an experiment needs: a pure function of its settings and of what was found so far.
+//!
+//! Where a method has a grid, its points are searched first, with a seed of their own and on training examples that are held out;
+//! as soon as all of a method's points are known, its best one is run on the whole training set with fresh seeds. So the
+//! cells that are needed grow while others finish, and an experiment is over when all of them are found.
+
+use super::cell::{Cell, Found, Stage, Wants};
+use super::experiment::{Experiment, Scale, Source};
+use crate::Error;
+use grawa_core::Name;
+use grawa_train::recipe::{Facts, Point, Study};
+use std::path::Path;
+
+/// The seed of searches: none of the studies', whose seeds are fresh.
+pub const SEARCH_SEED: u64 = 7;
+/// Examples held out for a search at most; of small sets a fifth.
+pub const HELD_OUT: u64 = 5_000;
+
+/// On what the setting of each grid is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Select {
+    /// On training examples that are held out.
+    #[default]
+    HeldOut,
+    /// On the test set itself, as the paper does.
+    Test,
+}
+
+impl Select {
+    /// The word of the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Select::HeldOut => "held-out",
+            Select::Test => "test",
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// How large.
+    pub scale: Scale,
+    /// How settings are chosen; held-out examples unless said otherwise.
+    pub select: Option<Select>,
+    /// How many seeds; those of the studies unless said otherwise.
+    pub seeds: Option<usize>,
+    /// Only these methods.
+    pub methods: Vec<Name>,
+    /// Settings that have the last word in every cell.
+    pub settings: Vec<String>,
+    /// Recipes with studies, instead of the scale's own.
+    pub recipes: Vec<std::path::PathBuf>,
+}
+
+/// An experiment with its settings.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The experiment.
+    pub experiment: &'static Experiment,
+    /// How settings are chosen.
+    pub select: Select,
+    scale: Scale,
+    settings: Vec<String>,
+    studies: Vec<(String, Study)>,
+}
+
+impl Plan {
+    /// The plan of an experiment.
+    pub fn new(experiment: &'static Experiment, request: &Request) -> Result<Self, Error> {
+        if request.select.is_some() && !experiment.search {
+            return Err(Error::NothingToChoose { experiment: experiment.name });
+        }
+        let is_seed =
+            |setting: &&String| setting.split('=').next().is_some_and(|key| key.trim() == "train.seed");
+        if let Some(setting) = request.settings.iter().find(is_seed) {
+            return Err(Error::SeedIsSet { setting: setting.clone() });
+        }
+        let mut studies = Vec::new();
+        for path in &request.recipes {
+            studies.push((stem(path), Study::read(path)?.ok_or(Error::NoStudy { path: path.clone() })?));
+        }
+        if studies.is_empty() {
+            for Source { name, text, settings } in (experiment.sources)(request.scale) {
+                let parsed = Study::parse(name, text)?;
+                let mut study = parsed.ok_or(Error::NoStudy { path: (*name).into() })?;
+                for setting in *settings {
+                    study = study.set(setting)?;
+                }
+                let width = settings.iter().find_map(|it| it.strip_prefix("model.width="));
+                studies.push((width.map_or((*name).into(), |width| format!("{name}-{width}")), study));
+            }
+        }
+        for (_, study) in &mut studies {
+            for setting in &request.settings {
+                *study = study.clone().set(setting)?;
+            }
+            if let Some(&stray) = request.methods.iter().find(|name| !study.methods.contains(name)) {
+                return Err(Error::NotInStudy { method: stray, known: study.methods.clone() });
+            }
+            if !request.methods.is_empty() {
+                study.methods.retain(|name| request.methods.contains(name));
+            }
+            let next = study.seeds.iter().max().map_or(1, |last| last + 1);
+            if let Some(count) = request.seeds {
+                study.seeds.extend(next..next + count as u64);
+                study.seeds.truncate(count);
+            }
+            study.seeds.retain(|&seed| seed != SEARCH_SEED);
+        }
+        let select = request.select.unwrap_or_default();
+        Ok(Plan { experiment, select, scale: request.scale, settings: request.settings.clone(), studies })
+    }
+
+    /// How many studies there are: each is a row of a table, or several.
+    pub fn studies(&self) -> usize {
+        self.studies.len()
+    }
+
+    /// The methods of a study.
+    pub fn methods(&self, study: usize) -> &[Name] {
+        &self.studies[study].1.methods
+    }
+
+    /// What decides the cells, as TOML: the folder's name plate.
+    pub fn plate(&self) -> String {
+        let list = |items: Vec<String>| format!("[{}]", items.join(", "));
+        let mut text = format!(
+            "# Written by grawa lab. The folder belongs to this experiment; the same command goes on with it.\n\
+             experiment = {:?}\nscale = {:?}\n",
+            self.experiment.name,
+            self.scale.as_str()
+        );
+        if self.experiment.search {
+            text += &format!("select = {:?}\n", self.select.as_str());
+        }
+        text += &format!("settings = {}\n", list(self.settings.iter().map(|it| format!("{it:?}")).collect()));
+        for (name, study) in &self.studies {
+            text += &format!("\n[[study]]\nname = {name:?}\n");
+            text += &format!(
+                "methods = {}\n",
+                list(study.methods.iter().map(|it| format!("{:?}", it.as_str())).collect())
+            );
+            text += &format!("seeds = {}\n", list(study.seeds.iter().map(ToString::to_string).collect()));
+        }
+        text
+    }
+
+    /// The cells that are known to be needed when these have been found, those among them. Searches come first.
+    pub fn cells(&self, found: &Found) -> Result<Vec<Cell>, Error> {
+        let mut cells = Vec::new();
+        for number in 0..self.studies.len() {
+            for &method in self.methods(number) {
+                cells.extend(self.of(number, method, found)?);
+            }
+        }
+        // What finals wait for comes first.
+        cells.sort_by_key(|cell| cell.stage);
+        Ok(cells)
+    }
+
+    /// How many cells are still to come that cannot be named yet.
+    pub fn unnamed(&self, cells: &[Cell]) -> usize {
+        let waits = |number: usize, method: Name| {
+            let mut own = cells.iter().filter(|cell| cell.study == number && cell.method() == method);
+            own.all(|cell| cell.stage == Stage::Search)
+        };
+        let studies = self.studies.iter().enumerate();
+        studies
+            .map(|(number, (_, study))| {
+                study.methods.iter().filter(|&&name| waits(number, name)).count() * study.seeds.len()
+            })
+            .sum()
+    }
+
+    /// The cells of a method.
+    fn of(&self, number: usize, method: Name, found: &Found) -> Result<Vec<Cell>, Error> {
+        let (name, study) = &self.studies[number];
+        let at = |seed: u64| study.points(method, seed);
+        let wants = (self.experiment.wants)(self.scale);
+        let last = |(point, Point { settings, recipe }): (usize, Point)| {
+            Cell::new((number, name), Stage::Final, (point, settings), recipe, wants)
+        };
+        let grid = at(SEARCH_SEED)?;
+        let mut cells = Vec::new();
+        if self.experiment.search && self.select == Select::HeldOut && grid.len() > 1 {
+            for (point, Point { settings, mut recipe }) in grid.into_iter().enumerate() {
+                let examples = Facts::published(&recipe).map_or(u64::MAX, |facts| facts.examples);
+                recipe.data.held_out = HELD_OUT.min(examples / 5) as u32;
+                // A search looks at the end alone.
+                recipe.evaluate.every = None;
+                cells.push(Cell::new(
+                    (number, name),
+                    Stage::Search,
+                    (point, settings),
+                    recipe,
+                    Wants::default(),
+                ));
+            }
+            let Some(best) = best(&cells, found) else { return Ok(cells) };
+            for &seed in &study.seeds {
+                cells.extend(at(seed)?.into_iter().enumerate().filter(|(point, _)| *point == best).map(last));
+            }
+        } else {
+            for &seed in &study.seeds {
+                cells.extend(at(seed)?.into_iter().enumerate().map(last));
+            }
+        }
+        Ok(cells)
+    }
+}
+
+/// The point with the smallest error when all are found; of several the one with the smallest loss. A run that was lost
+/// has the largest of both.
+fn best(cells: &[Cell], found: &Found) -> Option<usize> {
+    let mut scores = Vec::new();
+    for cell in cells {
+        let test = found.get(&cell.name)?.measured().map(|measured| measured.test);
+        let loss = test.and_then(|test| test.loss).unwrap_or(f64::INFINITY);
+        scores.push((test.map_or(f64::INFINITY, |test| test.error), loss, cell.point));
+    }
+    scores.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+    scores.first().map(|score| score.2)
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or("study".into(), |stem| stem.to_string_lossy().into_owned())
+}
