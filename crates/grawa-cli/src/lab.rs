@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let (output, path) = lab::conclude(&plan, &store, &found)?;
     for sheet in &output.sheets {
-        say(&format!("{}\n\n{}\n{}\n", sheet.title, sheet.table.text().trim_end(), sheet.caption));
+        say(&sheet.text());
     }
     say(&format!("Tables and pictures: {}", path.join("index.html").display()));
     Ok(true)

@@ -16,6 +16,7 @@ mod landscape;
 mod methods;
 mod models;
 mod probe;
+mod report;
 mod say;
 mod standpoint;
 mod theory;
@@ -52,6 +53,7 @@ enum Command {
     Flatness(flatness::Arguments),
     Landscape(landscape::Arguments),
     Lab(lab::Arguments),
+    Report(report::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => device::run(&arguments),
         Command::Flatness(arguments) => flatness::run(&arguments),
         Command::Landscape(arguments) => landscape::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -166,6 +166,28 @@ pub enum Error {
         /// Those of the study.
         known: Vec<grawa_core::Name>,
     },
+    /// A folder that is not a run's.
+    #[error("{} is not a run: {why}", path.display())]
+    NotARun {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Runs that cannot be compared.
+    #[error("these runs share no metric: {found}. Make a report of runs on the same data")]
+    NothingShared {
+        /// What each has.
+        found: String,
+    },
+    /// A file that would be overwritten.
+    #[error("{} {found}; nothing was written. Choose another --out, or move it", path.display())]
+    FileInUse {
+        /// The file.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+    },
     /// A picture that could not be drawn.
     #[error("a picture failed: {0}")]
     Picture(#[from] crate::picture::Error),

@@ -8,6 +8,7 @@ mod folder;
 pub mod lab;
 pub mod page;
 pub mod picture;
+pub mod report;
 pub mod statistics;
 mod table;
 pub mod theory;

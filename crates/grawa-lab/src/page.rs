@@ -99,7 +99,7 @@ pub fn tables(title: &str, tables: &[Shown<'_>], figures: &[(String, &Picture)])
     html
 }
 
-fn write_table(html: &mut String, table: &Table, bold: &[(usize, usize)]) {
+pub(crate) fn write_table(html: &mut String, table: &Table, bold: &[(usize, usize)]) {
     if table.header.is_empty() && table.rows.is_empty() {
         return;
     }
@@ -125,7 +125,7 @@ fn write_table(html: &mut String, table: &Table, bold: &[(usize, usize)]) {
 }
 
 /// Text as HTML, also fit for a quoted attribute.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for sign in text.chars() {
         match sign {

@@ -226,3 +226,128 @@ fn best(cells: &[Cell], found: &Found) -> Option<usize> {
 fn stem(path: &Path) -> String {
     path.file_stem().map_or("study".into(), |stem| stem.to_string_lossy().into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::{Finding, Measured, Outcome, Score, experiment};
+
+    fn plan(name: &str, request: &Request) -> Plan {
+        Plan::new(experiment(name).unwrap(), request).unwrap()
+    }
+
+    /// What is found when each point of a search errs by `error(point)` and every final by a tenth.
+    fn find(cells: &[Cell], error: impl Fn(&Cell) -> Option<f64>) -> Found {
+        let finding = |cell: &Cell| {
+            let outcome = match error(cell) {
+                Some(error) => {
+                    let test = Score { loss: Some(1.0), error };
+                    Outcome::Done(Measured { test, ..Measured::default() })
+                }
+                None => Outcome::Lost { why: "it diverged".into() },
+            };
+            let (recipe, program) = (cell.recipe.to_toml(), "test".into());
+            (cell.name.clone(), Finding { cell: cell.name.clone(), recipe, program, jobs: 1, outcome })
+        };
+        cells.iter().map(finding).collect()
+    }
+
+    #[test]
+    fn settings_are_searched_on_held_out_examples_and_run_with_fresh_seeds() {
+        let plan = plan("gap", &Request::default());
+        let search = plan.cells(&Found::new()).unwrap();
+        assert_eq!((search.len(), plan.unnamed(&search)), (14, 21));
+        for cell in &search {
+            assert_eq!(
+                (cell.stage, cell.seed(), cell.recipe.data.held_out),
+                (Stage::Search, SEARCH_SEED, 287)
+            );
+            assert_eq!(cell.wants, Wants::default());
+        }
+        // One method is known: its finals are named, with the better point, whichever that is.
+        for better in [0, 1] {
+            let own: Vec<Cell> =
+                search.iter().filter(|cell| cell.method() == Name::Lgrawa).cloned().collect();
+            let found = find(&own, |cell| Some(if cell.point == better { 0.1 } else { 0.2 }));
+            let cells = plan.cells(&found).unwrap();
+            let finals: Vec<&Cell> = cells.iter().filter(|cell| cell.stage == Stage::Final).collect();
+            assert_eq!((cells.len(), plan.unnamed(&cells), finals.len()), (17, 18, 3));
+            assert_eq!(finals.iter().map(|cell| cell.seed()).collect::<Vec<_>>(), [36, 720, 1042]);
+            for cell in finals {
+                assert_eq!((cell.point, cell.recipe.data.held_out, cell.wants.train), (better, 0, true));
+            }
+        }
+        // A run that diverged is never the best.
+        let found = find(&search, |cell| (cell.point == 1).then_some(0.9));
+        let cells = plan.cells(&found).unwrap();
+        assert!(cells.iter().filter(|cell| cell.stage == Stage::Final).all(|cell| cell.point == 1));
+        assert_eq!((cells.len(), plan.unnamed(&cells)), (35, 0));
+    }
+
+    #[test]
+    fn the_papers_way_runs_the_whole_grid_on_the_test_set() {
+        let plan = plan("gap", &Request { select: Some(Select::Test), ..Request::default() });
+        let cells = plan.cells(&Found::new()).unwrap();
+        assert_eq!((cells.len(), plan.unnamed(&cells)), (7 * 2 * 3, 0));
+        assert!(cells.iter().all(|cell| cell.stage == Stage::Final && cell.recipe.data.held_out == 0));
+        // All seeds of one point were better.
+        let found = find(&cells, |cell| Some(if cell.point == 1 { 0.1 } else { 0.2 }));
+        let results = crate::lab::Results::new(&plan, &found).unwrap();
+        let finals = results.finals(0, Name::Easgd);
+        assert!(finals.len() == 3 && finals.iter().all(|(cell, _)| cell.point == 1));
+        assert!(results.remarks()[0].contains("CHOSEN ON THE TEST SET"));
+    }
+
+    #[test]
+    fn a_request_is_obeyed() {
+        let request = Request {
+            seeds: Some(5),
+            methods: vec![Name::Mean],
+            settings: vec!["train.budget=8step".into(), "method.pull=0.2".into()],
+            ..Request::default()
+        };
+        let plan = plan("table1", &request);
+        // One value is left for each key: nothing to search, and one row for each of two networks.
+        let cells = plan.cells(&Found::new()).unwrap();
+        assert_eq!((cells.len(), plan.unnamed(&cells)), (10, 0));
+        assert_eq!(cells.iter().take(5).map(Cell::seed).collect::<Vec<_>>(), [36, 720, 1042, 1043, 1044]);
+        assert!(cells.iter().all(|cell| cell.recipe.train.budget == grawa_core::Amount::Steps(8)));
+        let names: std::collections::BTreeSet<&str> = cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(names.len(), cells.len());
+        for (request, words) in [
+            (Request { settings: vec!["train.seed=1".into()], ..Request::default() }, "--seeds"),
+            (Request { methods: vec![Name::Grawa], ..Request::default() }, "none of the methods"),
+            (Request { settings: vec!["train.bugdet=1step".into()], ..Request::default() }, "did you mean"),
+        ] {
+            let error = Plan::new(experiment("table1").unwrap(), &request).unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains(words), "{error}");
+        }
+        let chosen = Request { select: Some(Select::HeldOut), ..Request::default() };
+        assert!(
+            Plan::new(experiment("gradnorm").unwrap(), &chosen).unwrap_err().to_string().contains("no grid")
+        );
+    }
+
+    /// Every experiment can be planned at every scale, and the paper's has the paper's grids.
+    #[test]
+    fn every_scale_has_its_cells() {
+        use crate::lab::{EXPERIMENTS, Scale};
+        for experiment in &EXPERIMENTS {
+            for scale in Scale::ALL {
+                let plan = Plan::new(experiment, &Request { scale, ..Request::default() }).unwrap();
+                let cells = plan.cells(&Found::new()).unwrap();
+                assert!(!cells.is_empty() && cells.iter().all(|cell| cell.work > 0.0), "{}", experiment.name);
+                if scale == Scale::Paper && experiment.name == "table1" {
+                    // Six studies with 9 + 12 + 3·12 + 2·6 points, ImageNet with 9 + 12 + 3·12 + 2·2.
+                    assert_eq!((cells.len(), plan.unnamed(&cells)), (6 * 69 + 61, 7 * 7 * 3));
+                    let published =
+                        cells.iter().filter(|cell| cell.recipe.data.kind != grawa_data::Kind::Folder);
+                    assert!(published.clone().all(|cell| cell.recipe.data.held_out == 5_000));
+                }
+                if scale == Scale::Paper && experiment.name == "gradnorm" {
+                    assert_eq!(cells.len(), 243);
+                }
+            }
+        }
+    }
+}

@@ -19,6 +19,12 @@ pub struct Sheet {
 }
 
 impl Sheet {
+    /// For a terminal, bold cells between asterisks.
+    pub fn text(&self) -> String {
+        let table = self.marked(|cell| format!("**{cell}**"));
+        format!("{}\n\n{}\n{}\n", self.title, table.text(), self.caption)
+    }
+
     /// As Markdown.
     pub fn markdown(&self) -> String {
         format!(

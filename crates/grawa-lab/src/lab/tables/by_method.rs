@@ -136,8 +136,8 @@ fn differences(results: &Results<'_>, kind: &Kind<'_>, methods: &[Name]) -> Opti
         }
         table.push(row);
     }
-    let caption = "Difference to the plain mean of the workers (Mean), the control that differs in nothing but the weights β from MGRAWA and \
-                   LGRAWA, paired by seed, ± half of its 95 % interval (Student's t, one comparison at a time; none where all seeds give the same difference). Bold: the interval excludes zero.";
+    let caption = "Difference to the plain mean of the workers (Mean), the control: MGRAWA and LGRAWA without their weights β, \
+                   with the setting chosen for it; paired by seed, ± half of its 95 % interval (Student's t, one comparison at a time; none where all seeds give the same difference). Bold: the interval excludes zero.";
     Some(Sheet {
         name: format!("{}-differences", kind.name),
         title: format!("{}: differences to Mean", kind.title),
