@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -108,14 +109,18 @@ fn curves_end_with_their_pictures() {
 }
 
 fn start(place: &Path, arguments: &[&str]) -> Child {
-    command(place, arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    command(place, arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 /// Waits until so many cells are finished, while the process still runs.
 fn wait_for(cells: usize, folder: &Path, child: &mut Child) {
     let began = Instant::now();
     while files(&folder.join("cells")).len() < cells {
-        assert!(child.try_wait().unwrap().is_none(), "it ended early");
+        if child.try_wait().unwrap().is_some() {
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            panic!("it ended early: {said}");
+        }
         assert!(began.elapsed() < Duration::from_secs(120), "no {cells} cells");
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -48,9 +48,7 @@ pub(super) fn carry_out(
     let outcome = match train(cell, data, &place, room, progress) {
         Ok(false) => return Ok(None),
         Ok(true) => {
-            let log = read(&place)?;
-            let events = log.iter().map(|(event, _)| event);
-            let mut measured = Measured::of(events).ok_or_else(|| Error::NoEnd { path: place.clone() })?;
+            let mut measured = ended(&place).ok_or_else(|| Error::NoEnd { path: place.clone() })?;
             examine::examine(cell, data, &locate(&place)?.model, room.threads, &mut measured)?;
             Outcome::Done(measured)
         }
@@ -83,17 +81,18 @@ fn train(
     recipe.machine.threads = Some(room.threads as u32);
     let run = Run::new(recipe, data)?.stop_by(Arc::clone(&room.stop)).keep_in(place);
     let checkpoint = Checkpoint::newest(place).ok();
-    if checkpoint.as_ref().is_some_and(Checkpoint::is_finished) {
+    if checkpoint.as_ref().is_some_and(Checkpoint::is_finished) && ended(place).is_some() {
         return Ok(true);
     }
-    let going_on = checkpoint.and_then(|checkpoint| {
+    let going_on = checkpoint.filter(|checkpoint| !checkpoint.is_finished()).and_then(|checkpoint| {
         let files = Files::resume(place, checkpoint.path()).ok()?;
         Some((checkpoint, files))
     });
     let (run, files) = match going_on {
         Some((checkpoint, files)) => (run.resume(checkpoint), files),
         None => {
-            // A run that was killed before its first checkpoint, or in the midst of writing its files: begun anew.
+            // Killed before its first checkpoint, in the midst of writing its files, or between its last checkpoint and its last
+            // event: begun anew.
             if place.exists() {
                 fs::remove_dir_all(place).map_err(|source| grawa_train::Error::Io {
                     action: "remove",
@@ -107,6 +106,12 @@ fn train(
     };
     let end = run.go(&mut [Box::new(files), Box::new(Watch(progress))])?;
     Ok(end.reason == Reason::Spent)
+}
+
+/// What the events in a run's folder tell, if they tell of its end.
+fn ended(place: &Path) -> Option<Measured> {
+    let log = read(place).ok()?;
+    Measured::of(log.iter().map(|(event, _)| event))
 }
 
 /// Leaves the model of a finished run, and removes what only a run that goes on needs: eight workers of a wide network are

@@ -109,7 +109,11 @@ impl Plan {
             study.seeds.retain(|&seed| seed != SEARCH_SEED);
         }
         let select = request.select.unwrap_or_default();
-        Ok(Plan { experiment, select, scale: request.scale, settings: request.settings.clone(), studies })
+        let plan =
+            Plan { experiment, select, scale: request.scale, settings: request.settings.clone(), studies };
+        // What is wrong with a setting is found before anything is done.
+        plan.cells(&Found::new())?;
+        Ok(plan)
     }
 
     /// How many studies there are: each is a row of a table, or several.

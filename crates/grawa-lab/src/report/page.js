@@ -46,7 +46,7 @@
   // A chart of lines { name, colour, x, y, dash } in a box; hovering names the nearest point.
   const plot = (box, lines, axes, log) => {
     const wide = Math.max(280, box.clientWidth || 800), high = Math.max(240, Math.min(460, wide * 0.55));
-    const [left, right, top, bottom] = [58, wide - 12, 10, high - 44];
+    const [left, right, top, bottom] = [58, wide - 12, 26, high - 44];
     box.querySelectorAll('svg').forEach(old => old.remove());
     const svg = make('svg', { viewBox: `0 0 ${wide} ${high}`, role: 'img', 'aria-label': `${axes[1]} over ${axes[0]}` });
     box.prepend(svg);
@@ -75,6 +75,7 @@
       make('text', { x: left - 6, y: y + 4, 'text-anchor': 'end' }, svg).textContent = text;
     }
     make('text', { x: (left + right) / 2, y: high - 8, 'text-anchor': 'middle' }, svg).textContent = axes[0];
+    make('text', { x: 4, y: 14 }, svg).textContent = axes[1];
     const points = [];
     for (const line of lines) {
       let path = '', pen = false;
@@ -204,6 +205,8 @@
       for (let round = 0; round < rounds.length; round++)
         image.data.set([...shade(byte(round, layer)), 255], 4 * (layer * rounds.length + round));
     context.putImageData(image, 0, 0);
+    byId('first').textContent = `round ${rounds[0]}, above ${layers[0]}`;
+    byId('last').textContent = `round ${rounds[rounds.length - 1]}, below ${layers[layers.length - 1]}`;
     const tip = box.querySelector('.tip') || html('div', { className: 'tip' }, box);
     canvas.onpointerleave = () => { tip.style.display = 'none'; };
     canvas.onpointermove = event => {
@@ -223,7 +226,7 @@
     const run = weighted[Number(which.value)], box = byId('weights');
     if (!run) return;
     const layered = Boolean(run.weights.layers);
-    byId('of-worker').hidden = byId('scale').hidden = !layered;
+    byId('of-worker').hidden = byId('scale').hidden = byId('under').hidden = !layered;
     if (layered) {
       const before = worker.value;
       worker.textContent = '';

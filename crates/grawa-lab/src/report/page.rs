@@ -86,6 +86,7 @@ const METHODS: &str = "Mean ± standard deviation (n − 1) of the last evaluati
 const WEIGHTS: &str = "<section id=\"weights-section\">\n<h2>Weights β over rounds</h2>\n<div class=\"bar\"><label>Run <select id=\"which\"></select></label>\n\
     <label id=\"of-worker\" hidden>Worker <select id=\"worker\"></select></label>\n\
     <span id=\"scale\" class=\"key\" hidden>¼ of 1/M <i style=\"width:9rem\"></i> 4 times 1/M</span></div>\n<div class=\"plot\" id=\"weights\"></div>\n\
+    <div class=\"under\" id=\"under\" hidden><span id=\"first\"></span><span id=\"last\"></span></div>\n\
     <p>One weight a worker is a line each. Where every layer has weights of its own, rows are layers from the first on top, columns are rounds: red is above \
     1/M, blue below.</p>\n</section>\n";
 const TIMES: &str = "<section id=\"split-section\">\n<h2>Where the time goes</h2>\n<div class=\"bar\" id=\"parts\"></div>\n<div class=\"split\" id=\"split\"></div>\n\
