@@ -8,7 +8,8 @@ use super::store::Store;
 use crate::Error;
 use grawa_data::Dataset;
 use grawa_train::observe::About;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -93,9 +94,8 @@ fn datasets(cells: &[Cell]) -> Result<BTreeMap<(&'static str, PathBuf), Dataset>
     let mut data = BTreeMap::new();
     for cell in cells {
         let (kind, dir) = (cell.recipe.data.kind.name(), &cell.recipe.data.dir);
-        if !data.contains_key(&(kind, dir.clone())) {
-            let set = grawa_data::load(kind, dir).map_err(grawa_train::Error::from)?;
-            data.insert((kind, dir.clone()), set);
+        if let Entry::Vacant(room) = data.entry((kind, dir.clone())) {
+            room.insert(grawa_data::load(kind, dir).map_err(grawa_train::Error::from)?);
         }
     }
     Ok(data)

@@ -65,7 +65,7 @@ impl Weights {
         if most == 1 {
             return Some(lines(&mixed, workers));
         }
-        Some(map(&mixed, workers, spans, budget))
+        Some(map(&mixed, workers, &spans, budget))
     }
 }
 
@@ -86,7 +86,7 @@ fn lines(mixed: &[(u64, &Mixed)], workers: Vec<u32>) -> Weights {
     }
 }
 
-fn map(mixed: &[(u64, &Mixed)], workers: Vec<u32>, spans: Vec<String>, Budget(budget): Budget) -> Weights {
+fn map(mixed: &[(u64, &Mixed)], workers: Vec<u32>, spans: &[String], Budget(budget): Budget) -> Weights {
     let (mut rows, mut bins) = (spans.len().max(1), mixed.len().min(2 * ROUNDS));
     // Many layers are worth less than few rounds, down to what can be seen.
     while rows * bins * workers.len() > budget && (rows > 1 || bins > 1) {

@@ -55,7 +55,7 @@ pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
         "r(log ‖g‖, log train loss)",
     ]);
     for (name, members) in subsets(&models) {
-        let column = |figure: fn(&Model) -> f64| members.iter().map(|it| figure(it)).collect::<Vec<f64>>();
+        let column = |figure: fn(&Model) -> f64| members.iter().map(figure).collect::<Vec<f64>>();
         let (gap, log_norm) = (column(|it| it.gap), column(|it| libm::log10(it.whole)));
         let log_loss = column(|it| libm::log10(it.loss));
         let number =
