@@ -130,3 +130,80 @@ fn thin(place: &Path) -> Result<(), Error> {
     let state = last.join("state.safetensors");
     fs::remove_file(&state).map_err(io("remove", &state))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::{Found, Plan, Request, experiment};
+    use std::sync::atomic::Ordering;
+
+    /// A plan of one cell, its folder, and the means to carry it out.
+    fn one() -> (tempfile::TempDir, Store, Cell, Room) {
+        let request = Request {
+            methods: vec![grawa_core::Name::Mean],
+            seeds: Some(1),
+            settings: ["train.budget=16step", "method.pull=0.5", "checkpoint.every=4step"]
+                .map(String::from)
+                .into(),
+            ..Request::default()
+        };
+        let plan = Plan::new(experiment("gap").unwrap(), &request).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(&place.path().join("lab"), &plan).unwrap();
+        let room = Room { about: About::here("test", None), threads: 1, jobs: 1, stop: Arc::default() };
+        let cell = plan.cells(&Found::new()).unwrap().swap_remove(0);
+        (place, store, cell, room)
+    }
+
+    #[test]
+    fn a_cell_that_was_stopped_goes_on_to_the_same_numbers() {
+        let data = grawa_data::digits().unwrap();
+        let (_place, store, cell, room) = one();
+        let whole = carry_out(&cell, &data, &store, &room, |_| {}).unwrap().unwrap();
+        let whole = whole.measured().unwrap();
+        assert_eq!((whole.steps, whole.rounds, whole.curve.len()), (16, 2, 1));
+        assert!(whole.train.is_some() && whole.flatness.is_none() && whole.bytes > 0);
+        // What a run goes on from is gone, its model is there.
+        let run = store.run(&cell);
+        assert!(locate(&run).is_err());
+        let last = run.join("checkpoints/step-00000016");
+        assert!(last.join("model.safetensors").exists() && !last.join("state.safetensors").exists());
+
+        let (_place, store, cell, room) = one();
+        let stop = Arc::clone(&room.stop);
+        let stopped =
+            carry_out(&cell, &data, &store, &room, move |share| stop.store(share > 0.3, Ordering::Relaxed));
+        assert_eq!(stopped.unwrap(), None);
+        room.stop.store(false, Ordering::Relaxed);
+        let again = carry_out(&cell, &data, &store, &room, |_| {}).unwrap().unwrap();
+        let again = again.measured().unwrap();
+        assert_eq!((again.test, again.train, again.bytes), (whole.test, whole.train, whole.bytes));
+    }
+
+    /// A kill between the last checkpoint and the last event leaves a run that is finished and does not say so.
+    #[test]
+    fn a_run_without_its_last_event_is_run_again() {
+        let data = grawa_data::digits().unwrap();
+        let (_place, store, cell, room) = one();
+        assert!(train(&cell, &data, &store.run(&cell), &room, |_| {}).unwrap());
+        for file in ["events.jsonl", "journal.jsonl"] {
+            let path = store.run(&cell).join(file);
+            let text = fs::read_to_string(&path).unwrap();
+            let lines: Vec<&str> = text.lines().collect();
+            fs::write(&path, lines[..lines.len() - 1].join("\n") + "\n").unwrap();
+        }
+        assert!(ended(&store.run(&cell)).is_none());
+        assert!(carry_out(&cell, &data, &store, &room, |_| {}).unwrap().is_some());
+    }
+
+    /// A rate that no worker survives is a result, not a failure.
+    #[test]
+    fn a_run_that_diverges_is_lost() {
+        let data = grawa_data::digits().unwrap();
+        let (_place, store, mut cell, room) = one();
+        cell.recipe.train.rate = grawa_core::Schedule::constant(1e30).unwrap();
+        let found = carry_out(&cell, &data, &store, &room, |_| {}).unwrap().unwrap();
+        let is_useless = |measured: &Measured| measured.test.error > 0.8;
+        assert!(found.measured().is_none_or(is_useless), "{found:?}");
+    }
+}

@@ -11,6 +11,7 @@ mod examine;
 mod experiment;
 mod finding;
 mod plan;
+mod published;
 mod results;
 mod sheet;
 mod store;

@@ -6,6 +6,7 @@
 
 use super::cell::{Cell, Found, Stage, Wants};
 use super::experiment::{Experiment, Scale, Source};
+use super::published;
 use crate::Error;
 use grawa_core::Name;
 use grawa_train::recipe::{Facts, Point, Study};
@@ -119,6 +120,17 @@ impl Plan {
     /// How many studies there are: each is a row of a table, or several.
     pub fn studies(&self) -> usize {
         self.studies.len()
+    }
+
+    /// What the paper says of a study and a method, where its scale is that of the paper.
+    pub(super) fn published(
+        &self,
+        table: &[published::Row],
+        study: usize,
+        method: Name,
+    ) -> Option<published::Published> {
+        let is_paper = self.scale == Scale::Paper;
+        is_paper.then(|| published::published(table, &self.studies[study].0, method)).flatten()
     }
 
     /// The methods of a study.

@@ -90,7 +90,7 @@ fn map(mixed: &[(u64, &Mixed)], workers: Vec<u32>, spans: &[String], Budget(budg
     let (mut rows, mut bins) = (spans.len().max(1), mixed.len().min(2 * ROUNDS));
     // Many layers are worth less than few rounds, down to what can be seen.
     while rows * bins * workers.len() > budget && (rows > 1 || bins > 1) {
-        if rows > 48 || bins < 24 { rows = rows.div_ceil(2) } else { bins = bins.div_ceil(2) }
+        if rows > 1 && (rows > 48 || bins < 24) { rows = rows.div_ceil(2) } else { bins = bins.div_ceil(2) }
     }
     let part = |index: usize, parts: usize, count: usize| index * count / parts..(index + 1) * count / parts;
     let mut cells = Vec::with_capacity(rows * bins * workers.len());

@@ -1,9 +1,10 @@
 //! Figures by method: means with deviations, paired differences to a control, and what was chosen.
 
 use crate::Error;
+use crate::lab::published::{Published, Row};
 use crate::lab::results::{Figure, Results};
 use crate::lab::sheet::{Output, Sheet};
-use crate::picture::dots::{Dots, Row};
+use crate::picture::dots;
 use crate::statistics::{CONFIDENCE, deviation, interval, mean, paired, surely_lowest};
 use crate::{Table, picture::palette};
 use grawa_core::Name;
@@ -14,8 +15,13 @@ pub(super) struct Kind<'a> {
     pub(super) title: &'static str,
     pub(super) axis: &'static str,
     pub(super) places: usize,
+    /// What the paper says.
+    pub(super) paper: &'static [Row],
     pub(super) figure: Figure<'a>,
 }
+
+/// The name of the paper's rows.
+const PAPER: &str = "the paper";
 
 /// Adds the table of a figure, its paired differences, and a picture of every study.
 pub(super) fn compare(results: &Results<'_>, kind: &Kind<'_>, output: &mut Output) -> Result<(), Error> {
@@ -29,7 +35,7 @@ pub(super) fn compare(results: &Results<'_>, kind: &Kind<'_>, output: &mut Outpu
             methods.iter().map(|&method| results.values(study, method, kind.figure)).collect();
         let most = columns.iter().map(Vec::len).max().unwrap_or(0);
         if let Some(lowest) = lowest(&columns) {
-            bold.push((study, 4 + lowest));
+            bold.push((table.rows.len(), 4 + lowest));
         }
         let cells = columns.iter().map(|column| {
             let of =
@@ -37,10 +43,24 @@ pub(super) fn compare(results: &Results<'_>, kind: &Kind<'_>, output: &mut Outpu
             shown(&numbers(column), kind.places) + &of
         });
         table.push(results.setup(study).into_iter().chain([most.to_string()]).chain(cells));
+        let said: Vec<_> = methods.iter().map(|&it| results.plan.published(kind.paper, study, it)).collect();
+        if said.iter().any(Option::is_some) {
+            let places = kind.places;
+            let words = |(mean, spread): Published| format!("{mean:.places$} ± {spread:.places$}");
+            let said = said.into_iter().map(|it| it.map_or("–".into(), words));
+            table.push([PAPER, "", "", "3"].map(String::from).into_iter().chain(said));
+        }
     }
     let rule = "Mean ± standard deviation (n − 1) over the seeds. Bold: lower than every other method in the row, by paired differences \
                 across seeds (Student's t, 95 % over all comparisons of the row after Bonferroni); no bold, no such method.";
-    let remarks = std::iter::once(rule.to_owned()).chain(results.remarks()).collect::<Vec<_>>().join(" ");
+    let paper = match table.rows.iter().any(|row| row[0] == PAPER) {
+        true => Some(
+            "The paper's numbers are printed below ours; its ± is the deviation of a population.".to_owned(),
+        ),
+        false => None,
+    };
+    let remarks =
+        std::iter::once(rule.to_owned()).chain(paper).chain(results.remarks()).collect::<Vec<_>>().join(" ");
     output.sheets.push(Sheet {
         name: kind.name.into(),
         title: kind.title.into(),
@@ -53,18 +73,21 @@ pub(super) fn compare(results: &Results<'_>, kind: &Kind<'_>, output: &mut Outpu
         let rows = methods.iter().map(|&method| {
             let values = numbers(&results.values(study, method, kind.figure));
             let interval = interval(&values, CONFIDENCE).map(|found| (found.mean, found.half));
-            Row { name: method.title().into(), method: method.as_str().into(), values, interval }
+            dots::Row { name: method.title().into(), method: method.as_str().into(), values, interval }
         });
         let [data, network, workers] = results.setup(study);
         let title = format!("{data}, {network}, {workers} workers");
-        let dots =
-            Dots { title, axis: kind.axis.into(), rows: rows.filter(|row| !row.values.is_empty()).collect() };
+        let picture = dots::Dots {
+            title,
+            axis: kind.axis.into(),
+            rows: rows.filter(|row| !row.values.is_empty()).collect(),
+        };
         let caption = format!(
             "{}: {}. Hollow marks are single seeds, bars the 95 % intervals of the means.",
-            dots.title, kind.title
+            picture.title, kind.title
         );
         let name = if studies > 1 { format!("{}-{}", kind.name, study + 1) } else { kind.name.into() };
-        output.pictures.push((name, caption, dots.draw()?));
+        output.pictures.push((name, caption, picture.draw()?));
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ pub(super) use curves::curves;
 pub(super) use gradnorm::gradnorm;
 pub(super) use scalability::scalability;
 
+use super::published;
 use super::results::Results;
 use super::sheet::Output;
 use crate::Error;
@@ -24,6 +25,7 @@ pub(super) fn errors(results: &Results<'_>) -> Result<Output, Error> {
         title: "Test error in %",
         axis: "test error, %",
         places: 2,
+        paper: published::ERRORS,
         figure: &|measured| Some(100.0 * measured.test.error),
     };
     compared("Test error by method and network", results, &[kind])
@@ -37,6 +39,7 @@ pub(super) fn flatness(results: &Results<'_>) -> Result<Output, Error> {
             title: "Σθ, the sum of the Ritz values, which the paper lists as Frobenius norm",
             axis: "Σθ",
             places: 2,
+            paper: published::RITZ_SUMS,
             figure: &|measured| measured.flatness.map(|it| it.ritz_sum),
         },
         Kind {
@@ -44,6 +47,7 @@ pub(super) fn flatness(results: &Results<'_>) -> Result<Output, Error> {
             title: "‖H‖_F, the Frobenius norm of the Hessian",
             axis: "‖H‖_F",
             places: 2,
+            paper: &[],
             figure: &|measured| measured.flatness.map(|it| it.frobenius),
         },
         Kind {
@@ -51,6 +55,7 @@ pub(super) fn flatness(results: &Results<'_>) -> Result<Output, Error> {
             title: "λ_max, the largest eigenvalue of the Hessian",
             axis: "λ_max",
             places: 2,
+            paper: &[],
             figure: &|measured| measured.flatness.map(|it| it.largest),
         },
         Kind {
@@ -58,6 +63,7 @@ pub(super) fn flatness(results: &Results<'_>) -> Result<Output, Error> {
             title: "Trace of the Hessian",
             axis: "trace",
             places: 1,
+            paper: &[],
             figure: &|measured| measured.flatness.map(|it| it.trace),
         },
     ];
@@ -72,6 +78,7 @@ pub(super) fn gap(results: &Results<'_>) -> Result<Output, Error> {
             title: "Generalisation gap: test error less training error, in % points",
             axis: "gap, % points",
             places: 2,
+            paper: published::GAPS,
             figure: &|measured| Some(100.0 * (measured.test.error - measured.train?.error)),
         },
         Kind {
@@ -79,6 +86,7 @@ pub(super) fn gap(results: &Results<'_>) -> Result<Output, Error> {
             title: "Training error in %, without augmentation",
             axis: "training error, %",
             places: 2,
+            paper: &[],
             figure: &|measured| Some(100.0 * measured.train?.error),
         },
     ];
