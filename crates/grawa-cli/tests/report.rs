@@ -173,7 +173,6 @@ fn a_page_can_be_used_in_a_browser() {
         ("layer", "\"conv1.weight\""),
         ("lines", "4"),
         ("gone", "true"),
-        // Gradients are shared with equal weights; they are lines too.
         ("bars", "4"),
         ("fetched", "0"),
     ] {

@@ -8,6 +8,7 @@ use super::store::Store;
 use crate::Error;
 use grawa_data::Dataset;
 use grawa_train::observe::About;
+use grawa_train::recipe::Device;
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::PathBuf;
@@ -51,7 +52,7 @@ impl Plan {
         let found = store.found(self)?;
         let cells = self.cells(&found)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let on_card = cells.iter().any(|cell| cell.recipe.machine.device.as_str() != "cpu");
+        let on_card = cells.iter().any(|cell| cell.recipe.machine.device != Device::Cpu);
         // One thread a cell wastes nothing on waiting; on a card, and where seconds are measured, cells do not share.
         let usual = if self.experiment.timed || on_card { 1 } else { cores };
         let jobs = means.jobs.unwrap_or(usual).max(1);
@@ -61,7 +62,7 @@ impl Plan {
             jobs,
             stop: Arc::clone(&means.stop),
         };
-        let data = datasets(&cells)?;
+        let data = datasets(cells.iter().filter(|cell| !found.contains_key(&cell.name)))?;
         let hall = Hall {
             plan: self,
             store,
@@ -90,7 +91,9 @@ impl Plan {
 }
 
 /// Every data set that the cells name, read once.
-fn datasets(cells: &[Cell]) -> Result<BTreeMap<(&'static str, PathBuf), Dataset>, Error> {
+fn datasets<'a>(
+    cells: impl Iterator<Item = &'a Cell>,
+) -> Result<BTreeMap<(&'static str, PathBuf), Dataset>, Error> {
     let mut data = BTreeMap::new();
     for cell in cells {
         let (kind, dir) = (cell.recipe.data.kind.name(), &cell.recipe.data.dir);
@@ -142,6 +145,7 @@ impl Hall<'_> {
 
     /// Takes cells until there are none.
     fn work(&self) {
+        let _leave = Leave(self);
         while let Some(cell) = self.next() {
             let result = self.carry_out(&cell);
             let mut state = self.state();
@@ -157,12 +161,12 @@ impl Hall<'_> {
             if let Err(error) = done {
                 let failed = Error::CellFailed { cell: cell.name.clone(), why: error.to_string() };
                 state.failure.get_or_insert(failed);
+                // The others end within a step, and can go on later.
+                self.room.stop.store(true, Ordering::Relaxed);
             }
             drop(state);
             self.news.notify_all();
         }
-        self.state().workers -= 1;
-        self.news.notify_all();
     }
 
     /// A cell to carry out; waits where running cells may name further ones.
@@ -216,5 +220,15 @@ impl Hall<'_> {
         // What is not named yet is taken to be like the rest.
         work *= all as f64 / state.cells.len().max(1) as f64;
         Progress { share: if work > 0.0 { done / work } else { 1.0 }, done: state.found.len(), all, news }
+    }
+}
+
+/// Tells that a thread has ended, however it did.
+struct Leave<'a>(&'a Hall<'a>);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.state().workers -= 1;
+        self.0.news.notify_all();
     }
 }

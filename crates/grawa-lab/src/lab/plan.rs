@@ -12,7 +12,7 @@ use grawa_core::Name;
 use grawa_train::recipe::{Facts, Point, Study};
 use std::path::Path;
 
-/// The seed of searches: none of the studies', whose seeds are fresh.
+/// The seed of searches, or the next one that is none of a study's: its own are fresh.
 pub const SEARCH_SEED: u64 = 7;
 /// Examples held out for a search at most; of small sets a fifth.
 pub const HELD_OUT: u64 = 5_000;
@@ -107,7 +107,6 @@ impl Plan {
                 study.seeds.extend(next..next + count as u64);
                 study.seeds.truncate(count);
             }
-            study.seeds.retain(|&seed| seed != SEARCH_SEED);
         }
         let select = request.select.unwrap_or_default();
         let plan =
@@ -197,7 +196,8 @@ impl Plan {
         let last = |(point, Point { settings, recipe }): (usize, Point)| {
             Cell::new((number, name), Stage::Final, (point, settings), recipe, wants)
         };
-        let grid = at(SEARCH_SEED)?;
+        let seed = (SEARCH_SEED..).find(|seed| !study.seeds.contains(seed)).unwrap_or(SEARCH_SEED);
+        let grid = at(seed)?;
         let mut cells = Vec::new();
         if self.experiment.search && self.select == Select::HeldOut && grid.len() > 1 {
             for (point, Point { settings, mut recipe }) in grid.into_iter().enumerate() {
@@ -298,6 +298,19 @@ mod tests {
         let cells = plan.cells(&found).unwrap();
         assert!(cells.iter().filter(|cell| cell.stage == Stage::Final).all(|cell| cell.point == 1));
         assert_eq!((cells.len(), plan.unnamed(&cells)), (35, 0));
+    }
+
+    #[test]
+    fn the_seed_of_a_search_is_none_of_the_studys() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("own.toml");
+        let text =
+            "[study]\nmethods = ['mean']\nseeds = [7, 8]\n[study.grid.mean]\nmethod.pull = [0.3, 0.5]\n";
+        std::fs::write(&path, text).unwrap();
+        let plan = plan("table1", &Request { recipes: vec![path], ..Request::default() });
+        let cells = plan.cells(&Found::new()).unwrap();
+        assert_eq!((cells.len(), plan.unnamed(&cells)), (2, 2));
+        assert!(cells.iter().all(|cell| cell.seed() == 9 && cell.name.starts_with("own-mean-search-9-")));
     }
 
     #[test]

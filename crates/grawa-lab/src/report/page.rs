@@ -305,6 +305,21 @@ mod tests {
         assert_eq!(found, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"]);
     }
 
+    /// What a user calls a folder is shown as text, in tables and inside the data.
+    #[test]
+    fn hostile_names_stay_text() {
+        let bad = "</script><script>alert('1')</script>";
+        let recipe = grawa_train::Recipe::for_data(grawa_data::Kind::Digits, None).unwrap();
+        let story = Story::of(bad.into(), recipe, &[], crate::report::weights::Budget::for_runs(1));
+        let html = page(&[story]).unwrap();
+        // The two scripts of the page, and no other.
+        assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (2, 2));
+        assert!(
+            html.contains("&lt;/script&gt;&lt;script&gt;alert(&#39;1&#39;)")
+                && html.contains("1 of 1 runs are not finished")
+        );
+    }
+
     #[test]
     fn numbers_are_short_and_finite() {
         let found = [Some(0.123456789), Some(f64::NAN), None, Some(12.0)].map(|x| number(x).to_string());
