@@ -11,10 +11,12 @@ mod device;
 mod eval;
 mod failure;
 mod flatness;
+mod lab;
 mod landscape;
 mod methods;
 mod models;
 mod probe;
+mod report;
 mod say;
 mod standpoint;
 mod theory;
@@ -50,6 +52,8 @@ enum Command {
     Devices(device::Arguments),
     Flatness(flatness::Arguments),
     Landscape(landscape::Arguments),
+    Lab(lab::Arguments),
+    Report(report::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +63,12 @@ fn main() -> ExitCode {
         Command::Eval(arguments) => eval::run(&arguments),
         Command::Train(arguments) => {
             return match train::run(&arguments) {
+                Ok(finished) => ExitCode::from(u8::from(!finished)),
+                Err(error) => fail(&error),
+            };
+        }
+        Command::Lab(arguments) => {
+            return match lab::run(&arguments) {
                 Ok(finished) => ExitCode::from(u8::from(!finished)),
                 Err(error) => fail(&error),
             };
@@ -73,6 +83,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => device::run(&arguments),
         Command::Flatness(arguments) => flatness::run(&arguments),
         Command::Landscape(arguments) => landscape::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

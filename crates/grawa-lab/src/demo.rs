@@ -3,6 +3,7 @@
 //! All methods get the same network, data, budget, learning rate and number of workers; what differs is the method. Only plain
 //! SGD is one worker by itself, with as many steps as each of the four.
 
+use crate::statistics::deviation;
 use crate::{Error, Table};
 use grawa_core::{Method, Name, Preset};
 use grawa_data::{Dataset, Kind};
@@ -97,7 +98,7 @@ pub fn table(outcomes: &[Outcome]) -> Table {
         let mean =
             |number: &dyn Fn(&Outcome) -> f64| of.iter().map(|it| number(it)).sum::<f64>() / of.len() as f64;
         let accuracy = mean(&|it| 100.0 * it.accuracy);
-        let accuracy = match spread(&of.iter().map(|it| 100.0 * it.accuracy).collect::<Vec<_>>()) {
+        let accuracy = match deviation(&of.iter().map(|it| 100.0 * it.accuracy).collect::<Vec<_>>()) {
             Some(spread) => format!("{accuracy:.2} ± {spread:.2}"),
             None => format!("{accuracy:.2}"),
         };
@@ -110,13 +111,6 @@ pub fn table(outcomes: &[Outcome]) -> Table {
         ]);
     }
     table
-}
-
-/// The standard deviation of a sample (divided by n − 1); none of fewer than two.
-fn spread(numbers: &[f64]) -> Option<f64> {
-    let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
-    let squares: f64 = numbers.iter().map(|x| (x - mean).powi(2)).sum();
-    (numbers.len() > 1).then(|| (squares / (numbers.len() - 1) as f64).sqrt())
 }
 
 #[cfg(test)]

@@ -99,6 +99,95 @@ pub enum Error {
         /// Why not.
         source: std::io::Error,
     },
+    /// A measurement of flatness.
+    #[error(transparent)]
+    Flat(#[from] grawa_flat::Error),
+    /// A folder of another experiment.
+    #[error("the folder {} belongs to an experiment with `{found}`, and this one has `{expected}`; nothing was changed. Choose another --out", folder.display())]
+    AnotherExperiment {
+        /// The folder.
+        folder: PathBuf,
+        /// What its name plate says.
+        found: String,
+        /// What it should say.
+        expected: String,
+    },
+    /// A folder that another process works in.
+    #[error("another grawa lab works in the folder {}; wait for it, or stop it", folder.display())]
+    Busy {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A finished cell that cannot be read.
+    #[error("{} is not what this experiment left there: {why}; move it away, and the cell is run again", path.display())]
+    DamagedCell {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A cell that failed.
+    #[error("the cell {cell} failed: {why}; all finished cells are kept, and the same command goes on")]
+    CellFailed {
+        /// The cell.
+        cell: String,
+        /// Why.
+        why: String,
+    },
+    /// A run whose events tell of no end.
+    #[error("the run in {} has no end and no evaluation; remove it, and it is run again", path.display())]
+    NoEnd {
+        /// The run's folder.
+        path: PathBuf,
+    },
+    /// An experiment without grids.
+    #[error("{experiment} has no grid to choose a setting from; leave --select out")]
+    NothingToChoose {
+        /// The experiment.
+        experiment: &'static str,
+    },
+    /// A seed that is set for all cells.
+    #[error("'{setting}' would give every cell the same seed; choose how many there are with --seeds")]
+    SeedIsSet {
+        /// The setting.
+        setting: String,
+    },
+    /// A recipe without a study.
+    #[error("{} has no table [study], which says what is compared: methods, seeds, grids", path.display())]
+    NoStudy {
+        /// The recipe.
+        path: PathBuf,
+    },
+    /// A method that a study does not compare.
+    #[error("{method} is none of the methods of the study; they are {}", known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    NotInStudy {
+        /// The method.
+        method: grawa_core::Name,
+        /// Those of the study.
+        known: Vec<grawa_core::Name>,
+    },
+    /// A folder that is not a run's.
+    #[error("{} is not a run: {why}", path.display())]
+    NotARun {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Runs that cannot be compared.
+    #[error("these runs share no metric: {found}. Make a report of runs on the same data")]
+    NothingShared {
+        /// What each has.
+        found: String,
+    },
+    /// A file that would be overwritten.
+    #[error("{} {found}; nothing was written. Choose another --out, or move it", path.display())]
+    FileInUse {
+        /// The file.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+    },
     /// A picture that could not be drawn.
     #[error("a picture failed: {0}")]
     Picture(#[from] crate::picture::Error),
@@ -107,6 +196,18 @@ pub enum Error {
 impl Error {
     /// Whether the request itself was wrong (exit code 2), rather than something failing (exit code 1).
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Error::Io { .. } | Error::Picture(_) | Error::Train(_))
+        match self {
+            Error::Flat(error) => error.is_usage(),
+            error => !matches!(
+                error,
+                Error::Io { .. }
+                    | Error::Picture(_)
+                    | Error::Train(_)
+                    | Error::Busy { .. }
+                    | Error::DamagedCell { .. }
+                    | Error::CellFailed { .. }
+                    | Error::NoEnd { .. }
+            ),
+        }
     }
 }

@@ -17,6 +17,7 @@ const STYLE: &str = "
 body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.6 system-ui, -apple-system, 'Segoe UI', sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 1rem; }
+h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; }
 p { max-width: 44rem; }
 .wide { overflow-x: auto; margin: 1.5rem 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -37,33 +38,68 @@ figcaption { margin-top: .5rem; color: var(--faint); font-size: .92rem; }
 /// Makes the page: heading, paragraphs, table, and the pictures with their captions, which also describe them
 /// to those who cannot see them.
 pub fn page(title: &str, paragraphs: &[String], table: &Table, figures: &[(String, &Picture)]) -> String {
-    let room: usize = figures.iter().map(|(_, picture)| picture.svg().len()).sum();
-    let mut html = String::with_capacity(room + 16_384);
-    let title = escaped(title);
-    // Writing to a string cannot fail.
-    let _ = write!(
-        html,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-    );
+    let mut html = begin(title);
     for paragraph in paragraphs {
         let _ = writeln!(html, "<p>{}</p>", escaped(paragraph));
     }
-    write_table(&mut html, table);
+    write_table(&mut html, table, &[]);
+    write_figures(&mut html, figures);
+    html.push_str(END);
+    html
+}
+
+const END: &str = "</main>\n</body>\n</html>\n";
+
+/// The head of a page, and its heading.
+fn begin(title: &str) -> String {
+    let title = escaped(title);
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+    )
+}
+
+fn write_figures(html: &mut String, figures: &[(String, &Picture)]) {
+    html.reserve(figures.iter().map(|(_, picture)| picture.svg().len()).sum());
     for (caption, picture) in figures {
         let caption = escaped(caption);
         let svg = picture.svg().strip_prefix("<svg").unwrap_or_default();
+        // Writing to a string cannot fail.
         let _ = write!(
             html,
             "<figure>\n<svg role=\"img\" aria-label=\"{caption}\"{svg}<figcaption>{caption}</figcaption>\n</figure>\n"
         );
     }
-    html.push_str("</main>\n</body>\n</html>\n");
+}
+
+/// A table on a page, with what belongs around it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// What stands above.
+    pub title: &'a str,
+    /// How to read it.
+    pub caption: &'a str,
+    /// The cells.
+    pub table: &'a Table,
+    /// Cells in bold: row and column.
+    pub bold: &'a [(usize, usize)],
+}
+
+/// Makes a page of several tables, and pictures after them.
+pub fn tables(title: &str, tables: &[Shown<'_>], figures: &[(String, &Picture)]) -> String {
+    let mut html = begin(title);
+    for shown in tables {
+        let _ = writeln!(html, "<h2>{}</h2>", escaped(shown.title));
+        write_table(&mut html, shown.table, shown.bold);
+        let _ = writeln!(html, "<p>{}</p>", escaped(shown.caption));
+    }
+    write_figures(&mut html, figures);
+    html.push_str(END);
     html
 }
 
-fn write_table(html: &mut String, table: &Table) {
+pub(crate) fn write_table(html: &mut String, table: &Table, bold: &[(usize, usize)]) {
     if table.header.is_empty() && table.rows.is_empty() {
         return;
     }
@@ -74,10 +110,14 @@ fn write_table(html: &mut String, table: &Table) {
         let _ = write!(html, "<th scope=\"col\">{}</th>", escaped(cell));
     }
     html.push_str("</tr></thead>\n<tbody>\n");
-    for row in &table.rows {
+    for (number, row) in table.rows.iter().enumerate() {
         html.push_str("<tr>");
-        for cell in row {
-            let _ = write!(html, "<td>{}</td>", escaped(cell));
+        for (column, cell) in row.iter().enumerate() {
+            let cell = escaped(cell);
+            let _ = match bold.contains(&(number, column)) {
+                true => write!(html, "<td><b>{cell}</b></td>"),
+                false => write!(html, "<td>{cell}</td>"),
+            };
         }
         html.push_str("</tr>\n");
     }
@@ -85,7 +125,7 @@ fn write_table(html: &mut String, table: &Table) {
 }
 
 /// Text as HTML, also fit for a quoted attribute.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for sign in text.chars() {
         match sign {

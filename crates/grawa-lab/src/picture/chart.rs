@@ -135,9 +135,9 @@ fn look<'a>(before: &[Line], method: &'a str) -> Look<'a> {
     }
 }
 
-/// `LGRAWA, centre` is a line of `lgrawa`.
+/// `LGRAWA, centre` is a line of `lgrawa`, and `DP+SGD` one of `dp-sgd`.
 fn method_of(name: &str) -> String {
-    name.split([',', ' ']).next().unwrap_or(name).to_lowercase()
+    name.split([',', ' ']).next().unwrap_or(name).to_lowercase().replace('+', "-")
 }
 
 /// The range of an axis.
@@ -149,7 +149,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Self {
+    pub(super) fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool) -> Self {
         let usable = |x: &f64| x.is_finite() && (!logarithmic || *x > 0.0);
         let scaled = |x: f64| if logarithmic { libm::log10(x) } else { x };
         let (low, high) = numbers
@@ -250,6 +250,7 @@ fn plain(x: f64, step: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use grawa_core::Name;
 
     #[test]
     fn ticks_are_round_numbers_inside_the_axis() {
@@ -288,6 +289,7 @@ mod tests {
         assert!(first.colour != second.colour && first.marker != second.marker);
         assert_eq!(look(&before, "loss"), first);
         assert_eq!(look(&before, "easgd"), palette::look("easgd"));
+        assert!(Name::ALL.iter().all(|name| method_of(name.title()) == name.as_str()));
     }
 
     #[test]

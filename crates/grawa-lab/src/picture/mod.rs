@@ -3,12 +3,15 @@
 //! Text is measured and rendered with an embedded font only, so a picture is the same on every machine. A
 //! picture carries no element ids: any number of them can stand inline in one HTML page.
 
+pub mod bars;
 pub mod chart;
+pub mod dots;
 pub mod font;
 pub mod map;
 pub mod marker;
 pub mod palette;
 pub mod pen;
+pub mod scatter;
 
 use std::fmt::Write as _;
 use std::io;

@@ -41,6 +41,8 @@ pub struct Study {
     pub seeds: Vec<u64>,
     every: Vec<Axis>,
     grids: Vec<(Name, Vec<Axis>)>,
+    /// Settings that have the last word in every run.
+    last: Vec<String>,
 }
 
 /// One run of a study: what was set, in words, and the recipe it comes to.
@@ -72,7 +74,8 @@ impl Study {
         };
         let place = |at: usize| format!("{name}:{}", line(text, at));
         let whole = place(key.span().start);
-        let mut study = Study { said, methods: vec![], seeds: vec![], every: vec![], grids: vec![] };
+        let mut study =
+            Study { said, methods: vec![], seeds: vec![], every: vec![], grids: vec![], last: vec![] };
         let DeValue::Table(spans) = spans.get_ref() else { return Ok(None) };
         for (key, inside) in spans {
             let (key, at) = (key.get_ref().as_ref(), place(key.span().start));
@@ -131,6 +134,17 @@ impl Study {
         Ok(Some(study))
     }
 
+    /// The same with a setting, `key=value`, that has the last word in every run; a list of values for that key is left out.
+    pub fn set(mut self, setting: &str) -> Result<Self, Mistake> {
+        // By itself first: a slip in it is a slip of the setting.
+        Said::default().set(setting)?;
+        let key = setting.split_once('=').map_or(setting, |(key, _)| key.trim());
+        let grids = self.grids.iter_mut().map(|(_, axes)| axes);
+        std::iter::once(&mut self.every).chain(grids).for_each(|axes| axes.retain(|axis| axis.0 != key));
+        self.last.push(setting.into());
+        Ok(self)
+    }
+
     /// Every run for one method and one seed: each choice of a key with each choice of the others.
     pub fn points(&self, method: Name, seed: u64) -> Result<Vec<Point>, Mistake> {
         let place = format!("{TABLE}.methods");
@@ -152,7 +166,10 @@ impl Study {
             }
             points = next;
         }
-        let resolve = |(settings, said)| Ok(Point { settings, recipe: Recipe::resolve(&said)? });
+        let resolve = |(settings, said)| {
+            let said = self.last.iter().try_fold(said, |said: Said, setting| said.set(setting))?;
+            Ok(Point { settings, recipe: Recipe::resolve(&said)? })
+        };
         points.into_iter().map(resolve).collect()
     }
 }
@@ -210,6 +227,17 @@ mod tests {
         assert_eq!(study.points(Name::Lgrawa, 1).unwrap().len(), 2);
         assert_eq!(study.points(Name::DpSgd, 1).unwrap()[3].recipe.train.batch, 64);
         assert_eq!(Study::parse("a.toml", "[train]\nworkers = 4\n").unwrap(), None);
+    }
+
+    #[test]
+    fn a_setting_has_the_last_word() {
+        let study = Study::parse("a.toml", TEXT).unwrap().unwrap();
+        let study = study.set("train.workers=3").unwrap().set("method.pull = 0.2").unwrap();
+        let easgd = study.points(Name::Easgd, 1).unwrap();
+        assert_eq!((easgd.len(), easgd[2].settings.as_slice()), (3, &["method.period=16".to_owned()][..]));
+        assert!(easgd.iter().all(|point| point.recipe.train.workers == 3));
+        assert_eq!(easgd[0].recipe.method.to_string(), "easgd:period=4,pull=0.2");
+        assert!(study.set("train.wokers=3").unwrap_err().to_string().contains("did you mean"));
     }
 
     #[test]

@@ -1,0 +1,218 @@
+//! `grawa lab`: the paper's experiments, each one command.
+
+use crate::bar::bar;
+use crate::failure::Failure;
+use crate::say::say;
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use grawa_core::Name;
+use grawa_lab::Table;
+use grawa_lab::lab::{
+    self, Cell, EXPERIMENTS, Finding, Means, Plan, Progress, Request, Select, Stage, Store,
+};
+use grawa_train::observe::About;
+use indicatif::{HumanDuration, ProgressBar};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The paper's tables and figures, one command each.
+///
+/// An experiment is a table of cells: a recipe, a seed, and what is measured. Cells run in parallel; each finished one is kept in the
+/// folder, and the same command goes on where it was stopped or killed. At the end stand tables (Markdown, CSV, LaTeX), pictures (SVG,
+/// PNG) and a page in DIR/results. Each method's setting is chosen on held-out training examples, then run on the whole training
+/// set with fresh seeds.
+#[derive(Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct Arguments {
+    /// What to measure
+    #[arg(value_name = "EXPERIMENT", value_parser = PossibleValuesParser::new(EXPERIMENTS.iter().map(|it| it.name)))]
+    experiment: String,
+    /// Folder for cells and results: a new one, or that of the same experiment, which is gone on with
+    #[arg(long, value_name = "DIR", required_unless_present = "dry_run")]
+    out: Option<PathBuf>,
+    /// How large: smoke is the digits in seconds, small is CIFAR-10 and ResNet-20 in hours on a laptop or minutes on a GPU,
+    /// paper is the paper's networks, budgets and grids
+    #[arg(long, value_enum, default_value_t = Scale::Smoke)]
+    scale: Scale,
+    /// On what settings are chosen: held-out training examples, or the test set as in the paper, which is marked in the table
+    /// [default: held-out]
+    #[arg(long, value_enum)]
+    select: Option<Selection>,
+    /// The data set, instead of the scale's
+    #[arg(long, value_name = "NAME")]
+    data: Option<String>,
+    /// The folder the data set lies in
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<String>,
+    /// Where networks are trained
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// A recipe with a table [study], instead of the scale's own; may be given several times
+    #[arg(long = "recipe", value_name = "FILE")]
+    recipes: Vec<PathBuf>,
+    /// Only this method; may be given several times
+    #[arg(long = "method", value_name = "METHOD")]
+    methods: Vec<String>,
+    /// How many seeds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    seeds: Option<u16>,
+    /// Any key of a recipe for all cells, such as train.budget=500step; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Cells at a time [default: one a core; one where seconds are measured, and on a GPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// List the cells and what they cost; run nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+const AFTER: &str = "Experiments:\n  table1         test error by method and network\n  table2         how flat the minima are: the Hessian by method and network\n  scalability    test error with 4, 8 and 12 workers\n  communication  where the time goes, rounds, and bytes handed over\n  gap            generalisation gap: test error less training error\n  gradnorm       does a small gradient norm go with a small gap? Over a grid of hyper-parameters\n  curves         test error over epochs and over time\n\nExamples:\n  grawa lab table1 --out out/table1\n  grawa lab table1 --scale small --dir data --out out/small --dry-run\n  grawa lab gradnorm --scale paper --out out/gradnorm --jobs 2\n  grawa lab table1 --data mnist --dir data --set train.budget=2epoch --out out/mnist\n  grawa report out/table1/runs/* --out report.html";
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Scale {
+    Smoke,
+    Small,
+    Paper,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Selection {
+    HeldOut,
+    Test,
+}
+
+/// Runs the experiment; false if it was stopped before its end.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    let plan = plan(arguments)?;
+    let Some(out) = arguments.out.as_ref().filter(|_| !arguments.dry_run) else {
+        return dry_run(&plan).map(|()| true);
+    };
+    let store = Store::open(out, &plan)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    let watch = move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            // Asked twice: every finished cell is on the disk.
+            std::process::exit(1);
+        }
+    };
+    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })?;
+    let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
+    let jobs = arguments.jobs.map(usize::from);
+    let screen = Screen::new();
+    let (found, is_all) =
+        plan.conduct(&store, &Means { jobs, about, stop }, &|progress| screen.show(progress))?;
+    screen.bar.finish_and_clear();
+    if !is_all {
+        let words = format!("stopped with {} finished cells; the same command goes on", found.len());
+        say(&words);
+        return Ok(false);
+    }
+    let (output, path) = lab::conclude(&plan, &store, &found)?;
+    for sheet in &output.sheets {
+        say(&sheet.text());
+    }
+    say(&format!("Tables and pictures: {}", path.join("index.html").display()));
+    Ok(true)
+}
+
+fn plan(arguments: &Arguments) -> Result<Plan, Failure> {
+    // clap has seen to it that there is one.
+    let experiment = lab::experiment(&arguments.experiment).unwrap_or(&EXPERIMENTS[0]);
+    let mut settings = Vec::new();
+    for (key, value) in
+        [("data.kind", &arguments.data), ("data.dir", &arguments.dir), ("machine.device", &arguments.device)]
+    {
+        settings.extend(value.as_ref().map(|value| format!("{key}={value:?}")));
+    }
+    settings.extend(arguments.settings.iter().cloned());
+    let request = Request {
+        scale: match arguments.scale {
+            Scale::Smoke => lab::Scale::Smoke,
+            Scale::Small => lab::Scale::Small,
+            Scale::Paper => lab::Scale::Paper,
+        },
+        select: arguments.select.map(|select| match select {
+            Selection::HeldOut => Select::HeldOut,
+            Selection::Test => Select::Test,
+        }),
+        seeds: arguments.seeds.map(usize::from),
+        methods: arguments.methods.iter().map(|name| name.parse()).collect::<Result<Vec<Name>, _>>()?,
+        settings,
+        recipes: arguments.recipes.clone(),
+    };
+    Ok(Plan::new(experiment, &request)?)
+}
+
+/// The cells that are known, and what all of them cost.
+fn dry_run(plan: &Plan) -> Result<(), Failure> {
+    let cells = plan.cells(&lab::Found::new())?;
+    let unnamed = plan.unnamed(&cells);
+    let mut table = Table::new(["cell", "seed", "method", "setting", "budget", "operations"]);
+    for cell in &cells {
+        let stage = if cell.stage == Stage::Search { "search" } else { "final" };
+        table.push([
+            stage.into(),
+            cell.seed().to_string(),
+            cell.method().to_string(),
+            cell.settings.join(", "),
+            cell.recipe.train.budget.to_string(),
+            format!("{:.2e}", cell.work),
+        ]);
+    }
+    say(table.text().trim_end());
+    let work: f64 = cells.iter().map(|cell| cell.work).sum();
+    let all = work * (cells.len() + unnamed) as f64 / cells.len().max(1) as f64;
+    say(&format!(
+        "\n{} cells, and {unnamed} more when settings have been chosen: {all:.1e} multiplications and additions of training.",
+        cells.len()
+    ));
+    let hours = |rate: f64| HumanDuration(Duration::from_secs_f64(all / rate));
+    say(&format!(
+        "About {} at 100 GFLOP/s (two good cores), {} at 10 TFLOP/s (a GPU); measurements besides training not counted.",
+        hours(1e11),
+        hours(1e13)
+    ));
+    Ok(())
+}
+
+/// What the user sees meanwhile: a bar on a terminal, a line a cell elsewhere.
+struct Screen {
+    bar: ProgressBar,
+    began: Instant,
+    is_terminal: bool,
+}
+
+impl Screen {
+    fn new() -> Self {
+        let bar = bar(1000, "lab");
+        let is_terminal = !bar.is_hidden();
+        Screen { bar, began: Instant::now(), is_terminal }
+    }
+
+    fn show(&self, progress: &Progress<'_>) {
+        self.bar.set_position((1000.0 * progress.share) as u64);
+        self.bar.set_message(format!("{}/{} cells", progress.done, progress.all));
+        let Some((cell, finding)) = progress.news else { return };
+        let line = news(cell, finding);
+        if self.is_terminal {
+            return self.bar.println(line);
+        }
+        let spent = self.began.elapsed().as_secs_f64();
+        let left = Duration::try_from_secs_f64(spent * (1.0 / progress.share - 1.0)).unwrap_or_default();
+        eprintln!("{}/{} {line}; {} left", progress.done, progress.all, HumanDuration(left));
+    }
+}
+
+/// A finished cell in a line.
+fn news(cell: &Cell, finding: &Finding) -> String {
+    let stage = if cell.stage == Stage::Search { "held-out" } else { "test" };
+    let what = match finding.measured() {
+        Some(found) => format!("{stage} error {:.2} % in {:.1} s", 100.0 * found.test.error, found.seconds),
+        None => "diverged".into(),
+    };
+    format!("{} {} seed {}: {what}", cell.method().title(), cell.settings.join(" "), cell.seed())
+}

@@ -1,0 +1,120 @@
+//! A cell of an experiment: one run, and what is measured of it.
+
+use super::finding::Finding;
+use grawa_core::{Amount, Name};
+use grawa_nn::Shape;
+use grawa_train::Recipe;
+use grawa_train::recipe::Facts;
+use std::collections::BTreeMap;
+
+/// Finished cells by their names.
+pub type Found = BTreeMap<String, Finding>;
+
+/// What a cell is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// A point of a grid on held-out examples, to choose the setting.
+    Search,
+    /// What goes into the table.
+    Final,
+}
+
+/// What is measured of the final model besides its test error.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wants {
+    /// Loss and error on the training set, not augmented.
+    pub train: bool,
+    /// Loss, error and gradient norms on the training set.
+    pub gradient: bool,
+    /// The Hessian.
+    pub flatness: Option<Lens>,
+}
+
+/// How the Hessian is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lens {
+    /// Training examples.
+    pub examples: usize,
+    /// Examples in a batch, whose statistics batch norm uses.
+    pub batch: usize,
+    /// Lanczos steps.
+    pub steps: usize,
+    /// Lanczos runs.
+    pub draws: usize,
+    /// Further products.
+    pub extra: usize,
+}
+
+/// One run, and what is measured of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Its name, fit for a file; another recipe or another measurement has another one.
+    pub name: String,
+    /// The number of its study.
+    pub study: usize,
+    /// What it is for.
+    pub stage: Stage,
+    /// The number of its point in the grid.
+    pub point: usize,
+    /// What was set at that point: `method.period=4`.
+    pub settings: Vec<String>,
+    /// The recipe.
+    pub recipe: Recipe,
+    /// What is measured.
+    pub wants: Wants,
+    /// Multiplications and additions of its training, roughly; 1 where nobody knows.
+    pub work: f64,
+}
+
+impl Cell {
+    /// The cell of a recipe. Cores are no part of it: they change no result.
+    pub(super) fn new(
+        (study, setup): (usize, &str),
+        stage: Stage,
+        (point, settings): (usize, Vec<String>),
+        mut recipe: Recipe,
+        wants: Wants,
+    ) -> Self {
+        recipe.machine.threads = None;
+        let described = format!("{}{wants:?}", recipe.to_toml());
+        let word = if stage == Stage::Search { "search" } else { "final" };
+        let name = format!(
+            "{setup}-{}-{word}-{}-{:08x}",
+            recipe.method.name,
+            recipe.train.seed,
+            crc32c::crc32c(described.as_bytes())
+        );
+        let work = work(&recipe).unwrap_or(1.0);
+        Cell { name, study, stage, point, settings, recipe, wants, work }
+    }
+
+    /// The method.
+    pub fn method(&self) -> Name {
+        self.recipe.method.name
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.recipe.train.seed
+    }
+}
+
+/// Three forward passes an image, six for SAM, and one step's worth for a score.
+fn work(recipe: &Recipe) -> Option<f64> {
+    let facts = Facts::published(recipe)?;
+    let [channels, height, width] =
+        [facts.shape.channels, facts.shape.height, facts.shape.width].map(|side| side as usize);
+    let graph = recipe.model.build(Shape { channels, height, width }, facts.classes as usize).ok()?;
+    let train = &recipe.train;
+    let images = match train.budget {
+        Amount::Steps(steps) => steps as f64 * f64::from(train.workers) * f64::from(train.batch),
+        Amount::Epochs(epochs) => epochs * facts.examples as f64,
+        Amount::Time(_) => return None,
+    };
+    let passes = match recipe.method.name {
+        Name::DpSam => 6.0,
+        name if name.title().ends_with("GRAWA") => 3.0 + 3.0 / f64::from(recipe.method.period.max(1)),
+        _ => 3.0,
+    };
+    Some(images * passes * graph.flops() as f64)
+}

@@ -1,0 +1,382 @@
+//! Which cells an experiment needs: a pure function of its settings and of what was found so far.
+//!
+//! Where a method has a grid, its points are searched first, with a seed of their own and on training examples that are held out;
+//! as soon as all of a method's points are known, its best one is run on the whole training set with fresh seeds. So the
+//! cells that are needed grow while others finish, and an experiment is over when all of them are found.
+
+use super::cell::{Cell, Found, Stage, Wants};
+use super::experiment::{Experiment, Scale, Source};
+use super::published;
+use crate::Error;
+use grawa_core::Name;
+use grawa_train::recipe::{Facts, Point, Study};
+use std::path::Path;
+
+/// The seed of searches, or the next one that is none of a study's: its own are fresh.
+pub const SEARCH_SEED: u64 = 7;
+/// Examples held out for a search at most; of small sets a fifth.
+pub const HELD_OUT: u64 = 5_000;
+
+/// On what the setting of each grid is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Select {
+    /// On training examples that are held out.
+    #[default]
+    HeldOut,
+    /// On the test set itself, as the paper does.
+    Test,
+}
+
+impl Select {
+    /// The word of the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Select::HeldOut => "held-out",
+            Select::Test => "test",
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// How large.
+    pub scale: Scale,
+    /// How settings are chosen; held-out examples unless said otherwise.
+    pub select: Option<Select>,
+    /// How many seeds; those of the studies unless said otherwise.
+    pub seeds: Option<usize>,
+    /// Only these methods.
+    pub methods: Vec<Name>,
+    /// Settings that have the last word in every cell.
+    pub settings: Vec<String>,
+    /// Recipes with studies, instead of the scale's own.
+    pub recipes: Vec<std::path::PathBuf>,
+}
+
+/// An experiment with its settings.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The experiment.
+    pub experiment: &'static Experiment,
+    /// How settings are chosen.
+    pub select: Select,
+    scale: Scale,
+    settings: Vec<String>,
+    studies: Vec<(String, Study)>,
+}
+
+impl Plan {
+    /// The plan of an experiment.
+    pub fn new(experiment: &'static Experiment, request: &Request) -> Result<Self, Error> {
+        if request.select.is_some() && !experiment.search {
+            return Err(Error::NothingToChoose { experiment: experiment.name });
+        }
+        let is_seed =
+            |setting: &&String| setting.split('=').next().is_some_and(|key| key.trim() == "train.seed");
+        if let Some(setting) = request.settings.iter().find(is_seed) {
+            return Err(Error::SeedIsSet { setting: setting.clone() });
+        }
+        let mut studies = Vec::new();
+        for path in &request.recipes {
+            studies.push((stem(path), Study::read(path)?.ok_or(Error::NoStudy { path: path.clone() })?));
+        }
+        if studies.is_empty() {
+            for Source { name, text, settings } in (experiment.sources)(request.scale) {
+                let parsed = Study::parse(name, text)?;
+                let mut study = parsed.ok_or(Error::NoStudy { path: (*name).into() })?;
+                for setting in *settings {
+                    study = study.set(setting)?;
+                }
+                let width = settings.iter().find_map(|it| it.strip_prefix("model.width="));
+                studies.push((width.map_or((*name).into(), |width| format!("{name}-{width}")), study));
+            }
+        }
+        for (_, study) in &mut studies {
+            for setting in &request.settings {
+                *study = study.clone().set(setting)?;
+            }
+            if let Some(&stray) = request.methods.iter().find(|name| !study.methods.contains(name)) {
+                return Err(Error::NotInStudy { method: stray, known: study.methods.clone() });
+            }
+            if !request.methods.is_empty() {
+                study.methods.retain(|name| request.methods.contains(name));
+            }
+            let next = study.seeds.iter().max().map_or(1, |last| last + 1);
+            if let Some(count) = request.seeds {
+                study.seeds.extend(next..next + count as u64);
+                study.seeds.truncate(count);
+            }
+        }
+        let select = request.select.unwrap_or_default();
+        let plan =
+            Plan { experiment, select, scale: request.scale, settings: request.settings.clone(), studies };
+        // What is wrong with a setting is found before anything is done.
+        plan.cells(&Found::new())?;
+        Ok(plan)
+    }
+
+    /// How many studies there are: each is a row of a table, or several.
+    pub fn studies(&self) -> usize {
+        self.studies.len()
+    }
+
+    /// What the paper says of a study and a method, where its scale is that of the paper.
+    pub(super) fn published(
+        &self,
+        table: &[published::Row],
+        study: usize,
+        method: Name,
+    ) -> Option<published::Published> {
+        let is_paper = self.scale == Scale::Paper;
+        is_paper.then(|| published::published(table, &self.studies[study].0, method)).flatten()
+    }
+
+    /// The methods of a study.
+    pub fn methods(&self, study: usize) -> &[Name] {
+        &self.studies[study].1.methods
+    }
+
+    /// What decides the cells, as TOML: the folder's name plate.
+    pub fn plate(&self) -> String {
+        let list = |items: Vec<String>| format!("[{}]", items.join(", "));
+        let mut text = format!(
+            "# Written by grawa lab. The folder belongs to this experiment; the same command goes on with it.\n\
+             experiment = {:?}\nscale = {:?}\n",
+            self.experiment.name,
+            self.scale.as_str()
+        );
+        if self.experiment.search {
+            text += &format!("select = {:?}\n", self.select.as_str());
+        }
+        text += &format!("settings = {}\n", list(self.settings.iter().map(|it| format!("{it:?}")).collect()));
+        for (name, study) in &self.studies {
+            text += &format!("\n[[study]]\nname = {name:?}\n");
+            text += &format!(
+                "methods = {}\n",
+                list(study.methods.iter().map(|it| format!("{:?}", it.as_str())).collect())
+            );
+            text += &format!("seeds = {}\n", list(study.seeds.iter().map(ToString::to_string).collect()));
+        }
+        text
+    }
+
+    /// The cells that are known to be needed when these have been found, those among them. Searches come first.
+    pub fn cells(&self, found: &Found) -> Result<Vec<Cell>, Error> {
+        let mut cells = Vec::new();
+        for number in 0..self.studies.len() {
+            for &method in self.methods(number) {
+                cells.extend(self.of(number, method, found)?);
+            }
+        }
+        // What finals wait for comes first.
+        cells.sort_by_key(|cell| cell.stage);
+        Ok(cells)
+    }
+
+    /// How many cells are still to come that cannot be named yet.
+    pub fn unnamed(&self, cells: &[Cell]) -> usize {
+        let waits = |number: usize, method: Name| {
+            let mut own = cells.iter().filter(|cell| cell.study == number && cell.method() == method);
+            own.all(|cell| cell.stage == Stage::Search)
+        };
+        let studies = self.studies.iter().enumerate();
+        studies
+            .map(|(number, (_, study))| {
+                study.methods.iter().filter(|&&name| waits(number, name)).count() * study.seeds.len()
+            })
+            .sum()
+    }
+
+    /// The cells of a method.
+    fn of(&self, number: usize, method: Name, found: &Found) -> Result<Vec<Cell>, Error> {
+        let (name, study) = &self.studies[number];
+        let at = |seed: u64| study.points(method, seed);
+        let wants = (self.experiment.wants)(self.scale);
+        let last = |(point, Point { settings, recipe }): (usize, Point)| {
+            Cell::new((number, name), Stage::Final, (point, settings), recipe, wants)
+        };
+        let seed = (SEARCH_SEED..).find(|seed| !study.seeds.contains(seed)).unwrap_or(SEARCH_SEED);
+        let grid = at(seed)?;
+        let mut cells = Vec::new();
+        if self.experiment.search && self.select == Select::HeldOut && grid.len() > 1 {
+            for (point, Point { settings, mut recipe }) in grid.into_iter().enumerate() {
+                let examples = Facts::published(&recipe).map_or(u64::MAX, |facts| facts.examples);
+                recipe.data.held_out = HELD_OUT.min(examples / 5) as u32;
+                // A search looks at the end alone.
+                recipe.evaluate.every = None;
+                cells.push(Cell::new(
+                    (number, name),
+                    Stage::Search,
+                    (point, settings),
+                    recipe,
+                    Wants::default(),
+                ));
+            }
+            let Some(best) = best(&cells, found) else { return Ok(cells) };
+            for &seed in &study.seeds {
+                cells.extend(at(seed)?.into_iter().enumerate().filter(|(point, _)| *point == best).map(last));
+            }
+        } else {
+            for &seed in &study.seeds {
+                cells.extend(at(seed)?.into_iter().enumerate().map(last));
+            }
+        }
+        Ok(cells)
+    }
+}
+
+/// The point with the smallest error when all are found; of several the one with the smallest loss. A run that was lost
+/// has the largest of both.
+fn best(cells: &[Cell], found: &Found) -> Option<usize> {
+    let mut scores = Vec::new();
+    for cell in cells {
+        let test = found.get(&cell.name)?.measured().map(|measured| measured.test);
+        let loss = test.and_then(|test| test.loss).unwrap_or(f64::INFINITY);
+        scores.push((test.map_or(f64::INFINITY, |test| test.error), loss, cell.point));
+    }
+    scores.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+    scores.first().map(|score| score.2)
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or("study".into(), |stem| stem.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::{Finding, Measured, Outcome, Score, experiment};
+
+    fn plan(name: &str, request: &Request) -> Plan {
+        Plan::new(experiment(name).unwrap(), request).unwrap()
+    }
+
+    /// What is found when each point of a search errs by `error(point)` and every final by a tenth.
+    fn find(cells: &[Cell], error: impl Fn(&Cell) -> Option<f64>) -> Found {
+        let finding = |cell: &Cell| {
+            let outcome = match error(cell) {
+                Some(error) => {
+                    let test = Score { loss: Some(1.0), error };
+                    Outcome::Done(Measured { test, ..Measured::default() })
+                }
+                None => Outcome::Lost { why: "it diverged".into() },
+            };
+            let (recipe, program) = (cell.recipe.to_toml(), "test".into());
+            (cell.name.clone(), Finding { cell: cell.name.clone(), recipe, program, jobs: 1, outcome })
+        };
+        cells.iter().map(finding).collect()
+    }
+
+    #[test]
+    fn settings_are_searched_on_held_out_examples_and_run_with_fresh_seeds() {
+        let plan = plan("gap", &Request::default());
+        let search = plan.cells(&Found::new()).unwrap();
+        assert_eq!((search.len(), plan.unnamed(&search)), (14, 21));
+        for cell in &search {
+            assert_eq!(
+                (cell.stage, cell.seed(), cell.recipe.data.held_out),
+                (Stage::Search, SEARCH_SEED, 287)
+            );
+            assert_eq!(cell.wants, Wants::default());
+        }
+        // One method is known: its finals are named, with the better point, whichever that is.
+        for better in [0, 1] {
+            let own: Vec<Cell> =
+                search.iter().filter(|cell| cell.method() == Name::Lgrawa).cloned().collect();
+            let found = find(&own, |cell| Some(if cell.point == better { 0.1 } else { 0.2 }));
+            let cells = plan.cells(&found).unwrap();
+            let finals: Vec<&Cell> = cells.iter().filter(|cell| cell.stage == Stage::Final).collect();
+            assert_eq!((cells.len(), plan.unnamed(&cells), finals.len()), (17, 18, 3));
+            assert_eq!(finals.iter().map(|cell| cell.seed()).collect::<Vec<_>>(), [36, 720, 1042]);
+            for cell in finals {
+                assert_eq!((cell.point, cell.recipe.data.held_out, cell.wants.train), (better, 0, true));
+            }
+        }
+        // A run that diverged is never the best.
+        let found = find(&search, |cell| (cell.point == 1).then_some(0.9));
+        let cells = plan.cells(&found).unwrap();
+        assert!(cells.iter().filter(|cell| cell.stage == Stage::Final).all(|cell| cell.point == 1));
+        assert_eq!((cells.len(), plan.unnamed(&cells)), (35, 0));
+    }
+
+    #[test]
+    fn the_seed_of_a_search_is_none_of_the_studys() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("own.toml");
+        let text =
+            "[study]\nmethods = ['mean']\nseeds = [7, 8]\n[study.grid.mean]\nmethod.pull = [0.3, 0.5]\n";
+        std::fs::write(&path, text).unwrap();
+        let plan = plan("table1", &Request { recipes: vec![path], ..Request::default() });
+        let cells = plan.cells(&Found::new()).unwrap();
+        assert_eq!((cells.len(), plan.unnamed(&cells)), (2, 2));
+        assert!(cells.iter().all(|cell| cell.seed() == 9 && cell.name.starts_with("own-mean-search-9-")));
+    }
+
+    #[test]
+    fn the_papers_way_runs_the_whole_grid_on_the_test_set() {
+        let plan = plan("gap", &Request { select: Some(Select::Test), ..Request::default() });
+        let cells = plan.cells(&Found::new()).unwrap();
+        assert_eq!((cells.len(), plan.unnamed(&cells)), (7 * 2 * 3, 0));
+        assert!(cells.iter().all(|cell| cell.stage == Stage::Final && cell.recipe.data.held_out == 0));
+        // All seeds of one point were better.
+        let found = find(&cells, |cell| Some(if cell.point == 1 { 0.1 } else { 0.2 }));
+        let results = crate::lab::Results::new(&plan, &found).unwrap();
+        let finals = results.finals(0, Name::Easgd);
+        assert!(finals.len() == 3 && finals.iter().all(|(cell, _)| cell.point == 1));
+        assert!(results.remarks()[0].contains("CHOSEN ON THE TEST SET"));
+    }
+
+    #[test]
+    fn a_request_is_obeyed() {
+        let request = Request {
+            seeds: Some(5),
+            methods: vec![Name::Mean],
+            settings: vec!["train.budget=8step".into(), "method.pull=0.2".into()],
+            ..Request::default()
+        };
+        let plan = plan("table1", &request);
+        // One value is left for each key: nothing to search, and one row for each of two networks.
+        let cells = plan.cells(&Found::new()).unwrap();
+        assert_eq!((cells.len(), plan.unnamed(&cells)), (10, 0));
+        assert_eq!(cells.iter().take(5).map(Cell::seed).collect::<Vec<_>>(), [36, 720, 1042, 1043, 1044]);
+        assert!(cells.iter().all(|cell| cell.recipe.train.budget == grawa_core::Amount::Steps(8)));
+        let names: std::collections::BTreeSet<&str> = cells.iter().map(|cell| cell.name.as_str()).collect();
+        assert_eq!(names.len(), cells.len());
+        for (request, words) in [
+            (Request { settings: vec!["train.seed=1".into()], ..Request::default() }, "--seeds"),
+            (Request { methods: vec![Name::Grawa], ..Request::default() }, "none of the methods"),
+            (Request { settings: vec!["train.bugdet=1step".into()], ..Request::default() }, "did you mean"),
+        ] {
+            let error = Plan::new(experiment("table1").unwrap(), &request).unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains(words), "{error}");
+        }
+        let chosen = Request { select: Some(Select::HeldOut), ..Request::default() };
+        assert!(
+            Plan::new(experiment("gradnorm").unwrap(), &chosen).unwrap_err().to_string().contains("no grid")
+        );
+    }
+
+    /// Every experiment can be planned at every scale, and the paper's has the paper's grids.
+    #[test]
+    fn every_scale_has_its_cells() {
+        use crate::lab::{EXPERIMENTS, Scale};
+        for experiment in &EXPERIMENTS {
+            for scale in Scale::ALL {
+                let plan = Plan::new(experiment, &Request { scale, ..Request::default() }).unwrap();
+                let cells = plan.cells(&Found::new()).unwrap();
+                assert!(!cells.is_empty() && cells.iter().all(|cell| cell.work > 0.0), "{}", experiment.name);
+                if scale == Scale::Paper && experiment.name == "table1" {
+                    // Six studies with 9 + 12 + 3·12 + 2·6 points, ImageNet with 9 + 12 + 3·12 + 2·2.
+                    assert_eq!((cells.len(), plan.unnamed(&cells)), (6 * 69 + 61, 7 * 7 * 3));
+                    let published =
+                        cells.iter().filter(|cell| cell.recipe.data.kind != grawa_data::Kind::Folder);
+                    assert!(published.clone().all(|cell| cell.recipe.data.held_out == 5_000));
+                }
+                if scale == Scale::Paper && experiment.name == "gradnorm" {
+                    assert_eq!(cells.len(), 243);
+                }
+            }
+        }
+    }
+}

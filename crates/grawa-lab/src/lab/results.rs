@@ -1,0 +1,114 @@
+//! Finished cells, as tables ask for them: by study and method, seed by seed.
+
+use super::cell::{Cell, Found, Stage};
+use super::finding::{Finding, Measured};
+use super::plan::{Plan, Select};
+use crate::Error;
+use crate::statistics::mean;
+use grawa_core::Name;
+use grawa_train::Recipe;
+use grawa_train::recipe::Device;
+
+/// A figure of a run; none where it was not measured or is not finite.
+pub(super) type Figure<'a> = &'a dyn Fn(&Measured) -> Option<f64>;
+
+/// The finished cells of a plan.
+#[derive(Debug)]
+pub struct Results<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    cells: Vec<(Cell, &'a Finding)>,
+}
+
+impl<'a> Results<'a> {
+    /// The cells of a plan that have been found.
+    pub fn new(plan: &'a Plan, found: &'a Found) -> Result<Self, Error> {
+        let cells = plan.cells(found)?.into_iter();
+        let cells = cells.filter_map(|cell| found.get(&cell.name).map(|finding| (cell, finding))).collect();
+        Ok(Results { plan, cells })
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = (&Cell, &'a Finding)> {
+        self.cells.iter().map(|(cell, finding)| (cell, *finding))
+    }
+
+    /// The runs that count for a method: of a search those of the chosen setting.
+    pub fn finals(&self, study: usize, method: Name) -> Vec<(&Cell, &'a Finding)> {
+        let own = |cell: &Cell| cell.study == study && cell.method() == method && cell.stage == Stage::Final;
+        let all: Vec<_> = self.all().filter(|(cell, _)| own(cell)).collect();
+        let chosen = if self.plan.experiment.search { best(&all) } else { None };
+        all.into_iter().filter(|(cell, _)| chosen.is_none_or(|chosen| cell.point == chosen)).collect()
+    }
+
+    /// How the chosen setting of a method did where it was chosen: its error in percent, of how many settings.
+    pub fn search(&self, study: usize, method: Name) -> Option<(f64, usize)> {
+        let point = self.finals(study, method).first()?.0.point;
+        let own = |cell: &Cell| cell.study == study && cell.method() == method;
+        let searched: Vec<_> =
+            self.all().filter(|(cell, _)| own(cell) && cell.stage == Stage::Search).collect();
+        let chosen = searched.iter().find(|(cell, _)| cell.point == point)?;
+        Some((100.0 * chosen.1.measured()?.test.error, searched.len()))
+    }
+
+    /// A figure of a method, seed by seed; lost runs are left out.
+    pub fn values(&self, study: usize, method: Name, figure: Figure<'_>) -> Vec<(u64, f64)> {
+        let finals = self.finals(study, method).into_iter();
+        finals.filter_map(|(cell, finding)| Some((cell.seed(), figure(finding.measured()?)?))).collect()
+    }
+
+    /// What the figures of all methods belong to: data, network, workers.
+    pub fn setup(&self, study: usize) -> [String; 3] {
+        let first = self.all().find(|(cell, _)| cell.study == study);
+        let words = |recipe: &Recipe| {
+            [recipe.data.kind.to_string(), network(recipe), recipe.train.workers.to_string()]
+        };
+        first.map_or_else(Default::default, |(cell, _)| words(&cell.recipe))
+    }
+
+    /// Sentences that belong under every table: how settings were chosen, what the machine did, what was lost.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if self.plan.experiment.search {
+            remarks.push(match self.plan.select {
+                Select::HeldOut => "Each method's setting was chosen on held-out training examples with a seed of its own, then run on the whole training set with fresh seeds.".into(),
+                Select::Test => "SETTINGS WERE CHOSEN ON THE TEST SET (the paper's way): errors are too low by the luck of the choice, and the more so the larger the grid.".to_owned(),
+            });
+        }
+        let lost = self.all().filter(|(_, finding)| finding.measured().is_none()).count();
+        if lost > 0 {
+            remarks.push(format!("{lost} of {} runs diverged and are left out of means.", self.cells.len()));
+        }
+        let mut programs: Vec<&str> = self.all().map(|(_, finding)| finding.program.as_str()).collect();
+        programs.sort_unstable();
+        programs.dedup();
+        if programs.len() > 1 {
+            remarks.push(format!("Cells were measured by different programs: {}.", programs.join(", ")));
+        }
+        if self.all().any(|(cell, _)| cell.recipe.machine.device != Device::Cpu) {
+            remarks.push("Trained on a GPU.".into());
+        }
+        remarks
+    }
+}
+
+/// The point with the smallest mean test error.
+fn best(finals: &[(&Cell, &Finding)]) -> Option<usize> {
+    let error = |finding: &Finding| finding.measured().map_or(f64::INFINITY, |measured| measured.test.error);
+    let mut points: Vec<usize> = finals.iter().map(|(cell, _)| cell.point).collect();
+    points.sort_unstable();
+    points.dedup();
+    let of = |point: usize| {
+        let errors = finals.iter().filter(|(cell, _)| cell.point == point).map(|(_, finding)| error(finding));
+        mean(&errors.collect::<Vec<_>>())
+    };
+    points.into_iter().min_by(|&a, &b| of(a).total_cmp(&of(b)))
+}
+
+/// The network, with its width where it was chosen.
+fn network(recipe: &Recipe) -> String {
+    match recipe.model.width {
+        Some(width) => format!("{} (width {width})", recipe.model.name),
+        None => recipe.model.name.clone(),
+    }
+}

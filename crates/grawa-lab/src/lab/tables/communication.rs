@@ -1,0 +1,71 @@
+//! Where the time goes, and what is handed over.
+
+use super::by_method::{methods, numbers, settings, shown};
+use super::exact;
+use crate::lab::finding::Measured;
+use crate::lab::results::Results;
+use crate::lab::sheet::{Output, Sheet};
+use crate::picture::bars::Bars;
+use crate::statistics::mean;
+use crate::{Error, Table};
+
+/// The parts of a worker's time that are told apart. Evaluation is outside the clock.
+const PARTS: [&str; 7] = ["compute", "score", "queue", "data", "wait", "wire", "apply"];
+
+/// The paper's table of communication times, split as we split them.
+pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Error> {
+    let mut output =
+        Output { title: "Communication".into(), exact: exact::table(results), ..Output::default() };
+    let head = ["data", "network", "method", "rounds", "MB", "seconds"].map(String::from).into_iter();
+    let mut table = Table::new(head.chain(PARTS.map(|part| format!("{part} s"))));
+    for study in 0..results.plan.studies() {
+        let [data, network, workers] = results.setup(study);
+        let mut rows = Vec::new();
+        for method in methods(results) {
+            let of = |figure: &dyn Fn(&Measured) -> f64| {
+                numbers(&results.values(study, method, &|measured| Some(figure(measured))))
+            };
+            if of(&|it| it.seconds).is_empty() {
+                continue;
+            }
+            let parts = PARTS.map(|part| of(&|it| part_of(it, part)));
+            let mut row = vec![data.clone(), network.clone(), method.title().into()];
+            row.push(format!("{:.0}", mean(&of(&|it| it.rounds as f64))));
+            row.push(format!("{:.2}", mean(&of(&|it| it.bytes as f64 / 1e6))));
+            row.push(shown(&of(&|it| it.seconds), 2));
+            row.extend(parts.iter().map(|part| format!("{:.3}", mean(part))));
+            table.push(row);
+            rows.push((method.title().to_owned(), parts.iter().map(|part| mean(part)).collect()));
+        }
+        let title = format!("{data}, {network}, {workers} workers");
+        let caption = format!("{title}: seconds of one worker, in the mean of workers and seeds.");
+        let parts = PARTS.map(String::from).into();
+        let picture = Bars { title, axis: "seconds".into(), parts, rows }.draw()?;
+        let name = if results.plan.studies() > 1 { format!("times-{}", study + 1) } else { "times".into() };
+        output.pictures.push((name, caption, picture));
+    }
+    let rule = "Means over the seeds (seconds ± standard deviation, n − 1). MB: what all workers handed over. Compute, score (passes on score batches), \
+                queue (waiting for a core), data, wait (for other workers), wire (exchanging reports) and apply (centre and pull) are seconds of one \
+                worker; evaluation is outside the clock. The paper's column lumps score, wait, wire and apply. Workers are threads of one machine here: no network is in between.";
+    let jobs = results.all().map(|(_, finding)| finding.jobs).max().unwrap_or(1);
+    let shared = if jobs > 1 {
+        format!(" UP TO {jobs} CELLS RAN AT A TIME: seconds are longer than of a run by itself.")
+    } else {
+        String::new()
+    };
+    let caption =
+        std::iter::once(rule.to_owned() + &shared).chain(results.remarks()).collect::<Vec<_>>().join(" ");
+    output.sheets.push(Sheet {
+        name: "communication".into(),
+        title: "Where the time goes".into(),
+        caption,
+        table,
+        bold: Vec::new(),
+    });
+    output.sheets.extend(settings(results));
+    Ok(output)
+}
+
+fn part_of(measured: &Measured, name: &str) -> f64 {
+    measured.times.parts().into_iter().find(|(part, _)| *part == name).map_or(0.0, |(_, seconds)| seconds)
+}

@@ -1,0 +1,75 @@
+//! Test errors by the number of workers.
+
+use super::by_method::{methods, shown};
+use super::exact;
+use crate::lab::results::Results;
+use crate::lab::sheet::{Output, Sheet};
+use crate::picture::dots::{Dots, Row};
+use crate::statistics::{CONFIDENCE, interval, paired};
+use crate::{Error, Table};
+use grawa_core::Name;
+
+/// The paper's table of scalability.
+pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error> {
+    let mut output =
+        Output { title: "Scalability".into(), exact: exact::table(results), ..Output::default() };
+    let mut counts: Vec<u32> = results.all().map(|(cell, _)| cell.recipe.train.workers).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    let (fewest, most) = (counts.first().copied().unwrap_or(0), counts.last().copied().unwrap_or(0));
+    let head = ["data", "network", "method", "seeds"].map(String::from).into_iter();
+    let last = format!("{most} less {fewest}");
+    let columns = counts.iter().map(|count| format!("{count} workers"));
+    let mut table = Table::new(head.chain(columns).chain([last]));
+    let mut bold = Vec::new();
+    for study in 0..results.plan.studies() {
+        let [data, network, _] = results.setup(study);
+        let mut rows = Vec::new();
+        for method in methods(results) {
+            let of = |count: u32| errors(results, study, method, count);
+            let seeds = counts.iter().map(|&count| of(count).len()).max().unwrap_or(0);
+            let mut row = vec![data.clone(), network.clone(), method.title().into(), seeds.to_string()];
+            row.extend(counts.iter().map(|&count| shown(&of(count), 2)));
+            let found = paired(&of(most), &of(fewest), CONFIDENCE).filter(|_| most > fewest);
+            if found.is_some_and(|found| found.excludes_zero()) {
+                bold.push((table.rows.len(), row.len()));
+            }
+            row.push(found.map_or("–".into(), |found| {
+                format!("{:+.2} ± {:.2}", found.mean, found.half).replace('-', "−")
+            }));
+            table.push(row);
+            rows.extend(counts.iter().map(|&count| {
+                let values = of(count);
+                let interval = interval(&values, CONFIDENCE).map(|found| (found.mean, found.half));
+                let name = format!("{}, {count} workers", method.title());
+                Row { name, method: method.as_str().into(), values, interval }
+            }));
+        }
+        let title = format!("{data}, {network}");
+        let caption = format!(
+            "{title}: test error by the number of workers. Hollow marks are single seeds, bars the 95 % intervals of the means."
+        );
+        let picture = Dots { title, axis: "test error, %".into(), rows }.draw()?;
+        let name =
+            if results.plan.studies() > 1 { format!("workers-{}", study + 1) } else { "workers".into() };
+        output.pictures.push((name, caption, picture));
+    }
+    let rule = "Mean ± standard deviation (n − 1) over the seeds, in %. The last column is the difference between most and fewest workers, \
+                paired by seed, ± half of its 95 % interval (Student's t); bold where that excludes zero.";
+    let caption = std::iter::once(rule.to_owned()).chain(results.remarks()).collect::<Vec<_>>().join(" ");
+    output.sheets.push(Sheet {
+        name: "workers".into(),
+        title: "Test error by the number of workers".into(),
+        caption,
+        table,
+        bold,
+    });
+    Ok(output)
+}
+
+/// The errors of a method with so many workers, in the order of the seeds.
+fn errors(results: &Results<'_>, study: usize, method: Name, count: u32) -> Vec<f64> {
+    let finals = results.finals(study, method).into_iter();
+    let own = finals.filter(|(cell, _)| cell.recipe.train.workers == count);
+    own.filter_map(|(_, finding)| Some(100.0 * finding.measured()?.test.error)).collect()
+}

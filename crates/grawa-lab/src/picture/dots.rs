@@ -1,0 +1,112 @@
+//! Rows of dots along one axis: every measurement, and over it the mean with its interval.
+
+use plotters::style::WHITE;
+use plotters::style::text_anchor::HPos;
+
+use super::chart::Scale;
+use super::pen::{Text, fine, line};
+use super::{Error, Picture, palette, px};
+
+/// What the picture shows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Dots {
+    /// What stands above it.
+    pub title: String,
+    /// What the axis shows.
+    pub axis: String,
+    /// The rows, from above.
+    pub rows: Vec<Row>,
+}
+
+/// A row: a name, the method whose look it has, its measurements, and the interval of their mean where there is one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// What stands beside it.
+    pub name: String,
+    /// The method.
+    pub method: String,
+    /// The measurements.
+    pub values: Vec<f64>,
+    /// Mean and half the interval.
+    pub interval: Option<(f64, f64)>,
+}
+
+const WIDTH: u32 = 900;
+const TOP: f64 = 64.0;
+const STEP: f64 = 46.0;
+const RIGHT: f64 = 872.0;
+const NAME: Text = Text::of(14.0);
+const TICK: Text = Text::of(13.0);
+
+impl Dots {
+    /// Draws the picture. The axis covers all measurements; intervals may reach beyond it.
+    pub fn draw(&self) -> Result<Picture, Error> {
+        let scale = Scale::of(self.rows.iter().flat_map(|row| row.values.iter().copied()), false);
+        let widest = self.rows.iter().map(|row| NAME.width(&row.name)).fold(0.0, f64::max);
+        let left = (widest + 48.0).max(120.0);
+        let bottom = TOP + STEP * self.rows.len() as f64;
+        let at = |x: f64| scale.share(x).map(|share| left + share.clamp(0.0, 1.0) * (RIGHT - left));
+        Picture::draw_fine(WIDTH, (bottom + 64.0) as u32, |root| {
+            root.fill(&WHITE)?;
+            let room = f64::from(WIDTH) - 40.0;
+            let size = 18.0 * (room / Text::of(18.0).bold().width(&self.title).max(room));
+            Text::of(size).bold().write(root, &self.title, (20.0, 30.0), HPos::Left)?;
+            let grid = palette::mix(palette::HAIR, WHITE, 0.6);
+            for (share, text) in scale.ticks() {
+                let x = left + share * (RIGHT - left);
+                line(root, &[(x, TOP), (x, bottom)], grid, 0.8)?;
+                TICK.write(root, &text, (x, bottom + 16.0), HPos::Center)?;
+            }
+            line(root, &[(left, bottom), (RIGHT, bottom)], palette::INK, 1.0)?;
+            Text::of(15.0).write(root, &self.axis, (0.5 * (left + RIGHT), bottom + 42.0), HPos::Center)?;
+            for (index, row) in self.rows.iter().enumerate() {
+                let y = TOP + STEP * (index as f64 + 0.5);
+                let look = palette::look(&row.method);
+                NAME.write(root, &row.name, (left - 18.0, y), HPos::Right)?;
+                for (number, x) in row.values.iter().filter_map(|&x| at(x)).enumerate() {
+                    // Side by side, so that equal measurements stay apart.
+                    let beside = y + 9.0 + 3.5 * (number % 3) as f64 - 3.5;
+                    look.marker.hollow(root, fine((x, beside)), px(4.5).into(), look.colour)?;
+                }
+                if let Some((mean, half)) = row.interval
+                    && let [Some(low), Some(middle), Some(high)] =
+                        [at(mean - half), at(mean), at(mean + half)]
+                {
+                    let y = y - 9.0;
+                    line(root, &[(low, y), (high, y)], look.colour, 2.4)?;
+                    // What reaches beyond the axis has no end.
+                    for end in [low, high].into_iter().filter(|end| (left + 0.5..RIGHT - 0.5).contains(end)) {
+                        line(root, &[(end, y - 5.0), (end, y + 5.0)], look.colour, 1.6)?;
+                    }
+                    look.marker.fill(root, fine((middle, y)), px(6.5).into(), look.colour)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_numbers_make_dots() {
+        let row = |values: Vec<f64>, interval| Row {
+            name: "LGRAWA".into(),
+            method: "lgrawa".into(),
+            values,
+            interval,
+        };
+        for rows in [
+            vec![],
+            vec![row(vec![], None)],
+            vec![
+                row(vec![1.0, 2.0, 2.0, f64::NAN], Some((1.5, 0.2))),
+                row(vec![3.0], Some((3.0, f64::INFINITY))),
+            ],
+        ] {
+            Dots { rows, ..Dots::default() }.draw().unwrap().png().unwrap();
+        }
+    }
+}
