@@ -49,4 +49,56 @@ pub enum Error {
         /// Who is there.
         members: Vec<u32>,
     },
+    /// A message that cannot be read or written.
+    #[error("a message cannot be read: {why}; do all run the same version?")]
+    Message {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something on the wire that is no frame.
+    #[error("what came over the wire is not a frame: {why}; the connection is given up")]
+    Frame {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A key that cannot be used.
+    #[error("the key {}: {why}", path.display())]
+    Key {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A log that cannot be used.
+    #[error("the coordinator's log {}: {why}", path.display())]
+    Log {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The others went on without this worker: it must take over what they hold, by `rejoin`, before it meets them again.
+    #[error("the others went on without this worker")]
+    Behind,
+    /// The coordinator cannot be reached. A worker at the beginning of a round may go on training and come again.
+    #[error("the coordinator cannot be reached")]
+    OutOfContact,
+    /// The coordinator turned this worker away.
+    #[error("the coordinator turned this worker away: {why}")]
+    Refused {
+        /// Why.
+        why: String,
+    },
+    /// A connection that failed.
+    #[error("the connection failed: {why}")]
+    Connection {
+        /// Why.
+        why: String,
+    },
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        Error::Connection { why: error.to_string() }
+    }
 }

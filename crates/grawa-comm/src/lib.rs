@@ -25,12 +25,14 @@
 
 pub mod conformance;
 mod error;
+pub mod group;
 pub mod threads;
 
 pub use error::Error;
 pub use threads::digest;
 
 use grawa_core::{Layout, Plan};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
@@ -72,6 +74,19 @@ pub trait Collective {
     /// A sign of life: who gives one is not taken for stalled, however long its work takes.
     fn alive(&self) {}
 
+    /// A cycle is over: this and the centre are what one who comes, or comes back, takes over. Groups that never grow need
+    /// not know.
+    fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {
+        let _ = memory;
+        Ok(())
+    }
+
+    /// After [`Error::Behind`]: takes over the centre the others hold, and returns what they remember. Where nobody can come
+    /// back there is nothing to take over.
+    fn rejoin(&mut self) -> Result<Vec<u8>, Error> {
+        Err(Error::Behind)
+    }
+
     /// Gives up a worker that another group of this worker has lost, so that it is not waited for here as well.
     fn forget(&self, lost: &Lost) {
         let _ = lost;
@@ -103,7 +118,7 @@ pub struct Gathered {
 }
 
 /// A worker that is no longer in the group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     /// The worker.
     pub worker: u32,
@@ -112,7 +127,7 @@ pub struct Lost {
 }
 
 /// Why a worker is lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Why {
     /// It ended its work.
@@ -124,6 +139,17 @@ pub enum Why {
         /// How long was waited.
         after: Duration,
     },
+    /// Its connection ended and did not come back.
+    Disconnected,
+    /// Others could not exchange vectors with it.
+    Unreachable,
+    /// It did not come to the meeting in time; it may come to a later one.
+    Late {
+        /// How long was waited.
+        after: Duration,
+    },
+    /// It holds other bits than the others.
+    Differs,
 }
 
 impl fmt::Display for Lost {
@@ -135,6 +161,12 @@ impl fmt::Display for Lost {
             Why::Stalled { after } => {
                 write!(f, "worker {worker} gave no sign of life for {:.1} s", after.as_secs_f64())
             }
+            Why::Disconnected => write!(f, "worker {worker} lost its connection"),
+            Why::Unreachable => write!(f, "worker {worker} cannot be reached by the others"),
+            Why::Late { after } => {
+                write!(f, "worker {worker} did not come within {:.1} s", after.as_secs_f64())
+            }
+            Why::Differs => write!(f, "worker {worker} holds other bits than the others"),
         }
     }
 }

@@ -52,7 +52,7 @@ pub use layout::{Layout, Span};
 pub use method::{
     Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting,
 };
-pub use mix::{mix, mix_part};
+pub use mix::{centre_part, mix, mix_part, pull_part};
 pub use plain::Plain;
 pub use plan::{NOISE, Plan, Reason, Weights, plan};
 pub use replica::{Kept, Replica, Stretch, Taken};

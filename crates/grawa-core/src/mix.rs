@@ -53,14 +53,81 @@ pub fn mix_part(
     workers: &mut [&mut [f32]],
     centre: &mut [f32],
 ) -> Result<(), Error> {
-    if workers.len() != plan.workers.len() {
-        return Err(Error::WrongWorkers { found: (0..workers.len() as u32).collect() });
-    }
     for (worker, name) in workers.iter().zip(&plan.workers) {
         if worker.len() != centre.len() {
             let what = format!("the vector of worker {name}");
             return Err(Error::WrongLength { what, found: worker.len(), expected: centre.len() });
         }
+    }
+    let stretch = offset..offset.saturating_add(centre.len());
+    blocks(plan, layout, workers.len(), stretch, |weights, at| mix_block(plan, weights, workers, centre, at))
+}
+
+/// Only the centre of [`mix_part`], where the workers are elsewhere and pull themselves by [`pull_part`]. The vector of a
+/// worker that weighs nothing in the whole stretch may be empty.
+///
+/// ```
+/// use grawa_core::{Layout, Memory, Report, centre_part, plan, pull_part};
+/// let method = "grawa".parse()?;
+/// let report = |worker, score| Report { worker, scores: vec![score], finite: true, steps: 32 };
+/// let layout = Layout::flat(1);
+/// let plan = plan(&method, &layout, &Memory::default(), &[report(0, 1.0), report(1, 3.0)])?;
+/// let (mut a, mut b, mut centre) = ([2.0], [10.0], [0.0]);
+/// centre_part(&plan, &layout, 0, &[&a, &b], &mut centre)?;
+/// pull_part(&plan, 0, &mut a, &[0.0], &centre);
+/// pull_part(&plan, 1, &mut b, &[0.0], &centre);
+/// assert_eq!((centre[0], a[0], b[0]), (4.0, 3.0, 7.0));
+/// # Ok::<(), grawa_core::Error>(())
+/// ```
+pub fn centre_part(
+    plan: &Plan,
+    layout: &Layout,
+    offset: usize,
+    workers: &[&[f32]],
+    centre: &mut [f32],
+) -> Result<(), Error> {
+    let stretch = offset..offset.saturating_add(centre.len());
+    let mut short = None;
+    blocks(plan, layout, workers.len(), stretch, |weights, at| {
+        let lacks = |&w: &usize| weights[w] > 0.0 && workers[w].len() < at.end;
+        short = short.or((0..workers.len()).find(lacks));
+        if short.is_none() {
+            centre_block(plan, weights, workers, &mut centre[at.clone()], at);
+        }
+    })?;
+    match short {
+        None => Ok(()),
+        Some(worker) => Err(Error::WrongLength {
+            what: format!("the vector of worker {}", plan.workers[worker]),
+            found: workers[worker].len(),
+            expected: centre.len(),
+        }),
+    }
+}
+
+/// Pulls the worker at `seat` of the plan, whose stretch is `mine`, given the same stretch of the centre before the round and
+/// after it.
+pub fn pull_part(plan: &Plan, seat: usize, mine: &mut [f32], before: &[f32], after: &[f32]) {
+    if plan.share == Share::Nothing {
+        return;
+    }
+    match (plan.replaced[seat], plan.toward) {
+        (true, _) => mine.copy_from_slice(after),
+        (false, Toward::Old) => pull_by(plan, mine, before),
+        (false, Toward::New) => pull_by(plan, mine, after),
+    }
+}
+
+/// Cuts a stretch into blocks, none of which reaches over the end of a span where spans have weights of their own.
+fn blocks(
+    plan: &Plan,
+    layout: &Layout,
+    workers: usize,
+    stretch: std::ops::Range<usize>,
+    mut each: impl FnMut(&[f32], std::ops::Range<usize>),
+) -> Result<(), Error> {
+    if workers != plan.workers.len() {
+        return Err(Error::WrongWorkers { found: (0..workers as u32).collect() });
     }
     if plan.weights.is_per_span() && plan.weights.rows().count() != layout.spans().len() {
         let found = plan.weights.rows().count();
@@ -70,7 +137,7 @@ pub fn mix_part(
             expected: layout.spans().len(),
         });
     }
-    let end = offset.saturating_add(centre.len());
+    let (offset, end) = (stretch.start, stretch.end);
     if end > layout.len() {
         return Err(Error::WrongLength { what: "the stretch".into(), found: end, expected: layout.len() });
     }
@@ -87,7 +154,7 @@ pub fn mix_part(
         let weights = plan.weights.of(span);
         while start < span_end {
             let stop = (start + BLOCK).min(span_end);
-            mix_block(plan, weights, workers, centre, start - offset..stop - offset);
+            each(weights, start - offset..stop - offset);
             start = stop;
         }
     }
@@ -104,32 +171,15 @@ fn mix_block(
     let mut buffer = [0.0f32; BLOCK];
     let average = &mut buffer[..at.len()];
     let centre = &mut centre[at.clone()];
-    // A worker of no weight is left out, not multiplied by zero: its vector may not be finite.
-    let mut weighty = (0..workers.len()).filter(|&w| weights[w] > 0.0);
-    let Some(first) = weighty.next() else {
+    if !sum_block(weights, workers, &at, average) {
         // Nobody is finite: the old centre stays.
         return (workers.iter_mut().zip(&plan.replaced).filter(|(_, lost)| **lost))
             .for_each(|(worker, _)| worker[at.clone()].copy_from_slice(centre));
-    };
-    for (sum, &x) in average.iter_mut().zip(&workers[first][at.clone()]) {
-        *sum = weights[first] * x;
-    }
-    for worker in weighty {
-        for (sum, &x) in average.iter_mut().zip(&workers[worker][at.clone()]) {
-            *sum += weights[worker] * x;
-        }
     }
     if plan.toward == Toward::Old {
         pull_all(plan, workers, centre, &at);
     }
-    match plan.centre {
-        Centre::Weighted => {
-            for (centre, &average) in centre.iter_mut().zip(&*average) {
-                *centre = finite(average);
-            }
-        }
-        Centre::Moving { rate } => pull(centre, average, rate as f32),
-    }
+    move_centre(plan, average, centre);
     if plan.toward == Toward::New {
         pull_all(plan, workers, centre, &at);
     }
@@ -138,13 +188,63 @@ fn mix_block(
     }
 }
 
+fn centre_block(
+    plan: &Plan,
+    weights: &[f32],
+    workers: &[&[f32]],
+    centre: &mut [f32],
+    at: std::ops::Range<usize>,
+) {
+    let mut buffer = [0.0f32; BLOCK];
+    let average = &mut buffer[..at.len()];
+    if sum_block(weights, workers, &at, average) {
+        move_centre(plan, average, centre);
+    }
+}
+
+/// Σβx in the order of the workers; false if nobody weighs anything.
+fn sum_block<W: AsRef<[f32]>>(
+    weights: &[f32],
+    workers: &[W],
+    at: &std::ops::Range<usize>,
+    average: &mut [f32],
+) -> bool {
+    // A worker of no weight is left out, not multiplied by zero: its vector may not be finite.
+    let mut weighty = (0..workers.len()).filter(|&w| weights[w] > 0.0);
+    let Some(first) = weighty.next() else { return false };
+    for (sum, &x) in average.iter_mut().zip(&workers[first].as_ref()[at.clone()]) {
+        *sum = weights[first] * x;
+    }
+    for worker in weighty {
+        for (sum, &x) in average.iter_mut().zip(&workers[worker].as_ref()[at.clone()]) {
+            *sum += weights[worker] * x;
+        }
+    }
+    true
+}
+
+fn move_centre(plan: &Plan, average: &[f32], centre: &mut [f32]) {
+    match plan.centre {
+        Centre::Weighted => {
+            for (centre, &average) in centre.iter_mut().zip(average) {
+                *centre = finite(average);
+            }
+        }
+        Centre::Moving { rate } => pull(centre, average, rate as f32),
+    }
+}
+
 fn pull_all(plan: &Plan, workers: &mut [&mut [f32]], centre: &[f32], at: &std::ops::Range<usize>) {
     for (worker, _) in workers.iter_mut().zip(&plan.replaced).filter(|(_, lost)| !**lost) {
-        match plan.pull {
-            0.0 => {}
-            1.0 => worker[at.clone()].copy_from_slice(centre),
-            strength => pull(&mut worker[at.clone()], centre, strength),
-        }
+        pull_by(plan, &mut worker[at.clone()], centre);
+    }
+}
+
+fn pull_by(plan: &Plan, worker: &mut [f32], centre: &[f32]) {
+    match plan.pull {
+        0.0 => {}
+        1.0 => worker.copy_from_slice(centre),
+        strength => pull(worker, centre, strength),
     }
 }
 

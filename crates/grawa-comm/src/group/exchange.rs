@@ -1,0 +1,353 @@
+//! Moving vectors between members: everyone sends everyone its share of a stripe, sums up its own, and sends the sum to all.
+//!
+//! A member sends 2·(M−1)/M of a vector a round, which is the least there is. Stripes are short, so that what was received is
+//! summed while it is in cache, and while one stripe is summed the next is on its way. Summands are taken in the order of
+//! the members whatever the timing, and a sum is made by one member for all: all get the same bits. A piece carries a
+//! checksum, and who weighs nothing in a share does not send it.
+
+use super::cut::{share, stripes};
+use super::digest::{self, bytes, bytes_mut};
+use super::link::{GoOn, In, Out};
+use crate::Error;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Floats of a stripe for each member. Measured: with fewer, processes that share cores wait for each other's turn.
+const SHARE: usize = 1 << 18;
+/// Stripes that are summed before the first sum is asked for.
+const LAG: usize = 1;
+/// How long a piece may take.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// Which move: the epoch, the meeting, the attempt.
+pub type Tag = (u64, u64, u32);
+
+/// Whether the member at a seat has something to add to a share.
+pub(super) type Adds<'a> = &'a (dyn Fn(usize, &Range<usize>) -> bool + Sync);
+
+/// The bytes before a piece.
+pub const HEAD: usize = 40;
+
+/// What comes before a piece on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Whether it is part of the sum; else of a summand.
+    pub is_sum: bool,
+    /// Of which move.
+    pub tag: Tag,
+    /// Where it begins.
+    pub start: u64,
+    /// How many floats it has.
+    pub floats: u32,
+    /// Its checksum.
+    pub checksum: u32,
+}
+
+impl Head {
+    /// The bytes.
+    pub fn encode(&self) -> [u8; HEAD] {
+        let (epoch, op, attempt) = self.tag;
+        let mut bytes = [0; HEAD];
+        bytes[..4].copy_from_slice(if self.is_sum { b"gSUM" } else { b"gADD" });
+        bytes[4..8].copy_from_slice(&attempt.to_le_bytes());
+        bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
+        bytes[16..24].copy_from_slice(&op.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.start.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.floats.to_le_bytes());
+        bytes[36..].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes
+    }
+
+    /// From the bytes.
+    pub fn decode(bytes: &[u8; HEAD]) -> Result<Self, Error> {
+        let short = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let long = |at: usize| u64::from(short(at)) | u64::from(short(at + 4)) << 32;
+        let is_sum = match &bytes[..4] {
+            b"gSUM" => true,
+            b"gADD" => false,
+            other => {
+                return Err(Error::Frame { why: format!("{other:02x?} is not the beginning of a piece") });
+            }
+        };
+        let tag = (long(8), long(16), short(4));
+        Ok(Head { is_sum, tag, start: long(24), floats: short(32), checksum: short(36) })
+    }
+}
+
+/// What is moved between whom.
+pub(super) struct Move<'a> {
+    pub(super) tag: Tag,
+    pub(super) seat: usize,
+    /// The ends of the connections by seat; none at one's own.
+    pub(super) outs: Vec<Option<Out>>,
+    pub(super) ins: Vec<Option<In>>,
+    pub(super) adds: Adds<'a>,
+    pub(super) go_on: GoOn<'a>,
+}
+
+/// How it ended well.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub(super) digest: u32,
+    pub(super) bytes: u64,
+    pub(super) outs: Vec<Option<Out>>,
+    pub(super) ins: Vec<Option<In>>,
+}
+
+/// Whom it failed with, if it is known, and why.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) seat: Option<usize>,
+    pub(super) why: Error,
+}
+
+fn at(seat: usize) -> impl Fn(Error) -> Failed {
+    move |why| Failed { seat: Some(seat), why }
+}
+
+impl Move<'_> {
+    /// Moves: `mine` is this member's summand, `sums` becomes what all come to. `sum` makes a share of it from the summands.
+    pub(super) fn run(
+        mut self,
+        mine: &[f32],
+        sums: &mut [f32],
+        mut sum: impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
+    ) -> Result<Moved, Failed> {
+        let (members, failed) = (self.outs.len(), AtomicBool::new(false));
+        let asked = self.go_on;
+        let go_on = || !failed.load(Ordering::Relaxed) && asked();
+        let (hand_over, handed) = channel();
+        let (hand_back, handed_back) = channel();
+        let (mut outs, mut ins) = (std::mem::take(&mut self.outs), std::mem::take(&mut self.ins));
+        let plan = (self.tag, self.seat, self.adds);
+        let sending = Sending { plan, members, go_on: &go_on, handed, hand_back };
+        let mut digests = vec![Vec::new(); members];
+        let (sent, received) = std::thread::scope(|scope| {
+            let (failed, outs) = (&failed, &mut outs);
+            let sender = scope.spawn(move || {
+                let sent = sending.run(mine, outs);
+                if sent.is_err() {
+                    failed.store(true, Ordering::Relaxed);
+                }
+                sent
+            });
+            let receiving =
+                Receiving { plan, members, go_on: &go_on, hand_over, handed_back, digests: &mut digests };
+            let received = receiving.run(mine, sums, &mut sum, &mut ins);
+            if received.is_err() {
+                failed.store(true, Ordering::Relaxed);
+            }
+            let broke_down =
+                Failed { seat: None, why: Error::Connection { why: "a thread broke down".into() } };
+            let sent = sender.join().unwrap_or(Err(broke_down));
+            (sent, received.map(|()| ins))
+        });
+        // Who was waited for in vain is to blame, not the thread that was told to stop for it.
+        let (ins, bytes) = match (received, sent) {
+            (Ok(ins), Ok(bytes)) => (ins, bytes),
+            (Err(failed), Err(other)) => return Err(if failed.seat.is_some() { failed } else { other }),
+            (Err(failed), _) | (_, Err(failed)) => return Err(failed),
+        };
+        let stripes = stripes(sums.len(), SHARE * members).enumerate();
+        let pieces = stripes.flat_map(|(n, stripe)| {
+            let digests = &digests;
+            (0..members).map(move |seat| (digests[seat][n], share(&stripe, seat, members).len()))
+        });
+        Ok(Moved { digest: digest::pieces(pieces), bytes, outs, ins })
+    }
+}
+
+struct Sending<'a> {
+    plan: (Tag, usize, Adds<'a>),
+    members: usize,
+    go_on: GoOn<'a>,
+    handed: Receiver<(Vec<f32>, u32)>,
+    /// What is not needed any more: memory is used again.
+    hand_back: Sender<Vec<f32>>,
+}
+
+impl Sending<'_> {
+    fn run(&self, mine: &[f32], outs: &mut [Option<Out>]) -> Result<u64, Failed> {
+        let mut bytes = 0;
+        let mut behind = VecDeque::new();
+        for stripe in stripes(mine.len(), SHARE * self.members) {
+            for (seat, share) in self.others(&stripe) {
+                if (self.plan.2)(self.plan.1, &share) {
+                    let values = &mine[share.clone()];
+                    bytes += self.piece(false, &share, values, digest::vector(values), seat, outs)?;
+                }
+            }
+            behind.push_back(stripe);
+            if behind.len() > LAG {
+                bytes += behind.pop_front().map_or(Ok(0), |stripe| self.sum(&stripe, outs))?;
+            }
+        }
+        for stripe in behind {
+            bytes += self.sum(&stripe, outs)?;
+        }
+        Ok(bytes)
+    }
+
+    /// The others, each with its share, beginning with the next seat: so no two send to the same one at the same time.
+    fn others(&self, stripe: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let (me, members, stripe) = (self.plan.1, self.members, stripe.clone());
+        (1..members).map(move |n| (me + n) % members).map(move |seat| (seat, share(&stripe, seat, members)))
+    }
+
+    fn sum(&self, stripe: &Range<usize>, outs: &mut [Option<Out>]) -> Result<u64, Failed> {
+        // If nothing is handed over any more, the other thread says why.
+        let given_up = |_| Failed { seat: None, why: Error::Connection { why: "it was given up".into() } };
+        let (values, checksum) = self.handed.recv().map_err(given_up)?;
+        let own = share(stripe, self.plan.1, self.members);
+        let mut bytes = 0;
+        for (seat, _) in self.others(stripe) {
+            bytes += self.piece(true, &own, &values, checksum, seat, outs)?;
+        }
+        let _ = self.hand_back.send(values);
+        Ok(bytes)
+    }
+
+    fn piece(
+        &self,
+        is_sum: bool,
+        share: &Range<usize>,
+        values: &[f32],
+        checksum: u32,
+        seat: usize,
+        outs: &mut [Option<Out>],
+    ) -> Result<u64, Failed> {
+        let Some(out) = outs[seat].as_mut().filter(|_| !values.is_empty()) else { return Ok(0) };
+        let head = Head {
+            is_sum,
+            tag: self.plan.0,
+            start: share.start as u64,
+            floats: values.len() as u32,
+            checksum,
+        };
+        out.write(&head.encode(), self.go_on).map_err(at(seat))?;
+        out.write(bytes(values), self.go_on).map_err(at(seat))?;
+        Ok((HEAD + size_of_val(values)) as u64)
+    }
+}
+
+struct Receiving<'a> {
+    plan: (Tag, usize, Adds<'a>),
+    members: usize,
+    go_on: GoOn<'a>,
+    hand_over: Sender<(Vec<f32>, u32)>,
+    handed_back: Receiver<Vec<f32>>,
+    digests: &'a mut Vec<Vec<u32>>,
+}
+
+impl Receiving<'_> {
+    fn run(
+        mut self,
+        mine: &[f32],
+        sums: &mut [f32],
+        sum: &mut impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
+        ins: &mut [Option<In>],
+    ) -> Result<(), Failed> {
+        let (_, me, adds) = self.plan;
+        let mut scratch = vec![Vec::new(); self.members];
+        let mut behind = VecDeque::new();
+        for stripe in stripes(mine.len(), SHARE * self.members) {
+            let own = share(&stripe, me, self.members);
+            for seat in self.others() {
+                let adds = !own.is_empty() && adds(seat, &own);
+                scratch[seat].resize(if adds { own.len() } else { 0 }, 0.0);
+                if adds {
+                    self.piece(false, &own, &mut scratch[seat], seat, ins)?;
+                }
+            }
+            let summands: Vec<&[f32]> = (0..self.members)
+                .map(|seat| if seat == me { &mine[own.clone()] } else { &scratch[seat][..] })
+                .collect();
+            let result = &mut sums[own.clone()];
+            sum(&own, &summands, result).map_err(|why| Failed { seat: None, why })?;
+            let checksum = digest::vector(result);
+            self.digests[me].push(checksum);
+            // The other thread may have ended, and says why.
+            let mut copy = self.handed_back.try_recv().unwrap_or_default();
+            copy.clear();
+            copy.extend_from_slice(result);
+            let _ = self.hand_over.send((copy, checksum));
+            behind.push_back(stripe);
+            if behind.len() > LAG {
+                behind.pop_front().map_or(Ok(()), |stripe| self.sums(&stripe, sums, ins))?;
+            }
+        }
+        behind.iter().try_for_each(|stripe| self.sums(stripe, sums, ins))
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (me, members) = (self.plan.1, self.members);
+        (1..members).map(move |n| (me + members - n) % members)
+    }
+
+    fn sums(
+        &mut self,
+        stripe: &Range<usize>,
+        sums: &mut [f32],
+        ins: &mut [Option<In>],
+    ) -> Result<(), Failed> {
+        for seat in self.others() {
+            let theirs = share(stripe, seat, self.members);
+            let checksum = match theirs.is_empty() {
+                true => 0,
+                false => self.piece(true, &theirs, &mut sums[theirs.clone()], seat, ins)?,
+            };
+            self.digests[seat].push(checksum);
+        }
+        Ok(())
+    }
+
+    fn piece(
+        &self,
+        is_sum: bool,
+        share: &Range<usize>,
+        to: &mut [f32],
+        seat: usize,
+        ins: &mut [Option<In>],
+    ) -> Result<u32, Failed> {
+        let wrong = |why: String| Failed { seat: Some(seat), why: Error::Frame { why } };
+        let Some(from) = ins[seat].as_mut() else { return Err(wrong("there is no connection".into())) };
+        let began = Instant::now();
+        let go_on = || (self.go_on)() && began.elapsed() < SLOW;
+        let mut head = [0; HEAD];
+        from.read_exact(&mut head, &go_on).map_err(at(seat))?;
+        let head = Head::decode(&head).map_err(at(seat))?;
+        let checksum = head.checksum;
+        let expected =
+            Head { is_sum, tag: self.plan.0, start: share.start as u64, floats: to.len() as u32, checksum };
+        if head != expected {
+            return Err(wrong(format!("{head:?} came where {expected:?} was next")));
+        }
+        from.read_exact(bytes_mut(to), &go_on).map_err(at(seat))?;
+        if digest::vector(to) != checksum {
+            return Err(wrong(format!("the checksum of {} floats is wrong", to.len())));
+        }
+        Ok(checksum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn heads_go_both_ways(is_sum: bool, tag: (u64, u64, u32), start: u64, floats: u32, checksum: u32) {
+            let head = Head { is_sum, tag, start, floats, checksum };
+            prop_assert_eq!(Head::decode(&head.encode()).unwrap(), head);
+        }
+    }
+
+    #[test]
+    fn any_other_beginning_is_refused() {
+        assert!(Head::decode(&[7; HEAD]).unwrap_err().to_string().contains("not the beginning of a piece"));
+    }
+}

@@ -1,0 +1,162 @@
+//! Frames: messages on a connection, each with its length, its place in the order, and a checksum.
+//!
+//! ```text
+//! length of the body  4 bytes, little-endian
+//! number              4 bytes: 0 for the first frame on a connection, then one more each
+//! checksum            4 bytes: CRC-32C of the number and the body
+//! body
+//! ```
+//! A frame that is a repetition is passed over; one that is damaged, too long, or not the next ends the connection.
+
+use crate::Error;
+use std::io::{Read, Write};
+
+/// The bytes before a body.
+pub const HEAD: usize = 12;
+
+/// The longest body of a control message. Words of all members at once must fit.
+pub const LONGEST: usize = 64 << 20;
+
+/// Whether a frame is the next, a repetition, or out of order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Numbers {
+    next: u32,
+}
+
+impl Numbers {
+    /// The number of the next frame that is sent.
+    pub fn give(&mut self) -> u32 {
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        number
+    }
+
+    /// Whether a frame of this number is new. An error if one before it is missing.
+    pub fn take(&mut self, number: u32) -> Result<bool, Error> {
+        let ahead = number.wrapping_sub(self.next);
+        match ahead {
+            0 => {
+                self.next = self.next.wrapping_add(1);
+                Ok(true)
+            }
+            // Half of all numbers lie behind.
+            0x8000_0000.. => Ok(false),
+            _ => Err(Error::Frame { why: format!("number {number} came where {} was next", self.next) }),
+        }
+    }
+}
+
+/// The bytes before a body.
+pub fn head(number: u32, body: &[u8]) -> Result<[u8; HEAD], Error> {
+    let len = u32::try_from(body.len()).ok().filter(|len| *len as usize <= LONGEST);
+    let len = len.ok_or_else(|| too_long(body.len(), LONGEST))?;
+    let mut head = [0; HEAD];
+    head[..4].copy_from_slice(&len.to_le_bytes());
+    head[4..8].copy_from_slice(&number.to_le_bytes());
+    head[8..].copy_from_slice(&checksum(number, body).to_le_bytes());
+    Ok(head)
+}
+
+fn checksum(number: u32, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), body)
+}
+
+fn too_long(found: usize, longest: usize) -> Error {
+    Error::Frame { why: format!("a body of {found} bytes, where {longest} are allowed") }
+}
+
+/// Writes a frame.
+pub fn write(to: &mut impl Write, numbers: &mut Numbers, body: &[u8]) -> Result<(), Error> {
+    // One write, so that a small message is one packet.
+    let mut bytes = head(numbers.give(), body)?.to_vec();
+    bytes.extend_from_slice(body);
+    to.write_all(&bytes)?;
+    Ok(to.flush()?)
+}
+
+/// Reads the next frame that is not a repetition; nothing at the end of the connection. The body may be `longest` bytes.
+pub fn read(from: &mut impl Read, numbers: &mut Numbers, longest: usize) -> Result<Option<Vec<u8>>, Error> {
+    loop {
+        let mut head = [0; HEAD];
+        match from.read(&mut head[..1])? {
+            0 => return Ok(None),
+            _ => from.read_exact(&mut head[1..])?,
+        }
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (len, number, expected) = (word(0) as usize, word(4), word(8));
+        if len > longest {
+            return Err(too_long(len, longest));
+        }
+        // Memory grows with what has come, not with what is claimed.
+        let mut body = Vec::with_capacity(len.min(1 << 16));
+        from.take(len as u64).read_to_end(&mut body)?;
+        if body.len() < len {
+            return Err(Error::Frame { why: format!("{} bytes of {len}, then the end", body.len()) });
+        }
+        if checksum(number, &body) != expected {
+            return Err(Error::Frame { why: format!("the checksum of {len} bytes is wrong") });
+        }
+        if numbers.take(number)? {
+            return Ok(Some(body));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn framed(bodies: &[Vec<u8>]) -> Vec<u8> {
+        let (mut bytes, mut numbers) = (Vec::new(), Numbers::default());
+        bodies.iter().for_each(|body| write(&mut bytes, &mut numbers, body).unwrap());
+        bytes
+    }
+
+    fn all(mut bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let (mut bodies, mut numbers) = (Vec::new(), Numbers::default());
+        while let Some(body) = read(&mut bytes, &mut numbers, 1000)? {
+            bodies.push(body);
+        }
+        Ok(bodies)
+    }
+
+    #[test]
+    fn a_repetition_is_passed_over_and_a_gap_is_not() {
+        let bodies = [vec![1], vec![], vec![2, 3]];
+        let bytes = framed(&bodies);
+        let first = &bytes[..HEAD + 1];
+        assert_eq!(all(&[first, &bytes].concat()).unwrap(), bodies);
+        assert!(all(&bytes[HEAD + 1..]).unwrap_err().to_string().contains("number 1 came where 0 was next"));
+    }
+
+    #[test]
+    fn numbers_go_round() {
+        let mut numbers = Numbers { next: u32::MAX };
+        assert!(
+            numbers.take(u32::MAX).unwrap() && numbers.take(0).unwrap() && !numbers.take(u32::MAX).unwrap()
+        );
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_is_refused_before_it_is_read() {
+        let mut bytes = framed(&[vec![0; 1001]]);
+        bytes.truncate(HEAD);
+        assert!(all(&bytes).unwrap_err().to_string().contains("1001 bytes, where 1000 are allowed"));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_go_both_ways(bodies in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..90), 0..9)) {
+            prop_assert_eq!(all(&framed(&bodies)).unwrap(), bodies);
+        }
+
+        #[test]
+        fn damage_is_found(body in proptest::collection::vec(any::<u8>(), 0..90), at: prop::sample::Index, bit in 0u8..8) {
+            let mut bytes = framed(std::slice::from_ref(&body));
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(all(&bytes).is_err());
+        }
+    }
+}

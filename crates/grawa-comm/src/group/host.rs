@@ -1,0 +1,310 @@
+//! The coordinator on sockets: a thread that decides, and two for every connection that hear and speak.
+
+use super::coordinator::{Action, Coordinator, Event, Settings};
+use super::key::Wire;
+use super::link::{self, In, LOOK, Out};
+use super::log::Log;
+use super::message::{Down, Stand, Up, decode, encode};
+use super::notice::Notice;
+use super::seat::{Session, State};
+use crate::Error;
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the coordinator looks at the clock.
+const TICK: Duration = Duration::from_millis(50);
+/// A hello is short.
+const SHORT: usize = 4096;
+/// How long a newcomer may take to say hello, and a message to be taken.
+const HELLO: Duration = Duration::from_secs(3);
+/// More connections than this at once are turned away.
+const CONNECTIONS: u64 = 4096;
+
+/// Something to be told of.
+#[derive(Clone, Debug)]
+pub enum Told {
+    /// What the coordinator decided.
+    Notice(Notice),
+    /// What a member said.
+    Word {
+        /// Who.
+        worker: u32,
+        /// What.
+        what: Vec<u8>,
+    },
+    /// A connection that came to nothing.
+    Stranger {
+        /// From where.
+        from: String,
+        /// Why.
+        why: String,
+    },
+    /// The coordinator cannot go on.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// How things stand.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// The epoch.
+    pub epoch: u64,
+    /// The next meeting.
+    pub op: u64,
+    /// What all hold.
+    pub truth: Option<Stand>,
+    /// Every worker: its number, what it is, its address, its steps, and for how long nothing was heard of it.
+    pub workers: Vec<(u32, State, String, u64, Duration)>,
+    /// What is waited for.
+    pub reason: String,
+}
+
+/// A coordinator at work. Dropping it ends it as abruptly as a crash would.
+#[derive(Debug)]
+pub struct Host {
+    address: SocketAddr,
+    is_over: Arc<AtomicBool>,
+    status: Arc<Mutex<Status>>,
+    told: Mutex<Receiver<Told>>,
+}
+
+impl Host {
+    /// Begins to coordinate a run, or goes on with it if the log says that it has begun.
+    pub fn new(
+        listen: &str,
+        wire: Wire,
+        settings: Settings,
+        run: u64,
+        charter: Vec<u8>,
+        log: Option<&Path>,
+    ) -> Result<Self, Error> {
+        let listener = TcpListener::bind(listen)
+            .map_err(|error| Error::Connection { why: format!("cannot listen at {listen}: {error}") })?;
+        let address = listener.local_addr()?;
+        let (log, records) = match log.map(Log::open).transpose()? {
+            None => (None, Vec::new()),
+            Some((log, records)) => (Some(log), records),
+        };
+        let coordinator = Coordinator::new(settings, run, charter, &records);
+        let (is_over, status) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Status>>::default());
+        let (tell, told) = channel();
+        let (events, inbox) = channel();
+        let door =
+            Entrance { wire, events: events.clone(), tell: tell.clone(), is_over: Arc::clone(&is_over) };
+        std::thread::Builder::new().name("grawa-entrance".into()).spawn(move || door.keep(&listener))?;
+        let mut desk = Desk {
+            coordinator,
+            log,
+            lines: HashMap::new(),
+            tell,
+            status: Arc::clone(&status),
+            began: Instant::now(),
+        };
+        let over = Arc::clone(&is_over);
+        std::thread::Builder::new().name("grawa-coordinator".into()).spawn(move || {
+            if let Err(error) = desk.work(&inbox, &over) {
+                let _ = desk.tell.send(Told::Failed { why: error.to_string() });
+            }
+            over.store(true, Ordering::Relaxed);
+        })?;
+        Ok(Host { address, is_over, status, told: Mutex::new(told) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How things stand.
+    pub fn status(&self) -> Status {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The next thing it tells; nothing if there is none for so long.
+    pub fn next(&self, patience: Duration) -> Option<Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(patience).ok()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect_timeout(&self.address, LOOK);
+    }
+}
+
+enum Heard {
+    Opened { session: Session, out: Box<Out> },
+    Up { session: Session, up: Up },
+    Ended { session: Session },
+}
+
+/// Lets in whoever connects.
+struct Entrance {
+    wire: Wire,
+    events: Sender<Heard>,
+    tell: Sender<Told>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Entrance {
+    fn keep(self, listener: &TcpListener) {
+        let entrance = Arc::new(self);
+        let open = Arc::new(AtomicU64::new(0));
+        for (session, socket) in (0..).zip(listener.incoming()) {
+            if entrance.is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            let Ok(socket) = socket else { continue };
+            if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS {
+                open.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let (entrance, open) = (Arc::clone(&entrance), Arc::clone(&open));
+            let answer = move || {
+                let from = socket.peer_addr().map_or_else(|_| "nowhere".into(), |from| from.to_string());
+                if let Err(error) = entrance.hear(session, socket) {
+                    let _ = entrance.tell.send(Told::Stranger { from, why: error.to_string() });
+                }
+                open.fetch_sub(1, Ordering::Relaxed);
+            };
+            let _ = std::thread::Builder::new().name("grawa-hear".into()).spawn(answer);
+        }
+    }
+
+    /// Passes on what is heard on a connection. What is wrong with it ends it, and it alone.
+    fn hear(&self, session: Session, socket: TcpStream) -> Result<(), Error> {
+        let (out, mut from) = link::link(socket, &self.wire, false)?;
+        let began = Instant::now();
+        let first = from.receive(SHORT, &|| began.elapsed() < HELLO)?;
+        let Some(up) = first.map(|bytes| decode::<Up>(&bytes)).transpose()? else { return Ok(()) };
+        let out = Box::new(out);
+        if !matches!(up, Up::Hello { .. }) {
+            return Err(Error::Message { why: "the first message is not a hello".into() });
+        }
+        let gone = |_| Error::Connection { why: "the coordinator has ended".into() };
+        self.events.send(Heard::Opened { session, out }).map_err(gone)?;
+        self.events.send(Heard::Up { session, up }).map_err(gone)?;
+        let result = self.hear_on(session, &mut from);
+        from.end();
+        let _ = self.events.send(Heard::Ended { session });
+        result
+    }
+
+    fn hear_on(&self, session: Session, from: &mut In) -> Result<(), Error> {
+        let go_on = || !self.is_over.load(Ordering::Relaxed);
+        loop {
+            match from.receive(super::frame::LONGEST, &go_on) {
+                Ok(Some(bytes)) => {
+                    let up = decode(&bytes)?;
+                    if self.events.send(Heard::Up { session, up }).is_err() {
+                        return Ok(());
+                    }
+                }
+                // Connections end: that is no news in itself.
+                Ok(None) | Err(Error::Connection { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Where decisions are made and carried out.
+struct Desk {
+    coordinator: Coordinator,
+    log: Option<Log>,
+    lines: HashMap<Session, Sender<Down>>,
+    tell: Sender<Told>,
+    status: Arc<Mutex<Status>>,
+    began: Instant,
+}
+
+impl Desk {
+    fn work(&mut self, inbox: &Receiver<Heard>, is_over: &AtomicBool) -> Result<(), Error> {
+        let mut ticked = Instant::now();
+        while !is_over.load(Ordering::Relaxed) {
+            let event = match inbox.recv_timeout(TICK.saturating_sub(ticked.elapsed())) {
+                Ok(Heard::Opened { session, out }) => {
+                    self.open(session, *out)?;
+                    continue;
+                }
+                Ok(Heard::Up { session, up }) => Event::Heard { session, up },
+                Ok(Heard::Ended { session }) => {
+                    self.lines.remove(&session);
+                    Event::Ended { session }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    ticked = Instant::now();
+                    Event::Tick
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            };
+            let now = self.began.elapsed();
+            for action in self.coordinator.on(event, now) {
+                self.act(action)?;
+            }
+            self.note(now);
+        }
+        Ok(())
+    }
+
+    /// A thread of its own speaks on a connection, so that one that takes nothing holds up nobody else.
+    fn open(&mut self, session: Session, mut out: Out) -> Result<(), Error> {
+        let (line, messages) = channel::<Down>();
+        self.lines.insert(session, line);
+        std::thread::Builder::new().name("grawa-speak".into()).spawn(move || {
+            for down in messages {
+                let began = Instant::now();
+                let sent = encode(&down).and_then(|bytes| out.send(&bytes, &|| began.elapsed() < HELLO));
+                if sent.is_err() {
+                    break;
+                }
+            }
+            out.end();
+        })?;
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Error> {
+        // Nobody need listen to what is told.
+        let tell = |told: Told| drop(self.tell.send(told));
+        match action {
+            Action::Send { session, down } => {
+                if let Some(line) = self.lines.get(&session) {
+                    let _ = line.send(down);
+                }
+            }
+            Action::End { session } => drop(self.lines.remove(&session)),
+            Action::Keep(record) => {
+                if let Some(log) = &mut self.log {
+                    log.keep(&record)?;
+                }
+            }
+            Action::Tell { worker, what } => tell(Told::Word { worker, what }),
+            Action::Say(notice) => tell(Told::Notice(notice)),
+        }
+        Ok(())
+    }
+
+    fn note(&self, now: Duration) {
+        let coordinator = &self.coordinator;
+        let workers = coordinator.seats().iter().map(|(worker, seat)| {
+            (*worker, seat.state(), seat.address().to_owned(), seat.steps(), now.saturating_sub(seat.seen()))
+        });
+        let status = Status {
+            epoch: coordinator.epoch(),
+            op: coordinator.op(),
+            truth: coordinator.truth(),
+            workers: workers.collect(),
+            reason: coordinator.reason(now),
+        };
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}

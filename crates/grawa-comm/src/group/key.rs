@@ -1,0 +1,118 @@
+//! Who may join: holders of the run's key.
+//!
+//! The key is an authority of its own. Every holder signs itself a certificate with it and trusts those signed by it, on both
+//! sides of every connection (TLS 1.3). There is nobody else to ask, and no other secret.
+
+use crate::Error;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The name in all certificates: what counts is who signed them.
+const NAME: &str = "grawa.run";
+
+/// How connections are made: in the clear, or with the run's key.
+#[derive(Clone, Debug)]
+pub enum Wire {
+    /// For a network that is trusted.
+    Plain,
+    /// Only holders of the key can connect, and nobody else can read or change what is sent.
+    Tls(Arc<Keys>),
+}
+
+/// A holder's certificate and whom it trusts.
+#[derive(Debug)]
+pub struct Keys {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl Wire {
+    /// The wire of the key in this file.
+    pub fn with_key(path: &Path) -> Result<Self, Error> {
+        let wrong = |why: String| Error::Key { path: path.into(), why };
+        let pem = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let key = KeyPair::from_pem(&pem).map_err(|error| wrong(error.to_string()))?;
+        Ok(Wire::Tls(Arc::new(keys(key).map_err(wrong)?)))
+    }
+
+    /// This side's end of an encrypted connection, if it is to be one.
+    pub(super) fn connection(&self, dials: bool) -> Result<Option<Connection>, Error> {
+        let wrong = |error: rustls::Error| Error::Connection { why: error.to_string() };
+        let Wire::Tls(keys) = self else { return Ok(None) };
+        if dials {
+            let name =
+                ServerName::try_from(NAME).map_err(|error| Error::Connection { why: error.to_string() })?;
+            return Ok(Some(ClientConnection::new(Arc::clone(&keys.client), name).map_err(wrong)?.into()));
+        }
+        Ok(Some(ServerConnection::new(Arc::clone(&keys.server)).map_err(wrong)?.into()))
+    }
+}
+
+/// Writes a new key to a file that does not exist yet, readable by its owner alone.
+pub fn new_key(path: &Path) -> Result<(), Error> {
+    let wrong = |why: String| Error::Key { path: path.into(), why };
+    let key = KeyPair::generate().map_err(|error| wrong(error.to_string()))?;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path).map_err(|error| wrong(error.to_string()))?;
+    file.write_all(key.serialize_pem().as_bytes()).map_err(|error| wrong(error.to_string()))
+}
+
+fn keys(authority: KeyPair) -> Result<Keys, String> {
+    let words = |error: rcgen::Error| error.to_string();
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.distinguished_name.push(DnType::CommonName, "grawa run");
+    // Every holder makes this certificate anew; what is trusted is its name and its key, which are always the same.
+    let root = params.self_signed(&authority).map_err(words)?;
+    let own = KeyPair::generate().map_err(words)?;
+    let mut params = CertificateParams::new(vec![NAME.into()]).map_err(words)?;
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let mut issuer = CertificateParams::default();
+    issuer.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    issuer.distinguished_name.push(DnType::CommonName, "grawa run");
+    let certificate = params.signed_by(&own, &Issuer::new(issuer, authority)).map_err(words)?;
+
+    let words = |error: rustls::Error| error.to_string();
+    let mut roots = RootCertStore::empty();
+    roots.add(root.der().clone()).map_err(words)?;
+    let roots = Arc::new(roots);
+    let provider = Arc::new(CryptoProvider {
+        // The quickest first: a round sends a whole model.
+        cipher_suites: vec![
+            ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+            ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        ..ring::default_provider()
+    });
+    let chain = vec![certificate.der().clone()];
+    let private = || PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.serialize_der()));
+    let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(words)?
+        .with_root_certificates(Arc::clone(&roots))
+        .with_client_auth_cert(chain.clone(), private())
+        .map_err(words)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
+    let server = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(words)?
+        .with_client_cert_verifier(verifier.build().map_err(|error| error.to_string())?)
+        .with_single_cert(chain, private())
+        .map_err(words)?;
+    Ok(Keys { client: Arc::new(client), server: Arc::new(server) })
+}

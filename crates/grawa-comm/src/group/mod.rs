@@ -1,0 +1,40 @@
+//! An elastic group: workers on any machines that can reach each other, who may die, stall, leave and arrive.
+//!
+//! A [`Coordinator`] says who meets and when; vectors move directly between the members. Both sides of the protocol are pure
+//! ([`Coordinator`], [`Member`]): the same code runs on sockets and, in the tests, on a simulated network with every kind of
+//! fault. What is promised is on the page `docs/protocol.md`.
+
+mod coordinator;
+mod cut;
+mod deadline;
+pub mod digest;
+mod door;
+mod exchange;
+pub mod frame;
+mod host;
+mod key;
+mod link;
+mod log;
+mod meeting;
+mod member;
+pub mod message;
+mod notice;
+mod participant;
+mod seat;
+#[cfg(test)]
+mod simulate;
+#[cfg(test)]
+mod tests;
+
+pub use coordinator::{Action, Coordinator, Event, Settings};
+pub use deadline::Deadline;
+pub use door::Greeting;
+pub use exchange::{HEAD, Head, Tag};
+pub use host::{Host, Status, Told};
+pub use key::{Wire, new_key};
+pub use log::Log;
+pub use member::{Deed, Member};
+pub use message::{Peer, Record, Stand};
+pub use notice::Notice;
+pub use participant::{Guest, Participant};
+pub use seat::{Seat, Session, State};

@@ -1,0 +1,232 @@
+//! The group on real sockets, coordinator and members in one process.
+
+use super::*;
+use crate::{Collective, Error, conformance};
+use grawa_core::{Layout, Memory, Method, Plan, Report, plan};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn boxed(x: &[f32]) -> Box<[f32]> {
+    x.into()
+}
+
+fn settings(founders: u32) -> Settings {
+    Settings { founders, ..Settings::default() }
+}
+
+fn host(founders: u32, wire: &Wire) -> Host {
+    Host::new("127.0.0.1:0", wire.clone(), settings(founders), 7, b"charter".to_vec(), None).unwrap()
+}
+
+fn guest(host: &Host, wire: &Wire) -> Guest {
+    Guest::new(&host.address().to_string(), wire.clone(), "127.0.0.1:0", None, LONG).unwrap()
+}
+
+/// Runs a function for every one of so many participants, each in a thread of its own.
+fn each<T: Send>(
+    host: &Host,
+    wire: &Wire,
+    workers: u32,
+    len: usize,
+    work: impl Fn(Participant) -> T + Sync,
+) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let one = move || {
+            let guest = guest(host, wire);
+            assert_eq!(guest.charter, b"charter");
+            let (mut ends, memory) = guest.enter(b"start".to_vec(), vec![0.0; len], &[]).unwrap();
+            assert_eq!(memory, None);
+            let mut end = ends.remove(0);
+            // The members are known from the first meeting on.
+            end.barrier().unwrap();
+            (end.worker(), work(end))
+        };
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(one)).collect();
+        let mut found: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        found.sort_by_key(|(worker, _)| *worker);
+        found.into_iter().map(|(_, found)| found).collect()
+    })
+}
+
+fn tls() -> Wire {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    new_key(&path).unwrap();
+    assert!(new_key(&path).is_err(), "a key is never written over");
+    Wire::with_key(&path).unwrap()
+}
+
+#[test]
+fn groups_conform() {
+    for (workers, wire) in [(1, Wire::Plain), (2, Wire::Plain), (5, Wire::Plain), (3, tls())] {
+        let host = host(workers, &wire);
+        let check = |mut end: Participant| conformance::check(&mut end, boxed, <[f32]>::to_vec);
+        for found in each(&host, &wire, workers, conformance::LENGTH, check) {
+            assert_eq!(found, Ok(()), "{workers} workers");
+        }
+    }
+}
+
+#[test]
+fn who_leaves_is_named() {
+    for workers in [2, 4] {
+        let host = host(workers, &Wire::Plain);
+        let check = |end: Participant| conformance::check_loss(end, boxed, <[f32]>::to_vec, drop);
+        for found in each(&host, &Wire::Plain, workers, conformance::LENGTH, check) {
+            assert_eq!(found, Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_stranger_is_turned_away_and_does_no_harm() {
+    let (ours, theirs) = (tls(), tls());
+    let host = host(1, &ours);
+    let address = host.address().to_string();
+    let patience = Duration::from_millis(600);
+    for wire in [theirs, Wire::Plain] {
+        let error = Guest::new(&address, wire, "127.0.0.1:0", None, patience).unwrap_err();
+        assert!(error.to_string().contains("no coordinator answers"), "{error}");
+    }
+    let why = std::iter::from_fn(|| host.next(LONG)).find_map(|told| match told {
+        Told::Stranger { why, .. } => Some(why),
+        _ => None,
+    });
+    assert!(why.is_some());
+    assert_eq!(each(&host, &ours, 1, 4, |mut end| end.barrier().unwrap().members), [[0]]);
+}
+
+fn mean(members: &[u32], layout: &Layout) -> Plan {
+    let method: Method = "mean:pull=1".parse().unwrap();
+    let reports: Vec<Report> =
+        members.iter().map(|&worker| Report { worker, scores: vec![], finite: true, steps: 1 }).collect();
+    plan(&method, layout, &Memory::default(), &reports).unwrap()
+}
+
+/// A cycle as a worker does it: a meeting, a round, and what it stands at.
+fn cycle(end: &mut Participant, layout: &Layout, mine: &mut [f32], number: u8) -> Result<Vec<u32>, Error> {
+    let members = end.gather(&[number])?.outcome.members;
+    loop {
+        let here = end.members().to_vec();
+        match end.mix(&mean(&here, layout), layout, mine) {
+            Ok(_) => break,
+            Err(Error::Shrunk { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    end.settle(&[number])?;
+    // Local steps.
+    std::thread::sleep(Duration::from_millis(5));
+    Ok(members)
+}
+
+/// A newcomer gets the centre and what is remembered with it from one who has them, and takes part from then on.
+#[test]
+fn a_newcomer_takes_over_what_the_others_hold() {
+    let layout = Layout::flat(5000);
+    let host = host(2, &Wire::Plain);
+    let host = &host;
+    let (begin, begins) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let newcomer = scope.spawn(move || {
+            begins.recv().unwrap();
+            let (mut ends, memory) =
+                guest(host, &Wire::Plain).enter(b"start".to_vec(), vec![0.0; 5000], &[]).unwrap();
+            assert!(memory.is_some_and(|memory| memory[0] >= 3));
+            let mut end = ends.remove(0);
+            assert_eq!(end.centre(), [0.5; 5000]);
+            let mut mine = vec![2.0; 5000];
+            let members = loop {
+                match cycle(&mut end, &layout, &mut mine, 99) {
+                    Ok(members) => break members,
+                    Err(Error::Behind) => drop(end.rejoin().unwrap()),
+                    Err(error) => panic!("{error}"),
+                }
+            };
+            assert_eq!((members, mine), (vec![0, 1, 2], vec![1.0; 5000]));
+        });
+        let found = each(host, &Wire::Plain, 2, 5000, |mut end| {
+            let layout = Layout::flat(5000);
+            let mut mine = vec![end.worker() as f32; 5000];
+            end.settle(&[0]).unwrap();
+            for number in 1.. {
+                let members = cycle(&mut end, &layout, &mut mine, if number < 90 { number } else { 99 });
+                if number == 3 {
+                    let _ = begin.send(());
+                }
+                if members.as_ref().is_ok_and(|members| members.len() == 3) {
+                    return members.unwrap();
+                }
+                assert!(members.is_ok(), "{members:?}");
+                std::thread::sleep(Duration::from_millis(20));
+                if number > 80 {
+                    break;
+                }
+            }
+            Vec::new()
+        });
+        newcomer.join().unwrap();
+        assert_eq!(found, [[0, 1, 2], [0, 1, 2]]);
+    });
+}
+
+/// A coordinator that dies in the middle is replaced, from its log, and everyone goes on.
+#[test]
+fn a_coordinator_may_die() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let start = |address: &str| {
+        let began = Instant::now();
+        loop {
+            match Host::new(address, Wire::Plain, settings(3), 7, b"charter".to_vec(), Some(&log)) {
+                Ok(host) => return host,
+                // The port of the one before may still be closing.
+                Err(_) if began.elapsed() < LONG => std::thread::sleep(Duration::from_millis(20)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let first = start("127.0.0.1:0");
+    let address = first.address().to_string();
+    let rounds = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (address, rounds, start) = (&address, &rounds, &start);
+        scope.spawn(move || {
+            while rounds.load(std::sync::atomic::Ordering::Relaxed) < 9 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop(first);
+            let second = start(address);
+            while rounds.load(std::sync::atomic::Ordering::Relaxed) < 60 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert!(second.status().epoch >= 1 << 32);
+        });
+        let work = || {
+            let layout = Layout::flat(100);
+            let guest = Guest::new(address, Wire::Plain, "127.0.0.1:0", None, LONG).unwrap();
+            let (mut ends, _) = guest.enter(vec![0], vec![0.0; 100], &[]).unwrap();
+            let mut end = ends.remove(0);
+            let mut mine = vec![end.worker() as f32; 100];
+            let mut number = 0;
+            while number < 20 {
+                match cycle(&mut end, &layout, &mut mine, number + 1) {
+                    Ok(_) => {
+                        number += 1;
+                        rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                    Err(Error::Behind) => number = end.rejoin().unwrap()[0],
+                    Err(Error::OutOfContact) => std::thread::sleep(Duration::from_millis(10)),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            mine
+        };
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
+        let found: Vec<Vec<f32>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(found.iter().all(|vector| *vector == found[0]));
+        rounds.store(1000, std::sync::atomic::Ordering::Relaxed);
+    });
+}
