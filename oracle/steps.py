@@ -1,6 +1,6 @@
 """Training steps of a network in PyTorch, on given batches, for another engine to repeat: `cargo run --release -p grawa-nn --example steps -- FILE`.
 
-usage: steps.py NET OUT.safetensors CIFAR-10-FOLDER [--steps 50] [--batch 128] [--seed 1]
+usage: steps.py NET OUT.safetensors CIFAR-10-FOLDER [--steps 50] [--batch 128] [--seed 1] [--cases slow,momentum,fast]
 Writes param.NAME and buffer.NAME before the first step, images (steps, batch, 3, side, side), labels, and the mean losses of every step,
 loss.CASE.WAY, for the cases slow (rate 0.001, plain SGD), momentum (0.001) and fast (0.1), the latter two with Nesterov momentum 0.9, all with weight
 decay 1e-4 and no dropout, and for three of PyTorch's own ways: default, channels_last, no_onednn.   needs: pip install torch safetensors numpy
@@ -12,6 +12,7 @@ from nets import build
 a = argparse.ArgumentParser()
 a.add_argument("net"); a.add_argument("out"); a.add_argument("cifar"); a.add_argument("--steps", type=int, default=50)
 a.add_argument("--batch", type=int, default=128); a.add_argument("--seed", type=int, default=1)
+a.add_argument("--cases", default="slow,momentum,fast")
 a = a.parse_args()
 
 
@@ -35,6 +36,7 @@ out = {f"param.{n}": p.detach().clone() for n, p in net.named_parameters()}
 out |= {f"buffer.{n}": b.clone() for n, b in net.named_buffers() if b.is_floating_point()}
 out |= {"images": x, "labels": y}
 for case, rate, momentum in (("slow", 0.001, 0.0), ("momentum", 0.001, 0.9), ("fast", 0.1, 0.9)):
+    if case not in a.cases.split(","): continue
     for way in ("default", "channels_last", "no_onednn"):
         net, _, _ = fresh()
         if way == "channels_last": net.to(memory_format=torch.channels_last)

@@ -45,6 +45,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut held = true;
     for (case, rate, sgd) in CASES {
+        if file.find(&format!("loss.{case}.{}", WAYS[0])).is_none() {
+            continue;
+        }
         let mut vectors = [graph.parameters(), graph.statistics()].map(|layout| vec![0.0f32; layout.len()]);
         for (kind, layout, vector) in [("param", graph.parameters(), 0), ("buffer", graph.statistics(), 1)] {
             for span in layout.spans() {
