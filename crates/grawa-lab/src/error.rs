@@ -101,7 +101,7 @@ pub enum Error {
     },
     /// A measurement of flatness.
     #[error(transparent)]
-    Flat(#[from] grawa_flat::Error),
+    Flat(Box<grawa_flat::Error>),
     /// A folder of another experiment.
     #[error("the folder {} belongs to an experiment with `{found}`, and this one has `{expected}`; nothing was changed. Choose another --out", folder.display())]
     AnotherExperiment {
@@ -191,6 +191,13 @@ pub enum Error {
     /// A picture that could not be drawn.
     #[error("a picture failed: {0}")]
     Picture(#[from] crate::picture::Error),
+}
+
+// Boxed: every result carries as much room as the largest error takes.
+impl From<grawa_flat::Error> for Error {
+    fn from(error: grawa_flat::Error) -> Self {
+        Error::Flat(Box::new(error))
+    }
 }
 
 impl Error {

@@ -4,7 +4,7 @@ use super::exact;
 use crate::lab::results::Results;
 use crate::lab::sheet::{Output, Sheet};
 use crate::picture::scatter::Scatter;
-use crate::statistics::{kendall, partial, pearson};
+use crate::statistics::{CONFIDENCE, kendall, partial, pearson};
 use crate::{Error, Table};
 
 /// A model of the grid.
@@ -49,28 +49,35 @@ pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
         "models",
         "n",
         "τ(‖g‖, gap)",
+        "p",
         "τ(Σ‖Gₖ‖, gap)",
         "r(log ‖g‖, gap)",
         "r given log train loss",
         "r(log ‖g‖, log train loss)",
     ]);
+    let mut bold = Vec::new();
     for (name, members) in subsets(&models) {
         let column = |figure: fn(&Model) -> f64| members.iter().map(figure).collect::<Vec<f64>>();
         let (gap, log_norm) = (column(|it| it.gap), column(|it| libm::log10(it.whole)));
         let log_loss = column(|it| libm::log10(it.loss));
         let number =
             |found: Option<f64>| found.map_or("–".into(), |found| format!("{found:.3}").replace('-', "−"));
+        let tau = kendall(&column(|it| it.whole), &gap);
+        if tau.is_some_and(|(_, chance)| chance < 1.0 - CONFIDENCE) {
+            bold.push((table.rows.len(), 2));
+        }
         table.push([
             name,
             members.len().to_string(),
-            number(kendall(&column(|it| it.whole), &gap)),
-            number(kendall(&column(|it| it.layers), &gap)),
+            number(tau.map(|it| it.0)),
+            number(tau.map(|it| it.1)),
+            number(kendall(&column(|it| it.layers), &gap).map(|it| it.0)),
             number(pearson(&log_norm, &gap)),
             number(partial(&log_norm, &gap, &log_loss)),
             number(pearson(&log_norm, &log_loss)),
         ]);
     }
-    let rule = "τ is Kendall's τ_b, r Pearson's correlation; \"given log train loss\" is the partial correlation: what is left of r when what the training \
+    let rule = "τ is Kendall's τ_b, p the chance of as much if the two had nothing to do with each other (normal approximation; bold below 0.05, each subset by itself), r Pearson's correlation; \"given log train loss\" is the partial correlation: what is left of r when what the training \
                 loss explains is taken out. ‖g‖ is the norm of the gradient of the summed loss on the whole training set without augmentation, with the \
                 statistics of evaluation; gap is test error less training error in % points. The paper's claim is a positive τ; the authors' data \
                 has it with weight decay below 0.01, which their plot shows, and not over all models.";
@@ -80,7 +87,7 @@ pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
         title: "How gradient norm and gap go together".into(),
         caption,
         table,
-        bold: Vec::new(),
+        bold,
     });
     for (name, logarithmic, axis, figure) in [
         ("gradient-norm", true, "‖g‖ on the training set", (|it| it.whole) as fn(&Model) -> f64),
