@@ -30,7 +30,7 @@ impl Device {
 /// What this machine can train on: cores, GPUs, and the libraries that GPUs need, with how to get those that are missing.
 #[derive(Args)]
 #[command(
-    after_help = "A GPU needs the driver and libnvrtc; libcudnn makes wide layers fast. The variable GRAWA_CUDA_PATH names\nfolders to look in first; the folders of Python's NVIDIA wheels and of CUDA are looked in after those."
+    after_help = "A GPU needs the driver and libnvrtc; libcudnn makes wide layers fast; libnccl is for training on several GPUs. The variable GRAWA_CUDA_PATH names\nfolders to look in first; the folders of Python's NVIDIA wheels and of CUDA are looked in after those."
 )]
 pub(crate) struct Arguments {}
 
@@ -64,7 +64,7 @@ pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
 
 fn describe(card: &Card) -> String {
     let (major, minor) = card.capability;
-    let usable = if major >= 8 { "" } else { " (too old: 8.0 or newer is needed)" };
+    let usable = if card.is_usable() { "" } else { " (too old: 8.0 or newer is needed)" };
     format!(
         "GPU {}: {}, compute capability {major}.{minor}{usable}, {} multiprocessors, {:.0} GB",
         card.index,

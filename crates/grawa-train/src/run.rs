@@ -76,8 +76,19 @@ impl Run {
             Device::Cpu => Works::Cpu(Box::new(Engine::of(&recipe, material)?)),
             Device::Cuda => Works::Card(CardEngine::new(&recipe, &material)?),
         };
+        Ok(Run::by(works, recipe, graph, examples))
+    }
+
+    fn by(works: Works, recipe: Recipe, graph: Graph, examples: usize) -> Self {
         let (folder, checkpoint, recording, stop) = (None, None, None, Arc::default());
-        Ok(Run { recipe, graph, examples, works, folder, checkpoint, recording, stop })
+        Run { recipe, graph, examples, works, folder, checkpoint, recording, stop }
+    }
+
+    /// The same on cards of the test's choice.
+    #[cfg(test)]
+    pub(crate) fn on_cards(engine: CardEngine, recipe: Recipe, material: &Material) -> Self {
+        let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
+        Run::by(Works::Card(engine), recipe, graph, examples)
     }
 
     /// Leaves checkpoints in this folder.
@@ -162,6 +173,13 @@ impl Run {
                 launch.go(snapshot, make, by_threads(DEADLINE), observers)
             }
             Works::Card(engine) => {
+                if let Some(Checkpoint { path, .. }) =
+                    checkpoint.filter(|_| !engine.is_in_step(&snapshot.parts))
+                {
+                    let why = "the workers of a GPU stand at different steps between two rounds; it was stopped with \
+                               another machine.cards or machine.device, and must go on with those";
+                    return Err(Error::AnotherRun { path, why: why.into() });
+                }
                 let make = |part: &mut Part| {
                     let mut net = engine.worker(part.worker, &state(part), part.taken)?;
                     net.put(Kept::Velocity, &part.velocity)?;
@@ -169,7 +187,7 @@ impl Run {
                     let examiner = Box::new(engine.examiner(part.worker));
                     Ok(Made { replica: net, waits: Some(waits), examiner: Some(examiner) })
                 };
-                launch.go(snapshot, make, |group| engine.gather(group, DEADLINE), observers)
+                launch.go(snapshot, make, |group| engine.gather(&group, DEADLINE), observers)
             }
         }
     }

@@ -22,7 +22,8 @@ fn has_card(test: &str) -> bool {
 }
 
 fn on_card(method: &str, settings: &[&str]) -> Recipe {
-    let card = ["machine.device=cuda", "machine.precision=f32", "machine.deterministic=true"];
+    let card =
+        ["machine.device=cuda", "machine.cards=1", "machine.precision=f32", "machine.deterministic=true"];
     recipe(method, &[&card, settings].concat())
 }
 

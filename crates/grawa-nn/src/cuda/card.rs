@@ -42,6 +42,13 @@ pub struct Card {
     device: sys::CUdevice,
 }
 
+impl Card {
+    /// Whether our kernels run on it.
+    pub fn is_usable(&self) -> bool {
+        self.capability >= (8, 0)
+    }
+}
+
 /// All GPUs of this machine.
 #[allow(unsafe_code, reason = "queries of the driver, on a device it named itself")]
 pub fn cards() -> Result<Vec<Card>, Error> {
@@ -215,6 +222,7 @@ pub(crate) fn source() -> String {
         ("norm", include_str!("kernels/norm.cu")),
         ("simple", include_str!("kernels/simple.cu")),
         ("vector", include_str!("kernels/vector.cu")),
+        ("part", include_str!("kernels/part.cu")),
     ]
     .map(|(name, text)| format!("#line 1 \"{name}.cu\"\n{text}\n"))
     .concat()
@@ -270,7 +278,7 @@ impl Kernels {
     #[allow(unsafe_code, reason = "the image is machine code the compiler just made for this card")]
     pub(crate) fn new(context: &Arc<Context>, narrow: bool) -> Result<Arc<Self>, Error> {
         let (major, minor) = context.card.capability;
-        if major < 8 {
+        if !context.card.is_usable() {
             return Err(Error::Device {
                 action: format!("use {}", context.card.name),
                 why: format!("its compute capability is {major}.{minor}; 8.0 or newer is needed"),
@@ -376,6 +384,8 @@ impl Stream {
         replicas: usize,
         arguments: &mut [Argument<'_>],
     ) -> Result<(), Error> {
+        // The thread may have turned to another card since.
+        self.context.bind()?;
         let function = kernels.function(name, grid.shared)?;
         let blocks = (grid.blocks.0, grid.blocks.1, replicas as u32);
         unsafe {
@@ -389,6 +399,7 @@ impl Stream {
     /// Copies bytes from one place of the card to another.
     #[allow(unsafe_code, reason = "both stretches come from the slab's plan")]
     pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
+        self.context.bind()?;
         unsafe { result::memcpy_dtod_async(to, from, bytes, self.handle) }.map_err(failed("copy on the GPU"))
     }
 

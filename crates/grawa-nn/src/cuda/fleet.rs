@@ -133,8 +133,11 @@ pub struct Fleet {
     pub(crate) weights: Memory,
     /// The centre of all workers, those of the groups, and the model that is looked at.
     pub(crate) centres: [Option<Memory>; 3],
-    /// Workers in a group.
+    /// The weighted sum of a round whose workers lie on several cards.
+    pub(crate) sums: Option<Memory>,
+    /// Workers in a group, and how many of the first group lie on an earlier card.
     pub(crate) group: usize,
+    pub(crate) lead: usize,
     /// Everyone's statistics, while a model that is looked at is in the place of theirs.
     pub(crate) lent: Option<Vec<Vec<f32>>>,
     settings: Settings,
@@ -206,6 +209,8 @@ impl Fleet {
             "squares",
             "norms",
             "mix",
+            "part_sum",
+            "part_pull",
             "ascend",
         ])?;
         let plain = ["conv_plain", "wgrad_plain"];
@@ -247,7 +252,7 @@ impl Fleet {
         let first_chunk = table(size_of_val(plan.first_chunk.as_slice()))?;
         first_chunk.write(0, &plan.first_chunk)?;
         let rates = table(4 * HISTORY)?;
-        let weights = table(4 * plan.spans.len() * workers)?;
+        let weights = table(4 * plan.spans.len() * (workers + 1))?;
         let lanes = if uses_cudnn(&ways) { (workers - 1).min(7) } else { 0 };
         let streams = || (0..lanes).map(|_| Stream::new(&context)).collect::<Result<Vec<_>, _>>();
         let events = 2 * plan.layers.len() + 1 + 2 * (lanes + 1);
@@ -277,7 +282,9 @@ impl Fleet {
             rates,
             weights,
             centres: [None, None, None],
+            sums: None,
             group: workers,
+            lead: 0,
             lent: None,
             settings,
         })
@@ -482,7 +489,7 @@ impl Fleet {
     }
 
     /// The same with every worker's own draws.
-    pub(crate) fn place_each(&mut self, keys: &[Key], rates: &[f32], prox: [f32; 2]) -> Result<(), Error> {
+    pub fn place_each(&mut self, keys: &[Key], rates: &[f32], prox: [f32; 2]) -> Result<(), Error> {
         let halves = |x: u64| [x as u32, (x >> 32) as u32];
         for (controls, key) in self.controls.iter_mut().zip(keys) {
             let (worker, step) = key.place();
@@ -635,7 +642,8 @@ impl Fleet {
             [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
         let [outer, inner] =
             [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
-        let (group, length) = (self.group as u32, self.plan.graph.parameters().len() as u64);
+        let (group, lead) = (self.group as u32, self.lead as u32);
+        let length = self.plan.graph.parameters().len() as u64;
         let mut arguments = [
             at(&pass.spans),
             at(&pass.chunks),
@@ -647,6 +655,7 @@ impl Fleet {
             at(&outer),
             at(&inner),
             at(&group),
+            at(&lead),
             at(&length),
             at(&pass.base),
             at(&self.plan.slab),

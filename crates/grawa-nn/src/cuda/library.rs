@@ -22,17 +22,20 @@ pub enum Name {
     Nvrtc,
     /// Convolutions for wide layers.
     Cudnn,
+    /// Sums over several GPUs.
+    Nccl,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 3] = [Name::Driver, Name::Nvrtc, Name::Cudnn];
+    pub const ALL: [Name; 4] = [Name::Driver, Name::Nvrtc, Name::Cudnn, Name::Nccl];
 
     fn files(self) -> &'static [&'static str] {
         match self {
             Name::Driver => &["libcuda.so.1", "libcuda.so"],
             Name::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
             Name::Cudnn => &["libcudnn.so.9", "libcudnn.so"],
+            Name::Nccl => &["libnccl.so.2", "libnccl.so"],
         }
     }
 
@@ -44,6 +47,7 @@ impl Name {
             Name::Cudnn => {
                 "fast convolutions for wide layers; needed for tf32, optional for bf16, unused for f32"
             }
+            Name::Nccl => "rounds of workers on several GPUs; not needed with one",
         }
     }
 
@@ -53,6 +57,7 @@ impl Name {
             Name::Driver => "install NVIDIA's driver (580 or newer)",
             Name::Nvrtc => "pip install nvidia-cuda-nvrtc, or install CUDA 13",
             Name::Cudnn => "pip install nvidia-cudnn-cu13, or install cuDNN 9",
+            Name::Nccl => "pip install nvidia-nccl-cu13, or use one GPU (machine.cards = 1)",
         }
     }
 }
@@ -63,15 +68,20 @@ impl std::fmt::Display for Name {
             Name::Driver => "libcuda",
             Name::Nvrtc => "libnvrtc",
             Name::Cudnn => "libcudnn",
+            Name::Nccl => "libnccl",
         })
     }
 }
 
-/// Opens a library once and keeps it open; says from where, or what was tried.
+/// Opens a library once and keeps it open; says from where, or what was tried. None is opened before it is asked for, but
+/// the compiler before cuDNN, which has it make kernels.
 pub fn open(name: Name) -> Result<&'static Path, Error> {
-    static FOUND: OnceLock<[Result<PathBuf, Vec<String>>; 3]> = OnceLock::new();
-    let found = FOUND.get_or_init(|| Name::ALL.map(search));
-    match &found[name as usize] {
+    static FOUND: [OnceLock<Result<PathBuf, Vec<String>>>; 4] = [const { OnceLock::new() }; 4];
+    if name == Name::Cudnn {
+        // Without it cuDNN has fewer kernels, but is there.
+        let _ = open(Name::Nvrtc);
+    }
+    match FOUND[name as usize].get_or_init(|| search(name)) {
         Ok(path) => Ok(path),
         Err(tried) => Err(Error::LibraryMissing {
             library: name.to_string(),

@@ -28,6 +28,15 @@ pub enum Vectors {
     Gradients,
 }
 
+/// How the centre moves, as the kernels know it, and how fast.
+pub(super) fn moves(plan: &Plan) -> (i32, f32) {
+    match plan.centre {
+        Centre::Weighted if plan.share == Share::Gradients => (2, 0.0),
+        Centre::Weighted => (0, 0.0),
+        Centre::Moving { rate } => (1, rate as f32),
+    }
+}
+
 impl Fleet {
     /// ‖Gₖ‖₂ of every span of every worker's gradient.
     pub fn norms(&mut self) -> Result<Vec<Vec<f64>>, Error> {
@@ -87,9 +96,9 @@ impl Fleet {
         self.spread()
     }
 
-    /// Says how many workers, in their order, make a group.
-    pub fn group_by(&mut self, size: usize) {
-        self.group = size.clamp(1, self.workers);
+    /// Says how many workers, in their order, make a group, and how many of the first group lie on an earlier card.
+    pub fn group_by(&mut self, size: usize, lead: usize) {
+        (self.group, self.lead) = (size.max(1), lead);
         self.forget_jobs();
     }
 
@@ -100,7 +109,7 @@ impl Fleet {
         if found != expected {
             return Err(Error::WrongLength { what: "the centre".into(), found, expected });
         }
-        let groups = if level == 1 { self.workers.div_ceil(self.group) } else { 1 };
+        let groups = if level == 1 { (self.lead + self.workers).div_ceil(self.group) } else { 1 };
         if self.centres[level].is_none() {
             self.centres[level] = Some(Memory::new(&self.context, 4 * expected * groups)?);
             self.forget_jobs();
@@ -145,11 +154,7 @@ impl Fleet {
                 why: "this level has no centre yet".into(),
             });
         };
-        let (moving, rate) = match plan.centre {
-            Centre::Weighted if plan.share == Share::Gradients => (2, 0.0),
-            Centre::Weighted => (0, 0.0),
-            Centre::Moving { rate } => (1, rate as f32),
-        };
+        let (moving, rate) = moves(plan);
         let replaced =
             plan.replaced.iter().enumerate().fold(0u64, |bits, (m, &lost)| bits | u64::from(lost) << m);
         let round = Round {

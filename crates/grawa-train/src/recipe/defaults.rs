@@ -46,6 +46,7 @@ impl Recipe {
                 device: Device::Cpu,
                 precision: Precision::Bf16,
                 deterministic: false,
+                cards: None,
                 threads: None,
             },
         })

@@ -38,7 +38,7 @@ macro_rules! key {
 }
 
 /// Every key but the method's, in the order they are printed.
-pub const KEYS: [Key; 25] = [
+pub const KEYS: [Key; 26] = [
     key!(
         "data.kind",
         "the data set: digits, cifar10, cifar100, mnist, fashion-mnist, folder",
@@ -134,6 +134,13 @@ pub const KEYS: [Key; 25] = [
         machine.deterministic,
         truth,
         show_truth
+    ),
+    key!(
+        "machine.cards",
+        "GPUs to use, if not all; workers are dealt to them",
+        machine.cards,
+        some_positive,
+        some_number
     ),
     key!("machine.threads", "cores to use, if not all", machine.threads, some_positive, some_number),
 ];

@@ -120,8 +120,8 @@ pub struct Checkpoint {
     pub every: Option<Amount>,
 }
 
-/// What a run uses of the machine. With `pace = even` the number of cores changes no bit of the result; another device or
-/// precision does, as rounding goes.
+/// What a run uses of the machine. With `pace = even` the number of cores changes no bit of the result; another device,
+/// another number of GPUs or another precision does, as rounding goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
     /// Where networks are trained.
@@ -130,6 +130,8 @@ pub struct Machine {
     pub precision: Precision,
     /// Whether a GPU's kernels are chosen by shape alone, so that every start gives the same bits, instead of by speed.
     pub deterministic: bool,
+    /// GPUs to use, but no more than workers; all if `None`.
+    pub cards: Option<u32>,
     /// Cores to use; all if `None`.
     pub threads: Option<u32>,
 }

@@ -68,6 +68,6 @@ words! {
     Device, "device",
     /// On the cores of this machine.
     Cpu = "cpu",
-    /// On its first NVIDIA GPU.
+    /// On its NVIDIA GPUs.
     Cuda = "cuda",
 }

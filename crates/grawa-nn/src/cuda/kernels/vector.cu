@@ -69,10 +69,10 @@ __device__ __forceinline__ float bounded(float x) { return fminf(fmaxf(x, -3.402
 
 extern "C" __global__ void __launch_bounds__(256)
     update(const Span* spans, const Chunk* chunks, Controls* controls, Sgd sgd, float* __restrict__ parameters, float* __restrict__ velocity,
-           const float* __restrict__ gradient, const float* __restrict__ outer, const float* __restrict__ inner, u32 group, u64 length,
+           const float* __restrict__ gradient, const float* __restrict__ outer, const float* __restrict__ inner, u32 group, u32 lead, u64 length,
            char* base, u64 slab) {
-    // Groups of workers in a row have a centre each, one behind the other.
-    if (inner) inner += blockIdx.z / group * length;
+    // Groups of workers in a row have a centre each, one behind the other; `lead` of the first one lie on another card.
+    if (inner) inner += (blockIdx.z + lead) / group * length;
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     controls = mine(controls, slab); parameters = mine(parameters, slab); velocity = mine(velocity, slab);

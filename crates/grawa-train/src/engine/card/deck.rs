@@ -2,7 +2,8 @@
 //!
 //! Each worker is a thread as on the CPU and asks for itself; when all have asked, the last one to come has the card do it
 //! for all. So the run's loop, its rounds and its checkpoints are the same as anywhere, and yet every kernel serves all
-//! workers. If one of them leaves, the others cannot go on: they live on one card, and hear why.
+//! workers. If one of them leaves, the others cannot go on: they live on one card, and hear why. Workers of other cards meet
+//! at decks of their own.
 
 use crate::Error;
 use grawa_nn::cuda::Fleet;
@@ -35,9 +36,14 @@ impl Deck {
         Deck { fleet: Mutex::new(fleet), table: Mutex::new(table), changed: Condvar::new() }
     }
 
+    /// The card's memory and work, for this thread alone.
+    pub(super) fn fleet(&self) -> MutexGuard<'_, Fleet> {
+        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Has the card do something that concerns nobody else.
     pub(super) fn alone<T>(&self, act: impl FnOnce(&mut Fleet) -> T) -> T {
-        act(&mut self.fleet.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.fleet())
     }
 
     /// Waits until all workers ask; the card then does it once, from what all hand in to what each gets.
@@ -87,7 +93,7 @@ impl Deck {
     }
 
     /// A worker goes. Whoever waits for it, or will, hears of it.
-    pub(super) fn leave(&self, worker: usize) {
+    pub(super) fn leave(&self, worker: u32) {
         let mut table = self.lock();
         table
             .broken

@@ -1,9 +1,10 @@
-//! Training on a GPU: all workers on one card, their vectors and the data set with them.
+//! Training on GPUs: workers are dealt to the cards, their vectors and the data set with them.
 //!
 //! The worker's loop is the same as on the CPU. What differs is here: a `CardNet` takes its steps together with the
 //! others, a `CardMember` mixes where the vectors lie, a `CardExaminer` measures there.
 
 mod batch;
+mod deal;
 mod deck;
 mod examine;
 mod member;
@@ -12,16 +13,20 @@ mod net;
 pub(crate) use deck::Deck;
 pub(crate) use examine::CardExaminer;
 pub(crate) use member::CardMember;
+use member::Home;
 pub(crate) use net::CardNet;
 
 use super::Material;
 use crate::run::Group;
+use crate::snapshot::Part;
 use crate::{Error, Recipe};
 use batch::Batch;
+use deal::{deal, in_step};
 use grawa_core::{Kept, Replica, Share};
 use grawa_data::{Crop, Feed, Order};
-use grawa_nn::cuda::{Bytes, Fleet, Set, Settings, View, cards};
+use grawa_nn::cuda::{Bytes, Card, Fleet, Link, Set, Settings, Sum, View, cards};
 use grawa_nn::{Graph, Shape, State};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +37,7 @@ pub(crate) enum OnCard {
     Parameters,
     /// A worker's gradient.
     Gradients,
-    /// The centre of a group of a level: 0 that of all workers, 1 that of the groups, 2 the model that is looked at.
+    /// The centre of a group of a level: 0 that of all workers, 1 that of the card's groups, 2 the model that is looked at.
     Centre { level: usize, group: usize },
 }
 
@@ -45,6 +50,8 @@ const SHARE_OF_DATA: f64 = 0.5;
 #[derive(Debug)]
 pub(crate) struct Stock {
     pub(super) deck: Deck,
+    /// Who they are.
+    pub(super) workers: Range<u32>,
     pub(super) graph: Graph,
     pub(super) order: Order,
     pub(super) train: Feed,
@@ -54,6 +61,11 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
+    /// Which of the card's workers this one is.
+    fn seat(&self, worker: u32) -> usize {
+        worker.saturating_sub(self.workers.start) as usize
+    }
+
     /// A batch of these training examples as evaluation shows them.
     fn plain(&self, examples: Vec<u32>) -> Result<Batch, Error> {
         if self.holds {
@@ -80,100 +92,160 @@ impl Stock {
     }
 }
 
-/// A network and its data on a card, ready to make workers.
+/// A network and its data on every card that is used, ready to make workers.
 #[derive(Clone, Debug)]
 pub(crate) struct CardEngine {
-    stock: Arc<Stock>,
+    /// What connects the cards, if there are several.
+    link: Option<Arc<Link>>,
+    stocks: Vec<Arc<Stock>>,
     policy: crate::recipe::BatchNorm,
     batches: usize,
     levels: usize,
+    /// Workers in a group of the inner level.
+    group: u32,
 }
 
 impl CardEngine {
-    /// Compiles the network for the first card and puts the data there.
+    /// Compiles the network for the cards that the recipe asks for, deals the workers to them and puts the data there.
     pub(crate) fn new(recipe: &Recipe, material: &Material) -> Result<Self, Error> {
-        let Material { graph, order, train, test } = material;
-        let none = || grawa_nn::Error::Device {
-            action: "use a GPU".into(),
-            why: "the driver knows of none; see `grawa devices`".into(),
-        };
-        let card = cards()?.into_iter().next().ok_or_else(none)?;
-        let settings = Settings {
-            batch: recipe.train.batch as usize,
-            workers: recipe.train.workers as usize,
-            precision: recipe.machine.precision,
-            fixed: recipe.machine.deterministic,
-        };
-        let room = card.memory as f64 * SHARE_OF_DATA;
-        let mut fleet = Fleet::new(&card, graph, settings)?;
-        if let Some(inner) = &recipe.method.inner {
-            fleet.group_by(inner.group as usize);
+        let mut found = cards()?;
+        if found.iter().any(Card::is_usable) {
+            found.retain(Card::is_usable);
         }
-        let bytes = |feed: &Feed| feed.part().bytes().map(<[u8]>::len);
-        let holds = bytes(train).zip(bytes(test)).is_some_and(|(train, test)| ((train + test) as f64) < room);
-        if holds {
-            for (set, feed, steps) in [(Set::Train, train, net::STRIDE), (Set::Test, test, 1)] {
-                let shape = feed.part().shape();
-                let data = Bytes {
-                    shape: Shape {
-                        channels: shape.channels as usize,
-                        height: shape.height as usize,
-                        width: shape.width as usize,
-                    },
-                    images: feed.part().bytes().unwrap_or_default(),
-                    labels: feed.part().labels(),
-                    table: feed.table(),
-                };
-                let crop = match feed.augment().crop {
-                    Crop::Random { pad, .. } => Some(pad),
-                    Crop::Whole | Crop::Resized { .. } => None,
-                };
-                fleet.hold(set, data, View { flip: feed.augment().flip, crop }, steps)?;
-            }
+        let asked = recipe.machine.cards.map_or(found.len(), |count| count as usize);
+        if found.is_empty() || asked > found.len() {
+            let (action, why) = match found.len() {
+                0 => ("use a GPU".into(), "the driver knows of none; see `grawa devices`".into()),
+                count => {
+                    let why = format!("there are {count}; set machine.cards to {count} or less");
+                    (format!("use {asked} GPUs"), why)
+                }
+            };
+            return Err(grawa_nn::Error::Device { action, why }.into());
         }
-        let batches = super::recalibration_batches(recipe, train.len());
-        let stock = Stock {
-            deck: Deck::new(fleet),
-            graph: graph.clone(),
-            order: *order,
-            train: train.clone(),
-            test: test.clone(),
-            holds,
+        found.truncate(deal(recipe.train.workers, asked).len());
+        let link = match found.len() {
+            1 => None,
+            _ => Some(Link::new(Sum::Nccl, &found)?),
         };
-        let levels = 1 + usize::from(recipe.method.inner.is_some());
-        Ok(CardEngine { stock: Arc::new(stock), policy: recipe.evaluate.batch_norm, batches, levels })
+        CardEngine::on(recipe, material, &found, link)
+    }
+
+    /// The same on these cards; what connects them may be left out if it is one.
+    fn on(recipe: &Recipe, material: &Material, cards: &[Card], link: Option<Link>) -> Result<Self, Error> {
+        let stocks = (cards.iter().zip(deal(recipe.train.workers, cards.len())))
+            .map(|(card, workers)| Ok(Arc::new(stock(recipe, material, card, workers)?)))
+            .collect::<Result<_, Error>>()?;
+        Ok(CardEngine {
+            stocks,
+            link: link.map(Arc::new),
+            policy: recipe.evaluate.batch_norm,
+            batches: super::recalibration_batches(recipe, material.train.len()),
+            levels: 1 + usize::from(recipe.method.inner.is_some()),
+            group: recipe.method.inner.as_ref().map_or(1, |inner| inner.group.max(1)),
+        })
+    }
+
+    /// The card that a worker lives on.
+    fn home(&self, worker: u32) -> &Arc<Stock> {
+        let found = self.stocks.iter().find(|stock| stock.workers.contains(&worker));
+        found.unwrap_or(&self.stocks[0])
+    }
+
+    /// Whether workers that are in the middle of such cycles can go on together.
+    pub(crate) fn is_in_step(&self, parts: &[Part]) -> bool {
+        let blocks: Vec<Range<u32>> = self.stocks.iter().map(|stock| stock.workers.clone()).collect();
+        in_step(&blocks, &parts.iter().map(|part| (part.worker, part.in_cycle)).collect::<Vec<_>>())
     }
 
     /// A worker that starts with this state and no momentum, at this step of its data.
     pub(crate) fn worker(&self, worker: u32, state: &State, step: u64) -> Result<CardNet, Error> {
-        let mut net = CardNet::new(Arc::clone(&self.stock), worker, step)?;
+        let mut net = CardNet::new(Arc::clone(self.home(worker)), worker, step)?;
         net.put(Kept::Statistics, &state.statistics)?;
         net.put(Kept::Parameters, &state.parameters)?;
         Ok(net)
     }
 
-    /// Connects a group of workers and gives it its centre.
-    pub(crate) fn gather(&self, group: Group, deadline: Duration) -> Result<Vec<CardMember>, Error> {
-        let place = match group.place {
-            None => (LOOKED_AT, 0),
-            // The level of all workers is the last of the run's, and the card's first.
-            Some((level, number)) => (self.levels - 1 - level, number),
-        };
-        if !group.centre.is_empty() {
-            self.stock.deck.alone(|fleet| fleet.load_centre(place.0, place.1, &group.centre))?;
+    /// Connects a group of workers and gives it its centre, one on every card where it has workers.
+    pub(crate) fn gather(&self, group: &Group, deadline: Duration) -> Result<Vec<CardMember>, Error> {
+        let mut homes = Vec::new();
+        for stock in &self.stocks {
+            let workers =
+                group.workers.start.max(stock.workers.start)..group.workers.end.min(stock.workers.end);
+            if workers.is_empty() {
+                continue;
+            }
+            let place = match group.place {
+                None => (LOOKED_AT, 0),
+                // The level of all workers is the last of the run's, and the card's first.
+                Some((level, _)) if level + 1 == self.levels => (0, 0),
+                // A card counts groups from its own first one on.
+                Some((level, number)) => {
+                    (self.levels - 1 - level, number - (stock.workers.start / self.group) as usize)
+                }
+            };
+            if !group.centre.is_empty() {
+                stock.deck.alone(|fleet| fleet.load_centre(place.0, place.1, &group.centre))?;
+            }
+            homes.push(Home { stock: Arc::clone(stock), workers, place });
         }
-        Ok(member::group(&self.stock, group.workers, place, deadline))
+        // A group that lies on one card stays there.
+        let link = self.link.clone().filter(|_| homes.len() > 1);
+        Ok(member::group(homes, link.as_ref(), deadline))
     }
 
     /// A worker's share in measuring models.
     pub(crate) fn examiner(&self, worker: u32) -> CardExaminer {
-        CardExaminer {
-            stock: Arc::clone(&self.stock),
-            worker: worker as usize,
-            policy: self.policy,
-            batches: self.batches,
+        let stock = Arc::clone(self.home(worker));
+        CardExaminer { worker: stock.seat(worker), stock, policy: self.policy, batches: self.batches }
+    }
+}
+
+/// Compiles the network for a card, for these workers, and puts the data there.
+fn stock(recipe: &Recipe, material: &Material, card: &Card, workers: Range<u32>) -> Result<Stock, Error> {
+    let Material { graph, order, train, test } = material;
+    let settings = Settings {
+        batch: recipe.train.batch as usize,
+        workers: workers.len(),
+        precision: recipe.machine.precision,
+        fixed: recipe.machine.deterministic,
+    };
+    let room = card.memory as f64 * SHARE_OF_DATA;
+    let mut fleet = Fleet::new(card, graph, settings)?;
+    if let Some(inner) = &recipe.method.inner {
+        fleet.group_by(inner.group as usize, (workers.start % inner.group.max(1)) as usize);
+    }
+    let bytes = |feed: &Feed| feed.part().bytes().map(<[u8]>::len);
+    let holds = bytes(train).zip(bytes(test)).is_some_and(|(train, test)| ((train + test) as f64) < room);
+    if holds {
+        for (set, feed, steps) in [(Set::Train, train, net::STRIDE), (Set::Test, test, 1)] {
+            let shape = feed.part().shape();
+            let data = Bytes {
+                shape: Shape {
+                    channels: shape.channels as usize,
+                    height: shape.height as usize,
+                    width: shape.width as usize,
+                },
+                images: feed.part().bytes().unwrap_or_default(),
+                labels: feed.part().labels(),
+                table: feed.table(),
+            };
+            let crop = match feed.augment().crop {
+                Crop::Random { pad, .. } => Some(pad),
+                Crop::Whole | Crop::Resized { .. } => None,
+            };
+            fleet.hold(set, data, View { flip: feed.augment().flip, crop }, steps)?;
         }
     }
+    Ok(Stock {
+        deck: Deck::new(fleet),
+        workers,
+        graph: graph.clone(),
+        order: *order,
+        train: train.clone(),
+        test: test.clone(),
+        holds,
+    })
 }
 
 /// What does not go together with a card, if anything: the key to change and why.
@@ -184,12 +256,16 @@ pub(crate) fn objection(recipe: &Recipe) -> Option<(&'static str, String)> {
         let why = "on a GPU all workers step together; set train.pace = 'even', or machine.device = 'cpu'";
         return Some(("train.pace", why.into()));
     }
-    if recipe.train.workers > MOST && recipe.method.share != Share::Nothing {
+    let cards = recipe.machine.cards.unwrap_or(1);
+    if recipe.train.workers.div_ceil(cards) > MOST && recipe.method.share != Share::Nothing {
         let why = format!(
-            "{} workers on one GPU are more than {MOST}, the most there can be",
+            "{} workers are more than {MOST} a GPU, the most there can be; say how many GPUs there are with machine.cards",
             recipe.train.workers
         );
         return Some(("train.workers", why));
     }
     None
 }
+
+#[cfg(test)]
+mod tests;

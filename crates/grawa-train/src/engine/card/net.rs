@@ -21,6 +21,7 @@ const AHEAD: usize = 2;
 #[derive(Debug)]
 pub(crate) struct CardNet {
     stock: Arc<Stock>,
+    /// Which of the card's workers it is.
     worker: usize,
     cursor: Cursor,
     /// Batches from the host and the step of the next one, where the card does not hold the data.
@@ -52,7 +53,7 @@ impl CardNet {
         let (parameters, gradients) = (OnCard::Parameters, OnCard::Gradients);
         let waits = Arc::default();
         Ok(CardNet {
-            worker: worker as usize,
+            worker: stock.seat(worker),
             cursor,
             fed,
             reader,
@@ -130,7 +131,8 @@ impl CardNet {
             if count == 0 {
                 return Ok(vec![Taken::default(); asks.len()]);
             }
-            let (key, prox, sgd) = (asks[0].key, asks[0].prox, asks[0].sgd);
+            let keys: Vec<Key> = asks.iter().map(|ask| ask.key).collect();
+            let (prox, sgd) = (asks[0].prox, asks[0].sgd);
             let (radius, norms, rates) = (asks[0].radius, asks[0].norms, asks[0].rates[..count].to_vec());
             let fed = matches!(asks[0].batches[0], Batch::Images(..));
             if !fed {
@@ -145,7 +147,7 @@ impl CardNet {
                     fleet.deal(Set::Train, worker, &examples)?;
                 }
             }
-            fleet.place(key, &rates, prox)?;
+            fleet.place_each(&keys, &rates, prox)?;
             let mut found: Vec<Vec<f64>> = vec![Vec::new(); asks.len()];
             if radius.is_none() && !norms && !fed {
                 fleet.steps(sgd, count)?;
@@ -201,7 +203,7 @@ impl CardNet {
                     fleet.deal(Set::Train, worker, examples)?;
                 }
             }
-            fleet.place(keys[0], &[0.0], [0.0; 2])?;
+            fleet.place_each(&keys, &[0.0], [0.0; 2])?;
             fleet.learn()?;
             (0..workers).map(|worker| Ok(fleet.losses(worker, 1)?.0[0])).collect()
         })
@@ -331,6 +333,6 @@ impl Replica for CardNet {
 
 impl Drop for CardNet {
     fn drop(&mut self) {
-        self.deck().leave(self.worker);
+        self.deck().leave(self.stock.workers.start + self.worker as u32);
     }
 }

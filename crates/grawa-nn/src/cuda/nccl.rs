@@ -1,0 +1,190 @@
+//! NCCL, which adds up vectors of several cards: the handful of its functions that are needed, looked up when they are.
+//!
+//! One thread asks on behalf of all cards, so calls that belong together are made as a group. Cards that meet for the first
+//! time are introduced to each other; when a card is lost, those that are left meet for the first time again.
+
+use super::card::Stream;
+use super::library::{self, Name};
+use crate::Error;
+use libloading::os::unix::{Library, RTLD_NOW};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::{Mutex, PoisonError};
+
+/// A card's end of a circle of cards.
+type End = *mut c_void;
+
+/// `ncclFloat32` and `ncclSum`.
+const FLOAT: c_int = 7;
+const SUM: c_int = 0;
+
+/// The library, and the circles of cards that have met.
+pub(crate) struct Nccl {
+    init_all: unsafe extern "C" fn(*mut End, c_int, *const c_int) -> c_int,
+    all_reduce: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        c_int,
+        c_int,
+        End,
+        cudarc::driver::sys::CUstream,
+    ) -> c_int,
+    group_start: unsafe extern "C" fn() -> c_int,
+    group_end: unsafe extern "C" fn() -> c_int,
+    destroy: unsafe extern "C" fn(End) -> c_int,
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    version: c_int,
+    circles: Mutex<Vec<Circle>>,
+    /// Functions are there as long as this is.
+    _library: Library,
+}
+
+/// Cards by their numbers, and their ends in the same order.
+#[derive(Debug)]
+struct Circle {
+    cards: Vec<usize>,
+    ends: Vec<End>,
+}
+
+impl std::fmt::Debug for Nccl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nccl").field("version", &self.version).field("circles", &self.circles).finish()
+    }
+}
+
+#[allow(unsafe_code, reason = "the ends are used by whoever holds the lock, one thread at a time")]
+unsafe impl Send for Nccl {}
+#[allow(unsafe_code, reason = "as above")]
+unsafe impl Sync for Nccl {}
+
+/// A card's vector, to be replaced by the sum of all.
+#[derive(Debug)]
+pub(crate) struct Vector<'a> {
+    pub(crate) card: usize,
+    pub(crate) start: u64,
+    pub(crate) stream: &'a Stream,
+}
+
+impl Nccl {
+    /// Finds the library and its functions.
+    #[allow(unsafe_code, reason = "NVIDIA's own library; types are those of its header")]
+    pub(crate) fn open() -> Result<Self, Error> {
+        let path = library::open(Name::Nccl)?;
+        let wrong = |why: libloading::Error| Error::Device {
+            action: format!("use {}", path.display()),
+            why: format!("{why}; NCCL 2 is needed: {}", Name::Nccl.remedy()),
+        };
+        let library = unsafe { Library::open(Some(path), RTLD_NOW) }.map_err(wrong)?;
+        macro_rules! function {
+            ($name:literal) => {
+                *unsafe { library.get($name) }.map_err(wrong)?
+            };
+        }
+        let get_version: unsafe extern "C" fn(*mut c_int) -> c_int = function!(c"ncclGetVersion");
+        let mut nccl = Nccl {
+            init_all: function!(c"ncclCommInitAll"),
+            all_reduce: function!(c"ncclAllReduce"),
+            group_start: function!(c"ncclGroupStart"),
+            group_end: function!(c"ncclGroupEnd"),
+            destroy: function!(c"ncclCommDestroy"),
+            error_string: function!(c"ncclGetErrorString"),
+            version: 0,
+            circles: Mutex::default(),
+            _library: library,
+        };
+        let code = unsafe { get_version(&mut nccl.version) };
+        nccl.checked("ask NCCL for its version", code)?;
+        Ok(nccl)
+    }
+
+    /// The version, such as 22809.
+    #[cfg(test)]
+    fn version(&self) -> c_int {
+        self.version
+    }
+
+    #[allow(unsafe_code, reason = "it returns a text that lives as long as the library")]
+    fn checked(&self, action: &str, code: c_int) -> Result<(), Error> {
+        if code == 0 {
+            return Ok(());
+        }
+        let text = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
+        let why = format!("{text} (NCCL {}; NCCL_DEBUG=WARN makes it say more)", self.version);
+        Err(Error::Device { action: action.into(), why })
+    }
+
+    /// Introduces cards to each other, unless they have met.
+    pub(crate) fn introduce(&self, cards: &[usize]) -> Result<(), Error> {
+        let mut circles = self.circles.lock().unwrap_or_else(PoisonError::into_inner);
+        self.circle(&mut circles, cards).map(|_| ())
+    }
+
+    #[allow(unsafe_code, reason = "as many ends as cards are written, each to be destroyed once in drop")]
+    fn circle<'a>(&self, circles: &'a mut Vec<Circle>, cards: &[usize]) -> Result<&'a Circle, Error> {
+        let known = circles.iter().position(|circle| circle.cards == cards);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let numbers: Vec<c_int> = cards.iter().map(|&card| card as c_int).collect();
+                let mut ends = vec![std::ptr::null_mut(); cards.len()];
+                let code =
+                    unsafe { (self.init_all)(ends.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr()) };
+                self.checked(&format!("connect the GPUs {cards:?}"), code)?;
+                circles.push(Circle { cards: cards.to_vec(), ends });
+                circles.len() - 1
+            }
+        };
+        Ok(&circles[at])
+    }
+
+    /// Starts to replace vectors of so many numbers, one a card, by their sum; each after what its stream was asked before.
+    #[allow(
+        unsafe_code,
+        reason = "the vectors and their streams live; the group is closed whatever happens in it"
+    )]
+    pub(crate) fn add_up(&self, vectors: &[Vector<'_>], length: usize) -> Result<(), Error> {
+        let cards: Vec<usize> = vectors.iter().map(|vector| vector.card).collect();
+        let mut circles = self.circles.lock().unwrap_or_else(PoisonError::into_inner);
+        let circle = self.circle(&mut circles, &cards)?;
+        let action = "add up the vectors of several GPUs";
+        self.checked(action, unsafe { (self.group_start)() })?;
+        let asked = vectors.iter().zip(&circle.ends).try_for_each(|(vector, &end)| {
+            let (from, to) = (vector.start as *const c_void, vector.start as *mut c_void);
+            let code = unsafe { (self.all_reduce)(from, to, length, FLOAT, SUM, end, vector.stream.handle) };
+            self.checked(action, code)
+        });
+        let ended = self.checked(action, unsafe { (self.group_end)() });
+        asked.and(ended)
+    }
+}
+
+impl Drop for Nccl {
+    #[allow(unsafe_code, reason = "each end was made once in circle")]
+    fn drop(&mut self) {
+        let circles = self.circles.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for end in circles.drain(..).flat_map(|circle| circle.ends) {
+            let _ = unsafe { (self.destroy)(end) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its functions are found and its errors have words, wherever the library is; a GPU is not needed.
+    #[test]
+    fn it_opens_where_it_is() {
+        match Nccl::open() {
+            Ok(nccl) => {
+                assert!(nccl.version() >= 2000, "{nccl:?}");
+                let text = nccl.checked("do it", 4).unwrap_err().to_string();
+                assert!(text.starts_with("cannot do it: invalid argument"), "{text}");
+            }
+            Err(error) => {
+                assert!(error.to_string().contains("nvidia-nccl-cu13"), "{error}");
+                eprintln!("NCCL: skipped, it is not here ({error})");
+            }
+        }
+    }
+}

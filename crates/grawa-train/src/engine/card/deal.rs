@@ -1,0 +1,55 @@
+//! Who lives on which card.
+
+use std::ops::Range;
+
+/// Deals workers to cards: neighbours in blocks, as even as can be, the larger ones first. No card is without a worker, so
+/// there are as many blocks as cards are used.
+pub(super) fn deal(workers: u32, cards: usize) -> Vec<Range<u32>> {
+    let cards = u32::try_from(cards).unwrap_or(u32::MAX).clamp(1, workers.max(1));
+    let (size, larger) = (workers / cards, workers % cards);
+    let start = |card: u32| card * size + card.min(larger);
+    (0..cards).map(|card| start(card)..start(card + 1)).collect()
+}
+
+/// Whether the workers of every card have taken as many steps of their cycle. Those that are not there were lost and come
+/// back where the first one stands.
+pub(super) fn in_step(blocks: &[Range<u32>], steps: &[(u32, u64)]) -> bool {
+    let first = steps.first().map_or(0, |(_, steps)| *steps);
+    let of = |worker: u32| steps.iter().find(|(who, _)| *who == worker).map_or(first, |(_, steps)| *steps);
+    blocks.iter().all(|block| block.clone().all(|worker| of(worker) == of(block.start)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn workers_are_dealt_in_blocks() {
+        assert_eq!(deal(4, 2), [0..2, 2..4]);
+        assert_eq!(deal(5, 3), [0..2, 2..4, 4..5]);
+        assert_eq!(deal(2, 8), [0..1, 1..2]);
+        assert_eq!(deal(4, 1).first(), Some(&(0..4)));
+    }
+
+    #[test]
+    fn workers_of_a_card_must_be_in_step() {
+        let steps = [(0, 3), (1, 3), (2, 0), (3, 0)];
+        assert!(in_step(&deal(4, 2), &steps) && in_step(&deal(4, 4), &steps));
+        assert!(!in_step(&deal(4, 1), &steps) && !in_step(&deal(4, 3), &[(0, 3), (1, 2), (2, 2), (3, 2)]));
+        // Worker 3 was lost, and comes back where worker 0 is.
+        assert!(!in_step(&deal(4, 2), &steps[..3]) && in_step(&deal(4, 2), &[(0, 3), (1, 3), (2, 3)]));
+    }
+
+    proptest! {
+        #[test]
+        fn everyone_has_a_card_and_none_has_two_more_than_another(workers in 1u32..300, cards in 1usize..20) {
+            let blocks = deal(workers, cards);
+            prop_assert_eq!(blocks.len(), cards.min(workers as usize));
+            prop_assert_eq!(blocks.iter().cloned().flatten().collect::<Vec<_>>(), (0..workers).collect::<Vec<_>>());
+            let sizes: Vec<usize> = blocks.iter().map(ExactSizeIterator::len).collect();
+            prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
+            prop_assert!(sizes.iter().all(|&size| size > 0));
+        }
+    }
+}

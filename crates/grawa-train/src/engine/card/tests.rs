@@ -1,0 +1,213 @@
+//! Groups on cards against what every transport promises, and runs on several cards beside the same runs on one. Several
+//! cards are played by one, with sums through this machine's memory; NCCL is asked with one card. Where there is no GPU,
+//! these tests say so and prove nothing.
+
+use super::*;
+use crate::recipe::Said;
+use crate::{Checkpoint, Event, Observer, Reason, Run};
+use grawa_comm::conformance;
+use grawa_core::Amount;
+use grawa_core::norm::norm;
+use grawa_data::digits;
+use grawa_nn::{Builder, Conv};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// The first GPU, or a word on why nothing was tested.
+fn card(test: &str) -> Option<Card> {
+    let found = cards().map(|cards| cards.into_iter().find(Card::is_usable));
+    if !matches!(found, Ok(Some(_))) {
+        eprintln!("{test}: skipped, no GPU here ({found:?})");
+    }
+    found.ok().flatten()
+}
+
+fn recipe(method: &str, workers: usize) -> Recipe {
+    let said = Said::default().method(method, "test").unwrap();
+    let settings = [
+        "model.width=4",
+        "train.batch=16",
+        "train.budget=10step",
+        "train.rate=0.02",
+        "evaluate.every=5step",
+        "machine.device=cuda",
+        "machine.precision=f32",
+        "machine.deterministic=true",
+        &format!("train.workers={workers}"),
+    ];
+    let said = settings.iter().fold(said, |said, setting| said.set(setting).unwrap());
+    let mut recipe = Recipe::resolve(&said).unwrap();
+    recipe.evaluate.images = 64;
+    recipe.checkpoint.every = Some(Amount::Steps(4));
+    recipe
+}
+
+/// A network whose parameters lie as the suite's vectors do: spans of 500, 3 and 500 numbers.
+fn spans() -> Graph {
+    let mut net = Builder::new("spans", Shape::image(1, 8));
+    let x = net.input();
+    let wide = Conv { out: 20, kernel: 5, stride: 1, pad: 2, bias: false };
+    let a = net.conv(x, "a", wide).unwrap();
+    let b = net.conv(x, "b", Conv { out: 3, kernel: 1, stride: 1, pad: 0, bias: false }).unwrap();
+    let c = net.conv(x, "c", wide).unwrap();
+    let z = net.concat(a, b).unwrap();
+    let z = net.concat(z, c).unwrap();
+    let z = net.global_average(z);
+    net.finish(z).unwrap()
+}
+
+/// A group of workers, one a card, whose rounds go over the link however many they are.
+fn company(cards: &[Card], link: Link) -> Vec<CardMember> {
+    let (recipe, data) = (recipe("mean", cards.len()), digits().unwrap());
+    let material = Material::with_network(&recipe, &data, &spans()).unwrap();
+    let engine = CardEngine::on(&recipe, &material, cards, None).unwrap();
+    let home = |stock: &Arc<Stock>| {
+        stock.deck.alone(|fleet| fleet.load_centre(0, 0, &[0.0; conformance::LENGTH])).unwrap();
+        Home { stock: Arc::clone(stock), workers: stock.workers.clone(), place: (0, 0) }
+    };
+    member::group(engine.stocks.iter().map(home).collect(), Some(&Arc::new(link)), LONG)
+}
+
+/// Runs the checks of the suite on every member.
+fn conforms(cards: &[Card], sum: Sum) {
+    for loses in [false, true].into_iter().take(cards.len()) {
+        let members = company(cards, Link::new(sum, cards).unwrap());
+        std::thread::scope(|scope| {
+            let ends: Vec<_> = (members.into_iter())
+                .map(|mut member| {
+                    scope.spawn(move || {
+                        let stock = Arc::clone(member.stock());
+                        let put = |x: &[f32]| {
+                            stock.deck.alone(|fleet| fleet.load(0, x, &[])).unwrap();
+                            Box::new(OnCard::Parameters)
+                        };
+                        let get = |of: &OnCard| match *of {
+                            OnCard::Centre { level, group } => {
+                                stock.deck.alone(|fleet| fleet.centre(level, group)).unwrap().unwrap()
+                            }
+                            _ => stock.deck.alone(|fleet| fleet.parameters(0)).unwrap(),
+                        };
+                        match loses {
+                            false => conformance::check(&mut member, put, get),
+                            true => conformance::check_loss(member, put, get, drop),
+                        }
+                    })
+                })
+                .collect();
+            for end in ends {
+                assert_eq!(end.join().unwrap(), Ok(()), "{} cards by {sum:?}", cards.len());
+            }
+        });
+    }
+}
+
+#[test]
+fn nccl_conforms_with_one_card() {
+    let Some(card) = card("NCCL with one card") else { return };
+    match Link::new(Sum::Nccl, std::slice::from_ref(&card)) {
+        Err(error @ grawa_nn::Error::LibraryMissing { .. }) => {
+            eprintln!("NCCL with one card: skipped, there is a GPU but no NCCL ({error})");
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => conforms(&[card], Sum::Nccl),
+    }
+}
+
+/// With one worker a card sums are taken in the order of the workers, so even the bits are those of the plain mix.
+#[test]
+fn several_cards_conform() {
+    let Some(card) = card("several cards") else { return };
+    for count in 1..=3 {
+        conforms(&vec![card.clone(); count], Sum::Host);
+    }
+}
+
+struct Stopper(Arc<AtomicBool>, usize);
+
+impl Observer for Stopper {
+    fn event(&mut self, _: &Event) -> Result<(), Error> {
+        self.1 = self.1.saturating_sub(1);
+        if self.1 == 0 {
+            self.0.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Everything that the last checkpoint holds of a run on so many cards, played by one; stopped at every so many events.
+fn run(card: &Card, count: usize, method: &str, stops: Option<usize>) -> Vec<Vec<f32>> {
+    let (recipe, data) = (recipe(method, 4), digits().unwrap());
+    let material = Material::new(&recipe, &data).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut resumed = 0;
+    loop {
+        let cards = vec![card.clone(); count];
+        let link = (count > 1).then(|| Link::new(Sum::Host, &cards).unwrap());
+        let engine = CardEngine::on(&recipe, &material, &cards, link).unwrap();
+        let mut run = Run::on_cards(engine, recipe.clone(), &material).keep_in(folder.path());
+        if resumed > 0 {
+            run = run.resume(Checkpoint::newest(folder.path()).unwrap());
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopper = Stopper(Arc::clone(&stop), stops.unwrap_or(0));
+        if run.stop_by(stop).go(&mut [Box::new(stopper)]).unwrap().reason == Reason::Spent {
+            break;
+        }
+        resumed += 1;
+        assert!(resumed < 40, "{method} never ends");
+    }
+    assert_eq!(resumed > 0, stops.is_some(), "{method}");
+    let parts = Checkpoint::newest(folder.path()).unwrap().snapshot.parts;
+    let vectors = parts.into_iter().flat_map(|part| {
+        let centres = part.centres.into_iter().map(|(_, _, centre)| centre);
+        [part.parameters, part.velocity, part.statistics].into_iter().chain(centres)
+    });
+    vectors.collect()
+}
+
+/// Two workers a card, or blocks of 2, 1 and 1 that cut a group in two: only rounding differs from one card.
+#[test]
+fn a_run_on_several_cards_is_that_on_one_but_for_rounding() {
+    let Some(card) = card("runs on several cards") else { return };
+    for method in [
+        "mean:period=3",
+        "easgd:preset=reference,period=3",
+        "lgrawa:period=3",
+        "lsgd:period=4,inner.group=2,inner.period=2",
+        "mgrawa:period=6,inner.group=2,inner.period=3",
+        "dp-sgd",
+        "dp-sam",
+    ] {
+        let expected = run(&card, 1, method, None);
+        for count in [2, 3] {
+            let found = run(&card, count, method, None);
+            assert_eq!(found.len(), expected.len(), "{method}");
+            for (found, expected) in found.iter().zip(&expected) {
+                let difference: Vec<f32> = found.iter().zip(expected).map(|(a, b)| a - b).collect();
+                let off = norm(&difference) / norm(expected).max(1e-6);
+                assert!(off < 5e-3, "{method} on {count} cards is off by {off:.1e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_on_several_cards_that_was_stopped_and_resumed_has_the_same_bits() {
+    let Some(card) = card("resuming on several cards") else { return };
+    for method in ["lgrawa:period=3", "lsgd:period=4,inner.group=2,inner.period=2", "dp-sgd"] {
+        assert!(run(&card, 2, method, Some(3)) == run(&card, 2, method, None), "{method}");
+    }
+}
+
+#[test]
+fn more_cards_than_there_are_is_said_before_anything_starts() {
+    let mut recipe = recipe("mean", 4);
+    recipe.machine.cards = Some(1000);
+    let data = digits().unwrap();
+    let error = Run::new(recipe, &data).unwrap_err().to_string();
+    match cards() {
+        Ok(cards) if !cards.is_empty() => assert!(error.contains("set machine.cards to"), "{error}"),
+        _ => assert!(error.contains("GPU") || error.contains("libcuda"), "{error}"),
+    }
+}
