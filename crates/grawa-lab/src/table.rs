@@ -69,7 +69,9 @@ impl Table {
     }
 
     fn is_number(&self, column: usize) -> bool {
+        // Bold numbers are numbers too.
         let starts_like_one = |cell: &String| {
+            let cell = cell.trim_start_matches('*');
             cell.starts_with(|c: char| c.is_ascii_digit() || "-−+.(<≥≤".contains(c)) || cell.is_empty()
         };
         self.rows.iter().filter_map(|row| row.get(column)).all(starts_like_one)
@@ -95,6 +97,14 @@ mod tests {
     #[test]
     fn csv_quotes_what_needs_it() {
         assert_eq!(table().csv(), "method,error\né|a,−1.5\n\"b,\"\"c\"\"\",10.25\n");
+    }
+
+    #[test]
+    fn bold_numbers_are_numbers() {
+        let mut table = Table::new(["a", "b"]);
+        table.push(["x", "**1.5**"]);
+        table.push(["y", "12"]);
+        assert!(table.markdown().contains("| --- | ---: |"), "{}", table.markdown());
     }
 
     #[test]
