@@ -150,7 +150,7 @@ fn run(card: &Card, count: usize, method: &str, stops: Option<usize>) -> Vec<Vec
             run = run.resume(Checkpoint::newest(folder.path()).unwrap());
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let stopper = Stopper(Arc::clone(&stop), stops.unwrap_or(0));
+        let stopper = Stopper(Arc::clone(&stop), stops.unwrap_or(usize::MAX));
         if run.stop_by(stop).go(&mut [Box::new(stopper)]).unwrap().reason == Reason::Spent {
             break;
         }
