@@ -5,7 +5,7 @@
 use super::*;
 use crate::recipe::Said;
 use crate::{Checkpoint, Event, Observer, Reason, Run};
-use grawa_comm::conformance;
+use grawa_comm::{Collective, conformance};
 use grawa_core::Amount;
 use grawa_core::norm::norm;
 use grawa_data::digits;
@@ -57,9 +57,9 @@ fn spans() -> Graph {
     net.finish(z).unwrap()
 }
 
-/// A group of workers, one a card, whose rounds go over the link however many they are.
-fn company(cards: &[Card], link: Link) -> Vec<CardMember> {
-    let (recipe, data) = (recipe("mean", cards.len()), digits().unwrap());
+/// A group of workers whose rounds go over the link however many cards they live on.
+fn company(cards: &[Card], workers: usize, link: Link) -> Vec<CardMember> {
+    let (recipe, data) = (recipe("mean", workers), digits().unwrap());
     let material = Material::with_network(&recipe, &data, &spans()).unwrap();
     let engine = CardEngine::on(&recipe, &material, cards, None).unwrap();
     let home = |stock: &Arc<Stock>| {
@@ -69,37 +69,36 @@ fn company(cards: &[Card], link: Link) -> Vec<CardMember> {
     member::group(engine.stocks.iter().map(home).collect(), Some(&Arc::new(link)), LONG)
 }
 
-/// Runs the checks of the suite on every member.
-fn conforms(cards: &[Card], sum: Sum) {
-    for loses in [false, true].into_iter().take(cards.len()) {
-        let members = company(cards, Link::new(sum, cards).unwrap());
-        std::thread::scope(|scope| {
-            let ends: Vec<_> = (members.into_iter())
-                .map(|mut member| {
-                    scope.spawn(move || {
-                        let stock = Arc::clone(member.stock());
-                        let put = |x: &[f32]| {
-                            stock.deck.alone(|fleet| fleet.load(0, x, &[])).unwrap();
-                            Box::new(OnCard::Parameters)
-                        };
-                        let get = |of: &OnCard| match *of {
-                            OnCard::Centre { level, group } => {
-                                stock.deck.alone(|fleet| fleet.centre(level, group)).unwrap().unwrap()
-                            }
-                            _ => stock.deck.alone(|fleet| fleet.parameters(0)).unwrap(),
-                        };
-                        match loses {
-                            false => conformance::check(&mut member, put, get),
-                            true => conformance::check_loss(member, put, get, drop),
+/// Runs the checks of the suite on every member: all operations, or what is seen when the last one leaves.
+fn conforms(cards: &[Card], workers: usize, sum: Sum, loses: bool) {
+    let members = company(cards, workers, Link::new(sum, cards).unwrap());
+    std::thread::scope(|scope| {
+        let ends: Vec<_> = (members.into_iter())
+            .map(|mut member| {
+                scope.spawn(move || {
+                    let stock = Arc::clone(member.stock());
+                    let seat = stock.seat(member.worker());
+                    let put = |x: &[f32]| {
+                        stock.deck.alone(|fleet| fleet.load(seat, x, &[])).unwrap();
+                        Box::new(OnCard::Parameters)
+                    };
+                    let get = |of: &OnCard| match *of {
+                        OnCard::Centre { level, group } => {
+                            stock.deck.alone(|fleet| fleet.centre(level, group)).unwrap().unwrap()
                         }
-                    })
+                        _ => stock.deck.alone(|fleet| fleet.parameters(seat)).unwrap(),
+                    };
+                    match loses {
+                        false => conformance::check(&mut member, put, get),
+                        true => conformance::check_loss(member, put, get, drop),
+                    }
                 })
-                .collect();
-            for end in ends {
-                assert_eq!(end.join().unwrap(), Ok(()), "{} cards by {sum:?}", cards.len());
-            }
-        });
-    }
+            })
+            .collect();
+        for end in ends {
+            assert_eq!(end.join().unwrap(), Ok(()), "{workers} workers on {} cards by {sum:?}", cards.len());
+        }
+    });
 }
 
 #[test]
@@ -110,7 +109,7 @@ fn nccl_conforms_with_one_card() {
             eprintln!("NCCL with one card: skipped, there is a GPU but no NCCL ({error})");
         }
         Err(error) => panic!("{error}"),
-        Ok(_) => conforms(&[card], Sum::Nccl),
+        Ok(_) => conforms(&[card], 1, Sum::Nccl, false),
     }
 }
 
@@ -119,7 +118,11 @@ fn nccl_conforms_with_one_card() {
 fn several_cards_conform() {
     let Some(card) = card("several cards") else { return };
     for count in 1..=3 {
-        conforms(&vec![card.clone(); count], Sum::Host);
+        conforms(&vec![card.clone(); count], count, Sum::Host, false);
+    }
+    // A card that loses its only worker, and one of whose two workers another is left.
+    for workers in [2, 5] {
+        conforms(&[card.clone(), card.clone()], workers, Sum::Host, true);
     }
 }
 
