@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// Where networks are trained
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// A recipe with a table [study], instead of the scale's own; may be given several times
+    /// A recipe with a table `[study]`, instead of the scale's own; may be given several times
     #[arg(long = "recipe", value_name = "FILE")]
     recipes: Vec<PathBuf>,
     /// Only this method; may be given several times
