@@ -101,7 +101,7 @@ fn pictures_in_files_are_fed_from_the_host() {
     let data = grawa_data::load("folder", place.path()).unwrap();
     let settings = [
         "data.kind=folder",
-        "model.name=resnet20",
+        "model.name=digits",
         "data.augment=flip+resized16",
         "train.batch=8",
         "train.workers=2",

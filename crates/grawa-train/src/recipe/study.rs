@@ -236,7 +236,7 @@ mod tests {
         let easgd = study.points(Name::Easgd, 1).unwrap();
         assert_eq!((easgd.len(), easgd[2].settings.as_slice()), (3, &["method.period=16".to_owned()][..]));
         assert!(easgd.iter().all(|point| point.recipe.train.workers == 3));
-        assert_eq!(easgd[0].recipe.method.to_string(), "easgd:period=4,pull=0.2");
+        assert_eq!(easgd[2].recipe.method.to_string(), "easgd:period=16,pull=0.2");
         assert!(study.set("train.wokers=3").unwrap_err().to_string().contains("did you mean"));
     }
 
