@@ -118,6 +118,12 @@ pub trait Replica {
     /// training can see, the last gradient excepted.
     fn score(&mut self, key: Key, dropout: bool, out: &mut [f64]) -> Result<(), Error>;
 
+    /// From now on it is dealt the data of the worker at `seat` of `of`. Who needs no data need not know.
+    fn deal(&mut self, seat: u32, of: u32) -> Result<(), Error> {
+        let _ = (seat, of);
+        Ok(())
+    }
+
     /// Forgets the momentum: the parameters were replaced.
     fn reset(&mut self);
 

@@ -101,6 +101,15 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A worker that was asked to stop.
+    #[error("this worker was asked to stop; the others go on")]
+    Left,
+    /// A run whose workers cannot come and go.
+    #[error("workers cannot come and go in this run: {why}")]
+    NotElastic {
+        /// Why not.
+        why: String,
+    },
     /// Every worker was lost.
     #[error("no worker is left: {why}")]
     NobodyLeft {
@@ -147,6 +156,7 @@ impl Error {
                     | Error::AnotherRun { .. }
                     | Error::FolderInUse { .. }
                     | Error::CannotStart { .. }
+                    | Error::NotElastic { .. }
             ),
         }
     }

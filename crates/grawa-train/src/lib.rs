@@ -7,6 +7,7 @@
 
 mod checkpoint;
 mod course;
+mod elastic;
 pub mod engine;
 mod error;
 mod evaluate;
@@ -25,6 +26,7 @@ mod word;
 mod worker;
 
 pub use checkpoint::Checkpoint;
+pub use elastic::{join, objection};
 pub use error::Error;
 pub use event::{
     Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,

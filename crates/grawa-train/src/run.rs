@@ -4,7 +4,7 @@
 //! worker that fails is named in an event and the others go on without it; only when nobody is left does the run fail.
 
 use crate::checkpoint::{Checkpoint, Writer};
-use crate::course::{Course, cycle};
+use crate::course::{Course, Position, cycle};
 use crate::engine::{CardEngine, Engine, Examine, Material, Waits};
 use crate::evaluate::viewing;
 use crate::event::{Event, Fault, Finished, Observer, Place, Started};
@@ -317,9 +317,39 @@ impl Launch {
     {
         let recipe = &self.recipe;
         revive(&self.recipe, &self.layout, &mut snapshot);
+        let pacing = match (&self.recording, recipe.train.pace) {
+            (Some(recording), pace) => {
+                Pacing::Replay { recording: recording.clone(), even: pace == Pace::Even }
+            }
+            (None, Pace::Even) => Pacing::Even,
+            (None, Pace::Free) => {
+                let taken = snapshot.parts.iter().map(|part| part.in_cycle).sum();
+                Pacing::free(snapshot.at.steps / u64::from(cycle(&recipe.method)), taken)
+            }
+        };
+        if let Some(writer) = &self.writer {
+            writer.tidy()?;
+        }
+        let at = snapshot.at;
+        self.run(at, pacing, |launch, common| workers(launch, common, snapshot, make, gather), observers)
+    }
+
+    /// Starts the workers that `make` makes, and watches until they are done.
+    pub(crate) fn run<R, C>(
+        self,
+        at: Position,
+        pacing: Pacing,
+        make: impl FnOnce(&Launch, &Arc<Common>) -> Result<Vec<Worker<R, C>>, Error>,
+        observers: &mut [Box<dyn Observer>],
+    ) -> Result<Finished, Error>
+    where
+        R: Replica + Send + 'static,
+        C: Collective<Buffer = R::Buffer> + Send + 'static,
+    {
+        let recipe = &self.recipe;
         let course = Course::new(recipe, self.examples);
         let started = Started {
-            at: course.place(&snapshot.at),
+            at: course.place(&at),
             method: recipe.method.to_string(),
             network: self.network.clone(),
             data: recipe.data.kind.to_string(),
@@ -332,16 +362,6 @@ impl Launch {
             spans: self.layout.spans().iter().map(|span| span.name().to_owned()).collect(),
             examples: self.examples,
             resumed: self.resumed,
-        };
-        let pacing = match (&self.recording, recipe.train.pace) {
-            (Some(recording), pace) => {
-                Pacing::Replay { recording: recording.clone(), even: pace == Pace::Even }
-            }
-            (None, Pace::Even) => Pacing::Even,
-            (None, Pace::Free) => {
-                let taken = snapshot.parts.iter().map(|part| part.in_cycle).sum();
-                Pacing::free(snapshot.at.steps / u64::from(cycle(&recipe.method)), taken)
-            }
         };
         let (notes, inbox) = channel();
         let (written, acknowledged) = channel();
@@ -358,10 +378,7 @@ impl Launch {
             notes,
             snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
         });
-        let workers = workers(&self, &common, snapshot, make, gather)?;
-        if let Some(writer) = &self.writer {
-            writer.tidy()?;
-        }
+        let workers = make(&self, &common)?;
         let mut watch = Watch::new(&self, observers, written, started.at);
         watch.tell(&Event::Started(started));
         watch.over(workers, &common, &inbox)
@@ -467,6 +484,7 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
             notable: false,
             began: (common.clock)(),
             before: at.elapsed,
+            elastic: None,
         });
     }
     Ok(workers)

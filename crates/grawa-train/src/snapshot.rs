@@ -114,6 +114,11 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     pub(crate) fn save(&mut self, stopped: bool, finished: bool) -> Result<(), Error> {
         let common = std::sync::Arc::clone(&self.common);
         let Some(snapshots) = &common.snapshots else { return Ok(()) };
+        // Where workers come and go each has a shelf of its own, and what the one who speaks holds is enough.
+        let elastic = self.elastic.is_some();
+        if elastic && !self.speaks() {
+            return Ok(());
+        }
         let mut centres = Vec::new();
         for (index, level) in self.levels.iter().enumerate() {
             if common.method.share == Share::Parameters && level.member.members().first() == Some(&self.id) {
@@ -137,7 +142,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             centres,
         });
         let last = self.levels.len() - 1;
-        let outcome = self.levels[last].member.barrier()?;
+        let members = if elastic { vec![self.id] } else { self.levels[last].member.barrier()?.members };
         if self.speaks() {
             snapshots.wait();
             let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
@@ -146,7 +151,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 settled: self.settled,
                 stopped,
                 finished,
-                parts: snapshots.take(&outcome.members),
+                parts: snapshots.take(&members),
                 memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
                 history: self.history.clone(),
                 calibrated: Some(self.calibrated.clone()).filter(|_| evaluated && !stopped),

@@ -5,6 +5,7 @@
 //! outside. The mathematics is that of [`grawa_core::Sequential`], bit for bit, when the pace is even.
 
 use crate::course::{Course, Position};
+use crate::elastic::Elastic;
 use crate::engine::{Examine, Waits};
 use crate::event::{Event, Fault, Finished, Mixed, Place, Reason, Round, Share as WorkerShare};
 use crate::pace::Pacing;
@@ -97,6 +98,8 @@ pub(crate) struct Worker<R: Replica, C> {
     /// When it began by its clock, evaluations left out, and how long it had trained before that.
     pub(crate) began: Duration,
     pub(crate) before: Duration,
+    /// What is needed where workers come and go.
+    pub(crate) elastic: Option<Elastic>,
 }
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
@@ -105,15 +108,28 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         // Stopped between a cycle's last step and its round, the next round tells of the rate of a step taken before.
         self.rate = self.rate_after(self.in_cycle.saturating_sub(1));
         loop {
-            if self.settle()? {
-                return self.finish(Reason::Spent);
-            }
-            if self.cycle()? {
-                // Nothing is lost: what is due here will be done when the run goes on.
-                self.save(true, false)?;
-                return self.finish(Reason::Interrupted);
+            match self.turn() {
+                Ok(None) => {}
+                Ok(Some(reason)) => return self.finish(reason),
+                Err(Error::Comm(CommError::Behind)) => self.rejoin()?,
+                Err(Error::Comm(CommError::OutOfContact)) => self.go_on_alone()?,
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// What is due, and a cycle. Returns why the run is over, if it is.
+    fn turn(&mut self) -> Result<Option<Reason>, Error> {
+        if self.settle()? {
+            return Ok(Some(Reason::Spent));
+        }
+        self.stand()?;
+        if self.cycle()? {
+            // Nothing is lost: what is due here will be done when the run goes on.
+            self.save(true, false)?;
+            return Ok(Some(Reason::Interrupted));
+        }
+        Ok(None)
     }
 
     /// Does what has come due: evaluates, saves. Returns whether the run is over.
@@ -147,8 +163,12 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             self.spend(start);
             true
         } else {
-            self.local_steps(quota)?
+            self.comes_at_once() || self.local_steps(quota)?
         };
+        if !full && self.elastic.is_some() {
+            // The others go on.
+            return Err(Error::Left);
+        }
         let is_round = common.course.is_round(self.at.steps + quota);
         if is_round && full {
             self.score(0)?;
@@ -159,6 +179,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         if words.iter().any(|(_, word)| !word.full) {
             return Ok(true);
         }
+        self.count_in(&words, quota);
         common.pacing.renew(common.course.cycle(&self.at));
         let mut mixed = Vec::new();
         if shares_gradients {
@@ -178,6 +199,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             elapsed: common.pacing.elapsed(from, elapsed),
         };
         self.in_cycle = 0;
+        self.leave_stand();
         self.tell_round(&words, mixed);
         // Where steps are taken by everyone for himself, a stop is seen before the next one.
         Ok(stop && shares_gradients)
@@ -224,7 +246,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 
     /// Takes local steps at a stretch. Returns how many were taken.
-    fn take_steps(&mut self, asked: u64) -> Result<usize, Error> {
+    pub(crate) fn take_steps(&mut self, asked: u64) -> Result<usize, Error> {
         let common = Arc::clone(&self.common);
         let rates: Vec<f64> = (0..asked).map(|step| self.rate_after(self.in_cycle + step)).collect();
         let norms = self.levels.iter().any(|level| level.tracker.wants_norms());
@@ -253,7 +275,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 
     fn key(&self) -> Key {
-        Key::new(self.common.seed, Purpose::Noise).worker(self.id).step(self.taken)
+        let (worker, step) = self.dealt().unwrap_or((self.id, self.taken));
+        Key::new(self.common.seed, Purpose::Noise).worker(worker).step(step)
     }
 
     /// The gradient of the next step, to be shared: SAM's where the method has a radius.
@@ -310,11 +333,11 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.tally.times.compute += (spent - queue - data).max(0.0);
     }
 
-    fn all(&self) -> &Level<C> {
+    pub(crate) fn all(&self) -> &Level<C> {
         self.levels.last().expect("every run has a level of all workers")
     }
 
-    fn all_mut(&mut self) -> &mut Level<C> {
+    pub(crate) fn all_mut(&mut self) -> &mut Level<C> {
         self.levels.last_mut().expect("every run has a level of all workers")
     }
 
@@ -374,7 +397,14 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             scores: report.scores,
             tally: std::mem::take(&mut self.tally),
         };
-        let gathered = self.all_mut().member.gather(&word.encode())?;
+        let gathered = match self.all_mut().member.gather(&word.encode()) {
+            Ok(gathered) => gathered,
+            Err(error) => {
+                // Nobody has heard it: it will be said again.
+                self.tally += word.tally;
+                return Err(error.into());
+            }
+        };
         self.tally.times.wait += gathered.outcome.wait.as_secs_f64();
         self.tally.times.wire += gathered.outcome.work.as_secs_f64();
         let words: Result<Vec<_>, Error> = (gathered.messages.iter())
@@ -489,7 +519,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Those who left have said why themselves; of one that stalled the others must tell. Whoever is lost to one
     /// group is lost to all, or the next group waits for it a second time, and this worker stalls in turn.
     fn tell_lost(&self, lost: &[Lost]) {
-        for lost in lost.iter().filter(|lost| matches!(lost.why, Why::Stalled { .. })) {
+        for lost in lost.iter().filter(|lost| !matches!(lost.why, Why::Left | Why::Panicked)) {
             for member in self.levels.iter().map(|level| &level.member).chain([&self.view]) {
                 member.forget(lost);
             }
@@ -548,7 +578,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             ..Word::default()
         };
         let gathered = self.all_mut().member.gather(&word.encode())?;
-        if self.speaks() {
+        // A worker in a process of its own tells its own watcher.
+        if self.speaks() || self.elastic.is_some() {
             let mut workers = Vec::new();
             let mut bytes = 0;
             for (worker, message) in &gathered.messages {

@@ -73,6 +73,7 @@ pub struct Host {
     is_over: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
     told: Mutex<Receiver<Told>>,
+    events: Sender<Heard>,
 }
 
 impl Host {
@@ -114,12 +115,18 @@ impl Host {
             }
             over.store(true, Ordering::Relaxed);
         })?;
-        Ok(Host { address, is_over, status, told: Mutex::new(told) })
+        Ok(Host { address, is_over, status, told: Mutex::new(told), events })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Sends all workers away: the run is over.
+    pub fn dismiss(&self, why: &str) {
+        // If it has ended there is nobody to send away.
+        let _ = self.events.send(Heard::Dismiss { why: why.into() });
     }
 
     /// How things stand.
@@ -140,10 +147,12 @@ impl Drop for Host {
     }
 }
 
+#[derive(Debug)]
 enum Heard {
     Opened { session: Session, out: Box<Out> },
     Up { session: Session, up: Up },
     Ended { session: Session },
+    Dismiss { why: String },
 }
 
 /// Lets in whoever connects.
@@ -233,6 +242,12 @@ impl Desk {
             let event = match inbox.recv_timeout(TICK.saturating_sub(ticked.elapsed())) {
                 Ok(Heard::Opened { session, out }) => {
                     self.open(session, *out)?;
+                    continue;
+                }
+                Ok(Heard::Dismiss { why }) => {
+                    for (_, line) in self.lines.drain() {
+                        let _ = line.send(Down::Refused { why: why.clone() });
+                    }
                     continue;
                 }
                 Ok(Heard::Up { session, up }) => Event::Heard { session, up },

@@ -36,5 +36,5 @@ pub use log::Log;
 pub use member::{Deed, Member};
 pub use message::{Peer, Record, Stand};
 pub use notice::Notice;
-pub use participant::{Guest, Participant};
+pub use participant::{Guest, Participant, Teller};
 pub use seat::{Seat, Session, State};

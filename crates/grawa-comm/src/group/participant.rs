@@ -37,6 +37,19 @@ pub struct Guest {
     pub worker: u32,
 }
 
+/// Tells whoever watches the run.
+#[derive(Clone, Debug)]
+pub struct Teller {
+    shared: Arc<Shared>,
+}
+
+impl Teller {
+    /// Tells it, if the coordinator is in reach.
+    pub fn tell(&self, what: Vec<u8>) {
+        self.shared.tell(|member| member.is_in_contact().then_some(Up::Tell(what)));
+    }
+}
+
 /// A worker's end of a group: the operations on one of its centres.
 #[derive(Debug)]
 pub struct Participant {
@@ -145,6 +158,11 @@ impl Guest {
                 }
             }
         }
+    }
+
+    /// A way to tell whoever watches the run.
+    pub fn teller(&self) -> Teller {
+        Teller { shared: Arc::clone(&self.shared) }
     }
 
     /// Begins to take part, with this memory and this centre if the run is about to begin. Returns the ends of the group, the
@@ -507,11 +525,6 @@ impl Participant {
     /// At a free pace: whether all were called to the next meeting.
     pub fn is_called(&self) -> bool {
         lock(&self.shared.state).member.is_called()
-    }
-
-    /// Tells whoever watches the run.
-    pub fn tell(&self, what: Vec<u8>) {
-        self.shared.tell(|member| member.is_in_contact().then_some(Up::Tell(what)));
     }
 }
 

@@ -193,6 +193,16 @@ impl Replica for Net {
         self.program.graph().parameters()
     }
 
+    fn deal(&mut self, seat: u32, of: u32) -> Result<(), grawa_core::Error> {
+        let order =
+            Order::new(self.order.seed(), self.order.examples() as usize, of, self.order.batch_size());
+        let order = order.map_err(|error| told(error.into()))?;
+        let reader = Reader::new(self.reader.feed().clone(), order, seat);
+        self.reader = reader.map_err(|error| told(error.into()))?;
+        (self.order, self.batches) = (order, None);
+        Ok(())
+    }
+
     fn gradient(&mut self, key: Key) -> Result<f64, grawa_core::Error> {
         let loss = self.pass(key).map_err(told)?;
         if self.gradient.is_some() && !self.ascended {

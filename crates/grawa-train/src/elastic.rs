@@ -1,0 +1,322 @@
+//! A run whose workers come and go, each a process of its own.
+//!
+//! Between two cycles all members hold the same: the centre, and what is remembered here. One who comes, or comes back, takes
+//! that over and joins the next round at once. Examples are dealt anew to those who took part in the last round: in a cycle
+//! each member gets its share of the next examples in line. So nobody's example is dealt twice in an epoch; those not seen in
+//! it are what was dealt to a member that was lost before it met the others again, and fewer than a batch a member
+//! whenever their number changes.
+
+use crate::checkpoint::Writer;
+use crate::course::Position;
+use crate::engine::{Engine, Material};
+use crate::evaluate::viewing;
+use crate::event::{Evaluated, Finished, Observer};
+use crate::pace::Pacing;
+use crate::recipe::{Device, Pace};
+use crate::run::Launch;
+use crate::word::Word;
+use crate::worker::{Level, Worker};
+use crate::{Error, Recipe};
+use grawa_comm::Collective;
+use grawa_comm::group::Guest;
+use grawa_core::{Kept, Memory, Replica, Share, Tracker};
+use grawa_data::Dataset;
+use grawa_nn::State;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What all members remember beside the centre.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Remembered {
+    at: Position,
+    elapsed: Duration,
+    memories: Vec<Vec<Memory>>,
+    history: Vec<Evaluated>,
+    counts: Counts,
+}
+
+/// Whose steps were counted, and how far the examples are dealt.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Counts {
+    /// Steps of every worker that a round has counted.
+    taken: BTreeMap<u32, u64>,
+    /// Batches dealt so far, and among how many the next are.
+    dealt: u64,
+    among: u32,
+}
+
+impl Counts {
+    /// The step at which those who are dealt to begin: all batches before it were dealt.
+    fn first(&self) -> u64 {
+        self.dealt.div_ceil(u64::from(self.among.max(1)))
+    }
+
+    /// A cycle of so many steps each is over.
+    fn count(&mut self, quota: u64, words: &[(u32, Word)]) {
+        self.dealt = (self.first() + quota) * u64::from(self.among);
+        self.taken.extend(words.iter().map(|(worker, word)| (*worker, word.taken)));
+    }
+}
+
+/// What a worker needs where workers come and go.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Elastic {
+    counts: Counts,
+    /// Its place among those who are dealt to.
+    seat: u32,
+    /// It has said where it stands.
+    stands: bool,
+    /// It has just taken over what the others hold, and comes without a step.
+    at_once: bool,
+}
+
+impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
+    /// Says where it stands, and takes its share of the examples.
+    pub(crate) fn stand(&mut self) -> Result<(), Error> {
+        let members = self.all().member.members().to_vec();
+        let (id, elapsed) = (self.id, self.at.elapsed);
+        let Some(elastic) = self.elastic.as_mut().filter(|elastic| !elastic.stands) else { return Ok(()) };
+        elastic.stands = true;
+        elastic.counts.among = members.len() as u32;
+        if let Some(seat) = members.iter().position(|&worker| worker == id) {
+            elastic.seat = seat as u32;
+            self.replica.deal(elastic.seat, elastic.counts.among)?;
+        }
+        let remembered = Remembered {
+            at: self.at,
+            elapsed,
+            memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
+            history: self.history.clone(),
+            counts: elastic.counts.clone(),
+        };
+        Ok(self.all_mut().member.settle(&encode(&remembered)?)?)
+    }
+
+    /// Whether it goes to the meeting without local steps.
+    pub(crate) fn comes_at_once(&self) -> bool {
+        self.elastic.as_ref().is_some_and(|elastic| elastic.at_once)
+    }
+
+    /// The examples of its next step: whose, and at which step.
+    pub(crate) fn dealt(&self) -> Option<(u32, u64)> {
+        self.elastic.as_ref().map(|elastic| (elastic.seat, elastic.counts.first() + self.in_cycle))
+    }
+
+    /// All have met: what they did counts.
+    pub(crate) fn count_in(&mut self, words: &[(u32, Word)], quota: u64) {
+        if let Some(elastic) = &mut self.elastic {
+            elastic.counts.count(quota, words);
+        }
+    }
+
+    /// The cycle is over.
+    pub(crate) fn leave_stand(&mut self) {
+        if let Some(elastic) = &mut self.elastic {
+            (elastic.stands, elastic.at_once) = (false, false);
+        }
+    }
+
+    /// Takes over what the others hold.
+    pub(crate) fn rejoin(&mut self) -> Result<(), Error> {
+        let bytes = self.all_mut().member.rejoin()?;
+        self.adopt(&bytes)
+    }
+
+    /// From here on it stands where the others do. Its parameters stay its own, unless it has none of its own yet.
+    fn adopt(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let garbled = |_| Error::Garbled { worker: self.id, found: bytes.len() };
+        let Remembered { at, elapsed, memories, history, counts } =
+            serde_json::from_slice(bytes).map_err(garbled)?;
+        if memories.len() != self.levels.len() {
+            return Err(Error::Garbled { worker: self.id, found: bytes.len() });
+        }
+        let id = self.all().member.worker();
+        let counted = counts.taken.get(&id).copied();
+        if self.taken == 0 {
+            let centre = self.all().member.copy_centre()?;
+            self.replica.put(Kept::Parameters, &centre)?;
+            self.replica.reset();
+        }
+        // A number may have had another worker, whose steps were counted; its own that were not are not lost.
+        match counted.filter(|counted| id == self.id && *counted <= self.taken && self.taken > 0) {
+            Some(counted) => self.in_cycle = self.taken - counted,
+            None => (self.taken, self.in_cycle) = (counted.unwrap_or(0), 0),
+        }
+        (self.id, self.finite) = (id, true);
+        self.at = Position { elapsed, ..at };
+        (self.settled, self.history) = (Some(self.at), history);
+        (self.before, self.began) = (elapsed, (self.common.clock)());
+        self.levels.iter_mut().zip(memories).for_each(|(level, memories)| level.memories = memories);
+        self.elastic = Some(Elastic { counts, stands: true, at_once: true, ..Elastic::default() });
+        Ok(())
+    }
+
+    /// Out of contact it goes on training.
+    pub(crate) fn go_on_alone(&mut self) -> Result<(), Error> {
+        if self.common.stop.load(Ordering::Relaxed) {
+            return Err(grawa_comm::Error::OutOfContact.into());
+        }
+        self.take_steps(1)?;
+        Ok(())
+    }
+}
+
+fn encode(remembered: &Remembered) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(remembered)
+        .map_err(|error| grawa_comm::Error::Message { why: error.to_string() }.into())
+}
+
+/// Why workers cannot come and go in a run of this recipe, if they cannot.
+pub fn objection(recipe: &Recipe) -> Option<String> {
+    let method = recipe.method.name;
+    match () {
+        () if recipe.method.share != Share::Parameters => Some(format!(
+            "{method} keeps all workers at the same parameters, which one who comes later does not have; use a method that \
+             has a centre, or `grawa train`"
+        )),
+        () if recipe.method.inner.is_some() => {
+            Some("groups inside groups need workers that stay; leave inner.group away".into())
+        }
+        () if recipe.train.pace != Pace::Even => Some("the pace must be even".into()),
+        () if recipe.machine.device != Device::Cpu => Some("the device must be cpu".into()),
+        () => None,
+    }
+}
+
+/// Takes part in a run as one worker, which leaves checkpoints in `folder` while it is the first of those present. Returns how
+/// the run ended.
+pub fn join(
+    recipe: Recipe,
+    data: &Dataset,
+    guest: Guest,
+    folder: Option<&Path>,
+    stop: Arc<AtomicBool>,
+    observers: &mut [Box<dyn Observer>],
+) -> Result<Finished, Error> {
+    if let Some(why) = objection(&recipe) {
+        return Err(Error::NotElastic { why });
+    }
+    let material = Material::new(&recipe, data)?;
+    let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
+    let (seed, founders) = (recipe.train.seed, recipe.train.workers);
+    let state = match &recipe.model.init {
+        Some(path) => crate::init::start(&graph, path, seed)?.0,
+        None => State::initial(&graph, seed),
+    };
+    // This process has one worker, which may use all its cores.
+    let mut alone = recipe.clone();
+    alone.train.workers = 1;
+    let engine = Engine::of(&alone, material)?;
+    let counts = Counts { among: founders, ..Counts::default() };
+    let memories = vec![vec![Memory::default()]];
+    let start = Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
+    let looks = viewing(recipe.method.evaluate).is_some();
+    let view = if looks { state.parameters.len() } else { 0 };
+    let worker = guest.worker;
+    let (mut ends, taken) = guest.enter(encode(&start)?, state.parameters.clone(), &[view])?;
+    let (view, member) = (ends.pop(), ends.pop());
+    let (Some(view), Some(member)) = (view, member) else {
+        return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
+    };
+    let began = Instant::now();
+    let launch = Launch {
+        layout: graph.parameters().clone(),
+        network: graph.name().into(),
+        examples,
+        examines: true,
+        writer: folder.map(|folder| Writer::new(folder, &recipe, Some(graph))),
+        recording: None,
+        stop,
+        clock: Arc::new(move || began.elapsed()),
+        resumed: taken.is_some(),
+        recipe,
+    };
+    let at = Position::default();
+    let make = |launch: &Launch, common: &Arc<crate::worker::Common>| {
+        let seat = worker.min(founders.saturating_sub(1));
+        let net = engine.worker(seat, state, 0)?;
+        let (waits, method) = (net.waits(), &common.method);
+        let level = Level {
+            tracker: Tracker::new(method, &common.layout),
+            method: method.clone(),
+            member,
+            // Whoever comes is in the one group there is.
+            groups: vec![0..u32::MAX],
+            own: 0,
+            memories: memories[0].clone(),
+        };
+        let mut worker = Worker {
+            id: worker,
+            common: Arc::clone(common),
+            replica: net,
+            levels: vec![level],
+            view,
+            examiner: Some(Box::new(engine.examiner(&launch.recipe))),
+            waits: Some(waits),
+            at,
+            settled: Some(at),
+            taken: 0,
+            in_cycle: 0,
+            loss: f64::NAN,
+            finite: true,
+            tally: crate::word::Tally::default(),
+            past: crate::snapshot::Past::default(),
+            history: Vec::new(),
+            calibrated: Vec::new(),
+            norms: vec![0.0; common.layout.spans().len()],
+            rate: 0.0,
+            notable: false,
+            began: (common.clock)(),
+            before: Duration::ZERO,
+            elastic: Some(Elastic { counts, seat, stands: true, at_once: false }),
+        };
+        if let Some(bytes) = taken {
+            worker.adopt(&bytes)?;
+        }
+        Ok(vec![worker])
+    };
+    launch.run(at, Pacing::Even, make, observers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grawa_data::Order;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        /// Whoever comes and goes, no example is dealt twice in an epoch, and few are left out.
+        #[test]
+        fn no_example_is_dealt_twice(members in proptest::collection::vec(1u32..6, 1..12), quota in 1u64..5) {
+            let (examples, batch) = (1000, 4);
+            let mut counts = Counts { among: members[0], ..Counts::default() };
+            let mut seen = BTreeSet::new();
+            let (mut changes, mut before, mut dealt) = (0, members[0], 0);
+            for &among in &members {
+                if among != before {
+                    changes += u64::from(among) * batch;
+                    before = among;
+                }
+                counts.among = among;
+                let order = Order::new(1, examples, among, batch as u32).unwrap();
+                for (seat, step) in (0..among).flat_map(|seat| (0..quota).map(move |step| (seat, step))) {
+                    let step = counts.first() + step;
+                    let epoch = order.epoch(seat, step).unwrap();
+                    for example in order.batch(seat, step).unwrap() {
+                        dealt += 1;
+                        // A batch may reach into the next epoch.
+                        let again = !seen.insert((epoch, example));
+                        prop_assert!(!again || step * u64::from(among) * batch % 1000 + batch * u64::from(among) > 1000);
+                    }
+                }
+                counts.count(quota, &[]);
+            }
+            prop_assert!(counts.dealt * batch <= dealt + changes);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Workers that come and go, each by itself, on real sockets.
+
+#![allow(clippy::unwrap_used)]
+
+mod runs;
+
+use grawa_comm::group::{Guest, Host, Settings, Told, Wire};
+use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Recipe, Run, join, recipe::Said};
+use runs::{Ear, recipe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(120);
+
+fn host(recipe: &Recipe) -> Host {
+    let settings = Settings { founders: recipe.train.workers, ..Settings::default() };
+    Host::new("127.0.0.1:0", Wire::Plain, settings, 1, recipe.to_toml().into_bytes(), None).unwrap()
+}
+
+fn guest(host: &Host) -> (Guest, Recipe) {
+    let guest = Guest::new(&host.address().to_string(), Wire::Plain, "127.0.0.1:0", None, LONG).unwrap();
+    let text = String::from_utf8(guest.charter.clone()).unwrap();
+    let recipe = Recipe::resolve(&Said::default().file("the run", &text).unwrap()).unwrap();
+    (guest, recipe)
+}
+
+fn evaluations(ear: &Ear) -> Vec<Event> {
+    let mut events: Vec<Event> = ear.0.lock().unwrap().clone();
+    for event in &mut events {
+        if let Event::Evaluated(evaluated) = event {
+            evaluated.at.elapsed = 0.0;
+        }
+    }
+    events.into_iter().filter(|event| matches!(event, Event::Evaluated(_))).collect()
+}
+
+/// Processes on a network and threads of one process come to the same bits.
+#[test]
+fn a_group_trains_as_threads_do() {
+    let data = grawa_data::load("digits", ".".as_ref()).unwrap();
+    for method in ["lgrawa:period=3", "easgd:period=3", "lsgd:period=3", "local-mgrawa:period=3"] {
+        let recipe = recipe(method, &["train.workers=3", "machine.threads=1"]);
+        let threads = Ear::default();
+        Run::new(recipe.clone(), &data).unwrap().go(&mut [Box::new(threads.clone())]).unwrap();
+
+        let (host, group) = (host(&recipe), Ear::default());
+        let folder = tempfile::tempdir().unwrap();
+        grawa_train::folder::create(&folder.path().join("run"), &recipe).unwrap();
+        let place = folder.path().join("run");
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let (guest, recipe) = guest(&host);
+                    let mut ears: [Box<dyn Observer>; 1] = [Box::new(group.clone())];
+                    let end = join(recipe, &data, guest, Some(&place), Arc::default(), &mut ears).unwrap();
+                    assert_eq!((end.at.steps, end.workers.len()), (10, 3));
+                });
+            }
+        });
+        // Only one speaks, and says the same.
+        assert_eq!(evaluations(&group), evaluations(&threads), "{method}");
+        assert!(Checkpoint::newest(&place).unwrap().is_finished());
+    }
+}
+
+/// One leaves in the middle, and later another comes: the run goes on, and ends with those who are there.
+#[test]
+fn workers_come_and_go() {
+    let data = grawa_data::load("digits", ".".as_ref()).unwrap();
+    let settings =
+        ["train.workers=3", "train.budget=3000step", "machine.threads=1", "evaluate.every=1000step"];
+    let recipe = recipe("lgrawa:period=5", &settings);
+    let host = host(&recipe);
+    let work = |stop: Arc<AtomicBool>| -> Result<Finished, Error> {
+        let (guest, recipe) = guest(&host);
+        join(recipe, &data, guest, None, stop, &mut [])
+    };
+    let (work, wait) = (&work, |what: &str| {
+        while let Some(told) = host.next(LONG) {
+            if matches!(&told, Told::Notice(notice) if notice.to_string().contains(what)) {
+                return;
+            }
+        }
+        panic!("nobody said {what:?}");
+    });
+    std::thread::scope(|scope| {
+        let stayers: Vec<_> = (0..2).map(|_| scope.spawn(|| work(Arc::default()))).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&stop);
+        let quitter = scope.spawn(move || work(asked));
+        while host.status().op < 20 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, Ordering::Relaxed);
+        wait("left");
+        let newcomer = scope.spawn(|| work(Arc::default()));
+        wait("takes over what worker");
+        wait("takes part");
+        for thread in stayers.into_iter().chain([newcomer]) {
+            let end = thread.join().unwrap().unwrap();
+            assert_eq!((end.at.steps, end.workers.len()), (3000, 3));
+        }
+        assert!(matches!(quitter.join().unwrap(), Err(Error::Left)));
+    });
+}
+
+/// What needs all workers from the beginning to the end is refused.
+#[test]
+fn methods_without_a_centre_are_refused() {
+    let data = grawa_data::load("digits", ".".as_ref()).unwrap();
+    let recipe = recipe("dp-sgd", &["train.workers=1"]);
+    let host = host(&recipe);
+    let (guest, recipe) = guest(&host);
+    let stop = Arc::new(AtomicBool::new(false));
+    let error = join(recipe, &data, guest, None, Arc::clone(&stop), &mut []).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("use a method that has a centre"), "{error}");
+    stop.store(true, Ordering::Relaxed);
+}
