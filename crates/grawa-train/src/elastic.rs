@@ -245,7 +245,7 @@ pub fn join(
             method: method.clone(),
             member,
             // Whoever comes is in the one group there is.
-            groups: vec![0..u32::MAX],
+            groups: std::iter::once(0..u32::MAX).collect(),
             own: 0,
             memories: memories[0].clone(),
         };
