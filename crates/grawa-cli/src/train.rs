@@ -70,10 +70,10 @@ pub(crate) struct Arguments {
     replay: Option<PathBuf>,
     /// Print the recipe with every key, and what the run will take; train nothing
     #[arg(long)]
-    pub(crate) dry_run: bool,
+    dry_run: bool,
     /// Say nothing until the end
     #[arg(long, short)]
-    pub(crate) quiet: bool,
+    quiet: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
@@ -99,26 +99,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
     let files = Files::create(&place, &about)?;
     go(run, files, &place, arguments.quiet)
-}
-
-/// The recipe of a new run, for commands that start one.
-pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
-    if arguments.resume.is_some() || arguments.replay.is_some() {
-        return Err(Failure::OnlyTrain);
-    }
-    Ok(Recipe::resolve(&said(arguments)?)?)
-}
-
-/// Sets the flag at the first Ctrl-C; the second ends at once.
-pub(crate) fn listen_for_stop(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
-    let asked = Arc::clone(stop);
-    let watch = move || {
-        if asked.swap(true, Ordering::Relaxed) {
-            // Asked twice: the newest checkpoint is whole, whatever is being written.
-            std::process::exit(1);
-        }
-    };
-    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })
 }
 
 /// What was said on the command line, over what the recipe file says.
@@ -155,7 +135,7 @@ fn said(arguments: &Arguments) -> Result<Said, Failure> {
     Ok(arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?)
 }
 
-pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
+fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
     let facts = match Facts::published(recipe) {
         Some(facts) => facts,
         None => {
@@ -172,7 +152,7 @@ pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
 }
 
 /// The folder of a new run: the one that was named, or the first free one of its kind.
-pub(crate) fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, Failure> {
+fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, Failure> {
     if let Some(out) = &arguments.out {
         folder::create(out, recipe)?;
         return Ok(out.clone());
@@ -209,7 +189,14 @@ fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
 /// Trains, and returns whether the run is finished.
 fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    listen_for_stop(&stop)?;
+    let asked = Arc::clone(&stop);
+    let watch = move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            // Asked twice: the newest checkpoint is whole, whatever is being written.
+            std::process::exit(1);
+        }
+    };
+    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })?;
     let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(files)];
     if !quiet {
         observers.push(Box::new(Screen::new()));
