@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 #[command(
     after_help = "Example, on three machines:\n  grawa key new run.key\n  grawa coordinate --data digits --method lgrawa --workers 2 --listen 0.0.0.0:7117 --key run.key\n  grawa join HOST:7117 --key run.key      (on each of the others)"
 )]
+// The options of `train` bring a group of this name.
+#[group(skip)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     train: train::Arguments,
@@ -87,7 +89,7 @@ pub(crate) fn host(recipe: &Recipe, place: &Path, listen: &str, wire: Wire) -> R
     Ok(Host::new(listen, wire, settings, run, charter, Some(&place.join("coordinator.log")))?)
 }
 
-/// Takes note of what the workers tell, until the run is finished or `is_over`. Returns whether it is finished.
+/// Takes note of what the workers tell, until the run is finished, or it `is_over` and nothing more is told. Returns whether it is finished.
 pub(crate) fn follow(
     host: &Host,
     place: &Path,
@@ -102,8 +104,9 @@ pub(crate) fn follow(
     let mut at = Place::default();
     let mut has_started = false;
     let mut last = Instant::now();
-    while !is_over() {
+    loop {
         let event = match host.next(Duration::from_millis(100)) {
+            None if is_over() => return Ok(false),
             None => {
                 if last.elapsed() > Duration::from_secs(10) && !has_started && !quiet {
                     eprintln!("{}", host.status().reason);
@@ -137,5 +140,4 @@ pub(crate) fn follow(
             return Ok(true);
         }
     }
-    Ok(false)
 }

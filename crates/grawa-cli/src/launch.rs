@@ -19,6 +19,8 @@ use std::time::Duration;
 /// worker-N.log in the run's folder. Ctrl-C ends them all.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
+// The options of `train` bring a group of this name.
+#[group(skip)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     train: train::Arguments,
