@@ -24,6 +24,24 @@ pub(crate) enum Failure {
         /// Why not.
         why: String,
     },
+    /// Something between workers.
+    #[error(transparent)]
+    Comm(#[from] grawa_comm::Error),
+    /// A coordinator that cannot go on.
+    #[error("the coordinator cannot go on: {why}")]
+    Coordinator {
+        /// Why.
+        why: String,
+    },
+    /// Processes that cannot be started, or all ended.
+    #[error("{why}")]
+    Process {
+        /// Why.
+        why: String,
+    },
+    /// An option that only `grawa train` has.
+    #[error("--resume and --replay are for `grawa train`")]
+    OnlyTrain,
     /// A measurement of flatness.
     #[error(transparent)]
     Flat(#[from] grawa_flat::Error),
@@ -45,7 +63,9 @@ impl Failure {
                 )
             }
             Failure::Train(error) => error.is_usage(),
-            Failure::Signals { .. } => false,
+            Failure::Signals { .. } | Failure::Coordinator { .. } | Failure::Process { .. } => false,
+            Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
+            Failure::OnlyTrain => true,
             Failure::Flat(error) => error.is_usage(),
             Failure::Core(_) | Failure::Recipe(_) => true,
         };

@@ -5,14 +5,18 @@
 mod bar;
 mod bench;
 mod bench_cuda;
+mod coordinate;
 mod data;
 mod demo;
 mod device;
 mod eval;
 mod failure;
 mod flatness;
+mod join;
+mod key;
 mod lab;
 mod landscape;
+mod launch;
 mod methods;
 mod models;
 mod probe;
@@ -41,6 +45,10 @@ struct Cli {
 enum Command {
     Demo(demo::Arguments),
     Train(train::Arguments),
+    Launch(launch::Arguments),
+    Coordinate(coordinate::Arguments),
+    Join(join::Arguments),
+    Key(key::Arguments),
     Eval(eval::Arguments),
     Vincent(vincent::Arguments),
     Theory(theory::Arguments),
@@ -61,18 +69,12 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),
-        Command::Train(arguments) => {
-            return match train::run(&arguments) {
-                Ok(finished) => ExitCode::from(u8::from(!finished)),
-                Err(error) => fail(&error),
-            };
-        }
-        Command::Lab(arguments) => {
-            return match lab::run(&arguments) {
-                Ok(finished) => ExitCode::from(u8::from(!finished)),
-                Err(error) => fail(&error),
-            };
-        }
+        Command::Key(arguments) => key::run(&arguments),
+        Command::Launch(arguments) => return ended(launch::run(&arguments)),
+        Command::Coordinate(arguments) => return ended(coordinate::run(&arguments)),
+        Command::Join(arguments) => return ended(join::run(&arguments)),
+        Command::Train(arguments) => return ended(train::run(&arguments)),
+        Command::Lab(arguments) => return ended(lab::run(&arguments)),
         Command::Vincent(arguments) => vincent::run(&arguments),
         Command::Theory(arguments) => theory::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
@@ -91,18 +93,15 @@ fn main() -> ExitCode {
     }
 }
 
+/// What is not finished has not succeeded.
+fn ended(result: Result<bool, failure::Failure>) -> ExitCode {
+    match result {
+        Ok(finished) => ExitCode::from(u8::from(!finished)),
+        Err(error) => fail(&error),
+    }
+}
+
 fn fail(error: &failure::Failure) -> ExitCode {
     eprintln!("error: {error}");
     ExitCode::from(error.code())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    /// Options that contradict each other are found here, not by a user.
-    #[test]
-    fn every_command_is_whole() {
-        super::Cli::command().debug_assert();
-    }
 }

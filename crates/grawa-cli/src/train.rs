@@ -70,10 +70,10 @@ pub(crate) struct Arguments {
     replay: Option<PathBuf>,
     /// Print the recipe with every key, and what the run will take; train nothing
     #[arg(long)]
-    dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Say nothing until the end
     #[arg(long, short)]
-    quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
@@ -99,6 +99,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
     let files = Files::create(&place, &about)?;
     go(run, files, &place, arguments.quiet)
+}
+
+/// The recipe of a new run, for commands that start one.
+pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
+    if arguments.resume.is_some() || arguments.replay.is_some() {
+        return Err(Failure::OnlyTrain);
+    }
+    Ok(Recipe::resolve(&said(arguments)?)?)
+}
+
+/// Sets the flag at the first Ctrl-C; the second ends at once.
+pub(crate) fn listen_for_stop(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let asked = Arc::clone(stop);
+    let watch = move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            // Asked twice: the newest checkpoint is whole, whatever is being written.
+            std::process::exit(1);
+        }
+    };
+    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })
 }
 
 /// What was said on the command line, over what the recipe file says.
@@ -135,7 +155,7 @@ fn said(arguments: &Arguments) -> Result<Said, Failure> {
     Ok(arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?)
 }
 
-fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
+pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
     let facts = match Facts::published(recipe) {
         Some(facts) => facts,
         None => {
@@ -152,7 +172,7 @@ fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
 }
 
 /// The folder of a new run: the one that was named, or the first free one of its kind.
-fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, Failure> {
+pub(crate) fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, Failure> {
     if let Some(out) = &arguments.out {
         folder::create(out, recipe)?;
         return Ok(out.clone());
@@ -189,14 +209,7 @@ fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
 /// Trains, and returns whether the run is finished.
 fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
-    let watch = move || {
-        if asked.swap(true, Ordering::Relaxed) {
-            // Asked twice: the newest checkpoint is whole, whatever is being written.
-            std::process::exit(1);
-        }
-    };
-    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })?;
+    listen_for_stop(&stop)?;
     let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(files)];
     if !quiet {
         observers.push(Box::new(Screen::new()));

@@ -114,7 +114,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 
     /// Makes the evaluated model in the view, where it is made of the workers. Returns who leads it, if one does.
-    fn make_view(&mut self) -> Result<Option<u32>, Error> {
+    pub(crate) fn make_view(&mut self) -> Result<Option<u32>, Error> {
         let Some(method) = viewing(self.common.method.evaluate) else { return Ok(None) };
         loop {
             let mine = to_bytes(&[self.loss, f64::from(u8::from(self.finite))]);

@@ -4,6 +4,7 @@
 //! At most one snapshot is being written while the next one is taken.
 
 use crate::course::Position;
+use crate::evaluate::viewing;
 use crate::word::Tally;
 use crate::worker::{Note, Worker};
 use crate::{Error, Evaluated, Times};
@@ -113,12 +114,15 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Leaves this worker's part of a snapshot; the one who speaks hands all parts on.
     pub(crate) fn save(&mut self, stopped: bool, finished: bool) -> Result<(), Error> {
         let common = std::sync::Arc::clone(&self.common);
-        let Some(snapshots) = &common.snapshots else { return Ok(()) };
-        // Where workers come and go each has a shelf of its own, and what the one who speaks holds is enough.
+        // Where workers come and go each has a shelf of its own; on that of the one who speaks lies the model of all.
         let elastic = self.elastic.is_some();
-        if elastic && !self.speaks() {
-            return Ok(());
+        if elastic {
+            self.make_view()?;
         }
+        let Some(snapshots) = common.snapshots.as_ref().filter(|_| !elastic || self.speaks()) else {
+            return Ok(());
+        };
+        let shows = elastic && viewing(common.method.evaluate).is_some();
         let mut centres = Vec::new();
         for (index, level) in self.levels.iter().enumerate() {
             if common.method.share == Share::Parameters && level.member.members().first() == Some(&self.id) {
@@ -129,7 +133,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         past.times += self.tally.times;
         snapshots.put(Part {
             worker: self.id,
-            parameters: self.replica.copy(Kept::Parameters)?,
+            parameters: if shows { self.view.copy_centre()? } else { self.replica.copy(Kept::Parameters)? },
             velocity: self.replica.copy(Kept::Velocity)?,
             statistics: self.replica.copy(Kept::Statistics)?,
             notes: self.levels.iter().map(|level| level.tracker.notes().clone()).collect(),

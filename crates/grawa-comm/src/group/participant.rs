@@ -31,6 +31,7 @@ const ALONE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Guest {
     shared: Arc<Shared>,
+    anchor: Arc<Anchor>,
     /// What defines the run.
     pub charter: Vec<u8>,
     /// The worker's number.
@@ -40,13 +41,23 @@ pub struct Guest {
 /// Tells whoever watches the run.
 #[derive(Clone, Debug)]
 pub struct Teller {
-    shared: Arc<Shared>,
+    anchor: Arc<Anchor>,
 }
 
 impl Teller {
     /// Tells it, if the coordinator is in reach.
     pub fn tell(&self, what: Vec<u8>) {
-        self.shared.tell(|member| member.is_in_contact().then_some(Up::Tell(what)));
+        self.anchor.0.tell(|member| member.is_in_contact().then_some(Up::Tell(what)));
+    }
+}
+
+/// The worker leaves when nobody holds on to this any more: what is told last is heard.
+#[derive(Debug)]
+struct Anchor(Arc<Shared>);
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -55,6 +66,7 @@ impl Teller {
 pub struct Participant {
     core: Arc<Mutex<Core>>,
     shared: Arc<Shared>,
+    _anchor: Arc<Anchor>,
     number: u8,
     worker: u32,
     members: Vec<u32>,
@@ -142,7 +154,8 @@ impl Guest {
                     shared.door.belongs_to(state.member.run());
                     let worker = state.member.worker().unwrap_or(u32::MAX);
                     drop(state);
-                    return Ok(Guest { shared, charter, worker });
+                    let anchor = Arc::new(Anchor(Arc::clone(&shared)));
+                    return Ok(Guest { shared, anchor, charter, worker });
                 }
                 Some(Deed::Refused { why }) => {
                     shared.end();
@@ -162,7 +175,7 @@ impl Guest {
 
     /// A way to tell whoever watches the run.
     pub fn teller(&self) -> Teller {
-        Teller { shared: Arc::clone(&self.shared) }
+        Teller { anchor: Arc::clone(&self.anchor) }
     }
 
     /// Begins to take part, with this memory and this centre if the run is about to begin. Returns the ends of the group, the
@@ -173,7 +186,7 @@ impl Guest {
         centre: Vec<f32>,
         others: &[usize],
     ) -> Result<(Vec<Participant>, Option<Vec<u8>>), Error> {
-        let Guest { shared, worker, .. } = self;
+        let Guest { shared, anchor, worker, .. } = self;
         let held = Arc::new(Held::new(0, memory, Arc::new(centre)));
         shared.door.hold(Arc::clone(&held));
         shared.tell(|member| member.enter(held.stand));
@@ -182,6 +195,7 @@ impl Guest {
         let end = |number: u8, centre: Arc<Vec<f32>>| Participant {
             core: Arc::clone(&core),
             shared: Arc::clone(&shared),
+            _anchor: Arc::clone(&anchor),
             number,
             worker,
             members: Vec::new(),
@@ -690,14 +704,6 @@ impl Collective for Participant {
                 Some(_) => {}
                 None => return Err(Error::Connection { why: "the group was left".into() }),
             }
-        }
-    }
-}
-
-impl Drop for Participant {
-    fn drop(&mut self) {
-        if self.number == 0 {
-            self.shared.end();
         }
     }
 }

@@ -1,0 +1,110 @@
+//! `grawa join`: one worker of a run that is coordinated elsewhere.
+
+use crate::coordinate::Line;
+use crate::failure::Failure;
+use crate::say::say;
+use crate::train;
+use clap::Args;
+use grawa_comm::group::{Guest, Teller};
+use grawa_train::recipe::Said;
+use grawa_train::{Error, Event, Observer, Recipe, folder, join};
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Take part in a run, as one worker.
+///
+/// The recipe comes from the coordinator; the data set must lie here too. A worker that comes late takes over what the others hold. One
+/// that loses contact goes on training and comes back. Ctrl-C leaves the run; the others go on.
+#[derive(Args)]
+#[command(after_help = "Example:\n  grawa join HOST:7117 --key run.key")]
+pub(crate) struct Arguments {
+    /// Where the coordinator listens
+    #[arg(value_name = "HOST:PORT")]
+    address: String,
+    #[command(flatten)]
+    line: Line,
+    /// The host by which other workers reach this one [default: the address that leads to the coordinator]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// The folder the data set lies in here
+    #[arg(long, value_name = "DIR")]
+    dir: Option<String>,
+    /// Cores to use [default: all]
+    #[arg(long)]
+    threads: Option<u32>,
+    /// Leave checkpoints in this folder, whenever this worker is the first of those present
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// How many seconds to wait for the coordinator
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+}
+
+/// Hands events on to the coordinator.
+struct Tells(Teller);
+
+impl Observer for Tells {
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        if let Ok(bytes) = serde_json::to_vec(event) {
+            self.0.tell(bytes);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    train::listen_for_stop(&stop)?;
+    let wire = arguments.line.wire()?;
+    let here = way_to(&arguments.address)?;
+    let patience = Duration::from_secs(arguments.patience);
+    let guest =
+        Guest::new(&arguments.address, wire, &format!("{here}:0"), arguments.host.as_deref(), patience)?;
+    let text = String::from_utf8_lossy(&guest.charter).into_owned();
+    let mut said = Said::default().file("the coordinator's recipe", &text)?;
+    if let Some(dir) = &arguments.dir {
+        said = said.value("data.dir", dir.as_str(), "--dir")?;
+    }
+    if let Some(threads) = arguments.threads {
+        said = said.value("machine.threads", i64::from(threads), "--threads")?;
+    }
+    let recipe = Recipe::resolve(&said)?;
+    if let Some(out) = &arguments.out
+        && !out.join("recipe.toml").exists()
+    {
+        folder::create(out, &recipe)?;
+    }
+    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    say(&format!("taking part as worker {}", guest.worker));
+    let mut observers: [Box<dyn Observer>; 1] = [Box::new(Tells(guest.teller()))];
+    match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut observers) {
+        Ok(end) => {
+            say(&format!(
+                "the run is over after {} steps a worker and {} rounds",
+                end.at.steps, end.at.rounds
+            ));
+            Ok(true)
+        }
+        Err(Error::Left) => {
+            say("left the run; the others go on");
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The address of this machine on the way to another. Nothing is sent.
+fn way_to(address: &str) -> Result<String, Failure> {
+    let find = |from: &str| {
+        let socket = UdpSocket::bind(from)?;
+        socket.connect(address)?;
+        socket.local_addr()
+    };
+    let found = find("0.0.0.0:0").or_else(|_| find("[::]:0"));
+    let found =
+        found.map_err(|error| grawa_comm::Error::Connection { why: format!("{address}: {error}") })?;
+    Ok(if found.is_ipv6() { format!("[{}]", found.ip()) } else { found.ip().to_string() })
+}

@@ -1,0 +1,126 @@
+//! Workers in processes of their own: one is killed, another comes, and the run ends as it should.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn grawa(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_grawa"));
+    command.current_dir(folder).args(words).stdin(Stdio::null());
+    command
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn last_line(folder: &Path, run: &str) -> String {
+    let output = grawa(folder, &["eval", run]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    String::from_utf8_lossy(&output.stdout).lines().last().unwrap().to_owned()
+}
+
+/// The same bits, whether workers are threads or processes.
+#[test]
+fn processes_learn_what_threads_learn() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["--data", "digits", "--method", "lgrawa", "--workers", "2", "--budget", "64step", "--quiet"];
+    for command in ["launch", "train"] {
+        let output = grawa(folder.path(), &[command]).args(words).args(["--out", command]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+    }
+    assert_eq!(last_line(folder.path(), "launch"), last_line(folder.path(), "train"));
+}
+
+/// A process that ends with the test.
+struct Kept(Child);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Kept {
+    fn ends_well(&mut self) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(100) {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+}
+
+#[test]
+fn a_killed_worker_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = grawa(folder.path(), &["key", "new", "run.key"]).output().unwrap();
+    assert!(key.status.success(), "{}", text(&key));
+    let words = [
+        "coordinate",
+        "--data",
+        "digits",
+        "--method",
+        "lgrawa:period=4",
+        "--workers",
+        "2",
+        "--budget",
+        "1500step",
+        "--quiet",
+        "--listen",
+        "127.0.0.1:0",
+        "--key",
+        "run.key",
+        "--out",
+        "run",
+    ];
+    let mut coordinator = grawa(folder.path(), &words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(coordinator.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split(' ').nth(2).unwrap().to_owned();
+    let mut coordinator = Kept(coordinator);
+    let join = || {
+        let words = ["join", &address, "--key", "run.key", "--threads", "1"];
+        Kept(grawa(folder.path(), &words).stdout(Stdio::null()).spawn().unwrap())
+    };
+    let (mut stays, mut dies) = (join(), join());
+    let events = || std::fs::read_to_string(folder.path().join("run/events.jsonl")).unwrap_or_default();
+    let wait = |what: &str| {
+        let began = Instant::now();
+        while !events().contains(what) {
+            assert!(began.elapsed() < Duration::from_secs(60), "{what:?} never came:\n{}", events());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait("\"event\":\"round\"");
+    dies.0.kill().unwrap();
+    wait("lost its connection");
+    let mut comes = join();
+    wait("takes over what worker");
+    assert!(stays.ends_well() && comes.ends_well() && coordinator.ends_well());
+    assert!(events().contains("\"event\":\"finished\""));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (words, code, why) in [
+        (&["launch", "--data", "digits", "--method", "dp-sgd"][..], 2, "use a method that has a centre"),
+        (&["launch", "--resume", "x"], 2, "are for `grawa train`"),
+        (&["join", "127.0.0.1:9", "--key", "none.key"], 2, "none.key"),
+        (&["join", "127.0.0.1:9", "--wire", "plain", "--patience", "1"], 1, "no coordinator answers"),
+        (&["join", "127.0.0.1:9"], 2, "--key"),
+    ] {
+        let output = grawa(folder.path(), words).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output));
+        assert!(text(&output).contains(why), "{words:?}: {}", text(&output));
+    }
+    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing was written");
+}
