@@ -48,6 +48,15 @@ pub struct Plan {
     pub memory: Memory,
 }
 
+impl Plan {
+    /// Whether anything of the old centre is in the new one: the centre moves, or stays where nobody weighs anything.
+    pub fn keeps_centre(&self) -> bool {
+        self.share == Share::Nothing
+            || self.centre != Centre::Weighted
+            || !self.weights.rows().all(|row| row.iter().any(|weight| *weight > 0.0))
+    }
+}
+
 /// β: one weight a worker, or one a worker and span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {

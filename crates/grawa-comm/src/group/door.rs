@@ -135,7 +135,9 @@ impl Door {
                 let gift = held.as_ref().map(|held| (&held.memory, held.centre.len() as u64));
                 out.send(&encode(&gift)?, FOR_EVER)?;
                 if let Some(held) = held {
-                    out.write(digest::bytes(&held.centre), &|| !self.is_shut.load(Ordering::Relaxed))?;
+                    out.write_bulk(digest::bytes(&held.centre), None, &|| {
+                        !self.is_shut.load(Ordering::Relaxed)
+                    })?;
                 }
             }
             Greeting::Pieces { .. } | Greeting::Asks { .. } => out.end(),
@@ -204,7 +206,7 @@ pub(super) fn ask(
         return Err(wrong(format!("holds a centre of {floats} floats, where {len} are expected")));
     }
     let mut centre = vec![0.0; len];
-    from.read_exact(digest::bytes_mut(&mut centre), go_on)?;
+    from.read_bulk(digest::bytes_mut(&mut centre), go_on)?;
     let held = Held::new(stand.op, memory, Arc::new(centre));
     match held.stand == stand {
         true => Ok(held),

@@ -6,7 +6,7 @@
 //! checksum, and who weighs nothing in a share does not send it.
 
 use super::cut::{share, stripes};
-use super::digest::{self, bytes, bytes_mut};
+use super::digest::{Crc, bytes, bytes_mut};
 use super::link::{GoOn, In, Out};
 use crate::Error;
 use std::collections::VecDeque;
@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Floats of a stripe for each member. Measured: with fewer, processes that share cores wait for each other's turn.
 const SHARE: usize = 1 << 18;
+/// Floats that are summed at a time.
+const PART: usize = 1 << 14;
 /// Stripes that are summed before the first sum is asked for.
 const LAG: usize = 1;
 /// How long a piece may take.
@@ -29,7 +31,7 @@ pub type Tag = (u64, u64, u32);
 pub(super) type Adds<'a> = &'a (dyn Fn(usize, &Range<usize>) -> bool + Sync);
 
 /// The bytes before a piece.
-pub const HEAD: usize = 40;
+pub const HEAD: usize = 36;
 
 /// What comes before a piece on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +44,6 @@ pub struct Head {
     pub start: u64,
     /// How many floats it has.
     pub floats: u32,
-    /// Its checksum.
-    pub checksum: u32,
 }
 
 impl Head {
@@ -56,8 +56,7 @@ impl Head {
         bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
         bytes[16..24].copy_from_slice(&op.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.start.to_le_bytes());
-        bytes[32..36].copy_from_slice(&self.floats.to_le_bytes());
-        bytes[36..].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.floats.to_le_bytes());
         bytes
     }
 
@@ -73,7 +72,7 @@ impl Head {
             }
         };
         let tag = (long(8), long(16), short(4));
-        Ok(Head { is_sum, tag, start: long(24), floats: short(32), checksum: short(36) })
+        Ok(Head { is_sum, tag, start: long(24), floats: short(32) })
     }
 }
 
@@ -108,6 +107,21 @@ fn at(seat: usize) -> impl Fn(Error) -> Failed {
     move |why| Failed { seat: Some(seat), why }
 }
 
+/// A vector cut into the shares of its stripes, each of which is filled once.
+type Cut<'a> = Vec<Vec<&'a mut [f32]>>;
+
+fn cut(mut vector: &mut [f32], members: usize) -> Cut<'_> {
+    let len = vector.len();
+    let mut take = |len: usize| {
+        let (taken, rest) = std::mem::take(&mut vector).split_at_mut(len);
+        vector = rest;
+        taken
+    };
+    stripes(len, SHARE * members)
+        .map(|stripe| (0..members).map(|seat| take(share(&stripe, seat, members).len())).collect())
+        .collect()
+}
+
 impl Move<'_> {
     /// Moves: `mine` is this member's summand, `sums` becomes what all come to. `sum` makes a share of it from the summands.
     pub(super) fn run(
@@ -120,22 +134,20 @@ impl Move<'_> {
         let asked = self.go_on;
         let go_on = || !failed.load(Ordering::Relaxed) && asked();
         let (hand_over, handed) = channel();
-        let (hand_back, handed_back) = channel();
         let (mut outs, mut ins) = (std::mem::take(&mut self.outs), std::mem::take(&mut self.ins));
         let plan = (self.tag, self.seat, self.adds);
-        let sending = Sending { plan, members, go_on: &go_on, handed, hand_back };
+        let sums = cut(sums, members);
         let mut digests = vec![Vec::new(); members];
         let (sent, received) = std::thread::scope(|scope| {
-            let (failed, outs) = (&failed, &mut outs);
+            let (failed, outs, go_on) = (&failed, &mut outs, &go_on);
             let sender = scope.spawn(move || {
-                let sent = sending.run(mine, outs);
+                let sent = Sending { plan, members, go_on, handed }.run(mine, outs);
                 if sent.is_err() {
                     failed.store(true, Ordering::Relaxed);
                 }
                 sent
             });
-            let receiving =
-                Receiving { plan, members, go_on: &go_on, hand_over, handed_back, digests: &mut digests };
+            let receiving = Receiving { plan, members, go_on, hand_over, digests: &mut digests };
             let received = receiving.run(mine, sums, &mut sum, &mut ins);
             if received.is_err() {
                 failed.store(true, Ordering::Relaxed);
@@ -151,25 +163,21 @@ impl Move<'_> {
             (Err(failed), Err(other)) => return Err(if failed.seat.is_some() { failed } else { other }),
             (Err(failed), _) | (_, Err(failed)) => return Err(failed),
         };
-        let stripes = stripes(sums.len(), SHARE * members).enumerate();
-        let pieces = stripes.flat_map(|(n, stripe)| {
-            let digests = &digests;
-            (0..members).map(move |seat| (digests[seat][n], share(&stripe, seat, members).len()))
-        });
-        Ok(Moved { digest: digest::pieces(pieces), bytes, outs, ins })
+        let mut digest = Crc::default();
+        digests.iter().flatten().for_each(|piece| digest.add(&piece.to_le_bytes()));
+        Ok(Moved { digest: digest.get(), bytes, outs, ins })
     }
 }
 
-struct Sending<'a> {
+struct Sending<'a, 's> {
     plan: (Tag, usize, Adds<'a>),
     members: usize,
     go_on: GoOn<'a>,
-    handed: Receiver<(Vec<f32>, u32)>,
-    /// What is not needed any more: memory is used again.
-    hand_back: Sender<Vec<f32>>,
+    /// One's own sums, where they lie, with their checksums.
+    handed: Receiver<(&'s [f32], u32)>,
 }
 
-impl Sending<'_> {
+impl Sending<'_, '_> {
     fn run(&self, mine: &[f32], outs: &mut [Option<Out>]) -> Result<u64, Failed> {
         let mut bytes = 0;
         let mut behind = VecDeque::new();
@@ -177,7 +185,7 @@ impl Sending<'_> {
             for (seat, share) in self.others(&stripe) {
                 if (self.plan.2)(self.plan.1, &share) {
                     let values = &mine[share.clone()];
-                    bytes += self.piece(false, &share, values, digest::vector(values), seat, outs)?;
+                    bytes += self.piece(false, &share, values, None, seat, outs)?;
                 }
             }
             behind.push_back(stripe);
@@ -204,9 +212,8 @@ impl Sending<'_> {
         let own = share(stripe, self.plan.1, self.members);
         let mut bytes = 0;
         for (seat, _) in self.others(stripe) {
-            bytes += self.piece(true, &own, &values, checksum, seat, outs)?;
+            bytes += self.piece(true, &own, values, Some(checksum), seat, outs)?;
         }
-        let _ = self.hand_back.send(values);
         Ok(bytes)
     }
 
@@ -215,45 +222,38 @@ impl Sending<'_> {
         is_sum: bool,
         share: &Range<usize>,
         values: &[f32],
-        checksum: u32,
+        checksum: Option<u32>,
         seat: usize,
         outs: &mut [Option<Out>],
     ) -> Result<u64, Failed> {
         let Some(out) = outs[seat].as_mut().filter(|_| !values.is_empty()) else { return Ok(0) };
-        let head = Head {
-            is_sum,
-            tag: self.plan.0,
-            start: share.start as u64,
-            floats: values.len() as u32,
-            checksum,
-        };
-        out.write(&head.encode(), self.go_on).map_err(at(seat))?;
-        out.write(bytes(values), self.go_on).map_err(at(seat))?;
+        let head = Head { is_sum, tag: self.plan.0, start: share.start as u64, floats: values.len() as u32 };
+        out.write_bulk(&head.encode(), None, self.go_on).map_err(at(seat))?;
+        out.write_bulk(bytes(values), checksum, self.go_on).map_err(at(seat))?;
         Ok((HEAD + size_of_val(values)) as u64)
     }
 }
 
-struct Receiving<'a> {
+struct Receiving<'a, 's> {
     plan: (Tag, usize, Adds<'a>),
     members: usize,
     go_on: GoOn<'a>,
-    hand_over: Sender<(Vec<f32>, u32)>,
-    handed_back: Receiver<Vec<f32>>,
+    hand_over: Sender<(&'s [f32], u32)>,
     digests: &'a mut Vec<Vec<u32>>,
 }
 
-impl Receiving<'_> {
+impl<'s> Receiving<'_, 's> {
     fn run(
         mut self,
         mine: &[f32],
-        sums: &mut [f32],
+        sums: Cut<'s>,
         sum: &mut impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
         ins: &mut [Option<In>],
     ) -> Result<(), Failed> {
         let (_, me, adds) = self.plan;
         let mut scratch = vec![Vec::new(); self.members];
         let mut behind = VecDeque::new();
-        for stripe in stripes(mine.len(), SHARE * self.members) {
+        for (stripe, mut shares) in stripes(mine.len(), SHARE * self.members).zip(sums) {
             let own = share(&stripe, me, self.members);
             for seat in self.others() {
                 let adds = !own.is_empty() && adds(seat, &own);
@@ -265,21 +265,27 @@ impl Receiving<'_> {
             let summands: Vec<&[f32]> = (0..self.members)
                 .map(|seat| if seat == me { &mine[own.clone()] } else { &scratch[seat][..] })
                 .collect();
-            let result = &mut sums[own.clone()];
-            sum(&own, &summands, result).map_err(|why| Failed { seat: None, why })?;
-            let checksum = digest::vector(result);
+            let result = std::mem::take(&mut shares[me]);
+            let mut checksum = Crc::default();
+            // In parts that stay in cache between their sum and its checksum.
+            for (n, to) in result.chunks_mut(PART).enumerate() {
+                let part = n * PART..n * PART + to.len();
+                let summands: Vec<&[f32]> =
+                    summands.iter().map(|summand| summand.get(part.clone()).unwrap_or(&[])).collect();
+                let at = own.start + part.start..own.start + part.end;
+                sum(&at, &summands, to).map_err(|why| Failed { seat: None, why })?;
+                checksum.add(bytes(to));
+            }
+            let checksum = checksum.get();
             self.digests[me].push(checksum);
             // The other thread may have ended, and says why.
-            let mut copy = self.handed_back.try_recv().unwrap_or_default();
-            copy.clear();
-            copy.extend_from_slice(result);
-            let _ = self.hand_over.send((copy, checksum));
-            behind.push_back(stripe);
+            let _ = self.hand_over.send((result, checksum));
+            behind.push_back((stripe, shares));
             if behind.len() > LAG {
-                behind.pop_front().map_or(Ok(()), |stripe| self.sums(&stripe, sums, ins))?;
+                behind.pop_front().map_or(Ok(()), |(stripe, shares)| self.sums(&stripe, shares, ins))?;
             }
         }
-        behind.iter().try_for_each(|stripe| self.sums(stripe, sums, ins))
+        behind.into_iter().try_for_each(|(stripe, shares)| self.sums(&stripe, shares, ins))
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -290,14 +296,14 @@ impl Receiving<'_> {
     fn sums(
         &mut self,
         stripe: &Range<usize>,
-        sums: &mut [f32],
+        mut shares: Vec<&mut [f32]>,
         ins: &mut [Option<In>],
     ) -> Result<(), Failed> {
         for seat in self.others() {
             let theirs = share(stripe, seat, self.members);
             let checksum = match theirs.is_empty() {
                 true => 0,
-                false => self.piece(true, &theirs, &mut sums[theirs.clone()], seat, ins)?,
+                false => self.piece(true, &theirs, shares[seat], seat, ins)?,
             };
             self.digests[seat].push(checksum);
         }
@@ -317,19 +323,13 @@ impl Receiving<'_> {
         let began = Instant::now();
         let go_on = || (self.go_on)() && began.elapsed() < SLOW;
         let mut head = [0; HEAD];
-        from.read_exact(&mut head, &go_on).map_err(at(seat))?;
+        from.read_bulk(&mut head, &go_on).map_err(at(seat))?;
         let head = Head::decode(&head).map_err(at(seat))?;
-        let checksum = head.checksum;
-        let expected =
-            Head { is_sum, tag: self.plan.0, start: share.start as u64, floats: to.len() as u32, checksum };
+        let expected = Head { is_sum, tag: self.plan.0, start: share.start as u64, floats: to.len() as u32 };
         if head != expected {
             return Err(wrong(format!("{head:?} came where {expected:?} was next")));
         }
-        from.read_exact(bytes_mut(to), &go_on).map_err(at(seat))?;
-        if digest::vector(to) != checksum {
-            return Err(wrong(format!("the checksum of {} floats is wrong", to.len())));
-        }
-        Ok(checksum)
+        from.read_bulk(bytes_mut(to), &go_on).map_err(at(seat))
     }
 }
 
@@ -340,8 +340,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn heads_go_both_ways(is_sum: bool, tag: (u64, u64, u32), start: u64, floats: u32, checksum: u32) {
-            let head = Head { is_sum, tag, start, floats, checksum };
+        fn heads_go_both_ways(is_sum: bool, tag: (u64, u64, u32), start: u64, floats: u32) {
+            let head = Head { is_sum, tag, start, floats };
             prop_assert_eq!(Head::decode(&head.encode()).unwrap(), head);
         }
     }

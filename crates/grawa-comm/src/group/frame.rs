@@ -8,6 +8,7 @@
 //! ```
 //! A frame that is a repetition is passed over; one that is damaged, too long, or not the next ends the connection.
 
+use super::digest::Crc;
 use crate::Error;
 use std::io::{Read, Write};
 
@@ -58,7 +59,10 @@ pub fn head(number: u32, body: &[u8]) -> Result<[u8; HEAD], Error> {
 }
 
 fn checksum(number: u32, body: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), body)
+    let mut crc = Crc::default();
+    crc.add(&number.to_le_bytes());
+    crc.add(body);
+    crc.get()
 }
 
 fn too_long(found: usize, longest: usize) -> Error {

@@ -108,11 +108,13 @@ fn keys(authority: KeyPair) -> Result<Keys, String> {
         .with_client_auth_cert(chain.clone(), private())
         .map_err(words)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
-    let server = ServerConfig::builder_with_provider(provider)
+    let mut server = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(words)?
         .with_client_cert_verifier(verifier.build().map_err(|error| error.to_string())?)
         .with_single_cert(chain, private())
         .map_err(words)?;
+    // Nobody resumes a connection: it is made anew.
+    server.send_tls13_tickets = 0;
     Ok(Keys { client: Arc::new(client), server: Arc::new(server) })
 }

@@ -1,9 +1,12 @@
 //! A connection whose two directions are used by two threads, in the clear or encrypted.
 //!
+//! Messages go through TLS; vectors are sealed beside it, in between. So never is more read than is sure to be TLS's.
 //! Waiting is never for ever: reads and writes look every [`LOOK`] whether to go on.
 
+use super::digest::Crc;
 use super::frame::{self, Numbers};
 use super::key::Wire;
+use super::seal::{BLOCK, Seal, TAG};
 use crate::Error;
 use rustls::Connection;
 use std::io::{ErrorKind, Read, Write};
@@ -15,8 +18,8 @@ use std::time::Duration;
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// Until a connection must be made.
 const MADE: Duration = Duration::from_secs(3);
-/// Encrypted bytes are read this many at a time.
-const RAW: usize = 1 << 17;
+/// The bytes before a record of TLS, and the longest record (RFC 8446, section 5.2).
+const RECORD: (usize, usize) = (5, 5 + (1 << 14) + 256);
 
 /// Whether to wait on.
 pub(super) type GoOn<'a> = &'a (dyn Fn() -> bool + Sync);
@@ -31,6 +34,7 @@ type Shared = Option<Arc<Mutex<Connection>>>;
 pub(super) struct Out {
     socket: TcpStream,
     tls: Shared,
+    seal: Option<Seal>,
     numbers: Numbers,
     sealed: Vec<u8>,
 }
@@ -40,10 +44,9 @@ pub(super) struct Out {
 pub(super) struct In {
     socket: TcpStream,
     tls: Shared,
+    seal: Option<Seal>,
     numbers: Numbers,
-    raw: Vec<u8>,
-    /// What of `raw` is not opened yet.
-    left: std::ops::Range<usize>,
+    record: Record,
 }
 
 /// Connects to an address.
@@ -61,26 +64,96 @@ pub(super) fn dial(address: &str, wire: &Wire) -> Result<(Out, In), Error> {
 /// Makes both directions of a socket.
 pub(super) fn link(mut socket: TcpStream, wire: &Wire, dials: bool) -> Result<(Out, In), Error> {
     socket.set_nodelay(true)?;
+    hurry(&socket)?;
     socket.set_read_timeout(Some(MADE))?;
     socket.set_write_timeout(Some(MADE))?;
     let mut connection = wire.connection(dials)?;
+    let mut seals = [None, None];
     if let Some(connection) = &mut connection {
         connection.set_buffer_limit(None);
-        while connection.is_handshaking() {
-            connection.complete_io(&mut socket)?;
-        }
+        shake_hands(connection, &mut socket)?;
+        seals = [Some(Seal::new(connection, dials)?), Some(Seal::new(connection, !dials)?)];
     }
     socket.set_read_timeout(Some(LOOK))?;
     socket.set_write_timeout(Some(LOOK))?;
     let tls = connection.map(|connection| Arc::new(Mutex::new(connection)));
-    let raw = if tls.is_some() { vec![0; RAW] } else { Vec::new() };
-    let out = Out {
-        socket: socket.try_clone()?,
-        tls: tls.clone(),
-        numbers: Numbers::default(),
-        sealed: Vec::new(),
-    };
-    Ok((out, In { socket, tls, numbers: Numbers::default(), raw, left: 0..0 }))
+    let (numbers, [seal, open]) = (Numbers::default(), seals);
+    let out = Out { socket: socket.try_clone()?, tls: tls.clone(), seal, numbers, sealed: Vec::new() };
+    Ok((out, In { socket, tls, seal: open, numbers, record: Record::default() }))
+}
+
+/// Between processes of one machine there is nothing to pace: where the system paces its connections (BBR), timers cost
+/// a tenth of the time of a round.
+fn hurry(socket: &TcpStream) -> std::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    if socket.peer_addr()?.ip() == socket.local_addr()?.ip() {
+        // Where it is not allowed it stays as it is.
+        let _ = rustix::net::sockopt::set_tcp_congestion(socket, "cubic");
+    }
+    let _ = socket;
+    Ok(())
+}
+
+fn shake_hands(connection: &mut Connection, socket: &mut TcpStream) -> std::io::Result<()> {
+    let mut record = Record::default();
+    while connection.is_handshaking() || connection.wants_write() {
+        while connection.wants_write() {
+            connection.write_tls(socket)?;
+        }
+        if connection.is_handshaking() {
+            if !record.read(socket)? {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            let taken = record.hand_to(connection);
+            if taken.is_err() {
+                // What is wrong is told to the other side, if it still hears.
+                let _ = connection.write_tls(socket);
+            }
+            taken?;
+        }
+    }
+    Ok(())
+}
+
+/// A record of TLS as it comes in, and not a byte more: what follows may be a vector.
+#[derive(Debug, Default)]
+struct Record {
+    bytes: Vec<u8>,
+}
+
+impl Record {
+    /// Reads until it is whole; false at the end. Where it pauses it goes on at the next call.
+    fn read(&mut self, from: &mut impl Read) -> std::io::Result<bool> {
+        loop {
+            let whole = match self.bytes.get(3..RECORD.0) {
+                Some(len) => RECORD.0 + usize::from(u16::from_be_bytes([len[0], len[1]])),
+                None => RECORD.0,
+            };
+            if whole > RECORD.1 {
+                return Err(std::io::Error::new(ErrorKind::InvalidData, "no record of TLS is that long"));
+            }
+            let (here, is_head) = (self.bytes.len(), whole == RECORD.0);
+            if here == whole && !is_head {
+                return Ok(true);
+            }
+            self.bytes.resize(whole, 0);
+            let read = from.read(&mut self.bytes[here..]);
+            self.bytes.truncate(here + read.as_ref().map_or(0, |n| *n));
+            if read? == 0 {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn hand_to(&mut self, tls: &mut Connection) -> std::io::Result<()> {
+        let mut rest = &self.bytes[..];
+        while !rest.is_empty() {
+            tls.read_tls(&mut rest)?;
+            tls.process_new_packets().map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))?;
+        }
+        self.bytes.clear();
+        Ok(())
+    }
 }
 
 fn is_pause(error: &std::io::Error) -> bool {
@@ -99,21 +172,47 @@ impl Out {
         self.write(&bytes, go_on)
     }
 
-    /// Sends bytes.
-    pub(super) fn write(&mut self, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
+    fn write(&mut self, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
         let Some(tls) = &self.tls else { return put(&mut self.socket, bytes, go_on) };
-        for part in bytes.chunks(RAW) {
-            self.sealed.clear();
-            {
-                let mut tls = tls.lock().unwrap_or_else(PoisonError::into_inner);
-                tls.writer().write_all(part)?;
-                while tls.wants_write() {
-                    tls.write_tls(&mut self.sealed)?;
-                }
+        self.sealed.clear();
+        {
+            let mut tls = tls.lock().unwrap_or_else(PoisonError::into_inner);
+            tls.writer().write_all(bytes)?;
+            while tls.wants_write() {
+                tls.write_tls(&mut self.sealed)?;
             }
-            put(&mut self.socket, &self.sealed, go_on)?;
         }
-        Ok(())
+        put(&mut self.socket, &self.sealed, go_on)
+    }
+
+    /// Sends bytes of vectors, which one call of [`In::read_bulk`] for as many takes, and after them their checksum, if it is
+    /// known already. Returns it.
+    pub(super) fn write_bulk(
+        &mut self,
+        bytes: &[u8],
+        known: Option<u32>,
+        go_on: GoOn<'_>,
+    ) -> Result<u32, Error> {
+        let mut sum = Crc::default();
+        // Block by block: what was read for the checksum is still in cache when it is sealed or sent.
+        for block in bytes.chunks(BLOCK) {
+            if known.is_none() {
+                sum.add(block);
+            }
+            self.write_block(block, go_on)?;
+        }
+        let sum = known.unwrap_or(sum.get());
+        self.write_block(&sum.to_le_bytes(), go_on)?;
+        Ok(sum)
+    }
+
+    fn write_block(&mut self, block: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
+        let Some(seal) = &mut self.seal else { return put(&mut self.socket, block, go_on) };
+        self.sealed.clear();
+        self.sealed.extend_from_slice(block);
+        let tag = seal.seal(&mut self.sealed)?;
+        self.sealed.extend_from_slice(&tag);
+        put(&mut self.socket, &self.sealed, go_on)
     }
 
     /// Ends the connection, both ways.
@@ -148,9 +247,31 @@ impl In {
         body
     }
 
-    /// Fills a buffer.
-    pub(super) fn read_exact(&mut self, buffer: &mut [u8], go_on: GoOn<'_>) -> Result<(), Error> {
-        Ok(Waiting { from: self, go_on }.read_exact(buffer)?)
+    /// Fills a buffer with bytes of vectors. Returns their checksum, which is that of the sender.
+    pub(super) fn read_bulk(&mut self, buffer: &mut [u8], go_on: GoOn<'_>) -> Result<u32, Error> {
+        let (mut sum, mut sent) = (Crc::default(), [0; 4]);
+        for block in buffer.chunks_mut(BLOCK) {
+            self.read_block(block, go_on)?;
+            sum.add(block);
+        }
+        self.read_block(&mut sent, go_on)?;
+        let (sum, sent) = (sum.get(), u32::from_le_bytes(sent));
+        if sum == sent {
+            return Ok(sum);
+        }
+        Err(Error::Frame {
+            why: format!("{} bytes have the checksum {sum:08x}, not {sent:08x}", buffer.len()),
+        })
+    }
+
+    fn read_block(&mut self, block: &mut [u8], go_on: GoOn<'_>) -> Result<(), Error> {
+        get(&mut self.socket, block, go_on)?;
+        if let Some(seal) = &mut self.seal {
+            let mut tag = [0; TAG];
+            get(&mut self.socket, &mut tag, go_on)?;
+            seal.open(block, tag)?;
+        }
+        Ok(())
     }
 
     /// Ends the connection, both ways.
@@ -161,31 +282,33 @@ impl In {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let Some(tls) = &self.tls else { return self.socket.read(buffer) };
         loop {
-            {
-                let mut tls = tls.lock().unwrap_or_else(PoisonError::into_inner);
-                loop {
-                    match tls.reader().read(buffer) {
-                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                        read => return read,
-                    }
-                    if self.left.is_empty() {
-                        break;
-                    }
-                    let mut rest = &self.raw[self.left.clone()];
-                    let before = rest.len();
-                    tls.read_tls(&mut rest)?;
-                    self.left.start += before - rest.len();
-                    tls.process_new_packets()
-                        .map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))?;
-                }
+            match tls.lock().unwrap_or_else(PoisonError::into_inner).reader().read(buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => return read,
             }
             // Not under the lock: the other direction goes on meanwhile.
-            match self.socket.read(&mut self.raw)? {
-                0 => return Ok(0),
-                n => self.left = 0..n,
+            if !self.record.read(&mut self.socket)? {
+                return Ok(0);
             }
+            self.record.hand_to(&mut tls.lock().unwrap_or_else(PoisonError::into_inner))?;
         }
     }
+}
+
+fn get(socket: &mut TcpStream, mut buffer: &mut [u8], go_on: GoOn<'_>) -> Result<(), Error> {
+    while !buffer.is_empty() {
+        match socket.read(buffer) {
+            Ok(0) => return Err(Error::Connection { why: "it ended".into() }),
+            Ok(n) => buffer = &mut buffer[n..],
+            Err(error) if is_pause(&error) => {
+                if !go_on() {
+                    return Err(given_up());
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Reads until told otherwise.

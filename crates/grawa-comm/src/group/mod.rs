@@ -20,6 +20,7 @@ mod member;
 pub mod message;
 mod notice;
 mod participant;
+mod seal;
 mod seat;
 #[cfg(test)]
 mod simulate;

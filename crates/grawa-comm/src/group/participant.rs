@@ -612,7 +612,10 @@ impl Collective for Participant {
             match plan.share {
                 // Gradients have no past: where nobody's is finite, the step is none, not the last one again.
                 Share::Gradients => to.fill(0.0),
-                Share::Parameters | Share::Nothing => to.copy_from_slice(&before[share.clone()]),
+                Share::Parameters | Share::Nothing if plan.keeps_centre() => {
+                    to.copy_from_slice(&before[share.clone()]);
+                }
+                Share::Parameters | Share::Nothing => {}
             }
             Ok(centre_part(plan, layout, share.start, summands, to)?)
         };

@@ -1,6 +1,7 @@
 //! A cell of an experiment: one run, and what is measured of it.
 
 use super::finding::Finding;
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use grawa_core::{Amount, Name};
 use grawa_nn::Shape;
 use grawa_train::Recipe;
@@ -82,7 +83,7 @@ impl Cell {
             "{setup}-{}-{word}-{}-{:08x}",
             recipe.method.name,
             recipe.train.seed,
-            crc32c::crc32c(described.as_bytes())
+            (crc_fast::checksum(Crc32Iscsi, described.as_bytes()) as u32)
         );
         let work = work(&recipe).unwrap_or(1.0);
         Cell { name, study, stage, point, settings, recipe, wants, work }

@@ -6,6 +6,7 @@
 //! tag (1) and a float (2). `oracle/read-tensorboard` has PyPI's `tensorboard` read it.
 
 use crate::{Error, Event};
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -99,7 +100,12 @@ fn scalars(event: &Event) -> Vec<(String, f64)> {
 
 fn record(data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u64).to_le_bytes();
-    let sum = |bytes: &[u8]| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
+    let sum = |bytes: &[u8]| {
+        (crc_fast::checksum(Crc32Iscsi, bytes) as u32)
+            .rotate_right(15)
+            .wrapping_add(0xa282_ead8)
+            .to_le_bytes()
+    };
     [&length[..], &sum(&length), data, &sum(data)].concat()
 }
 
