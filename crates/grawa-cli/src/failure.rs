@@ -42,6 +42,11 @@ pub(crate) enum Failure {
     /// An option that only `grawa train` has.
     #[error("--resume and --replay are for `grawa train`")]
     OnlyTrain,
+    /// Options of vectors that travel, where none do.
+    #[error(
+        "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away"
+    )]
+    OnlyApart,
     /// A measurement of flatness.
     #[error(transparent)]
     Flat(#[from] grawa_flat::Error),
@@ -65,7 +70,7 @@ impl Failure {
             Failure::Train(error) => error.is_usage(),
             Failure::Signals { .. } | Failure::Coordinator { .. } | Failure::Process { .. } => false,
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
-            Failure::OnlyTrain => true,
+            Failure::OnlyTrain | Failure::OnlyApart => true,
             Failure::Flat(error) => error.is_usage(),
             Failure::Core(_) | Failure::Recipe(_) => true,
         };

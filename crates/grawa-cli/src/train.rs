@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::say::say;
 use clap::Args;
 use grawa_train::observe::{About, Files, Screen};
-use grawa_train::recipe::{Facts, Forecast, Recipe, Said};
+use grawa_train::recipe::{Facts, Forecast, Format, Recipe, Said};
 use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,6 +53,9 @@ pub(crate) struct Arguments {
     /// How a GPU stores and multiplies numbers: bf16, tf32 or f32
     #[arg(long, value_name = "PRECISION")]
     precision: Option<String>,
+    /// With `launch` and `coordinate`: workers go on while vectors travel, one round behind
+    #[arg(long)]
+    overlap: bool,
     /// Start from the tensors of this file; the last layer may differ
     #[arg(long, value_name = "FILE")]
     init: Option<String>,
@@ -63,10 +66,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Go on with the run in this folder
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "init", "settings", "out", "replay", "dry_run"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     resume: Option<PathBuf>,
     /// Repeat the run in this folder: its recipe, and of a free pace who took how many steps
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "init", "settings", "dry_run"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
     replay: Option<PathBuf>,
     /// Print the recipe with every key, and what the run will take; train nothing
     #[arg(long)]
@@ -84,6 +87,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Some(place) => folder::recipe(place)?,
         None => Recipe::resolve(&said(arguments)?)?,
     };
+    if travels(&recipe) {
+        return Err(Failure::OnlyApart);
+    }
     if arguments.dry_run {
         return dry_run(&recipe).map(|()| true);
     }
@@ -99,6 +105,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
     let files = Files::create(&place, &about)?;
     go(run, files, &place, arguments.quiet)
+}
+
+/// Whether the recipe says how vectors travel between processes, otherwise than plainly.
+fn travels(recipe: &Recipe) -> bool {
+    recipe.train.overlap || recipe.train.wire != Format::F32
 }
 
 /// The recipe of a new run, for commands that start one.
@@ -144,6 +155,9 @@ fn said(arguments: &Arguments) -> Result<Said, Failure> {
         if let Some(value) = value {
             said = said.value(key, value.as_str(), flag)?;
         }
+    }
+    if arguments.overlap {
+        said = said.value("train.overlap", true, "--overlap")?;
     }
     for (key, value, flag) in
         [("train.workers", arguments.workers, "--workers"), ("train.seed", arguments.seed, "--seed")]
@@ -199,6 +213,9 @@ fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
             checkpoint.steps()
         ));
         return Ok(true);
+    }
+    if travels(&recipe) {
+        say("train.overlap and train.wire are left aside: in one process no vectors travel");
     }
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     let run = Run::new(recipe, &data)?;

@@ -1,10 +1,10 @@
-//! Rounds between processes on this machine: `cargo bench -p grawa-comm --bench wire -- [WORKERS FLOATS ROUNDS plain|tls]`.
+//! Rounds between processes on this machine: `cargo bench -p grawa-comm --bench wire -- [WORKERS FLOATS ROUNDS plain|tls f32|bf16]`.
 //!
 //! Starts a coordinator and that many processes, which mix vectors of that many floats (those of WRN-28-10 unless told
 //! otherwise) over TCP. Prints the seconds of every round as the slowest worker has them, so that a script can compare them
 //! with another program's in turn, and the bytes a worker sent beside the least there is.
 
-use grawa_comm::group::{Guest, Host, Settings, Wire, new_key};
+use grawa_comm::group::{Guest, Host, Settings, Travel, Wire, new_key};
 use grawa_comm::{Collective, Error};
 use grawa_core::{Layout, Memory, Method, Plan, Report, plan};
 use std::io::{BufRead, BufReader};
@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let settings = Settings { founders: workers as u32, ..Settings::default() };
     let host = Host::new("127.0.0.1:0", wire, settings, 1, Vec::new(), None)?;
     let key = if encrypted { key.display().to_string() } else { String::new() };
-    let text = format!("{} {floats} {rounds} {key}", host.address());
+    let format = words.get(4).map_or("f32", String::as_str);
+    let text = format!("{} {floats} {rounds} {format} {key}", host.address());
     let mut children = Vec::new();
     for _ in 0..workers {
         let mut command = Command::new(std::env::current_exe()?);
@@ -53,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     slowest.sort_by(f64::total_cmp);
     let median = slowest[slowest.len() / 2];
     eprintln!(
-        "{workers} processes, {floats} floats, {}: median {:.0} ms, {:.2} GB/s",
+        "{workers} processes, {floats} floats, {}, {format}: median {:.0} ms, {:.2} GB/s",
         if encrypted { "TLS" } else { "plain" },
         1e3 * median,
         4e-9 * floats as f64 / median
@@ -70,9 +71,10 @@ fn mean(members: &[u32], layout: &Layout) -> Result<Plan, grawa_core::Error> {
 fn child(text: &str) -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<&str> = text.split(' ').collect();
     let (floats, rounds): (usize, u64) = (words[1].parse()?, words[2].parse()?);
-    let wire = if words[3].is_empty() { Wire::Plain } else { Wire::with_key(words[3].as_ref())? };
+    let wire = if words[4].is_empty() { Wire::Plain } else { Wire::with_key(words[4].as_ref())? };
+    let travel = Travel { bf16: words[3] == "bf16", ..Travel::default() };
     let guest = Guest::new(words[0], wire, "127.0.0.1:0", None, Duration::from_secs(60))?;
-    let (mut ends, _) = guest.enter(Vec::new(), vec![0.0; floats], &[])?;
+    let (mut ends, _) = guest.enter(Vec::new(), vec![0.0; floats], &[], travel)?;
     let mut end = ends.remove(0);
     let layout = Layout::flat(floats);
     let mut mine: Vec<f32> = (0..floats).map(|n| (n % 1000) as f32 * 1e-3 + end.worker() as f32).collect();

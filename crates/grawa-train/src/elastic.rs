@@ -12,13 +12,13 @@ use crate::engine::{Engine, Material};
 use crate::evaluate::viewing;
 use crate::event::{Evaluated, Finished, Observer};
 use crate::pace::Pacing;
-use crate::recipe::{Device, Pace};
+use crate::recipe::{Device, Format, Pace};
 use crate::run::Launch;
 use crate::word::Word;
 use crate::worker::{Level, Worker};
 use crate::{Error, Recipe};
 use grawa_comm::Collective;
-use grawa_comm::group::Guest;
+use grawa_comm::group::{Guest, Travel};
 use grawa_core::{Kept, Memory, Replica, Share, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::State;
@@ -216,8 +216,9 @@ pub fn join(
     let start = Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
     let looks = viewing(recipe.method.evaluate).is_some();
     let view = if looks { state.parameters.len() } else { 0 };
+    let travel = Travel { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
     let worker = guest.worker;
-    let (mut ends, taken) = guest.enter(encode(&start)?, state.parameters.clone(), &[view])?;
+    let (mut ends, taken) = guest.enter(encode(&start)?, state.parameters.clone(), &[view], travel)?;
     let (view, member) = (ends.pop(), ends.pop());
     let (Some(view), Some(member)) = (view, member) else {
         return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());

@@ -67,10 +67,20 @@ fn a_group_trains_as_threads_do() {
 /// One leaves in the middle, and later another comes: the run goes on, and ends with those who are there.
 #[test]
 fn workers_come_and_go() {
+    come_and_go(&[]);
+}
+
+/// The same while vectors travel beside the local steps, at half their length.
+#[test]
+fn workers_come_and_go_while_vectors_travel() {
+    come_and_go(&["train.overlap=true", "train.wire=bf16"]);
+}
+
+fn come_and_go(more: &[&str]) {
     let data = grawa_data::load("digits", ".".as_ref()).unwrap();
     let settings =
         ["train.workers=3", "train.budget=3000step", "machine.threads=1", "evaluate.every=1000step"];
-    let recipe = recipe("lgrawa:period=5", &settings);
+    let recipe = recipe("lgrawa:period=5", &[&settings, more].concat());
     let host = host(&recipe);
     let work = |stop: Arc<AtomicBool>| -> Result<Finished, Error> {
         let (guest, recipe) = guest(&host);

@@ -37,20 +37,25 @@ pub fn crc(bytes: &[u8]) -> u32 {
     crc.get()
 }
 
+/// A number that is nothing but its bytes.
+pub trait Plain: Copy {}
+impl Plain for f32 {}
+impl Plain for u16 {}
+
 /// The bytes of a vector as they lie in memory and on the wire.
-pub fn bytes(vector: &[f32]) -> &[u8] {
+pub fn bytes<T: Plain>(vector: &[T]) -> &[u8] {
     const { assert!(cfg!(target_endian = "little"), "vectors cross the wire as they lie in memory") }
     #[allow(unsafe_code)]
-    // SAFETY: every float is four bytes without padding, and bytes need no alignment.
+    // SAFETY: floats and integers have no padding, and bytes need no alignment.
     unsafe {
         std::slice::from_raw_parts(vector.as_ptr().cast(), size_of_val(vector))
     }
 }
 
 /// The same, to be written.
-pub fn bytes_mut(vector: &mut [f32]) -> &mut [u8] {
+pub fn bytes_mut<T: Plain>(vector: &mut [T]) -> &mut [u8] {
     #[allow(unsafe_code)]
-    // SAFETY: as above; and any four bytes are a float.
+    // SAFETY: as above; and any bytes are a float, or an integer.
     unsafe {
         std::slice::from_raw_parts_mut(vector.as_mut_ptr().cast(), size_of_val(vector))
     }

@@ -3,10 +3,11 @@
 //! A member sends 2·(M−1)/M of a vector a round, which is the least there is. Stripes are short, so that what was received is
 //! summed while it is in cache, and while one stripe is summed the next is on its way. Summands are taken in the order of
 //! the members whatever the timing, and a sum is made by one member for all: all get the same bits. A piece carries a
-//! checksum, and who weighs nothing in a share does not send it.
+//! checksum, and who weighs nothing in a share does not send it. Pieces may travel at half their length ([`super::half`]).
 
 use super::cut::{share, stripes};
 use super::digest::{Crc, bytes, bytes_mut};
+use super::half::{halve, restore};
 use super::link::{GoOn, In, Out};
 use crate::Error;
 use std::collections::VecDeque;
@@ -26,6 +27,9 @@ const SLOW: Duration = Duration::from_secs(5);
 
 /// Which move: the epoch, the meeting, the attempt.
 pub type Tag = (u64, u64, u32);
+
+/// What pieces are differences to, if they travel as halves.
+pub(super) type Base<'a> = Option<&'a [f32]>;
 
 /// Whether the member at a seat has something to add to a share.
 pub(super) type Adds<'a> = &'a (dyn Fn(usize, &Range<usize>) -> bool + Sync);
@@ -84,6 +88,7 @@ pub(super) struct Move<'a> {
     pub(super) outs: Vec<Option<Out>>,
     pub(super) ins: Vec<Option<In>>,
     pub(super) adds: Adds<'a>,
+    pub(super) base: Base<'a>,
     pub(super) go_on: GoOn<'a>,
 }
 
@@ -135,19 +140,19 @@ impl Move<'_> {
         let go_on = || !failed.load(Ordering::Relaxed) && asked();
         let (hand_over, handed) = channel();
         let (mut outs, mut ins) = (std::mem::take(&mut self.outs), std::mem::take(&mut self.ins));
-        let plan = (self.tag, self.seat, self.adds);
+        let plan = Plan { tag: self.tag, me: self.seat, members, adds: self.adds, base: self.base };
         let sums = cut(sums, members);
         let mut digests = vec![Vec::new(); members];
         let (sent, received) = std::thread::scope(|scope| {
             let (failed, outs, go_on) = (&failed, &mut outs, &go_on);
             let sender = scope.spawn(move || {
-                let sent = Sending { plan, members, go_on, handed }.run(mine, outs);
+                let sent = Sending { plan, go_on, handed, halves: Vec::new() }.run(mine, outs);
                 if sent.is_err() {
                     failed.store(true, Ordering::Relaxed);
                 }
                 sent
             });
-            let receiving = Receiving { plan, members, go_on, hand_over, digests: &mut digests };
+            let receiving = Receiving { plan, go_on, hand_over, digests: &mut digests, halves: Vec::new() };
             let received = receiving.run(mine, sums, &mut sum, &mut ins);
             if received.is_err() {
                 failed.store(true, Ordering::Relaxed);
@@ -169,23 +174,44 @@ impl Move<'_> {
     }
 }
 
-struct Sending<'a, 's> {
-    plan: (Tag, usize, Adds<'a>),
+#[derive(Clone, Copy)]
+struct Plan<'a> {
+    tag: Tag,
+    me: usize,
     members: usize,
+    adds: Adds<'a>,
+    base: Base<'a>,
+}
+
+/// One's own sum, where it lies, as it travels if that is something else, and its checksum.
+struct Handed<'s> {
+    values: &'s [f32],
+    halves: Vec<u16>,
+    checksum: u32,
+}
+
+struct Sending<'a, 's> {
+    plan: Plan<'a>,
     go_on: GoOn<'a>,
-    /// One's own sums, where they lie, with their checksums.
-    handed: Receiver<(&'s [f32], u32)>,
+    handed: Receiver<Handed<'s>>,
+    halves: Vec<u16>,
 }
 
 impl Sending<'_, '_> {
-    fn run(&self, mine: &[f32], outs: &mut [Option<Out>]) -> Result<u64, Failed> {
+    fn run(&mut self, mine: &[f32], outs: &mut [Option<Out>]) -> Result<u64, Failed> {
+        let Plan { me, members, adds, base, .. } = self.plan;
         let mut bytes = 0;
         let mut behind = VecDeque::new();
-        for stripe in stripes(mine.len(), SHARE * self.members) {
+        for stripe in stripes(mine.len(), SHARE * members) {
             for (seat, share) in self.others(&stripe) {
-                if (self.plan.2)(self.plan.1, &share) {
+                if adds(me, &share) {
                     let values = &mine[share.clone()];
-                    bytes += self.piece(false, &share, values, None, seat, outs)?;
+                    let mut halves = std::mem::take(&mut self.halves);
+                    if let Some(base) = base {
+                        halve(values, &base[share.clone()], &mut halves);
+                    }
+                    bytes += self.piece(false, &share, values, &halves, None, seat, outs)?;
+                    self.halves = halves;
                 }
             }
             behind.push_back(stripe);
@@ -200,46 +226,50 @@ impl Sending<'_, '_> {
     }
 
     /// The others, each with its share, beginning with the next seat: so no two send to the same one at the same time.
-    fn others(&self, stripe: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let (me, members, stripe) = (self.plan.1, self.members, stripe.clone());
+    fn others(&self, stripe: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let (me, members, stripe) = (self.plan.me, self.plan.members, stripe.clone());
         (1..members).map(move |n| (me + n) % members).map(move |seat| (seat, share(&stripe, seat, members)))
     }
 
     fn sum(&self, stripe: &Range<usize>, outs: &mut [Option<Out>]) -> Result<u64, Failed> {
         // If nothing is handed over any more, the other thread says why.
         let given_up = |_| Failed { seat: None, why: Error::Connection { why: "it was given up".into() } };
-        let (values, checksum) = self.handed.recv().map_err(given_up)?;
-        let own = share(stripe, self.plan.1, self.members);
+        let Handed { values, halves, checksum } = self.handed.recv().map_err(given_up)?;
+        let own = share(stripe, self.plan.me, self.plan.members);
         let mut bytes = 0;
         for (seat, _) in self.others(stripe) {
-            bytes += self.piece(true, &own, values, Some(checksum), seat, outs)?;
+            bytes += self.piece(true, &own, values, &halves, Some(checksum), seat, outs)?;
         }
         Ok(bytes)
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn piece(
         &self,
         is_sum: bool,
         share: &Range<usize>,
         values: &[f32],
+        halves: &[u16],
         checksum: Option<u32>,
         seat: usize,
         outs: &mut [Option<Out>],
     ) -> Result<u64, Failed> {
         let Some(out) = outs[seat].as_mut().filter(|_| !values.is_empty()) else { return Ok(0) };
-        let head = Head { is_sum, tag: self.plan.0, start: share.start as u64, floats: values.len() as u32 };
+        let (start, floats) = (share.start as u64, values.len() as u32);
+        let head = Head { is_sum, tag: self.plan.tag, start, floats };
+        let body = if self.plan.base.is_some() { bytes(halves) } else { bytes(values) };
         out.write_bulk(&head.encode(), None, self.go_on).map_err(at(seat))?;
-        out.write_bulk(bytes(values), checksum, self.go_on).map_err(at(seat))?;
-        Ok((HEAD + size_of_val(values)) as u64)
+        out.write_bulk(body, checksum, self.go_on).map_err(at(seat))?;
+        Ok((HEAD + body.len()) as u64)
     }
 }
 
 struct Receiving<'a, 's> {
-    plan: (Tag, usize, Adds<'a>),
-    members: usize,
+    plan: Plan<'a>,
     go_on: GoOn<'a>,
-    hand_over: Sender<(&'s [f32], u32)>,
+    hand_over: Sender<Handed<'s>>,
     digests: &'a mut Vec<Vec<u32>>,
+    halves: Vec<u16>,
 }
 
 impl<'s> Receiving<'_, 's> {
@@ -250,11 +280,11 @@ impl<'s> Receiving<'_, 's> {
         sum: &mut impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
         ins: &mut [Option<In>],
     ) -> Result<(), Failed> {
-        let (_, me, adds) = self.plan;
-        let mut scratch = vec![Vec::new(); self.members];
+        let Plan { me, members, adds, .. } = self.plan;
+        let mut scratch = vec![Vec::new(); members];
         let mut behind = VecDeque::new();
-        for (stripe, mut shares) in stripes(mine.len(), SHARE * self.members).zip(sums) {
-            let own = share(&stripe, me, self.members);
+        for (stripe, mut shares) in stripes(mine.len(), SHARE * members).zip(sums) {
+            let own = share(&stripe, me, members);
             for seat in self.others() {
                 let adds = !own.is_empty() && adds(seat, &own);
                 scratch[seat].resize(if adds { own.len() } else { 0 }, 0.0);
@@ -262,24 +292,13 @@ impl<'s> Receiving<'_, 's> {
                     self.piece(false, &own, &mut scratch[seat], seat, ins)?;
                 }
             }
-            let summands: Vec<&[f32]> = (0..self.members)
+            let summands: Vec<&[f32]> = (0..members)
                 .map(|seat| if seat == me { &mine[own.clone()] } else { &scratch[seat][..] })
                 .collect();
-            let result = std::mem::take(&mut shares[me]);
-            let mut checksum = Crc::default();
-            // In parts that stay in cache between their sum and its checksum.
-            for (n, to) in result.chunks_mut(PART).enumerate() {
-                let part = n * PART..n * PART + to.len();
-                let summands: Vec<&[f32]> =
-                    summands.iter().map(|summand| summand.get(part.clone()).unwrap_or(&[])).collect();
-                let at = own.start + part.start..own.start + part.end;
-                sum(&at, &summands, to).map_err(|why| Failed { seat: None, why })?;
-                checksum.add(bytes(to));
-            }
-            let checksum = checksum.get();
-            self.digests[me].push(checksum);
+            let handed = self.add_up(&own, &summands, std::mem::take(&mut shares[me]), sum)?;
+            self.digests[me].push(handed.checksum);
             // The other thread may have ended, and says why.
-            let _ = self.hand_over.send((result, checksum));
+            let _ = self.hand_over.send(handed);
             behind.push_back((stripe, shares));
             if behind.len() > LAG {
                 behind.pop_front().map_or(Ok(()), |(stripe, shares)| self.sums(&stripe, shares, ins))?;
@@ -288,8 +307,36 @@ impl<'s> Receiving<'_, 's> {
         behind.into_iter().try_for_each(|(stripe, shares)| self.sums(&stripe, shares, ins))
     }
 
+    /// The sum of one's own share, in parts that stay in cache between sum and checksum.
+    fn add_up(
+        &self,
+        own: &Range<usize>,
+        summands: &[&[f32]],
+        result: &'s mut [f32],
+        sum: &mut impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
+    ) -> Result<Handed<'s>, Failed> {
+        let (mut checksum, mut halves, mut some) = (Crc::default(), Vec::new(), Vec::new());
+        for (n, to) in result.chunks_mut(PART).enumerate() {
+            let part = n * PART..n * PART + to.len();
+            let summands: Vec<&[f32]> =
+                summands.iter().map(|summand| summand.get(part.clone()).unwrap_or(&[])).collect();
+            let at = own.start + part.start..own.start + part.end;
+            sum(&at, &summands, to).map_err(|why| Failed { seat: None, why })?;
+            if let Some(base) = self.plan.base {
+                // Its owner holds what the others will be able to make of it.
+                halve(to, &base[at.clone()], &mut some);
+                restore(&some, &base[at], to);
+                checksum.add(bytes(&some));
+                halves.extend_from_slice(&some);
+            } else {
+                checksum.add(bytes(to));
+            }
+        }
+        Ok(Handed { values: result, halves, checksum: checksum.get() })
+    }
+
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let (me, members) = (self.plan.1, self.members);
+        let (me, members) = (self.plan.me, self.plan.members);
         (1..members).map(move |n| (me + members - n) % members)
     }
 
@@ -300,7 +347,7 @@ impl<'s> Receiving<'_, 's> {
         ins: &mut [Option<In>],
     ) -> Result<(), Failed> {
         for seat in self.others() {
-            let theirs = share(stripe, seat, self.members);
+            let theirs = share(stripe, seat, self.plan.members);
             let checksum = match theirs.is_empty() {
                 true => 0,
                 false => self.piece(true, &theirs, shares[seat], seat, ins)?,
@@ -311,7 +358,7 @@ impl<'s> Receiving<'_, 's> {
     }
 
     fn piece(
-        &self,
+        &mut self,
         is_sum: bool,
         share: &Range<usize>,
         to: &mut [f32],
@@ -325,11 +372,18 @@ impl<'s> Receiving<'_, 's> {
         let mut head = [0; HEAD];
         from.read_bulk(&mut head, &go_on).map_err(at(seat))?;
         let head = Head::decode(&head).map_err(at(seat))?;
-        let expected = Head { is_sum, tag: self.plan.0, start: share.start as u64, floats: to.len() as u32 };
+        let (start, floats) = (share.start as u64, to.len() as u32);
+        let expected = Head { is_sum, tag: self.plan.tag, start, floats };
         if head != expected {
             return Err(wrong(format!("{head:?} came where {expected:?} was next")));
         }
-        from.read_bulk(bytes_mut(to), &go_on).map_err(at(seat))
+        let Some(base) = self.plan.base else {
+            return from.read_bulk(bytes_mut(to), &go_on).map_err(at(seat));
+        };
+        self.halves.resize(to.len(), 0);
+        let checksum = from.read_bulk(bytes_mut(&mut self.halves), &go_on).map_err(at(seat))?;
+        restore(&self.halves, &base[share.clone()], to);
+        Ok(checksum)
     }
 }
 

@@ -4,7 +4,8 @@
 //! worker's own thread calls the operations and moves vectors. Everything they decide is decided by [`Member`].
 
 use super::door::{Door, Held, ask, visit};
-use super::exchange::{Move, Tag};
+use super::exchange::{Adds, Base, Move, Tag};
+use super::flight::{Flight, Landed, Travel};
 use super::key::Wire;
 use super::link::{self, In, Out};
 use super::member::{Deed, Member};
@@ -14,6 +15,7 @@ use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,16 +68,22 @@ impl Drop for Anchor {
 pub struct Participant {
     core: Arc<Mutex<Core>>,
     shared: Arc<Shared>,
-    _anchor: Arc<Anchor>,
+    /// None for what is on its way: that does not keep the worker in the group.
+    _anchor: Option<Arc<Anchor>>,
     number: u8,
     worker: u32,
     members: Vec<u32>,
     centre: Arc<Vec<f32>>,
+    travel: Travel,
+    /// A round of this end whose vectors are on their way, a buffer for the next such, and who was lost on the last.
+    flight: Option<Arc<Flight>>,
+    luggage: Vec<f32>,
+    lost: Vec<Lost>,
 }
 
 /// What the threads share.
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     address: String,
     token: u64,
     wire: Wire,
@@ -87,6 +95,8 @@ struct Shared {
     steps: AtomicU64,
     counted: AtomicU64,
     is_over: AtomicBool,
+    /// The round of any end whose vectors are on their way.
+    flight: Mutex<Option<Arc<Flight>>>,
 }
 
 #[derive(Debug)]
@@ -142,6 +152,7 @@ impl Guest {
             steps: AtomicU64::new(0),
             counted: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
+            flight: Mutex::default(),
         });
         let (keeper, beater) = (Arc::clone(&shared), Arc::clone(&shared));
         std::thread::Builder::new().name("grawa-line".into()).spawn(move || keeper.keep_line())?;
@@ -180,11 +191,13 @@ impl Guest {
 
     /// Begins to take part, with this memory and this centre if the run is about to begin. Returns the ends of the group, the
     /// first with this centre and one more for each length in `others`, and, where the run has begun, what the others remember.
+    /// Only the first may overlap.
     pub fn enter(
         self,
         memory: Vec<u8>,
         centre: Vec<f32>,
         others: &[usize],
+        travel: Travel,
     ) -> Result<(Vec<Participant>, Option<Vec<u8>>), Error> {
         let Guest { shared, anchor, worker, .. } = self;
         let held = Arc::new(Held::new(0, memory, Arc::new(centre)));
@@ -195,11 +208,15 @@ impl Guest {
         let end = |number: u8, centre: Arc<Vec<f32>>| Participant {
             core: Arc::clone(&core),
             shared: Arc::clone(&shared),
-            _anchor: Arc::clone(&anchor),
+            _anchor: Some(Arc::clone(&anchor)),
             number,
             worker,
             members: Vec::new(),
             centre,
+            travel: Travel { overlap: travel.overlap && number == 0, ..travel },
+            flight: None,
+            luggage: Vec::new(),
+            lost: Vec::new(),
         };
         let mut ends = vec![end(0, Arc::clone(&held.centre))];
         ends.extend((1..).zip(others).map(|(number, len)| end(number, Arc::new(vec![0.0; *len]))));
@@ -295,6 +312,14 @@ impl Shared {
         }
     }
 
+    /// Says that it stands with this memory and this centre, which others may take over from now on.
+    pub(super) fn stand(&self, memory: Vec<u8>, centre: Arc<Vec<f32>>) {
+        let op = lock(&self.state).member.op();
+        let held = Arc::new(Held::new(op, memory, centre));
+        self.door.hold(Arc::clone(&held));
+        self.tell(|member| member.stands(held.stand.digest));
+    }
+
     /// Says what the member wants to say.
     fn tell(&self, what: impl FnOnce(&mut Member) -> Option<Up>) {
         let mut state = lock(&self.state);
@@ -343,6 +368,20 @@ fn send(state: &mut State, ups: impl IntoIterator<Item = Up>) {
 }
 
 impl Participant {
+    /// Waits for vectors that are on their way, and takes up what this end's came to.
+    fn land(&mut self) -> Result<(), Error> {
+        let other = lock(&self.shared.flight).take();
+        other.iter().for_each(|flight| flight.wait());
+        let Some(flight) = self.flight.take() else { return Ok(()) };
+        let Landed { centre, members, lost, mine } = flight.take()?;
+        self.luggage = mine;
+        (self.members, self.lost) = (members, lost);
+        if let Some(centre) = centre {
+            self.centre = centre;
+        }
+        Ok(())
+    }
+
     /// Comes to the next meeting.
     fn come(&self, core: &mut Core, call: Call, message: Vec<u8>) -> Result<(), Error> {
         if core.due.is_some() {
@@ -399,6 +438,7 @@ impl Participant {
 
     fn talk(&mut self, call: Call, message: Vec<u8>) -> Result<(Vec<Vec<u8>>, Outcome), Error> {
         let start = Instant::now();
+        self.land()?;
         let shared = Arc::clone(&self.core);
         let mut core = lock(&shared);
         let stands = {
@@ -410,7 +450,7 @@ impl Participant {
             Deed::Met { messages, lost } => {
                 let outcome = Outcome {
                     members: self.note_members(),
-                    lost,
+                    lost: std::mem::take(&mut self.lost).into_iter().chain(lost).collect(),
                     wait: start.elapsed(),
                     ..Outcome::default()
                 };
@@ -426,6 +466,7 @@ impl Participant {
         call: Call,
         mine: &[f32],
         adds: &(dyn Fn(usize, &Range<usize>) -> bool + Sync),
+        base: Base<'_>,
         mut sum: impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
     ) -> Result<Ended, Error> {
         let start = Instant::now();
@@ -445,7 +486,7 @@ impl Participant {
                     let tag = (epoch, op, attempt);
                     let mut to = sums.take().unwrap_or_else(|| std::mem::take(&mut core.spare));
                     to.resize(mine.len(), 0.0);
-                    let moved = self.move_once(&mut core, tag, mine, &mut to, adds, &mut sum);
+                    let moved = self.move_once(&mut core, tag, mine, &mut to, (adds, base), &mut sum);
                     core.is_clean = false;
                     sums = Some(to);
                     match moved {
@@ -487,7 +528,7 @@ impl Participant {
         tag: Tag,
         mine: &[f32],
         sums: &mut [f32],
-        adds: &(dyn Fn(usize, &Range<usize>) -> bool + Sync),
+        (adds, base): (Adds<'_>, Base<'_>),
         sum: impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
     ) -> Result<u32, Option<(u32, Error)>> {
         let Shared { door, wire, token, state, .. } = &*self.shared;
@@ -513,7 +554,7 @@ impl Participant {
             let from = (index != seat).then(|| door.from(peer, tag, &go_on)).transpose();
             ins.push(from.map_err(|why| go_on().then_some((peer.worker, why)))?);
         }
-        let moved = Move { tag, seat, outs, ins, adds, go_on: &go_on }.run(mine, sums, sum);
+        let moved = Move { tag, seat, outs, ins, adds, base, go_on: &go_on }.run(mine, sums, sum);
         let moved = moved
             .map_err(|failed| failed.seat.map(|seat| (peers[seat].worker, failed.why)).filter(|_| go_on()))?;
         for ((peer, out), from) in peers.iter().zip(moved.outs).zip(moved.ins) {
@@ -569,6 +610,76 @@ fn weighs(plan: &Plan, layout: &Layout, seat: usize, share: &Range<usize>) -> bo
     spans.into_iter().any(|(index, _)| plan.weights.of(index)[seat] > 0.0)
 }
 
+impl Participant {
+    /// The next centre, from everyone's vector.
+    fn make_centre(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Ended, Error> {
+        let call = Call::Mix { plan: digest(plan), centre: self.number };
+        let adds = |seat: usize, share: &Range<usize>| {
+            plan.share != Share::Nothing && plan.workers.len() > seat && weighs(plan, layout, seat, share)
+        };
+        let before = Arc::clone(&self.centre);
+        let sum = |share: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
+            match plan.share {
+                // Gradients have no past: where nobody's is finite, the step is none, not the last one again.
+                Share::Gradients => to.fill(0.0),
+                Share::Parameters | Share::Nothing if plan.keeps_centre() => {
+                    to.copy_from_slice(&before[share.clone()]);
+                }
+                Share::Parameters | Share::Nothing => {}
+            }
+            Ok(centre_part(plan, layout, share.start, summands, to)?)
+        };
+        let base = self.travel.bf16.then(|| &before[..]);
+        self.move_all(call, mine, &adds, base, sum)
+    }
+
+    /// Pulls toward the centre there is, and sends the vector off to the next one, which is there at the next meeting.
+    fn take_off(
+        &mut self,
+        plan: &Plan,
+        layout: &Layout,
+        seat: usize,
+        mine: &mut [f32],
+    ) -> std::io::Result<Outcome> {
+        let mut copy = std::mem::take(&mut self.luggage);
+        copy.clear();
+        copy.extend_from_slice(mine);
+        pull_part(plan, seat, mine, &self.centre, &self.centre);
+        let mut twin = Participant {
+            core: Arc::clone(&self.core),
+            shared: Arc::clone(&self.shared),
+            _anchor: None,
+            members: self.members.clone(),
+            centre: Arc::clone(&self.centre),
+            flight: None,
+            luggage: Vec::new(),
+            lost: Vec::new(),
+            ..*self
+        };
+        let (plan, layout, flight) = (plan.clone(), layout.clone(), Arc::new(Flight::default()));
+        let (bytes, members) = (size_of_val(mine) as u64, self.members.clone());
+        let up = Arc::clone(&flight);
+        let fly = move || {
+            let make = || twin.make_centre(&plan, &layout, &copy);
+            let broke_down = |_| Err(Error::Connection { why: "a thread broke down".into() });
+            let ended = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(broke_down);
+            let members = twin.members.clone();
+            let landed = ended.map(|ended| match ended {
+                Ended::Well(centre, outcome) => {
+                    Landed { centre: Some(Arc::new(centre)), members, lost: outcome.lost, mine: copy }
+                }
+                // It came to nothing, for all alike: the old centre stays.
+                Ended::Not(lost) => Landed { centre: None, members, lost, mine: copy },
+            });
+            up.end(landed, &twin.shared, &twin.centre);
+        };
+        std::thread::Builder::new().name("grawa-flight".into()).spawn(fly)?;
+        *lock(&self.shared.flight) = Some(Arc::clone(&flight));
+        self.flight = Some(flight);
+        Ok(Outcome { members, bytes, ..Outcome::default() })
+    }
+}
+
 impl Collective for Participant {
     type Buffer = [f32];
 
@@ -588,6 +699,7 @@ impl Collective for Participant {
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
+        self.land()?;
         for (what, found) in
             [("the vector of this worker", mine.len()), ("the centre of the group", self.centre.len())]
         {
@@ -603,23 +715,11 @@ impl Collective for Participant {
         let Some(seat) = plan.workers.iter().position(|&worker| worker == self.worker) else {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         };
-        let call = Call::Mix { plan: digest(plan), centre: self.number };
-        let adds = |seat: usize, share: &Range<usize>| {
-            plan.share != Share::Nothing && plan.workers.len() > seat && weighs(plan, layout, seat, share)
-        };
+        if self.travel.overlap {
+            return Ok(self.take_off(plan, layout, seat, mine)?);
+        }
         let before = Arc::clone(&self.centre);
-        let sum = |share: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
-            match plan.share {
-                // Gradients have no past: where nobody's is finite, the step is none, not the last one again.
-                Share::Gradients => to.fill(0.0),
-                Share::Parameters | Share::Nothing if plan.keeps_centre() => {
-                    to.copy_from_slice(&before[share.clone()]);
-                }
-                Share::Parameters | Share::Nothing => {}
-            }
-            Ok(centre_part(plan, layout, share.start, summands, to)?)
-        };
-        match self.move_all(call, mine, &adds, sum)? {
+        match self.make_centre(plan, layout, mine)? {
             Ended::Not(lost) => Err(Error::Shrunk { lost }),
             Ended::Well(after, outcome) => {
                 pull_part(plan, seat, mine, &before, &after);
@@ -634,6 +734,7 @@ impl Collective for Participant {
     }
 
     fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
+        self.land()?;
         loop {
             let members = self.members.clone();
             let at = move |seat: usize| members.get(seat) == Some(&leader);
@@ -642,7 +743,7 @@ impl Collective for Participant {
                 to.copy_from_slice(summands[from]);
                 Ok(())
             };
-            match self.move_all(Call::Broadcast { leader }, mine, &|seat, _| at(seat), sum)? {
+            match self.move_all(Call::Broadcast { leader }, mine, &|seat, _| at(seat), None, sum)? {
                 Ended::Well(vector, outcome) => {
                     mine.copy_from_slice(&vector);
                     return Ok(outcome);
@@ -670,15 +771,17 @@ impl Collective for Participant {
     }
 
     fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {
-        let op = lock(&self.shared.state).member.op();
-        let held = Arc::new(Held::new(op, memory.into(), Arc::clone(&self.centre)));
-        self.shared.door.hold(Arc::clone(&held));
-        self.shared.tell(|member| member.stands(held.stand.digest));
         self.shared.counted.store(self.shared.steps.load(Ordering::Relaxed), Ordering::Relaxed);
+        match &self.flight {
+            Some(flight) => flight.settle(memory, &self.shared, &self.centre),
+            None => self.shared.stand(memory.into(), Arc::clone(&self.centre)),
+        }
         Ok(())
     }
 
     fn rejoin(&mut self) -> Result<Vec<u8>, Error> {
+        // Where it was going does not matter any more.
+        let _ = self.land();
         let shared = Arc::clone(&self.shared);
         let mut core = lock(&self.core);
         loop {

@@ -31,12 +31,23 @@ fn each<T: Send>(
     len: usize,
     work: impl Fn(Participant) -> T + Sync,
 ) -> Vec<T> {
+    each_travelling(host, wire, workers, len, Travel::default(), work)
+}
+
+fn each_travelling<T: Send>(
+    host: &Host,
+    wire: &Wire,
+    workers: u32,
+    len: usize,
+    travel: Travel,
+    work: impl Fn(Participant) -> T + Sync,
+) -> Vec<T> {
     std::thread::scope(|scope| {
         let work = &work;
         let one = move || {
             let guest = guest(host, wire);
             assert_eq!(guest.charter, b"charter");
-            let (mut ends, memory) = guest.enter(b"start".to_vec(), vec![0.0; len], &[]).unwrap();
+            let (mut ends, memory) = guest.enter(b"start".to_vec(), vec![0.0; len], &[], travel).unwrap();
             assert_eq!(memory, None);
             let mut end = ends.remove(0);
             // The members are known from the first meeting on.
@@ -132,8 +143,9 @@ fn a_newcomer_takes_over_what_the_others_hold() {
     std::thread::scope(|scope| {
         let newcomer = scope.spawn(move || {
             begins.recv().unwrap();
-            let (mut ends, memory) =
-                guest(host, &Wire::Plain).enter(b"start".to_vec(), vec![0.0; 5000], &[]).unwrap();
+            let (mut ends, memory) = guest(host, &Wire::Plain)
+                .enter(b"start".to_vec(), vec![0.0; 5000], &[], Travel::default())
+                .unwrap();
             assert!(memory.is_some_and(|memory| memory[0] >= 3));
             let mut end = ends.remove(0);
             assert_eq!(end.centre(), [0.5; 5000]);
@@ -207,7 +219,7 @@ fn a_coordinator_may_die() {
         let work = || {
             let layout = Layout::flat(100);
             let guest = Guest::new(address, Wire::Plain, "127.0.0.1:0", None, LONG).unwrap();
-            let (mut ends, _) = guest.enter(vec![0], vec![0.0; 100], &[]).unwrap();
+            let (mut ends, _) = guest.enter(vec![0], vec![0.0; 100], &[], Travel::default()).unwrap();
             let mut end = ends.remove(0);
             let mut mine = vec![end.worker() as f32; 100];
             let mut number = 0;
@@ -229,4 +241,87 @@ fn a_coordinator_may_die() {
         assert!(found.iter().all(|vector| *vector == found[0]));
         rounds.store(1000, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+/// What workers hold after a few rounds on their way, against the same on plain slices: every round pulls toward the centre of
+/// the round before.
+#[test]
+fn vectors_travel_while_workers_go_on() {
+    let (len, rounds, layout) = (3000, 5, Layout::flat(3000));
+    let method: Method = "mgrawa:pull=0.5,score_momentum=0".parse().unwrap();
+    let reports = |members: &[u32], round: u32| -> Vec<Report> {
+        let score = |worker: u32| f64::from(1 + (worker + round) % 3);
+        let report = |&worker| Report { worker, scores: vec![score(worker)], finite: true, steps: 1 };
+        members.iter().map(report).collect()
+    };
+    let plan_of = |members: &[u32], round| {
+        plan(&method, &layout, &Memory::default(), &reports(members, round)).unwrap()
+    };
+    let step = |x: &mut [f32], worker: u32, round: u32| {
+        (0..).zip(x).for_each(|(n, x)| *x += (n as f32 * 0.01 + worker as f32 + round as f32).sin());
+    };
+
+    let mut workers = [(); 3].map(|()| vec![0.0f32; len]);
+    let (mut centre, mut expected) = (vec![0.0f32; len], Vec::new());
+    for round in 0..rounds {
+        (0..).zip(&mut workers).for_each(|(worker, x)| step(x, worker, round));
+        let plan = plan_of(&[0, 1, 2], round);
+        let mut next = vec![0.0; len];
+        let summands: Vec<&[f32]> = workers.iter().map(|x| &x[..]).collect();
+        grawa_core::centre_part(&plan, &layout, 0, &summands, &mut next).unwrap();
+        (0..).zip(&mut workers).for_each(|(seat, x)| grawa_core::pull_part(&plan, seat, x, &centre, &centre));
+        centre = next;
+        expected.push((workers.clone(), centre.clone()));
+    }
+
+    let host = host(3, &Wire::Plain);
+    let travel = Travel { overlap: true, bf16: false };
+    let found = each_travelling(&host, &Wire::Plain, 3, len, travel, |mut end| {
+        let (me, mut mine) = (end.worker(), vec![0.0; len]);
+        for round in 0..rounds {
+            step(&mut mine, me, round);
+            let members = end.gather(&[round as u8]).unwrap().outcome.members;
+            if round > 0 {
+                assert_eq!(end.centre(), expected[round as usize - 1].1, "the centre of the round before");
+            }
+            end.mix(&plan_of(&members, round), &layout, &mut mine).unwrap();
+            assert_eq!(mine, expected[round as usize].0[me as usize], "worker {me}, round {round}");
+            end.settle(&[round as u8]).unwrap();
+        }
+        end.barrier().unwrap();
+        end.centre().to_vec()
+    });
+    found.into_iter().for_each(|found| assert_eq!(found, centre));
+}
+
+/// Vectors of half their length: everyone holds the same bits, near those of whole ones, and what one round rounds off the next
+/// makes good.
+#[test]
+fn halves_give_the_same_bits_to_all_and_are_close() {
+    let (len, layout) = (40_000, Layout::flat(40_000));
+    let host = host(3, &Wire::Plain);
+    let travel = Travel { overlap: false, bf16: true };
+    let far = |n: usize, worker: u32| 1000.0 + (n as f32 * 0.37 + worker as f32).sin();
+    let found = each_travelling(&host, &Wire::Plain, 3, len, travel, |mut end| {
+        let mut mine: Vec<f32> = (0..len).map(|n| far(n, end.worker())).collect();
+        let start = mine.clone();
+        let mut centres = Vec::new();
+        for _ in 0..3 {
+            let here = end.gather(&[]).unwrap().outcome.members;
+            mine.copy_from_slice(&start);
+            end.mix(&mean(&here, &layout), &layout, &mut mine).unwrap();
+            assert_eq!(mine, end.centre());
+            centres.push(end.centre().to_vec());
+        }
+        assert!(end.bytes() < 3 * 4 * len as u64, "{} bytes for three rounds", end.bytes());
+        centres
+    });
+    assert!(found.iter().all(|other| *other == found[0]));
+    let off = |centre: &[f32]| {
+        let exact = |n| (far(n, 0) + far(n, 1) + far(n, 2)) / 3.0;
+        (0..).zip(centre).map(|(n, x)| (x - exact(n)).abs()).fold(0.0f32, f32::max)
+    };
+    let offs: Vec<f32> = found[0].iter().map(|centre| off(centre)).collect();
+    // The first is a difference of 1000 to a centre at zero; later ones are of what the first one missed.
+    assert!(offs[0] > 0.1 && offs[0] < 4.0 && offs[1] < 0.02 && offs[2] < 0.01, "{offs:?}");
 }

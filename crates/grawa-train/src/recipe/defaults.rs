@@ -3,7 +3,7 @@
 //! The digits get a small network and a run of seconds; the others the paper's networks and settings, see
 //! `recipes/*.toml` for where each number comes from.
 
-use super::{BatchNorm, Checkpoint, Data, Device, Evaluation, Machine, Model, Pace, Recipe, Train};
+use super::{BatchNorm, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, Pace, Recipe, Train};
 use grawa_core::{Amount, Drop, Method, Name, Preset, Schedule, Sgd};
 use grawa_data::Kind;
 use grawa_nn::cuda::Precision;
@@ -33,6 +33,8 @@ impl Recipe {
                 seed: 36,
                 budget: Amount::Epochs(epochs),
                 pace: Pace::Even,
+                overlap: false,
+                wire: Format::F32,
                 rate: Schedule::new(0.1, None, vec![drop(0.5), drop(0.75)])?,
                 sgd: Sgd { weight_decay, ..Sgd::default() },
             },

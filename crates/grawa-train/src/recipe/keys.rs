@@ -38,7 +38,7 @@ macro_rules! key {
 }
 
 /// Every key but the method's, in the order they are printed.
-pub const KEYS: [Key; 26] = [
+pub const KEYS: [Key; 28] = [
     key!(
         "data.kind",
         "the data set: digits, cifar10, cifar100, mnist, fashion-mnist, folder",
@@ -87,6 +87,20 @@ pub const KEYS: [Key; 26] = [
         "the learning rate: 0.1, or '0.1, x0.1 at 150epoch', or '0.1, cosine over 60epoch'",
         train.rate,
         rate,
+        show
+    ),
+    key!(
+        "train.overlap",
+        "workers apart: they go on while vectors travel, pulled toward the centre of the round before",
+        train.overlap,
+        truth,
+        show_truth
+    ),
+    key!(
+        "train.wire",
+        "workers apart: how vectors travel, f32 or bf16 (half the bytes, rounded)",
+        train.wire,
+        word,
         show
     ),
     key!("train.momentum", "SGD's momentum", train.sgd.momentum, share, float),

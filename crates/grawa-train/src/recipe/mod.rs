@@ -31,7 +31,7 @@ pub use keys::{KEYS, Key};
 pub use mistake::Mistake;
 pub use study::{Point, Study};
 pub use text::Said;
-pub use words::{BatchNorm, Device, Pace};
+pub use words::{BatchNorm, Device, Format, Pace};
 
 use grawa_core::{Amount, Method, Schedule, Sgd};
 use grawa_data::{Augment, Kind};
@@ -96,6 +96,10 @@ pub struct Train {
     pub budget: Amount,
     /// Whether every worker takes exactly τ steps a cycle.
     pub pace: Pace,
+    /// Whether workers that are processes of their own go on while vectors travel, one round behind.
+    pub overlap: bool,
+    /// How vectors travel between such workers.
+    pub wire: Format,
     /// The learning rate over the run.
     pub rate: Schedule,
     /// Momentum, Nesterov, weight decay.

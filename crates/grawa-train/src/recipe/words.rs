@@ -64,6 +64,15 @@ words! {
 }
 
 words! {
+    /// How a number travels.
+    Format, "format",
+    /// As it is.
+    F32 = "f32",
+    /// As its difference to the last centre in bf16.
+    Bf16 = "bf16",
+}
+
+words! {
     /// Where networks are trained.
     Device, "device",
     /// On the cores of this machine.
