@@ -10,6 +10,7 @@ mod deadline;
 pub mod digest;
 mod door;
 mod exchange;
+pub mod forecast;
 pub mod frame;
 mod host;
 mod key;
@@ -24,6 +25,8 @@ mod seal;
 mod seat;
 #[cfg(test)]
 mod simulate;
+#[cfg(test)]
+mod slow;
 #[cfg(test)]
 mod tests;
 
