@@ -14,8 +14,10 @@ pub mod forecast;
 pub mod frame;
 mod host;
 mod key;
+#[cfg(test)]
+mod lies;
 mod link;
-mod log;
+pub mod log;
 mod meeting;
 mod member;
 pub mod message;
