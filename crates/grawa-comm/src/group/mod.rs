@@ -12,6 +12,8 @@ mod door;
 mod exchange;
 pub mod forecast;
 pub mod frame;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod host;
 mod key;
 #[cfg(test)]
