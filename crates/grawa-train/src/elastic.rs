@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// What all members remember beside the centre.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Remembered {
+pub(crate) struct Remembered {
     at: Position,
     elapsed: Duration,
     memories: Vec<Vec<Memory>>,
@@ -165,7 +165,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 }
 
-fn encode(remembered: &Remembered) -> Result<Vec<u8>, Error> {
+pub(crate) fn encode(remembered: &Remembered) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(remembered)
         .map_err(|error| grawa_comm::Error::Message { why: error.to_string() }.into())
 }

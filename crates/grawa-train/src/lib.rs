@@ -14,6 +14,8 @@ mod evaluate;
 mod event;
 mod figure;
 pub mod folder;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod init;
 mod locate;
 mod measure;

@@ -334,6 +334,10 @@ impl Coordinator {
             let why = format!("it belongs to run {run:016x}, and this is run {:016x}", self.run);
             return self.refuse(session, why);
         }
+        // One connection is one member: else a single one could take any number of places.
+        if self.of(session).is_some_and(|(_, seat)| seat.token != token) {
+            return self.refuse(session, "it says hello as another than before".into());
+        }
         let known = self.seats.iter_mut().find(|(_, seat)| seat.token == token).map(|(worker, _)| *worker);
         let worker = known
             .or(wish.filter(|wish| !self.seats.contains_key(wish)))
@@ -599,7 +603,8 @@ impl Coordinator {
         let wanted = if self.truth.is_none() { self.settings.founders } else { self.settings.at_least };
         let state = if self.active().next().is_some() { State::Active } else { State::Ready };
         let members: Vec<&Seat> = self.seats.values().filter(|seat| seat.state == state).collect();
-        let taken: u64 = members.iter().map(|seat| seat.steps).sum();
+        // What members say is believed, and must not overflow.
+        let taken = members.iter().fold(0u64, |taken, seat| taken.saturating_add(seat.steps));
         if members.len() >= wanted.max(1) as usize && taken >= period * members.len() as u64 {
             self.called = Some(self.op);
             let all: Vec<u32> = self.seats.keys().copied().collect();

@@ -1,4 +1,7 @@
 //! Where a member is reached by the others: connections that bring vectors, and newcomers that ask for what it holds.
+//!
+//! Who connects and says nothing, or takes nothing, is given up: neither strangers nor members that stopped half-way may use up
+//! the threads and the memory of one who works.
 
 use super::digest;
 use super::exchange::Tag;
@@ -9,7 +12,7 @@ use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,8 +39,14 @@ pub enum Greeting {
 
 /// A greeting is short.
 const SHORT: usize = 4096;
-/// How long a connection from a member is waited for.
+/// How long a connection from a member is waited for, and a greeting on one that is made.
 const COMES: Duration = Duration::from_secs(3);
+/// More callers than this at once, who have not yet said what they want or are being given it, are turned away.
+const CALLERS: usize = 1024;
+/// What is held is given in parts of so many bytes, and each must be through within this time, be the network ever so busy: one who
+/// stopped half-way would else hold a centre in memory, or wait for one, for ever.
+const PART: usize = 1 << 18;
+const THROUGH: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
 /// What a member holds where it stands.
 #[derive(Clone, Debug)]
@@ -62,7 +71,24 @@ pub(super) struct Door {
     came: Mutex<HashMap<u64, (Tag, In)>>,
     changed: Condvar,
     held: Mutex<Option<Arc<Held>>>,
+    callers: AtomicUsize,
     is_shut: AtomicBool,
+}
+
+/// A caller, who is one fewer when this is gone.
+struct Caller(Arc<Door>);
+
+impl Caller {
+    fn new(door: &Arc<Door>) -> Option<Self> {
+        let caller = Caller(Arc::clone(door));
+        (door.callers.fetch_add(1, Ordering::Relaxed) < CALLERS).then_some(caller)
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.callers.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -82,6 +108,7 @@ impl Door {
             came: Mutex::default(),
             changed: Condvar::new(),
             held: Mutex::default(),
+            callers: AtomicUsize::new(0),
             is_shut: AtomicBool::new(false),
         });
         let keeper = Arc::clone(&door);
@@ -90,9 +117,9 @@ impl Door {
                 if keeper.is_shut.load(Ordering::Relaxed) {
                     return;
                 }
-                let (door, Ok(socket)) = (Arc::clone(&keeper), socket) else { continue };
+                let (Ok(socket), Some(caller)) = (socket, Caller::new(&keeper)) else { continue };
                 // A caller that is slow to say what it wants holds up nobody else. What it does wrong is its own loss.
-                let answer = move || drop(door.answer(socket));
+                let answer = move || drop(caller.0.answer(socket));
                 let _ = std::thread::Builder::new().name("grawa-door".into()).spawn(answer);
             }
         };
@@ -133,11 +160,11 @@ impl Door {
             Greeting::Asks { run, stand } if run == ours => {
                 let held = self.held().filter(|held| held.stand == stand);
                 let gift = held.as_ref().map(|held| (&held.memory, held.centre.len() as u64));
-                out.send(&encode(&gift)?, FOR_EVER)?;
-                if let Some(held) = held {
-                    out.write_bulk(digest::bytes(&held.centre), None, &|| {
-                        !self.is_shut.load(Ordering::Relaxed)
-                    })?;
+                let go_on = || !self.is_shut.load(Ordering::Relaxed);
+                in_time(&go_on, |go_on| out.send(&encode(&gift)?, go_on))?;
+                let centre = held.as_ref().map_or(&[][..], |held| digest::bytes(&held.centre));
+                for part in centre.chunks(PART) {
+                    in_time(&go_on, |go_on| out.write_bulk(part, None, go_on))?;
                 }
             }
             Greeting::Pieces { .. } | Greeting::Asks { .. } => out.end(),
@@ -173,16 +200,34 @@ impl Door {
         lock(&self.came).entry(peer.token).or_insert((tag, from));
     }
 
+    /// Gives up connections from those who took no part in this move, unless they were made for a later one: most of them are
+    /// gone for good, and every one that stayed open would be a file more.
+    pub(super) fn keep_only(&self, peers: &[Peer], tag: Tag) {
+        let is_here = |token: &u64| peers.iter().any(|peer| peer.token == *token);
+        lock(&self.came).retain(|token, (of, _)| *of > tag || is_here(token));
+    }
+
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> usize {
+        lock(&self.came).len()
+    }
+
     /// Gives up connections made for moves before this one: something may be left in them.
     pub(super) fn forget_before(&self, tag: Tag) {
         lock(&self.came).retain(|_, (of, _)| *of >= tag);
     }
 }
 
+/// Does something that must be through in time.
+fn in_time<T>(go_on: GoOn<'_>, act: impl FnOnce(GoOn<'_>) -> Result<T, Error>) -> Result<T, Error> {
+    let began = Instant::now();
+    act(&|| go_on() && began.elapsed() < THROUGH)
+}
+
 /// Connects to a member to send pieces.
 pub(super) fn visit(peer: &Peer, wire: &Wire, run: u64, token: u64, tag: Tag) -> Result<Out, Error> {
     let (mut out, _) = link::dial(&peer.address, wire)?;
-    out.send(&encode(&Greeting::Pieces { run, token, tag })?, FOR_EVER)?;
+    in_time(FOR_EVER, |go_on| out.send(&encode(&Greeting::Pieces { run, token, tag })?, go_on))?;
     Ok(out)
 }
 
@@ -198,7 +243,8 @@ pub(super) fn ask(
     let (mut out, mut from) = link::dial(&donor.address, wire)?;
     out.send(&encode(&Greeting::Asks { run, stand })?, go_on)?;
     let wrong = |why: String| Error::Connection { why: format!("worker {} {why}", donor.worker) };
-    let bytes = from.receive(super::frame::LONGEST, go_on)?.ok_or_else(|| wrong("hung up".into()))?;
+    let bytes = in_time(go_on, |go_on| from.receive(super::frame::LONGEST, go_on))?;
+    let bytes = bytes.ok_or_else(|| wrong("hung up".into()))?;
     let Some((memory, floats)) = decode::<Option<(Vec<u8>, u64)>>(&bytes)? else {
         return Err(wrong("does not hold that any more".into()));
     };
@@ -206,7 +252,9 @@ pub(super) fn ask(
         return Err(wrong(format!("holds a centre of {floats} floats, where {len} are expected")));
     }
     let mut centre = vec![0.0; len];
-    from.read_bulk(digest::bytes_mut(&mut centre), go_on)?;
+    for part in digest::bytes_mut(&mut centre).chunks_mut(PART) {
+        in_time(go_on, |go_on| from.read_bulk(part, go_on))?;
+    }
     let held = Held::new(stand.op, memory, Arc::new(centre));
     match held.stand == stand {
         true => Ok(held),
@@ -214,5 +262,82 @@ pub(super) fn ask(
             "gave something of digest {:016x}, not {:016x}",
             held.stand.digest, stand.digest
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn donor(door: &Door) -> Peer {
+        Peer { worker: 3, token: 1, address: door.address.to_string(), fresh: false }
+    }
+
+    #[test]
+    fn what_is_held_is_given() {
+        let door = Door::open("127.0.0.1:0", Wire::Plain).unwrap();
+        door.belongs_to(7);
+        // Several parts, the last of them short.
+        let held = Arc::new(Held::new(4, vec![1, 2], Arc::new((0..200_000u32).map(|n| n as f32).collect())));
+        door.hold(Arc::clone(&held));
+        let ask = |run, stand| ask(&donor(&door), &Wire::Plain, run, stand, 200_000, FOR_EVER);
+        assert_eq!(ask(7, held.stand).unwrap().centre, held.centre);
+        let older = Stand { op: 3, ..held.stand };
+        assert!(ask(7, older).unwrap_err().to_string().contains("worker 3 does not hold that any more"));
+        assert!(ask(8, held.stand).is_err());
+    }
+
+    /// A donor whose machine lost its power sends nothing more, not even an end.
+    #[test]
+    fn a_donor_that_falls_silent_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let silent = std::thread::spawn(move || {
+            let (mut out, mut from) = link::link(listener.accept().unwrap().0, &Wire::Plain, false).unwrap();
+            from.receive(SHORT, FOR_EVER).unwrap();
+            out.send(&encode(&Some((vec![0u8], 1000u64))).unwrap(), FOR_EVER).unwrap();
+            out.write_bulk(&[0; 2000], None, FOR_EVER).unwrap();
+            out
+        });
+        let donor = Peer { worker: 3, token: 1, address, fresh: false };
+        let stand = Stand { op: 1, digest: 2 };
+        let began = Instant::now();
+        let error = ask(&donor, &Wire::Plain, 7, stand, 1000, FOR_EVER).unwrap_err();
+        assert!(error.to_string().contains("given up"), "{error}");
+        assert!(began.elapsed() < 10 * THROUGH);
+        drop(silent.join().unwrap());
+    }
+
+    /// One that asks and takes nothing is not given for ever: what it asked for is let go.
+    #[test]
+    fn a_newcomer_that_takes_nothing_is_given_up() {
+        let door = Door::open("127.0.0.1:0", Wire::Plain).unwrap();
+        door.belongs_to(7);
+        // More than sockets hold.
+        let held = Arc::new(Held::new(4, Vec::new(), Arc::new(vec![0.0; 16 << 20])));
+        door.hold(Arc::clone(&held));
+        let (mut out, from) = link::dial(&door.address.to_string(), &Wire::Plain).unwrap();
+        out.send(&encode(&Greeting::Asks { run: 7, stand: held.stand }).unwrap(), FOR_EVER).unwrap();
+        let began = Instant::now();
+        while door.callers.load(Ordering::Relaxed) == 0 {
+            assert!(began.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        while door.callers.load(Ordering::Relaxed) > 0 {
+            assert!(began.elapsed() < Duration::from_secs(30), "it is still being given");
+            std::thread::sleep(LOOK);
+        }
+        drop((out, from));
+    }
+
+    /// Callers who say nothing cannot use up all threads.
+    #[test]
+    fn too_many_callers_are_turned_away() {
+        let door = Door::open("127.0.0.1:0", Wire::Plain).unwrap();
+        let callers: Vec<Caller> = (0..CALLERS).map(|_| Caller::new(&door).unwrap()).collect();
+        assert!(Caller::new(&door).is_none());
+        drop(callers);
+        assert!(Caller::new(&door).is_some());
+        assert_eq!(door.callers.load(Ordering::Relaxed), 0);
     }
 }

@@ -17,11 +17,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Floats of a stripe for each member. Measured: with fewer, processes that share cores wait for each other's turn.
-const SHARE: usize = 1 << 18;
+pub(super) const SHARE: usize = 1 << 18;
 /// Floats that are summed at a time.
 const PART: usize = 1 << 14;
 /// Stripes that are summed before the first sum is asked for.
-const LAG: usize = 1;
+pub(super) const LAG: usize = 1;
 /// How long a piece may take.
 const SLOW: Duration = Duration::from_secs(5);
 

@@ -117,13 +117,13 @@ fn shake_hands(connection: &mut Connection, socket: &mut TcpStream) -> std::io::
 
 /// A record of TLS as it comes in, and not a byte more: what follows may be a vector.
 #[derive(Debug, Default)]
-struct Record {
-    bytes: Vec<u8>,
+pub(super) struct Record {
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Record {
     /// Reads until it is whole; false at the end. Where it pauses it goes on at the next call.
-    fn read(&mut self, from: &mut impl Read) -> std::io::Result<bool> {
+    pub(super) fn read(&mut self, from: &mut impl Read) -> std::io::Result<bool> {
         loop {
             let whole = match self.bytes.get(3..RECORD.0) {
                 Some(len) => RECORD.0 + usize::from(u16::from_be_bytes([len[0], len[1]])),

@@ -6,8 +6,8 @@
 use super::frame::{self, Numbers};
 use super::message::{Record, decode, encode};
 use crate::Error;
-use std::fs::{File, OpenOptions};
-use std::io::{BufReader, Seek, SeekFrom};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// The log of a run.
@@ -25,16 +25,11 @@ impl Log {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path);
         let mut file = file.map_err(|error| wrong(error.to_string()))?;
-        let (mut records, mut numbers, mut good) = (Vec::new(), Numbers::default(), 0);
-        let mut reader = BufReader::new(&file);
-        loop {
-            let mut tried = numbers;
-            let Ok(Some(body)) = frame::read(&mut reader, &mut tried, 1 << 10) else { break };
-            let Ok(record) = decode::<Record>(&body) else { break };
-            numbers = tried;
-            good += (frame::HEAD + body.len()) as u64;
-            records.push(record);
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            // Two would each lead those who reach them. Where files cannot be locked that is the user's to see to.
+            return Err(wrong("another coordinator is using it".into()));
         }
+        let (records, numbers, good) = records(&mut BufReader::new(&file));
         // Only what a crash left of the last record may be lost.
         let rest = file.metadata().map_err(|error| wrong(error.to_string()))?.len() - good;
         if rest > 2 * (frame::HEAD + size_of::<Record>()) as u64 {
@@ -45,6 +40,13 @@ impl Log {
         file.set_len(good)
             .and_then(|()| file.seek(SeekFrom::End(0)))
             .map_err(|error| wrong(error.to_string()))?;
+        #[cfg(unix)]
+        if good == 0 {
+            // A new file is there after a crash of the machine only once its folder is written.
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = File::open(folder.unwrap_or(Path::new(".")));
+            folder.and_then(|folder| folder.sync_all()).map_err(|error| wrong(error.to_string()))?;
+        }
         Ok((Log { file, path: path.into(), numbers }, records))
     }
 
@@ -53,6 +55,20 @@ impl Log {
         frame::write(&mut self.file, &mut self.numbers, &encode(record)?)?;
         self.file.sync_data().map_err(|error| Error::Log { path: self.path.clone(), why: error.to_string() })
     }
+}
+
+/// The records at the beginning, the numbers that go on after them, and how many bytes they take.
+pub fn records(from: &mut impl Read) -> (Vec<Record>, Numbers, u64) {
+    let (mut records, mut numbers, mut good) = (Vec::new(), Numbers::default(), 0);
+    loop {
+        let mut tried = numbers;
+        let Ok(Some(body)) = frame::read(from, &mut tried, 1 << 10) else { break };
+        let Ok(record) = decode::<Record>(&body) else { break };
+        numbers = tried;
+        good += (frame::HEAD + body.len()) as u64;
+        records.push(record);
+    }
+    (records, numbers, good)
 }
 
 #[cfg(test)]
@@ -70,6 +86,7 @@ mod tests {
         assert!(none.is_empty());
         (0..3).for_each(|op| log.keep(&record(op)).unwrap());
         let whole = std::fs::read(&path).unwrap();
+        drop(log);
         for end in 0..=whole.len() {
             std::fs::write(&path, &whole[..end]).unwrap();
             let (mut log, mut found) = Log::open(&path).unwrap();
@@ -78,8 +95,20 @@ mod tests {
             // It goes on where the last whole record ends.
             log.keep(&record(9)).unwrap();
             found.push(record(9));
+            drop(log);
             assert_eq!(Log::open(&path).unwrap().1, found);
         }
+    }
+
+    #[test]
+    fn one_coordinator_at_a_time_has_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let first = Log::open(&path).unwrap();
+        let error = Log::open(&path).unwrap_err();
+        assert!(error.to_string().contains("another coordinator is using it"), "{error}");
+        drop(first);
+        assert!(Log::open(&path).is_ok());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use super::coordinator::Coordinator;
 use super::digest::majority;
+use super::frame;
 use super::message::{Call, Down, End, Peer};
 use super::notice::Notice;
 use super::seat::{Seat, State};
@@ -17,6 +18,9 @@ use std::time::Duration;
 const ATTEMPTS: u32 = 3;
 /// From a failed attempt to the next: if the one who failed is gone, that will be known by then.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// For a member's name and address in what all hear.
+const ROOM: usize = 128;
 
 /// How often in a row a member must have come too late with what it took over, to be waited for, and not too often.
 const CHASES: std::ops::RangeInclusive<u32> = 2..=4;
@@ -179,7 +183,11 @@ impl Coordinator {
         }
         self.epoch += u64::from(changed);
         if let Some(period) = self.settings.trigger {
-            let taken: u64 = self.meeting.arrived.values().map(|arrival| arrival.steps).sum();
+            let taken = self
+                .meeting
+                .arrived
+                .values()
+                .fold(0u64, |taken, arrival| taken.saturating_add(arrival.steps));
             let steps = taken.saturating_sub(period * self.meeting.arrived.len() as u64);
             if steps > 0 {
                 self.say(Notice::Overshot { op: self.op, steps });
@@ -195,6 +203,11 @@ impl Coordinator {
             let calls =
                 self.meeting.arrived.iter().map(|(worker, arrival)| (*worker, arrival.call)).collect();
             return self.end(Down::Closed { op: self.op, end: End::OutOfStep { calls } });
+        }
+        // Everyone hears everything, in one message. One too long to be sent would break every connection, again and again.
+        let said: usize = self.meeting.arrived.values().map(|arrival| arrival.message.len() + ROOM).sum();
+        if said > frame::LONGEST {
+            return self.say_too_much(said);
         }
         let is_here = |worker: &u32| self.meeting.arrived.contains_key(worker);
         let moves = match call {
@@ -214,6 +227,20 @@ impl Coordinator {
             Moving { members, attempt: 0, done: BTreeMap::new(), complaints: Vec::new(), again: None };
         self.meeting.moving = Some(moving);
         self.say_met();
+    }
+
+    fn say_too_much(&mut self, said: usize) {
+        let workers: Vec<u32> = self.meeting.arrived.keys().copied().collect();
+        let why = format!(
+            "{} workers say {said} bytes at one meeting, where {} are allowed: use fewer workers",
+            workers.len(),
+            frame::LONGEST
+        );
+        self.say(Notice::Refused { why: why.clone() });
+        for worker in workers {
+            self.send(worker, Down::Refused { why: why.clone() });
+            self.lose(worker, Why::Left);
+        }
     }
 
     /// What those who came hear.
@@ -246,7 +273,8 @@ impl Coordinator {
         }
         self.last = Some((self.op, down));
         self.lost.clear();
-        self.op += 1;
+        // Where one that lies may have brought the run, there is no next number.
+        self.op = self.op.saturating_add(1);
     }
 
     pub(super) fn done(&mut self, worker: u32, (epoch, op, attempt): (u64, u64, u32), digest: u64) {
@@ -294,6 +322,11 @@ impl Coordinator {
     ) {
         let (here, moving) = (epoch == self.epoch && op == self.op, self.meeting.moving.as_mut());
         let Some(moving) = moving.filter(|moving| here && moving.attempt == attempt) else { return };
+        // A complaint by or of someone who has no part in it would leave nobody to blame, and the round waiting.
+        let takes_part = |worker: u32| moving.members.iter().any(|peer| peer.worker == worker);
+        if worker == peer || !takes_part(worker) || !takes_part(peer) {
+            return;
+        }
         if !moving.complaints.iter().any(|(by, of, _)| (*by, *of) == (worker, peer)) {
             moving.complaints.push((worker, peer, why));
         }

@@ -236,7 +236,7 @@ impl Member {
                 self.is_ready = true;
                 let Some(attempt) = attempt else {
                     self.pending = None;
-                    self.op += 1;
+                    self.op = self.op.saturating_add(1);
                     return (Vec::new(), Some(Deed::Met { messages, lost }));
                 };
                 if pending.moving == Some((epoch, attempt)) {
@@ -253,7 +253,7 @@ impl Member {
                     self.members.retain(|peer| !lost.iter().any(|lost| lost.worker == peer.worker));
                 }
                 self.pending = None;
-                self.op += 1;
+                self.op = self.op.saturating_add(1);
                 (Vec::new(), Some(Deed::Closed(end)))
             }
         }

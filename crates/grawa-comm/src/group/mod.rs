@@ -11,12 +11,17 @@ pub mod digest;
 mod door;
 mod exchange;
 mod flight;
+pub mod forecast;
 pub mod frame;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod half;
 mod host;
 mod key;
+#[cfg(test)]
+mod lies;
 mod link;
-mod log;
+pub mod log;
 mod meeting;
 mod member;
 pub mod message;
@@ -26,6 +31,8 @@ mod seal;
 mod seat;
 #[cfg(test)]
 mod simulate;
+#[cfg(test)]
+mod slow;
 #[cfg(test)]
 mod tests;
 

@@ -557,6 +557,8 @@ impl Participant {
         let moved = Move { tag, seat, outs, ins, adds, base, go_on: &go_on }.run(mine, sums, sum);
         let moved = moved
             .map_err(|failed| failed.seat.map(|seat| (peers[seat].worker, failed.why)).filter(|_| go_on()))?;
+        core.outs.clear();
+        door.keep_only(&peers, tag);
         for ((peer, out), from) in peers.iter().zip(moved.outs).zip(moved.ins) {
             if let (Some(out), Some(from)) = (out, from) {
                 core.outs.insert(peer.token, out);
@@ -570,6 +572,12 @@ impl Participant {
     /// Bytes sent to other members so far.
     pub fn bytes(&self) -> u64 {
         lock(&self.core).bytes
+    }
+
+    /// Connections to and from other members that are kept.
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> usize {
+        lock(&self.core).outs.len() + self.shared.door.connections()
     }
 
     /// Whether the coordinator is in reach, as far as is known.
@@ -784,6 +792,8 @@ impl Collective for Participant {
         let _ = self.land();
         let shared = Arc::clone(&self.shared);
         let mut core = lock(&self.core);
+        // The others went on without it, and gave up their ends of its connections.
+        core.is_clean = false;
         loop {
             let deed = core.due.take().or_else(|| shared.next(&|_| true));
             match deed {

@@ -76,6 +76,11 @@ impl Seat {
         self.state
     }
 
+    /// Whether there is a connection to it; one that ended may come back.
+    pub fn is_connected(&self) -> bool {
+        self.session.is_some()
+    }
+
     /// Its local steps of this cycle, as far as is known.
     pub fn steps(&self) -> u64 {
         self.steps

@@ -325,3 +325,51 @@ fn halves_give_the_same_bits_to_all_and_are_close() {
     // The first is a difference of 1000 to a centre at zero; later ones are of what the first one missed.
     assert!(offs[0] > 0.1 && offs[0] < 4.0 && offs[1] < 0.02 && offs[2] < 0.01, "{offs:?}");
 }
+
+/// The same until it comes to something, on a machine that may be busy.
+fn persist(end: &mut Participant, layout: &Layout, mine: &mut [f32]) -> Vec<u32> {
+    loop {
+        match cycle(end, layout, mine, 0) {
+            Ok(members) => return members,
+            Err(Error::Behind) => drop(end.rejoin().unwrap()),
+            Err(Error::OutOfContact) => std::thread::sleep(Duration::from_millis(10)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Workers that come and go leave no connections behind: a run of days would run out of them.
+#[test]
+fn who_is_gone_is_let_go() {
+    let layout = Layout::flat(64);
+    let host = host(2, &Wire::Plain);
+    let (host, layout) = (&host, &layout);
+    let guests = std::sync::atomic::AtomicU32::new(0);
+    let guests = &guests;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 1..=4 {
+                let (mut ends, _) =
+                    guest(host, &Wire::Plain).enter(vec![0], vec![0.0; 64], &[], Travel::default()).unwrap();
+                let (mut end, mut mine) = (ends.remove(0), vec![2.0; 64]);
+                (0..3).for_each(|_| drop(persist(&mut end, layout, &mut mine)));
+                drop((end, ends));
+                guests.store(number, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+        let found = each(host, &Wire::Plain, 2, 64, |mut end| {
+            let mut mine = vec![end.worker() as f32; 64];
+            end.settle(&[0]).unwrap();
+            let mut after = 0;
+            // A few rounds after the last one has left.
+            while after < 3 {
+                let members = persist(&mut end, layout, &mut mine);
+                let all_gone = guests.load(std::sync::atomic::Ordering::Relaxed) == 4 && members.len() <= 2;
+                after += u32::from(all_gone);
+            }
+            end.connections()
+        });
+        // At most one to the other and one from it; if that one has ended before, none.
+        assert!(found.iter().all(|&connections| connections <= 2), "{found:?}");
+    });
+}

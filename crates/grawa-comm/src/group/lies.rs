@@ -1,0 +1,137 @@
+//! One member that says what it should not: the others go on, and nothing breaks down.
+
+use super::message::{Call, Down, End, Up, VERSION};
+use super::{Action, Coordinator, Event, Settings, Stand};
+use std::time::Duration;
+
+const START: Stand = Stand { op: 0, digest: 5 };
+
+fn hear(coordinator: &mut Coordinator, session: u64, up: Up) -> Vec<Action> {
+    coordinator.on(Event::Heard { session, up }, Duration::from_millis(1))
+}
+
+fn hello(token: u64) -> Up {
+    Up::Hello { version: VERSION, run: 0, token, worker: None, address: "nowhere".into() }
+}
+
+fn arrive(op: u64, call: Call) -> Up {
+    Up::Arrive { op, call, message: Vec::new(), steps: u64::MAX }
+}
+
+/// A group of so many who have met once, the sessions being the numbers, and one more that waits to take part.
+fn group(workers: u32) -> Coordinator {
+    let settings = Settings { founders: workers, trigger: Some(1), ..Settings::default() };
+    let mut coordinator = Coordinator::new(settings, 7, Vec::new(), &[]);
+    for session in 0..=u64::from(workers) {
+        hear(&mut coordinator, session, hello(100 + session));
+        hear(&mut coordinator, session, Up::Enter(START));
+    }
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, arrive(0, Call::Gather));
+    }
+    assert_eq!((coordinator.op(), coordinator.truth()), (1, Some(START)));
+    coordinator
+}
+
+fn moving(workers: u32) -> Coordinator {
+    let mut coordinator = group(workers);
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, arrive(1, Call::Mix { plan: 1, centre: 0 }));
+    }
+    assert!(coordinator.reason(Duration::ZERO).contains("vectors are moving"));
+    coordinator
+}
+
+fn ended(actions: &[Action]) -> Option<&End> {
+    actions.iter().find_map(|action| match action {
+        Action::Send { down: Down::Closed { end, .. }, .. } => Some(end),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_connection_is_one_member() {
+    let mut coordinator = group(2);
+    let before = coordinator.seats().len();
+    for token in 1000..1010 {
+        let actions = hear(&mut coordinator, 0, hello(token));
+        assert!(actions.contains(&Action::End { session: 0 }), "{actions:?}");
+    }
+    assert_eq!(coordinator.seats().len(), before);
+}
+
+/// A complaint of nobody, of oneself, or by one who has no part in it would leave the round waiting.
+#[test]
+fn an_idle_complaint_changes_nothing() {
+    let mut coordinator = moving(3);
+    let epoch = coordinator.epoch();
+    let complain = |peer: u32| Up::Broken { epoch, op: 1, attempt: 0, peer, why: "no reason".into() };
+    for (by, of) in [(0, u32::MAX), (0, 0), (3, 0), (0, 3)] {
+        assert_eq!(hear(&mut coordinator, by, complain(of)), [], "{by} complains of {of}");
+    }
+    let later = Duration::from_secs(1);
+    for session in 0..4 {
+        let up = Up::Beat { steps: 0, progress: 0 };
+        coordinator.on(Event::Heard { session, up }, later);
+    }
+    assert_eq!(coordinator.on(Event::Tick, later), [], "nothing is tried again");
+    let done = |coordinator: &mut Coordinator, session| {
+        hear(coordinator, session, Up::Done { epoch, op: 1, attempt: 0, digest: 9 })
+    };
+    assert_eq!(ended(&done(&mut coordinator, 0)), None);
+    assert_eq!(ended(&done(&mut coordinator, 3)), None, "one who has no part in it is done with nothing");
+    assert_eq!(ended(&done(&mut coordinator, 1)), None);
+    assert_eq!(ended(&done(&mut coordinator, 2)), Some(&End::Commit { lost: vec![] }));
+}
+
+/// Counts that no worker reaches neither stop the coordinator nor wrap.
+#[test]
+fn absurd_numbers_do_no_harm() {
+    let mut coordinator = group(2);
+    let stand = Stand { op: 1, digest: 6 };
+    for session in 0..2 {
+        hear(&mut coordinator, session, Up::Stands(stand));
+        hear(&mut coordinator, session, Up::Beat { steps: u64::MAX, progress: u64::MAX });
+    }
+    let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0 });
+    assert!(actions.iter().all(|action| !matches!(action, Action::Say(_))), "{actions:?}");
+    let mut fresh = Coordinator::new(Settings::default(), 7, Vec::new(), &[]);
+    let far = Stand { op: u64::MAX, digest: 1 };
+    hear(&mut fresh, 0, hello(1));
+    hear(&mut fresh, 0, Up::Enter(far));
+    hear(&mut fresh, 0, arrive(u64::MAX, Call::Gather));
+    assert_eq!(fresh.op(), u64::MAX);
+}
+
+/// The word of one against two: the two are right. Who differs is told to take over what they hold.
+#[test]
+fn one_cannot_outvote_two() {
+    let mut coordinator = group(3);
+    for (session, digest) in [(0, 66), (1, 6), (2, 6)] {
+        hear(&mut coordinator, session, Up::Stands(Stand { op: 1, digest }));
+    }
+    assert_eq!(coordinator.truth(), Some(Stand { op: 1, digest: 6 }));
+    let actions = hear(&mut coordinator, 0, Up::NotTaken { donor: 1 });
+    let taken = actions.iter().find_map(|action| match action {
+        Action::Send { session: 0, down: Down::Take { stand, .. } } => Some(*stand),
+        _ => None,
+    });
+    assert_eq!(taken, Some(Stand { op: 1, digest: 6 }), "{actions:?}");
+}
+
+/// What cannot be sent is refused once, with a reason, and not tried for ever.
+#[test]
+fn too_many_words_at_once_are_refused() {
+    let mut coordinator = group(2);
+    for session in 0..2 {
+        hear(&mut coordinator, session, Up::Stands(Stand { op: 1, digest: 6 }));
+    }
+    let loud =
+        Up::Arrive { op: 1, call: Call::Gather, message: vec![0; super::frame::LONGEST / 2], steps: 1 };
+    assert_eq!(hear(&mut coordinator, 0, loud.clone()), []);
+    let actions = hear(&mut coordinator, 1, loud);
+    let refused = actions.iter().filter(|action| {
+        matches!(action, Action::Send { down: Down::Refused { why }, .. } if why.contains("2 workers say"))
+    });
+    assert_eq!(refused.count(), 2, "{actions:?}");
+}
