@@ -10,15 +10,15 @@ use crate::checkpoint::Writer;
 use crate::course::Position;
 use crate::engine::{Engine, Material};
 use crate::evaluate::viewing;
-use crate::event::{Evaluated, Finished, Observer};
+use crate::event::{Evaluated, Event, Finished, Observer};
 use crate::pace::Pacing;
 use crate::recipe::{Device, Pace};
 use crate::run::Launch;
 use crate::word::Word;
 use crate::worker::{Level, Worker};
 use crate::{Error, Recipe};
-use grawa_comm::Collective;
 use grawa_comm::group::Guest;
+use grawa_comm::{Collective, Lost};
 use grawa_core::{Kept, Memory, Replica, Share, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::State;
@@ -72,6 +72,9 @@ pub(crate) struct Elastic {
     stands: bool,
     /// It has just taken over what the others hold, and comes without a step.
     at_once: bool,
+    /// What another says for all since they last met, and who: it may be lost before that is out.
+    unsaid: Vec<Event>,
+    speaker: Option<u32>,
 }
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
@@ -111,6 +114,27 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         if let Some(elastic) = &mut self.elastic {
             elastic.counts.count(quota, words);
         }
+    }
+
+    /// Another says this for all.
+    pub(crate) fn keep_in_mind(&mut self, event: Event) {
+        let speaker = self.all().member.members().first().copied();
+        if let Some(elastic) = &mut self.elastic {
+            elastic.unsaid.push(event);
+            elastic.speaker = speaker;
+        }
+    }
+
+    /// All have met. Who has come has said before what it had to say; for one that was lost the first of the others does.
+    pub(crate) fn speak_up(&mut self, lost: &[Lost]) {
+        let is_lost = |worker: u32| lost.iter().any(|lost| lost.worker == worker);
+        let members = self.all().member.members();
+        let speaks = members.iter().copied().find(|&worker| !is_lost(worker)) == Some(self.id);
+        let is_gone = |worker: u32| is_lost(worker) || !members.contains(&worker);
+        let Some(elastic) = &self.elastic else { return };
+        let is_due = speaks && elastic.speaker.is_some_and(is_gone);
+        let unsaid = self.elastic.as_mut().map(|elastic| std::mem::take(&mut elastic.unsaid));
+        unsaid.into_iter().flatten().filter(|_| is_due).for_each(|event| self.say(event));
     }
 
     /// The cycle is over.
@@ -272,7 +296,7 @@ pub fn join(
             notable: false,
             began: (common.clock)(),
             before: Duration::ZERO,
-            elastic: Some(Elastic { counts, seat, stands: true, at_once: false }),
+            elastic: Some(Elastic { counts, seat, stands: true, ..Elastic::default() }),
         };
         if let Some(bytes) = taken {
             worker.adopt(&bytes)?;

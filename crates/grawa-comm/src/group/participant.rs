@@ -24,6 +24,8 @@ const DEAF: Duration = Duration::from_secs(3);
 const SENT: Duration = Duration::from_secs(3);
 /// From one attempt to connect to the next.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// What was told last is told again on a new connection: nobody knows whether it was heard on the old one.
+const TOLD: usize = 64;
 /// How long one that has lost contact waits at the beginning of a round before it goes on training.
 const ALONE: Duration = Duration::from_secs(1);
 
@@ -45,9 +47,15 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Tells it, if the coordinator is in reach.
+    /// Tells it, now or when the coordinator is in reach again. Around a lost connection things may be told twice.
     pub fn tell(&self, what: Vec<u8>) {
-        self.anchor.0.tell(|member| member.is_in_contact().then_some(Up::Tell(what)));
+        let mut state = lock(&self.anchor.0.state);
+        if state.told.len() == TOLD {
+            state.told.pop_front();
+        }
+        state.told.push_back(what.clone());
+        let up = state.member.is_in_contact().then_some(Up::Tell(what));
+        send(&mut state, up);
     }
 }
 
@@ -94,6 +102,7 @@ struct State {
     member: Member,
     out: Option<Out>,
     deeds: VecDeque<Deed>,
+    told: VecDeque<Vec<u8>>,
     since: Option<Instant>,
 }
 
@@ -130,7 +139,13 @@ impl Guest {
         // Random, and never twice: what it is worth is that no two processes have the same.
         let token = std::hash::RandomState::new().build_hasher().finish() | 1;
         let member = Member::new(token, reached);
-        let state = State { member, out: None, deeds: VecDeque::new(), since: Some(Instant::now()) };
+        let state = State {
+            member,
+            out: None,
+            deeds: VecDeque::new(),
+            told: VecDeque::new(),
+            since: Some(Instant::now()),
+        };
         let shared = Arc::new(Shared {
             address: address.into(),
             token,
@@ -276,6 +291,8 @@ impl Shared {
             if let Some(Deed::Known { beat, .. }) = &deed {
                 self.beat.store((*beat).clamp(10, 10_000), Ordering::Relaxed);
                 state.since = None;
+                let again: Vec<Up> = state.told.iter().cloned().map(Up::Tell).collect();
+                send(&mut state, again);
             }
             send(&mut state, ups);
             state.deeds.extend(deed);
