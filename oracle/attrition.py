@@ -144,8 +144,9 @@ def report(args, calm, dying, deaths, steps):
         walls = [wall for _, _, wall in rounds]
         gaps = [b - a for a, b in zip(walls, walls[1:])]
         numbers = [number for number, _, _ in rounds]
-        period = max(rounds[len(rounds) // 2][1].values())
-        assert numbers == list(range(1, steps // period + 1)), f"{name}: rounds are missing or there twice"
+        assert numbers == list(range(1, len(rounds) + 1)), f"{name}: rounds are missing or there twice"
+        last = group.events("round")[-1]["at"]["steps"]
+        assert last == steps, f"{name}: it ended at step {last} of {steps}"
         end = group.events("evaluated")[-1]["models"][0]
         faults = [fault["what"] for fault in group.events("fault")]
         # Steps by everyone, for every second that someone who could take them was alive.
