@@ -207,7 +207,8 @@ fn bad_connections_lose_nobody() {
     }
     relay.faults.doubles.store(true, Ordering::Relaxed);
     group.wait_rounds(10);
-    group.wait_fault(0, "could not exchange with");
+    // What came twice was seen to be wrong, and not used.
+    group.wait_fault(0, "is not a frame");
     relay.faults.doubles.store(false, Ordering::Relaxed);
     assert!(all.iter_mut().all(|worker| worker.code() == Some(0)) && group.coordinator.code() == Some(0));
     let longest = group.check();
@@ -215,11 +216,6 @@ fn bad_connections_lose_nobody() {
     println!("slow, broken and repeated, the longest round took {longest:.2} s: {faults:#?}");
     assert_eq!(group.last_round(), (300, vec![0, 1, 2]));
     assert!(!faults.iter().any(|fault| fault.contains("go on without")), "{faults:#?}");
-    // What came twice was seen to be wrong, and not used.
-    assert!(
-        faults.iter().any(|fault| fault.contains("came where") || fault.contains("checksum")),
-        "{faults:#?}"
-    );
 }
 
 /// The coordinator dies twice; the workers go on training, come back to the next, and the run ends with all its rounds.
