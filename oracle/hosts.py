@@ -5,12 +5,13 @@ Every worker and the coordinator has a network namespace, an address and a cable
 middle of the run a worker's cable is pulled for six seconds, the coordinator's for six, one cable is made ten times as slow for ten
 seconds, and a worker is killed and replaced. Needs root, iproute2, a kernel with bridge, veth and tbf; and Python. Leaves nothing behind.
 
-    sudo oracle/hosts.py --grawa target/release/grawa -- --data digits --method mgrawa:period=32 --budget 60000step
+    sudo oracle/hosts.py --grawa target/release/grawa -- --data digits --method mgrawa:period=32 --budget 12000step
 """
 
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -81,6 +82,8 @@ def main():
     parser.add_argument("options", nargs="*", help="options of `grawa coordinate`")
     args = parser.parse_args()
     grawa, children = os.path.abspath(args.grawa), []
+    # Whoever ends this ends the namespaces with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     args.out.mkdir(parents=True)
     key = args.out / "run.key"
     do(grawa, "key", "new", key)
