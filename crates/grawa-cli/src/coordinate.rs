@@ -33,6 +33,10 @@ pub(crate) struct Arguments {
     /// Where to listen for workers [default: 127.0.0.1:7117; with --resume where the run was coordinated before]
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
+    /// When nobody holds what the run had come to: how many seconds to wait for one who does, before it goes on from the newest that anyone
+    /// holds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
     #[command(flatten)]
     line: Line,
     #[command(flatten)]
@@ -59,8 +63,9 @@ impl Line {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let wire = arguments.line.wire()?;
     let listen = arguments.listen.as_deref();
+    let patience = Duration::from_secs(arguments.patience);
     let mut desk = match &arguments.train.resume {
-        Some(place) => match Desk::go_on(place, listen, wire)? {
+        Some(place) => match Desk::go_on(place, listen, wire, patience)? {
             Some(desk) => desk,
             None => {
                 say(&format!("the run in {} is finished: nothing to do", place.display()));
@@ -69,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         },
         None => {
             let Some((recipe, place)) = prepare(&arguments.train)? else { return Ok(true) };
-            Desk::begin(&recipe, &place, listen.unwrap_or(LISTEN), wire)?
+            Desk::begin(&recipe, &place, listen.unwrap_or(LISTEN), wire, patience)?
         }
     };
     let (address, workers, place) = (desk.host.address(), desk.workers, desk.place.clone());

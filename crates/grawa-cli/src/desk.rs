@@ -39,9 +39,15 @@ pub(crate) struct Desk {
 
 impl Desk {
     /// Begins to coordinate a new run in its folder.
-    pub(crate) fn begin(recipe: &Recipe, place: &Path, listen: &str, wire: Wire) -> Result<Self, Failure> {
+    pub(crate) fn begin(
+        recipe: &Recipe,
+        place: &Path,
+        listen: &str,
+        wire: Wire,
+        patience: Duration,
+    ) -> Result<Self, Failure> {
         let (run, keyed) = (Identity::number(), matches!(wire, Wire::Tls(_)));
-        let host = host(recipe, place, listen, wire, run)?;
+        let host = host(recipe, place, listen, wire, (run, patience))?;
         let identity = Identity::create(place, run, host.address().to_string(), keyed)?;
         let files = Files::create(place, &about())?;
         let (host, place, workers) = (Arc::new(host), place.into(), recipe.train.workers);
@@ -50,7 +56,12 @@ impl Desk {
 
     /// Goes on in the place of a coordinator that has ended, where it listened unless another place is given. Nothing if the run is
     /// finished.
-    pub(crate) fn go_on(place: &Path, listen: Option<&str>, wire: Wire) -> Result<Option<Self>, Failure> {
+    pub(crate) fn go_on(
+        place: &Path,
+        listen: Option<&str>,
+        wire: Wire,
+        patience: Duration,
+    ) -> Result<Option<Self>, Failure> {
         let identity = Identity::read(place, matches!(wire, Wire::Tls(_)))?;
         let recipe = folder::recipe(place)?;
         if let Some(why) = objection(&recipe) {
@@ -67,7 +78,7 @@ impl Desk {
         {
             return Ok(None);
         }
-        let host = host(&recipe, place, listen.unwrap_or(&identity.address), wire, identity.run)?;
+        let host = host(&recipe, place, listen.unwrap_or(&identity.address), wire, (identity.run, patience))?;
         let (host, place, workers) = (Arc::new(host), place.into(), recipe.train.workers);
         Ok(Some(Desk { host, place, workers, files, page: None, so_far, _identity: identity }))
     }
@@ -138,8 +149,14 @@ impl Desk {
     }
 }
 
-fn host(recipe: &Recipe, place: &Path, listen: &str, wire: Wire, run: u64) -> Result<Host, Failure> {
-    let settings = Settings { founders: recipe.train.workers, ..Settings::default() };
+fn host(
+    recipe: &Recipe,
+    place: &Path,
+    listen: &str,
+    wire: Wire,
+    (run, succession): (u64, Duration),
+) -> Result<Host, Failure> {
+    let settings = Settings { founders: recipe.train.workers, succession, ..Settings::default() };
     let charter = recipe.to_toml().into_bytes();
     Ok(Host::new(listen, wire, settings, run, charter, Some(&place.join(LOG)))?)
 }
@@ -153,7 +170,8 @@ fn fault(notice: &Notice, at: Place, place: &Path) -> Event {
     let mut what = notice.to_string();
     if matches!(notice, Notice::Orphaned { .. }) && place.join("checkpoints").exists() {
         what += &format!(
-            "; if none will come, end this and go on from the last checkpoint with: grawa train --resume {}",
+            "; if none will come, start workers with --out {0}, which bring back what its last checkpoint holds, or end this and \
+             go on without them: grawa train --resume {0}",
             place.display()
         );
     }

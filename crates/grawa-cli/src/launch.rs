@@ -17,7 +17,8 @@ use std::time::Duration;
 /// Train with every worker a process of its own on this machine.
 ///
 /// Takes the options of `grawa train`. A worker that dies is missed by nobody for long: the others go on. What each worker says is in
-/// worker-N.log in the run's folder. Ctrl-C ends them all.
+/// worker-N.log in the run's folder. Ctrl-C ends them all. If this command itself is killed they go on, and come back to
+/// `grawa coordinate --resume DIR --wire plain`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
 // The options of `train` bring a group of this name.
@@ -28,6 +29,9 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     look: Look,
 }
+
+/// How long one is waited for that holds what the run had come to.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The workers' processes; they end with this.
 struct Children(Vec<Child>);
@@ -44,7 +48,7 @@ impl Drop for Children {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let Some((recipe, place)) = prepare(&arguments.train)? else { return Ok(true) };
-    let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", Wire::Plain)?;
+    let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", Wire::Plain, PATIENCE)?;
     desk.show(&arguments.look)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;

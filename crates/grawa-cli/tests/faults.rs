@@ -285,6 +285,34 @@ fn a_killed_launch_is_gone_on_with() {
     }
 }
 
+/// Everyone dies at once. Workers that are started with the folder of a checkpoint bring back what it holds; none but them could.
+#[test]
+fn a_group_comes_back_from_a_checkpoint() {
+    let mut group =
+        Group::begin(2, "1200step", &["--wire", "plain", "--patience", "1"], &["checkpoint.every=100step"]);
+    let join = |group: &Group, out: &str| Process::start(group.joining(&group.address).args(["--out", out]));
+    let workers = [join(&group, "kept"), join(&group, "kept-too")];
+    let checkpoint = |out: &str| group.folder.path().join(out).join("checkpoints/step-00000200");
+    until("a checkpoint", || checkpoint("kept").exists() || checkpoint("kept-too").exists());
+    let kept = if checkpoint("kept").exists() { "kept" } else { "kept-too" };
+    group.coordinator.kill();
+    drop(workers);
+    group.resume();
+    let mut workers = [group.join(), join(&group, kept), group.join()];
+    assert_eq!(workers.each_mut().map(Process::code), [Some(0); 3], "{:#?}", group.faults());
+    assert_eq!(group.coordinator.code(), Some(0));
+    let faults = group.faults();
+    assert!(faults.iter().any(|fault| fault.contains("the run goes on from meeting")), "{faults:#?}");
+    assert_eq!(group.last_round(), (300, vec![0, 1, 2]));
+    // A folder belongs to one run.
+    let other = Group::begin(1, "8step", &PLAIN, &[]);
+    let kept = group.folder.path().join(kept);
+    let refused =
+        other.joining(&other.address).arg("--out").arg(kept).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains("checkpoints of another run"), "{}", text(&refused));
+}
+
 /// A checkpoint that finds no room is told of, and the run goes on; the next one that does is whole.
 #[test]
 fn a_full_disk_costs_a_checkpoint_and_no_more() {

@@ -11,6 +11,7 @@ use crate::course::Position;
 use crate::engine::{Engine, Material};
 use crate::evaluate::viewing;
 use crate::event::{Evaluated, Event, Finished, Observer};
+use crate::held::Held;
 use crate::pace::Pacing;
 use crate::recipe::{Device, Pace};
 use crate::run::Launch;
@@ -65,6 +66,7 @@ impl Counts {
 /// What a worker needs where workers come and go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Elastic {
+    run: u64,
     counts: Counts,
     /// Its place among those who are dealt to.
     seat: u32,
@@ -78,10 +80,29 @@ pub(crate) struct Elastic {
 }
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
+    /// What all members remember beside the centre, from here on.
+    fn remembered(&self, elastic: &Elastic) -> Remembered {
+        let among = self.all().member.members().len() as u32;
+        Remembered {
+            at: self.at,
+            elapsed: self.at.elapsed,
+            memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
+            history: self.history.clone(),
+            counts: Counts { among, ..elastic.counts.clone() },
+        }
+    }
+
+    /// The same, for one who keeps it.
+    pub(crate) fn held(&self) -> Result<Option<Held>, Error> {
+        let Some(elastic) = &self.elastic else { return Ok(None) };
+        let memory = String::from_utf8_lossy(&encode(&self.remembered(elastic))?).into_owned();
+        Ok(Some(Held { run: elastic.run, meeting: self.all().member.meeting(), memory }))
+    }
+
     /// Says where it stands, and takes its share of the examples.
     pub(crate) fn stand(&mut self) -> Result<(), Error> {
         let members = self.all().member.members().to_vec();
-        let (id, elapsed) = (self.id, self.at.elapsed);
+        let id = self.id;
         let Some(elastic) = self.elastic.as_mut().filter(|elastic| !elastic.stands) else { return Ok(()) };
         elastic.stands = true;
         elastic.counts.among = members.len() as u32;
@@ -89,13 +110,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             elastic.seat = seat as u32;
             self.replica.deal(elastic.seat, elastic.counts.among)?;
         }
-        let remembered = Remembered {
-            at: self.at,
-            elapsed,
-            memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
-            history: self.history.clone(),
-            counts: elastic.counts.clone(),
-        };
+        let Some(elastic) = &self.elastic else { return Ok(()) };
+        let remembered = self.remembered(elastic);
         Ok(self.all_mut().member.settle(&encode(&remembered)?)?)
     }
 
@@ -175,7 +191,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         (self.settled, self.history) = (Some(self.at), history);
         (self.before, self.began) = (elapsed, (self.common.clock)());
         self.levels.iter_mut().zip(memories).for_each(|(level, memories)| level.memories = memories);
-        self.elastic = Some(Elastic { counts, stands: true, at_once: true, ..Elastic::default() });
+        let run = self.elastic.as_ref().map_or(0, |elastic| elastic.run);
+        self.elastic = Some(Elastic { run, counts, stands: true, at_once: true, ..Elastic::default() });
         Ok(())
     }
 
@@ -240,8 +257,12 @@ pub fn join(
     let start = Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
     let looks = viewing(recipe.method.evaluate).is_some();
     let view = if looks { state.parameters.len() } else { 0 };
-    let worker = guest.worker;
-    let (mut ends, taken) = guest.enter(encode(&start)?, state.parameters.clone(), &[view])?;
+    let (worker, run) = (guest.worker, guest.run());
+    let kept = folder.and_then(|folder| Held::newest(folder).ok());
+    let (mut ends, taken) = match kept.filter(|(held, _)| held.run == run) {
+        Some((held, centre)) => guest.enter_from(held.meeting, held.memory.into(), centre, &[view])?,
+        None => guest.enter(encode(&start)?, state.parameters.clone(), &[view])?,
+    };
     let (view, member) = (ends.pop(), ends.pop());
     let (Some(view), Some(member)) = (view, member) else {
         return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
@@ -296,7 +317,7 @@ pub fn join(
             notable: false,
             began: (common.clock)(),
             before: Duration::ZERO,
-            elastic: Some(Elastic { counts, seat, stands: true, ..Elastic::default() }),
+            elastic: Some(Elastic { run, counts, seat, stands: true, ..Elastic::default() }),
         };
         if let Some(bytes) = taken {
             worker.adopt(&bytes)?;

@@ -14,6 +14,7 @@ mod evaluate;
 mod event;
 mod figure;
 pub mod folder;
+mod held;
 mod init;
 mod locate;
 mod measure;
@@ -31,6 +32,7 @@ pub use error::Error;
 pub use event::{
     Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,
 };
+pub use held::make_room;
 pub use locate::{Located, locate};
 pub use measure::{Class, Measured, measure};
 pub use pace::Recording;

@@ -125,7 +125,8 @@ impl Group {
     /// The words that start a worker which looks for the coordinator at an address.
     pub(crate) fn joining(&self, address: &str) -> Command {
         let mut command = grawa(self.folder.path(), &["join", address, "--threads", "1"]);
-        command.args(&self.line).stdout(Stdio::null());
+        let line = if self.line.contains(&"--key") { ["--key", "run.key"] } else { ["--wire", "plain"] };
+        command.args(line).stdout(Stdio::null());
         command
     }
 

@@ -193,6 +193,11 @@ impl Guest {
         Teller { anchor: Arc::clone(&self.anchor) }
     }
 
+    /// The run.
+    pub fn run(&self) -> u64 {
+        lock(&self.shared.state).member.run()
+    }
+
     /// Begins to take part, with this memory and this centre if the run is about to begin. Returns the ends of the group, the
     /// first with this centre and one more for each length in `others`, and, where the run has begun, what the others remember.
     pub fn enter(
@@ -201,8 +206,20 @@ impl Guest {
         centre: Vec<f32>,
         others: &[usize],
     ) -> Result<(Vec<Participant>, Option<Vec<u8>>), Error> {
+        self.enter_from(0, memory, centre, others)
+    }
+
+    /// The same for one that holds what all held before a meeting of this number, if it was kept: should nobody hold anything
+    /// newer, the run goes on from there.
+    pub fn enter_from(
+        self,
+        op: u64,
+        memory: Vec<u8>,
+        centre: Vec<f32>,
+        others: &[usize],
+    ) -> Result<(Vec<Participant>, Option<Vec<u8>>), Error> {
         let Guest { shared, anchor, worker, .. } = self;
-        let held = Arc::new(Held::new(0, memory, Arc::new(centre)));
+        let held = Arc::new(Held::new(op, memory, Arc::new(centre)));
         shared.door.hold(Arc::clone(&held));
         shared.tell(|member| member.enter(held.stand));
         let core = Core { outs: HashMap::new(), spare: Vec::new(), is_clean: true, due: None, bytes: 0 };
@@ -220,7 +237,7 @@ impl Guest {
         ends.extend((1..).zip(others).map(|(number, len)| end(number, Arc::new(vec![0.0; *len]))));
         loop {
             match shared.next(&|_| true) {
-                Some(Deed::Ready) => return Ok((ends, None)),
+                Some(Deed::Ready) => return Ok((ends, (op > 0).then(|| held.memory.clone()))),
                 Some(deed @ (Deed::Take { .. } | Deed::Back)) => {
                     lock(&core).due = Some(deed);
                     let memory = ends[0].rejoin()?;
@@ -684,6 +701,10 @@ impl Collective for Participant {
 
     fn alive(&self) {
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn meeting(&self) -> u64 {
+        lock(&self.shared.state).member.op()
     }
 
     fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {
