@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         "listening at {address} for {workers} workers; start each with: grawa join {address} {}",
         arguments.line.key.as_ref().map_or("--wire plain".into(), |key| format!("--key {}", key.display()))
     ));
-    desk.show(&arguments.look)?;
+    desk.show(&arguments.look, arguments.train.quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let host = Arc::clone(&desk.host);

@@ -20,9 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How a run is watched.
 #[derive(Args)]
 pub(crate) struct Look {
-    /// Where to serve the page that shows the run live, to whoever reaches it; port 0 is any, `none` is no page
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
-    page: String,
+    /// Where to serve the page that shows the run live, to whoever reaches it; port 0 is any, `none` is no page [default: 127.0.0.1:0, none
+    /// with --quiet]
+    #[arg(long, value_name = "HOST:PORT")]
+    page: Option<String>,
 }
 
 /// A run that is being coordinated.
@@ -84,10 +85,11 @@ impl Desk {
     }
 
     /// Serves the page that was asked for, and says where.
-    pub(crate) fn show(&mut self, look: &Look) -> Result<(), Failure> {
-        if look.page != "none" {
+    pub(crate) fn show(&mut self, look: &Look, quiet: bool) -> Result<(), Failure> {
+        let at = look.page.as_deref().unwrap_or(if quiet { "none" } else { "127.0.0.1:0" });
+        if at != "none" {
             let page = Page::after(&self.so_far);
-            say(&format!("watch it at http://{}/", page.serve(&look.page, &self.host)?));
+            say(&format!("watch it at http://{}/", page.serve(at, &self.host)?));
             self.page = Some(page);
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl Identity {
         let mut file = (OpenOptions::new().write(true).create_new(true))
             .open(place.join(FILE))
             .map_err(|error| wrong(error.to_string()))?;
-        file.try_lock().map_err(|error| wrong(error.to_string()))?;
+        let _ = file.try_lock();
         file.write_all(text.as_bytes())
             .and_then(|()| file.sync_all())
             .map_err(|error| wrong(error.to_string()))?;
@@ -62,7 +62,8 @@ impl Identity {
             wrong(format!("{error}; no run was coordinated there, or `grawa train --resume` goes on with it"))
         })?;
         let file = OpenOptions::new().write(true).open(&path).map_err(|error| wrong(error.to_string()))?;
-        if file.try_lock().is_err() {
+        // Where files cannot be locked it is up to the user.
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
             return Err(wrong("its coordinator is at work; only one at a time can be".into()));
         }
         let written: Written = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;

@@ -49,7 +49,7 @@ impl Drop for Children {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let Some((recipe, place)) = prepare(&arguments.train)? else { return Ok(true) };
     let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", Wire::Plain, PATIENCE)?;
-    desk.show(&arguments.look)?;
+    desk.show(&arguments.look, arguments.train.quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

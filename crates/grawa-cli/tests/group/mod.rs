@@ -207,7 +207,7 @@ pub(crate) fn ask(page: &str, path: &str) -> String {
 
 /// Starts a coordinator: where it listens, and where its page is.
 fn start(command: &mut Command) -> (Process, String, String) {
-    let mut coordinator = Process::start(command.stdout(Stdio::piped()));
+    let mut coordinator = Process::start(command.args(["--page", "127.0.0.1:0"]).stdout(Stdio::piped()));
     let mut lines = BufReader::new(coordinator.0.stdout.take().unwrap()).lines();
     let mut line = || lines.next().unwrap().unwrap();
     let address = line().split(' ').nth(2).unwrap().to_owned();
