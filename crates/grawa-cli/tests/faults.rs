@@ -196,7 +196,7 @@ fn a_worker_that_stops_or_is_cut_off_comes_back() {
 fn bad_connections_lose_nobody() {
     let mut group = Group::begin(3, "1200step", &PLAIN, &[]);
     let relay = Relay::to(&group.address);
-    let mut all = vec![join_behind(&group, &relay), group.join(), group.join()];
+    let mut all = [join_behind(&group, &relay), group.join(), group.join()];
     group.wait_members(3);
     relay.faults.delay.store(20, Ordering::Relaxed);
     group.wait_rounds(3);
