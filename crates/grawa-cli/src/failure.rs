@@ -1,5 +1,7 @@
 //! What ends a command without success, and with which exit code.
 
+use std::path::PathBuf;
+
 /// Why a command ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -33,6 +35,24 @@ pub(crate) enum Failure {
         /// Why.
         why: String,
     },
+    /// A folder whose run another coordinator cannot go on with.
+    #[error("cannot go on with the run of {}: {why}", path.display())]
+    Identity {
+        /// The file that says whose it is.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// A page that cannot be served.
+    #[error(
+        "cannot serve the page at {address}: {why}; choose another place with --page, or none with --page none"
+    )]
+    Page {
+        /// Where.
+        address: String,
+        /// Why not.
+        why: String,
+    },
     /// Processes that cannot be started, or all ended.
     #[error("{why}")]
     Process {
@@ -40,7 +60,9 @@ pub(crate) enum Failure {
         why: String,
     },
     /// An option that only `grawa train` has.
-    #[error("--resume and --replay are for `grawa train`")]
+    #[error(
+        "--resume and --replay are for `grawa train`; workers that are still there are gone on with by `grawa coordinate --resume`"
+    )]
     OnlyTrain,
     /// Options of vectors that travel, where none do.
     #[error(
@@ -68,9 +90,12 @@ impl Failure {
                 )
             }
             Failure::Train(error) => error.is_usage(),
-            Failure::Signals { .. } | Failure::Coordinator { .. } | Failure::Process { .. } => false,
+            Failure::Signals { .. }
+            | Failure::Coordinator { .. }
+            | Failure::Process { .. }
+            | Failure::Page { .. } => false,
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
-            Failure::OnlyTrain | Failure::OnlyApart => true,
+            Failure::OnlyTrain | Failure::OnlyApart | Failure::Identity { .. } => true,
             Failure::Flat(error) => error.is_usage(),
             Failure::Core(_) | Failure::Recipe(_) => true,
         };

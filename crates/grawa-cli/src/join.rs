@@ -7,7 +7,7 @@ use crate::train;
 use clap::Args;
 use grawa_comm::group::{Guest, Teller};
 use grawa_train::recipe::Said;
-use grawa_train::{Error, Event, Observer, Recipe, folder, join};
+use grawa_train::{Error, Event, Observer, Recipe, join, make_room};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ pub(crate) struct Arguments {
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<u32>,
-    /// Leave checkpoints in this folder, whenever this worker is the first of those present
+    /// Leave checkpoints in this folder, whenever this worker is the first of those present; if all workers were lost, bring back what the
+    /// last one holds
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// How many seconds to wait for the coordinator
@@ -72,10 +73,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         said = said.value("machine.threads", i64::from(threads), "--threads")?;
     }
     let recipe = Recipe::resolve(&said)?;
-    if let Some(out) = &arguments.out
-        && !out.join("recipe.toml").exists()
-    {
-        folder::create(out, &recipe)?;
+    if let Some(out) = &arguments.out {
+        make_room(out, &recipe, guest.run())?;
     }
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     say(&format!("taking part as worker {}", guest.worker));

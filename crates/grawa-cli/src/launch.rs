@@ -1,6 +1,7 @@
 //! `grawa launch`: a run of several processes on this machine.
 
-use crate::coordinate::{follow, host, prepare};
+use crate::coordinate::prepare;
+use crate::desk::{Desk, Look};
 use crate::failure::Failure;
 use crate::say::say;
 use crate::train;
@@ -16,7 +17,8 @@ use std::time::Duration;
 /// Train with every worker a process of its own on this machine.
 ///
 /// Takes the options of `grawa train`. A worker that dies is missed by nobody for long: the others go on. What each worker says is in
-/// worker-N.log in the run's folder. Ctrl-C ends them all.
+/// worker-N.log in the run's folder. Ctrl-C ends them all. If this command itself is killed they go on, and come back to
+/// `grawa coordinate --resume DIR --wire plain`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
 // The options of `train` bring a group of this name.
@@ -24,7 +26,12 @@ use std::time::Duration;
 pub(crate) struct Arguments {
     #[command(flatten)]
     train: train::Arguments,
+    #[command(flatten)]
+    look: Look,
 }
+
+/// How long one is waited for that holds what the run had come to.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The workers' processes; they end with this.
 struct Children(Vec<Child>);
@@ -41,7 +48,8 @@ impl Drop for Children {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let Some((recipe, place)) = prepare(&arguments.train)? else { return Ok(true) };
-    let host = host(&recipe, &place, "127.0.0.1:0", Wire::Plain)?;
+    let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", Wire::Plain, PATIENCE)?;
+    desk.show(&arguments.look, arguments.train.quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -51,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     for number in 0..recipe.train.workers {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
         let mut command = Command::new(std::env::current_exe().map_err(io)?);
-        command.args(["join", &host.address().to_string(), "--wire", "plain", "--threads"]);
+        command.args(["join", &desk.host.address().to_string(), "--wire", "plain", "--threads"]);
         command.arg(threads.to_string()).arg("--out").arg(&place);
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(io)?).stderr(log);
         children.push(command.spawn().map_err(io)?);
@@ -61,8 +69,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         let mut children = children.borrow_mut();
         children.0.iter_mut().all(|child| matches!(child.try_wait(), Ok(Some(_))))
     };
-    let finished =
-        follow(&host, &place, arguments.train.quiet, || stop.load(Ordering::Relaxed) || all_gone())?;
+    let host = Arc::clone(&desk.host);
+    let finished = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed) || all_gone())?;
     if finished {
         // The others are told by themselves; none is waited for long.
         for _ in 0..50 {
@@ -73,6 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
     }
     drop(children);
+    drop(host);
     let place = place.display();
     if finished {
         say(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));

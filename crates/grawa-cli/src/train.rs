@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
     out: Option<PathBuf>,
     /// Go on with the run in this folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
-    resume: Option<PathBuf>,
+    pub(crate) resume: Option<PathBuf>,
     /// Repeat the run in this folder: its recipe, and of a free pace who took how many steps
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
     replay: Option<PathBuf>,

@@ -74,6 +74,11 @@ pub trait Collective {
     /// A sign of life: who gives one is not taken for stalled, however long its work takes.
     fn alive(&self) {}
 
+    /// The number of the next meeting, where they are numbered.
+    fn meeting(&self) -> u64 {
+        0
+    }
+
     /// A cycle is over: this and the centre are what one who comes, or comes back, takes over. Groups that never grow need
     /// not know.
     fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {

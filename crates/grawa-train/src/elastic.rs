@@ -10,15 +10,16 @@ use crate::checkpoint::Writer;
 use crate::course::Position;
 use crate::engine::{Engine, Material};
 use crate::evaluate::viewing;
-use crate::event::{Evaluated, Finished, Observer};
+use crate::event::{Evaluated, Event, Finished, Observer};
+use crate::held::Held;
 use crate::pace::Pacing;
 use crate::recipe::{Device, Format, Pace};
 use crate::run::Launch;
 use crate::word::Word;
 use crate::worker::{Level, Worker};
 use crate::{Error, Recipe};
-use grawa_comm::Collective;
 use grawa_comm::group::{Guest, Travel};
+use grawa_comm::{Collective, Lost};
 use grawa_core::{Kept, Memory, Replica, Share, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::State;
@@ -65,6 +66,7 @@ impl Counts {
 /// What a worker needs where workers come and go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Elastic {
+    run: u64,
     counts: Counts,
     /// Its place among those who are dealt to.
     seat: u32,
@@ -72,13 +74,35 @@ pub(crate) struct Elastic {
     stands: bool,
     /// It has just taken over what the others hold, and comes without a step.
     at_once: bool,
+    /// What another says for all since they last met, and who: it may be lost before that is out.
+    unsaid: Vec<Event>,
+    speaker: Option<u32>,
 }
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
+    /// What all members remember beside the centre, from here on.
+    fn remembered(&self, elastic: &Elastic) -> Remembered {
+        let among = self.all().member.members().len() as u32;
+        Remembered {
+            at: self.at,
+            elapsed: self.at.elapsed,
+            memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
+            history: self.history.clone(),
+            counts: Counts { among, ..elastic.counts.clone() },
+        }
+    }
+
+    /// The same, for one who keeps it.
+    pub(crate) fn held(&self) -> Result<Option<Held>, Error> {
+        let Some(elastic) = &self.elastic else { return Ok(None) };
+        let memory = String::from_utf8_lossy(&encode(&self.remembered(elastic))?).into_owned();
+        Ok(Some(Held { run: elastic.run, meeting: self.all().member.meeting(), memory }))
+    }
+
     /// Says where it stands, and takes its share of the examples.
     pub(crate) fn stand(&mut self) -> Result<(), Error> {
         let members = self.all().member.members().to_vec();
-        let (id, elapsed) = (self.id, self.at.elapsed);
+        let id = self.id;
         let Some(elastic) = self.elastic.as_mut().filter(|elastic| !elastic.stands) else { return Ok(()) };
         elastic.stands = true;
         elastic.counts.among = members.len() as u32;
@@ -86,13 +110,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             elastic.seat = seat as u32;
             self.replica.deal(elastic.seat, elastic.counts.among)?;
         }
-        let remembered = Remembered {
-            at: self.at,
-            elapsed,
-            memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
-            history: self.history.clone(),
-            counts: elastic.counts.clone(),
-        };
+        let Some(elastic) = &self.elastic else { return Ok(()) };
+        let remembered = self.remembered(elastic);
         Ok(self.all_mut().member.settle(&encode(&remembered)?)?)
     }
 
@@ -111,6 +130,27 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         if let Some(elastic) = &mut self.elastic {
             elastic.counts.count(quota, words);
         }
+    }
+
+    /// Another says this for all.
+    pub(crate) fn keep_in_mind(&mut self, event: Event) {
+        let speaker = self.all().member.members().first().copied();
+        if let Some(elastic) = &mut self.elastic {
+            elastic.unsaid.push(event);
+            elastic.speaker = speaker;
+        }
+    }
+
+    /// All have met. Who has come has said before what it had to say; for one that was lost the first of the others does.
+    pub(crate) fn speak_up(&mut self, lost: &[Lost]) {
+        let is_lost = |worker: u32| lost.iter().any(|lost| lost.worker == worker);
+        let members = self.all().member.members();
+        let speaks = members.iter().copied().find(|&worker| !is_lost(worker)) == Some(self.id);
+        let is_gone = |worker: u32| is_lost(worker) || !members.contains(&worker);
+        let Some(elastic) = &self.elastic else { return };
+        let is_due = speaks && elastic.speaker.is_some_and(is_gone);
+        let unsaid = self.elastic.as_mut().map(|elastic| std::mem::take(&mut elastic.unsaid));
+        unsaid.into_iter().flatten().filter(|_| is_due).for_each(|event| self.say(event));
     }
 
     /// The cycle is over.
@@ -151,7 +191,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         (self.settled, self.history) = (Some(self.at), history);
         (self.before, self.began) = (elapsed, (self.common.clock)());
         self.levels.iter_mut().zip(memories).for_each(|(level, memories)| level.memories = memories);
-        self.elastic = Some(Elastic { counts, stands: true, at_once: true, ..Elastic::default() });
+        let run = self.elastic.as_ref().map_or(0, |elastic| elastic.run);
+        self.elastic = Some(Elastic { run, counts, stands: true, at_once: true, ..Elastic::default() });
         Ok(())
     }
 
@@ -217,8 +258,14 @@ pub fn join(
     let looks = viewing(recipe.method.evaluate).is_some();
     let view = if looks { state.parameters.len() } else { 0 };
     let travel = Travel { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
-    let worker = guest.worker;
-    let (mut ends, taken) = guest.enter(encode(&start)?, state.parameters.clone(), &[view], travel)?;
+    let (worker, run) = (guest.worker, guest.run());
+    let kept = folder.and_then(|folder| Held::newest(folder).ok());
+    let (mut ends, taken) = match kept.filter(|(held, _)| held.run == run) {
+        Some((held, centre)) => {
+            guest.enter_from(held.meeting, held.memory.into(), centre, &[view], travel)?
+        }
+        None => guest.enter(encode(&start)?, state.parameters.clone(), &[view], travel)?,
+    };
     let (view, member) = (ends.pop(), ends.pop());
     let (Some(view), Some(member)) = (view, member) else {
         return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
@@ -273,7 +320,7 @@ pub fn join(
             notable: false,
             began: (common.clock)(),
             before: Duration::ZERO,
-            elastic: Some(Elastic { counts, seat, stands: true, at_once: false }),
+            elastic: Some(Elastic { run, counts, seat, stands: true, ..Elastic::default() }),
         };
         if let Some(bytes) = taken {
             worker.adopt(&bytes)?;

@@ -103,9 +103,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         // Outside the clock.
         self.began += spent;
         self.tally.times.evaluate += spent.as_secs_f64();
-        if self.speaks() {
-            self.say(Event::Evaluated(evaluated.clone()));
-        }
+        self.say_for_all(Event::Evaluated(evaluated.clone()));
         self.history.push(evaluated);
         if let Some(waits) = &self.waits {
             waits.take();
@@ -119,6 +117,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         loop {
             let mine = to_bytes(&[self.loss, f64::from(u8::from(self.finite))]);
             let gathered = self.view.gather(&mine)?;
+            self.speak_up(&gathered.outcome.lost);
             let mut workers = Vec::new();
             for (worker, bytes) in &gathered.messages {
                 let numbers = from_bytes(*worker, bytes, 2)?;

@@ -16,6 +16,7 @@ mod figure;
 pub mod folder;
 #[cfg(fuzzing)]
 pub mod fuzz;
+mod held;
 mod init;
 mod locate;
 mod measure;
@@ -33,6 +34,7 @@ pub use error::Error;
 pub use event::{
     Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,
 };
+pub use held::make_room;
 pub use locate::{Located, locate};
 pub use measure::{Class, Measured, measure};
 pub use pace::Recording;

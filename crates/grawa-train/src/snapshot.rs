@@ -5,6 +5,7 @@
 
 use crate::course::Position;
 use crate::evaluate::viewing;
+use crate::held::Held;
 use crate::word::Tally;
 use crate::worker::{Note, Worker};
 use crate::{Error, Evaluated, Times};
@@ -31,6 +32,8 @@ pub(crate) struct Snapshot {
     pub(crate) history: Vec<Evaluated>,
     /// The statistics of the evaluated model, if it was evaluated here.
     pub(crate) calibrated: Option<Vec<f32>>,
+    /// What the group held, where workers come and go.
+    pub(crate) held: Option<Held>,
 }
 
 /// What a worker holds.
@@ -159,6 +162,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
                 history: self.history.clone(),
                 calibrated: Some(self.calibrated.clone()).filter(|_| evaluated && !stopped),
+                held: self.held()?,
             };
             let _ = common.notes.send(Note::Snapshot(Box::new(snapshot)));
         }

@@ -174,6 +174,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             self.score(0)?;
         }
         let (words, lost) = self.meet(full)?;
+        self.speak_up(&lost);
         self.tell_lost(&lost);
         let stop = words.iter().any(|(_, word)| word.stop);
         if words.iter().any(|(_, word)| !word.full) {
@@ -344,6 +345,15 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Whether this worker speaks for all.
     pub(crate) fn speaks(&self) -> bool {
         self.all().member.members().first() == Some(&self.id)
+    }
+
+    /// Says what is said once, by one for all.
+    pub(crate) fn say_for_all(&mut self, event: Event) {
+        if self.speaks() {
+            self.say(event);
+        } else {
+            self.keep_in_mind(event);
+        }
     }
 
     pub(crate) fn say(&self, event: Event) {
@@ -544,7 +554,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         // What this meeting itself took is the same for all, and belongs to it.
         let bytes = std::mem::take(&mut self.tally.bytes);
         self.past.bytes += bytes;
-        if self.speaks() {
+        if self.speaks() || self.elastic.is_some() {
             let by_round = self.common.method.share == Share::Parameters;
             let shares = |(worker, word): &(u32, Word)| {
                 let Tally { steps, loss, times, .. } = word.tally;
@@ -559,7 +569,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             };
             let steps: u64 = words.iter().map(|(_, word)| word.tally.steps).sum();
             let loss: f64 = words.iter().map(|(_, word)| word.tally.loss).sum();
-            self.say(Event::Round(Round {
+            self.say_for_all(Event::Round(Round {
                 at: self.place(),
                 rate: self.rate,
                 loss: finite(loss / steps as f64),
@@ -578,6 +588,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             ..Word::default()
         };
         let gathered = self.all_mut().member.gather(&word.encode())?;
+        self.speak_up(&gathered.outcome.lost);
         // A worker in a process of its own tells its own watcher.
         if self.speaks() || self.elastic.is_some() {
             let mut workers = Vec::new();

@@ -613,21 +613,30 @@ impl Coordinator {
         }
     }
 
+    /// Whether this one has come to the next meeting.
+    pub fn has_come(&self, worker: u32) -> bool {
+        self.meeting.arrived.contains_key(&worker)
+    }
+
+    /// Whom those wait for who have come to the next meeting.
+    pub fn awaited(&self) -> Vec<u32> {
+        if let Some(moving) = &self.meeting.moving {
+            let members = moving.members.iter().map(|peer| peer.worker);
+            return members.filter(|worker| !moving.done.contains_key(worker)).collect();
+        }
+        if self.meeting.arrived.is_empty() {
+            return Vec::new();
+        }
+        self.active().map(|(worker, _)| worker).filter(|worker| !self.has_come(*worker)).collect()
+    }
+
     /// What the next meeting waits for, in words.
     pub fn reason(&self, now: Duration) -> String {
         let list = |workers: Vec<u32>| workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let missing: Vec<u32> = self
-            .active()
-            .map(|(worker, _)| worker)
-            .filter(|worker| !self.meeting.arrived.contains_key(worker))
-            .collect();
         let came = self.meeting.arrived.len();
         match (&self.meeting.moving, self.meeting.began) {
-            (Some(moving), _) => {
-                let left = (moving.members.iter())
-                    .map(|peer| peer.worker)
-                    .filter(|worker| !moving.done.contains_key(worker));
-                format!("meeting {}: vectors are moving; not done: workers {}", self.op, list(left.collect()))
+            (Some(_), _) => {
+                format!("meeting {}: vectors are moving; not done: workers {}", self.op, list(self.awaited()))
             }
             (None, _) if self.truth.is_none() => {
                 format!("{came} of {} workers have come to the first meeting", self.settings.founders)
@@ -644,7 +653,7 @@ impl Coordinator {
                 format!(
                     "meeting {} ({call}): {came} have come, waiting for workers {} for {waited:.1} s",
                     self.op,
-                    list(missing)
+                    list(self.awaited())
                 )
             }
         }

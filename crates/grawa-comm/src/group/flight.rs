@@ -75,6 +75,16 @@ impl Flight {
         drop(over.unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// The centre it came to, if it came to one, once it has landed; nothing is taken up yet.
+    pub(super) fn centre(&self) -> Result<Option<Arc<Vec<f32>>>, Error> {
+        self.wait();
+        match &self.lock().ended {
+            Some(Ok(landed)) => Ok(landed.centre.clone()),
+            // The next meeting will tell more.
+            Some(Err(_)) | None => Err(Error::Behind),
+        }
+    }
+
     /// What it came to, once.
     pub(super) fn take(&self) -> Result<Landed, Error> {
         self.wait();

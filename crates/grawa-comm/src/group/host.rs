@@ -1,6 +1,7 @@
 //! The coordinator on sockets: a thread that decides, and two for every connection that hear and speak.
 
 use super::coordinator::{Action, Coordinator, Event, Settings};
+use super::frame::HEAD;
 use super::key::Wire;
 use super::link::{self, In, LOOK, Out};
 use super::log::Log;
@@ -60,10 +61,33 @@ pub struct Status {
     pub op: u64,
     /// What all hold.
     pub truth: Option<Stand>,
-    /// Every worker: its number, what it is, its address, its steps, and for how long nothing was heard of it.
-    pub workers: Vec<(u32, State, String, u64, Duration)>,
+    /// Every worker, by number.
+    pub workers: Vec<Standing>,
     /// What is waited for.
     pub reason: String,
+    /// Of all control connections so far: bytes of messages both ways, and for how long they were open.
+    pub traffic: (u64, Duration),
+}
+
+/// A worker as the coordinator sees it.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// Its number.
+    pub worker: u32,
+    /// What it is to the group.
+    pub state: State,
+    /// Where it listens for vectors.
+    pub address: String,
+    /// Its local steps of this cycle, as far as is known.
+    pub steps: u64,
+    /// For how long nothing was heard of it.
+    pub silent: Duration,
+    /// It has come to the next meeting.
+    pub has_come: bool,
+    /// Others have come and wait for it.
+    pub is_awaited: bool,
+    /// Bytes of messages on its control connection, both ways, and for how long that is open.
+    pub traffic: (u64, Duration),
 }
 
 /// A coordinator at work. Dropping it ends it as abruptly as a crash would.
@@ -104,6 +128,7 @@ impl Host {
             coordinator,
             log,
             lines: HashMap::new(),
+            traffic: (0, Duration::ZERO),
             tell,
             status: Arc::clone(&status),
             began: Instant::now(),
@@ -150,7 +175,7 @@ impl Drop for Host {
 #[derive(Debug)]
 enum Heard {
     Opened { session: Session, out: Box<Out> },
-    Up { session: Session, up: Up },
+    Up { session: Session, up: Up, bytes: usize },
     Ended { session: Session },
     Dismiss { why: String },
 }
@@ -193,14 +218,15 @@ impl Entrance {
         let (out, mut from) = link::link(socket, &self.wire, false)?;
         let began = Instant::now();
         let first = from.receive(SHORT, &|| began.elapsed() < HELLO)?;
-        let Some(up) = first.map(|bytes| decode::<Up>(&bytes)).transpose()? else { return Ok(()) };
+        let Some(first) = first else { return Ok(()) };
+        let (up, bytes) = (decode::<Up>(&first)?, HEAD + first.len());
         let out = Box::new(out);
         if !matches!(up, Up::Hello { .. }) {
             return Err(Error::Message { why: "the first message is not a hello".into() });
         }
         let gone = |_| Error::Connection { why: "the coordinator has ended".into() };
         self.events.send(Heard::Opened { session, out }).map_err(gone)?;
-        self.events.send(Heard::Up { session, up }).map_err(gone)?;
+        self.events.send(Heard::Up { session, up, bytes }).map_err(gone)?;
         let result = self.hear_on(session, &mut from);
         from.end();
         let _ = self.events.send(Heard::Ended { session });
@@ -211,9 +237,9 @@ impl Entrance {
         let go_on = || !self.is_over.load(Ordering::Relaxed);
         loop {
             match from.receive(super::frame::LONGEST, &go_on) {
-                Ok(Some(bytes)) => {
-                    let up = decode(&bytes)?;
-                    if self.events.send(Heard::Up { session, up }).is_err() {
+                Ok(Some(body)) => {
+                    let (up, bytes) = (decode(&body)?, HEAD + body.len());
+                    if self.events.send(Heard::Up { session, up, bytes }).is_err() {
                         return Ok(());
                     }
                 }
@@ -225,11 +251,26 @@ impl Entrance {
     }
 }
 
+/// A connection to a worker: what is said on it, and how much both ways.
+struct Line {
+    say: Sender<Down>,
+    opened: Instant,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Line {
+    fn traffic(&self) -> (u64, Duration) {
+        (self.bytes.load(Ordering::Relaxed), self.opened.elapsed())
+    }
+}
+
 /// Where decisions are made and carried out.
 struct Desk {
     coordinator: Coordinator,
     log: Option<Log>,
-    lines: HashMap<Session, Sender<Down>>,
+    lines: HashMap<Session, Line>,
+    /// Of connections that have ended.
+    traffic: (u64, Duration),
     tell: Sender<Told>,
     status: Arc<Mutex<Status>>,
     began: Instant,
@@ -246,13 +287,18 @@ impl Desk {
                 }
                 Ok(Heard::Dismiss { why }) => {
                     for (_, line) in self.lines.drain() {
-                        let _ = line.send(Down::Refused { why: why.clone() });
+                        let _ = line.say.send(Down::Refused { why: why.clone() });
                     }
                     continue;
                 }
-                Ok(Heard::Up { session, up }) => Event::Heard { session, up },
+                Ok(Heard::Up { session, up, bytes }) => {
+                    if let Some(line) = self.lines.get(&session) {
+                        line.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                    }
+                    Event::Heard { session, up }
+                }
                 Ok(Heard::Ended { session }) => {
-                    self.lines.remove(&session);
+                    self.end(session);
                     Event::Ended { session }
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -272,12 +318,17 @@ impl Desk {
 
     /// A thread of its own speaks on a connection, so that one that takes nothing holds up nobody else.
     fn open(&mut self, session: Session, mut out: Out) -> Result<(), Error> {
-        let (line, messages) = channel::<Down>();
-        self.lines.insert(session, line);
+        let (say, messages) = channel::<Down>();
+        let bytes = Arc::<AtomicU64>::default();
+        self.lines.insert(session, Line { say, opened: Instant::now(), bytes: Arc::clone(&bytes) });
         std::thread::Builder::new().name("grawa-speak".into()).spawn(move || {
             for down in messages {
                 let began = Instant::now();
-                let sent = encode(&down).and_then(|bytes| out.send(&bytes, &|| began.elapsed() < HELLO));
+                let body = encode(&down);
+                let sent = body.and_then(|body| {
+                    bytes.fetch_add((HEAD + body.len()) as u64, Ordering::Relaxed);
+                    out.send(&body, &|| began.elapsed() < HELLO)
+                });
                 if sent.is_err() {
                     break;
                 }
@@ -287,38 +338,61 @@ impl Desk {
         Ok(())
     }
 
+    fn end(&mut self, session: Session) {
+        if let Some(line) = self.lines.remove(&session) {
+            let (bytes, open) = line.traffic();
+            self.traffic = (self.traffic.0 + bytes, self.traffic.1 + open);
+        }
+    }
+
     fn act(&mut self, action: Action) -> Result<(), Error> {
-        // Nobody need listen to what is told.
-        let tell = |told: Told| drop(self.tell.send(told));
         match action {
             Action::Send { session, down } => {
                 if let Some(line) = self.lines.get(&session) {
-                    let _ = line.send(down);
+                    let _ = line.say.send(down);
                 }
             }
-            Action::End { session } => drop(self.lines.remove(&session)),
+            Action::End { session } => self.end(session),
             Action::Keep(record) => {
                 if let Some(log) = &mut self.log {
                     log.keep(&record)?;
                 }
             }
-            Action::Tell { worker, what } => tell(Told::Word { worker, what }),
-            Action::Say(notice) => tell(Told::Notice(notice)),
+            // Nobody need listen to what is told.
+            Action::Tell { worker, what } => drop(self.tell.send(Told::Word { worker, what })),
+            Action::Say(notice) => drop(self.tell.send(Told::Notice(notice))),
         }
         Ok(())
     }
 
     fn note(&self, now: Duration) {
         let coordinator = &self.coordinator;
-        let workers = coordinator.seats().iter().map(|(worker, seat)| {
-            (*worker, seat.state(), seat.address().to_owned(), seat.steps(), now.saturating_sub(seat.seen()))
+        let awaited = coordinator.awaited();
+        let workers = coordinator.seats().iter().map(|(worker, seat)| Standing {
+            worker: *worker,
+            state: seat.state(),
+            address: seat.address().to_owned(),
+            steps: seat.steps(),
+            silent: now.saturating_sub(seat.seen()),
+            has_come: coordinator.has_come(*worker),
+            is_awaited: awaited.contains(worker),
+            traffic: seat
+                .session
+                .and_then(|session| self.lines.get(&session))
+                .map(Line::traffic)
+                .unwrap_or_default(),
         });
+        let add = |sum: (u64, Duration), line: &Line| {
+            let (bytes, open) = line.traffic();
+            (sum.0 + bytes, sum.1 + open)
+        };
         let status = Status {
             epoch: coordinator.epoch(),
             op: coordinator.op(),
             truth: coordinator.truth(),
             workers: workers.collect(),
             reason: coordinator.reason(now),
+            traffic: self.lines.values().fold(self.traffic, add),
         };
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }

@@ -41,7 +41,7 @@ pub use deadline::Deadline;
 pub use door::Greeting;
 pub use exchange::{HEAD, Head, Tag};
 pub use flight::Travel;
-pub use host::{Host, Status, Told};
+pub use host::{Host, Standing, Status, Told};
 pub use key::{Wire, new_key};
 pub use log::Log;
 pub use member::{Deed, Member};

@@ -26,6 +26,8 @@ const DEAF: Duration = Duration::from_secs(3);
 const SENT: Duration = Duration::from_secs(3);
 /// From one attempt to connect to the next.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// What was told last is told again on a new connection: nobody knows whether it was heard on the old one.
+const TOLD: usize = 64;
 /// How long one that has lost contact waits at the beginning of a round before it goes on training.
 const ALONE: Duration = Duration::from_secs(1);
 
@@ -47,9 +49,15 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Tells it, if the coordinator is in reach.
+    /// Tells it, now or when the coordinator is in reach again. Around a lost connection things may be told twice.
     pub fn tell(&self, what: Vec<u8>) {
-        self.anchor.0.tell(|member| member.is_in_contact().then_some(Up::Tell(what)));
+        let mut state = lock(&self.anchor.0.state);
+        if state.told.len() == TOLD {
+            state.told.pop_front();
+        }
+        state.told.push_back(what.clone());
+        let up = state.member.is_in_contact().then_some(Up::Tell(what));
+        send(&mut state, up);
     }
 }
 
@@ -104,6 +112,7 @@ struct State {
     member: Member,
     out: Option<Out>,
     deeds: VecDeque<Deed>,
+    told: VecDeque<Vec<u8>>,
     since: Option<Instant>,
 }
 
@@ -140,7 +149,13 @@ impl Guest {
         // Random, and never twice: what it is worth is that no two processes have the same.
         let token = std::hash::RandomState::new().build_hasher().finish() | 1;
         let member = Member::new(token, reached);
-        let state = State { member, out: None, deeds: VecDeque::new(), since: Some(Instant::now()) };
+        let state = State {
+            member,
+            out: None,
+            deeds: VecDeque::new(),
+            told: VecDeque::new(),
+            since: Some(Instant::now()),
+        };
         let shared = Arc::new(Shared {
             address: address.into(),
             token,
@@ -189,6 +204,11 @@ impl Guest {
         Teller { anchor: Arc::clone(&self.anchor) }
     }
 
+    /// The run.
+    pub fn run(&self) -> u64 {
+        lock(&self.shared.state).member.run()
+    }
+
     /// Begins to take part, with this memory and this centre if the run is about to begin. Returns the ends of the group, the
     /// first with this centre and one more for each length in `others`, and, where the run has begun, what the others remember.
     /// Only the first may overlap.
@@ -199,8 +219,21 @@ impl Guest {
         others: &[usize],
         travel: Travel,
     ) -> Result<(Vec<Participant>, Option<Vec<u8>>), Error> {
+        self.enter_from(0, memory, centre, others, travel)
+    }
+
+    /// The same for one that holds what all held before a meeting of this number, if it was kept: should nobody hold anything
+    /// newer, the run goes on from there.
+    pub fn enter_from(
+        self,
+        op: u64,
+        memory: Vec<u8>,
+        centre: Vec<f32>,
+        others: &[usize],
+        travel: Travel,
+    ) -> Result<(Vec<Participant>, Option<Vec<u8>>), Error> {
         let Guest { shared, anchor, worker, .. } = self;
-        let held = Arc::new(Held::new(0, memory, Arc::new(centre)));
+        let held = Arc::new(Held::new(op, memory, Arc::new(centre)));
         shared.door.hold(Arc::clone(&held));
         shared.tell(|member| member.enter(held.stand));
         let core = Core { outs: HashMap::new(), spare: Vec::new(), is_clean: true, due: None, bytes: 0 };
@@ -222,7 +255,7 @@ impl Guest {
         ends.extend((1..).zip(others).map(|(number, len)| end(number, Arc::new(vec![0.0; *len]))));
         loop {
             match shared.next(&|_| true) {
-                Some(Deed::Ready) => return Ok((ends, None)),
+                Some(Deed::Ready) => return Ok((ends, (op > 0).then(|| held.memory.clone()))),
                 Some(deed @ (Deed::Take { .. } | Deed::Back)) => {
                     lock(&core).due = Some(deed);
                     let memory = ends[0].rejoin()?;
@@ -293,6 +326,8 @@ impl Shared {
             if let Some(Deed::Known { beat, .. }) = &deed {
                 self.beat.store((*beat).clamp(10, 10_000), Ordering::Relaxed);
                 state.since = None;
+                let again: Vec<Up> = state.told.iter().cloned().map(Up::Tell).collect();
+                send(&mut state, again);
             }
             send(&mut state, ups);
             state.deeds.extend(deed);
@@ -771,11 +806,18 @@ impl Collective for Participant {
     }
 
     fn copy_centre(&self) -> Result<Vec<f32>, Error> {
-        Ok(self.centre.to_vec())
+        // What is saved is what the group holds, though workers are not pulled toward it yet.
+        let newest = self.flight.as_ref().map_or(Ok(None), |flight| flight.centre())?;
+        Ok(newest.as_ref().unwrap_or(&self.centre).to_vec())
     }
 
     fn alive(&self) {
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn meeting(&self) -> u64 {
+        self.flight.iter().for_each(|flight| flight.wait());
+        lock(&self.shared.state).member.op()
     }
 
     fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {

@@ -159,6 +159,7 @@ impl Manifest {
             memories,
             history,
             calibrated: None,
+            held: None,
         })
     }
 }

@@ -8,6 +8,7 @@
 //! | `manifest.toml` | everything else that the run goes on from, and what was measured so far |
 //! | `timing.toml` | seconds: the one file that differs between two runs of a recipe |
 //! | `model.safetensors` | the evaluated model, as PyTorch's `state_dict` of the network's twin |
+//! | `group.json` | where workers come and go: what all of them held |
 //!
 //! It is written aside, brought to the disk, and renamed; only then are older ones removed: two are kept. So whenever
 //! the process ends, and however, the newest checkpoint that is there is whole. A run that was asked to stop leaves one more,
@@ -153,6 +154,9 @@ impl Writer {
         let (manifest, timing) = Manifest::of(&snapshot);
         write(&aside.join(MANIFEST), toml::to_string(&manifest).map_err(unprintable)?.as_bytes())?;
         write(&aside.join(TIMING), toml::to_string(&timing).map_err(unprintable)?.as_bytes())?;
+        if let Some(held) = &snapshot.held {
+            held.write(aside)?;
+        }
         if let Some(graph) = &self.graph {
             let model: State = model::model(&self.recipe, graph, &mut snapshot)?;
             model.save(graph, &aside.join(MODEL))?;

@@ -43,7 +43,15 @@ impl Files {
 
     /// The files of a run, cut back to where they stood at a checkpoint of it.
     pub fn resume(folder: &Path, checkpoint: &Path) -> Result<Self, Error> {
-        let log = Log::resume(folder, checkpoint)?;
+        Files::after(folder, Log::resume(folder, checkpoint)?)
+    }
+
+    /// The files of a run that went on while nobody wrote: nothing is cut back but a torn line.
+    pub fn reopen(folder: &Path) -> Result<Self, Error> {
+        Files::after(folder, Log::reopen(folder, now())?)
+    }
+
+    fn after(folder: &Path, log: Log) -> Result<Self, Error> {
         let so_far = log::read(folder)?;
         Ok(Files {
             log,

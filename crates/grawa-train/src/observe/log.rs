@@ -80,17 +80,33 @@ impl Log {
             line: events.ends.len(),
             why: format!("{lines} lines belong to {}; resume from another checkpoint", checkpoint.display()),
         })?;
-        let cut = |name: &str, length: usize| {
-            let path = folder.join(name);
-            let open = || {
-                let file = OpenOptions::new().append(true).open(&path)?;
-                file.set_len(length as u64)?;
-                file.sync_all()?;
-                Ok(file)
-            };
-            open().map_err(|source| Error::Io { action: "cut", path: path.clone(), source })
-        };
-        Ok(Log { folder: folder.into(), events: cut(EVENTS, keep)?, journal: cut(JOURNAL, end)?, lines })
+        let (events, journal) = (cut(folder, EVENTS, keep)?, cut(folder, JOURNAL, end)?);
+        Ok(Log { folder: folder.into(), events, journal, lines })
+    }
+
+    /// The files of a run as they are, to be gone on with: only what a crash left of the last line is cut off.
+    pub fn reopen(folder: &Path, wall: f64) -> Result<Self, Error> {
+        let events = Lines::read(&folder.join(EVENTS))?;
+        let journal = Lines::read(&folder.join(JOURNAL))?;
+        let lines = events.ends.len() as u64;
+        let mut last = Entry { line: 0, wall, elapsed: 0.0, times: Vec::new(), event: None };
+        let mut keep = 0;
+        for (index, end) in journal.ends.iter().enumerate() {
+            let entry: Entry = journal.parse(index)?;
+            if entry.line > lines {
+                break;
+            }
+            (last, keep) = (entry, *end);
+        }
+        let end = events.ends.last().copied().unwrap_or(0);
+        let (events, journal) = (cut(folder, EVENTS, end)?, cut(folder, JOURNAL, keep)?);
+        let mut log = Log { folder: folder.into(), events, journal, lines };
+        // An event is written first, and then its line of the journal.
+        for line in last.line + 1..=lines {
+            let entry = Entry { line, wall, elapsed: last.elapsed, times: Vec::new(), event: None };
+            append(&mut log.journal, &folder.join(JOURNAL), &entry)?;
+        }
+        Ok(log)
     }
 
     /// Adds an event at a time of day. When this returns after a checkpoint, all that belongs to it is on disk.
@@ -125,8 +141,20 @@ impl Log {
     }
 }
 
+/// Opens a file to be added to after its first so many bytes.
+fn cut(folder: &Path, name: &str, length: usize) -> Result<File, Error> {
+    let path = folder.join(name);
+    let open = || {
+        let file = OpenOptions::new().append(true).open(&path)?;
+        file.set_len(length as u64)?;
+        file.sync_all()?;
+        Ok(file)
+    };
+    open().map_err(|source| Error::Io { action: "cut", path: path.clone(), source })
+}
+
 /// What a repetition would say again, if anything, and the times.
-fn split(event: &Event) -> (Option<Event>, Vec<Times>) {
+pub(super) fn split(event: &Event) -> (Option<Event>, Vec<Times>) {
     let mut fact = event.clone();
     let mut times = Vec::new();
     let is_fact = match &mut fact {
@@ -286,6 +314,36 @@ mod tests {
                 expected,
                 "stopped after {stop}"
             );
+        }
+    }
+
+    /// Whoever writes may die at any byte of either file: what was written is there once, and goes on.
+    #[test]
+    fn a_log_is_gone_on_with_wherever_it_was_torn() {
+        let events = sample::run("lgrawa", 2, 4);
+        let whole = tempfile::tempdir().unwrap();
+        let mut log = Log::create(whole.path()).unwrap();
+        for (number, event) in events.iter().enumerate() {
+            let lengths = [EVENTS, JOURNAL].map(|name| fs::metadata(whole.path().join(name)).unwrap().len());
+            log.write(event, 1.0).unwrap();
+            let texts = [EVENTS, JOURNAL].map(|name| fs::read(whole.path().join(name)).unwrap());
+            // The event's line grows first, then the journal's.
+            let tears = (lengths[0]..=texts[0].len() as u64).step_by(7).map(|at| (at, lengths[1]));
+            let tears = tears
+                .chain((lengths[1]..=texts[1].len() as u64).step_by(7).map(|at| (texts[0].len() as u64, at)));
+            for (event_end, journal_end) in tears {
+                let folder = tempfile::tempdir().unwrap();
+                fs::write(folder.path().join(EVENTS), &texts[0][..event_end as usize]).unwrap();
+                fs::write(folder.path().join(JOURNAL), &texts[1][..journal_end as usize]).unwrap();
+                let mut log = Log::reopen(folder.path(), 2.0).unwrap();
+                let kept = read(folder.path()).unwrap().len();
+                assert!((number..=number + 1).contains(&kept), "{kept} of {number}");
+                events[kept..].iter().for_each(|event| log.write(event, 3.0).unwrap());
+                let again: Vec<Event> =
+                    read(folder.path()).unwrap().into_iter().map(|(event, _)| event).collect();
+                let facts = |events: &[Event]| events.iter().map(|event| split(event).0).collect::<Vec<_>>();
+                assert_eq!(facts(&again), facts(&events));
+            }
         }
     }
 

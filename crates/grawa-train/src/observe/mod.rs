@@ -9,6 +9,7 @@ mod files;
 mod log;
 mod metrics;
 mod render;
+mod repeats;
 #[cfg(test)]
 mod sample;
 mod screen;
@@ -20,6 +21,7 @@ pub use files::Files;
 pub use log::{EVENTS, Entry, JOURNAL, Log, read};
 pub use metrics::METRICS;
 pub use render::{line, render};
+pub use repeats::Repeats;
 pub use screen::Screen;
 pub use tensorboard::TENSORBOARD;
 pub use view::{View, Worker};

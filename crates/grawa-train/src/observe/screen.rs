@@ -43,6 +43,14 @@ impl Screen {
         }
     }
 
+    /// The same for a run of which this much has happened.
+    pub fn after<'a>(so_far: impl IntoIterator<Item = &'a Event>) -> Self {
+        let mut screen = Screen::new();
+        so_far.into_iter().for_each(|event| screen.view.event(event));
+        screen.told = screen.view.at.share;
+        screen
+    }
+
     /// The same, and when the run is over one line of it is left: for one of many runs.
     pub fn passing() -> Self {
         Screen { passing: true, ..Screen::new() }

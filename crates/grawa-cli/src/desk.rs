@@ -1,0 +1,181 @@
+//! A coordinator at its desk: it listens for workers, writes down what they tell, and says how the run stands.
+
+use crate::failure::Failure;
+use crate::identity::Identity;
+use crate::page::Page;
+use crate::say::say;
+use clap::Args;
+use grawa_comm::group::{Host, Notice, Settings, Told, Wire};
+use grawa_train::observe::{About, EVENTS, Files, Repeats, Screen, read};
+use grawa_train::{Event, Fault, Observer, Place, Reason, Recipe, folder, objection};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the coordinator itself must not forget.
+const LOG: &str = "coordinator.log";
+/// From one word about what is waited for to the next, before the run begins.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a run is watched.
+#[derive(Args)]
+pub(crate) struct Look {
+    /// Where to serve the page that shows the run live, to whoever reaches it; port 0 is any, `none` is no page [default: 127.0.0.1:0, none
+    /// with --quiet]
+    #[arg(long, value_name = "HOST:PORT")]
+    page: Option<String>,
+}
+
+/// A run that is being coordinated.
+pub(crate) struct Desk {
+    pub(crate) host: Arc<Host>,
+    pub(crate) place: PathBuf,
+    pub(crate) workers: u32,
+    files: Files,
+    page: Option<Page>,
+    /// What was told to a coordinator before this one, and when.
+    so_far: Vec<(Event, f64)>,
+    _identity: Identity,
+}
+
+impl Desk {
+    /// Begins to coordinate a new run in its folder.
+    pub(crate) fn begin(
+        recipe: &Recipe,
+        place: &Path,
+        listen: &str,
+        wire: Wire,
+        patience: Duration,
+    ) -> Result<Self, Failure> {
+        let (run, keyed) = (Identity::number(), matches!(wire, Wire::Tls(_)));
+        let host = host(recipe, place, listen, wire, (run, patience))?;
+        let identity = Identity::create(place, run, host.address().to_string(), keyed)?;
+        let files = Files::create(place, &about())?;
+        let (host, place, workers) = (Arc::new(host), place.into(), recipe.train.workers);
+        Ok(Desk { host, place, workers, files, page: None, so_far: Vec::new(), _identity: identity })
+    }
+
+    /// Goes on in the place of a coordinator that has ended, where it listened unless another place is given. Nothing if the run is
+    /// finished.
+    pub(crate) fn go_on(
+        place: &Path,
+        listen: Option<&str>,
+        wire: Wire,
+        patience: Duration,
+    ) -> Result<Option<Self>, Failure> {
+        let identity = Identity::read(place, matches!(wire, Wire::Tls(_)))?;
+        let recipe = folder::recipe(place)?;
+        if let Some(why) = objection(&recipe) {
+            return Err(grawa_train::Error::NotElastic { why }.into());
+        }
+        let files = match place.join(EVENTS).exists() {
+            true => Files::reopen(place)?,
+            false => Files::create(place, &about())?,
+        };
+        let so_far = read(place)?;
+        if so_far
+            .iter()
+            .any(|(event, _)| matches!(event, Event::Finished(end) if end.reason == Reason::Spent))
+        {
+            return Ok(None);
+        }
+        let host = host(&recipe, place, listen.unwrap_or(&identity.address), wire, (identity.run, patience))?;
+        let (host, place, workers) = (Arc::new(host), place.into(), recipe.train.workers);
+        Ok(Some(Desk { host, place, workers, files, page: None, so_far, _identity: identity }))
+    }
+
+    /// Serves the page that was asked for, and says where.
+    pub(crate) fn show(&mut self, look: &Look, quiet: bool) -> Result<(), Failure> {
+        let at = look.page.as_deref().unwrap_or(if quiet { "none" } else { "127.0.0.1:0" });
+        if at != "none" {
+            let page = Page::after(&self.so_far);
+            say(&format!("watch it at http://{}/", page.serve(at, &self.host)?));
+            self.page = Some(page);
+        }
+        Ok(())
+    }
+
+    /// Takes note of what the workers tell, until the run is finished, or it `is_over` and nothing more is told. Returns whether it is
+    /// finished.
+    pub(crate) fn follow(self, quiet: bool, is_over: impl Fn() -> bool) -> Result<bool, Failure> {
+        let Desk { host, place, files, page, so_far, .. } = self;
+        let so_far: Vec<Event> = so_far.into_iter().map(|(event, _)| event).collect();
+        let mut repeats: Repeats = so_far.iter().collect();
+        let mut has_started = so_far.iter().any(|event| matches!(event, Event::Started(_)));
+        let mut at = so_far.last().map_or(Place::default(), |event| *event.place());
+        let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(files)];
+        if let Some(page) = page {
+            observers.push(Box::new(page));
+        }
+        if !quiet {
+            observers.push(Box::new(Screen::after(&so_far)));
+        }
+        let mut tell = |event: &Event| observers.iter_mut().try_for_each(|observer| observer.event(event));
+        if has_started {
+            let what = "the coordinator was gone; another goes on from its log".into();
+            tell(&Event::Fault(Fault { at, worker: None, what }))?;
+        }
+        drop(so_far);
+        let mut last = Instant::now();
+        loop {
+            let event = match host.next(Duration::from_millis(100)) {
+                None if is_over() => return Ok(false),
+                None => {
+                    if last.elapsed() > PATIENCE && !has_started && !quiet {
+                        eprintln!("{}", host.status().reason);
+                        last = Instant::now();
+                    }
+                    continue;
+                }
+                Some(Told::Word { what, .. }) => match serde_json::from_slice::<Event>(&what) {
+                    // Every worker says that it begins; the run begins once.
+                    Ok(Event::Started(_)) if std::mem::replace(&mut has_started, true) => continue,
+                    Ok(event) if repeats.is_new(&event) => event,
+                    _ => continue,
+                },
+                Some(Told::Notice(Notice::Joined { .. } | Notice::Overshot { .. })) => continue,
+                Some(Told::Notice(notice)) => fault(&notice, at, &place),
+                Some(Told::Stranger { from, why }) => Event::Fault(Fault {
+                    at,
+                    worker: None,
+                    what: format!("a connection from {from} was refused: {why}"),
+                }),
+                Some(Told::Failed { why }) => return Err(Failure::Coordinator { why }),
+            };
+            at = *event.place();
+            tell(&event)?;
+            if let Event::Finished(_) = event {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+fn host(
+    recipe: &Recipe,
+    place: &Path,
+    listen: &str,
+    wire: Wire,
+    (run, succession): (u64, Duration),
+) -> Result<Host, Failure> {
+    let settings = Settings { founders: recipe.train.workers, succession, ..Settings::default() };
+    let charter = recipe.to_toml().into_bytes();
+    Ok(Host::new(listen, wire, settings, run, charter, Some(&place.join(LOG)))?)
+}
+
+fn about() -> About {
+    About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"))
+}
+
+fn fault(notice: &Notice, at: Place, place: &Path) -> Event {
+    let worker = if let Notice::Lost(lost) = notice { Some(lost.worker) } else { None };
+    let mut what = notice.to_string();
+    if matches!(notice, Notice::Orphaned { .. }) && place.join("checkpoints").exists() {
+        what += &format!(
+            "; if none will come, start workers with --out {0}, which bring back what its last checkpoint holds, or end this and \
+             go on without them: grawa train --resume {0}",
+            place.display()
+        );
+    }
+    Event::Fault(Fault { at, worker, what })
+}

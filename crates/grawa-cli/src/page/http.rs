@@ -1,0 +1,189 @@
+//! As much of HTTP/1.1 as a page needs that only shows: two addresses, no bodies, no state, one answer a connection.
+//!
+//! Whoever asks is bounded in bytes, in time and in number, so that a run never suffers from who looks at it.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The longest question.
+const LONGEST: usize = 8 << 10;
+/// How long it may take to ask, and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// More who ask at once than this are turned away.
+const CALLERS: usize = 16;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Page,
+    Status,
+    /// Nothing that is there: the code and the words to answer with.
+    Wrong(u16, &'static str),
+}
+
+/// What the bytes that have come so far ask for; nothing while they are too few to tell.
+pub(super) fn asked(bytes: &[u8]) -> Option<Asked> {
+    let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|end| &bytes[..end]);
+    let Some(head) = head.filter(|head| head.len() <= LONGEST) else {
+        return (bytes.len() > LONGEST).then_some(Asked::Wrong(431, "Request Header Fields Too Large"));
+    };
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ');
+    let (method, target, version) = (words.next(), words.next(), words.next());
+    let (Some(method), Some(target), Some(b"HTTP/1.0" | b"HTTP/1.1"), None) =
+        (method, target, version, words.next())
+    else {
+        return Some(Asked::Wrong(400, "Bad Request"));
+    };
+    // What stands behind a question mark is for pages that can do more.
+    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+    Some(match (method, path) {
+        (b"GET", b"/") => Asked::Page,
+        (b"GET", b"/status.json") => Asked::Status,
+        (b"GET", _) => Asked::Wrong(404, "Not Found"),
+        _ => Asked::Wrong(405, "Method Not Allowed"),
+    })
+}
+
+/// Answers everyone who asks, until the process ends.
+pub(super) fn serve(
+    listener: &TcpListener,
+    page: &'static str,
+    status: impl Fn() -> String + Send + Sync + 'static,
+) {
+    let (status, callers) = (Arc::new(status), Arc::new(AtomicUsize::new(0)));
+    for socket in listener.incoming() {
+        let Ok(socket) = socket else {
+            // Too many open files, most likely: it passes, and must not spin.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if callers.fetch_add(1, Ordering::Relaxed) >= CALLERS {
+            callers.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (status, leaves) = (Arc::clone(&status), Arc::clone(&callers));
+        let answer = move || {
+            // Who hangs up has seen enough.
+            let _ = answer(socket, page, &*status);
+            leaves.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().name("grawa-page".into()).spawn(answer).is_err() {
+            callers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn answer(mut socket: TcpStream, page: &str, status: &dyn Fn() -> String) -> std::io::Result<()> {
+    let began = Instant::now();
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let mut bytes = Vec::new();
+    let asked = loop {
+        if let Some(asked) = asked(&bytes) {
+            break asked;
+        }
+        let left = PATIENCE.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            break Asked::Wrong(408, "Request Timeout");
+        }
+        socket.set_read_timeout(Some(left))?;
+        let mut some = [0; 1024];
+        match socket.read(&mut some)? {
+            0 => return Ok(()),
+            n => bytes.extend_from_slice(&some[..n]),
+        }
+    };
+    let (code, words, kind, body) = match asked {
+        Asked::Page => (200, "OK", "text/html; charset=utf-8", page.to_owned()),
+        Asked::Status => (200, "OK", "application/json", status()),
+        Asked::Wrong(code, words) => (code, words, "text/plain", format!("{words}\n")),
+    };
+    let head = format!(
+        "HTTP/1.1 {code} {words}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+         Connection: close\r\nX-Content-Type-Options: nosniff\r\nContent-Security-Policy: default-src 'none'; \
+         script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'\r\n\r\n",
+        body.len()
+    );
+    socket.write_all(head.as_bytes())?;
+    socket.write_all(body.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn two_addresses_are_known() {
+        for (bytes, expected) in [
+            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", Some(Asked::Page)),
+            ("GET /?theme=dark HTTP/1.0\r\n\r\n", Some(Asked::Page)),
+            ("GET /status.json HTTP/1.1\r\n\r\nmore", Some(Asked::Status)),
+            ("GET /../etc/passwd HTTP/1.1\r\n\r\n", Some(Asked::Wrong(404, "Not Found"))),
+            ("POST / HTTP/1.1\r\n\r\n", Some(Asked::Wrong(405, "Method Not Allowed"))),
+            ("GET /\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
+            ("GET / HTTP/1.1 twice\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
+            ("\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
+            ("GET / HTTP/1.1\r\nHost: x\r\n", None),
+            ("", None),
+        ] {
+            assert_eq!(asked(bytes.as_bytes()), expected, "{bytes:?}");
+        }
+        let long = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(LONGEST));
+        assert_eq!(asked(long.as_bytes()), Some(Asked::Wrong(431, "Request Header Fields Too Large")));
+    }
+
+    proptest! {
+        /// Any bytes are a question, a wrong one, or not yet one; and after so many it is always told.
+        #[test]
+        fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..400), tail in 0usize..2) {
+            let mut bytes = bytes;
+            let before = asked(&bytes);
+            bytes.extend(vec![b'a'; tail * LONGEST]);
+            if let Some(before) = before { prop_assert_eq!(asked(&bytes), Some(before)); }
+            if bytes.len() > LONGEST { prop_assert!(asked(&bytes).is_some()); }
+        }
+
+        #[test]
+        fn near_questions_are_answered(method in "[A-Z]{0,5}", path in "/?[a-z./?]{0,12}", version in "HTTP/1.[01]|HTTP/2|", end in "(\r\n){0,3}") {
+            let _ = asked(format!("{method} {path} {version}{end}").as_bytes());
+        }
+    }
+
+    #[test]
+    fn who_says_nothing_or_nonsense_holds_up_nobody() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || serve(&listener, "<p>page</p>", || "{}".into()));
+        let mut silent = Vec::new();
+        for _ in 0..CALLERS - 2 {
+            silent.push(TcpStream::connect(address).unwrap());
+        }
+        let ask = |question: &[u8]| {
+            let mut socket = TcpStream::connect(address).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            socket.write_all(question).unwrap();
+            let mut answer = String::new();
+            socket.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        let began = Instant::now();
+        let found = ask(b"GET / HTTP/1.1\r\n\r\n");
+        assert!(
+            found.starts_with("HTTP/1.1 200 OK\r\n") && found.ends_with("\r\n\r\n<p>page</p>"),
+            "{found}"
+        );
+        assert!(ask(b"GET /status.json HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n{}"));
+        assert!(ask(b"\x16\x03\x01\x02\x00\r\n\r\n").starts_with("HTTP/1.1 400 "));
+        assert!(began.elapsed() < PATIENCE, "the silent ones were waited for");
+        // Those who say nothing are sent away after a while.
+        let mut rest = String::new();
+        silent[0].set_read_timeout(Some(3 * PATIENCE)).unwrap();
+        let _ = silent[0].read_to_string(&mut rest);
+        assert!(began.elapsed() < 2 * PATIENCE);
+    }
+}

@@ -1,0 +1,365 @@
+//! What befalls workers in processes of their own, done to them: they are killed at every point of a round, stopped, cut off, held
+//! up, repeated; their disk runs full; their coordinator dies. The run goes on, every round is told of once, and nobody ever
+//! holds other bits than the others.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+mod group;
+
+use grawa_comm::group::message::{Call, Down, Up};
+use group::relay::{HOST, Relay, Said, seen};
+use group::{Group, Process, grawa, signal, text, until};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const PLAIN: [&str; 2] = ["--wire", "plain"];
+/// So long that no test comes to its end.
+const ENDLESS: &str = "10000000step";
+/// The most that a death may add to a round, in seconds.
+const MOST: f64 = 3.0;
+
+/// A worker behind a relay.
+fn join_behind(group: &Group, relay: &Relay) -> Process {
+    Process::start(group.joining(&relay.address).args(["--host", HOST]))
+}
+
+/// A point in the life of a worker: what passes there, and whether it still passes.
+struct Point(&'static str, fn(&Said) -> bool, bool);
+
+const fn before(name: &'static str, is: fn(&Said) -> bool) -> Point {
+    Point(name, is, true)
+}
+
+const fn after(name: &'static str, is: fn(&Said) -> bool) -> Point {
+    Point(name, is, false)
+}
+
+fn is_gather(said: &Said) -> bool {
+    matches!(said, Said::Up(Up::Arrive { call: Call::Gather, .. }))
+}
+
+fn is_mix(said: &Said) -> bool {
+    matches!(said, Said::Up(Up::Arrive { call: Call::Mix { .. }, .. }))
+}
+
+fn is_met(said: &Said) -> bool {
+    matches!(said, Said::Down(Down::Met { attempt: None, .. }))
+}
+
+fn is_move(said: &Said) -> bool {
+    matches!(said, Said::Down(Down::Met { attempt: Some(_), .. }))
+}
+
+fn is_done(said: &Said) -> bool {
+    matches!(said, Said::Up(Up::Done { .. }))
+}
+
+fn is_closed(said: &Said) -> bool {
+    matches!(said, Said::Down(Down::Closed { .. }))
+}
+
+fn is_stands(said: &Said) -> bool {
+    matches!(said, Said::Up(Up::Stands(_)))
+}
+
+fn is_told(said: &Said) -> bool {
+    matches!(said, Said::Up(Up::Tell(_)))
+}
+
+fn is_pieces(said: &Said) -> bool {
+    matches!(said, Said::Pieces(_))
+}
+
+/// A round, from the words that all exchange to the standing that ends it.
+const ROUND: [Point; 12] = [
+    before("before it comes to the meeting", is_gather),
+    after("when it has come to the meeting", is_gather),
+    before("before it hears what all said", is_met),
+    before("before it comes to the mix", is_mix),
+    after("when it has come to the mix", is_mix),
+    before("before it hears that vectors move", is_move),
+    after("when vectors begin to move", is_pieces),
+    before("before it is done", is_done),
+    after("when it is done", is_done),
+    before("before it hears that all are done", is_closed),
+    before("before it says where it stands", is_stands),
+    before("before it tells of the round", is_told),
+];
+
+/// A newcomer, from hello to its first round.
+const COMING: [Point; 6] = [
+    after("when it has said hello", |said| matches!(said, Said::Up(Up::Hello { .. }))),
+    before("before it is welcome", |said| matches!(said, Said::Down(Down::Welcome { .. }))),
+    after("when it is to take over", |said| matches!(said, Said::Down(Down::Take { .. }))),
+    after("when it has taken over", |said| matches!(said, Said::Up(Up::Took(_)))),
+    before("before it hears that it is ready", |said| matches!(said, Said::Down(Down::Ready { .. }))),
+    after("when it comes to its first meeting", is_gather),
+];
+
+/// Kills the process of this number when the point has come.
+fn lay_trap(relay: &Relay, pid: &Arc<AtomicU32>, point: &'static Point) -> Arc<AtomicBool> {
+    let sprung = Arc::new(AtomicBool::new(false));
+    let (flag, pid) = (Arc::clone(&sprung), Arc::clone(pid));
+    relay.watch(move |said| {
+        let is_it = !flag.load(Ordering::Relaxed) && point.1(said) && pid.load(Ordering::Relaxed) != 0;
+        if is_it {
+            signal("-KILL", &pid.load(Ordering::Relaxed).to_string());
+            flag.store(true, Ordering::Relaxed);
+        }
+        is_it && point.2
+    });
+    sprung
+}
+
+/// The first worker, who speaks for all, dies at every point of a round. Each time another takes its place.
+#[test]
+fn a_worker_may_be_killed_at_any_point_of_a_round() {
+    let group = Group::begin(3, ENDLESS, &PLAIN, &[]);
+    let relay = Relay::to(&group.address);
+    let mut victim = join_behind(&group, &relay);
+    until("the victim is the first", || group.ask("/status.json").contains("\"worker\":0"));
+    let _others = [group.join(), group.join()];
+    for point in &ROUND {
+        group.wait_members(3);
+        let faults = group.faults().len();
+        let sprung = lay_trap(&relay, &Arc::new(AtomicU32::new(victim.0.id())), point);
+        seen(&sprung, point.0);
+        group.wait_fault(faults, "worker 0 lost its connection");
+        group.wait_members(2);
+        victim = join_behind(&group, &relay);
+    }
+    group.wait_members(3);
+    group.wait_rounds(5);
+    let longest = group.check();
+    println!("twelve workers killed, the longest round took {longest:.2} s");
+    assert!(longest < MOST, "a round took {longest:.2} s");
+}
+
+/// One who comes dies on its way, at every point of it: those who are there hardly notice.
+#[test]
+fn a_newcomer_may_be_killed_at_any_point() {
+    let group = Group::begin(2, ENDLESS, &PLAIN, &[]);
+    let _others = [group.join(), group.join()];
+    group.wait_members(2);
+    for point in &COMING {
+        let (relay, pid) = (Relay::to(&group.address), Arc::new(AtomicU32::new(0)));
+        let sprung = lay_trap(&relay, &pid, point);
+        // It must not say hello before it is known whom to kill.
+        relay.faults.is_parted.store(true, Ordering::Relaxed);
+        let newcomer = join_behind(&group, &relay);
+        pid.store(newcomer.0.id(), Ordering::Relaxed);
+        relay.faults.is_parted.store(false, Ordering::Relaxed);
+        seen(&sprung, point.0);
+        drop(newcomer);
+        group.wait_rounds(3);
+    }
+    group.wait_members(2);
+    let longest = group.check();
+    println!("six newcomers killed, the longest round took {longest:.2} s");
+    assert!(longest < MOST, "a round took {longest:.2} s");
+}
+
+/// A worker that is stopped, and one that nothing reaches, is missed; when it goes on it takes over what the others hold.
+#[test]
+fn a_worker_that_stops_or_is_cut_off_comes_back() {
+    let group = Group::begin(3, ENDLESS, &PLAIN, &[]);
+    let relay = Relay::to(&group.address);
+    let parted = join_behind(&group, &relay);
+    let others = [group.join(), group.join()];
+    group.wait_members(3);
+    for what in ["stopped", "parted"] {
+        let faults = group.faults().len();
+        let is_stop = what == "stopped";
+        let part = |on: bool| match is_stop {
+            true => others[0].signal(if on { "-STOP" } else { "-CONT" }),
+            false => relay.faults.is_parted.store(on, Ordering::Relaxed),
+        };
+        part(true);
+        group.wait_fault(faults, "gave no sign of life");
+        group.wait_members(2);
+        group.wait_rounds(5);
+        part(false);
+        group.wait_members(3);
+        group.wait_rounds(5);
+    }
+    drop(parted);
+    // The wait for one who is late, 2 s, and half a second until it is lost.
+    let longest = group.check();
+    println!("stopped and cut off, the longest round took {longest:.2} s");
+    assert!(longest < MOST + 1.0, "a round took {longest:.2} s");
+}
+
+/// Connections that are slow, that break, and that say everything twice cost time and nothing else: nobody is lost.
+#[test]
+fn bad_connections_lose_nobody() {
+    let mut group = Group::begin(3, "1200step", &PLAIN, &[]);
+    let relay = Relay::to(&group.address);
+    let mut all = [join_behind(&group, &relay), group.join(), group.join()];
+    group.wait_members(3);
+    relay.faults.delay.store(20, Ordering::Relaxed);
+    group.wait_rounds(3);
+    relay.faults.delay.store(0, Ordering::Relaxed);
+    for _ in 0..5 {
+        relay.cut();
+        group.wait_rounds(2);
+    }
+    relay.faults.doubles.store(true, Ordering::Relaxed);
+    group.wait_rounds(10);
+    // What came twice was seen to be wrong, and not used.
+    group.wait_fault(0, "is not a frame");
+    relay.faults.doubles.store(false, Ordering::Relaxed);
+    assert!(all.iter_mut().all(|worker| worker.code() == Some(0)) && group.coordinator.code() == Some(0));
+    let longest = group.check();
+    let faults = group.faults();
+    println!("slow, broken and repeated, the longest round took {longest:.2} s: {faults:#?}");
+    assert_eq!(group.last_round(), (300, vec![0, 1, 2]));
+    assert!(!faults.iter().any(|fault| fault.contains("go on without")), "{faults:#?}");
+}
+
+/// The coordinator dies twice; the workers go on training, come back to the next, and the run ends with all its rounds.
+#[test]
+fn a_killed_coordinator_is_replaced() {
+    let mut group = Group::begin(3, "1600step", &["--key", "run.key"], &[]);
+    let mut workers = [group.join(), group.join(), group.join()];
+    for pause in [100, 1500] {
+        group.wait_rounds(20);
+        group.coordinator.kill();
+        std::thread::sleep(Duration::from_millis(pause));
+        group.resume();
+    }
+    let second =
+        grawa(group.folder.path(), &["coordinate", "--resume", "run", "--key", "run.key"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(2), "{}", text(&second));
+    assert!(text(&second).contains("is at work"), "{}", text(&second));
+    let codes = workers.each_mut().map(Process::code);
+    assert_eq!((codes, group.coordinator.code()), ([Some(0); 3], Some(0)), "{:#?}", group.faults());
+    assert_eq!(group.last_round().0, 400);
+    group.check();
+    let told = group.faults();
+    assert_eq!(
+        told.iter().filter(|fault| fault.contains("another goes on from its log")).count(),
+        2,
+        "{told:#?}"
+    );
+    let over =
+        grawa(group.folder.path(), &["coordinate", "--resume", "run", "--key", "run.key"]).output().unwrap();
+    assert!(over.status.success() && text(&over).contains("is finished"), "{}", text(&over));
+}
+
+/// What `grawa launch` started goes on when it is killed: with another coordinator, and if all died, from the checkpoint.
+#[test]
+fn a_killed_launch_is_gone_on_with() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let launch = |out: &str| {
+        let words = ["launch", "--data", "digits", "--workers", "2", "--quiet", "--out", out];
+        let mut command = grawa(folder.path(), &words);
+        command.args([
+            "--method",
+            "mgrawa:period=4",
+            "--budget",
+            "1200step",
+            "--set",
+            "checkpoint.every=100step",
+        ]);
+        let process = Process::start(command.stdout(Stdio::null()));
+        let checkpoints = folder.path().join(out).join("checkpoints/step-00000200");
+        until("a checkpoint", || checkpoints.exists());
+        process
+    };
+    let mut first = launch("first");
+    first.0.kill().unwrap();
+    let again = grawa(folder.path(), &["coordinate", "--resume", "first", "--wire", "plain", "--quiet"]);
+    let again = { again }.output().unwrap();
+    assert!(again.status.success(), "{}", text(&again));
+    // All at once.
+    drop(launch("second"));
+    let again = grawa(folder.path(), &["train", "--resume", "second", "--quiet"]).output().unwrap();
+    assert!(again.status.success(), "{}", text(&again));
+    for run in ["first", "second"] {
+        let events = grawa_train::observe::read(&folder.path().join(run)).unwrap();
+        let rounds = events.iter().filter(|(event, _)| matches!(event, grawa_train::Event::Round(_)));
+        assert_eq!(rounds.count(), 300, "{run}");
+        assert!(grawa(folder.path(), &["eval", run]).output().unwrap().status.success());
+    }
+}
+
+/// Everyone dies at once. Workers that are started with the folder of a checkpoint bring back what it holds; none but them could.
+#[test]
+fn a_group_comes_back_from_a_checkpoint() {
+    let mut group =
+        Group::begin(2, "1200step", &["--wire", "plain", "--patience", "1"], &["checkpoint.every=100step"]);
+    let join = |group: &Group, out: &str| Process::start(group.joining(&group.address).args(["--out", out]));
+    let workers = [join(&group, "kept"), join(&group, "kept-too")];
+    let checkpoint = |out: &str| group.folder.path().join(out).join("checkpoints/step-00000200");
+    until("a checkpoint", || checkpoint("kept").exists() || checkpoint("kept-too").exists());
+    let kept = if checkpoint("kept").exists() { "kept" } else { "kept-too" };
+    group.coordinator.kill();
+    drop(workers);
+    group.resume();
+    let mut workers = [group.join(), join(&group, kept), group.join()];
+    assert_eq!(workers.each_mut().map(Process::code), [Some(0); 3], "{:#?}", group.faults());
+    assert_eq!(group.coordinator.code(), Some(0));
+    let faults = group.faults();
+    assert!(faults.iter().any(|fault| fault.contains("the run goes on from meeting")), "{faults:#?}");
+    assert_eq!(group.last_round(), (300, vec![0, 1, 2]));
+    // A folder belongs to one run.
+    let other = Group::begin(1, "8step", &PLAIN, &[]);
+    let kept = group.folder.path().join(kept);
+    let refused =
+        other.joining(&other.address).arg("--out").arg(kept).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains("checkpoints of another run"), "{}", text(&refused));
+}
+
+/// A checkpoint that finds no room is told of, and the run goes on; the next one that does is whole.
+#[test]
+fn a_full_disk_costs_a_checkpoint_and_no_more() {
+    let mut group = Group::begin(2, "2000step", &PLAIN, &["checkpoint.every=100step"]);
+    // A process that may not write more than this to a file is told so when the signal for it is ignored.
+    let join = group.joining(&group.address);
+    let mut shell = std::process::Command::new("sh");
+    shell
+        .current_dir(group.folder.path())
+        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+        .arg(join.get_program());
+    let mut writer =
+        Process::start(shell.args(join.get_args()).args(["--out", "kept"]).stdout(Stdio::null()));
+    until("the writer is the first", || group.ask("/status.json").contains("\"worker\":0"));
+    let mut other = group.join();
+    let checkpoint = |step: u32| group.folder.path().join(format!("kept/checkpoints/step-{step:08}"));
+    until("a first checkpoint", || checkpoint(100).exists());
+    let limit = |bytes: &str| {
+        let done = std::process::Command::new("prlimit")
+            .args(["--pid", &writer.0.id().to_string(), &format!("--fsize={bytes}:unlimited")])
+            .status();
+        done.is_ok_and(|status| status.success())
+    };
+    if !limit("500") {
+        eprintln!("SKIPPED: `prlimit` cannot be had here, so no disk ran full");
+        return;
+    }
+    group.wait_fault(0, "the run goes on, and the checkpoint before is whole");
+    assert!(limit("unlimited"));
+    assert_eq!((writer.code(), other.code(), group.coordinator.code()), (Some(0), Some(0), Some(0)));
+    assert!(checkpoint(2000).exists());
+    let last = grawa(group.folder.path(), &["eval", "kept"]).output().unwrap();
+    assert!(last.status.success(), "{}", text(&last));
+    group.check();
+}
+
+/// Between rounds little is said besides signs of life.
+#[test]
+fn the_control_connection_is_quiet() {
+    let group = Group::begin(2, ENDLESS, &PLAIN, &["method.period=1000000"]);
+    let relay = Relay::to(&group.address);
+    let _workers = [join_behind(&group, &relay), group.join()];
+    until("both are there", || group.ask("/status.json").matches("\"state\":\"ready\"").count() == 2);
+    let bytes = || relay.faults.bytes.load(Ordering::Relaxed);
+    let (from, began) = (bytes(), Instant::now());
+    std::thread::sleep(Duration::from_secs(4));
+    let rate = (bytes() - from) as f64 / began.elapsed().as_secs_f64();
+    println!("{rate:.0} control bytes a second between rounds");
+    assert!(rate > 0.0 && rate < 1000.0, "{rate} bytes a second");
+}
