@@ -164,7 +164,7 @@ impl Door {
                 in_time(&go_on, |go_on| out.send(&encode(&gift)?, go_on))?;
                 let centre = held.as_ref().map_or(&[][..], |held| digest::bytes(&held.centre));
                 for part in centre.chunks(PART) {
-                    in_time(&go_on, |go_on| out.write_bulk(part, None, go_on))?;
+                    in_time(&go_on, |go_on| out.write_bulk(&[], part, None, go_on))?;
                 }
             }
             Greeting::Pieces { .. } | Greeting::Asks { .. } => out.end(),
@@ -253,7 +253,10 @@ pub(super) fn ask(
     }
     let mut centre = vec![0.0; len];
     for part in digest::bytes_mut(&mut centre).chunks_mut(PART) {
-        in_time(go_on, |go_on| from.read_bulk(part, go_on))?;
+        in_time(go_on, |go_on| {
+            let checksum = from.read_head(&mut [], go_on)?;
+            from.read_body(part, checksum, go_on)
+        })?;
     }
     let held = Held::new(stand.op, memory, Arc::new(centre));
     match held.stand == stand {
@@ -296,7 +299,7 @@ mod tests {
             let (mut out, mut from) = link::link(listener.accept().unwrap().0, &Wire::Plain, false).unwrap();
             from.receive(SHORT, FOR_EVER).unwrap();
             out.send(&encode(&Some((vec![0u8], 1000u64))).unwrap(), FOR_EVER).unwrap();
-            out.write_bulk(&[0; 2000], None, FOR_EVER).unwrap();
+            out.write_bulk(&[], &[0; 2000], None, FOR_EVER).unwrap();
             out
         });
         let donor = Peer { worker: 3, token: 1, address, fresh: false };

@@ -37,6 +37,9 @@ pub(super) type Adds<'a> = &'a (dyn Fn(usize, &Range<usize>) -> bool + Sync);
 /// The bytes before a piece.
 pub const HEAD: usize = 36;
 
+/// The bytes before a piece, with the checksums of both.
+pub(super) const FRONT: usize = HEAD + 8;
+
 /// What comes before a piece on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -258,9 +261,8 @@ impl Sending<'_, '_> {
         let (start, floats) = (share.start as u64, values.len() as u32);
         let head = Head { is_sum, tag: self.plan.tag, start, floats };
         let body = if self.plan.base.is_some() { bytes(halves) } else { bytes(values) };
-        out.write_bulk(&head.encode(), None, self.go_on).map_err(at(seat))?;
-        out.write_bulk(body, checksum, self.go_on).map_err(at(seat))?;
-        Ok((HEAD + body.len()) as u64)
+        out.write_bulk(&head.encode(), body, checksum, self.go_on).map_err(at(seat))?;
+        Ok((FRONT + body.len()) as u64)
     }
 }
 
@@ -370,7 +372,7 @@ impl<'s> Receiving<'_, 's> {
         let began = Instant::now();
         let go_on = || (self.go_on)() && began.elapsed() < SLOW;
         let mut head = [0; HEAD];
-        from.read_bulk(&mut head, &go_on).map_err(at(seat))?;
+        let checksum = from.read_head(&mut head, &go_on).map_err(at(seat))?;
         let head = Head::decode(&head).map_err(at(seat))?;
         let (start, floats) = (share.start as u64, to.len() as u32);
         let expected = Head { is_sum, tag: self.plan.tag, start, floats };
@@ -378,10 +380,11 @@ impl<'s> Receiving<'_, 's> {
             return Err(wrong(format!("{head:?} came where {expected:?} was next")));
         }
         let Some(base) = self.plan.base else {
-            return from.read_bulk(bytes_mut(to), &go_on).map_err(at(seat));
+            from.read_body(bytes_mut(to), checksum, &go_on).map_err(at(seat))?;
+            return Ok(checksum);
         };
         self.halves.resize(to.len(), 0);
-        let checksum = from.read_bulk(bytes_mut(&mut self.halves), &go_on).map_err(at(seat))?;
+        from.read_body(bytes_mut(&mut self.halves), checksum, &go_on).map_err(at(seat))?;
         restore(&self.halves, &base[share.clone()], to);
         Ok(checksum)
     }

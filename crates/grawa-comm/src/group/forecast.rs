@@ -5,7 +5,7 @@
 //! is in it has come. The wire is all there is: adding up, checksums and encryption take time of their own.
 
 use super::cut::{share, stripes};
-use super::exchange::{HEAD, LAG, SHARE};
+use super::exchange::{FRONT, LAG, SHARE};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -101,7 +101,7 @@ impl Desk {
         let mut program = VecDeque::new();
         let mut put = |to: usize, floats: usize, stripe: usize, is_sum: bool| {
             if floats > 0 {
-                program.push_back(Piece { to, bytes: (HEAD + 4 * floats) as u64, stripe, is_sum });
+                program.push_back(Piece { to, bytes: (FRONT + 4 * floats) as u64, stripe, is_sum });
             }
         };
         let mut behind = VecDeque::new();
@@ -151,7 +151,7 @@ mod tests {
             let (link, floats) = (Link { rate: 1e8, latency }, 16 * lines * members);
             let cost = exchange(&vec![true; members], floats, link);
             let most = *cost.bytes.iter().max().unwrap() as f64;
-            let piece = (HEAD + 4 * SHARE.min(floats / members)) as f64;
+            let piece = (FRONT + 4 * SHARE.min(floats / members)) as f64;
             prop_assert!(cost.seconds >= most / link.rate);
             prop_assert!(cost.seconds <= (1.05 * most + 3.0 * piece) / link.rate + 3.0 * latency,
                 "{} s for {most} bytes in pieces of {piece}", cost.seconds);
@@ -162,7 +162,7 @@ mod tests {
             let cost = exchange(&vec![true; members], floats, Link { rate: 1e8, latency: 0.0 });
             let all: u64 = cost.bytes.iter().sum();
             let stripes = floats.div_ceil(SHARE * members);
-            let heads = 2 * members * (members - 1) * stripes * HEAD;
+            let heads = 2 * members * (members - 1) * stripes * FRONT;
             let vectors = 2 * (members - 1) * 4 * floats;
             prop_assert!(all <= (vectors + heads) as u64 && all >= vectors as u64);
         }

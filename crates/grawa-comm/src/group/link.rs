@@ -3,13 +3,13 @@
 //! Messages go through TLS; vectors are sealed beside it, in between. So never is more read than is sure to be TLS's.
 //! Waiting is never for ever: reads and writes look every [`LOOK`] whether to go on.
 
-use super::digest::Crc;
+use super::digest::{Crc, crc};
 use super::frame::{self, Numbers};
 use super::key::Wire;
 use super::seal::{BLOCK, Seal, TAG};
 use crate::Error;
 use rustls::Connection;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -173,7 +173,7 @@ impl Out {
     }
 
     fn write(&mut self, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
-        let Some(tls) = &self.tls else { return put(&mut self.socket, bytes, go_on) };
+        let Some(tls) = &self.tls else { return put(&mut self.socket, bytes, &[], go_on) };
         self.sealed.clear();
         {
             let mut tls = tls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -182,37 +182,30 @@ impl Out {
                 tls.write_tls(&mut self.sealed)?;
             }
         }
-        put(&mut self.socket, &self.sealed, go_on)
+        put(&mut self.socket, &self.sealed, &[], go_on)
     }
 
-    /// Sends bytes of vectors, which one call of [`In::read_bulk`] for as many takes, and after them their checksum, if it is
-    /// known already. Returns it.
+    /// Sends bytes of vectors after a head, which [`In::read_head`] and [`In::read_body`] of the same lengths take. Their
+    /// checksum may be known already.
     pub(super) fn write_bulk(
         &mut self,
-        bytes: &[u8],
-        known: Option<u32>,
+        head: &[u8],
+        body: &[u8],
+        checksum: Option<u32>,
         go_on: GoOn<'_>,
-    ) -> Result<u32, Error> {
-        let mut sum = Crc::default();
-        // Block by block: what was read for the checksum is still in cache when it is sealed or sent.
-        for block in bytes.chunks(BLOCK) {
-            if known.is_none() {
-                sum.add(block);
-            }
-            self.write_block(block, go_on)?;
-        }
-        let sum = known.unwrap_or(sum.get());
-        self.write_block(&sum.to_le_bytes(), go_on)?;
-        Ok(sum)
-    }
-
-    fn write_block(&mut self, block: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
-        let Some(seal) = &mut self.seal else { return put(&mut self.socket, block, go_on) };
+    ) -> Result<(), Error> {
+        let mut front = head.to_vec();
+        front.extend_from_slice(&checksum.unwrap_or_else(|| crc(body)).to_le_bytes());
+        front.extend_from_slice(&crc(&front).to_le_bytes());
+        let Some(seal) = &mut self.seal else { return put(&mut self.socket, &front, body, go_on) };
         self.sealed.clear();
-        self.sealed.extend_from_slice(block);
-        let tag = seal.seal(&mut self.sealed)?;
-        self.sealed.extend_from_slice(&tag);
-        put(&mut self.socket, &self.sealed, go_on)
+        add_sealed(seal, &front, &mut self.sealed)?;
+        for block in body.chunks(BLOCK) {
+            add_sealed(seal, block, &mut self.sealed)?;
+            put(&mut self.socket, &self.sealed, &[], go_on)?;
+            self.sealed.clear();
+        }
+        put(&mut self.socket, &self.sealed, &[], go_on)
     }
 
     /// Ends the connection, both ways.
@@ -222,11 +215,25 @@ impl Out {
     }
 }
 
-fn put(socket: &mut TcpStream, mut bytes: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
-    while !bytes.is_empty() {
-        match socket.write(bytes) {
+fn add_sealed(seal: &mut Seal, block: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
+    let start = to.len();
+    to.extend_from_slice(block);
+    let tag = seal.seal(&mut to[start..])?;
+    to.extend_from_slice(&tag);
+    Ok(())
+}
+
+/// Sends two stretches of bytes as one: what is short would else wake the other side for itself.
+fn put(socket: &mut TcpStream, first: &[u8], second: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
+    let (mut parts, mut left) = ([IoSlice::new(first), IoSlice::new(second)], first.len() + second.len());
+    let mut parts = &mut parts[..];
+    while left > 0 {
+        match socket.write_vectored(parts) {
             Ok(0) => return Err(Error::Connection { why: "it takes nothing any more".into() }),
-            Ok(n) => bytes = &bytes[n..],
+            Ok(n) => {
+                IoSlice::advance_slices(&mut parts, n);
+                left -= n;
+            }
             Err(error) if is_pause(&error) => {
                 if !go_on() {
                     return Err(given_up());
@@ -247,28 +254,38 @@ impl In {
         body
     }
 
-    /// Fills a buffer with bytes of vectors. Returns their checksum, which is that of the sender.
-    pub(super) fn read_bulk(&mut self, buffer: &mut [u8], go_on: GoOn<'_>) -> Result<u32, Error> {
-        let (mut sum, mut sent) = (Crc::default(), [0; 4]);
-        for block in buffer.chunks_mut(BLOCK) {
-            self.read_block(block, go_on)?;
-            sum.add(block);
+    /// Fills a buffer with the head of what [`Out::write_bulk`] sends. Returns the checksum of its body.
+    pub(super) fn read_head(&mut self, head: &mut [u8], go_on: GoOn<'_>) -> Result<u32, Error> {
+        let mut front = vec![0; head.len() + 8];
+        self.read_block(&mut front, go_on)?;
+        let word = |at: usize| u32::from_le_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
+        let len = head.len();
+        check(&front[..len + 4], crc(&front[..len + 4]), word(len + 4))?;
+        head.copy_from_slice(&front[..len]);
+        Ok(word(len))
+    }
+
+    /// Fills a buffer with the body, which must have this checksum.
+    pub(super) fn read_body(&mut self, body: &mut [u8], sent: u32, go_on: GoOn<'_>) -> Result<(), Error> {
+        let mut sum = Crc::default();
+        match self.seal {
+            // Summed as it comes: then it is still in cache.
+            None => get(&mut self.socket, body, |bytes| sum.add(bytes), go_on)?,
+            Some(_) => {
+                for block in body.chunks_mut(BLOCK) {
+                    self.read_block(block, go_on)?;
+                    sum.add(block);
+                }
+            }
         }
-        self.read_block(&mut sent, go_on)?;
-        let (sum, sent) = (sum.get(), u32::from_le_bytes(sent));
-        if sum == sent {
-            return Ok(sum);
-        }
-        Err(Error::Frame {
-            why: format!("{} bytes have the checksum {sum:08x}, not {sent:08x}", buffer.len()),
-        })
+        check(body, sum.get(), sent)
     }
 
     fn read_block(&mut self, block: &mut [u8], go_on: GoOn<'_>) -> Result<(), Error> {
-        get(&mut self.socket, block, go_on)?;
+        get(&mut self.socket, block, |_| {}, go_on)?;
         if let Some(seal) = &mut self.seal {
             let mut tag = [0; TAG];
-            get(&mut self.socket, &mut tag, go_on)?;
+            get(&mut self.socket, &mut tag, |_| {}, go_on)?;
             seal.open(block, tag)?;
         }
         Ok(())
@@ -295,11 +312,28 @@ impl In {
     }
 }
 
-fn get(socket: &mut TcpStream, mut buffer: &mut [u8], go_on: GoOn<'_>) -> Result<(), Error> {
+fn check(bytes: &[u8], found: u32, sent: u32) -> Result<(), Error> {
+    if found == sent {
+        return Ok(());
+    }
+    let why = format!("{} bytes have the checksum {found:08x}, not {sent:08x}", bytes.len());
+    Err(Error::Frame { why })
+}
+
+/// Fills a buffer; `each` sees what comes as it comes.
+fn get(
+    socket: &mut TcpStream,
+    mut buffer: &mut [u8],
+    mut each: impl FnMut(&[u8]),
+    go_on: GoOn<'_>,
+) -> Result<(), Error> {
     while !buffer.is_empty() {
         match socket.read(buffer) {
             Ok(0) => return Err(Error::Connection { why: "it ended".into() }),
-            Ok(n) => buffer = &mut buffer[n..],
+            Ok(n) => {
+                each(&buffer[..n]);
+                buffer = &mut buffer[n..];
+            }
             Err(error) if is_pause(&error) => {
                 if !go_on() {
                     return Err(given_up());
