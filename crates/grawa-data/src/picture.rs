@@ -6,8 +6,9 @@
 
 use crate::error::{Error, Result};
 use crate::{Rectangle, View};
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use std::io::Cursor;
 use std::path::Path;
 use zune_core::bytestream::ZCursor;
@@ -163,17 +164,20 @@ impl Picture {
     ) -> Result<Picture> {
         // Sizes were checked when the picture was decoded; an error here would be a fault of ours.
         let fault = |why: String| Error::BrokenPicture { path: Path::new("resizing").to_owned(), why };
-        let from = ImageRef::new(self.width, self.height, &self.pixels, PixelType::U8x3)
+        let mut pixels = vec![0; 3 * height as usize * width as usize];
+        // Typed: the crate's other function compiles all kinds of pixels there are.
+        let from = TypedImageRef::<U8x3>::from_buffer(self.width, self.height, &self.pixels)
             .map_err(|e| fault(e.to_string()))?;
-        let mut to = Image::new(width, height, PixelType::U8x3);
+        let mut to =
+            TypedImage::<U8x3>::from_buffer(width, height, &mut pixels).map_err(|e| fault(e.to_string()))?;
         let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(
             part.column.into(),
             part.row.into(),
             part.width.into(),
             part.height.into(),
         );
-        resizer.resize(&from, &mut to, &options).map_err(|e| fault(e.to_string()))?;
-        Ok(Picture { height, width, pixels: to.into_vec() })
+        resizer.resize_typed(&from, &mut to, &options).map_err(|e| fault(e.to_string()))?;
+        Ok(Picture { height, width, pixels })
     }
 
     /// The whole picture resized so that its shorter side is `shorter`, and where the middle square of `size`
