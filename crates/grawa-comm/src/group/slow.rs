@@ -11,6 +11,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// What a relay that is woken late may make up for: machines may be busy with something else.
+const LATE: Duration = Duration::from_millis(20);
+
 /// Listens at another address of this machine, and hands on to the same port of the usual one. Returns the port.
 fn relay(rate: f64) -> u16 {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
@@ -25,7 +28,8 @@ fn relay(rate: f64) -> u16 {
                 while let Ok(n @ 1..) = from.read(&mut buffer) {
                     let until = {
                         let mut free = free.lock().unwrap();
-                        *free = (*free).max(Instant::now()) + Duration::from_secs_f64(n as f64 / rate);
+                        let earliest = Instant::now().checked_sub(LATE).unwrap();
+                        *free = (*free).max(earliest) + Duration::from_secs_f64(n as f64 / rate);
                         *free
                     };
                     std::thread::sleep(until.saturating_duration_since(Instant::now()));
@@ -69,7 +73,7 @@ fn rounds(end: &mut Participant, method: &Method, floats: usize) -> (u64, f64) {
 #[cfg(target_os = "linux")]
 #[test]
 fn slow_links_take_the_time_that_was_forecast() {
-    let link = Link { rate: 16e6, latency: 0.0 };
+    let link = Link { rate: 8e6, latency: 0.0 };
     // One stripe and several, all weigh and one leads.
     for (members, floats, method) in [(3, 1 << 20, "mean"), (4, 300_001, "mean"), (4, 1 << 20, "lsgd")] {
         let method: Method = method.parse().unwrap();
@@ -102,8 +106,14 @@ fn slow_links_take_the_time_that_was_forecast() {
             "{members} members, {floats} floats, {}: {seconds:.3} s, forecast {:.3} s",
             method.name, cost.seconds
         );
-        // Links are never quicker than they are; machines may be busy with something else.
-        assert!(seconds > 0.9 * cost.seconds, "{seconds} s, where {} s were forecast", cost.seconds);
+        // Relays limit what is received. Where all send alike that is the same as a link; a leader's is not limited here.
+        let is_link = adds.iter().all(|adds| *adds);
+        assert!(
+            !is_link || seconds > 0.9 * cost.seconds,
+            "{seconds} s, where {} s were forecast",
+            cost.seconds
+        );
+        // Machines may be busy with something else.
         assert!(seconds < 1.5 * cost.seconds + 0.5, "{seconds} s, where {} s were forecast", cost.seconds);
     }
 }
