@@ -533,7 +533,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             for member in self.levels.iter().map(|level| &level.member).chain([&self.view]) {
                 member.forget(lost);
             }
-            if self.speaks() {
+            // Where workers come and go the coordinator tells.
+            if self.speaks() && self.elastic.is_none() {
                 let what = format!("{lost}: the run goes on without it");
                 self.say(Event::Fault(Fault { at: self.place(), worker: Some(lost.worker), what }));
             }
