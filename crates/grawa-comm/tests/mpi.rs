@@ -47,12 +47,8 @@ fn longer_than_a_stripe(job: &Job) {
     let length = ranks as usize * (1 << 18) * 2 + 12_345;
     let layout = Layout::new([("a", vec![length / 3]), ("b", vec![length - length / 3])]).unwrap();
     let method: Method = "lgrawa:pull=0.3".parse().unwrap();
-    let report = |worker: u32| Report {
-        worker,
-        scores: vec![1.0 + f64::from(worker), 2.0],
-        finite: true,
-        steps: 4,
-    };
+    let report =
+        |worker: u32| Report { worker, scores: vec![1.0 + f64::from(worker), 2.0], finite: true, steps: 4 };
     let reports: Vec<Report> = (0..ranks).map(report).collect();
     let plan = plan(&method, &layout, &Memory::default(), &reports).unwrap();
     let vector = |worker: u32| -> Vec<f32> {
@@ -75,7 +71,9 @@ fn misuse_is_told(job: &Job) {
     }
     let mut member = job.group(0..job.size(), vec![0.0]).unwrap().unwrap();
     let told = if job.rank() == 0 { member.barrier().map(|_| ()) } else { member.gather(&[]).map(|_| ()) };
-    assert!(matches!(told, Err(Error::OutOfStep { calls }) if calls[0].1 == "barrier" && calls[1].1 == "gather"));
+    assert!(
+        matches!(told, Err(Error::OutOfStep { calls }) if calls[0].1 == "barrier" && calls[1].1 == "gather")
+    );
     let (layout, method): (Layout, Method) = (Layout::flat(1), "grawa".parse().unwrap());
     let score = 1.0 + f64::from(job.rank().min(1));
     let scores = method.scores(1);

@@ -79,7 +79,15 @@ impl Comm {
         // SAFETY: N words are read here, and N of each rank written.
         let code = unsafe {
             let kind = ffi::RSMPI_UINT64_T;
-            ffi::MPI_Allgather(mine.as_ptr().cast(), count, kind, all.as_mut_ptr().cast(), count, kind, self.0)
+            ffi::MPI_Allgather(
+                mine.as_ptr().cast(),
+                count,
+                kind,
+                all.as_mut_ptr().cast(),
+                count,
+                kind,
+                self.0,
+            )
         };
         answer("gather words", code).map(|()| all)
     }
@@ -94,7 +102,16 @@ impl Comm {
             let kind = ffi::RSMPI_UINT8_T;
             let to = all.as_mut_ptr().cast();
             let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-            ffi::MPI_Allgatherv(mine.as_ptr().cast(), int(mine.len())?, kind, to, counts, starts, kind, self.0)
+            ffi::MPI_Allgatherv(
+                mine.as_ptr().cast(),
+                int(mine.len())?,
+                kind,
+                to,
+                counts,
+                starts,
+                kind,
+                self.0,
+            )
         };
         answer("gather bytes", code).map(|()| all)
     }
@@ -143,7 +160,16 @@ impl Comm {
         let code = unsafe {
             let (kind, to) = (ffi::RSMPI_FLOAT, all.as_mut_ptr().cast());
             let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-            ffi::MPI_Allgatherv(mine.as_ptr().cast(), int(mine.len())?, kind, to, counts, starts, kind, self.0)
+            ffi::MPI_Allgatherv(
+                mine.as_ptr().cast(),
+                int(mine.len())?,
+                kind,
+                to,
+                counts,
+                starts,
+                kind,
+                self.0,
+            )
         };
         answer("gather floats", code)
     }
@@ -160,8 +186,7 @@ impl Comm {
     pub(super) fn send(self, to: usize, bytes: &[u8]) -> Result<(), Error> {
         let (count, to) = (int(bytes.len())?, int(to)?);
         // SAFETY: as many bytes as the slice has.
-        let code =
-            unsafe { ffi::MPI_Send(bytes.as_ptr().cast(), count, ffi::RSMPI_UINT8_T, to, 0, self.0) };
+        let code = unsafe { ffi::MPI_Send(bytes.as_ptr().cast(), count, ffi::RSMPI_UINT8_T, to, 0, self.0) };
         answer("send", code)
     }
 
@@ -257,7 +282,8 @@ fn end(counts: &[c_int], starts: &[c_int]) -> usize {
 }
 
 fn int(count: usize) -> Result<c_int, Error> {
-    c_int::try_from(count).map_err(|_| wrong("move so much at once", &format!("{count} is more than an int holds")))
+    c_int::try_from(count)
+        .map_err(|_| wrong("move so much at once", &format!("{count} is more than an int holds")))
 }
 
 fn fits(call: &'static str, expected: c_int, found: usize) -> Result<(), Error> {

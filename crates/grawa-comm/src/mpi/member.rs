@@ -79,8 +79,7 @@ impl Member {
             let calls = self.members.iter().zip(&brought).map(|(&worker, other)| (worker, name(other[0])));
             return Err(Error::OutOfStep { calls: calls.collect() });
         }
-        let outcome =
-            Outcome { members: self.members.clone(), wait: start.elapsed(), ..Outcome::default() };
+        let outcome = Outcome { members: self.members.clone(), wait: start.elapsed(), ..Outcome::default() };
         Ok((brought, outcome))
     }
 
@@ -99,9 +98,11 @@ impl Member {
 
     /// That all vectors, and the centre, are as long as the layout.
     fn check_lengths(&self, brought: &[Brought], expected: usize) -> Result<(), Error> {
-        let lengths = self.members.iter().zip(brought).map(|(worker, other)| {
-            (format!("the vector of worker {worker}"), other[2] as usize)
-        });
+        let lengths = self
+            .members
+            .iter()
+            .zip(brought)
+            .map(|(worker, other)| (format!("the vector of worker {worker}"), other[2] as usize));
         let centre = ("the centre of the group".to_owned(), self.centre.len());
         match lengths.chain([centre]).find(|(_, found)| *found != expected) {
             None => Ok(()),
