@@ -346,7 +346,9 @@ fn what_cannot_be_is_refused_once_and_leaves_nothing() {
     for path in ["train/a", "val/a"] {
         let folder = place.path().join("here/pictures").join(path);
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("0.png"), PICTURE).unwrap();
+        for name in ["0.png", "1.png"] {
+            fs::write(folder.join(name), PICTURE).unwrap();
+        }
     }
     let words = ["train", "--comm", "mpi", "--data", "folder", "--dir", "pictures", "--model", "digits"];
     let words: Vec<&str> =
