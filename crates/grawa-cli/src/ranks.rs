@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// When the second rank speaks, if nobody has ended by then. Open MPI kills after a second.
+const LATER: Duration = Duration::from_millis(400);
 
 /// What the first rank found to be done.
 #[derive(Default)]
@@ -56,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             observers.push(Box::new(Screen::new()));
         }
     }
-    let ended = listen(&stop, is_first.then(|| (place.clone(), command.clone())))
+    let ended = listen(&stop, job.rank(), format!("{command} --resume {}", place.display()), place.clone())
         .and_then(|()| Ok(run.keep_in(&place).stop_by(stop).go_by_ranks(&job, &mut observers)?));
     drop(observers);
     match ended {
@@ -69,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Err(error) => {
             let (worker, machine, place) = (job.rank(), job.machine(), place.display());
             eprintln!(
-                "error: worker {worker} on {machine}: {error}\nthe job ends; go on from the last checkpoint with: \
+                "error: worker {worker} on {machine}: {error}\nthe job ends; if the run has a checkpoint, go on from it with: \
                  {command} --resume {place}"
             );
             job.abort(1)
@@ -163,22 +167,29 @@ fn agree<T>(job: &Job, talk: &mut Member, mine: Result<T, Failure>) -> Result<T,
     }
 }
 
-/// Sets the flag at a signal. `mpirun` gives its ranks a moment before it ends them: the first says at once from where one
-/// can go on, in case nothing more can be said. A signal often comes twice, from `mpirun` and from the terminal: a second one
-/// is not taken for impatience.
-fn listen(stop: &Arc<AtomicBool>, speaks: Option<(PathBuf, String)>) -> Result<(), Failure> {
+/// Sets the flag at a signal. `mpirun` gives its ranks a moment before it ends them all, because one has died or because it
+/// was asked to: the first says at once from where one can go on, in case nothing more can be said; the second a little later, if
+/// it is not done by then, in case the first is the one that died. A signal often comes twice, from `mpirun` and from the
+/// terminal: a second one is not taken for impatience.
+fn listen(stop: &Arc<AtomicBool>, rank: u32, command: String, place: PathBuf) -> Result<(), Failure> {
     let asked = Arc::clone(stop);
     let watch = move || {
         if asked.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let Some((place, command)) = &speaks {
-            let newest =
-                Checkpoint::newest_path(place).map_or("none".into(), |path| path.display().to_string());
-            eprintln!(
-                "asked to stop; if nothing more is said, {newest} is the last checkpoint: go on with: {command} --resume {}",
-                place.display()
-            );
+        match (rank, Checkpoint::newest_path(&place)) {
+            (0, Ok(newest)) => {
+                let newest = newest.display();
+                eprintln!("asked to stop; if nothing more is said, go on from {newest} with: {command}");
+            }
+            (0, Err(_)) => eprintln!("asked to stop; there is no checkpoint yet"),
+            (1, _) => {
+                std::thread::sleep(LATER);
+                eprintln!(
+                    "asked to stop; if nothing more is said, go on from the last checkpoint with: {command}"
+                );
+            }
+            _ => {}
         }
     };
     ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })

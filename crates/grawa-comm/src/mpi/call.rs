@@ -8,6 +8,10 @@ use crate::Error;
 use mpi::ffi;
 use std::os::raw::{c_char, c_int, c_void};
 
+const WINDOW: &str = "make the counters that a free pace needs";
+/// How often MPI is asked whether there is something to do: an answer is more than one message.
+const LOOKS: usize = 8;
+
 /// A communicator. It lives until MPI ends: freeing one needs all its ranks, and some may be gone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comm(ffi::MPI_Comm);
@@ -203,10 +207,12 @@ impl Comm {
     /// Lets MPI answer what other ranks ask of this one. Nothing is received.
     pub(super) fn attend(self) {
         let mut found = 0;
-        // SAFETY: writes one int. What fails here fails again where it matters.
-        unsafe {
-            let (any, tag) = (ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG);
-            ffi::MPI_Iprobe(any, tag, self.0, &raw mut found, ffi::RSMPI_STATUS_IGNORE);
+        for _ in 0..LOOKS {
+            // SAFETY: writes one int. What fails here fails again where it matters.
+            unsafe {
+                let (any, tag) = (ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG);
+                ffi::MPI_Iprobe(any, tag, self.0, &raw mut found, ffi::RSMPI_STATUS_IGNORE);
+            }
         }
     }
 
@@ -228,12 +234,12 @@ impl Comm {
             let unit = size_of::<i64>() as c_int;
             let (place, none) = ((&raw mut memory).cast::<c_void>(), ffi::RSMPI_INFO_NULL);
             let code = ffi::MPI_Win_allocate(bytes, unit, none, self.0, place, &raw mut window);
-            answer("make counters", code)?;
+            answer(WINDOW, code)?;
             (0..here).for_each(|word| memory.add(word).write_volatile(0));
-            answer("make counters", ffi::MPI_Win_set_errhandler(window, ffi::RSMPI_ERRORS_RETURN))?;
-            answer("make counters", ffi::MPI_Win_lock_all(0, window))?;
-            answer("make counters", ffi::MPI_Win_sync(window))?;
-            answer("make counters", ffi::MPI_Barrier(self.0))?;
+            answer(WINDOW, ffi::MPI_Win_set_errhandler(window, ffi::RSMPI_ERRORS_RETURN))?;
+            answer(WINDOW, ffi::MPI_Win_lock_all(0, window))?;
+            answer(WINDOW, ffi::MPI_Win_sync(window))?;
+            answer(WINDOW, ffi::MPI_Barrier(self.0))?;
             Ok(Window(window))
         }
     }
