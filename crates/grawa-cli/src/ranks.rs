@@ -89,6 +89,7 @@ fn decide(arguments: &Arguments, ranks: u32) -> Result<Errand, Failure> {
         if train::is_finished(place, &checkpoint) {
             return Ok(Errand::default());
         }
+        train::leave_aside(&recipe);
         let recipe = Some(recipe.to_toml());
         return Ok(Errand { recipe, recording: None, checkpoint: Some(checkpoint) });
     }
@@ -102,6 +103,9 @@ fn decide(arguments: &Arguments, ranks: u32) -> Result<Errand, Failure> {
             Recipe::resolve(&said)?
         }
     };
+    if train::travels(&recipe) {
+        return Err(Failure::OnlyApart);
+    }
     if arguments.dry_run {
         return train::dry_run(&recipe).map(|()| Errand::default());
     }

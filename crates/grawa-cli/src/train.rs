@@ -116,8 +116,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
 }
 
 /// Whether the recipe says how vectors travel between processes, otherwise than plainly.
-fn travels(recipe: &Recipe) -> bool {
+pub(crate) fn travels(recipe: &Recipe) -> bool {
     recipe.train.overlap || recipe.train.wire != Format::F32
+}
+
+/// Says so where a run goes on without what it says of that.
+pub(crate) fn leave_aside(recipe: &Recipe) {
+    if travels(recipe) {
+        say("train.overlap and train.wire are left aside: they are for workers that come and go");
+    }
 }
 
 /// The recipe of a new run, for commands that start one.
@@ -223,9 +230,7 @@ fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
     if is_finished(place, &checkpoint) {
         return Ok(true);
     }
-    if travels(&recipe) {
-        say("train.overlap and train.wire are left aside: in one process no vectors travel");
-    }
+    leave_aside(&recipe);
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     let run = Run::new(recipe, &data)?;
     let files = Files::resume(place, checkpoint.path())?;
