@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     },
     /// An option that only `grawa train` has.
     #[error(
-        "--resume and --replay are for `grawa train`; workers that are still there are gone on with by `grawa coordinate --resume`"
+        "--resume, --replay and --comm are for `grawa train`; workers that are still there are gone on with by `grawa coordinate --resume`"
     )]
     OnlyTrain,
     /// Options of vectors that travel, where none do.
@@ -69,6 +69,33 @@ pub(crate) enum Failure {
         "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away"
     )]
     OnlyApart,
+    /// A program that was built without MPI.
+    #[error(
+        "this grawa was built without MPI; install an MPI and libclang (Debian: apt-get install openmpi-bin libopenmpi-dev \
+         libclang-dev), then build it with: cargo build --release --features mpi"
+    )]
+    #[cfg_attr(feature = "mpi", allow(dead_code))]
+    NoMpi,
+    /// Something that failed on another rank of the job, which this one is not the one to tell of.
+    #[error("another rank has failed")]
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
+    ToldElsewhere {
+        /// The exit code.
+        code: u8,
+    },
+    /// Something that failed on another rank of the job.
+    #[error("worker {worker} on {machine}: {why}")]
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
+    Rank {
+        /// Its worker.
+        worker: u32,
+        /// Its machine.
+        machine: String,
+        /// What it said.
+        why: String,
+        /// The exit code.
+        code: u8,
+    },
     /// A measurement of flatness.
     #[error(transparent)]
     Flat(#[from] grawa_flat::Error),
@@ -95,7 +122,8 @@ impl Failure {
             | Failure::Process { .. }
             | Failure::Page { .. } => false,
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
-            Failure::OnlyTrain | Failure::OnlyApart | Failure::Identity { .. } => true,
+            Failure::ToldElsewhere { code } | Failure::Rank { code, .. } => return *code,
+            Failure::OnlyTrain | Failure::OnlyApart | Failure::NoMpi | Failure::Identity { .. } => true,
             Failure::Flat(error) => error.is_usage(),
             Failure::Core(_) | Failure::Recipe(_) => true,
         };

@@ -23,6 +23,8 @@ mod methods;
 mod models;
 mod page;
 mod probe;
+#[cfg(feature = "mpi")]
+mod ranks;
 mod report;
 mod say;
 mod standpoint;
@@ -105,6 +107,8 @@ fn ended(result: Result<bool, failure::Failure>) -> ExitCode {
 }
 
 fn fail(error: &failure::Failure) -> ExitCode {
-    eprintln!("error: {error}");
+    if !matches!(error, failure::Failure::ToldElsewhere { .. }) {
+        eprintln!("error: {error}");
+    }
     ExitCode::from(error.code())
 }

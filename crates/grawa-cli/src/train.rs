@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// run is not finished); a second one ends at once.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --resume runs/first\n  grawa train --replay runs/free --out runs/again"
+    after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --resume runs/first\n  grawa train --replay runs/free --out runs/again\n  mpirun -n 4 grawa train --comm mpi --data digits --method lgrawa"
 )]
 pub(crate) struct Arguments {
     /// A recipe: everything that defines a run, as TOML
@@ -70,7 +70,10 @@ pub(crate) struct Arguments {
     pub(crate) resume: Option<PathBuf>,
     /// Repeat the run in this folder: its recipe, and of a free pace who took how many steps
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
-    replay: Option<PathBuf>,
+    pub(crate) replay: Option<PathBuf>,
+    /// How workers reach each other: as threads of this process, or as the ranks of an MPI job started by `mpirun`
+    #[arg(long, value_parser = ["threads", "mpi"], default_value = "threads")]
+    comm: String,
     /// Print the recipe with every key, and what the run will take; train nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -80,6 +83,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    if arguments.comm == "mpi" {
+        #[cfg(feature = "mpi")]
+        return crate::ranks::run(arguments);
+        #[cfg(not(feature = "mpi"))]
+        return Err(Failure::NoMpi);
+    }
     if let Some(place) = &arguments.resume {
         return resume(place, arguments.quiet);
     }
@@ -102,19 +111,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     run.check()?;
     let place = claim(arguments, &recipe)?;
-    let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
-    let files = Files::create(&place, &about)?;
+    let files = files(&place)?;
     go(run, files, &place, arguments.quiet)
 }
 
 /// Whether the recipe says how vectors travel between processes, otherwise than plainly.
-fn travels(recipe: &Recipe) -> bool {
+pub(crate) fn travels(recipe: &Recipe) -> bool {
     recipe.train.overlap || recipe.train.wire != Format::F32
+}
+
+/// Says so where a run goes on without what it says of that.
+pub(crate) fn leave_aside(recipe: &Recipe) {
+    if travels(recipe) {
+        say("train.overlap and train.wire are left aside: they are for workers that come and go");
+    }
 }
 
 /// The recipe of a new run, for commands that start one.
 pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
-    if arguments.resume.is_some() || arguments.replay.is_some() {
+    if arguments.resume.is_some() || arguments.replay.is_some() || arguments.comm != "threads" {
         return Err(Failure::OnlyTrain);
     }
     Ok(Recipe::resolve(&said(arguments)?)?)
@@ -132,8 +147,14 @@ pub(crate) fn listen_for_stop(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })
 }
 
+/// The record of a new run.
+pub(crate) fn files(place: &Path) -> Result<Files, Failure> {
+    let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
+    Ok(Files::create(place, &about)?)
+}
+
 /// What was said on the command line, over what the recipe file says.
-fn said(arguments: &Arguments) -> Result<Said, Failure> {
+pub(crate) fn said(arguments: &Arguments) -> Result<Said, Failure> {
     let mut said = match &arguments.recipe {
         Some(path) => Said::default().read(path)?,
         None => Said::default(),
@@ -206,21 +227,23 @@ pub(crate) fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, F
 fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
     let recipe = folder::recipe(place)?;
     let checkpoint = Checkpoint::newest(place)?;
-    if checkpoint.is_finished() {
-        say(&format!(
-            "the run in {} is finished, at step {}: nothing to do",
-            place.display(),
-            checkpoint.steps()
-        ));
+    if is_finished(place, &checkpoint) {
         return Ok(true);
     }
-    if travels(&recipe) {
-        say("train.overlap and train.wire are left aside: in one process no vectors travel");
-    }
+    leave_aside(&recipe);
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     let run = Run::new(recipe, &data)?;
     let files = Files::resume(place, checkpoint.path())?;
     go(run.resume(checkpoint), files, place, quiet)
+}
+
+/// Whether there is nothing to go on with, which is then said.
+pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> bool {
+    if checkpoint.is_finished() {
+        let (place, steps) = (place.display(), checkpoint.steps());
+        say(&format!("the run in {place} is finished, at step {steps}: nothing to do"));
+    }
+    checkpoint.is_finished()
 }
 
 /// Trains, and returns whether the run is finished.
@@ -233,11 +256,12 @@ fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure
     }
     let end = run.keep_in(place).stop_by(stop).go(&mut observers)?;
     drop(observers);
-    say(&summary(&end, place));
+    say(&summary(&end, place, "grawa train"));
     Ok(end.reason == Reason::Spent)
 }
 
-fn summary(end: &Finished, place: &Path) -> String {
+/// How a run ended, and how to go on with it by `command`.
+pub(crate) fn summary(end: &Finished, place: &Path, command: &str) -> String {
     let place = place.display();
     let steps = end.at.steps;
     match end.reason {
@@ -247,7 +271,7 @@ fn summary(end: &Finished, place: &Path) -> String {
             end.at.rounds, end.at.epochs, end.at.elapsed
         ),
         Reason::Interrupted => {
-            format!("stopped after step {steps}; go on with: grawa train --resume {place}")
+            format!("stopped after step {steps}; go on with: {command} --resume {place}")
         }
     }
 }

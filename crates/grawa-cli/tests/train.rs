@@ -119,6 +119,17 @@ fn wrong_usage_is_told_and_leaves_nothing() {
     }
 }
 
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn without_mpi_it_is_said_how_to_get_it() {
+    let place = TempDir::new().unwrap();
+    let output = train(place.path(), &["--data", "digits", "--comm", "mpi"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("cargo build --release --features mpi"), "{error}");
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn a_dry_run_tells_and_trains_nothing() {
     let place = TempDir::new().unwrap();

@@ -98,6 +98,10 @@ fn messages<C: Collective>(member: &mut C) -> Result<(), String> {
         ensure(found.outcome.bytes == bytes, || {
             format!("{} bytes counted, not {bytes}", found.outcome.bytes)
         })?;
+        let handed = member.hand_in(message(member.worker())).map_err(|error| error.to_string())?;
+        let is_first = member.members().first() == Some(&member.worker());
+        let expected = if is_first { expected } else { Vec::new() };
+        ensure(handed.messages == expected, || format!("handed in were {:?}", handed.messages))?;
     }
     Ok(())
 }

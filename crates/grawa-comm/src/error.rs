@@ -89,6 +89,14 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// An MPI that cannot do what was asked of it.
+    #[error("MPI cannot {call}: {why}")]
+    Mpi {
+        /// What was asked.
+        call: &'static str,
+        /// Why not.
+        why: String,
+    },
     /// A connection that failed.
     #[error("the connection failed: {why}")]
     Connection {

@@ -2,8 +2,9 @@
 //!
 //! A [`Collective`] is one worker's end of a group. Every member calls the same operations in the same order; each call
 //! ends for all of them with the same [`Outcome`], so that all take the same decisions from it. A member that left, broke
-//! down or stalled is named in the outcome; the others go on without it. [`threads`] connects the workers of one process;
-//! what other transports must promise is written down as tests in [`conformance`].
+//! down or stalled is named in the outcome; the others go on without it. [`threads`] connects the workers of one process,
+//! [`group`] those of any machines, who may come and go, and with the feature `mpi` the module of that name the ranks of an
+//! MPI job; what every transport must promise is written down as tests in [`conformance`].
 //!
 //! ```
 //! use grawa_comm::{Collective, threads};
@@ -24,8 +25,11 @@
 #![deny(missing_docs)]
 
 pub mod conformance;
+mod cut;
 mod error;
 pub mod group;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod threads;
 
 pub use error::Error;
@@ -53,6 +57,16 @@ pub trait Collective {
 
     /// Hands a small message to all, and returns those of all.
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error>;
+
+    /// Hands a message to the first member, who gets those of all; the others get none. For what is too large to be given
+    /// to everyone.
+    fn hand_in(&mut self, message: Vec<u8>) -> Result<Gathered, Error> {
+        let mut gathered = self.gather(&message)?;
+        if self.members().first() != Some(&self.worker()) {
+            gathered.messages.clear();
+        }
+        Ok(gathered)
+    }
 
     /// Carries out a plan, which all members must have made from the same reports: the centre is made and every member
     /// pulled, with the bits of [`grawa_core::mix()`]. If a worker of the plan is lost by now nothing is changed and the error

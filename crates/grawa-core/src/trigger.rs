@@ -16,6 +16,10 @@
 
 use crate::Error;
 
+/// Of what a worker's even share of the steps left would be, a lease grants one part in so many: one that is slow then
+/// holds little when the others are done.
+const PARTS: u64 = 8;
+
 /// The rule that starts a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trigger {
@@ -51,6 +55,33 @@ impl Trigger {
     /// What the ticket of this number grants.
     pub fn grant(&self, ticket: u64) -> Grant {
         if ticket % (self.steps + self.workers) < self.steps { Grant::Step } else { Grant::Round }
+    }
+
+    /// How many steps the lease of this number (0, 1, …) in a cycle grants, of which `taken` steps were made before the
+    /// first lease. Where a ticket costs a message, this one buys several steps: many while many are left, the last ones
+    /// singly. Which step belongs to whom depends on nothing but the order of asking, and none is granted twice; a worker
+    /// that is granted nothing goes to the round.
+    ///
+    /// ```
+    /// use grawa_core::Trigger;
+    /// let trigger = Trigger::new(2, 32)?;
+    /// let leases: Vec<_> = (0..44).map(|number| trigger.lease(0, number)).collect();
+    /// assert_eq!(leases[..6], [4, 3, 3, 3, 3, 3]);
+    /// assert_eq!((leases.iter().sum(), leases[43]), (64, 1));
+    /// assert_eq!(trigger.lease(63, 0), 1);
+    /// assert_eq!(trigger.lease(63, 1), 0);
+    /// # Ok::<(), grawa_core::Error>(())
+    /// ```
+    pub fn lease(&self, taken: u64, number: u64) -> u64 {
+        let granted = |left: u64| (left / (PARTS * self.workers)).max(1).min(left);
+        let mut left = self.steps.saturating_sub(taken);
+        for _ in 0..number {
+            if left == 0 {
+                break;
+            }
+            left -= granted(left);
+        }
+        granted(left)
     }
 
     /// The cycle (0, 1, …) that a ticket belongs to.
@@ -92,6 +123,31 @@ mod tests {
     }
 
     proptest! {
+        /// Workers of any speed with leases: M·τ steps in all and no more, nobody is sent to the round while steps are
+        /// left, and nobody holds more than a small part of those.
+        #[test]
+        fn leases_share_out_every_step_once(
+            speeds in proptest::collection::vec(1u64..20, 1..9), period in 1u32..200, done in 0u64..500,
+        ) {
+            let trigger = Trigger::new(speeds.len() as u32, period).unwrap();
+            let (mut number, mut granted) = (0, done.min(trigger.steps_a_cycle()));
+            let mut ready = speeds.clone();
+            let mut held = vec![0u64; speeds.len()];
+            let mut at_round = vec![false; speeds.len()];
+            while let Some(next) = (0..speeds.len()).filter(|&w| !at_round[w]).min_by_key(|&w| ready[w]) {
+                let lease = trigger.lease(done, number);
+                number += 1;
+                prop_assert_eq!(lease == 0, granted == trigger.steps_a_cycle());
+                let left = trigger.steps_a_cycle() - granted;
+                prop_assert!(lease <= 1 || lease * speeds.len() as u64 * PARTS <= left);
+                granted += lease;
+                held[next] += lease;
+                ready[next] += lease * speeds[next];
+                at_round[next] = lease == 0;
+            }
+            prop_assert_eq!(held.iter().sum::<u64>() + done.min(granted), trigger.steps_a_cycle());
+        }
+
         /// Workers of any speed: every cycle has M·τ steps in total and one round for each worker.
         #[test]
         fn uneven_workers_share_the_steps(speeds in proptest::collection::vec(1u64..20, 1..9), period in 1u32..7) {

@@ -320,6 +320,7 @@ pub fn join(
             notable: false,
             began: (common.clock)(),
             before: Duration::ZERO,
+            apart: true,
             elastic: Some(Elastic { run, counts, seat, stands: true, ..Elastic::default() }),
         };
         if let Some(bytes) = taken {

@@ -110,6 +110,12 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A run whose workers cannot be ranks of an MPI job.
+    #[error("workers cannot be the ranks of an MPI job in this run: {why}")]
+    NotByRanks {
+        /// Why not.
+        why: String,
+    },
     /// Every worker was lost.
     #[error("no worker is left: {why}")]
     NobodyLeft {
@@ -157,6 +163,7 @@ impl Error {
                     | Error::FolderInUse { .. }
                     | Error::CannotStart { .. }
                     | Error::NotElastic { .. }
+                    | Error::NotByRanks { .. }
             ),
         }
     }

@@ -1,10 +1,12 @@
 //! Who takes how many steps between two meetings.
 //!
 //! At an even pace each worker takes its quota. At a free pace all take from one pool of tickets until M times the quota is
-//! taken: one atomic addition a step, no server. A recording of a free run gives each worker the steps it took then.
+//! taken: one atomic addition a step, no server; between processes, where a ticket is a message, each ticket is a lease of
+//! several steps. A recording of a free run gives each worker the steps it took then.
 
 use crate::{Error, Event};
 use grawa_core::{Grant, Trigger};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,6 +19,9 @@ pub(crate) enum Pacing {
     /// Whoever comes first. The tickets of a cycle are counted, in two counters by turns: one may still be cleared by
     /// a late worker while the next cycle takes from the other.
     Free([AtomicU64; 2]),
+    /// Whoever comes first, in processes of their own.
+    #[cfg(feature = "mpi")]
+    Leased(Leases),
     /// As recorded, of a run whose pace was even or not.
     Replay {
         /// The recording.
@@ -43,6 +48,8 @@ impl Pacing {
                 let trigger = Trigger::new(members as u32, u32::try_from(quota).unwrap_or(u32::MAX))?;
                 Ok(trigger.grant(tickets[cycle as usize % 2].fetch_add(1, Ordering::Relaxed)) == Grant::Step)
             }
+            #[cfg(feature = "mpi")]
+            Pacing::Leased(leases) => leases.may_step(quota, cycle, members),
             Pacing::Replay { recording, .. } => Ok(own < recording.after(from)?.steps(worker)),
         }
     }
@@ -55,10 +62,14 @@ impl Pacing {
     }
 
     /// All workers have met at the end of this cycle: its tickets are for the one after the next.
-    pub(crate) fn renew(&self, cycle: u64) {
-        if let Pacing::Free(tickets) = self {
-            tickets[cycle as usize % 2].store(0, Ordering::Relaxed);
+    pub(crate) fn renew(&self, cycle: u64) -> Result<(), Error> {
+        match self {
+            Pacing::Free(tickets) => tickets[cycle as usize % 2].store(0, Ordering::Relaxed),
+            #[cfg(feature = "mpi")]
+            Pacing::Leased(leases) => leases.renew(cycle)?,
+            Pacing::Even | Pacing::Replay { .. } => {}
         }
+        Ok(())
     }
 
     /// Whether all workers are at the same step.
@@ -70,18 +81,74 @@ impl Pacing {
     pub(crate) fn elapsed(&self, from: u64, clock: Duration) -> Duration {
         match self {
             Pacing::Replay { recording, .. } => recording.after(from).map_or(clock, |cycle| cycle.elapsed),
-            Pacing::Even | Pacing::Free(_) => clock,
+            _ => clock,
         }
     }
 }
 
+/// The steps of a free pace, shared out among processes: tickets lie with the first rank, and each is a lease.
+#[cfg(feature = "mpi")]
+#[derive(Debug)]
+pub(crate) struct Leases {
+    /// Whether this is the rank that clears the tickets.
+    clears: bool,
+    /// The cycle that the run goes on in, and how many of its steps are done.
+    begun: (u64, u64),
+    held: std::sync::Mutex<Held>,
+}
+
+/// What is asked for and used up.
+#[cfg(feature = "mpi")]
+#[derive(Debug)]
+struct Held {
+    /// Tickets in two counters by turns, as where all are threads.
+    tickets: grawa_comm::mpi::Counters<2>,
+    /// The cycle of the lease at hand, and how many of its steps are left.
+    cycle: u64,
+    left: u64,
+}
+
+#[cfg(feature = "mpi")]
+impl Leases {
+    /// Leases for a run that goes on in a cycle of which `taken` steps are done.
+    pub(crate) fn new(tickets: grawa_comm::mpi::Counters<2>, clears: bool, cycle: u64, taken: u64) -> Self {
+        let held = Held { tickets, cycle, left: 0 };
+        Leases { clears, begun: (cycle, taken), held: std::sync::Mutex::new(held) }
+    }
+
+    fn may_step(&self, quota: u64, cycle: u64, members: usize) -> Result<bool, Error> {
+        let mut held = self.lock();
+        if held.cycle != cycle || held.left == 0 {
+            held.cycle = cycle;
+            held.left = 0;
+            if quota > 0 {
+                let trigger = Trigger::new(members as u32, u32::try_from(quota).unwrap_or(u32::MAX))?;
+                let taken = if cycle == self.begun.0 { self.begun.1 } else { 0 };
+                held.left = trigger.lease(taken, held.tickets.take(cycle as usize % 2)?);
+            }
+        }
+        let may = held.left > 0;
+        held.left -= u64::from(may);
+        Ok(may)
+    }
+
+    fn renew(&self, cycle: u64) -> Result<(), Error> {
+        // The others are in the next cycle at most, and its tickets are the other ones.
+        if self.clears { Ok(self.lock().tickets.clear(cycle as usize % 2)?) } else { Ok(()) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
 /// The rounds of a run that was: who took how many steps, and when.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
     cycles: Vec<Cycle>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Cycle {
     /// Local steps a worker when it was over.
     end: u64,
@@ -160,7 +227,7 @@ mod tests {
         assert_eq!(grants, [true, true, true, true, true, false, false]);
         // A quick worker is in the next cycle before a slow one has cleared this.
         assert!(pacing.may_step(1, 99, 3, (3, 1, 2)).unwrap());
-        pacing.renew(0);
+        pacing.renew(0).unwrap();
         let left = (0..7).filter(|_| pacing.may_step(0, 0, 3, (3, 1, 2)).unwrap()).count();
         assert_eq!(left, 5);
         assert!(pacing.may_step(1, 0, 3, (6, 2, 2)).unwrap());

@@ -425,7 +425,7 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
 ) -> Result<Vec<Worker<R, C>>, Error> {
     let Snapshot { at, settled, mut parts, memories, history, .. } = snapshot;
     let method = &common.method;
-    let count = parts.len() as u32;
+    let count = launch.recipe.train.workers;
     let len = common.layout.len();
     let mut centres: Vec<(usize, usize, Vec<f32>)> =
         parts.iter_mut().flat_map(|part| std::mem::take(&mut part.centres)).collect();
@@ -456,7 +456,9 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
     let centre = vec![0.0; if looks { len } else { 0 }];
     let views = gather(Group { place: None, workers: 0..count, centre })?;
     let mut workers = Vec::with_capacity(parts.len());
-    for ((mut part, mut levels), view) in parts.into_iter().zip(seats).zip(views) {
+    // The parts are those of the workers here, which need not be all.
+    for (mut part, view) in parts.into_iter().zip(views) {
+        let mut levels = std::mem::take(&mut seats[part.worker as usize]);
         let Made { replica, waits, examiner } = make(&mut part)?;
         for (level, notes) in levels.iter_mut().zip(part.notes) {
             level.tracker.recall(notes)?;
@@ -484,6 +486,7 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
             notable: false,
             began: (common.clock)(),
             before: at.elapsed,
+            apart: false,
             elastic: None,
         });
     }
@@ -630,5 +633,7 @@ impl<'a> Watch<'a> {
     }
 }
 
+#[cfg(feature = "mpi")]
+mod ranks;
 #[cfg(test)]
 mod tests;

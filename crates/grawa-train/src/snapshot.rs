@@ -9,7 +9,7 @@ use crate::held::Held;
 use crate::word::Tally;
 use crate::worker::{Note, Worker};
 use crate::{Error, Evaluated, Times};
-use grawa_comm::Collective;
+use grawa_comm::{Collective, Error as CommError};
 use grawa_core::{Kept, Memory, Notes, Replica, Share};
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
@@ -37,7 +37,7 @@ pub(crate) struct Snapshot {
 }
 
 /// What a worker holds.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) worker: u32,
     pub(crate) parameters: Vec<f32>,
@@ -53,6 +53,22 @@ pub(crate) struct Part {
     pub(crate) past: Past,
     /// The centres of groups in which it is the first: level, group, centre.
     pub(crate) centres: Vec<(usize, usize, Vec<f32>)>,
+}
+
+impl Part {
+    /// The bytes, for another process. Of times, those are kept that a checkpoint keeps.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, CommError> {
+        postcard::to_allocvec(&(self, self.past.times))
+            .map_err(|error| CommError::Message { why: error.to_string() })
+    }
+
+    /// The part of `worker`, from its bytes.
+    pub(crate) fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
+        let (mut part, times): (Part, Times) =
+            postcard::from_bytes(bytes).map_err(|_| Error::Garbled { worker, found: bytes.len() })?;
+        part.past.times = times;
+        Ok(part)
+    }
 }
 
 /// What a worker did in all and was told of.
@@ -134,7 +150,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         }
         let mut past = self.past;
         past.times += self.tally.times;
-        snapshots.put(Part {
+        let part = Part {
             worker: self.id,
             parameters: if shows { self.view.copy_centre()? } else { self.replica.copy(Kept::Parameters)? },
             velocity: self.replica.copy(Kept::Velocity)?,
@@ -147,9 +163,27 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             tally: self.tally,
             past,
             centres,
-        });
+        };
         let last = self.levels.len() - 1;
-        let members = if elastic { vec![self.id] } else { self.levels[last].member.barrier()?.members };
+        let members = match (elastic, self.apart) {
+            (true, _) => {
+                snapshots.put(part);
+                vec![self.id]
+            }
+            // All parts lie on the first one's shelf in the end, and on no other.
+            (false, true) => {
+                let handed = self.levels[last].member.hand_in(part.encode()?)?;
+                drop(part);
+                for (worker, bytes) in handed.messages {
+                    snapshots.put(Part::decode(worker, &bytes)?);
+                }
+                handed.outcome.members
+            }
+            (false, false) => {
+                snapshots.put(part);
+                self.levels[last].member.barrier()?.members
+            }
+        };
         if self.speaks() {
             snapshots.wait();
             let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
@@ -167,5 +201,29 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             let _ = common.notes.send(Note::Snapshot(Box::new(snapshot)));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything that a checkpoint keeps of a worker crosses to another process, a loss that is no number too.
+    #[test]
+    fn a_part_goes_both_ways() {
+        let times = Times { compute: 3.5, ..Times::default() };
+        let part = Part {
+            worker: 3,
+            parameters: vec![1.0, f32::MIN_POSITIVE],
+            velocity: vec![-0.0, 2.0],
+            taken: 7,
+            loss: f64::INFINITY,
+            past: Past { bytes: 9, times },
+            centres: vec![(1, 0, vec![0.5])],
+            ..Part::default()
+        };
+        let bytes = part.encode().unwrap();
+        assert_eq!(Part::decode(3, &bytes).unwrap(), part);
+        assert!(Part::decode(3, &bytes[1..]).is_err());
     }
 }

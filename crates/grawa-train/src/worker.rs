@@ -98,6 +98,8 @@ pub(crate) struct Worker<R: Replica, C> {
     /// When it began by its clock, evaluations left out, and how long it had trained before that.
     pub(crate) began: Duration,
     pub(crate) before: Duration,
+    /// Whether it is the only worker of its process.
+    pub(crate) apart: bool,
     /// What is needed where workers come and go.
     pub(crate) elastic: Option<Elastic>,
 }
@@ -181,7 +183,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             return Ok(true);
         }
         self.count_in(&words, quota);
-        common.pacing.renew(common.course.cycle(&self.at));
+        common.pacing.renew(common.course.cycle(&self.at))?;
         let mut mixed = Vec::new();
         if shares_gradients {
             mixed.push(self.share_gradients(&words)?);
@@ -591,7 +593,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let gathered = self.all_mut().member.gather(&word.encode())?;
         self.speak_up(&gathered.outcome.lost);
         // A worker in a process of its own tells its own watcher.
-        if self.speaks() || self.elastic.is_some() {
+        if self.speaks() || self.apart {
             let mut workers = Vec::new();
             let mut bytes = 0;
             for (worker, message) in &gathered.messages {

@@ -5,11 +5,11 @@
 //! the members whatever the timing, and a sum is made by one member for all: all get the same bits. A piece carries a
 //! checksum, and who weighs nothing in a share does not send it. Pieces may travel at half their length ([`super::half`]).
 
-use super::cut::{share, stripes};
 use super::digest::{Crc, bytes, bytes_mut};
 use super::half::{halve, restore};
 use super::link::{GoOn, In, Out};
 use crate::Error;
+use crate::cut::{share, stripes};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,8 +4,8 @@
 //! member sends one piece after the other and receives one after the other, both at once, and a sum leaves when all that
 //! is in it has come. The wire is all there is: adding up, checksums and encryption take time of their own.
 
-use super::cut::{share, stripes};
 use super::exchange::{FRONT, LAG, SHARE};
+use crate::cut::{share, stripes};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 

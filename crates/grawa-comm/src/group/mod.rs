@@ -5,7 +5,6 @@
 //! fault. What is promised is on the page `docs/protocol.md`.
 
 mod coordinator;
-mod cut;
 mod deadline;
 pub mod digest;
 mod door;

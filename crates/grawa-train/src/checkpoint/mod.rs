@@ -51,10 +51,15 @@ impl Checkpoint {
 
     /// The newest one in a run's folder. What was being written when the process ended is not one.
     pub fn newest(folder: &Path) -> Result<Self, Error> {
+        Checkpoint::read(&Checkpoint::newest_path(folder)?)
+    }
+
+    /// Where the newest one lies.
+    pub fn newest_path(folder: &Path) -> Result<PathBuf, Error> {
         let place = folder.join(FOLDER);
         let none = || Error::NoCheckpoint { path: folder.into() };
         let name = names(&place).map_err(|_| none())?.pop().ok_or_else(none)?;
-        Checkpoint::read(&place.join(name))
+        Ok(place.join(name))
     }
 
     /// Its folder.

@@ -140,6 +140,11 @@ impl Said {
         Ok(())
     }
 
+    /// Whether anything was said of a key.
+    pub fn says(&self, key: &str) -> bool {
+        self.find(key).is_some()
+    }
+
     /// What was said of a key.
     fn find(&self, key: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.key == key)

@@ -2,7 +2,8 @@
 //! protocol. It keeps a ledger of whose steps were counted, as part of what all must agree on.
 
 use super::super::message::{Call, Down, End, Up};
-use super::super::{Deed, Member, Peer, Stand, cut, digest};
+use super::super::{Deed, Member, Peer, Stand, digest};
+use crate::cut;
 use grawa_core::{Layout, Memory, Method, Plan, Report, centre_part, plan, pull_part};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

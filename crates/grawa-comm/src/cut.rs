@@ -6,12 +6,12 @@ use std::ops::Range;
 const LINE: usize = 16;
 
 /// The stripes of a vector, each of at most `stripe` floats.
-pub(super) fn stripes(len: usize, stripe: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+pub(crate) fn stripes(len: usize, stripe: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..len.div_ceil(stripe.max(1))).map(move |n| n * stripe..((n + 1) * stripe).min(len))
 }
 
 /// The share of a stripe that the member at `seat` sums up.
-pub(super) fn share(stripe: &Range<usize>, seat: usize, members: usize) -> Range<usize> {
+pub(crate) fn share(stripe: &Range<usize>, seat: usize, members: usize) -> Range<usize> {
     let lines = stripe.len().div_ceil(LINE);
     let cut = |seat: usize| stripe.start + (lines * seat / members * LINE).min(stripe.len());
     cut(seat)..cut(seat + 1)

@@ -1,0 +1,317 @@
+//! The calls of MPI that are made, each with its lengths checked and its answer turned into a `Result`.
+//!
+//! MPI is started for calls from any thread, but one at a time; whoever holds a [`Comm`] promises that. Errors are
+//! returned, not fatal, so that a failure can be told in words before the job is ended.
+#![allow(unsafe_code)]
+
+use crate::Error;
+use mpi::ffi;
+use std::os::raw::{c_char, c_int, c_void};
+
+const WINDOW: &str = "make the counters that a free pace needs";
+/// How often MPI is asked whether there is something to do: an answer is more than one message.
+const LOOKS: usize = 8;
+
+/// A communicator. It lives until MPI ends: freeing one needs all its ranks, and some may be gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Comm(ffi::MPI_Comm);
+
+// SAFETY: a handle; MPI was started for calls from any thread, one at a time.
+unsafe impl Send for Comm {}
+
+/// A window: memory of the first rank that others add to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window(ffi::MPI_Win);
+
+// SAFETY: as for `Comm`.
+unsafe impl Send for Window {}
+
+impl Comm {
+    /// All ranks of the job. Its errors, and those of what is split off, are returned.
+    pub(super) fn world() -> Result<Self, Error> {
+        // SAFETY: MPI is running, and these are its constants.
+        unsafe {
+            let world = Comm(ffi::RSMPI_COMM_WORLD);
+            let code = ffi::MPI_Comm_set_errhandler(world.0, ffi::RSMPI_ERRORS_RETURN);
+            answer("return errors", code)?;
+            Ok(world)
+        }
+    }
+
+    pub(super) fn rank(self) -> Result<usize, Error> {
+        let mut rank = 0;
+        // SAFETY: writes one int.
+        answer("tell the rank", unsafe { ffi::MPI_Comm_rank(self.0, &raw mut rank) })?;
+        Ok(rank as usize)
+    }
+
+    pub(super) fn size(self) -> Result<usize, Error> {
+        let mut size = 0;
+        // SAFETY: writes one int.
+        answer("tell the number of ranks", unsafe { ffi::MPI_Comm_size(self.0, &raw mut size) })?;
+        Ok(size as usize)
+    }
+
+    /// A communicator of those who are in, in the order of their ranks. All ranks must call it.
+    pub(super) fn split(self, is_in: bool) -> Result<Option<Self>, Error> {
+        // SAFETY: writes one handle.
+        unsafe {
+            let colour = if is_in { 0 } else { ffi::RSMPI_UNDEFINED };
+            let mut made = ffi::RSMPI_COMM_NULL;
+            answer("split off a group", ffi::MPI_Comm_split(self.0, colour, 0, &raw mut made))?;
+            Ok(is_in.then_some(Comm(made)))
+        }
+    }
+
+    /// How many ranks share this machine. All ranks must call it.
+    pub(super) fn on_this_machine(self) -> Result<usize, Error> {
+        // SAFETY: writes one handle, which is freed by all that got it.
+        unsafe {
+            let (kind, none) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
+            let mut made = ffi::RSMPI_COMM_NULL;
+            answer("find neighbours", ffi::MPI_Comm_split_type(self.0, kind, 0, none, &raw mut made))?;
+            let size = Comm(made).size()?;
+            answer("find neighbours", ffi::MPI_Comm_free(&raw mut made))?;
+            Ok(size)
+        }
+    }
+
+    /// The words of all, one after the other; all must bring as many.
+    pub(super) fn all_words<const N: usize>(self, mine: [u64; N]) -> Result<Vec<[u64; N]>, Error> {
+        let mut all = vec![[0; N]; self.size()?];
+        let count = N as c_int;
+        // SAFETY: N words are read here, and N of each rank written.
+        let code = unsafe {
+            let kind = ffi::RSMPI_UINT64_T;
+            ffi::MPI_Allgather(
+                mine.as_ptr().cast(),
+                count,
+                kind,
+                all.as_mut_ptr().cast(),
+                count,
+                kind,
+                self.0,
+            )
+        };
+        answer("gather words", code).map(|()| all)
+    }
+
+    /// The bytes of all, one after the other; `counts` says how many each brings.
+    pub(super) fn all_bytes(self, mine: &[u8], counts: &[usize]) -> Result<Vec<u8>, Error> {
+        let (counts, starts) = places(counts)?;
+        let mut all = vec![0u8; end(&counts, &starts)];
+        fits("gather bytes", counts[self.rank()?], mine.len())?;
+        // SAFETY: as many bytes are read here as the own count says, and `all` has room for those of everyone.
+        let code = unsafe {
+            let kind = ffi::RSMPI_UINT8_T;
+            let to = all.as_mut_ptr().cast();
+            let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
+            ffi::MPI_Allgatherv(
+                mine.as_ptr().cast(),
+                int(mine.len())?,
+                kind,
+                to,
+                counts,
+                starts,
+                kind,
+                self.0,
+            )
+        };
+        answer("gather bytes", code).map(|()| all)
+    }
+
+    /// Sends `counts.0[r]` floats of `from` to rank r, and fills `to` with the `counts.1[r]` floats of each rank r; both lie
+    /// one after the other.
+    pub(super) fn exchange(
+        self,
+        from: &[f32],
+        to: &mut [f32],
+        counts: (&[usize], &[usize]),
+    ) -> Result<(), Error> {
+        let (out, out_starts) = places(counts.0)?;
+        let (back, back_starts) = places(counts.1)?;
+        fits("exchange floats", self.size()? as c_int, out.len().min(back.len()))?;
+        if end(&out, &out_starts) > from.len() || end(&back, &back_starts) > to.len() {
+            return Err(wrong("exchange floats", "more than there is room for"));
+        }
+        // SAFETY: a count for every rank, and all of them inside `from` and `to`.
+        let code = unsafe {
+            let kind = ffi::RSMPI_FLOAT;
+            ffi::MPI_Alltoallv(
+                from.as_ptr().cast(),
+                out.as_ptr(),
+                out_starts.as_ptr(),
+                kind,
+                to.as_mut_ptr().cast(),
+                back.as_ptr(),
+                back_starts.as_ptr(),
+                kind,
+                self.0,
+            )
+        };
+        answer("exchange floats", code)
+    }
+
+    /// Fills a vector whose shares, of `counts` floats, lie with one rank each; `mine` is the own.
+    pub(super) fn all_floats(self, mine: &[f32], all: &mut [f32], counts: &[usize]) -> Result<(), Error> {
+        let (counts, starts) = places(counts)?;
+        fits("gather floats", counts[self.rank()?], mine.len())?;
+        fits("gather floats", self.size()? as c_int, counts.len())?;
+        if end(&counts, &starts) > all.len() {
+            return Err(wrong("gather floats", "more than there is room for"));
+        }
+        // SAFETY: as many floats are read here as the own count says, and all counts lie inside `all`.
+        let code = unsafe {
+            let (kind, to) = (ffi::RSMPI_FLOAT, all.as_mut_ptr().cast());
+            let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
+            ffi::MPI_Allgatherv(
+                mine.as_ptr().cast(),
+                int(mine.len())?,
+                kind,
+                to,
+                counts,
+                starts,
+                kind,
+                self.0,
+            )
+        };
+        answer("gather floats", code)
+    }
+
+    /// Gives the floats of `root` to all; all must bring as many.
+    pub(super) fn broadcast(self, root: usize, floats: &mut [f32]) -> Result<(), Error> {
+        let (count, root) = (int(floats.len())?, int(root)?);
+        // SAFETY: as many floats as the slice has.
+        let code =
+            unsafe { ffi::MPI_Bcast(floats.as_mut_ptr().cast(), count, ffi::RSMPI_FLOAT, root, self.0) };
+        answer("broadcast", code)
+    }
+
+    pub(super) fn send(self, to: usize, bytes: &[u8]) -> Result<(), Error> {
+        let (count, to) = (int(bytes.len())?, int(to)?);
+        // SAFETY: as many bytes as the slice has.
+        let code = unsafe { ffi::MPI_Send(bytes.as_ptr().cast(), count, ffi::RSMPI_UINT8_T, to, 0, self.0) };
+        answer("send", code)
+    }
+
+    pub(super) fn receive(self, from: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        let (count, from) = (int(bytes.len())?, int(from)?);
+        // SAFETY: as many bytes as the slice has; longer messages are an error of MPI.
+        let code = unsafe {
+            let (to, kind) = (bytes.as_mut_ptr().cast(), ffi::RSMPI_UINT8_T);
+            ffi::MPI_Recv(to, count, kind, from, 0, self.0, ffi::RSMPI_STATUS_IGNORE)
+        };
+        answer("receive", code)
+    }
+
+    /// Lets MPI answer what other ranks ask of this one. Nothing is received.
+    pub(super) fn attend(self) {
+        let mut found = 0;
+        for _ in 0..LOOKS {
+            // SAFETY: writes one int. What fails here fails again where it matters.
+            unsafe {
+                let (any, tag) = (ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG);
+                ffi::MPI_Iprobe(any, tag, self.0, &raw mut found, ffi::RSMPI_STATUS_IGNORE);
+            }
+        }
+    }
+
+    /// Ends all ranks of the job.
+    pub(super) fn abort(self, code: i32) -> ! {
+        // SAFETY: may be called whenever MPI is running.
+        unsafe { ffi::MPI_Abort(self.0, code) };
+        std::process::abort()
+    }
+
+    /// Makes `words` counters that lie with the first rank and start at zero. All ranks must call it.
+    pub(super) fn window(self, words: usize) -> Result<Window, Error> {
+        let here = if self.rank()? == 0 { words } else { 0 };
+        let bytes = (here * size_of::<i64>()) as isize;
+        let mut memory: *mut i64 = std::ptr::null_mut();
+        // SAFETY: MPI allocates the memory, of which the first rank clears what it asked for before anyone can reach it.
+        unsafe {
+            let mut window = ffi::RSMPI_WIN_NULL;
+            let unit = size_of::<i64>() as c_int;
+            let (place, none) = ((&raw mut memory).cast::<c_void>(), ffi::RSMPI_INFO_NULL);
+            let code = ffi::MPI_Win_allocate(bytes, unit, none, self.0, place, &raw mut window);
+            answer(WINDOW, code)?;
+            (0..here).for_each(|word| memory.add(word).write_volatile(0));
+            answer(WINDOW, ffi::MPI_Win_set_errhandler(window, ffi::RSMPI_ERRORS_RETURN))?;
+            answer(WINDOW, ffi::MPI_Win_lock_all(0, window))?;
+            answer(WINDOW, ffi::MPI_Win_sync(window))?;
+            answer(WINDOW, ffi::MPI_Barrier(self.0))?;
+            Ok(Window(window))
+        }
+    }
+}
+
+impl Window {
+    /// Adds to a counter and returns what it was before.
+    pub(super) fn add(self, word: usize, amount: i64) -> Result<i64, Error> {
+        let mut before = 0i64;
+        // SAFETY: one i64 is read and one written, and both are there until the flush has returned.
+        unsafe {
+            let (from, to) = ((&raw const amount).cast(), (&raw mut before).cast());
+            let (kind, sum) = (ffi::RSMPI_INT64_T, ffi::RSMPI_SUM);
+            let code = ffi::MPI_Fetch_and_op(from, to, kind, 0, word as isize, sum, self.0);
+            answer("count", code)?;
+            answer("count", ffi::MPI_Win_flush(0, self.0))?;
+        }
+        Ok(before)
+    }
+
+    /// Gives the window back. All ranks must call it.
+    pub(super) fn free(mut self) {
+        // SAFETY: the window is not used after this. At the end of a job nothing is left to be done about an error.
+        unsafe {
+            ffi::MPI_Win_unlock_all(self.0);
+            ffi::MPI_Win_free(&raw mut self.0);
+        }
+    }
+}
+
+/// Counts and where each begins, as MPI wants them.
+fn places(counts: &[usize]) -> Result<(Vec<c_int>, Vec<c_int>), Error> {
+    let mut start = 0;
+    let (mut ints, mut starts) = (Vec::with_capacity(counts.len()), Vec::with_capacity(counts.len()));
+    for &count in counts {
+        ints.push(int(count)?);
+        starts.push(int(start)?);
+        start += count;
+    }
+    Ok((ints, starts))
+}
+
+/// Where the last one ends.
+fn end(counts: &[c_int], starts: &[c_int]) -> usize {
+    starts.last().zip(counts.last()).map_or(0, |(&start, &count)| start as usize + count as usize)
+}
+
+fn int(count: usize) -> Result<c_int, Error> {
+    c_int::try_from(count)
+        .map_err(|_| wrong("move so much at once", &format!("{count} is more than an int holds")))
+}
+
+fn fits(call: &'static str, expected: c_int, found: usize) -> Result<(), Error> {
+    if expected as usize == found {
+        return Ok(());
+    }
+    Err(wrong(call, &format!("{found} instead of {expected}")))
+}
+
+fn wrong(call: &'static str, why: &str) -> Error {
+    Error::Mpi { call, why: why.into() }
+}
+
+fn answer(call: &'static str, code: c_int) -> Result<(), Error> {
+    if code == 0 {
+        return Ok(());
+    }
+    // MPI's own limit is 256 or 512, by implementation.
+    let mut text = [0u8; 8192];
+    let mut length = 0;
+    // SAFETY: the text has room for more than MPI ever writes.
+    unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &raw mut length) };
+    let text = &text[..usize::try_from(length).unwrap_or(0).min(text.len())];
+    Err(wrong(call, &String::from_utf8_lossy(text)))
+}

@@ -1,0 +1,251 @@
+//! One rank's end of a group.
+
+use super::call::Comm;
+use crate::cut::{share, stripes};
+use crate::threads::digest;
+use crate::{Collective, Error, Gathered, Outcome};
+use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
+use std::time::Instant;
+
+/// Floats of a stripe for each member: what is received of all of them stays small, and is summed soon after.
+const SHARE: usize = 1 << 18;
+/// The most bytes that move in one call.
+const PIECE: usize = 1 << 26;
+
+/// What a member is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Gather,
+    HandIn,
+    Deal,
+    Barrier,
+    Mix,
+    Broadcast,
+}
+
+impl Call {
+    const ALL: [Call; 6] =
+        [Call::Gather, Call::HandIn, Call::Deal, Call::Barrier, Call::Mix, Call::Broadcast];
+
+    fn name(self) -> &'static str {
+        match self {
+            Call::Gather => "gather",
+            Call::HandIn => "hand in",
+            Call::Deal => "deal",
+            Call::Barrier => "barrier",
+            Call::Mix => "mix",
+            Call::Broadcast => "broadcast",
+        }
+    }
+}
+
+/// What every member brings to a meeting: its call, what must be the same for all, and a length.
+type Brought = [u64; 3];
+
+/// One rank's end of a group. Nobody leaves it: a rank that dies ends the job.
+#[derive(Debug)]
+pub struct Member {
+    comm: Comm,
+    seat: usize,
+    members: Vec<u32>,
+    centre: Vec<f32>,
+}
+
+impl Member {
+    /// The end of the worker at `seat`, in a communicator whose ranks are `members` in order.
+    pub(super) fn new(comm: Comm, seat: usize, members: Vec<u32>, centre: Vec<f32>) -> Self {
+        Member { comm, seat, members, centre }
+    }
+
+    /// The first member makes a message for each, one at a time, and hands it over; each gets its own. For what is too
+    /// large for the first to hold for all.
+    pub fn deal(&mut self, mut make: impl FnMut(u32) -> Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error> {
+        self.meet(Call::Deal, 0, 0)?;
+        if self.seat > 0 {
+            return self.receive(0);
+        }
+        for seat in 1..self.members.len() {
+            self.send(seat, &make(self.members[seat])?)?;
+        }
+        make(self.members[0])
+    }
+
+    /// A meeting: all must have called the same.
+    fn meet(&mut self, call: Call, same: u64, length: usize) -> Result<(Vec<Brought>, Outcome), Error> {
+        let start = Instant::now();
+        let brought = self.comm.all_words([call as u64, same, length as u64])?;
+        if brought.iter().any(|other| other[0] != call as u64) {
+            let name = |code: u64| Call::ALL.get(code as usize).map_or("something else", |call| call.name());
+            let calls = self.members.iter().zip(&brought).map(|(&worker, other)| (worker, name(other[0])));
+            return Err(Error::OutOfStep { calls: calls.collect() });
+        }
+        let outcome = Outcome { members: self.members.clone(), wait: start.elapsed(), ..Outcome::default() };
+        Ok((brought, outcome))
+    }
+
+    fn send(&self, seat: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.comm.send(seat, &(bytes.len() as u64).to_le_bytes())?;
+        bytes.chunks(PIECE).try_for_each(|piece| self.comm.send(seat, piece))
+    }
+
+    fn receive(&self, seat: usize) -> Result<Vec<u8>, Error> {
+        let mut length = [0; 8];
+        self.comm.receive(seat, &mut length)?;
+        let mut bytes = vec![0; u64::from_le_bytes(length) as usize];
+        bytes.chunks_mut(PIECE).try_for_each(|piece| self.comm.receive(seat, piece))?;
+        Ok(bytes)
+    }
+
+    /// That all vectors, and the centre, are as long as the layout.
+    fn check_lengths(&self, brought: &[Brought], expected: usize) -> Result<(), Error> {
+        let lengths = self
+            .members
+            .iter()
+            .zip(brought)
+            .map(|(worker, other)| (format!("the vector of worker {worker}"), other[2] as usize));
+        let centre = ("the centre of the group".to_owned(), self.centre.len());
+        match lengths.chain([centre]).find(|(_, found)| *found != expected) {
+            None => Ok(()),
+            Some((what, found)) => Err(grawa_core::Error::WrongLength { what, found, expected }.into()),
+        }
+    }
+
+    /// Everyone sends everyone its share of each stripe, sums up its own in the order of the members, and sends the sum to
+    /// all: 2·(M−1)/M of a vector. Who weighs nothing keeps its shares to itself.
+    fn mix_all(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<(), Error> {
+        let count = self.members.len();
+        let weighs: Vec<bool> =
+            (0..count).map(|seat| plan.weights.rows().any(|row| row[seat] > 0.0)).collect();
+        if plan.share == Share::Gradients {
+            // Gradients have no past: where nobody's is finite, the step is none, not the last one again.
+            self.centre.fill(0.0);
+        }
+        let (mut theirs, mut before) = (Vec::new(), Vec::new());
+        for stripe in stripes(layout.len(), SHARE * count) {
+            let shares: Vec<usize> = (0..count).map(|seat| share(&stripe, seat, count).len()).collect();
+            let own = share(&stripe, self.seat, count);
+            let sent = if weighs[self.seat] { shares.clone() } else { vec![0; count] };
+            let received: Vec<usize> =
+                weighs.iter().map(|&weighs| if weighs { own.len() } else { 0 }).collect();
+            theirs.resize(received.iter().sum(), 0.0);
+            self.comm.exchange(&mine[stripe.clone()], &mut theirs, (&sent, &received))?;
+            let mut pieces: Vec<&[f32]> = Vec::with_capacity(count);
+            let mut rest = theirs.as_slice();
+            for length in received {
+                let (piece, others) = rest.split_at(length);
+                pieces.push(piece);
+                rest = others;
+            }
+            let mut sum = self.centre[own.clone()].to_vec();
+            centre_part(plan, layout, own.start, &pieces, &mut sum)?;
+            before.clear();
+            before.extend_from_slice(&self.centre[stripe.clone()]);
+            let after = &mut self.centre[stripe.clone()];
+            self.comm.all_floats(&sum, after, &shares)?;
+            pull_part(plan, self.seat, &mut mine[stripe], &before, after);
+        }
+        Ok(())
+    }
+}
+
+impl Collective for Member {
+    type Buffer = [f32];
+
+    fn worker(&self) -> u32 {
+        self.members[self.seat]
+    }
+
+    fn members(&self) -> &[u32] {
+        &self.members
+    }
+
+    fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error> {
+        let (brought, mut outcome) = self.meet(Call::Gather, 0, message.len())?;
+        let start = Instant::now();
+        let lengths: Vec<usize> = brought.iter().map(|other| other[2] as usize).collect();
+        let mut messages: Vec<(u32, Vec<u8>)> =
+            self.members.iter().map(|&worker| (worker, Vec::new())).collect();
+        let (piece, longest) = (PIECE / self.members.len(), lengths.iter().max().copied().unwrap_or(0));
+        for from in (0..longest).step_by(piece) {
+            let part = |length: usize| from.min(length)..(from + piece).min(length);
+            let counts: Vec<usize> = lengths.iter().map(|&length| part(length).len()).collect();
+            let all = self.comm.all_bytes(&message[part(message.len())], &counts)?;
+            let mut rest = all.as_slice();
+            for ((_, message), count) in messages.iter_mut().zip(counts) {
+                let (piece, others) = rest.split_at(count);
+                message.extend_from_slice(piece);
+                rest = others;
+            }
+        }
+        (outcome.bytes, outcome.work) = (message.len() as u64, start.elapsed());
+        Ok(Gathered { messages, outcome })
+    }
+
+    fn hand_in(&mut self, message: Vec<u8>) -> Result<Gathered, Error> {
+        let (_, mut outcome) = self.meet(Call::HandIn, 0, message.len())?;
+        let start = Instant::now();
+        outcome.bytes = message.len() as u64;
+        let mut messages = Vec::new();
+        if self.seat == 0 {
+            messages.push((self.members[0], message));
+            for seat in 1..self.members.len() {
+                messages.push((self.members[seat], self.receive(seat)?));
+            }
+        } else {
+            self.send(0, &message)?;
+        }
+        outcome.work = start.elapsed();
+        Ok(Gathered { messages, outcome })
+    }
+
+    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
+        let (brought, mut outcome) = self.meet(Call::Mix, digest(plan), mine.len())?;
+        let start = Instant::now();
+        if let Some(other) = brought.iter().position(|other| other[1] != brought[0][1]) {
+            return Err(Error::PlansDiffer { first: self.members[0], other: self.members[other] });
+        }
+        self.check_lengths(&brought, layout.len())?;
+        if plan.workers != self.members {
+            return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
+        }
+        self.mix_all(plan, layout, mine)?;
+        (outcome.bytes, outcome.work) = (4 * mine.len() as u64, start.elapsed());
+        Ok(outcome)
+    }
+
+    fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
+        let (brought, mut outcome) = self.meet(Call::Broadcast, leader.into(), mine.len())?;
+        let start = Instant::now();
+        if brought.iter().any(|other| other[1] != brought[0][1]) {
+            let calls = self.members.iter().map(|&worker| (worker, "broadcast of another leader"));
+            return Err(Error::OutOfStep { calls: calls.collect() });
+        }
+        let Some(root) = self.members.iter().position(|&worker| worker == leader) else {
+            return Err(Error::NoSuchLeader { leader, members: self.members.clone() });
+        };
+        if let Some(other) = brought.iter().find(|other| other[2] != brought[root][2]) {
+            let (what, found) = (format!("the vector of worker {leader}"), brought[root][2] as usize);
+            return Err(grawa_core::Error::WrongLength { what, found, expected: other[2] as usize }.into());
+        }
+        mine.chunks_mut(PIECE / 4).try_for_each(|piece| self.comm.broadcast(root, piece))?;
+        (outcome.bytes, outcome.work) = (4 * mine.len() as u64, start.elapsed());
+        Ok(outcome)
+    }
+
+    fn barrier(&mut self) -> Result<Outcome, Error> {
+        Ok(self.meet(Call::Barrier, 0, 0)?.1)
+    }
+
+    fn centre(&self) -> &[f32] {
+        &self.centre
+    }
+
+    fn copy_centre(&self) -> Result<Vec<f32>, Error> {
+        Ok(self.centre.clone())
+    }
+
+    /// Nobody is taken for stalled here, but others may wait for an answer of this rank's memory.
+    fn alive(&self) {
+        self.comm.attend();
+    }
+}

@@ -1,0 +1,232 @@
+//! A run whose workers are the ranks of an MPI job, one a process.
+//!
+//! The worker's loop is that of threads, and so are the bits. The first rank knows where the run begins, hands each its part,
+//! and gets all parts back for a checkpoint; it alone needs the run's folder. A rank that fails returns its error, and whoever
+//! called must end the job: the others wait for it otherwise.
+
+use super::{Group, Launch, Made, Run, Works, fits, fresh, levels, revive, workers};
+use crate::checkpoint::Writer;
+use crate::course::{Position, cycle};
+use crate::engine::{Engine, Material};
+use crate::event::{Evaluated, Finished, Observer};
+use crate::pace::{Leases, Pacing};
+use crate::recipe::{Device, Pace};
+use crate::snapshot::{Part, Snapshot};
+use crate::{Error, Recipe};
+use grawa_comm::mpi::Job;
+use grawa_comm::{Collective, Error as CommError};
+use grawa_core::{Kept, Memory, Replica};
+use grawa_data::Dataset;
+use grawa_nn::State;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where all workers begin.
+#[derive(Debug, Serialize, Deserialize)]
+struct Beginning {
+    resumed: bool,
+    at: Position,
+    settled: Option<Position>,
+    /// Their clocks, which positions leave out.
+    elapsed: (Duration, Duration),
+    /// Steps of the cycle that are done, of all workers.
+    taken: u64,
+    memories: Vec<Vec<Memory>>,
+    /// As JSON: other forms cannot leave out what its events leave out.
+    history: String,
+}
+
+/// What the workers begin with, handed out one by one.
+struct Parts {
+    groups: Vec<Vec<Range<u32>>>,
+    /// One for each worker; or one for all, if they begin alike.
+    parts: Vec<Part>,
+    alike: bool,
+    centres: Vec<(usize, usize, Vec<f32>)>,
+}
+
+impl Parts {
+    fn of(recipe: &Recipe, mut parts: Vec<Part>, alike: bool) -> Self {
+        let levels = levels(&recipe.method, recipe.train.workers);
+        let groups = levels.into_iter().map(|(_, groups)| groups).collect();
+        let centres = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.centres)).collect();
+        Parts { groups, parts, alike, centres }
+    }
+
+    /// The part of a worker, with the centres of its own groups.
+    fn take(&mut self, worker: u32) -> Part {
+        let mut part = match self.alike {
+            true => Part { worker, ..self.parts[0].clone() },
+            false => std::mem::take(&mut self.parts[worker as usize]),
+        };
+        for (level, groups) in self.groups.iter().enumerate() {
+            let own = groups.iter().position(|group| group.contains(&worker)).unwrap_or(0);
+            let kept = (level, if self.alike { 0 } else { own });
+            let centre = self.centres.iter().find(|(level, group, _)| (*level, *group) == kept);
+            part.centres.extend(centre.map(|(_, _, centre)| (level, own, centre.clone())));
+        }
+        part
+    }
+}
+
+impl Run {
+    /// One rank's part in a run of a recipe, in a job of so many ranks, of which `neighbours` share this machine.
+    pub fn by_ranks(recipe: Recipe, data: &Dataset, ranks: u32, neighbours: u32) -> Result<Self, Error> {
+        if recipe.train.workers != ranks {
+            let workers = recipe.train.workers;
+            let why = format!(
+                "it has {workers} workers, and there are {ranks} ranks; start as many ranks as workers: mpirun -n {workers}, \
+                 or --workers {ranks}"
+            );
+            return Err(Error::NotByRanks { why });
+        }
+        if recipe.machine.device != Device::Cpu {
+            return Err(Error::NotByRanks { why: "the device must be cpu".into() });
+        }
+        let material = Material::new(&recipe, data)?;
+        let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
+        // One worker a process, and as many cores as the other ranks of the machine leave.
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        let mut alone = recipe.clone();
+        alone.train.workers = 1;
+        alone.machine.threads = Some(recipe.machine.threads.unwrap_or((cores / neighbours.max(1)).max(1)));
+        let works = Works::Cpu(Box::new(Engine::of(&alone, material)?));
+        Ok(Run::by(works, recipe, graph, examples))
+    }
+
+    /// Trains as one rank of a job; all ranks must call it. Checkpoint and observers are those of the first rank, a folder
+    /// must be said on all or none. Returns how the run ended, on every rank.
+    pub fn go_by_ranks(self, job: &Job, observers: &mut [Box<dyn Observer>]) -> Result<Finished, Error> {
+        let mut talk = job.group(0..job.size(), Vec::new())?.ok_or_else(no_seat)?;
+        let (beginning, mut parts) = match job.rank() {
+            0 => self.beginning().map(|(beginning, parts)| (Some(beginning), Some(parts)))?,
+            _ => (None, None),
+        };
+        let bytes = beginning.as_ref().map_or(Ok(Vec::new()), postcard::to_allocvec).map_err(unsaid)?;
+        let first = talk.gather(&bytes)?.messages.swap_remove(0).1;
+        let garbled = |_| Error::Garbled { worker: 0, found: first.len() };
+        let beginning: Beginning = postcard::from_bytes(&first).map_err(garbled)?;
+        let part = talk.deal(|worker| match &mut parts {
+            Some(parts) => parts.take(worker).encode(),
+            None => Err(no_seat()),
+        })?;
+        drop((talk, parts));
+        let snapshot = beginning.snapshot(Part::decode(job.rank(), &part)?)?;
+        drop(part);
+
+        let Run { recipe, graph, examples, works, folder, checkpoint: _, recording, stop } = self;
+        let Works::Cpu(engine) = works else {
+            return Err(Error::NotByRanks { why: "the device must be cpu".into() });
+        };
+        let pacing = match (&recording, recipe.train.pace) {
+            (Some(recording), pace) => {
+                Pacing::Replay { recording: recording.clone(), even: pace == Pace::Even }
+            }
+            (None, Pace::Even) => Pacing::Even,
+            (None, Pace::Free) => {
+                let cycle = snapshot.at.steps / u64::from(cycle(&recipe.method));
+                Pacing::Leased(Leases::new(job.counters()?, job.rank() == 0, cycle, beginning.taken))
+            }
+        };
+        let started = Instant::now();
+        let launch = Launch {
+            layout: graph.parameters().clone(),
+            network: graph.name().into(),
+            examples,
+            examines: true,
+            writer: folder.as_deref().map(|folder| Writer::new(folder, &recipe, Some(graph))),
+            recording,
+            stop,
+            clock: Arc::new(move || started.elapsed()),
+            resumed: beginning.resumed,
+            recipe,
+        };
+        if let Some(writer) = launch.writer.as_ref().filter(|_| job.rank() == 0) {
+            writer.tidy()?;
+        }
+        let examiner = engine.examiner(&launch.recipe);
+        let make = |part: &mut Part| {
+            let state = State {
+                parameters: std::mem::take(&mut part.parameters),
+                statistics: std::mem::take(&mut part.statistics),
+                batches: part.taken,
+            };
+            let mut net = engine.worker(part.worker, state, part.taken)?;
+            net.put(Kept::Velocity, &part.velocity)?;
+            let waits = net.waits();
+            Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
+        };
+        let gather = |group: Group| Ok(job.group(group.workers, group.centre)?.into_iter().collect());
+        let here = |launch: &Launch, common: &Arc<_>| {
+            let mut workers = workers(launch, common, snapshot, make, gather)?;
+            workers.iter_mut().for_each(|worker| worker.apart = true);
+            Ok(workers)
+        };
+        launch.run(at(&beginning), pacing, here, observers)
+    }
+
+    /// Where the run begins, as the first rank knows it.
+    fn beginning(&self) -> Result<(Beginning, Parts), Error> {
+        let (recipe, layout) = (&self.recipe, self.graph.parameters());
+        let (snapshot, alike) = match &self.checkpoint {
+            Some(checkpoint) => {
+                fits(recipe, &self.graph, checkpoint)?;
+                let mut snapshot = checkpoint.snapshot.clone();
+                revive(recipe, layout, &mut snapshot);
+                (snapshot, false)
+            }
+            None => {
+                // All begin alike, so that one part serves for all, and one centre.
+                let state = self.start()?;
+                let one = fresh(&recipe.method, layout, vec![(state.parameters, state.statistics)])?;
+                let groups = levels(&recipe.method, recipe.train.workers);
+                let memories = groups.iter().map(|(_, groups)| vec![Memory::default(); groups.len()]);
+                (Snapshot { memories: memories.collect(), ..one }, true)
+            }
+        };
+        let taken = if alike { 0 } else { snapshot.parts.iter().map(|part| part.in_cycle).sum() };
+        let beginning = Beginning {
+            resumed: self.checkpoint.is_some(),
+            at: snapshot.at,
+            settled: snapshot.settled,
+            elapsed: (snapshot.at.elapsed, snapshot.settled.map_or(Duration::ZERO, |at| at.elapsed)),
+            taken,
+            memories: snapshot.memories,
+            history: serde_json::to_string(&snapshot.history)
+                .map_err(|error| CommError::Message { why: error.to_string() })?,
+        };
+        Ok((beginning, Parts::of(recipe, snapshot.parts, alike)))
+    }
+}
+
+fn at(beginning: &Beginning) -> Position {
+    Position { elapsed: beginning.elapsed.0, ..beginning.at }
+}
+
+impl Beginning {
+    /// The snapshot as the worker of this part has it.
+    fn snapshot(&self, part: Part) -> Result<Snapshot, Error> {
+        let history: Vec<Evaluated> = serde_json::from_str(&self.history)
+            .map_err(|_| Error::Garbled { worker: 0, found: self.history.len() })?;
+        Ok(Snapshot {
+            at: at(self),
+            settled: self.settled.map(|settled| Position { elapsed: self.elapsed.1, ..settled }),
+            parts: vec![part],
+            memories: self.memories.clone(),
+            history,
+            ..Snapshot::default()
+        })
+    }
+}
+
+fn no_seat() -> CommError {
+    CommError::Mpi { call: "seat this rank", why: "it is not in the group of all".into() }
+}
+
+// `map_err` gives what it is given.
+#[allow(clippy::needless_pass_by_value)]
+fn unsaid(error: postcard::Error) -> CommError {
+    CommError::Message { why: error.to_string() }
+}
