@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
 
 /// Floats of a stripe for each member. Measured: with fewer, processes that share cores wait for each other's turn.
 pub(super) const SHARE: usize = 1 << 18;
@@ -22,8 +21,6 @@ pub(super) const SHARE: usize = 1 << 18;
 const PART: usize = 1 << 14;
 /// Stripes that are summed before the first sum is asked for.
 pub(super) const LAG: usize = 1;
-/// How long a piece may take.
-const SLOW: Duration = Duration::from_secs(5);
 
 /// Which move: the epoch, the meeting, the attempt.
 pub type Tag = (u64, u64, u32);
@@ -369,10 +366,9 @@ impl<'s> Receiving<'_, 's> {
     ) -> Result<u32, Failed> {
         let wrong = |why: String| Failed { seat: Some(seat), why: Error::Frame { why } };
         let Some(from) = ins[seat].as_mut() else { return Err(wrong("there is no connection".into())) };
-        let began = Instant::now();
-        let go_on = || (self.go_on)() && began.elapsed() < SLOW;
+        let go_on = self.go_on;
         let mut head = [0; HEAD];
-        let checksum = from.read_head(&mut head, &go_on).map_err(at(seat))?;
+        let checksum = from.read_head(&mut head, go_on).map_err(at(seat))?;
         let head = Head::decode(&head).map_err(at(seat))?;
         let (start, floats) = (share.start as u64, to.len() as u32);
         let expected = Head { is_sum, tag: self.plan.tag, start, floats };
@@ -380,11 +376,11 @@ impl<'s> Receiving<'_, 's> {
             return Err(wrong(format!("{head:?} came where {expected:?} was next")));
         }
         let Some(base) = self.plan.base else {
-            from.read_body(bytes_mut(to), checksum, &go_on).map_err(at(seat))?;
+            from.read_body(bytes_mut(to), checksum, go_on).map_err(at(seat))?;
             return Ok(checksum);
         };
         self.halves.resize(to.len(), 0);
-        from.read_body(bytes_mut(&mut self.halves), checksum, &go_on).map_err(at(seat))?;
+        from.read_body(bytes_mut(&mut self.halves), checksum, go_on).map_err(at(seat))?;
         restore(&self.halves, &base[share.clone()], to);
         Ok(checksum)
     }

@@ -12,12 +12,14 @@ use rustls::Connection;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often one who waits looks whether it should.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// Until a connection must be made.
 const MADE: Duration = Duration::from_secs(3);
+/// How long vectors may stand still on their way.
+const STILL: Duration = Duration::from_secs(5);
 /// The bytes before a record of TLS, and the longest record (RFC 8446, section 5.2).
 const RECORD: (usize, usize) = (5, 5 + (1 << 14) + 256);
 
@@ -94,14 +96,24 @@ fn hurry(socket: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Reads until a moment, however many bytes come until then: one that sends a byte now and then is not waited for.
+struct Until<'a>(&'a mut TcpStream, Instant);
+
+impl Read for Until<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if Instant::now() > self.1 { Err(ErrorKind::TimedOut.into()) } else { self.0.read(buffer) }
+    }
+}
+
 fn shake_hands(connection: &mut Connection, socket: &mut TcpStream) -> std::io::Result<()> {
     let mut record = Record::default();
+    let end = Instant::now() + MADE;
     while connection.is_handshaking() || connection.wants_write() {
         while connection.wants_write() {
             connection.write_tls(socket)?;
         }
         if connection.is_handshaking() {
-            if !record.read(socket)? {
+            if !record.read(&mut Until(socket, end))? {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
             let taken = record.hand_to(connection);
@@ -320,22 +332,24 @@ fn check(bytes: &[u8], found: u32, sent: u32) -> Result<(), Error> {
     Err(Error::Frame { why })
 }
 
-/// Fills a buffer; `each` sees what comes as it comes.
+/// Fills a buffer; `each` sees what comes as it comes. It may take long, but not without a byte for [`STILL`].
 fn get(
     socket: &mut TcpStream,
     mut buffer: &mut [u8],
     mut each: impl FnMut(&[u8]),
     go_on: GoOn<'_>,
 ) -> Result<(), Error> {
+    let mut last = Instant::now();
     while !buffer.is_empty() {
         match socket.read(buffer) {
             Ok(0) => return Err(Error::Connection { why: "it ended".into() }),
             Ok(n) => {
                 each(&buffer[..n]);
                 buffer = &mut buffer[n..];
+                last = Instant::now();
             }
             Err(error) if is_pause(&error) => {
-                if !go_on() {
+                if !go_on() || last.elapsed() > STILL {
                     return Err(given_up());
                 }
             }
@@ -363,5 +377,33 @@ impl Read for Waiting<'_> {
                 read => return read,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// One that sends a byte of a greeting now and then does not hold up a thread for long.
+    #[test]
+    fn a_handshake_ends_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        super::super::new_key(&path).unwrap();
+        let wire = Wire::with_key(&path).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let drips = std::thread::spawn(move || {
+            // The head of a long record, and then a byte at a time.
+            let _ = slow.write_all(&[22, 3, 1, 16, 0]);
+            while slow.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let began = Instant::now();
+        assert!(link(listener.accept().unwrap().0, &wire, false).is_err());
+        assert!(began.elapsed() < 3 * MADE, "{:?}", began.elapsed());
+        drips.join().unwrap();
     }
 }
