@@ -28,17 +28,31 @@ fn browser() -> Option<PathBuf> {
     found
 }
 
-/// What a page has become after it has looked a few times.
+/// What a page has become after it has looked a few times. A browser may hang when it starts on a busy machine: it is given a few chances.
 fn dom(browser: &Path, address: &str, width: u32) -> String {
-    let profile = TempDir::new().unwrap();
-    let output = Command::new(browser)
-        .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .arg(format!("--window-size={width},900"))
-        .args(["--virtual-time-budget=2500", address])
-        .output()
-        .unwrap();
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    for _ in 0..3 {
+        let profile = TempDir::new().unwrap();
+        let output = Command::new("timeout")
+            .args(["--signal=KILL", "20"])
+            .arg(browser)
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--dump-dom",
+            ])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg(format!("--window-size={width},900"))
+            .args(["--virtual-time-budget=2500", address])
+            .output()
+            .unwrap();
+        if output.status.success() {
+            return String::from_utf8_lossy(&output.stdout).into_owned();
+        }
+        eprintln!("the browser ended with {}", output.status);
+    }
+    panic!("the browser did not open {address} three times");
 }
 
 #[test]
