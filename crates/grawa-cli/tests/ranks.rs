@@ -179,7 +179,7 @@ fn signal(name: &str, id: u32) {
     assert!(Command::new("kill").args([name, &id.to_string()]).status().unwrap().success());
 }
 
-const LONG: [&str; 6] = ["--method", "lgrawa:period=4", "--workers", "2", "--budget", "600step"];
+const LONG: [&str; 6] = ["--method", "lgrawa:period=4", "--workers", "2", "--budget", "300step"];
 
 /// A rank that dies ends the job at once, and it is said how to go on; with ranks or with threads, the run then ends as if
 /// nothing had happened.
@@ -204,7 +204,7 @@ fn a_rank_that_dies_ends_the_job_which_can_be_gone_on_with() {
     done(&resumed);
     same(&broken, &place.path().join("whole"));
     done(&threads(place.path(), &["--resume", "other", "--quiet"]));
-    same_states(&place.path().join("other"), &place.path().join("whole"), "step-00000600");
+    same_states(&place.path().join("other"), &place.path().join("whole"), "step-00000300");
     let finished = ranks(place.path(), 2, &["--resume", "broken"]);
     done(&finished);
     assert_eq!(text(&finished).matches("nothing to do").count(), 1, "{}", text(&finished));
