@@ -226,7 +226,7 @@ impl Comm {
     /// Makes `words` counters that lie with the first rank and start at zero. All ranks must call it.
     pub(super) fn window(self, words: usize) -> Result<Window, Error> {
         let here = if self.rank()? == 0 { words } else { 0 };
-        let bytes = (here * size_of::<i64>()) as isize;
+        let bytes = (here * size_of::<i64>()) as ffi::MPI_Aint;
         let mut memory: *mut i64 = std::ptr::null_mut();
         // SAFETY: MPI allocates the memory, of which the first rank clears what it asked for before anyone can reach it.
         unsafe {
@@ -253,7 +253,7 @@ impl Window {
         unsafe {
             let (from, to) = ((&raw const amount).cast(), (&raw mut before).cast());
             let (kind, sum) = (ffi::RSMPI_INT64_T, ffi::RSMPI_SUM);
-            let code = ffi::MPI_Fetch_and_op(from, to, kind, 0, word as isize, sum, self.0);
+            let code = ffi::MPI_Fetch_and_op(from, to, kind, 0, word as ffi::MPI_Aint, sum, self.0);
             answer("count", code)?;
             answer("count", ffi::MPI_Win_flush(0, self.0))?;
         }
