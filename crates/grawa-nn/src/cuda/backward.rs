@@ -70,7 +70,7 @@ impl Pass<'_> {
                     (true, _) => 2,
                 };
                 let (dweight, dbias) = (self.slope(normed.weight), self.slope(normed.bias));
-                let grid = self.sums(rows, from.channels);
+                let grid = self.sums("norm_reduce", rows, from.channels)?;
                 let of_batch = i32::from(manner.of_batch);
                 let mut arguments = [
                     at(&flow),
@@ -85,7 +85,7 @@ impl Pass<'_> {
                     at(&slab),
                 ];
                 self.start(main, "norm_reduce", grid, &mut arguments)?;
-                let grid = self.down(rows, from.channels, 8 * self.processors);
+                let grid = self.down("norm_backward", rows, from.channels)?;
                 let mut arguments = [
                     at(&flow),
                     at(&x),

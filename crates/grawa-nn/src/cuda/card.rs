@@ -318,6 +318,19 @@ impl Kernels {
         Ok(found.0)
     }
 
+    /// How many blocks of a kernel of 256 threads the card holds at once.
+    #[allow(unsafe_code, reason = "a query about a function that lives as long as self")]
+    pub(crate) fn resident(&self, name: &str, shared: u32) -> Result<usize, Error> {
+        let function = self.function(name, shared)?;
+        let mut blocks = 0i32;
+        unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, 256, shared as usize)
+        }
+        .result()
+        .map_err(failed(format!("ask how many blocks of {name} fit")))?;
+        Ok(self.context.card.processors * blocks.max(1) as usize)
+    }
+
     /// Loads these kernels.
     pub(crate) fn load(&self, names: &[&str]) -> Result<(), Error> {
         names.iter().try_for_each(|name| self.function(name, 0).map(|_| ()))

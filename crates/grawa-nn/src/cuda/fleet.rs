@@ -235,7 +235,7 @@ impl Fleet {
         };
         let (ways, choices) = chooser.choose(&plan)?;
         let demands: Vec<_> = ways.iter().map(Ways::demand).collect();
-        let blocks = summing_blocks(card.processors, workers);
+        let blocks = summing_blocks(&kernels, plan.wide, workers)?;
         plan.place(&demands, |norm| (blocks, summing_columns(norm.shape.channels)));
         let memory = Memory::new(&context, plan.slab as usize * workers).map_err(|error| match error {
             Error::CardTooSmall { needed, free, .. } => {

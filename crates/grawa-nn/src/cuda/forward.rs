@@ -29,7 +29,7 @@ impl Pass<'_> {
                 if !manner.of_batch {
                     self.start(main, "norm_fold", Grid::row(1), &mut [at(&argument), at(&slab)])?;
                 } else if !normed.by_layer && !normed.by_sum {
-                    let grid = self.sums(rows, from.channels);
+                    let grid = self.sums("norm_moments", rows, from.channels)?;
                     self.start(
                         main,
                         "norm_moments",
@@ -38,7 +38,7 @@ impl Pass<'_> {
                     )?;
                 }
                 let other = step.inputs.get(1).map_or(0, |&other| self.value(other));
-                let grid = self.down(rows, from.channels, 8 * self.processors);
+                let grid = self.down("norm_forward", rows, from.channels)?;
                 let relu = i32::from(*relu);
                 let rows = rows as i32;
                 let mut arguments =
@@ -52,7 +52,7 @@ impl Pass<'_> {
                 let reader = reader(&self.plan.steps, step.output).map(|norm| &self.plan.norms[norm]);
                 if let Some(normed) = reader.filter(|normed| normed.by_sum && manner.of_batch) {
                     let (argument, rows) = (self.norm(normed, manner.track), batch * from.area());
-                    let (grid, rows) = (self.sums(rows, from.channels), rows as i32);
+                    let (grid, rows) = (self.sums("add_moments", rows, from.channels)?, rows as i32);
                     let mut arguments =
                         [at(&x), at(&other), at(&y), at(&rows), at(&relu), at(&argument), at(&slab)];
                     return self.start(main, "add_moments", grid, &mut arguments);

@@ -193,21 +193,23 @@ impl Pass<'_> {
         Grid::row(items.div_ceil(256).clamp(1, 8 * self.processors))
     }
 
-    /// A grid for a walk down rows of that many channels.
-    pub(super) fn down(&self, rows: usize, channels: usize, most: usize) -> Grid {
+    /// A grid for a walk down rows of that many channels: no more blocks than run at once, since those that come after them
+    /// would leave most of the card idle.
+    pub(super) fn down(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
         let lanes = 256 / (pitch(channels) / 8);
-        Grid::row(rows.div_ceil(4 * lanes).clamp(1, most))
+        let most = self.kernels.resident(name, 0)?.div_ceil(self.replicas);
+        Ok(Grid::row(rows.div_ceil(4 * lanes).clamp(1, most)))
     }
 
-    /// The same where channels are summed, at most 128 to a column of blocks; see `totals` for the shared memory.
-    pub(super) fn sums(&self, rows: usize, channels: usize) -> Grid {
+    /// The same where channels are summed, at most 128 to a column of blocks.
+    pub(super) fn sums(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
         let groups = pitch(channels) / 8;
         let columns = summing_columns(channels);
         let lanes = 256 / groups.div_ceil(columns);
-        let most = summing_blocks(self.processors, self.replicas).div_ceil(columns);
+        let shared = summing_room(self.plan.wide);
+        let most = shared_out(self.kernels.resident(name, shared)?, self.replicas).div_ceil(columns);
         let blocks = rows.div_ceil(4 * lanes).clamp(1, most);
-        let shared = 256 * 17 * if self.plan.wide == 2 { 4 } else { 8 };
-        Grid { blocks: (blocks as u32, columns as u32), threads: 256, shared }
+        Ok(Grid { blocks: (blocks as u32, columns as u32), threads: 256, shared })
     }
 
     pub(super) fn eights(&self, node: usize) -> u64 {
@@ -355,9 +357,22 @@ impl Pass<'_> {
     }
 }
 
-/// Blocks that sum channels: enough to fill the card, few enough for one block to add up what they leave.
-pub(crate) fn summing_blocks(processors: usize, replicas: usize) -> usize {
-    (4 * processors).div_ceil(replicas).max(64)
+/// The most blocks of one replica that sum channels, whichever kernel they are of.
+pub(crate) fn summing_blocks(kernels: &Kernels, wide: usize, replicas: usize) -> Result<usize, Error> {
+    let shared = summing_room(wide);
+    ["norm_moments", "add_moments", "norm_reduce"]
+        .iter()
+        .try_fold(0, |most, name| Ok(most.max(shared_out(kernels.resident(name, shared)?, replicas))))
+}
+
+/// Blocks of one replica where a card runs so many at once: some, however many replicas there are.
+fn shared_out(resident: usize, replicas: usize) -> usize {
+    resident.div_ceil(replicas).max(64)
+}
+
+/// Shared memory of a kernel that sums channels; see `totals` in `norm.cu`.
+fn summing_room(wide: usize) -> u32 {
+    256 * 17 * if wide == 2 { 4 } else { 8 }
 }
 
 /// Columns of blocks that share the channels out.

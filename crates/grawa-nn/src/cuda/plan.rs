@@ -162,9 +162,10 @@ pub(crate) struct Chunk {
 /// Blocks whose sums one of them adds, at least; see `heap` in `prelude.cu`.
 const GROUP: usize = 32;
 
-/// Numbers of a chunk: few where there are few, so that all of the card works on them.
+/// Numbers of a chunk: few where there are few, so that all of the card works on them, and four for each thread at most, so
+/// that blocks that run side by side read side by side.
 fn chunk(numbers: usize) -> usize {
-    (numbers / 1024).next_power_of_two().clamp(256, 2048)
+    (numbers / 1024).next_power_of_two().clamp(256, 1024)
 }
 
 /// Places in a slab, in bytes.

@@ -63,7 +63,7 @@ impl Fleet {
         let count = spans as i32;
         let mut arguments =
             [at(&self.first_chunk.start), at(&count), at(&squares), at(&norms), at(&self.plan.slab)];
-        pass.start(&self.main, "norms", Grid::row(spans.div_ceil(256)), &mut arguments)
+        pass.start(&self.main, "norms", Grid::row(spans.div_ceil(8)), &mut arguments)
     }
 
     /// SAM's ascent: saves the parameters of all workers and moves each by `radius` along its gradient.

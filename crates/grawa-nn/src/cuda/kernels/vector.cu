@@ -101,7 +101,6 @@ extern "C" __global__ void __launch_bounds__(256)
     // Large layers, whose gradients cuDNN left as they lie in the vector: four numbers at a time.
     if (sgd.gather && span.source == 2 && span.channels == span.pitch && !span.turned && chunk.start % 4 == 0 &&
         span.start % 4 == 0 && chunk.length % 4 == 0) {
-#pragma unroll 2
         for (u32 i = chunk.start + 4 * threadIdx.x; i < chunk.start + chunk.length; i += 1024) {
             const u32 at = i - span.start;
             float4 x = *(float4*)(parameters + i), v = *(float4*)(velocity + i);
@@ -132,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(256)
     if (lost) controls->lost = 1;
 }
 
-// Sums of squares by chunk, then by span, in the order of the chunks.
+// Sums of squares by chunk, then by span: a warp each, in an order that the number of chunks decides.
 extern "C" __global__ void __launch_bounds__(256)
     squares(const Chunk* chunks, const float* vector, double* sums, u64 slab) {
     const Chunk chunk = chunks[blockIdx.x];
@@ -152,11 +151,12 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     norms(const u32* first_chunk, int spans, const double* sums, double* out, u64 slab) {
     sums = mine(sums, slab); out = mine(out, slab);
-    const int span = blockIdx.x * 256 + threadIdx.x;
+    const int span = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (span >= spans) return;
     double sum = 0.0;
-    for (u32 chunk = first_chunk[span]; chunk < first_chunk[span + 1]; chunk++) sum += sums[chunk];
-    out[span] = sqrt(sum);
+    for (u32 chunk = first_chunk[span] + lane; chunk < first_chunk[span + 1]; chunk += 32) sum += sums[chunk];
+    for (int d = 16; d > 0; d /= 2) sum += __shfl_down_sync(0xffffffffu, sum, d);
+    if (lane == 0) out[span] = sqrt(sum);
 }
 
 // A round: the weighted sum of the members, the centre's move, the pull. One pass; the second reading finds the cache.
