@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
     /// The folder the data set lies in here
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
+    /// Where to train here: cpu or cuda [default: what the recipe says]
+    #[arg(long)]
+    device: Option<String>,
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<u32>,
@@ -68,6 +71,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let mut said = Said::default().file("the coordinator's recipe", &text)?;
     if let Some(dir) = &arguments.dir {
         said = said.value("data.dir", dir.as_str(), "--dir")?;
+    }
+    if let Some(device) = &arguments.device {
+        said = said.value("machine.device", device.as_str(), "--device")?;
     }
     if let Some(threads) = arguments.threads {
         said = said.value("machine.threads", i64::from(threads), "--threads")?;

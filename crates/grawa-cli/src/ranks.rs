@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let said: (Option<String>, Option<Recording>) = tell(&mut talk, &(recipe, recording))?;
     let (Some(recipe), recording) = said else { return Ok(true) };
 
-    let ranks = (job.size(), job.on_this_machine()?);
+    let ranks = ((job.rank(), job.size()), job.on_this_machine()?);
     let (recipe, run) = agree(&job, &mut talk, prepare(&recipe, recording, checkpoint, ranks))?;
     let opened = match is_first {
         true => run.check().map_err(Failure::from).and_then(|()| open(arguments, &recipe)).map(Some),
@@ -118,11 +118,11 @@ fn prepare(
     recipe: &str,
     recording: Option<Recording>,
     checkpoint: Option<Checkpoint>,
-    (ranks, neighbours): (u32, u32),
+    (rank, neighbours): ((u32, u32), u32),
 ) -> Result<(Recipe, Run), Failure> {
     let recipe = Recipe::resolve(&Said::default().file("the first rank's recipe", recipe)?)?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    let mut run = Run::by_ranks(recipe.clone(), &data, ranks, neighbours)?;
+    let mut run = Run::by_ranks(recipe.clone(), &data, rank, neighbours)?;
     if let Some(recording) = recording {
         run = run.replay(recording);
     }

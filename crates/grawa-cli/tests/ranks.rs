@@ -324,7 +324,6 @@ fn what_cannot_be_is_refused_once_and_leaves_nothing() {
     let place = TempDir::new().unwrap();
     for (words, why) in [
         (&["--data", "digits", "--workers", "3"][..], "it has 3 workers, and there are 2 ranks"),
-        (&["--data", "digits", "--device", "cuda"], "the device must be cpu"),
         (&["--data", "digits", "--overlap"], "train.overlap and train.wire are for"),
         (&["--data", "digits", "--method", "sgd"], "one worker by itself"),
         (&["--data", "digits", "--method", "lgrava"], "did you mean 'lgrawa'?"),

@@ -8,15 +8,16 @@
 
 use crate::checkpoint::Writer;
 use crate::course::Position;
-use crate::engine::{Engine, Material};
+use crate::engine::Material;
 use crate::evaluate::viewing;
 use crate::event::{Evaluated, Event, Finished, Observer};
 use crate::held::Held;
 use crate::pace::Pacing;
-use crate::recipe::{Device, Format, Pace};
-use crate::run::Launch;
+use crate::recipe::{Format, Pace};
+use crate::run::{Launch, Made, Works};
+use crate::snapshot::Part;
 use crate::word::Word;
-use crate::worker::{Level, Worker};
+use crate::worker::{Common, Level, Worker};
 use crate::{Error, Recipe};
 use grawa_comm::group::{Guest, Travel};
 use grawa_comm::{Collective, Lost};
@@ -223,7 +224,6 @@ pub fn objection(recipe: &Recipe) -> Option<String> {
             Some("groups inside groups need workers that stay; leave inner.group away".into())
         }
         () if recipe.train.pace != Pace::Even => Some("the pace must be even".into()),
-        () if recipe.machine.device != Device::Cpu => Some("the device must be cpu".into()),
         () => None,
     }
 }
@@ -248,17 +248,15 @@ pub fn join(
         Some(path) => crate::init::start(&graph, path, seed)?.0,
         None => State::initial(&graph, seed),
     };
-    // This process has one worker, which may use all its cores.
-    let mut alone = recipe.clone();
-    alone.train.workers = 1;
-    let engine = Engine::of(&alone, material)?;
+    let (worker, run) = (guest.worker, guest.run());
+    let seat = worker.min(founders.saturating_sub(1));
+    let works = Works::of_one(&recipe, material, seat, recipe.machine.threads)?;
     let counts = Counts { among: founders, ..Counts::default() };
     let memories = vec![vec![Memory::default()]];
     let start = Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
     let looks = viewing(recipe.method.evaluate).is_some();
     let view = if looks { state.parameters.len() } else { 0 };
     let travel = Travel { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
-    let (worker, run) = (guest.worker, guest.run());
     let kept = folder.and_then(|folder| Held::newest(folder).ok());
     let (mut ends, taken) = match kept.filter(|(held, _)| held.run == run) {
         Some((held, centre)) => {
@@ -283,11 +281,48 @@ pub fn join(
         resumed: taken.is_some(),
         recipe,
     };
+    let mut part = Part {
+        worker: seat,
+        velocity: vec![0.0; state.parameters.len()],
+        parameters: state.parameters,
+        statistics: state.statistics,
+        ..Part::default()
+    };
+    let elastic = Elastic { run, counts, seat, stands: true, ..Elastic::default() };
+    let seat = Seating { worker, memories, elastic, taken };
     let at = Position::default();
-    let make = |launch: &Launch, common: &Arc<crate::worker::Common>| {
-        let seat = worker.min(founders.saturating_sub(1));
-        let net = engine.worker(seat, state, 0)?;
-        let (waits, method) = (net.waits(), &common.method);
+    match works {
+        Works::Cpu(engine) => {
+            let made = Made::on_cpu(&engine, &engine.examiner(&launch.recipe), &mut part)?;
+            launch.run(at, Pacing::Even, |_, common| seat.take(common, made, member, view), observers)
+        }
+        Works::Card(engine) => {
+            let made = Made::on_card(&engine, &mut part)?;
+            // One group of all, and the one whose model is looked at.
+            let (member, view) = (engine.staged(member, Some((0, 0)))?, engine.staged(view, None)?);
+            launch.run(at, Pacing::Even, |_, common| seat.take(common, made, member, view), observers)
+        }
+    }
+}
+
+/// What a worker that comes begins with, wherever it works.
+struct Seating {
+    worker: u32,
+    memories: Vec<Vec<Memory>>,
+    elastic: Elastic,
+    /// What the others remember, if they have begun.
+    taken: Option<Vec<u8>>,
+}
+
+impl Seating {
+    fn take<R: Replica, C: Collective<Buffer = R::Buffer>>(
+        self,
+        common: &Arc<Common>,
+        made: Made<R>,
+        member: C,
+        view: C,
+    ) -> Result<Vec<Worker<R, C>>, Error> {
+        let method = &common.method;
         let level = Level {
             tracker: Tracker::new(method, &common.layout),
             method: method.clone(),
@@ -295,16 +330,17 @@ pub fn join(
             // Whoever comes is in the one group there is.
             groups: std::iter::once(0..u32::MAX).collect(),
             own: 0,
-            memories: memories[0].clone(),
+            memories: self.memories[0].clone(),
         };
+        let at = Position::default();
         let mut worker = Worker {
-            id: worker,
+            id: self.worker,
             common: Arc::clone(common),
-            replica: net,
+            replica: made.replica,
             levels: vec![level],
             view,
-            examiner: Some(Box::new(engine.examiner(&launch.recipe))),
-            waits: Some(waits),
+            examiner: made.examiner,
+            waits: made.waits,
             at,
             settled: Some(at),
             taken: 0,
@@ -321,14 +357,13 @@ pub fn join(
             began: (common.clock)(),
             before: Duration::ZERO,
             apart: true,
-            elastic: Some(Elastic { run, counts, seat, stands: true, ..Elastic::default() }),
+            elastic: Some(self.elastic),
         };
-        if let Some(bytes) = taken {
+        if let Some(bytes) = self.taken {
             worker.adopt(&bytes)?;
         }
         Ok(vec![worker])
-    };
-    launch.run(at, Pacing::Even, make, observers)
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use crate::checkpoint::{Checkpoint, Writer};
 use crate::course::{Course, Position, cycle};
-use crate::engine::{CardEngine, Engine, Examine, Material, Waits};
+use crate::engine::{CardEngine, CardNet, Engine, Examine, Examiner, Material, Net, Waits};
 use crate::evaluate::viewing;
 use crate::event::{Event, Fault, Finished, Observer, Place, Started};
 use crate::pace::{Pacing, Recording};
@@ -52,9 +52,28 @@ pub struct Run {
 
 /// Where the work is done.
 #[derive(Debug)]
-enum Works {
+pub(crate) enum Works {
     Cpu(Box<Engine>),
     Card(CardEngine),
+}
+
+impl Works {
+    /// For the one worker that this process has of a run's. On a CPU it may use so many cores; all if none are said.
+    pub(crate) fn of_one(
+        recipe: &Recipe,
+        material: Material,
+        worker: u32,
+        cores: Option<u32>,
+    ) -> Result<Self, Error> {
+        match recipe.machine.device {
+            Device::Cpu => {
+                let mut alone = recipe.clone();
+                (alone.train.workers, alone.machine.threads) = (1, cores);
+                Ok(Works::Cpu(Box::new(Engine::of(&alone, material)?)))
+            }
+            Device::Cuda => Ok(Works::Card(CardEngine::of_one(recipe, &material, worker)?)),
+        }
+    }
 }
 
 impl Run {
@@ -156,21 +175,15 @@ impl Run {
             resumed,
             recipe,
         };
-        let state = |part: &mut Part| State {
-            parameters: std::mem::take(&mut part.parameters),
-            statistics: std::mem::take(&mut part.statistics),
-            batches: part.taken,
-        };
         match works {
             Works::Cpu(engine) => {
                 let examiner = engine.examiner(&launch.recipe);
-                let make = |part: &mut Part| {
-                    let mut net = engine.worker(part.worker, state(part), part.taken)?;
-                    net.put(Kept::Velocity, &part.velocity)?;
-                    let waits = net.waits();
-                    Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
-                };
-                launch.go(snapshot, make, by_threads(DEADLINE), observers)
+                launch.go(
+                    snapshot,
+                    |part| Made::on_cpu(&engine, &examiner, part),
+                    by_threads(DEADLINE),
+                    observers,
+                )
             }
             Works::Card(engine) => {
                 if let Some(Checkpoint { path, .. }) =
@@ -180,13 +193,7 @@ impl Run {
                                another machine.cards or machine.device, and must go on with those";
                     return Err(Error::AnotherRun { path, why: why.into() });
                 }
-                let make = |part: &mut Part| {
-                    let mut net = engine.worker(part.worker, &state(part), part.taken)?;
-                    net.put(Kept::Velocity, &part.velocity)?;
-                    let waits = net.waits();
-                    let examiner = Box::new(engine.examiner(part.worker));
-                    Ok(Made { replica: net, waits: Some(waits), examiner: Some(examiner) })
-                };
+                let make = |part: &mut Part| Made::on_card(&engine, part);
                 launch.go(snapshot, make, |group| engine.gather(&group, DEADLINE), observers)
             }
         }
@@ -277,6 +284,27 @@ pub(crate) struct Made<R: Replica> {
     pub(crate) replica: R,
     pub(crate) waits: Option<Arc<Waits>>,
     pub(crate) examiner: Option<Box<dyn Examine<R::Buffer>>>,
+}
+
+impl Made<Net> {
+    /// A worker on the CPU, from its part.
+    pub(crate) fn on_cpu(engine: &Engine, examiner: &Examiner, part: &mut Part) -> Result<Self, Error> {
+        let mut net = engine.worker(part.worker, part.take_state(), part.taken)?;
+        net.put(Kept::Velocity, &part.velocity)?;
+        let waits = net.waits();
+        Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
+    }
+}
+
+impl Made<CardNet> {
+    /// A worker on a card, from its part.
+    pub(crate) fn on_card(engine: &CardEngine, part: &mut Part) -> Result<Self, Error> {
+        let mut net = engine.worker(part.worker, &part.take_state(), part.taken)?;
+        net.put(Kept::Velocity, &part.velocity)?;
+        let waits = net.waits();
+        let examiner = Box::new(engine.examiner(part.worker));
+        Ok(Made { replica: net, waits: Some(waits), examiner: Some(examiner) })
+    }
 }
 
 /// A group of workers to be connected.

@@ -11,6 +11,7 @@ use crate::worker::{Note, Worker};
 use crate::{Error, Evaluated, Times};
 use grawa_comm::{Collective, Error as CommError};
 use grawa_core::{Kept, Memory, Notes, Replica, Share};
+use grawa_nn::State;
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, PoisonError};
@@ -56,6 +57,15 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// The state of its network, which it does not keep.
+    pub(crate) fn take_state(&mut self) -> State {
+        State {
+            parameters: std::mem::take(&mut self.parameters),
+            statistics: std::mem::take(&mut self.statistics),
+            batches: self.taken,
+        }
+    }
+
     /// The bytes, for another process. Of times, those are kept that a checkpoint keeps.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, CommError> {
         postcard::to_allocvec(&(self, self.past.times))

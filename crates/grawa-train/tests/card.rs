@@ -10,7 +10,8 @@ use grawa_data::{Dataset, digits};
 use grawa_nn::cuda::cards;
 use grawa_nn::{Data, Tensors};
 use grawa_train::{Checkpoint, Event, Recipe, Run};
-use runs::{go, methods, recipe, resumes_exactly};
+use runs::{apart, go, methods, recipe, resumes_exactly};
+use std::path::Path;
 use tempfile::TempDir;
 
 fn has_card(test: &str) -> bool {
@@ -32,21 +33,25 @@ fn on_card(method: &str, settings: &[&str]) -> Recipe {
 fn state(recipe: &Recipe, data: &Dataset) -> (Tensors, u64, Vec<f64>) {
     let place = TempDir::new().unwrap();
     let (_, ear) = go(recipe, data, place.path());
-    let path = Checkpoint::newest(place.path()).unwrap().path().join("state.safetensors");
     let losses = (ear.0.lock().unwrap().iter())
         .filter_map(|event| match event {
             Event::Round(round) => round.loss,
             _ => None,
         })
         .collect();
-    (Tensors::read(&path, "the run").unwrap(), ear.last_wrong().0, losses)
+    (kept(place.path()), ear.last_wrong().0, losses)
 }
 
-/// All that was kept is the same but for rounding.
+/// Everything in the newest checkpoint of a folder.
+fn kept(place: &Path) -> Tensors {
+    let path = Checkpoint::newest(place).unwrap().path().join("state.safetensors");
+    Tensors::read(&path, "the run").unwrap()
+}
+
+/// All that was kept there is the same here but for rounding.
 fn agree(method: &str, cpu: &Tensors, card: &Tensors) {
-    let names: Vec<&str> = cpu.names().collect();
-    assert_eq!(names, card.names().collect::<Vec<_>>(), "{method}");
-    for name in names {
+    assert!(card.names().count() > 3, "{method}");
+    for name in card.names() {
         let data = |tensors: &Tensors| match tensors.find(name).map(|tensor| tensor.data.clone()) {
             Some(Data::F32(numbers)) => numbers,
             _ => Vec::new(),
@@ -72,8 +77,44 @@ fn a_run_on_a_card_is_that_of_the_cpu_but_for_rounding() {
         for (here, there) in losses.iter().zip(&losses_there) {
             assert!((here / there - 1.0).abs() < 2e-3, "{method}: losses {losses:?} and {losses_there:?}");
         }
+        assert_eq!(cpu.names().collect::<Vec<_>>(), card.names().collect::<Vec<_>>(), "{method}");
         agree(&method, &cpu, &card);
         assert!(wrong.abs_diff(wrong_there) <= 4, "{method}: {wrong} wrong, and {wrong_there} there");
+    }
+}
+
+/// Workers in processes of their own, of which each knows of one worker on the card, come to what those of one process come to.
+#[test]
+fn a_group_apart_trains_on_a_card() {
+    if !has_card("workers apart on a GPU") {
+        return;
+    }
+    let data = digits().unwrap();
+    for method in ["lgrawa:period=3", "mgrawa:period=3", "easgd:period=3", "lsgd:period=3"] {
+        for travel in ["train.wire=f32", "train.overlap=true"] {
+            let settings = ["train.workers=3", "train.rate=0.02"];
+            // One process has nothing that could travel; on the CPU workers apart do it too.
+            let (expected, wrong) = match travel {
+                "train.wire=f32" => {
+                    let (kept, wrong, _) = state(&on_card(method, &settings), &data);
+                    (kept, wrong)
+                }
+                _ => {
+                    let place = TempDir::new().unwrap();
+                    let ear = apart(
+                        &recipe(method, &[&settings[..], &[travel]].concat()),
+                        &data,
+                        &place.path().join("run"),
+                    );
+                    (kept(&place.path().join("run")), ear.last_wrong().0)
+                }
+            };
+            let place = TempDir::new().unwrap();
+            let run = place.path().join("run");
+            let ear = apart(&on_card(method, &[&settings[..], &[travel]].concat()), &data, &run);
+            agree(method, &expected, &kept(&run));
+            assert!(wrong.abs_diff(ear.last_wrong().0) <= 4, "{method}");
+        }
     }
 }
 

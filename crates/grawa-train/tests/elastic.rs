@@ -4,26 +4,14 @@
 
 mod runs;
 
-use grawa_comm::group::{Guest, Host, Settings, Told, Wire};
-use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Recipe, Run, join, recipe::Said};
-use runs::{Ear, recipe};
+use grawa_comm::group::Told;
+use grawa_train::{Checkpoint, Error, Event, Finished, Run, join};
+use runs::{Ear, apart, guest, host, recipe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(120);
-
-fn host(recipe: &Recipe) -> Host {
-    let settings = Settings { founders: recipe.train.workers, ..Settings::default() };
-    Host::new("127.0.0.1:0", Wire::Plain, settings, 1, recipe.to_toml().into_bytes(), None).unwrap()
-}
-
-fn guest(host: &Host) -> (Guest, Recipe) {
-    let guest = Guest::new(&host.address().to_string(), Wire::Plain, "127.0.0.1:0", None, LONG).unwrap();
-    let text = String::from_utf8(guest.charter.clone()).unwrap();
-    let recipe = Recipe::resolve(&Said::default().file("the run", &text).unwrap()).unwrap();
-    (guest, recipe)
-}
 
 fn evaluations(ear: &Ear) -> Vec<Event> {
     let mut events: Vec<Event> = ear.0.lock().unwrap().clone();
@@ -44,20 +32,9 @@ fn a_group_trains_as_threads_do() {
         let threads = Ear::default();
         Run::new(recipe.clone(), &data).unwrap().go(&mut [Box::new(threads.clone())]).unwrap();
 
-        let (host, group) = (host(&recipe), Ear::default());
         let folder = tempfile::tempdir().unwrap();
-        grawa_train::folder::create(&folder.path().join("run"), &recipe).unwrap();
         let place = folder.path().join("run");
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    let (guest, recipe) = guest(&host);
-                    let mut ears: [Box<dyn Observer>; 1] = [Box::new(group.clone())];
-                    let end = join(recipe, &data, guest, Some(&place), Arc::default(), &mut ears).unwrap();
-                    assert_eq!((end.at.steps, end.workers.len()), (10, 3));
-                });
-            }
-        });
+        let group = apart(&recipe, &data, &place);
         // Only one speaks, and says the same.
         assert_eq!(evaluations(&group), evaluations(&threads), "{method}");
         assert!(Checkpoint::newest(&place).unwrap().is_finished());

@@ -380,8 +380,18 @@ impl Fleet {
     /// Gives a worker its parameters and statistics.
     pub fn load(&mut self, worker: usize, parameters: &[f32], statistics: &[f32]) -> Result<(), Error> {
         self.load_statistics(worker, statistics)?;
+        self.load_parameters(worker, parameters)
+    }
+
+    /// Gives a worker its parameters.
+    pub fn load_parameters(&mut self, worker: usize, parameters: &[f32]) -> Result<(), Error> {
         self.put(worker, self.plan.offsets.parameters, parameters)?;
         self.spread()
+    }
+
+    /// Gives a worker a gradient to descend along.
+    pub fn load_gradient(&mut self, worker: usize, gradient: &[f32]) -> Result<(), Error> {
+        self.put(worker, self.plan.offsets.gradient, gradient)
     }
 
     /// Gives a worker its running statistics.

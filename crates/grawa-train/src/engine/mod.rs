@@ -9,7 +9,7 @@ mod examine;
 mod lanes;
 mod net;
 
-pub(crate) use card::{CardEngine, objection};
+pub(crate) use card::{CardEngine, CardNet, objection};
 pub use examine::Examiner;
 pub(crate) use examine::{Counts, Examine, SHARE, average, recalibration, recalibration_batches};
 pub use lanes::Lanes;

@@ -7,17 +7,17 @@
 use super::{Group, Launch, Made, Run, Works, fits, fresh, levels, revive, workers};
 use crate::checkpoint::Writer;
 use crate::course::{Position, cycle};
-use crate::engine::{Engine, Material};
+use crate::engine::Material;
 use crate::event::{Evaluated, Finished, Observer};
 use crate::pace::{Leases, Pacing};
-use crate::recipe::{Device, Pace};
+use crate::recipe::Pace;
 use crate::snapshot::{Part, Snapshot};
+use crate::worker::{Common, Worker};
 use crate::{Error, Recipe};
 use grawa_comm::mpi::Job;
 use grawa_comm::{Collective, Error as CommError};
-use grawa_core::{Kept, Memory, Replica};
+use grawa_core::{Memory, Replica};
 use grawa_data::Dataset;
-use grawa_nn::State;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
@@ -72,8 +72,13 @@ impl Parts {
 }
 
 impl Run {
-    /// One rank's part in a run of a recipe, in a job of so many ranks, of which `neighbours` share this machine.
-    pub fn by_ranks(recipe: Recipe, data: &Dataset, ranks: u32, neighbours: u32) -> Result<Self, Error> {
+    /// The part of a rank in a run of a recipe, in a job of so many, of which `neighbours` share this machine.
+    pub fn by_ranks(
+        recipe: Recipe,
+        data: &Dataset,
+        (rank, ranks): (u32, u32),
+        neighbours: u32,
+    ) -> Result<Self, Error> {
         if recipe.train.workers != ranks {
             let workers = recipe.train.workers;
             let why = format!(
@@ -82,17 +87,12 @@ impl Run {
             );
             return Err(Error::NotByRanks { why });
         }
-        if recipe.machine.device != Device::Cpu {
-            return Err(Error::NotByRanks { why: "the device must be cpu".into() });
-        }
         let material = Material::new(&recipe, data)?;
         let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
         // One worker a process, and as many cores as the other ranks of the machine leave.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        let mut alone = recipe.clone();
-        alone.train.workers = 1;
-        alone.machine.threads = Some(recipe.machine.threads.unwrap_or((cores / neighbours.max(1)).max(1)));
-        let works = Works::Cpu(Box::new(Engine::of(&alone, material)?));
+        let cores = recipe.machine.threads.unwrap_or((cores / neighbours.max(1)).max(1));
+        let works = Works::of_one(&recipe, material, rank, Some(cores))?;
         Ok(Run::by(works, recipe, graph, examples))
     }
 
@@ -117,9 +117,6 @@ impl Run {
         drop(part);
 
         let Run { recipe, graph, examples, works, folder, checkpoint: _, recording, stop } = self;
-        let Works::Cpu(engine) = works else {
-            return Err(Error::NotByRanks { why: "the device must be cpu".into() });
-        };
         let pacing = match (&recording, recipe.train.pace) {
             (Some(recording), pace) => {
                 Pacing::Replay { recording: recording.clone(), even: pace == Pace::Even }
@@ -146,25 +143,33 @@ impl Run {
         if let Some(writer) = launch.writer.as_ref().filter(|_| job.rank() == 0) {
             writer.tidy()?;
         }
-        let examiner = engine.examiner(&launch.recipe);
-        let make = |part: &mut Part| {
-            let state = State {
-                parameters: std::mem::take(&mut part.parameters),
-                statistics: std::mem::take(&mut part.statistics),
-                batches: part.taken,
-            };
-            let mut net = engine.worker(part.worker, state, part.taken)?;
-            net.put(Kept::Velocity, &part.velocity)?;
-            let waits = net.waits();
-            Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
-        };
-        let gather = |group: Group| Ok(job.group(group.workers, group.centre)?.into_iter().collect());
-        let here = |launch: &Launch, common: &Arc<_>| {
-            let mut workers = workers(launch, common, snapshot, make, gather)?;
-            workers.iter_mut().for_each(|worker| worker.apart = true);
-            Ok(workers)
-        };
-        launch.run(at(&beginning), pacing, here, observers)
+        let begins = at(&beginning);
+        match works {
+            Works::Cpu(engine) => {
+                let examiner = engine.examiner(&launch.recipe);
+                let make = |part: &mut Part| Made::on_cpu(&engine, &examiner, part);
+                let gather = |group: Group| Ok(job.group(group.workers, group.centre)?.into_iter().collect());
+                launch.run(
+                    begins,
+                    pacing,
+                    |launch, common| here(launch, common, snapshot, make, gather),
+                    observers,
+                )
+            }
+            Works::Card(engine) => {
+                let make = |part: &mut Part| Made::on_card(&engine, part);
+                let gather = |group: Group| {
+                    let member = job.group(group.workers, group.centre)?;
+                    member.into_iter().map(|member| engine.staged(member, group.place)).collect()
+                };
+                launch.run(
+                    begins,
+                    pacing,
+                    |launch, common| here(launch, common, snapshot, make, gather),
+                    observers,
+                )
+            }
+        }
     }
 
     /// Where the run begins, as the first rank knows it.
@@ -199,6 +204,19 @@ impl Run {
         };
         Ok((beginning, Parts::of(recipe, snapshot.parts, alike)))
     }
+}
+
+/// The one worker of this process.
+fn here<R: Replica, C: Collective<Buffer = R::Buffer>>(
+    launch: &Launch,
+    common: &Arc<Common>,
+    snapshot: Snapshot,
+    make: impl Fn(&mut Part) -> Result<Made<R>, Error>,
+    gather: impl Fn(Group) -> Result<Vec<C>, Error>,
+) -> Result<Vec<Worker<R, C>>, Error> {
+    let mut workers = workers(launch, common, snapshot, make, gather)?;
+    workers.iter_mut().for_each(|worker| worker.apart = true);
+    Ok(workers)
 }
 
 fn at(beginning: &Beginning) -> Position {

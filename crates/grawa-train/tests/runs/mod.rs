@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, dead_code, reason = "every test uses some of it")]
 
+use grawa_comm::group::{Guest, Host, Settings, Wire};
 use grawa_core::{Amount, Name};
 use grawa_data::Dataset;
 use grawa_train::recipe::Said;
-use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Reason, Recipe, Run};
+use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Reason, Recipe, Run, join};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) fn recipe(method: &str, settings: &[&str]) -> Recipe {
@@ -62,6 +64,39 @@ pub(crate) fn go(recipe: &Recipe, data: &Dataset, folder: &Path) -> (Finished, E
     let ear = Ear::default();
     let run = Run::new(recipe.clone(), data).unwrap().keep_in(folder);
     (run.go(&mut [Box::new(ear.clone())]).unwrap(), ear)
+}
+
+/// Who coordinates a run of workers that come and go.
+pub(crate) fn host(recipe: &Recipe) -> Host {
+    let settings = Settings { founders: recipe.train.workers, ..Settings::default() };
+    Host::new("127.0.0.1:0", Wire::Plain, settings, 1, recipe.to_toml().into_bytes(), None).unwrap()
+}
+
+/// One who comes, and what it hears of the run.
+pub(crate) fn guest(host: &Host) -> (Guest, Recipe) {
+    let long = Duration::from_secs(120);
+    let guest = Guest::new(&host.address().to_string(), Wire::Plain, "127.0.0.1:0", None, long).unwrap();
+    let text = String::from_utf8(guest.charter.clone()).unwrap();
+    let recipe = Recipe::resolve(&Said::default().file("the run", &text).unwrap()).unwrap();
+    (guest, recipe)
+}
+
+/// A run whose workers are connected by sockets and stay to its end.
+pub(crate) fn apart(recipe: &Recipe, data: &Dataset, place: &Path) -> Ear {
+    let (host, group) = (host(recipe), Ear::default());
+    grawa_train::folder::create(place, recipe).unwrap();
+    let workers = recipe.train.workers as usize;
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                let (guest, heard) = guest(&host);
+                let mut ears: [Box<dyn Observer>; 1] = [Box::new(group.clone())];
+                let end = join(heard, data, guest, Some(place), Arc::default(), &mut ears).unwrap();
+                assert_eq!((end.at.steps, end.workers.len()), (10, workers));
+            });
+        }
+    });
+    group
 }
 
 /// Every file below the checkpoints but those of times, with its bytes.

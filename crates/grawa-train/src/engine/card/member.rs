@@ -166,10 +166,7 @@ impl Collective for CardMember {
             let from = stock.deck.alone(|fleet| fleet.parameters(stock.seat(leader)))?;
             for worker in others.into_iter().filter(|&worker| worker != leader) {
                 let stock = &home(worker).stock;
-                stock.deck.alone(|fleet| {
-                    let statistics = fleet.statistics(stock.seat(worker))?;
-                    fleet.load(stock.seat(worker), &from, &statistics)
-                })?;
+                stock.deck.alone(|fleet| fleet.load_parameters(stock.seat(worker), &from))?;
             }
             Ok(())
         })?;

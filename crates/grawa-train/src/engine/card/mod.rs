@@ -9,12 +9,14 @@ mod deck;
 mod examine;
 mod member;
 mod net;
+mod staged;
 
 pub(crate) use deck::Deck;
 pub(crate) use examine::CardExaminer;
 pub(crate) use member::CardMember;
 use member::Home;
 pub(crate) use net::CardNet;
+pub(crate) use staged::Staged;
 
 use super::Material;
 use crate::run::Group;
@@ -22,6 +24,7 @@ use crate::snapshot::Part;
 use crate::{Error, Recipe};
 use batch::Batch;
 use deal::{deal, in_step};
+use grawa_comm::Collective;
 use grawa_core::{Kept, Replica, Share};
 use grawa_data::{Crop, Feed, Order};
 use grawa_nn::cuda::{Bytes, Card, Fleet, Link, Set, Settings, Sum, View, cards};
@@ -108,22 +111,8 @@ pub(crate) struct CardEngine {
 impl CardEngine {
     /// Compiles the network for the cards that the recipe asks for, deals the workers to them and puts the data there.
     pub(crate) fn new(recipe: &Recipe, material: &Material) -> Result<Self, Error> {
-        let mut found = cards()?;
-        if found.iter().any(Card::is_usable) {
-            found.retain(Card::is_usable);
-        }
-        let asked = recipe.machine.cards.map_or(found.len(), |count| count as usize);
-        if found.is_empty() || asked > found.len() {
-            let (action, why) = match found.len() {
-                0 => ("use a GPU".into(), "the driver knows of none; see `grawa devices`".into()),
-                count => {
-                    let why = format!("there are {count}; set machine.cards to {count} or less");
-                    (format!("use {asked} GPUs"), why)
-                }
-            };
-            return Err(grawa_nn::Error::Device { action, why }.into());
-        }
-        found.truncate(deal(recipe.train.workers, asked).len());
+        let mut found = usable(recipe)?;
+        found.truncate(deal(recipe.train.workers, found.len()).len());
         let link = match found.len() {
             1 => None,
             _ => Some(Link::new(Sum::Nccl, &found)?),
@@ -131,19 +120,31 @@ impl CardEngine {
         CardEngine::on(recipe, material, &found, link)
     }
 
+    /// The same for the one worker that this process has of a run's; those of a machine share its cards out among themselves.
+    pub(crate) fn of_one(recipe: &Recipe, material: &Material, worker: u32) -> Result<Self, Error> {
+        let found = usable(recipe)?;
+        let card = &found[worker as usize % found.len()];
+        let stock = stock(recipe, material, card, worker..worker + 1)?;
+        Ok(CardEngine::with(recipe, material, vec![Arc::new(stock)], None))
+    }
+
     /// The same on these cards; what connects them may be left out if it is one.
     fn on(recipe: &Recipe, material: &Material, cards: &[Card], link: Option<Link>) -> Result<Self, Error> {
         let stocks = (cards.iter().zip(deal(recipe.train.workers, cards.len())))
             .map(|(card, workers)| Ok(Arc::new(stock(recipe, material, card, workers)?)))
             .collect::<Result<_, Error>>()?;
-        Ok(CardEngine {
+        Ok(CardEngine::with(recipe, material, stocks, link.map(Arc::new)))
+    }
+
+    fn with(recipe: &Recipe, material: &Material, stocks: Vec<Arc<Stock>>, link: Option<Arc<Link>>) -> Self {
+        CardEngine {
             stocks,
-            link: link.map(Arc::new),
+            link,
             policy: recipe.evaluate.batch_norm,
             batches: super::recalibration_batches(recipe, material.train.len()),
             levels: 1 + usize::from(recipe.method.inner.is_some()),
             group: recipe.method.inner.as_ref().map_or(1, |inner| inner.group.max(1)),
-        })
+        }
     }
 
     /// The card that a worker lives on.
@@ -175,15 +176,7 @@ impl CardEngine {
             if workers.is_empty() {
                 continue;
             }
-            let place = match group.place {
-                None => (LOOKED_AT, 0),
-                // The level of all workers is the last of the run's, and the card's first.
-                Some((level, _)) if level + 1 == self.levels => (0, 0),
-                // A card counts groups from its own first one on.
-                Some((level, number)) => {
-                    (self.levels - 1 - level, number - (stock.workers.start / self.group) as usize)
-                }
-            };
+            let place = self.place(group.place, stock);
             if !group.centre.is_empty() {
                 stock.deck.alone(|fleet| fleet.load_centre(place.0, place.1, &group.centre))?;
             }
@@ -194,11 +187,55 @@ impl CardEngine {
         Ok(member::group(homes, link.as_ref(), deadline))
     }
 
+    /// A worker's end of a group that lies elsewhere.
+    pub(crate) fn staged<C: Collective<Buffer = [f32]>>(
+        &self,
+        member: C,
+        place: Option<(usize, usize)>,
+    ) -> Result<Staged<C>, Error> {
+        let stock = &self.stocks[0];
+        Ok(Staged::new(member, Arc::clone(stock), self.place(place, stock))?)
+    }
+
+    /// Where a card keeps the centre of a group; the group that makes the evaluated model has no place in the run.
+    fn place(&self, of: Option<(usize, usize)>, stock: &Stock) -> (usize, usize) {
+        match of {
+            None => (LOOKED_AT, 0),
+            // The level of all workers is the last of the run's, and the card's first.
+            Some((level, _)) if level + 1 == self.levels => (0, 0),
+            // A card counts groups from its own first one on.
+            Some((level, number)) => {
+                (self.levels - 1 - level, number - (stock.workers.start / self.group) as usize)
+            }
+        }
+    }
+
     /// A worker's share in measuring models.
     pub(crate) fn examiner(&self, worker: u32) -> CardExaminer {
         let stock = Arc::clone(self.home(worker));
         CardExaminer { worker: stock.seat(worker), stock, policy: self.policy, batches: self.batches }
     }
+}
+
+/// The cards that a recipe may use.
+fn usable(recipe: &Recipe) -> Result<Vec<Card>, Error> {
+    let mut found = cards()?;
+    if found.iter().any(Card::is_usable) {
+        found.retain(Card::is_usable);
+    }
+    let asked = recipe.machine.cards.map_or(found.len(), |count| count as usize);
+    if found.is_empty() || asked > found.len() {
+        let (action, why) = match found.len() {
+            0 => ("use a GPU".into(), "the driver knows of none; see `grawa devices`".into()),
+            count => {
+                let why = format!("there are {count}; set machine.cards to {count} or less");
+                (format!("use {asked} GPUs"), why)
+            }
+        };
+        return Err(grawa_nn::Error::Device { action, why }.into());
+    }
+    found.truncate(asked);
+    Ok(found)
 }
 
 /// Compiles the network for a card, for these workers, and puts the data there.

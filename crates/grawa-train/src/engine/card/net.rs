@@ -7,7 +7,7 @@ use crate::Error;
 use crate::engine::Waits;
 use crate::engine::net::told;
 use grawa_core::{Kept, Key, Layout, Prox, Purpose, Replica, Sgd, Stretch, Taken};
-use grawa_data::{Cursor, Prefetch, Reader};
+use grawa_data::{Cursor, Order, Prefetch, Reader};
 use grawa_nn::cuda::Set;
 use std::sync::Arc;
 use std::time::Instant;
@@ -230,6 +230,18 @@ impl Replica for CardNet {
         self.stock.graph.parameters()
     }
 
+    fn deal(&mut self, seat: u32, of: u32) -> Result<(), grawa_core::Error> {
+        let known = &self.stock.order;
+        let order = Order::new(known.seed(), known.examples() as usize, of, known.batch_size())
+            .map_err(|error| told(error.into()))?;
+        self.cursor = order.cursor(seat).map_err(|error| told(error.into()))?;
+        self.reader =
+            Reader::new(self.stock.train.clone(), order, seat).map_err(|error| told(error.into()))?;
+        // What was prepared ahead was for another seat.
+        self.fed.iter_mut().for_each(|(prefetch, _)| *prefetch = None);
+        Ok(())
+    }
+
     fn gradient(&mut self, key: Key) -> Result<f64, grawa_core::Error> {
         self.learn(key).map_err(told)
     }
@@ -320,10 +332,7 @@ impl Replica for CardNet {
     fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), grawa_core::Error> {
         let worker = self.worker;
         let done = self.deck().alone(|fleet| match what {
-            Kept::Parameters => {
-                let statistics = fleet.statistics(worker)?;
-                fleet.load(worker, values, &statistics)
-            }
+            Kept::Parameters => fleet.load_parameters(worker, values),
             Kept::Velocity => fleet.load_velocity(worker, values),
             Kept::Statistics => fleet.load_statistics(worker, values),
         });

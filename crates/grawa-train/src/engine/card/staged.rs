@@ -1,0 +1,131 @@
+//! A worker on a card whose group lies elsewhere: in other processes, on other machines.
+//!
+//! Vectors go by way of the host: a copy is mixed there as that of any worker on a CPU, by whatever connects the group, and what came
+//! out goes back to the card with the new centre, which the next steps are pulled toward.
+
+use super::{OnCard, Stock};
+use grawa_comm::{Collective, Error, Gathered, Lost, Outcome};
+use grawa_core::{Layout, Plan};
+use std::sync::Arc;
+
+/// One worker's end of such a group.
+#[derive(Debug)]
+pub(crate) struct Staged<C> {
+    group: C,
+    stock: Arc<Stock>,
+    /// Where the centre lies on the card.
+    place: (usize, usize),
+    centre: OnCard,
+}
+
+/// What a card says, as the group knows it.
+#[allow(clippy::needless_pass_by_value, reason = "`map_err` gives what it is given")]
+fn failed(error: grawa_nn::Error) -> Error {
+    grawa_core::Error::Replica { why: error.to_string() }.into()
+}
+
+impl<C: Collective<Buffer = [f32]>> Staged<C> {
+    /// The end of a group for the one worker of a card.
+    pub(super) fn new(group: C, stock: Arc<Stock>, place: (usize, usize)) -> Result<Self, Error> {
+        let (level, number) = place;
+        let staged = Staged { group, stock, place, centre: OnCard::Centre { level, group: number } };
+        staged.bring_centre()?;
+        Ok(staged)
+    }
+
+    fn bring_centre(&self) -> Result<(), Error> {
+        let (centre, (level, number)) = (self.group.centre(), self.place);
+        // A group whose model nobody looks at has none.
+        if centre.is_empty() {
+            return Ok(());
+        }
+        self.stock.deck.alone(|fleet| fleet.load_centre(level, number, centre)).map_err(failed)
+    }
+
+    /// Has the group do something with a copy of a vector, which goes back to where it came from.
+    fn by_way_of_the_host(
+        &mut self,
+        of: OnCard,
+        act: impl FnOnce(&mut C, &mut [f32]) -> Result<Outcome, Error>,
+    ) -> Result<Outcome, Error> {
+        // There is one worker on the card.
+        let fetched = self.stock.deck.alone(|fleet| match of {
+            OnCard::Parameters => fleet.parameters(0),
+            OnCard::Gradients => fleet.gradient_of(0),
+            OnCard::Centre { level, group } => Ok(fleet.centre(level, group)?.unwrap_or_default()),
+        });
+        let mut vector = fetched.map_err(failed)?;
+        let outcome = act(&mut self.group, &mut vector)?;
+        let brought = self.stock.deck.alone(|fleet| match of {
+            OnCard::Parameters => fleet.load_parameters(0, &vector),
+            OnCard::Gradients => fleet.load_gradient(0, &vector),
+            OnCard::Centre { level, group } => fleet.load_centre(level, group, &vector),
+        });
+        brought.map_err(failed)?;
+        Ok(outcome)
+    }
+}
+
+impl<C: Collective<Buffer = [f32]>> Collective for Staged<C> {
+    type Buffer = OnCard;
+
+    fn worker(&self) -> u32 {
+        self.group.worker()
+    }
+
+    fn members(&self) -> &[u32] {
+        self.group.members()
+    }
+
+    fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error> {
+        self.group.gather(message)
+    }
+
+    fn hand_in(&mut self, message: Vec<u8>) -> Result<Gathered, Error> {
+        self.group.hand_in(message)
+    }
+
+    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut OnCard) -> Result<Outcome, Error> {
+        let outcome = self.by_way_of_the_host(*mine, |group, vector| group.mix(plan, layout, vector))?;
+        self.bring_centre()?;
+        Ok(outcome)
+    }
+
+    fn broadcast(&mut self, leader: u32, mine: &mut OnCard) -> Result<Outcome, Error> {
+        self.by_way_of_the_host(*mine, |group, vector| group.broadcast(leader, vector))
+    }
+
+    fn barrier(&mut self) -> Result<Outcome, Error> {
+        self.group.barrier()
+    }
+
+    fn centre(&self) -> &OnCard {
+        &self.centre
+    }
+
+    fn copy_centre(&self) -> Result<Vec<f32>, Error> {
+        self.group.copy_centre()
+    }
+
+    fn alive(&self) {
+        self.group.alive();
+    }
+
+    fn meeting(&self) -> u64 {
+        self.group.meeting()
+    }
+
+    fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {
+        self.group.settle(memory)
+    }
+
+    fn rejoin(&mut self) -> Result<Vec<u8>, Error> {
+        let memory = self.group.rejoin()?;
+        self.bring_centre()?;
+        Ok(memory)
+    }
+
+    fn forget(&self, lost: &Lost) {
+        self.group.forget(lost);
+    }
+}
