@@ -16,6 +16,8 @@ pub(crate) struct Staged<C> {
     /// Where the centre lies on the card.
     place: (usize, usize),
     centre: OnCard,
+    /// Where the one that was brought there last lies on the host.
+    brought: usize,
 }
 
 /// What a card says, as the group knows it.
@@ -28,13 +30,21 @@ impl<C: Collective<Buffer = [f32]>> Staged<C> {
     /// The end of a group for the one worker of a card.
     pub(super) fn new(group: C, stock: Arc<Stock>, place: (usize, usize)) -> Result<Self, Error> {
         let (level, number) = place;
-        let staged = Staged { group, stock, place, centre: OnCard::Centre { level, group: number } };
+        let centre = OnCard::Centre { level, group: number };
+        let mut staged = Staged { group, stock, place, centre, brought: 0 };
         staged.bring_centre()?;
         Ok(staged)
     }
 
-    fn bring_centre(&self) -> Result<(), Error> {
+    /// Any meeting may be the one at which the centre is another: one that was on its way has come. It lies elsewhere then than
+    /// the last, which is given up only when the new one is there.
+    fn look_at_centre(&mut self) -> Result<(), Error> {
+        if self.group.centre().as_ptr() as usize == self.brought { Ok(()) } else { self.bring_centre() }
+    }
+
+    fn bring_centre(&mut self) -> Result<(), Error> {
         let (centre, (level, number)) = (self.group.centre(), self.place);
+        self.brought = centre.as_ptr() as usize;
         // A group whose model nobody looks at has none.
         if centre.is_empty() {
             return Ok(());
@@ -78,11 +88,15 @@ impl<C: Collective<Buffer = [f32]>> Collective for Staged<C> {
     }
 
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error> {
-        self.group.gather(message)
+        let gathered = self.group.gather(message)?;
+        self.look_at_centre()?;
+        Ok(gathered)
     }
 
     fn hand_in(&mut self, message: Vec<u8>) -> Result<Gathered, Error> {
-        self.group.hand_in(message)
+        let gathered = self.group.hand_in(message)?;
+        self.look_at_centre()?;
+        Ok(gathered)
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut OnCard) -> Result<Outcome, Error> {
@@ -92,11 +106,15 @@ impl<C: Collective<Buffer = [f32]>> Collective for Staged<C> {
     }
 
     fn broadcast(&mut self, leader: u32, mine: &mut OnCard) -> Result<Outcome, Error> {
-        self.by_way_of_the_host(*mine, |group, vector| group.broadcast(leader, vector))
+        let outcome = self.by_way_of_the_host(*mine, |group, vector| group.broadcast(leader, vector))?;
+        self.look_at_centre()?;
+        Ok(outcome)
     }
 
     fn barrier(&mut self) -> Result<Outcome, Error> {
-        self.group.barrier()
+        let outcome = self.group.barrier()?;
+        self.look_at_centre()?;
+        Ok(outcome)
     }
 
     fn centre(&self) -> &OnCard {
