@@ -213,7 +213,7 @@ impl Out {
         front.extend_from_slice(&crc(&front).to_le_bytes());
         let Some(seal) = &mut self.seal else {
             return match loans {
-                Some(loans) => lend(&self.socket, &front, body, loans, go_on),
+                Some(loans) => lend(&mut self.socket, &front, body, loans, go_on),
                 None => put(&mut self.socket, &front, body, go_on),
             };
         };
@@ -255,7 +255,7 @@ fn put(socket: &mut TcpStream, first: &[u8], second: &[u8], go_on: GoOn<'_>) -> 
 
 /// The same, but the second is lent and not copied.
 fn lend(
-    socket: &TcpStream,
+    socket: &mut TcpStream,
     first: &[u8],
     mut second: &[u8],
     loans: &Loans,
@@ -263,7 +263,11 @@ fn lend(
 ) -> Result<(), Error> {
     let mut copied = loans.copy(first)?;
     while !second.is_empty() {
-        let lent = loans.lend(second)?;
+        let Ok(lent) = loans.lend(second) else {
+            // Not all memory can be lent: a device's cannot.
+            send(copied, go_on, |left| loans.hand_to(socket, left))?;
+            return put(socket, second, &[], go_on);
+        };
         second = &second[lent..];
         send(copied + lent, go_on, |left| loans.hand_to(socket, left))?;
         copied = 0;
