@@ -34,7 +34,7 @@ pub struct Cost {
 /// let gigabit = Link { rate: 125e6, latency: 0.0 };
 /// let cost = exchange(&[true; 4], 25_000_000, gigabit);
 /// // Each sends 3/4 of 100 MB twice: 1.2 seconds.
-/// assert!(cost.bytes.iter().all(|&bytes| (150_000_000..150_010_000).contains(&bytes)));
+/// assert!(cost.bytes.iter().all(|&bytes| (150_000_000..150_020_000).contains(&bytes)));
 /// assert!((1.2..1.3).contains(&cost.seconds), "{}", cost.seconds);
 /// ```
 pub fn exchange(adds: &[bool], floats: usize, link: Link) -> Cost {

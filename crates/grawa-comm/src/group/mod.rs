@@ -25,6 +25,7 @@ mod meeting;
 mod member;
 pub mod message;
 mod notice;
+mod pages;
 mod participant;
 mod seal;
 mod seat;
