@@ -1,17 +1,20 @@
 //! The operations of a [`Participant`]: what [`Collective`] asks for, made of meetings.
 
 use super::door::ask;
+use super::exchange::{Base, Failed, Move};
 use super::flight::{Flight, Landed};
 use super::line::lock;
 use super::member::Deed;
 use super::message::Call;
-use super::participant::{Ended, Participant};
+use super::participant::{Ended, Ends, Participant};
+use super::words;
 use crate::{Collective, Error, Gathered, Outcome, digest};
 use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Whether the worker at a seat of the plan weighs anything in a share.
 fn weighs(plan: &Plan, layout: &Layout, seat: usize, share: &Range<usize>) -> bool {
@@ -25,8 +28,33 @@ fn weighs(plan: &Plan, layout: &Layout, seat: usize, share: &Range<usize>) -> bo
 }
 
 impl Participant {
+    /// Moves vectors: what all come to, if they do.
+    fn move_all(
+        &mut self,
+        call: Call,
+        mine: &[f32],
+        adds: &(dyn Fn(usize, &Range<usize>) -> bool + Sync),
+        base: Base<'_>,
+        mut sum: impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
+    ) -> Result<Ended<Vec<f32>>, Error> {
+        let mut sums = std::mem::take(&mut lock(&self.core).spare);
+        let ended = self.meet(call, |Ends { tag, seat, outs, ins, go_on, .. }| {
+            sums.resize(mine.len(), 0.0);
+            Move { tag, seat, outs, ins, adds, base, go_on }.run(mine, &mut sums, &mut sum)
+        });
+        match ended? {
+            Ended::Well((), outcome) => {
+                Ok(Ended::Well(sums, Outcome { bytes: 4 * mine.len() as u64, ..outcome }))
+            }
+            Ended::Not(lost) => {
+                lock(&self.core).spare = sums;
+                Ok(Ended::Not(lost))
+            }
+        }
+    }
+
     /// The next centre, from everyone's vector.
-    fn make_centre(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Ended, Error> {
+    fn make_centre(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Ended<Vec<f32>>, Error> {
         let call = Call::Mix { plan: digest(plan), centre: self.number };
         let adds = |seat: usize, share: &Range<usize>| {
             plan.share != Share::Nothing && plan.workers.len() > seat && weighs(plan, layout, seat, share)
@@ -106,10 +134,28 @@ impl Collective for Participant {
     }
 
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error> {
-        let (messages, mut outcome) = self.talk(Call::Gather, message.into())?;
-        outcome.bytes = message.len() as u64;
-        let messages = outcome.members.iter().copied().zip(messages).collect();
-        Ok(Gathered { messages, outcome })
+        if message.len() > words::LONGEST {
+            return Err(Error::LongWord { found: message.len(), longest: words::LONGEST });
+        }
+        self.land()?;
+        loop {
+            let mut messages = Vec::new();
+            let ended = self.meet(Call::Gather, |Ends { tag, peers, seat, outs, ins, go_on }| {
+                let (words, moved) = words::Exchange { tag, seat, outs, ins, go_on }.run(message)?;
+                messages = peers.iter().map(|peer| peer.worker).zip(words).collect();
+                Ok(moved)
+            })?;
+            match ended {
+                Ended::Well((), mut outcome) => {
+                    messages.retain(|(worker, _)| outcome.members.contains(worker));
+                    outcome.lost.splice(..0, std::mem::take(&mut self.lost));
+                    outcome.bytes = message.len() as u64;
+                    return Ok(Gathered { messages, outcome });
+                }
+                // Those who are left say the same again.
+                Ended::Not(lost) => self.lost.extend(lost),
+            }
+        }
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
@@ -169,7 +215,14 @@ impl Collective for Participant {
     }
 
     fn barrier(&mut self) -> Result<Outcome, Error> {
-        Ok(self.talk(Call::Barrier, Vec::new())?.1)
+        let start = Instant::now();
+        self.land()?;
+        let nothing = |_: Ends<'_>| {
+            Err(Failed { seat: None, why: Error::Message { why: "a barrier moves nothing".into() } })
+        };
+        let (Ended::Well((), Outcome { lost, .. }) | Ended::Not(lost)) = self.meet(Call::Barrier, nothing)?;
+        let lost = std::mem::take(&mut self.lost).into_iter().chain(lost).collect();
+        Ok(Outcome { members: self.members.clone(), lost, wait: start.elapsed(), ..Outcome::default() })
     }
 
     fn centre(&self) -> &[f32] {

@@ -5,7 +5,7 @@ use super::frame::HEAD;
 use super::key::Wire;
 use super::link::{self, In, LOOK, Out};
 use super::log::Log;
-use super::message::{Down, Stand, Up, decode, encode};
+use super::message::{Down, LONGEST, Stand, Up, decode, encode};
 use super::notice::Notice;
 use super::seat::{Session, State};
 use crate::Error;
@@ -110,6 +110,10 @@ impl Host {
         charter: Vec<u8>,
         log: Option<&Path>,
     ) -> Result<Self, Error> {
+        if charter.len() > LONGEST / 2 {
+            let why = format!("a charter of {} bytes, where {} are allowed", charter.len(), LONGEST / 2);
+            return Err(Error::Message { why });
+        }
         let listener = TcpListener::bind(listen)
             .map_err(|error| Error::Connection { why: format!("cannot listen at {listen}: {error}") })?;
         let address = listener.local_addr()?;
@@ -236,7 +240,7 @@ impl Entrance {
     fn hear_on(&self, session: Session, from: &mut In) -> Result<(), Error> {
         let go_on = || !self.is_over.load(Ordering::Relaxed);
         loop {
-            match from.receive(super::frame::LONGEST, &go_on) {
+            match from.receive(LONGEST, &go_on) {
                 Ok(Some(body)) => {
                     let (up, bytes) = (decode(&body)?, HEAD + body.len());
                     if self.events.send(Heard::Up { session, up, bytes }).is_err() {

@@ -15,7 +15,7 @@ fn hello(token: u64) -> Up {
 }
 
 fn arrive(op: u64, call: Call) -> Up {
-    Up::Arrive { op, call, message: Vec::new(), steps: u64::MAX }
+    Up::Arrive { op, call, steps: u64::MAX, knows: 0 }
 }
 
 /// A group of so many who have met once, the sessions being the numbers, and one more that waits to take part.
@@ -27,7 +27,7 @@ fn group(workers: u32) -> Coordinator {
         hear(&mut coordinator, session, Up::Enter(START));
     }
     for session in 0..u64::from(workers) {
-        hear(&mut coordinator, session, arrive(0, Call::Gather));
+        hear(&mut coordinator, session, arrive(0, Call::Barrier));
     }
     assert_eq!((coordinator.op(), coordinator.truth()), (1, Some(START)));
     coordinator
@@ -99,7 +99,7 @@ fn absurd_numbers_do_no_harm() {
     let far = Stand { op: u64::MAX, digest: 1 };
     hear(&mut fresh, 0, hello(1));
     hear(&mut fresh, 0, Up::Enter(far));
-    hear(&mut fresh, 0, arrive(u64::MAX, Call::Gather));
+    hear(&mut fresh, 0, arrive(u64::MAX, Call::Barrier));
     assert_eq!(fresh.op(), u64::MAX);
 }
 
@@ -117,21 +117,4 @@ fn one_cannot_outvote_two() {
         _ => None,
     });
     assert_eq!(taken, Some(Stand { op: 1, digest: 6 }), "{actions:?}");
-}
-
-/// What cannot be sent is refused once, with a reason, and not tried for ever.
-#[test]
-fn too_many_words_at_once_are_refused() {
-    let mut coordinator = group(2);
-    for session in 0..2 {
-        hear(&mut coordinator, session, Up::Stands(Stand { op: 1, digest: 6 }));
-    }
-    let loud =
-        Up::Arrive { op: 1, call: Call::Gather, message: vec![0; super::frame::LONGEST / 2], steps: 1 };
-    assert_eq!(hear(&mut coordinator, 0, loud.clone()), []);
-    let actions = hear(&mut coordinator, 1, loud);
-    let refused = actions.iter().filter(|action| {
-        matches!(action, Action::Send { down: Down::Refused { why }, .. } if why.contains("2 workers say"))
-    });
-    assert_eq!(refused.count(), 2, "{actions:?}");
 }

@@ -8,7 +8,8 @@ use super::flight::Flight;
 use super::key::Wire;
 use super::link::{self, In, Out};
 use super::member::{Deed, Member};
-use super::message::{Down, Up, decode, encode};
+use super::message::{Down, LONGEST, Up, decode, encode};
+use crate::Error;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,8 @@ const SENT: Duration = Duration::from_secs(3);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// What was told last is told again on a new connection: nobody knows whether it was heard on the old one.
 const TOLD: usize = 64;
+/// The most that is told at once: what the message around it adds is less than a kilobyte.
+const MOST: usize = LONGEST - (1 << 10);
 /// How long one that has lost contact waits at the beginning of a round before it goes on training.
 const ALONE: Duration = Duration::from_secs(1);
 
@@ -33,7 +36,12 @@ pub struct Teller {
 
 impl Teller {
     /// Tells it, now or when the coordinator is in reach again. Around a lost connection things may be told twice.
-    pub fn tell(&self, what: Vec<u8>) {
+    pub fn tell(&self, what: Vec<u8>) -> Result<(), Error> {
+        if what.len() > MOST {
+            // It would end every connection on which it is told.
+            let why = format!("{} bytes are to be told at once, where {MOST} can be", what.len());
+            return Err(Error::Message { why });
+        }
         let mut state = lock(&self.anchor.0.state);
         if state.told.len() == TOLD {
             state.told.pop_front();
@@ -41,6 +49,7 @@ impl Teller {
         state.told.push_back(what.clone());
         let up = state.member.is_in_contact().then_some(Up::Tell(what));
         send(&mut state, up);
+        Ok(())
     }
 }
 
@@ -132,7 +141,7 @@ impl Shared {
         let mut has_heard = false;
         loop {
             let began = Instant::now();
-            let heard = from.receive(super::frame::LONGEST, &|| !self.is_over() && began.elapsed() < DEAF);
+            let heard = from.receive(LONGEST, &|| !self.is_over() && began.elapsed() < DEAF);
             let Some(down) = heard.ok().flatten().and_then(|bytes| decode::<Down>(&bytes).ok()) else {
                 from.end();
                 return has_heard;

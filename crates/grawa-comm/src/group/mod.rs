@@ -37,6 +37,7 @@ mod simulate;
 mod slow;
 #[cfg(test)]
 mod tests;
+pub mod words;
 
 pub use coordinator::{Action, Coordinator, Event, Settings};
 pub use deadline::Deadline;

@@ -4,15 +4,14 @@
 //! are in [`collective`](super::collective).
 
 use super::door::visit;
-use super::exchange::{Adds, Base, Move, Tag};
+use super::exchange::{Failed, Moved, Tag};
 use super::flight::{Flight, Landed, Travel};
 use super::line::{Anchor, Shared, lock, send};
-use super::link::Out;
+use super::link::{GoOn, In, Out};
 use super::member::Deed;
 use super::message::{Call, End, Peer};
 use crate::{Error, Lost, Outcome};
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -62,7 +61,7 @@ impl Participant {
     }
 
     /// Comes to the next meeting.
-    fn come(&self, core: &mut Core, call: Call, message: Vec<u8>) -> Result<(), Error> {
+    fn come(&self, core: &mut Core, call: Call) -> Result<(), Error> {
         if core.due.is_some() {
             return Err(Error::Behind);
         }
@@ -70,7 +69,7 @@ impl Participant {
             [&self.shared.steps, &self.shared.counted].map(|count| count.load(Ordering::Relaxed));
         let steps = steps.saturating_sub(counted);
         let mut state = lock(&self.shared.state);
-        match state.member.come(call, message, steps) {
+        match state.member.come(call, steps) {
             Ok(up) => {
                 send(&mut state, up);
                 Ok(())
@@ -99,8 +98,12 @@ impl Participant {
                     return Err(Error::Connection { why: "the group was left".into() });
                 }
                 None => {
-                    lock(&self.shared.state).member.turn_away();
-                    return Err(Error::OutOfContact);
+                    let mut state = lock(&self.shared.state);
+                    // Something may have been heard at the last moment.
+                    if state.deeds.is_empty() {
+                        state.member.turn_away();
+                        return Err(Error::OutOfContact);
+                    }
                 }
             }
         }
@@ -115,59 +118,34 @@ impl Participant {
         self.members.clone()
     }
 
-    pub(super) fn talk(&mut self, call: Call, message: Vec<u8>) -> Result<(Vec<Vec<u8>>, Outcome), Error> {
+    /// Comes to a meeting, and does what moves there as often as it is asked for, until the meeting ends.
+    pub(super) fn meet(
+        &mut self,
+        call: Call,
+        mut act: impl FnMut(Ends<'_>) -> Result<Moved, Failed>,
+    ) -> Result<Ended<()>, Error> {
         let start = Instant::now();
-        self.land()?;
+        let (mut wait, mut before) = (None, Vec::new());
         let shared = Arc::clone(&self.core);
         let mut core = lock(&shared);
         let stands = {
             let state = lock(&self.shared.state);
             state.member.stand().is_some_and(|stand| stand.op == state.member.op())
         };
-        self.come(&mut core, call, message)?;
-        match self.wait(&mut core, !stands)? {
-            Deed::Met { messages, lost } => {
-                let outcome = Outcome {
-                    members: self.note_members(),
-                    lost: std::mem::take(&mut self.lost).into_iter().chain(lost).collect(),
-                    wait: start.elapsed(),
-                    ..Outcome::default()
-                };
-                Ok((messages, outcome))
-            }
-            other => Err(Error::Message { why: format!("{other:?} is no answer to {}", call.name()) }),
-        }
-    }
-
-    /// Moves vectors as often as it is asked for, until the meeting ends.
-    pub(super) fn move_all(
-        &mut self,
-        call: Call,
-        mine: &[f32],
-        adds: &(dyn Fn(usize, &Range<usize>) -> bool + Sync),
-        base: Base<'_>,
-        mut sum: impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
-    ) -> Result<Ended, Error> {
-        let start = Instant::now();
-        let mut wait = None;
-        let shared = Arc::clone(&self.core);
-        let mut core = lock(&shared);
-        self.come(&mut core, call, Vec::new())?;
-        let mut sums: Option<Vec<f32>> = None;
+        self.come(&mut core, call)?;
         loop {
-            match self.wait(&mut core, true)? {
-                Deed::Met { lost, .. } => {
+            // Who has begun to move something is counted on.
+            match self.wait(&mut core, !stands || wait.is_some())? {
+                Deed::Met { lost } => {
                     self.note_members();
                     return Ok(Ended::Not(lost));
                 }
-                Deed::Move { epoch, op, attempt } => {
+                Deed::Move { epoch, op, attempt, lost } => {
                     wait.get_or_insert_with(|| start.elapsed());
+                    before = lost;
                     let tag = (epoch, op, attempt);
-                    let mut to = sums.take().unwrap_or_else(|| std::mem::take(&mut core.spare));
-                    to.resize(mine.len(), 0.0);
-                    let moved = self.move_once(&mut core, tag, mine, &mut to, (adds, base), &mut sum);
+                    let moved = self.try_once(&mut core, tag, &mut act);
                     core.is_clean = false;
-                    sums = Some(to);
                     match moved {
                         Ok(digest) => self.shared.tell(|member| member.done(tag, digest.into())),
                         Err(Some((peer, why))) => {
@@ -179,19 +157,17 @@ impl Participant {
                 }
                 Deed::Closed(End::Commit { lost }) => {
                     core.is_clean = true;
-                    let Some(sums) = sums else {
-                        return Err(Error::Message { why: "a round ended that was not begun".into() });
+                    let Some(wait) = wait else {
+                        return Err(Error::Message { why: "a meeting ended that was not begun".into() });
                     };
-                    let wait = wait.unwrap_or_default();
-                    let members = self.note_members();
-                    let bytes = 4 * mine.len() as u64;
-                    let outcome = Outcome { members, lost, bytes, wait, work: start.elapsed() - wait };
-                    return Ok(Ended::Well(sums, outcome));
+                    before.extend(lost);
+                    let (members, work) = (self.note_members(), start.elapsed() - wait);
+                    return Ok(Ended::Well((), Outcome { members, lost: before, bytes: 0, wait, work }));
                 }
                 Deed::Closed(End::Shrunk { lost }) => {
-                    core.spare = sums.unwrap_or_default();
+                    before.extend(lost);
                     self.note_members();
-                    return Ok(Ended::Not(lost));
+                    return Ok(Ended::Not(before));
                 }
                 other => {
                     return Err(Error::Message { why: format!("{other:?} is no answer to {}", call.name()) });
@@ -201,14 +177,11 @@ impl Participant {
     }
 
     /// One attempt. On failure the one it failed with, if anyone.
-    fn move_once(
+    fn try_once(
         &self,
         core: &mut Core,
         tag: Tag,
-        mine: &[f32],
-        sums: &mut [f32],
-        (adds, base): (Adds<'_>, Base<'_>),
-        sum: impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
+        act: &mut impl FnMut(Ends<'_>) -> Result<Moved, Failed>,
     ) -> Result<u32, Option<(u32, Error)>> {
         let Shared { door, wire, token, state, .. } = &*self.shared;
         let run = lock(state).member.run();
@@ -233,7 +206,7 @@ impl Participant {
             let from = (index != seat).then(|| door.from(peer, tag, &go_on)).transpose();
             ins.push(from.map_err(|why| go_on().then_some((peer.worker, why)))?);
         }
-        let moved = Move { tag, seat, outs, ins, adds, base, go_on: &go_on }.run(mine, sums, sum);
+        let moved = act(Ends { tag, peers: &peers, seat, outs, ins, go_on: &go_on });
         let moved = moved
             .map_err(|failed| failed.seat.map(|seat| (peers[seat].worker, failed.why)).filter(|_| go_on()))?;
         core.outs.clear();
@@ -270,9 +243,19 @@ impl Participant {
     }
 }
 
-/// How an attempt to move ended.
-pub(super) enum Ended {
-    Well(Vec<f32>, Outcome),
+/// What an attempt to move something is made with: the members, this one's seat among them, and the connections by seat.
+pub(super) struct Ends<'a> {
+    pub(super) tag: Tag,
+    pub(super) peers: &'a [Peer],
+    pub(super) seat: usize,
+    pub(super) outs: Vec<Option<Out>>,
+    pub(super) ins: Vec<Option<In>>,
+    pub(super) go_on: GoOn<'a>,
+}
+
+/// How a meeting ended: all hold the same, or nothing was moved; and who was lost.
+pub(super) enum Ended<T> {
+    Well(T, Outcome),
     Not(Vec<Lost>),
 }
 
