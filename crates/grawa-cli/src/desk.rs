@@ -7,7 +7,7 @@ use crate::say::say;
 use clap::Args;
 use grawa_comm::group::{Host, Notice, Settings, Told, Wire};
 use grawa_train::observe::{About, EVENTS, Files, Repeats, Screen, read};
-use grawa_train::{Event, Fault, Observer, Place, Reason, Recipe, folder, objection};
+use grawa_train::{Event, Fault, Observer, Place, Reason, Recipe, folder, objection, told};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ impl Desk {
                     }
                     continue;
                 }
-                Some(Told::Word { what, .. }) => match serde_json::from_slice::<Event>(&what) {
+                Some(Told::Word { what, .. }) => match told::unpack(&what) {
                     // Every worker says that it begins; the run begins once.
                     Ok(Event::Started(_)) if std::mem::replace(&mut has_started, true) => continue,
                     Ok(event) if repeats.is_new(&event) => event,

@@ -7,7 +7,7 @@ use crate::train;
 use clap::Args;
 use grawa_comm::group::{Guest, Teller};
 use grawa_train::recipe::Said;
-use grawa_train::{Error, Event, Observer, Recipe, join, make_room};
+use grawa_train::{Error, Event, Observer, Recipe, join, make_room, told};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,10 +52,7 @@ struct Tells(Teller);
 
 impl Observer for Tells {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
-        if let Ok(bytes) = serde_json::to_vec(event) {
-            self.0.tell(bytes);
-        }
-        Ok(())
+        Ok(self.0.tell(told::pack(event)?)?)
     }
 }
 

@@ -118,3 +118,51 @@ fn one_cannot_outvote_two() {
     });
     assert_eq!(taken, Some(Stand { op: 1, digest: 6 }), "{actions:?}");
 }
+
+/// A round that has begun: its words are moving, and one who was not there waits.
+fn speaking(workers: u32) -> Coordinator {
+    let mut coordinator = group(workers);
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, Up::Stands(Stand { op: 1, digest: 6 }));
+    }
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, arrive(1, Call::Gather));
+    }
+    assert!(coordinator.reason(Duration::ZERO).contains("words are moving"));
+    coordinator
+}
+
+fn done(coordinator: &mut Coordinator, session: u64, digest: u64) -> Vec<Action> {
+    let epoch = coordinator.epoch();
+    hear(coordinator, session, Up::Done { epoch, op: 1, attempt: 0, digest })
+}
+
+/// Who holds other words than most, or says so, has no part in what follows from them.
+#[test]
+fn other_words_are_not_those_of_most() {
+    let mut coordinator = speaking(3);
+    assert_eq!(ended(&done(&mut coordinator, 0, 9)), None);
+    assert_eq!(ended(&done(&mut coordinator, 1, 8)), None);
+    let actions = done(&mut coordinator, 2, 9);
+    let differs = crate::Lost { worker: 1, why: crate::Why::Differs };
+    assert_eq!(ended(&actions), Some(&End::Commit { lost: vec![differs] }));
+    let told = |session: u64| {
+        actions.iter().any(|action| matches!(action, Action::Send { session: to, .. } if *to == session))
+    };
+    assert!(told(0) && !told(1) && told(2), "{actions:?}");
+}
+
+/// What is said of where one stands while words move, and coming to them from elsewhere, changes nothing.
+#[test]
+fn a_round_that_has_begun_is_not_changed() {
+    let mut coordinator = speaking(3);
+    let (truth, epoch) = (coordinator.truth(), coordinator.epoch());
+    hear(&mut coordinator, 0, Up::Stands(Stand { op: 1, digest: 66 }));
+    for up in [Up::Took(Stand { op: 1, digest: 6 }), arrive(1, Call::Gather)] {
+        let actions = hear(&mut coordinator, 3, up);
+        assert!(!actions.iter().any(|action| matches!(action, Action::Send { .. })), "{actions:?}");
+    }
+    assert_eq!((coordinator.truth(), coordinator.epoch()), (truth, epoch));
+    (0..2).for_each(|session| assert_eq!(ended(&done(&mut coordinator, session, 9)), None));
+    assert_eq!(ended(&done(&mut coordinator, 2, 9)), Some(&End::Commit { lost: vec![] }));
+}

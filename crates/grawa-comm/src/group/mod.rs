@@ -29,6 +29,8 @@ mod member;
 pub mod message;
 mod notice;
 mod participant;
+#[cfg(test)]
+mod quiet;
 mod seal;
 mod seat;
 #[cfg(test)]

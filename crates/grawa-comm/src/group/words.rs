@@ -251,8 +251,8 @@ mod tests {
         (out, link(listener.accept().unwrap().0, &Wire::Plain, false).unwrap().1)
     }
 
-    fn all(words: &[Vec<u8>]) -> Vec<Result<(Vec<Vec<u8>>, Moved), Failed>> {
-        let members = words.len();
+    /// Every seat's connections to and from all others.
+    fn connections(members: usize) -> (Vec<Vec<Option<Out>>>, Vec<Vec<Option<In>>>) {
         let mut outs: Vec<Vec<Option<Out>>> = (0..members).map(|_| Vec::new()).collect();
         let mut ins: Vec<Vec<Option<In>>> = (0..members).map(|_| Vec::new()).collect();
         for from in 0..members {
@@ -262,6 +262,11 @@ mod tests {
                 ins[to].push(into);
             }
         }
+        (outs, ins)
+    }
+
+    fn all(words: &[Vec<u8>]) -> Vec<Result<(Vec<Vec<u8>>, Moved), Failed>> {
+        let (outs, ins) = connections(words.len());
         std::thread::scope(|scope| {
             let threads: Vec<_> = (words.iter().enumerate().zip(outs).zip(ins))
                 .map(|(((seat, word), outs), ins)| {
@@ -271,6 +276,42 @@ mod tests {
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
+    }
+
+    /// One that says what it should not is found out by everyone, and by name; nobody waits for what does not come.
+    #[test]
+    fn one_that_lies_is_to_blame() {
+        let part = Part { tag: TAG, start: 0, whole: 4 };
+        let heads = [
+            ([7; HEAD], "not the beginning of a word"),
+            (Part { tag: (3, 6, 1), ..part }.encode(), "was next"),
+            (Part { start: 4, ..part }.encode(), "was next"),
+            (Part { whole: LONGEST as u32 + 1, ..part }.encode(), "are allowed"),
+            // A part that is shorter than it says, and then the end.
+            (Part { whole: 400, ..part }.encode(), "ended"),
+        ];
+        for (head, why) in heads {
+            let (mut outs, mut ins) = connections(3);
+            let (mut lies, deaf) = (outs.pop().unwrap(), ins.pop().unwrap());
+            std::thread::scope(|scope| {
+                let honest: Vec<_> = (outs.into_iter().zip(ins).enumerate())
+                    .map(|(seat, (outs, ins))| {
+                        let exchange = Exchange { tag: TAG, seat, outs, ins, go_on: FOR_EVER };
+                        scope.spawn(move || exchange.run(b"word").map(|_| ()))
+                    })
+                    .collect();
+                lies.iter_mut()
+                    .flatten()
+                    .for_each(|to| to.write_bulk(&head, b"lies", None, FOR_EVER).unwrap());
+                drop(lies);
+                for found in honest {
+                    let failed = found.join().unwrap().unwrap_err();
+                    assert_eq!(failed.seat, Some(2), "{:?}", failed.why);
+                    assert!(failed.why.to_string().contains(why), "{} is not {why}", failed.why);
+                }
+            });
+            drop(deaf);
+        }
     }
 
     /// Everyone at once, with more than sockets hold: nobody waits for ever.
