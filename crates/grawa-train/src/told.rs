@@ -3,8 +3,8 @@
 //! A round is told of every second or oftener, so it is packed; all other events are seldom, and are JSON. What a repetition of the
 //! run would say again crosses bit for bit, and times to the nanosecond, which is what clocks count in.
 
+use crate::Error;
 use crate::event::{Event, Mixed, Place, Round, Share, Times};
-use crate::{Error, Fault};
 use serde::{Deserialize, Serialize};
 
 /// The first byte of a round. JSON begins with another.
@@ -111,7 +111,7 @@ pub(crate) fn some() -> [Event; 2] {
     };
     let workers = vec![share(0), share(1)];
     let round = Round { at, rate: 0.1, loss: Some(2.2), workers, mixed: vec![mixed], bytes: 800 };
-    [Event::Round(round), Event::Fault(Fault { at, worker: Some(3), what: "it left".into() })]
+    [Event::Round(round), Event::Fault(crate::Fault { at, worker: Some(3), what: "it left".into() })]
 }
 
 #[cfg(test)]
