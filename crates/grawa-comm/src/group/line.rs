@@ -21,8 +21,10 @@ const DEAF: Duration = Duration::from_secs(3);
 const SENT: Duration = Duration::from_secs(3);
 /// From one attempt to connect to the next.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// What was told last is told again on a new connection: nobody knows whether it was heard on the old one.
+/// What was told last is told again on a new connection: nobody knows whether it was heard on the old one. What was told
+/// so long before that one was lost was heard. All workers do so, so that it must not be much.
 const TOLD: usize = 64;
+const HEARD: Duration = Duration::from_secs(10);
 /// The most that is told at once: what the message around it adds is less than a kilobyte.
 const MOST: usize = LONGEST - (1 << 10);
 /// How long one that has lost contact waits at the beginning of a round before it goes on training.
@@ -46,7 +48,7 @@ impl Teller {
         if state.told.len() == TOLD {
             state.told.pop_front();
         }
-        state.told.push_back(what.clone());
+        state.told.push_back((Instant::now(), what.clone()));
         let up = state.member.is_in_contact().then_some(Up::Tell(what));
         send(&mut state, up);
         Ok(())
@@ -86,7 +88,7 @@ pub(super) struct State {
     pub(super) member: Member,
     pub(super) out: Option<Out>,
     pub(super) deeds: VecDeque<Deed>,
-    pub(super) told: VecDeque<Vec<u8>>,
+    pub(super) told: VecDeque<(Instant, Vec<u8>)>,
     pub(super) since: Option<Instant>,
 }
 
@@ -151,8 +153,9 @@ impl Shared {
             let (ups, deed) = state.member.hear(down);
             if let Some(Deed::Known { beat, .. }) = &deed {
                 self.beat.store((*beat).clamp(10, 10_000), Ordering::Relaxed);
-                state.since = None;
-                let again: Vec<Up> = state.told.iter().cloned().map(Up::Tell).collect();
+                let lost = state.since.take().unwrap_or(began);
+                state.told.retain(|(at, _)| lost.saturating_duration_since(*at) < HEARD);
+                let again: Vec<Up> = state.told.iter().map(|(_, what)| Up::Tell(what.clone())).collect();
                 send(&mut state, again);
             }
             send(&mut state, ups);

@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_digest_tells_where_a_word_ends() {
-        let [one, other] = [["a", "bc"], ["ab", "c"]].map(|words| digest(&words.map(|word| word.into())));
+        let [one, other] = [["a", "bc"], ["ab", "c"]].map(|words| digest(&words.map(Vec::from)));
         assert_ne!(one, other);
     }
 
@@ -251,25 +251,25 @@ mod tests {
         (out, link(listener.accept().unwrap().0, &Wire::Plain, false).unwrap().1)
     }
 
+    type Ends = (Vec<Option<Out>>, Vec<Option<In>>);
+
     /// Every seat's connections to and from all others.
-    fn connections(members: usize) -> (Vec<Vec<Option<Out>>>, Vec<Vec<Option<In>>>) {
-        let mut outs: Vec<Vec<Option<Out>>> = (0..members).map(|_| Vec::new()).collect();
-        let mut ins: Vec<Vec<Option<In>>> = (0..members).map(|_| Vec::new()).collect();
-        for from in 0..members {
-            for to in 0..members {
-                let (out, into) = if from == to { (None, None) } else { Some(pair()).unzip() };
-                outs[from].push(out);
-                ins[to].push(into);
-            }
+    fn connections(members: usize) -> Vec<Ends> {
+        let mut ends: Vec<Ends> = (0..members).map(|_| Ends::default()).collect();
+        for (from, to) in (0..members).flat_map(|from| (0..members).map(move |to| (from, to))) {
+            let (out, into) = (from != to).then(pair).unzip();
+            ends[from].0.push(out);
+            ends[to].1.push(into);
         }
-        (outs, ins)
+        ends
     }
 
-    fn all(words: &[Vec<u8>]) -> Vec<Result<(Vec<Vec<u8>>, Moved), Failed>> {
-        let (outs, ins) = connections(words.len());
+    type Heard = Result<(Vec<Vec<u8>>, Moved), Failed>;
+
+    fn all(words: &[Vec<u8>]) -> Vec<Heard> {
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (words.iter().enumerate().zip(outs).zip(ins))
-                .map(|(((seat, word), outs), ins)| {
+            let threads: Vec<_> = (words.iter().zip(connections(words.len())).enumerate())
+                .map(|(seat, (word, (outs, ins)))| {
                     let exchange = Exchange { tag: TAG, seat, outs, ins, go_on: FOR_EVER };
                     scope.spawn(move || exchange.run(word))
                 })
@@ -291,10 +291,10 @@ mod tests {
             (Part { whole: 400, ..part }.encode(), "ended"),
         ];
         for (head, why) in heads {
-            let (mut outs, mut ins) = connections(3);
-            let (mut lies, deaf) = (outs.pop().unwrap(), ins.pop().unwrap());
+            let mut honest = connections(3);
+            let (mut lies, deaf) = honest.pop().unwrap();
             std::thread::scope(|scope| {
-                let honest: Vec<_> = (outs.into_iter().zip(ins).enumerate())
+                let honest: Vec<_> = (honest.into_iter().enumerate())
                     .map(|(seat, (outs, ins))| {
                         let exchange = Exchange { tag: TAG, seat, outs, ins, go_on: FOR_EVER };
                         scope.spawn(move || exchange.run(b"word").map(|_| ()))
