@@ -37,6 +37,7 @@ mod seat;
 mod simulate;
 #[cfg(test)]
 mod slow;
+mod strangers;
 #[cfg(test)]
 mod tests;
 pub mod words;
