@@ -366,6 +366,21 @@ fn a_full_disk_costs_a_checkpoint_and_no_more() {
     group.check();
 }
 
+/// A worker listens where it is told to, and others are told where that can be reached.
+#[test]
+fn a_worker_listens_where_it_is_told() {
+    let group = Group::begin(2, ENDLESS, &PLAIN, &[]);
+    let join = |listen: &str| Process::start(group.joining(&group.address).args(["--listen", listen]));
+    let _workers = [join("127.0.0.3:0"), join("0.0.0.0:0")];
+    group.wait_members(2);
+    let status = group.ask("/status.json");
+    assert!(status.contains("127.0.0.3:") && status.contains("127.0.0.1:"), "{status}");
+    assert!(!status.contains("0.0.0.0"), "{status}");
+    let wrong = group.joining(&group.address).args(["--listen", "203.0.113.1:0"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(1), "{}", text(&wrong));
+    assert!(text(&wrong).contains("cannot listen at 203.0.113.1:0"), "{}", text(&wrong));
+}
+
 /// What a round costs a worker on its connection to the coordinator, signs of life left out.
 fn cost(workers: usize, method: &str) -> f64 {
     let group = Group::begin(workers as u32, ENDLESS, &PLAIN, &[&format!("method.name={method}")]);
