@@ -65,8 +65,8 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
             5 => {
                 let tag = (number, member.op(), 0);
                 match session {
-                    0 | 1 => drop(member.come(Call::Gather, Vec::new(), number)),
-                    2 => drop(member.come(Call::Mix { plan: 1, centre: 0 }, Vec::new(), number)),
+                    0 | 1 => drop(member.come(Call::Gather, number)),
+                    2 => drop(member.come(Call::Mix { plan: 1, centre: 0 }, number)),
                     3 => drop(member.done(tag, 5)),
                     4 => drop(member.broken(tag, 1, String::new())),
                     _ => drop(member.not_taken(1)),
@@ -110,17 +110,18 @@ fn seeds() {
         say(session, &Up::Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() });
         say(session, &Up::Enter(start));
     }
-    let arrive = |op, call| Up::Arrive { op, call, message: vec![1], steps: 4 };
+    let arrive = |op, call| Up::Arrive { op, call, steps: 4, knows: 0 };
     let mix = Call::Mix { plan: 5, centre: 0 };
     for (op, call) in [(0, Call::Gather), (1, mix)] {
         (0..2).for_each(|session| say(session, &arrive(op, call)));
+        (0..2).for_each(|session| say(session, &Up::Done { epoch: 1, op, attempt: 0, digest: 6 }));
     }
-    (0..2).for_each(|session| say(session, &Up::Done { epoch: 1, op: 1, attempt: 0, digest: 6 }));
     let stand = Stand { op: 2, digest: 7 };
     (0..2).for_each(|session| say(session, &Up::Stands(stand)));
     say(2, &Up::Took(stand));
     for (op, call) in [(2, Call::Gather), (3, mix)] {
         (0..3).for_each(|session| say(session, &arrive(op, call)));
+        (0..3).filter(|_| op == 2).for_each(|session| say(session, &Up::Done { epoch: 2, op, attempt: 0, digest: 6 }));
     }
     say(0, &Up::Broken { epoch: 2, op: 3, attempt: 0, peer: 2, why: String::new() });
     say(1, &Up::Beat { steps: 4, progress: 4 });

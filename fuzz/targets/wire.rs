@@ -1,10 +1,10 @@
-//! Every decoder of what other machines send: frames, messages of both sides, greetings, what a donor gives, heads of pieces, what
-//! workers say at meetings and what all remember, events that are told, the lengths of TLS records, the coordinator's log. The
+//! Every decoder of what other machines send: frames, messages of both sides, greetings, what a donor gives, heads of pieces, words
+//! and their heads, what workers say at meetings and what all remember, events that are told, the lengths of TLS records, the coordinator's log. The
 //! charter is a recipe, and has its own target; what is encrypted is opened by rustls and ring.
 #![no_main]
 
 use grawa_comm::group::message::{Call, Down, End, Peer, Record, Stand, Up, VERSION, decode, encode};
-use grawa_comm::group::{Greeting, HEAD, Head, frame, fuzz, log};
+use grawa_comm::group::{Greeting, HEAD, Head, frame, fuzz, log, words};
 use grawa_comm::{Lost, Why};
 use libfuzzer_sys::fuzz_target;
 use serde::Serialize;
@@ -37,9 +37,28 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     {
         assert_eq!(Head::decode(&head.encode()).unwrap(), head);
     }
+    if let Some(head) = bytes.first_chunk::<{ words::HEAD }>()
+        && let Ok(part) = words::Part::decode(head)
+    {
+        assert_eq!(words::Part::decode(&part.encode()).unwrap(), part);
+    }
+    hear_word(bytes);
     fuzz::records(bytes);
     grawa_train::fuzz::hear(bytes);
 });
+
+/// Heads, each with the part it announces: what is taken is no more than came, and one part more.
+fn hear_word(mut bytes: &[u8]) {
+    let (mut coming, mut came) = (words::Coming::default(), 0);
+    while let Some((head, rest)) = bytes.split_first_chunk::<{ words::HEAD }>() {
+        let Ok(room) = coming.room((1, 2, 1), head) else { return };
+        came += room.len();
+        assert!(room.len() <= words::PART && came <= words::LONGEST);
+        let Some((part, rest)) = rest.split_at_checked(room.len()) else { return };
+        room.copy_from_slice(part);
+        bytes = rest;
+    }
+}
 
 /// One of everything, to begin with.
 fn seeds() {
@@ -47,7 +66,7 @@ fn seeds() {
     let folder = std::path::Path::new(&folder);
     let keep = |name: &str, bytes: Vec<u8>| std::fs::write(folder.join(name), bytes).unwrap();
     let stand = Stand { op: 7, digest: u64::MAX };
-    let peer = Peer { worker: 3, token: 9, address: "[::1]:4000".into(), fresh: true };
+    let peer = Peer { worker: 3, token: 9, address: "[::1]:4000".into() };
     let lost = vec![
         Lost { worker: 1, why: Why::Disconnected },
         Lost { worker: 2, why: Why::Late { after: Duration::from_millis(2500) } },
@@ -57,8 +76,8 @@ fn seeds() {
         Up::Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() },
         Up::Enter(stand),
         Up::Stands(stand),
-        Up::Arrive { op: 2, call: mix, message: vec![1; 30], steps: 4 },
-        Up::Arrive { op: 2, call: Call::Broadcast { leader: 2 }, message: vec![], steps: 0 },
+        Up::Arrive { op: 2, call: mix, steps: 4, knows: 1 },
+        Up::Arrive { op: 2, call: Call::Broadcast { leader: 2 }, steps: 0, knows: 0 },
         Up::Done { epoch: 1, op: 2, attempt: 1, digest: 77 },
         Up::Broken { epoch: 1, op: 2, attempt: 1, peer: 2, why: "gone".into() },
         Up::Took(stand),
@@ -77,8 +96,7 @@ fn seeds() {
         Down::Met {
             epoch: 1,
             op: 2,
-            members: vec![peer.clone(), peer],
-            messages: vec![vec![1; 9], vec![]],
+            members: Some(vec![peer.clone(), peer]),
             lost: lost.clone(),
             attempt: Some(1),
         },
@@ -100,6 +118,8 @@ fn seeds() {
     keep("gift", encode(&Some((vec![1u8, 2, 3], 40u64))).unwrap());
     let head = Head { is_sum: true, tag: (1, 2, 1), start: 64, floats: 16 };
     keep("head", head.encode().into());
+    let part = words::Part { tag: (1, 2, 1), start: 0, whole: 5 };
+    keep("word", [&part.encode()[..], b"hello"].concat());
     let (mut log, mut numbers) = (Vec::new(), frame::Numbers::default());
     for op in 0..3 {
         let record = Record { run: 7, epoch: op, stand: Stand { op, ..stand }, members: 3 };

@@ -6,8 +6,8 @@ use crate::page::Page;
 use crate::say::say;
 use clap::Args;
 use grawa_comm::group::{Host, Notice, Settings, Told, Wire};
-use grawa_train::observe::{About, EVENTS, Files, Repeats, Screen, read};
-use grawa_train::{Event, Fault, Observer, Place, Reason, Recipe, folder, objection};
+use grawa_train::observe::{About, EVENTS, Files, Repeats, Screen, Turns, read};
+use grawa_train::{Event, Fault, Observer, Place, Reason, Recipe, folder, objection, told};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ impl Desk {
     pub(crate) fn follow(self, quiet: bool, is_over: impl Fn() -> bool) -> Result<bool, Failure> {
         let Desk { host, place, files, page, so_far, .. } = self;
         let so_far: Vec<Event> = so_far.into_iter().map(|(event, _)| event).collect();
-        let mut repeats: Repeats = so_far.iter().collect();
+        let (mut repeats, mut turns) = (so_far.iter().collect::<Repeats>(), Turns::after(&so_far));
         let mut has_started = so_far.iter().any(|event| matches!(event, Event::Started(_)));
         let mut at = so_far.last().map_or(Place::default(), |event| *event.place());
         let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(files)];
@@ -116,36 +116,40 @@ impl Desk {
             tell(&Event::Fault(Fault { at, worker: None, what }))?;
         }
         drop(so_far);
-        let mut last = Instant::now();
+        let (began, mut last) = (Instant::now(), Instant::now());
         loop {
-            let event = match host.next(Duration::from_millis(100)) {
-                None if is_over() => return Ok(false),
+            let due = match host.next(Duration::from_millis(100)) {
+                None if is_over() => {
+                    turns.rest().iter().try_for_each(&mut tell)?;
+                    return Ok(false);
+                }
                 None => {
                     if last.elapsed() > PATIENCE && !has_started && !quiet {
                         eprintln!("{}", host.status().reason);
                         last = Instant::now();
                     }
-                    continue;
+                    turns.due(began.elapsed())
                 }
-                Some(Told::Word { what, .. }) => match serde_json::from_slice::<Event>(&what) {
+                Some(Told::Word { what, .. }) => match told::unpack(&what) {
                     // Every worker says that it begins; the run begins once.
                     Ok(Event::Started(_)) if std::mem::replace(&mut has_started, true) => continue,
-                    Ok(event) if repeats.is_new(&event) => event,
+                    Ok(event) if repeats.is_new(&event) => turns.take(event, began.elapsed()),
                     _ => continue,
                 },
                 Some(Told::Notice(Notice::Joined { .. } | Notice::Overshot { .. })) => continue,
-                Some(Told::Notice(notice)) => fault(&notice, at, &place),
-                Some(Told::Stranger { from, why }) => Event::Fault(Fault {
-                    at,
-                    worker: None,
-                    what: format!("a connection from {from} was refused: {why}"),
-                }),
+                Some(Told::Notice(notice)) => vec![fault(&notice, at, &place)],
+                Some(Told::Stranger { from, why }) => {
+                    let what = format!("a connection from {from} was refused: {why}");
+                    vec![Event::Fault(Fault { at, worker: None, what })]
+                }
                 Some(Told::Failed { why }) => return Err(Failure::Coordinator { why }),
             };
-            at = *event.place();
-            tell(&event)?;
-            if let Event::Finished(_) = event {
-                return Ok(true);
+            for event in due {
+                at = *event.place();
+                tell(&event)?;
+                if let Event::Finished(_) = event {
+                    return Ok(true);
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::train;
 use clap::Args;
 use grawa_comm::group::{Guest, Teller};
 use grawa_train::recipe::Said;
-use grawa_train::{Error, Event, Observer, Recipe, join, make_room};
+use grawa_train::{Error, Event, Observer, Recipe, join, make_room, told};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +26,10 @@ pub(crate) struct Arguments {
     address: String,
     #[command(flatten)]
     line: Line,
+    /// Where this worker listens for the others; port 0 is any, and 0.0.0.0 all addresses of this machine [default: any port of the
+    /// address that leads to the coordinator]
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
     /// The host by which other workers reach this one [default: the address that leads to the coordinator]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
@@ -52,10 +56,7 @@ struct Tells(Teller);
 
 impl Observer for Tells {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
-        if let Ok(bytes) = serde_json::to_vec(event) {
-            self.0.tell(bytes);
-        }
-        Ok(())
+        Ok(self.0.tell(told::pack(event)?)?)
     }
 }
 
@@ -65,8 +66,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let wire = arguments.line.wire()?;
     let here = way_to(&arguments.address)?;
     let patience = Duration::from_secs(arguments.patience);
-    let guest =
-        Guest::new(&arguments.address, wire, &format!("{here}:0"), arguments.host.as_deref(), patience)?;
+    let listen = arguments.listen.clone().unwrap_or_else(|| format!("{here}:0"));
+    // Nobody reaches it at all addresses at once.
+    let is_anywhere = listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:");
+    let host = arguments.host.as_deref().or(is_anywhere.then_some(here.as_str()));
+    let guest = Guest::new(&arguments.address, wire, &listen, host, patience)?;
     let text = String::from_utf8_lossy(&guest.charter).into_owned();
     let mut said = Said::default().file("the coordinator's recipe", &text)?;
     if let Some(dir) = &arguments.dir {

@@ -6,7 +6,7 @@
 
 mod group;
 
-use grawa_comm::group::message::{Call, Down, Up};
+use grawa_comm::group::message::{Call, Down, Up, encode};
 use group::relay::{HOST, Relay, Said, seen};
 use group::{Group, Process, grawa, signal, text, until};
 use std::process::Stdio;
@@ -25,15 +25,25 @@ fn join_behind(group: &Group, relay: &Relay) -> Process {
     Process::start(group.joining(&relay.address).args(["--host", HOST]))
 }
 
-/// A point in the life of a worker: what passes there, and whether it still passes.
-struct Point(&'static str, fn(&Said) -> bool, bool);
+/// A point in the life of a worker: what passes there, at a meeting to exchange words or one to mix, and whether it still passes.
+struct Point(&'static str, fn(&Said) -> bool, Option<bool>, bool);
 
 const fn before(name: &'static str, is: fn(&Said) -> bool) -> Point {
-    Point(name, is, true)
+    Point(name, is, None, true)
 }
 
 const fn after(name: &'static str, is: fn(&Said) -> bool) -> Point {
-    Point(name, is, false)
+    Point(name, is, None, false)
+}
+
+impl Point {
+    const fn of_words(self) -> Self {
+        Point(self.0, self.1, Some(true), self.3)
+    }
+
+    const fn of_vectors(self) -> Self {
+        Point(self.0, self.1, Some(false), self.3)
+    }
 }
 
 fn is_gather(said: &Said) -> bool {
@@ -42,10 +52,6 @@ fn is_gather(said: &Said) -> bool {
 
 fn is_mix(said: &Said) -> bool {
     matches!(said, Said::Up(Up::Arrive { call: Call::Mix { .. }, .. }))
-}
-
-fn is_met(said: &Said) -> bool {
-    matches!(said, Said::Down(Down::Met { attempt: None, .. }))
 }
 
 fn is_move(said: &Said) -> bool {
@@ -73,17 +79,21 @@ fn is_pieces(said: &Said) -> bool {
 }
 
 /// A round, from the words that all exchange to the standing that ends it.
-const ROUND: [Point; 12] = [
+const ROUND: [Point; 16] = [
     before("before it comes to the meeting", is_gather),
     after("when it has come to the meeting", is_gather),
-    before("before it hears what all said", is_met),
+    before("before it hears that words move", is_move).of_words(),
+    after("when words begin to move", is_pieces).of_words(),
+    before("before it has heard all words", is_done).of_words(),
+    after("when it has heard all words", is_done).of_words(),
+    before("before it hears that all have", is_closed).of_words(),
     before("before it comes to the mix", is_mix),
     after("when it has come to the mix", is_mix),
-    before("before it hears that vectors move", is_move),
-    after("when vectors begin to move", is_pieces),
-    before("before it is done", is_done),
-    after("when it is done", is_done),
-    before("before it hears that all are done", is_closed),
+    before("before it hears that vectors move", is_move).of_vectors(),
+    after("when vectors begin to move", is_pieces).of_vectors(),
+    before("before it is done", is_done).of_vectors(),
+    after("when it is done", is_done).of_vectors(),
+    before("before it hears that all are done", is_closed).of_vectors(),
     before("before it says where it stands", is_stands),
     before("before it tells of the round", is_told),
 ];
@@ -102,13 +112,18 @@ const COMING: [Point; 6] = [
 fn lay_trap(relay: &Relay, pid: &Arc<AtomicU32>, point: &'static Point) -> Arc<AtomicBool> {
     let sprung = Arc::new(AtomicBool::new(false));
     let (flag, pid) = (Arc::clone(&sprung), Arc::clone(pid));
+    let mut is_of_words = None;
     relay.watch(move |said| {
-        let is_it = !flag.load(Ordering::Relaxed) && point.1(said) && pid.load(Ordering::Relaxed) != 0;
+        if let Said::Up(Up::Arrive { call, .. }) = said {
+            is_of_words = Some(*call == Call::Gather);
+        }
+        let is_there = point.1(said) && point.2.is_none_or(|of_words| is_of_words == Some(of_words));
+        let is_it = !flag.load(Ordering::Relaxed) && is_there && pid.load(Ordering::Relaxed) != 0;
         if is_it {
             signal("-KILL", &pid.load(Ordering::Relaxed).to_string());
             flag.store(true, Ordering::Relaxed);
         }
-        is_it && point.2
+        is_it && point.3
     });
     sprung
 }
@@ -133,7 +148,7 @@ fn a_worker_may_be_killed_at_any_point_of_a_round() {
     group.wait_members(3);
     group.wait_rounds(5);
     let longest = group.check();
-    println!("twelve workers killed, the longest round took {longest:.2} s");
+    println!("sixteen workers killed, the longest round took {longest:.2} s");
     assert!(longest < MOST, "a round took {longest:.2} s");
 }
 
@@ -349,6 +364,62 @@ fn a_full_disk_costs_a_checkpoint_and_no_more() {
     let last = grawa(group.folder.path(), &["eval", "kept"]).output().unwrap();
     assert!(last.status.success(), "{}", text(&last));
     group.check();
+}
+
+/// A worker listens where it is told to, and others are told where that can be reached.
+#[test]
+fn a_worker_listens_where_it_is_told() {
+    let group = Group::begin(2, ENDLESS, &PLAIN, &[]);
+    let join = |listen: &str| Process::start(group.joining(&group.address).args(["--listen", listen]));
+    let _workers = [join("127.0.0.3:0"), join("0.0.0.0:0")];
+    group.wait_members(2);
+    let status = group.ask("/status.json");
+    assert!(status.contains("127.0.0.3:") && status.contains("127.0.0.1:"), "{status}");
+    assert!(!status.contains("0.0.0.0"), "{status}");
+    let wrong = group.joining(&group.address).args(["--listen", "203.0.113.1:0"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(1), "{}", text(&wrong));
+    assert!(text(&wrong).contains("cannot listen at 203.0.113.1:0"), "{}", text(&wrong));
+}
+
+/// What a round costs a worker on its connection to the coordinator, signs of life left out.
+fn cost(workers: usize, method: &str) -> f64 {
+    let group = Group::begin(workers as u32, ENDLESS, &PLAIN, &[&format!("method.name={method}")]);
+    let relay = Relay::to(&group.address);
+    let _first = join_behind(&group, &relay);
+    let _others: Vec<Process> = (1..workers).map(|_| group.join()).collect();
+    group.wait_members(workers);
+    let signs = Arc::new(AtomicU32::new(0));
+    let (count, head) = (Arc::clone(&signs), grawa_comm::group::frame::HEAD as u32);
+    relay.watch(move |said| {
+        let size = match said {
+            Said::Up(up @ Up::Beat { .. }) => encode(up).unwrap().len() as u32,
+            Said::Down(Down::Beat) => 1,
+            _ => return false,
+        };
+        count.fetch_add(head + size, Ordering::Relaxed);
+        false
+    });
+    let seen = || {
+        let bytes = relay.faults.bytes.load(Ordering::Relaxed) - u64::from(signs.load(Ordering::Relaxed));
+        (bytes, group.last_round().0)
+    };
+    let from = seen();
+    // Rounds are told of in turn.
+    group.wait_rounds(30);
+    let to = seen();
+    assert_eq!(group.faults(), [""; 0]);
+    (to.0 - from.0) as f64 / (to.1 - from.1) as f64
+}
+
+/// A round costs little on the control connection, and hardly more with more workers.
+#[test]
+fn a_round_is_cheap() {
+    for (method, most) in [("mgrawa", 285.0), ("lgrawa", 320.0)] {
+        let [two, four] = [2, 4].map(|workers| cost(workers, method));
+        println!("{method}: {two:.0} control bytes a worker and round with two workers, {four:.0} with four");
+        assert!(four < most, "{four} bytes");
+        assert!(four < 1.1 * two, "{two} bytes with two workers, {four} with four");
+    }
 }
 
 /// Between rounds little is said besides signs of life.

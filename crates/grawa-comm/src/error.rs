@@ -49,6 +49,14 @@ pub enum Error {
         /// Who is there.
         members: Vec<u32>,
     },
+    /// A word that is too long to be exchanged.
+    #[error("a word of {found} bytes, where {longest} are allowed: say less at a time")]
+    LongWord {
+        /// How many bytes it has.
+        found: usize,
+        /// How many it may have.
+        longest: usize,
+    },
     /// A message that cannot be read or written.
     #[error("a message cannot be read: {why}; do all run the same version?")]
     Message {

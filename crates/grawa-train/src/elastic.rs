@@ -75,9 +75,8 @@ pub(crate) struct Elastic {
     stands: bool,
     /// It has just taken over what the others hold, and comes without a step.
     at_once: bool,
-    /// What another says for all since they last met, and who: it may be lost before that is out.
-    unsaid: Vec<Event>,
-    speaker: Option<u32>,
+    /// What others say for all since they last met, and who: they may be lost before that is out.
+    unsaid: Vec<(Option<u32>, Event)>,
 }
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
@@ -134,12 +133,20 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 
     /// Another says this for all.
-    pub(crate) fn keep_in_mind(&mut self, event: Event) {
-        let speaker = self.all().member.members().first().copied();
+    pub(crate) fn keep_in_mind(&mut self, speaker: Option<u32>, event: Event) {
         if let Some(elastic) = &mut self.elastic {
-            elastic.unsaid.push(event);
-            elastic.speaker = speaker;
+            elastic.unsaid.push((speaker, event));
         }
+    }
+
+    /// Who tells of a round: one after the other, since that costs the more the more they are. One that took no step has no
+    /// rate to tell of.
+    pub(crate) fn teller(&self, words: &[(u32, Word)]) -> Option<u32> {
+        let here = self.all().member.members();
+        let took_steps = |(worker, word): &&(u32, Word)| word.steps > 0 && here.contains(worker);
+        let able: Vec<u32> = words.iter().filter(took_steps).map(|(worker, _)| *worker).collect();
+        let turn = self.at.rounds % able.len().max(1) as u64;
+        able.get(turn as usize).or(here.first()).copied()
     }
 
     /// All have met. Who has come has said before what it had to say; for one that was lost the first of the others does.
@@ -148,10 +155,16 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let members = self.all().member.members();
         let speaks = members.iter().copied().find(|&worker| !is_lost(worker)) == Some(self.id);
         let is_gone = |worker: u32| is_lost(worker) || !members.contains(&worker);
+        let is_due = |speaker: Option<u32>| speaks && speaker.is_some_and(is_gone);
         let Some(elastic) = &self.elastic else { return };
-        let is_due = speaks && elastic.speaker.is_some_and(is_gone);
-        let unsaid = self.elastic.as_mut().map(|elastic| std::mem::take(&mut elastic.unsaid));
-        unsaid.into_iter().flatten().filter(|_| is_due).for_each(|event| self.say(event));
+        let due: Vec<Event> = (elastic.unsaid.iter())
+            .filter(|(speaker, _)| is_due(*speaker))
+            .map(|(_, event)| event.clone())
+            .collect();
+        due.into_iter().for_each(|event| self.say(event));
+        if let Some(elastic) = &mut self.elastic {
+            elastic.unsaid.clear();
+        }
     }
 
     /// The cycle is over.

@@ -10,7 +10,7 @@ use crate::event::{Evaluated, Event, Model};
 use crate::recipe::BatchNorm;
 use crate::word::{from_bytes, to_bytes};
 use crate::worker::{Worker, finite};
-use grawa_comm::{Collective, Error as CommError};
+use grawa_comm::{Collective, Error as CommError, Lost};
 use grawa_core::{
     Evaluate, Kept, Layout, Memory, Method, Name, Plan, Preset, Pull, Replica, Report, Score, Weighting, plan,
 };
@@ -64,13 +64,14 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             Evaluate::Each => (self.replica.parameters(), &mut self.view),
         };
         let each = evaluate == Evaluate::Each;
-        let statistics =
+        let (statistics, mut lost) =
             settle_statistics(&mut **examiner, model, statistics, talk, best.filter(|_| !each), each)?;
         let whole = (0, 1);
         let seat = if each { whole } else { seat(talk) };
         let counts = examiner.test(model, &statistics, seat, &mut || talk.alive())?;
         let counts = to_bytes(&[counts.loss, counts.wrong as f64, counts.examples as f64]);
         let gathered = talk.gather(&counts)?;
+        lost.extend(gathered.outcome.lost);
         let mut models = Vec::new();
         for (worker, bytes) in &gathered.messages {
             let numbers = from_bytes(*worker, bytes, 3)?;
@@ -103,6 +104,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         // Outside the clock.
         self.began += spent;
         self.tally.times.evaluate += spent.as_secs_f64();
+        // What one that was lost had still to say comes first.
+        self.speak_up(&lost);
         self.say_for_all(Event::Evaluated(evaluated.clone()));
         self.history.push(evaluated);
         if let Some(waits) = &self.waits {
@@ -140,7 +143,7 @@ fn seat(talk: &impl Collective) -> (usize, usize) {
     (members.iter().position(|&worker| worker == talk.worker()).unwrap_or(0), members.len().max(1))
 }
 
-/// The statistics for the evaluated model, as the policy says.
+/// The statistics for the evaluated model, as the policy says, and who was lost meanwhile.
 fn settle_statistics<C: Collective>(
     examiner: &mut dyn Examine<C::Buffer>,
     model: &C::Buffer,
@@ -148,15 +151,15 @@ fn settle_statistics<C: Collective>(
     talk: &mut C,
     of: Option<u32>,
     each: bool,
-) -> Result<Vec<f32>, Error> {
+) -> Result<(Vec<f32>, Vec<Lost>), Error> {
     let layout = examiner.statistics().clone();
     if layout.is_empty() {
-        return Ok(own);
+        return Ok((own, Vec::new()));
     }
     let wide = |numbers: &[f32]| numbers.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
     let narrow = |numbers: Vec<f64>| numbers.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
     match examiner.policy() {
-        BatchNorm::Keep if each => Ok(own),
+        BatchNorm::Keep if each => Ok((own, Vec::new())),
         BatchNorm::Keep | BatchNorm::Average => {
             let gathered = talk.gather(&to_bytes(&wide(&own)))?;
             let mut workers = Vec::new();
@@ -165,18 +168,19 @@ fn settle_statistics<C: Collective>(
             }
             if examiner.policy() == BatchNorm::Average {
                 let workers: Vec<Vec<f32>> = workers.into_iter().map(|(_, statistics)| statistics).collect();
-                return Ok(average(&layout, &workers));
+                return Ok((average(&layout, &workers), gathered.outcome.lost));
             }
             let chosen = workers.iter().position(|(worker, _)| Some(*worker) == of).unwrap_or(0);
-            Ok(workers.swap_remove(chosen).1)
+            Ok((workers.swap_remove(chosen).1, gathered.outcome.lost))
         }
         BatchNorm::Recalibrate => {
             let seat = if each { (0, 1) } else { seat(talk) };
             let (mut sums, count) = examiner.recalibrate(model, seat, &mut || talk.alive())?;
-            let mut total = count as f64;
+            let (mut total, mut lost) = (count as f64, Vec::new());
             if !each {
                 sums.push(total);
                 let gathered = talk.gather(&to_bytes(&sums))?;
+                lost = gathered.outcome.lost;
                 sums.fill(0.0);
                 for (worker, bytes) in &gathered.messages {
                     let theirs = from_bytes(*worker, bytes, layout.len() + 1)?;
@@ -184,7 +188,7 @@ fn settle_statistics<C: Collective>(
                 }
                 total = sums.pop().unwrap_or(0.0);
             }
-            Ok(narrow(sums.into_iter().map(|sum| sum / total).collect()))
+            Ok((narrow(sums.into_iter().map(|sum| sum / total).collect()), lost))
         }
     }
 }

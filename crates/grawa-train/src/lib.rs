@@ -25,6 +25,7 @@ mod pace;
 pub mod recipe;
 mod run;
 mod snapshot;
+pub mod told;
 mod word;
 mod worker;
 

@@ -351,10 +351,16 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
 
     /// Says what is said once, by one for all.
     pub(crate) fn say_for_all(&mut self, event: Event) {
-        if self.speaks() {
+        let first = self.all().member.members().first().copied();
+        self.say_through(first, event);
+    }
+
+    /// Says what is said once, by this one for all.
+    fn say_through(&mut self, speaker: Option<u32>, event: Event) {
+        if speaker == Some(self.id) {
             self.say(event);
         } else {
-            self.keep_in_mind(event);
+            self.keep_in_mind(speaker, event);
         }
     }
 
@@ -572,14 +578,18 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             };
             let steps: u64 = words.iter().map(|(_, word)| word.tally.steps).sum();
             let loss: f64 = words.iter().map(|(_, word)| word.tally.loss).sum();
-            self.say_for_all(Event::Round(Round {
+            let round = Event::Round(Round {
                 at: self.place(),
                 rate: self.rate,
                 loss: finite(loss / steps as f64),
                 workers: words.iter().map(shares).collect(),
                 mixed,
                 bytes: words.iter().map(|(_, word)| word.tally.bytes + bytes).sum(),
-            }));
+            });
+            match self.elastic {
+                Some(_) => self.say_through(self.teller(words), round),
+                None => self.say_for_all(round),
+            }
         }
     }
 

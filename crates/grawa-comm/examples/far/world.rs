@@ -1,7 +1,7 @@
 //! A cluster in simulated time. Members and coordinator are the real ones; their messages take the time of their bytes on the
 //! coordinator's link, and vectors that of the exchange's own schedule. What workers compute is time alone.
 
-use grawa_comm::group::forecast::{Cost, Link, exchange};
+use grawa_comm::group::forecast::{Cost, Link, exchange, words};
 use grawa_comm::group::message::{Call, Down, End, Peer, Stand, Up, encode};
 use grawa_comm::group::{Action, Coordinator, Deed, Event, Member, Settings, frame};
 use grawa_core::{Key, Purpose, Stream};
@@ -40,7 +40,7 @@ const ENOUGH: u64 = 50;
 pub(crate) struct Seen {
     pub(crate) rounds: u64,
     pub(crate) seconds: f64,
-    /// Bytes of vectors sent, by all, and how often a worker took part in a round.
+    /// Bytes of words and vectors sent, by all, and how often a worker took part in a round.
     vectors: u64,
     parts: u64,
     /// Seconds of moving vectors, and of local steps and scores of all workers, while they were there for so many seconds.
@@ -146,7 +146,14 @@ struct Node {
     must_dial: bool,
 }
 
-/// Vectors on the move: who has begun.
+impl Node {
+    /// Whether it exchanges words or vectors with others.
+    fn is_moving(&self) -> bool {
+        matches!(self.phase, Phase::Gather | Phase::Mix)
+    }
+}
+
+/// Words or vectors on the move: who has begun.
 #[derive(Debug, Default)]
 struct Moving {
     begun: Vec<usize>,
@@ -168,7 +175,8 @@ pub(crate) struct World {
     /// Until when the coordinator's link is busy, down and up.
     busy: [f64; 2],
     moving: BTreeMap<Tag, Moving>,
-    costs: HashMap<usize, Cost>,
+    /// By the number of members, and whether it is vectors.
+    costs: HashMap<(usize, bool), Cost>,
     truth: Option<Stand>,
     since: f64,
     seen: Seen,
@@ -295,13 +303,13 @@ impl World {
             }
             Happening::Moved { node, tag } => {
                 self.moving.remove(&tag);
-                if self.nodes[node].phase == Phase::Mix && self.nodes[node].gave_up != Some(tag) {
+                if self.nodes[node].is_moving() && self.nodes[node].gave_up != Some(tag) {
                     let up = self.nodes[node].member.done(tag, digest(tag.1));
                     self.say(node, up);
                 }
             }
             Happening::Broken { node, tag, peer } => {
-                if self.nodes[node].phase == Phase::Mix {
+                if self.nodes[node].is_moving() {
                     (self.nodes[node].must_dial, self.nodes[node].gave_up) = (true, Some(tag));
                     let up = self.nodes[node].member.broken(tag, peer, "connection reset".into());
                     self.say(node, up);
@@ -387,8 +395,13 @@ impl World {
                     self.start(node);
                 }
             }
-            Deed::Met { .. } | Deed::Closed(End::Shrunk { .. }) => self.come(node, Phase::Mix, 0),
-            Deed::Move { epoch, op, attempt } => self.begin(node, (epoch, op, attempt)),
+            Deed::Met { .. } => self.come(node, Phase::Mix, 0),
+            // Those who are left say the same again, or plan anew.
+            Deed::Closed(End::Shrunk { .. }) => self.come(node, self.nodes[node].phase, 0),
+            Deed::Move { epoch, op, attempt, .. } => self.begin(node, (epoch, op, attempt)),
+            Deed::Closed(End::Commit { .. }) if self.nodes[node].phase == Phase::Gather => {
+                self.come(node, Phase::Mix, 0);
+            }
             Deed::Closed(End::Commit { .. }) => {
                 let op = self.nodes[node].member.op();
                 let up = self.nodes[node].member.stands(digest(op));
@@ -425,22 +438,22 @@ impl World {
     fn come(&mut self, node: usize, phase: Phase, steps: u64) {
         self.nodes[node].phase = phase;
         let members = self.nodes[node].member.members();
-        let (call, message) = match phase {
+        let call = match phase {
             // All plan alike: who is there is what a plan follows from here.
             Phase::Mix => {
                 let plan =
                     members.iter().fold(0, |plan: u64, peer| plan.wrapping_mul(31).wrapping_add(peer.token));
-                (Call::Mix { plan, centre: 0 }, Vec::new())
+                Call::Mix { plan, centre: 0 }
             }
-            _ => (Call::Gather, vec![0; self.cluster.word]),
+            _ => Call::Gather,
         };
-        match self.nodes[node].member.come(call, message, steps) {
+        match self.nodes[node].member.come(call, steps) {
             Ok(up) => self.say(node, up),
             Err(deed) => self.act(node, deed),
         }
     }
 
-    /// Vectors move from when the last one has begun; the others wait for it.
+    /// Words and vectors move from when the last one has begun; the others wait for it.
     fn begin(&mut self, node: usize, tag: Tag) {
         let members: Vec<Peer> = self.nodes[node].member.members().to_vec();
         let at = |peer: &Peer| self.by_token[&peer.token];
@@ -457,11 +470,11 @@ impl World {
             return;
         }
         let began = moving.began;
-        let link = self.cluster.link;
-        let one_leads = self.cluster.one_leads;
-        let cost = self.costs.entry(members.len()).or_insert_with(|| {
+        let Cluster { link, one_leads, floats, word, .. } = self.cluster;
+        let is_mix = self.nodes[node].phase == Phase::Mix;
+        let cost = self.costs.entry((members.len(), is_mix)).or_insert_with(|| {
             let adds: Vec<bool> = (0..members.len()).map(|seat| !one_leads || seat == 0).collect();
-            exchange(&adds, self.cluster.floats, link)
+            if is_mix { exchange(&adds, floats, link) } else { words(members.len(), word, link) }
         });
         // One that must connect to all does so one after the other: two ways there and back each, encrypted.
         let dials = |peer: &Peer| self.nodes[self.by_token[&peer.token]].must_dial;
@@ -469,7 +482,9 @@ impl World {
             if members.iter().any(dials) { 4.0 * link.latency * members.len() as f64 } else { 0.0 };
         let takes = connecting + cost.seconds;
         self.seen.vectors += cost.bytes.iter().sum::<u64>();
-        self.seen.moving += self.now - began + takes;
+        if is_mix {
+            self.seen.moving += self.now - began + takes;
+        }
         for peer in &members {
             let node = self.by_token[&peer.token];
             self.nodes[node].must_dial = false;

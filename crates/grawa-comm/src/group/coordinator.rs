@@ -10,8 +10,8 @@
 
 use super::deadline::Deadline;
 use super::digest::majority;
-use super::meeting::Meeting;
-use super::message::{Call, Down, Record, Stand, Up, VERSION};
+use super::meeting::{Arrival, Meeting};
+use super::message::{Call, Down, Peer, Record, Stand, Up, VERSION};
 use super::notice::Notice;
 use super::seat::{Seat, Session, State};
 use crate::{Lost, Why};
@@ -114,6 +114,8 @@ pub struct Coordinator {
     pub(super) run: u64,
     charter: Vec<u8>,
     pub(super) epoch: u64,
+    /// Who met last: those of this epoch, unless one of them is lost since.
+    pub(super) members: Vec<Peer>,
     /// The next meeting.
     pub(super) op: u64,
     pub(super) truth: Option<Stand>,
@@ -146,6 +148,7 @@ impl Coordinator {
             run,
             charter,
             epoch: 0,
+            members: Vec::new(),
             op: 0,
             truth: None,
             past: BTreeMap::new(),
@@ -200,7 +203,7 @@ impl Coordinator {
         &self.seats
     }
 
-    /// The epoch: it grows whenever the members of a round are others than those of the round before.
+    /// The epoch: it grows whenever the members of a meeting are others than those of the one before.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -215,9 +218,9 @@ impl Coordinator {
         self.truth
     }
 
-    /// Whether the next meeting begins a round, to which newcomers may come.
+    /// Whether the next meeting begins a round, to which newcomers may come: they may not any more when words are moving.
     pub fn is_open(&self) -> bool {
-        self.truth.is_none_or(|truth| truth.op == self.op)
+        self.meeting.moving.is_none() && self.truth.is_none_or(|truth| truth.op == self.op)
     }
 
     /// Whether the next meeting begins a round as far as anyone says, if not all have said so yet.
@@ -259,7 +262,7 @@ impl Coordinator {
         if let Up::Hello { version, run, token, worker, address } = up {
             return self.greet(session, (version, run), token, worker, address, now);
         }
-        let op = self.op;
+        let (op, is_moving) = (self.op, self.meeting.moving.is_some());
         let Some((worker, seat)) = self.of(session) else {
             // Given up by now, or never greeted: it must say hello again.
             return self.actions.push(Action::End { session });
@@ -275,7 +278,8 @@ impl Coordinator {
                 }
             }
             Up::Stands(stand) => {
-                if seat.state == State::Active && stand.op == op {
+                // While words move it has nothing new to say, and the round has begun on what was said before.
+                if seat.state == State::Active && stand.op == op && !is_moving {
                     seat.stand = Some(stand);
                     seat.steps = 0;
                     self.settle(false);
@@ -307,7 +311,9 @@ impl Coordinator {
             }
             Up::Tell(what) => self.actions.push(Action::Tell { worker, what }),
             Up::Leave => self.lose(worker, Why::Left),
-            Up::Arrive { op, call, message, steps } => self.arrive(worker, op, call, message, steps, now),
+            Up::Arrive { op, call, steps, knows } => {
+                self.arrive(worker, op, Arrival { call, steps, knows }, now)
+            }
             Up::Done { epoch, op, attempt, digest } => self.done(worker, (epoch, op, attempt), digest),
             Up::Broken { epoch, op, attempt, peer, why } => {
                 self.broken(worker, (epoch, op, attempt), (peer, why), now);
@@ -342,10 +348,8 @@ impl Coordinator {
         let worker = known
             .or(wish.filter(|wish| !self.seats.contains_key(wish)))
             .unwrap_or_else(|| (0..).find(|worker| !self.seats.contains_key(worker)).unwrap_or(u32::MAX));
-        let seat =
-            self.seats.entry(worker).or_insert_with(|| Seat::new(token, address.clone(), session, now));
+        let seat = self.seats.entry(worker).or_insert_with(|| Seat::new(token, address, session, now));
         let before = seat.session.replace(session).filter(|before| *before != session);
-        seat.address = address;
         seat.closed = None;
         (seat.seen, seat.moved) = (now, now);
         let known = matches!(seat.state, State::Active | State::Ready);
@@ -636,19 +640,15 @@ impl Coordinator {
         let came = self.meeting.arrived.len();
         match (&self.meeting.moving, self.meeting.began) {
             (Some(_), _) => {
-                format!("meeting {}: vectors are moving; not done: workers {}", self.op, list(self.awaited()))
+                let what = if self.meeting.call() == Some(Call::Gather) { "words" } else { "vectors" };
+                format!("meeting {}: {what} are moving; not done: workers {}", self.op, list(self.awaited()))
             }
             (None, _) if self.truth.is_none() => {
                 format!("{came} of {} workers have come to the first meeting", self.settings.founders)
             }
             (None, None) => "local steps".into(),
             (None, Some(began)) => {
-                let call = self
-                    .meeting
-                    .arrived
-                    .values()
-                    .next()
-                    .map_or("nothing", |arrival| Call::name(arrival.call));
+                let call = self.meeting.call().map_or("nothing", Call::name);
                 let waited = now.saturating_sub(began).as_secs_f64();
                 format!(
                     "meeting {} ({call}): {came} have come, waiting for workers {} for {waited:.1} s",

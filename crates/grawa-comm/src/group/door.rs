@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     fn donor(door: &Door) -> Peer {
-        Peer { worker: 3, token: 1, address: door.address.to_string(), fresh: false }
+        Peer { worker: 3, token: 1, address: door.address.to_string() }
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
             out.write_bulk(&[], &[0; 2000], None, None, FOR_EVER).unwrap();
             out
         });
-        let donor = Peer { worker: 3, token: 1, address, fresh: false };
+        let donor = Peer { worker: 3, token: 1, address };
         let stand = Stand { op: 1, digest: 2 };
         let began = Instant::now();
         let error = ask(&donor, &Wire::Plain, 7, stand, 1000, FOR_EVER).unwrap_err();

@@ -4,7 +4,7 @@
 //! taken up at the next meeting. Where a member stands can be said when its vectors have landed *and* it has said what it
 //! remembers, whichever comes last: so newcomers need not wait until the next meeting.
 
-use super::participant::Shared;
+use super::line::Shared;
 use crate::{Error, Lost};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -5,6 +5,7 @@
 //! is in it has come. The wire is all there is: adding up, checksums and encryption take time of their own.
 
 use super::exchange::{FRONT, LAG, SHARE};
+use super::words;
 use crate::cut::{share, stripes};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -72,6 +73,13 @@ pub fn exchange(adds: &[bool], floats: usize, link: Link) -> Cost {
         }
     }
     Cost { bytes, seconds }
+}
+
+/// Exchanging words of so many bytes: everyone sends its own to one after the other, and no two to the same one at once.
+pub fn words(members: usize, bytes: usize, link: Link) -> Cost {
+    let parts = bytes.div_ceil(words::PART).max(1);
+    let sent = (members.saturating_sub(1) * (bytes + parts * (words::HEAD + 8))) as u64;
+    Cost { bytes: vec![sent; members], seconds: sent as f64 / link.rate + link.latency }
 }
 
 #[derive(Clone, Copy, Debug)]

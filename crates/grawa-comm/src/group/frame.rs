@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 /// The bytes before a body.
 pub const HEAD: usize = 12;
 
-/// The longest body of a control message. Words of all members at once must fit.
+/// The longest body: what all remember, as a donor gives it, must fit. Control messages are shorter.
 pub const LONGEST: usize = 64 << 20;
 
 /// Whether a frame is the next, a repetition, or out of order.

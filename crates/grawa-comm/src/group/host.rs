@@ -5,12 +5,13 @@ use super::frame::HEAD;
 use super::key::Wire;
 use super::link::{self, In, LOOK, Out};
 use super::log::Log;
-use super::message::{Down, Stand, Up, decode, encode};
+use super::message::{Down, LONGEST, Stand, Up, decode, encode};
 use super::notice::Notice;
 use super::seat::{Session, State};
+use super::strangers::Strangers;
 use crate::Error;
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -110,6 +111,10 @@ impl Host {
         charter: Vec<u8>,
         log: Option<&Path>,
     ) -> Result<Self, Error> {
+        if charter.len() > LONGEST / 2 {
+            let why = format!("a charter of {} bytes, where {} are allowed", charter.len(), LONGEST / 2);
+            return Err(Error::Message { why });
+        }
         let listener = TcpListener::bind(listen)
             .map_err(|error| Error::Connection { why: format!("cannot listen at {listen}: {error}") })?;
         let address = listener.local_addr()?;
@@ -121,8 +126,14 @@ impl Host {
         let (is_over, status) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Status>>::default());
         let (tell, told) = channel();
         let (events, inbox) = channel();
-        let door =
-            Entrance { wire, events: events.clone(), tell: tell.clone(), is_over: Arc::clone(&is_over) };
+        let door = Entrance {
+            wire,
+            events: events.clone(),
+            tell: tell.clone(),
+            strangers: Mutex::default(),
+            began: Instant::now(),
+            is_over: Arc::clone(&is_over),
+        };
         std::thread::Builder::new().name("grawa-entrance".into()).spawn(move || door.keep(&listener))?;
         let mut desk = Desk {
             coordinator,
@@ -185,7 +196,25 @@ struct Entrance {
     wire: Wire,
     events: Sender<Heard>,
     tell: Sender<Told>,
+    strangers: Mutex<Strangers>,
+    began: Instant,
     is_over: Arc<AtomicBool>,
+}
+
+/// A connection, of which there is one fewer when this is gone.
+struct Open(Arc<AtomicU64>);
+
+impl Open {
+    fn new(open: &Arc<AtomicU64>) -> Option<Self> {
+        let one = Open(Arc::clone(open));
+        (open.fetch_add(1, Ordering::Relaxed) < CONNECTIONS).then_some(one)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Entrance {
@@ -196,21 +225,28 @@ impl Entrance {
             if entrance.is_over.load(Ordering::Relaxed) {
                 return;
             }
-            let Ok(socket) = socket else { continue };
-            if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS {
-                open.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let (entrance, open) = (Arc::clone(&entrance), Arc::clone(&open));
+            let (Ok(socket), Some(open)) = (socket, Open::new(&open)) else { continue };
+            let entrance = Arc::clone(&entrance);
+            // Whether a thread can be had or not, what is counted is given back.
             let answer = move || {
-                let from = socket.peer_addr().map_or_else(|_| "nowhere".into(), |from| from.to_string());
+                let _open = open;
+                let from = socket.peer_addr();
                 if let Err(error) = entrance.hear(session, socket) {
-                    let _ = entrance.tell.send(Told::Stranger { from, why: error.to_string() });
+                    entrance.complain(from.ok(), &error);
                 }
-                open.fetch_sub(1, Ordering::Relaxed);
             };
             let _ = std::thread::Builder::new().name("grawa-hear".into()).spawn(answer);
         }
+    }
+
+    /// Tells of a connection that came to nothing, if its address was not told of of late.
+    fn complain(&self, from: Option<SocketAddr>, error: &Error) {
+        let address = from.map_or(IpAddr::from([0, 0, 0, 0]), |from| from.ip());
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(others) = strangers.came(address, self.began.elapsed()) else { return };
+        let from = from.map_or_else(|| "nowhere".into(), |from| from.to_string());
+        let more = if others > 0 { format!(" (as were {others} more from there)") } else { String::new() };
+        let _ = self.tell.send(Told::Stranger { from, why: format!("{error}{more}") });
     }
 
     /// Passes on what is heard on a connection. What is wrong with it ends it, and it alone.
@@ -236,7 +272,7 @@ impl Entrance {
     fn hear_on(&self, session: Session, from: &mut In) -> Result<(), Error> {
         let go_on = || !self.is_over.load(Ordering::Relaxed);
         loop {
-            match from.receive(super::frame::LONGEST, &go_on) {
+            match from.receive(LONGEST, &go_on) {
                 Ok(Some(body)) => {
                     let (up, bytes) = (decode(&body)?, HEAD + body.len());
                     if self.events.send(Heard::Up { session, up, bytes }).is_err() {

@@ -15,7 +15,7 @@ fn hello(token: u64) -> Up {
 }
 
 fn arrive(op: u64, call: Call) -> Up {
-    Up::Arrive { op, call, message: Vec::new(), steps: u64::MAX }
+    Up::Arrive { op, call, steps: u64::MAX, knows: 0 }
 }
 
 /// A group of so many who have met once, the sessions being the numbers, and one more that waits to take part.
@@ -27,7 +27,7 @@ fn group(workers: u32) -> Coordinator {
         hear(&mut coordinator, session, Up::Enter(START));
     }
     for session in 0..u64::from(workers) {
-        hear(&mut coordinator, session, arrive(0, Call::Gather));
+        hear(&mut coordinator, session, arrive(0, Call::Barrier));
     }
     assert_eq!((coordinator.op(), coordinator.truth()), (1, Some(START)));
     coordinator
@@ -99,7 +99,7 @@ fn absurd_numbers_do_no_harm() {
     let far = Stand { op: u64::MAX, digest: 1 };
     hear(&mut fresh, 0, hello(1));
     hear(&mut fresh, 0, Up::Enter(far));
-    hear(&mut fresh, 0, arrive(u64::MAX, Call::Gather));
+    hear(&mut fresh, 0, arrive(u64::MAX, Call::Barrier));
     assert_eq!(fresh.op(), u64::MAX);
 }
 
@@ -119,19 +119,50 @@ fn one_cannot_outvote_two() {
     assert_eq!(taken, Some(Stand { op: 1, digest: 6 }), "{actions:?}");
 }
 
-/// What cannot be sent is refused once, with a reason, and not tried for ever.
-#[test]
-fn too_many_words_at_once_are_refused() {
-    let mut coordinator = group(2);
-    for session in 0..2 {
+/// A round that has begun: its words are moving, and one who was not there waits.
+fn speaking(workers: u32) -> Coordinator {
+    let mut coordinator = group(workers);
+    for session in 0..u64::from(workers) {
         hear(&mut coordinator, session, Up::Stands(Stand { op: 1, digest: 6 }));
     }
-    let loud =
-        Up::Arrive { op: 1, call: Call::Gather, message: vec![0; super::frame::LONGEST / 2], steps: 1 };
-    assert_eq!(hear(&mut coordinator, 0, loud.clone()), []);
-    let actions = hear(&mut coordinator, 1, loud);
-    let refused = actions.iter().filter(|action| {
-        matches!(action, Action::Send { down: Down::Refused { why }, .. } if why.contains("2 workers say"))
-    });
-    assert_eq!(refused.count(), 2, "{actions:?}");
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, arrive(1, Call::Gather));
+    }
+    assert!(coordinator.reason(Duration::ZERO).contains("words are moving"));
+    coordinator
+}
+
+fn done(coordinator: &mut Coordinator, session: u64, digest: u64) -> Vec<Action> {
+    let epoch = coordinator.epoch();
+    hear(coordinator, session, Up::Done { epoch, op: 1, attempt: 0, digest })
+}
+
+/// Who holds other words than most, or says so, has no part in what follows from them.
+#[test]
+fn other_words_are_not_those_of_most() {
+    let mut coordinator = speaking(3);
+    assert_eq!(ended(&done(&mut coordinator, 0, 9)), None);
+    assert_eq!(ended(&done(&mut coordinator, 1, 8)), None);
+    let actions = done(&mut coordinator, 2, 9);
+    let differs = crate::Lost { worker: 1, why: crate::Why::Differs };
+    assert_eq!(ended(&actions), Some(&End::Commit { lost: vec![differs] }));
+    let told = |session: u64| {
+        actions.iter().any(|action| matches!(action, Action::Send { session: to, .. } if *to == session))
+    };
+    assert!(told(0) && !told(1) && told(2), "{actions:?}");
+}
+
+/// What is said of where one stands while words move, and coming to them from elsewhere, changes nothing.
+#[test]
+fn a_round_that_has_begun_is_not_changed() {
+    let mut coordinator = speaking(3);
+    let (truth, epoch) = (coordinator.truth(), coordinator.epoch());
+    hear(&mut coordinator, 0, Up::Stands(Stand { op: 1, digest: 66 }));
+    for up in [Up::Took(Stand { op: 1, digest: 6 }), arrive(1, Call::Gather)] {
+        let actions = hear(&mut coordinator, 3, up);
+        assert!(!actions.iter().any(|action| matches!(action, Action::Send { .. })), "{actions:?}");
+    }
+    assert_eq!((coordinator.truth(), coordinator.epoch()), (truth, epoch));
+    (0..2).for_each(|session| assert_eq!(ended(&done(&mut coordinator, session, 9)), None));
+    assert_eq!(ended(&done(&mut coordinator, 2, 9)), Some(&End::Commit { lost: vec![] }));
 }

@@ -1,12 +1,12 @@
 //! A meeting, as the coordinator sees it: who has come, whether it is complete, and vectors that are on the move.
 //!
 //! Inside a round all members of the round are waited for; one that is lost is named. The first meeting of a round is *open*:
-//! newcomers that stand where all do may come, and it goes on without those who do not come in time. Where vectors move,
-//! all members must say that they are done, with the same digest, before any of them may use what came out.
+//! newcomers that stand where all do may come, and it goes on without those who do not come in time. Where something moves
+//! between members, words or vectors, all must say that they are done, with the same digest, before any of them may use what
+//! came out.
 
 use super::coordinator::Coordinator;
 use super::digest::majority;
-use super::frame;
 use super::message::{Call, Down, End, Peer};
 use super::notice::Notice;
 use super::seat::{Seat, State};
@@ -14,13 +14,10 @@ use crate::{Lost, Why};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often moving vectors is tried.
+/// How often moving something is tried.
 const ATTEMPTS: u32 = 3;
 /// From a failed attempt to the next: if the one who failed is gone, that will be known by then.
 const PAUSE: Duration = Duration::from_millis(200);
-
-/// For a member's name and address in what all hear.
-const ROOM: usize = 128;
 
 /// How often in a row a member must have come too late with what it took over, to be waited for, and not too often.
 const CHASES: std::ops::RangeInclusive<u32> = 2..=4;
@@ -33,17 +30,20 @@ pub(super) struct Meeting {
     pub(super) moving: Option<Moving>,
 }
 
-#[derive(Debug)]
+/// One that has come: to do what, with how many steps, and of which epoch it knows the members.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) call: Call,
-    message: Vec<u8>,
-    steps: u64,
+    pub(super) steps: u64,
+    pub(super) knows: u64,
 }
 
-/// Vectors on the move.
+/// Words or vectors on the move.
 #[derive(Debug)]
 pub(super) struct Moving {
     pub(super) members: Vec<Peer>,
+    /// Who was lost before it began.
+    before: Vec<Lost>,
     attempt: u32,
     pub(super) done: BTreeMap<u32, u64>,
     complaints: Vec<(u32, u32, String)>,
@@ -51,6 +51,11 @@ pub(super) struct Moving {
 }
 
 impl Meeting {
+    /// What those who have come are about to do.
+    pub(super) fn call(&self) -> Option<Call> {
+        self.arrived.values().next().map(|arrival| arrival.call)
+    }
+
     /// Since when this one holds up a meeting that cannot do without it.
     pub(super) fn waits_for(&self, worker: u32, seat: &Seat, open: bool) -> Option<Duration> {
         let is_late = match &self.moving {
@@ -64,15 +69,7 @@ impl Meeting {
 }
 
 impl Coordinator {
-    pub(super) fn arrive(
-        &mut self,
-        worker: u32,
-        op: u64,
-        call: Call,
-        message: Vec<u8>,
-        steps: u64,
-        now: Duration,
-    ) {
+    pub(super) fn arrive(&mut self, worker: u32, op: u64, arrival: Arrival, now: Duration) {
         let Some(seat) = self.seats.get_mut(&worker) else { return };
         seat.moved = now;
         let takes_part = matches!(seat.state, State::Active | State::Ready);
@@ -97,8 +94,13 @@ impl Coordinator {
             return self.lose(worker, Why::Differs);
         }
         if self.meeting.moving.is_some() {
-            let down = self.met();
-            return self.send(worker, down);
+            // It was there, and its connection broke. One that was not has no part in what moves.
+            if let Some(before) = self.meeting.arrived.get_mut(&worker) {
+                before.knows = arrival.knows;
+                let down = self.met(arrival.knows);
+                self.send(worker, down);
+            }
+            return;
         }
         // One that comes straight from a donor, or back to a run that has no member left, comes early: no one is late yet.
         if self.seats.get(&worker).is_some_and(|seat| seat.state == State::Active) {
@@ -107,7 +109,7 @@ impl Coordinator {
                 self.deadline.saw(now.saturating_sub(began));
             }
         }
-        self.meeting.arrived.entry(worker).or_insert(Arrival { call, message, steps });
+        self.meeting.arrived.entry(worker).or_insert(arrival).knows = arrival.knows;
     }
 
     /// Closes the meeting if all have come who must, or those who have not were waited for long enough.
@@ -168,20 +170,17 @@ impl Coordinator {
             self.say(Notice::WentOn { op: self.op, without: missing.to_vec(), after });
         }
         self.lost.sort_by_key(|lost| lost.worker);
-        let mut changed = !self.lost.is_empty();
         for (worker, seat) in &mut self.seats {
             let came = self.meeting.arrived.contains_key(worker);
             match seat.state {
                 State::Ready if came => {
                     seat.state = State::Active;
-                    changed = true;
                     self.actions.push(super::Action::Say(Notice::Joined { worker: *worker, op: self.op }));
                 }
                 State::Ready => seat.state = State::Waiting,
                 _ => {}
             }
         }
-        self.epoch += u64::from(changed);
         if let Some(period) = self.settings.trigger {
             let taken = self
                 .meeting
@@ -195,7 +194,7 @@ impl Coordinator {
         }
     }
 
-    /// All are there: everyone hears what everyone said, or vectors begin to move.
+    /// All are there: everyone hears who came, and what is to be moved begins to move.
     fn meet(&mut self) {
         let Some((_, first)) = self.meeting.arrived.first_key_value() else { return };
         let call = first.call;
@@ -204,62 +203,55 @@ impl Coordinator {
                 self.meeting.arrived.iter().map(|(worker, arrival)| (*worker, arrival.call)).collect();
             return self.end(Down::Closed { op: self.op, end: End::OutOfStep { calls } });
         }
-        // Everyone hears everything, in one message. One too long to be sent would break every connection, again and again.
-        let said: usize = self.meeting.arrived.values().map(|arrival| arrival.message.len() + ROOM).sum();
-        if said > frame::LONGEST {
-            return self.say_too_much(said);
-        }
         let is_here = |worker: &u32| self.meeting.arrived.contains_key(worker);
         let moves = match call {
             // A plan that someone who is lost was part of is not carried out.
             Call::Mix { .. } => self.lost.is_empty(),
             Call::Broadcast { leader } => is_here(&leader),
-            Call::Gather | Call::Barrier => false,
+            Call::Gather => true,
+            Call::Barrier => false,
         };
         let members: Vec<Peer> = (self.meeting.arrived.keys())
             .filter_map(|worker| self.seats.get(worker).map(|seat| seat.peer(*worker)))
             .collect();
-        if !moves {
-            let down = self.met();
-            return self.end(down);
+        if self.members != members {
+            // Who knows the members of an epoch is not told of them again: they must be the same throughout.
+            self.members.clone_from(&members);
+            self.epoch += 1;
         }
-        let moving =
-            Moving { members, attempt: 0, done: BTreeMap::new(), complaints: Vec::new(), again: None };
-        self.meeting.moving = Some(moving);
+        if !moves {
+            return self.end(self.met(0));
+        }
+        self.meeting.moving = Some(Moving {
+            members,
+            before: std::mem::take(&mut self.lost),
+            attempt: 0,
+            done: BTreeMap::new(),
+            complaints: Vec::new(),
+            again: None,
+        });
         self.say_met();
     }
 
-    fn say_too_much(&mut self, said: usize) {
-        let workers: Vec<u32> = self.meeting.arrived.keys().copied().collect();
-        let why = format!(
-            "{} workers say {said} bytes at one meeting, where {} are allowed: use fewer workers",
-            workers.len(),
-            frame::LONGEST
-        );
-        self.say(Notice::Refused { why: why.clone() });
-        for worker in workers {
-            self.send(worker, Down::Refused { why: why.clone() });
-            self.lose(worker, Why::Left);
-        }
-    }
-
-    /// What those who came hear.
-    fn met(&self) -> Down {
-        let peer = |worker: &u32| self.seats.get(worker).map(|seat| seat.peer(*worker));
+    /// What one hears who came, and knows the members of an epoch.
+    fn met(&self, knows: u64) -> Down {
+        let moving = self.meeting.moving.as_ref();
         Down::Met {
             epoch: self.epoch,
             op: self.op,
-            members: self.meeting.arrived.keys().filter_map(peer).collect(),
-            messages: self.meeting.arrived.values().map(|arrival| arrival.message.clone()).collect(),
-            lost: self.lost.clone(),
-            attempt: self.meeting.moving.as_ref().map(|moving| moving.attempt),
+            members: (knows != self.epoch).then(|| self.members.clone()),
+            lost: moving.map_or(&self.lost, |moving| &moving.before).clone(),
+            attempt: moving.map(|moving| moving.attempt),
         }
     }
 
     fn say_met(&mut self) {
-        let down = self.met();
-        let members: Vec<u32> = self.meeting.arrived.keys().copied().collect();
-        members.into_iter().for_each(|worker| self.send(worker, down.clone()));
+        let knows: Vec<(u32, u64)> =
+            self.meeting.arrived.iter().map(|(worker, arrival)| (*worker, arrival.knows)).collect();
+        for (worker, knows) in knows {
+            let down = self.met(knows);
+            self.send(worker, down);
+        }
     }
 
     /// The meeting is over, and this is what its members hear.
@@ -267,7 +259,7 @@ impl Coordinator {
         let meeting = std::mem::take(&mut self.meeting);
         for worker in meeting.arrived.keys() {
             if let Some(seat) = self.seats.get_mut(worker) {
-                (seat.last, seat.fresh, seat.blames) = (Some(self.op), false, 0);
+                (seat.last, seat.blames) = (Some(self.op), 0);
             }
             self.send(*worker, down.clone());
         }
@@ -333,7 +325,7 @@ impl Coordinator {
         moving.again.get_or_insert(now + PAUSE);
     }
 
-    /// Moves the vectors once more after a failure, or gives up the one who cannot be reached.
+    /// Moves once more after a failure, or gives up the one who cannot be reached.
     fn try_again(&mut self, now: Duration) {
         let Some(moving) = &mut self.meeting.moving else { return };
         if moving.again.is_none_or(|again| now < again) {
@@ -374,7 +366,7 @@ impl Coordinator {
         self.without(worker);
     }
 
-    /// If this one was among those who move vectors, they stop, and nothing of it counts.
+    /// If this one was among those who move something, they stop, and nothing of it counts.
     pub(super) fn without(&mut self, worker: u32) {
         let Some(moving) = &self.meeting.moving else { return };
         if moving.members.iter().any(|peer| peer.worker == worker) {

@@ -19,14 +19,12 @@ pub enum Deed {
     },
     /// It may come to the next meeting.
     Ready,
-    /// The meeting is over; what everyone said, in the order of the members.
+    /// The meeting is over, and nothing was moved.
     Met {
-        /// What each said.
-        messages: Vec<Vec<u8>>,
         /// Who was lost since the last one.
         lost: Vec<Lost>,
     },
-    /// Move vectors with these.
+    /// Move words or vectors with the members.
     Move {
         /// The epoch.
         epoch: u64,
@@ -34,8 +32,10 @@ pub enum Deed {
         op: u64,
         /// Which attempt.
         attempt: u32,
+        /// Who was lost since the meeting before.
+        lost: Vec<Lost>,
     },
-    /// The end of a meeting that moved vectors.
+    /// The end of a meeting that moved something.
     Closed(End),
     /// Take over what a donor holds; the meeting it waited for goes on without it.
     Take {
@@ -75,7 +75,8 @@ pub struct Member {
 
 #[derive(Clone, Debug)]
 struct Pending {
-    arrive: Up,
+    call: Call,
+    steps: u64,
     moving: Option<(u64, u32)>,
     done: Option<Up>,
 }
@@ -162,14 +163,18 @@ impl Member {
     }
 
     /// Comes to the next meeting, unless something else is due first.
-    pub fn come(&mut self, call: Call, message: Vec<u8>, steps: u64) -> Result<Option<Up>, Deed> {
+    pub fn come(&mut self, call: Call, steps: u64) -> Result<Option<Up>, Deed> {
         if let Some(due) = self.due.take() {
             self.is_taking = matches!(due, Deed::Take { .. });
             return Err(due);
         }
-        let arrive = Up::Arrive { op: self.op, call, message, steps };
-        self.pending = Some(Pending { arrive: arrive.clone(), moving: None, done: None });
-        Ok(self.is_greeted.then_some(arrive))
+        self.pending = Some(Pending { call, steps, moving: None, done: None });
+        Ok(self.arrive().filter(|_| self.is_greeted))
+    }
+
+    fn arrive(&self) -> Option<Up> {
+        let Pending { call, steps, .. } = self.pending.as_ref()?;
+        Some(Up::Arrive { op: self.op, call: *call, steps: *steps, knows: self.epoch })
     }
 
     /// Does not wait for the meeting any more; it may come to it again.
@@ -188,7 +193,7 @@ impl Member {
         self.is_greeted.then_some(Up::NotTaken { donor })
     }
 
-    /// Its part of moving vectors is done.
+    /// Its part of moving something is done.
     pub fn done(&mut self, (epoch, op, attempt): (u64, u64, u32), digest: u64) -> Option<Up> {
         let up = Up::Done { epoch, op, attempt, digest };
         let pending = self.pending.as_mut().filter(|pending| pending.moving == Some((epoch, attempt)))?;
@@ -196,7 +201,7 @@ impl Member {
         self.is_greeted.then_some(up)
     }
 
-    /// Moving vectors failed.
+    /// Moving it failed.
     pub fn broken(&mut self, (epoch, op, attempt): (u64, u64, u32), peer: u32, why: String) -> Option<Up> {
         let up = Up::Broken { epoch, op, attempt, peer, why };
         let pending = self.pending.as_mut().filter(|pending| pending.moving == Some((epoch, attempt)))?;
@@ -209,6 +214,10 @@ impl Member {
         match down {
             Down::Welcome { run, worker, known, beat, charter } => {
                 (self.run, self.worker, self.is_greeted) = (run, Some(worker), true);
+                if !known {
+                    // Epochs of a coordinator that does not know it may mean others.
+                    self.epoch = 0;
+                }
                 (self.repeat(known), Some(Deed::Known { charter, beat }))
             }
             Down::Refused { why } => (Vec::new(), Some(Deed::Refused { why })),
@@ -228,22 +237,27 @@ impl Member {
                 self.called = Some(op);
                 (Vec::new(), None)
             }
-            Down::Met { epoch, op, members, messages, lost, attempt } => {
+            Down::Met { epoch, op, members, lost, attempt } => {
                 let Some(pending) = self.pending.as_mut().filter(|_| op == self.op) else {
                     return (Vec::new(), None);
                 };
-                (self.epoch, self.members) = (epoch, members);
+                match members {
+                    Some(members) => (self.epoch, self.members) = (epoch, members),
+                    // It is said to know whom it was not told of: nothing can be done with nobody.
+                    None if epoch != self.epoch => return (Vec::new(), None),
+                    None => {}
+                }
                 self.is_ready = true;
                 let Some(attempt) = attempt else {
                     self.pending = None;
                     self.op = self.op.saturating_add(1);
-                    return (Vec::new(), Some(Deed::Met { messages, lost }));
+                    return (Vec::new(), Some(Deed::Met { lost }));
                 };
                 if pending.moving == Some((epoch, attempt)) {
                     return (pending.done.clone().into_iter().collect(), None);
                 }
                 (pending.moving, pending.done) = (Some((epoch, attempt)), None);
-                (Vec::new(), Some(Deed::Move { epoch, op, attempt }))
+                (Vec::new(), Some(Deed::Move { epoch, op, attempt, lost }))
             }
             Down::Closed { op, end } => {
                 if self.pending.is_none() || op != self.op {
@@ -268,10 +282,8 @@ impl Member {
                 if stand.op == self.op {
                     ups.push(Up::Stands(stand));
                 }
-                if let Some(pending) = &self.pending {
-                    ups.push(pending.arrive.clone());
-                    ups.extend(pending.done.clone());
-                }
+                ups.extend(self.arrive());
+                ups.extend(self.pending.as_ref().and_then(|pending| pending.done.clone()));
             }
             None => {}
         }
@@ -283,11 +295,10 @@ impl Member {
         let is_taking = std::mem::take(&mut self.is_taking);
         if self.op == op && !is_taking {
             self.due = None;
-            let arrive = self.pending.as_mut().map(|pending| {
+            if let Some(pending) = &mut self.pending {
                 (pending.moving, pending.done) = (None, None);
-                pending.arrive.clone()
-            });
-            return (arrive.into_iter().collect(), (!was_ready).then_some(Deed::Ready));
+            }
+            return (self.arrive().into_iter().collect(), (!was_ready).then_some(Deed::Ready));
         }
         self.op = op;
         if self.pending.take().is_some() || is_taking {

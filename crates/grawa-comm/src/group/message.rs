@@ -6,7 +6,11 @@ use crate::{Error, Lost};
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol; both sides must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+
+/// The longest message on a control connection. What workers say to each other does not cross it, and a charter and what is told of
+/// a round of thousands are shorter.
+pub const LONGEST: usize = 4 << 20;
 
 /// Where a member stands between two cycles: the meeting it comes to next, and the digest of what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -26,14 +30,12 @@ pub struct Peer {
     pub token: u64,
     /// Where it listens for vectors.
     pub address: String,
-    /// Whether this is its first meeting.
-    pub fresh: bool,
 }
 
 /// What a member is about to do with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Call {
-    /// Exchange small messages.
+    /// Exchange words.
     Gather,
     /// Wait for all.
     Barrier,
@@ -89,12 +91,12 @@ pub enum Up {
         op: u64,
         /// To do what.
         call: Call,
-        /// Its message to all.
-        message: Vec<u8>,
         /// Its local steps since it was last counted.
         steps: u64,
+        /// The epoch whose members it knows; 0 if none.
+        knows: u64,
     },
-    /// Its part of moving vectors is done.
+    /// Its part of moving vectors, or words, is done.
     Done {
         /// The epoch.
         epoch: u64,
@@ -105,7 +107,7 @@ pub enum Up {
         /// The digest of what came out.
         digest: u64,
     },
-    /// Moving vectors failed.
+    /// Moving them failed.
     Broken {
         /// The epoch.
         epoch: u64,
@@ -184,16 +186,14 @@ pub enum Down {
         epoch: u64,
         /// The meeting.
         op: u64,
-        /// Who came, in order.
-        members: Vec<Peer>,
-        /// What each said, in the same order.
-        messages: Vec<Vec<u8>>,
+        /// Who came, in order; none for one that knows the members of this epoch.
+        members: Option<Vec<Peer>>,
         /// Who was lost since the meeting before.
         lost: Vec<Lost>,
-        /// For vectors: which attempt to move them this is. None where nothing is moved.
+        /// For vectors and words: which attempt to move them this is. None where nothing is moved.
         attempt: Option<u32>,
     },
-    /// The end of a meeting that moved vectors.
+    /// The end of a meeting that moved vectors or words.
     Closed {
         /// The meeting.
         op: u64,
@@ -202,7 +202,7 @@ pub enum Down {
     },
 }
 
-/// How a meeting that moved vectors ended.
+/// How a meeting that moved something ended. Those who were lost before it began are not named again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
     /// All hold the same; who was lost on the way is named.
@@ -255,25 +255,18 @@ mod tests {
     #[test]
     fn messages_go_both_ways() {
         let stand = Stand { op: 7, digest: u64::MAX };
-        let peer = Peer { worker: 3, token: 9, address: "[::1]:4000".into(), fresh: true };
+        let peer = Peer { worker: 3, token: 9, address: "[::1]:4000".into() };
         let lost = vec![Lost { worker: 1, why: crate::Why::Disconnected }];
         for up in [
             Up::Enter(stand),
-            Up::Arrive { op: 2, call: Call::Mix { plan: 5, centre: 1 }, message: vec![1; 300], steps: 4 },
+            Up::Arrive { op: 2, call: Call::Mix { plan: 5, centre: 1 }, steps: 4, knows: 300 },
             Up::Leave,
         ] {
             assert_eq!(decode::<Up>(&encode(&up).unwrap()).unwrap(), up);
         }
         for down in [
             Down::Take { donor: peer.clone(), stand },
-            Down::Met {
-                epoch: 1,
-                op: 2,
-                members: vec![peer],
-                messages: vec![vec![]],
-                lost: lost.clone(),
-                attempt: Some(1),
-            },
+            Down::Met { epoch: 1, op: 2, members: Some(vec![peer]), lost: lost.clone(), attempt: Some(1) },
             Down::Closed { op: 1, end: End::Shrunk { lost } },
         ] {
             assert_eq!(decode::<Down>(&encode(&down).unwrap()).unwrap(), down);

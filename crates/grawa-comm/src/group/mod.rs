@@ -4,6 +4,7 @@
 //! ([`Coordinator`], [`Member`]): the same code runs on sockets and, in the tests, on a simulated network with every kind of
 //! fault. What is promised is on the page `docs/protocol.md`.
 
+mod collective;
 mod coordinator;
 mod deadline;
 pub mod digest;
@@ -14,11 +15,13 @@ pub mod forecast;
 pub mod frame;
 #[cfg(fuzzing)]
 pub mod fuzz;
+mod guest;
 mod half;
 mod host;
 mod key;
 #[cfg(test)]
 mod lies;
+mod line;
 mod link;
 pub mod log;
 mod meeting;
@@ -27,25 +30,31 @@ pub mod message;
 mod notice;
 mod pages;
 mod participant;
+#[cfg(test)]
+mod quiet;
 mod seal;
 mod seat;
 #[cfg(test)]
 mod simulate;
 #[cfg(test)]
 mod slow;
+mod strangers;
 #[cfg(test)]
 mod tests;
+pub mod words;
 
 pub use coordinator::{Action, Coordinator, Event, Settings};
 pub use deadline::Deadline;
 pub use door::Greeting;
 pub use exchange::{HEAD, Head, Tag};
 pub use flight::Travel;
+pub use guest::Guest;
 pub use host::{Host, Standing, Status, Told};
 pub use key::{Wire, new_key};
+pub use line::Teller;
 pub use log::Log;
 pub use member::{Deed, Member};
 pub use message::{Peer, Record, Stand};
 pub use notice::Notice;
-pub use participant::{Guest, Participant, Teller};
+pub use participant::Participant;
 pub use seat::{Seat, Session, State};

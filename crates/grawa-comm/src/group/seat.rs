@@ -42,8 +42,6 @@ pub struct Seat {
     /// How often it has given, and how often it was not reached since it last took part.
     pub(super) gifts: u64,
     pub(super) blames: u32,
-    /// It has taken part in a meeting.
-    pub(super) fresh: bool,
 }
 
 impl Seat {
@@ -63,12 +61,11 @@ impl Seat {
             chases: 0,
             gifts: 0,
             blames: 0,
-            fresh: true,
         }
     }
 
     pub(super) fn peer(&self, worker: u32) -> Peer {
-        Peer { worker, token: self.token, address: self.address.clone(), fresh: self.fresh }
+        Peer { worker, token: self.token, address: self.address.clone() }
     }
 
     /// What it is to the group.

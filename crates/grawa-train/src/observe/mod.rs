@@ -14,6 +14,7 @@ mod repeats;
 mod sample;
 mod screen;
 mod tensorboard;
+mod turns;
 mod view;
 
 pub use about::{ABOUT, About};
@@ -24,4 +25,5 @@ pub use render::{line, render};
 pub use repeats::Repeats;
 pub use screen::Screen;
 pub use tensorboard::TENSORBOARD;
+pub use turns::Turns;
 pub use view::{View, Worker};

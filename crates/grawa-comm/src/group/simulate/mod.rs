@@ -9,12 +9,12 @@ mod worker;
 
 use super::frame::Numbers;
 use super::message::{Down, Record, Up};
-use super::{Action, Coordinator, Event, Notice, Settings, Stand, State};
+use super::{Action, Coordinator, Event, Notice, Settings, Stand, State, Tag};
 use faults::{END, Fault, schedule};
 use grawa_core::{Key, Method, Purpose, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use worker::{Held, PERIOD, Piece, Wish, Worker};
+use worker::{Held, PERIOD, Piece, Spoken, Wish, Worker};
 
 const MS: Duration = Duration::from_millis(1);
 /// A worker that hears nothing for so long takes its connection for dead.
@@ -43,7 +43,7 @@ enum Happening {
     Step { node: usize, life: u32 },
     Dial { node: usize, life: u32 },
     Piece { node: usize, piece: Piece },
-    Complain { node: usize, life: u32, of: (u64, u64, u32), peer: Option<u32> },
+    Complain { node: usize, life: u32, of: Tag, peer: Option<u32> },
     Fetch { from: usize, life: u32, to: u64, donor: u32, stand: Stand },
     Given { node: usize, life: u32, donor: u32, stand: Stand, held: Option<Box<Held>> },
     Fault(Fault),
@@ -90,6 +90,8 @@ struct World {
     latency: u64,
     duplicates: u64,
     first: Option<Stand>,
+    /// What those hold who exchanged words, by epoch and meeting.
+    spoken: BTreeMap<(u64, u64), Spoken>,
     rounds: u64,
     story: Option<Vec<String>>,
     wrong: Option<String>,
@@ -116,6 +118,7 @@ impl World {
             latency: 1 + draws.below(30),
             duplicates: [0, 0, 50][draws.below(3) as usize],
             first: None,
+            spoken: BTreeMap::new(),
             rounds: 0,
             story: aloud.then(Vec::new),
             wrong: None,
@@ -460,8 +463,17 @@ impl World {
                 }
             }
         }
-        if let Some(why) = self.nodes[node].worker.as_mut().and_then(|worker| worker.broken.take()) {
+        let Some(worker) = &mut self.nodes[node].worker else { return };
+        if let Some(why) = worker.broken.take() {
             self.wrong = Some(format!("node {node}: {why}"));
+        }
+        // Whoever exchanged words holds the same ones, of the same attempt.
+        for spoken in std::mem::take(&mut worker.spoken) {
+            let (epoch, op, _) = spoken.0;
+            let known = self.spoken.entry((epoch, op)).or_insert_with(|| spoken.clone());
+            if *known != spoken {
+                self.wrong = Some(format!("node {node} holds {spoken:?}, and others {known:?}"));
+            }
         }
     }
 

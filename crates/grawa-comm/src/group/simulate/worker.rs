@@ -2,7 +2,7 @@
 //! protocol. It keeps a ledger of whose steps were counted, as part of what all must agree on.
 
 use super::super::message::{Call, Down, End, Up};
-use super::super::{Deed, Member, Peer, Stand, digest};
+use super::super::{Deed, Member, Peer, Stand, Tag, digest, words};
 use crate::cut;
 use grawa_core::{Layout, Memory, Method, Plan, Report, centre_part, plan, pull_part};
 use serde::{Deserialize, Serialize};
@@ -40,14 +40,24 @@ struct Word {
     score: f64,
 }
 
-/// A piece of a vector on its way: which move, from whom, a share of a summand or of the sum.
+/// Something on its way between workers: of which move, and from whom.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    pub(super) of: (u64, u64, u32),
+    pub(super) of: Tag,
     pub(super) from: u32,
-    pub(super) is_sum: bool,
-    pub(super) values: Vec<f32>,
+    what: What,
 }
+
+#[derive(Clone, Debug)]
+enum What {
+    Word(Vec<u8>),
+    /// A share of a summand, or of the sum.
+    Summand(Vec<f32>),
+    Sum(Vec<f32>),
+}
+
+/// What all who took part in an exchange of words must hold: which it was, who spoke, and what each said.
+pub(super) type Spoken = (Tag, Vec<(u32, Vec<u8>)>);
 
 /// What the worker wants from its world.
 #[derive(Debug)]
@@ -61,7 +71,7 @@ pub(super) enum Wish {
     },
     /// If nothing has come of this move by then, complain.
     Watch {
-        of: (u64, u64, u32),
+        of: Tag,
     },
     Fetch {
         donor: Peer,
@@ -77,22 +87,24 @@ enum Phase {
     Steps {
         left: u64,
     },
-    Word,
+    Word(Vec<u8>),
     Mix {
         plan: Box<Plan>,
         reports: Vec<Report>,
     },
     /// Like an evaluation: a second exchange of words inside a round.
-    Extra,
+    Extra(Vec<u8>),
     Taking(Stand),
 }
 
 #[derive(Debug, Default)]
 struct Moving {
-    of: (u64, u64, u32),
+    of: Tag,
+    words: BTreeMap<u32, Vec<u8>>,
     summands: BTreeMap<u32, Vec<f32>>,
     sums: BTreeMap<u32, Vec<f32>>,
     result: Option<Vec<f32>>,
+    is_done: bool,
 }
 
 #[derive(Debug)]
@@ -112,6 +124,8 @@ pub(super) struct Worker {
     /// Rounds it took part in, and when the last one was.
     pub(super) took_part: u64,
     pub(super) last_round: Duration,
+    /// What was exchanged, for the world to compare.
+    pub(super) spoken: Vec<Spoken>,
     /// What must never happen.
     pub(super) broken: Option<String>,
 }
@@ -133,6 +147,7 @@ impl Worker {
             early: Vec::new(),
             took_part: 0,
             last_round: Duration::ZERO,
+            spoken: Vec::new(),
             broken: None,
         }
     }
@@ -160,14 +175,10 @@ impl Worker {
                     self.start_cycle(wishes);
                 }
             }
-            Deed::Met { messages, .. } => match &self.phase {
-                Phase::Word => self.heard_words(&messages, now, wishes),
-                Phase::Mix { .. } => self.plan_again(wishes),
-                _ => self.publish(wishes),
-            },
-            Deed::Move { epoch, op, attempt } => self.start_moving((epoch, op, attempt), wishes),
+            Deed::Met { .. } => self.again(wishes),
+            Deed::Move { epoch, op, attempt, .. } => self.start_moving((epoch, op, attempt), wishes),
             Deed::Closed(End::Commit { .. }) => self.commit(now, wishes),
-            Deed::Closed(End::Shrunk { .. }) => self.plan_again(wishes),
+            Deed::Closed(End::Shrunk { .. }) => self.again(wishes),
             Deed::Closed(End::OutOfStep { calls }) => self.broken = Some(format!("out of step: {calls:?}")),
             Deed::Take { donor, stand } => {
                 self.moving = None;
@@ -225,21 +236,21 @@ impl Worker {
     fn come_with_word(&mut self, wishes: &mut Vec<Wish>) {
         let score = 1.0 + f64::from(self.x[0].abs());
         let word = Word { token: self.token, counted: self.counted(), taken: self.taken, score };
-        self.phase = Phase::Word;
-        self.come(Call::Gather, postcard::to_stdvec(&word).unwrap(), self.taken - word.counted, wishes);
+        self.phase = Phase::Word(postcard::to_stdvec(&word).unwrap());
+        self.come(Call::Gather, self.taken - word.counted, wishes);
     }
 
-    fn come(&mut self, call: Call, message: Vec<u8>, steps: u64, wishes: &mut Vec<Wish>) {
-        match self.member.come(call, message, steps) {
+    fn come(&mut self, call: Call, steps: u64, wishes: &mut Vec<Wish>) {
+        match self.member.come(call, steps) {
             Ok(up) => wishes.extend(up.map(Wish::Say)),
             Err(deed) => self.act(deed, Duration::ZERO, wishes),
         }
     }
 
-    fn heard_words(&mut self, messages: &[Vec<u8>], now: Duration, wishes: &mut Vec<Wish>) {
+    fn heard_words(&mut self, messages: &BTreeMap<u32, Vec<u8>>, now: Duration, wishes: &mut Vec<Wish>) {
         let mut reports = Vec::new();
-        for (peer, message) in self.member.members().iter().zip(messages) {
-            let word: Word = postcard::from_bytes(message).unwrap();
+        for peer in self.member.members() {
+            let word: Word = postcard::from_bytes(&messages[&peer.worker]).unwrap();
             let counted = self.remembered.ledger.entry(word.token).or_default();
             if word.token != peer.token || *counted != word.counted || word.taken < *counted {
                 let found = format!("{word:?} of {peer:?}, of whom {counted} steps were counted");
@@ -265,25 +276,33 @@ impl Worker {
         }
         let digest = crate::digest(&plan);
         self.phase = Phase::Mix { plan: Box::new(plan), reports };
-        self.come(Call::Mix { plan: digest, centre: 0 }, Vec::new(), 0, wishes);
+        self.come(Call::Mix { plan: digest, centre: 0 }, 0, wishes);
     }
 
-    fn plan_again(&mut self, wishes: &mut Vec<Wish>) {
+    /// Nothing came of it: those who are left say the same again, or plan anew.
+    fn again(&mut self, wishes: &mut Vec<Wish>) {
         self.moving = None;
-        let Phase::Mix { reports, .. } = &self.phase else { return };
+        let reports = match &self.phase {
+            Phase::Word(_) => return self.come(Call::Gather, self.since_counted(), wishes),
+            Phase::Extra(_) => return self.come(Call::Gather, 0, wishes),
+            Phase::Mix { reports, .. } => reports,
+            _ => return,
+        };
         let here: BTreeSet<u32> = self.member.members().iter().map(|peer| peer.worker).collect();
         let reports = reports.iter().filter(|report| here.contains(&report.worker)).cloned().collect();
         self.mix(reports, wishes);
     }
 
-    fn start_moving(&mut self, of: (u64, u64, u32), wishes: &mut Vec<Wish>) {
+    fn start_moving(&mut self, of: Tag, wishes: &mut Vec<Wish>) {
         self.moving = Some(Moving { of, ..Moving::default() });
         let members = self.member.members().to_vec();
         let me = self.member.worker().unwrap();
         for (seat, peer) in members.iter().enumerate() {
-            let values = self.x[cut::share(&(0..LENGTH), seat, members.len())].to_vec();
-            let piece = Piece { of, from: me, is_sum: false, values };
-            wishes.push(Wish::Send { to: peer.clone(), piece });
+            let what = match &self.phase {
+                Phase::Word(word) | Phase::Extra(word) => What::Word(word.clone()),
+                _ => What::Summand(self.x[cut::share(&(0..LENGTH), seat, members.len())].to_vec()),
+            };
+            wishes.push(Wish::Send { to: peer.clone(), piece: Piece { of, from: me, what } });
         }
         wishes.push(Wish::Watch { of });
         for piece in std::mem::take(&mut self.early) {
@@ -301,63 +320,81 @@ impl Worker {
             }
             return wishes;
         };
+        let (of, before) = (moving.of, (moving.summands.len(), moving.sums.len()));
+        match piece.what {
+            What::Word(word) => {
+                moving.words.insert(piece.from, word);
+                if moving.words.len() == members.len() && !std::mem::replace(&mut moving.is_done, true) {
+                    let spoken: Vec<Vec<u8>> = moving.words.values().cloned().collect();
+                    wishes.extend(self.member.done(of, words::digest(&spoken).into()).map(Wish::Say));
+                }
+                return wishes;
+            }
+            What::Summand(values) => moving.summands.insert(piece.from, values),
+            What::Sum(values) => moving.sums.insert(piece.from, values),
+        };
         let (Phase::Mix { plan, .. }, Some(seat)) =
             (&self.phase, members.iter().position(|peer| peer.worker == me))
         else {
             return wishes;
         };
-        let of = moving.of;
-        let before = (moving.summands.len(), moving.sums.len());
-        let to = if piece.is_sum { &mut moving.sums } else { &mut moving.summands };
-        to.insert(piece.from, piece.values);
         if moving.summands.len() == members.len() && before.0 < members.len() {
             let share = cut::share(&(0..LENGTH), seat, members.len());
             let mut sum = self.centre[share.clone()].to_vec();
             let summands: Vec<&[f32]> = moving.summands.values().map(Vec::as_slice).collect();
             centre_part(plan, &self.layout, share.start, &summands, &mut sum).unwrap();
             for peer in &members {
-                let piece = Piece { of, from: me, is_sum: true, values: sum.clone() };
+                let piece = Piece { of, from: me, what: What::Sum(sum.clone()) };
                 wishes.push(Wish::Send { to: peer.clone(), piece });
             }
         }
         if moving.sums.len() == members.len() && before.1 < members.len() {
             let result: Vec<f32> = moving.sums.values().flatten().copied().collect();
             let digest = u64::from(digest::vector(&result));
-            moving.result = Some(result);
+            (moving.result, moving.is_done) = (Some(result), true);
             wishes.extend(self.member.done(of, digest).map(Wish::Say));
         }
         wishes
     }
 
     /// The watch over a move, or a failed attempt to send.
-    pub(super) fn complain(&mut self, of: (u64, u64, u32), of_whom: Option<u32>) -> Vec<Wish> {
-        let Some(moving) = self.moving.as_ref().filter(|moving| moving.of == of && moving.result.is_none())
-        else {
+    pub(super) fn complain(&mut self, of: Tag, of_whom: Option<u32>) -> Vec<Wish> {
+        let Some(moving) = self.moving.as_ref().filter(|moving| moving.of == of && !moving.is_done) else {
             return Vec::new();
         };
-        let missing = |peer: &&Peer| {
-            !(moving.summands.contains_key(&peer.worker) && moving.sums.contains_key(&peer.worker))
+        let missing = |peer: &&Peer| match &self.phase {
+            Phase::Mix { .. } => {
+                !(moving.summands.contains_key(&peer.worker) && moving.sums.contains_key(&peer.worker))
+            }
+            _ => !moving.words.contains_key(&peer.worker),
         };
         let first = self.member.members().iter().find(missing).map(|peer| peer.worker);
         let Some(peer) = of_whom.or(first) else { return Vec::new() };
         self.member.broken(of, peer, "simulated".into()).map(Wish::Say).into_iter().collect()
     }
 
-    fn commit(&mut self, _: Duration, wishes: &mut Vec<Wish>) {
-        let Phase::Mix { plan, .. } = &self.phase else { return };
-        let result = self.moving.take().and_then(|moving| moving.result);
-        let Some(result) = result else {
-            self.broken = Some("a round was committed that this member is not done with".into());
+    fn commit(&mut self, now: Duration, wishes: &mut Vec<Wish>) {
+        let Some(moving) = self.moving.take().filter(|moving| moving.is_done) else {
+            self.broken = Some("a meeting was committed that this member is not done with".into());
             return;
         };
+        self.early.retain(|piece| piece.of.1 >= self.member.op());
+        if let Phase::Word(_) | Phase::Extra(_) = self.phase {
+            self.spoken.push((moving.of, moving.words.clone().into_iter().collect()));
+            return match self.phase {
+                Phase::Word(_) => self.heard_words(&moving.words, now, wishes),
+                _ => self.publish(wishes),
+            };
+        }
+        let (Phase::Mix { plan, .. }, Some(result)) = (&self.phase, moving.result) else { return };
         let before = std::mem::replace(&mut self.centre, result);
         let seat = plan.workers.iter().position(|&worker| Some(worker) == self.member.worker()).unwrap();
         pull_part(plan, seat, &mut self.x, &before, &self.centre);
         self.remembered.memory = plan.memory.clone();
-        self.early.retain(|piece| piece.of.1 >= self.member.op());
         if self.remembered.rounds % 3 == 1 {
-            self.phase = Phase::Extra;
-            self.come(Call::Gather, vec![1], 0, wishes);
+            // Of different lengths.
+            self.phase = Phase::Extra(vec![1; (self.token % 7) as usize]);
+            self.come(Call::Gather, 0, wishes);
         } else {
             self.publish(wishes);
         }

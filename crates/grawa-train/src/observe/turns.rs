@@ -1,0 +1,122 @@
+//! Events in the order of rounds.
+//!
+//! Workers in processes of their own tell of rounds in turn, each on a connection of its own, so one may be overtaken by the next.
+//! [`Turns`] holds back what came too early. It does so for a few seconds only: one who was to tell may be gone.
+
+use crate::Event;
+use std::time::Duration;
+
+/// How long one that is to tell of a round is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was told, and what waits for its turn.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// The last round that was told of.
+    rounds: u64,
+    /// With when it came, in that order.
+    early: Vec<(Duration, Event)>,
+}
+
+impl Turns {
+    /// Goes on after these events.
+    pub fn after(so_far: &[Event]) -> Self {
+        Turns { rounds: so_far.last().map_or(0, |event| event.place().rounds), early: Vec::new() }
+    }
+
+    /// Takes in an event that came now: those whose turn it is, in order.
+    pub fn take(&mut self, event: Event, now: Duration) -> Vec<Event> {
+        self.early.push((now, event));
+        self.due(now)
+    }
+
+    /// Those whose turn it is, or who were held back long enough.
+    pub fn due(&mut self, now: Duration) -> Vec<Event> {
+        let mut due = Vec::new();
+        while let Some(at) = self.early.iter().position(|(_, event)| self.is_next(event)).or_else(|| {
+            let is_late = |(came, _): &(Duration, Event)| now.saturating_sub(*came) >= PATIENCE;
+            self.early.first().is_some_and(is_late).then_some(0)
+        }) {
+            let (_, event) = self.early.remove(at);
+            if let Event::Round(round) = &event {
+                self.rounds = round.at.rounds;
+            }
+            due.push(event);
+        }
+        due
+    }
+
+    /// All that is left: nobody will tell any more.
+    pub fn rest(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.early).into_iter().map(|(_, event)| event).collect()
+    }
+
+    fn is_next(&self, event: &Event) -> bool {
+        match event {
+            Event::Round(round) => round.at.rounds <= self.rounds + 1,
+            Event::Evaluated(_) | Event::Checkpoint { .. } | Event::Finished(_) => {
+                event.place().rounds <= self.rounds
+            }
+            // Whenever they come.
+            Event::Started(_) | Event::Fault(_) => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::sample;
+    use proptest::prelude::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    /// The events of a run as workers tell of them: one whose turn it is may be slow.
+    fn told(slow: &[bool]) -> (Vec<Event>, Vec<Event>) {
+        let mut events = sample::run("mgrawa", 3, 12);
+        events.retain(|event| !matches!(event, Event::Fault(_)));
+        let mut found: Vec<(usize, Event)> = Vec::new();
+        for (at, event) in events.iter().enumerate() {
+            let is_slow = matches!(event, Event::Round(_)) && slow[at % slow.len()];
+            found.push((2 * at + if is_slow { 3 } else { 0 }, event.clone()));
+        }
+        found.sort_by_key(|(at, _)| *at);
+        (events, found.into_iter().map(|(_, event)| event).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn rounds_come_in_order_whoever_is_slow(slow in proptest::collection::vec(any::<bool>(), 1..9)) {
+            let (expected, told) = told(&slow);
+            let mut turns = Turns::default();
+            let found: Vec<Event> = told.into_iter().flat_map(|event| turns.take(event, NOW)).collect();
+            prop_assert!(found == expected, "{:?}", found.iter().map(|event| event.place().rounds).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn one_that_never_comes_is_not_waited_for_for_ever() {
+        let (events, _) = told(&[false]);
+        let is_first = |event: &Event| matches!(event, Event::Round(round) if round.at.rounds == 1);
+        let mut turns = Turns::default();
+        let mut found = Vec::new();
+        for event in events.iter().filter(|event| !is_first(event)).cloned() {
+            found.extend(turns.take(event, NOW));
+        }
+        assert!(!found.iter().any(|event| matches!(event, Event::Round(_))), "{found:?}");
+        assert_eq!(turns.due(NOW + PATIENCE / 2), []);
+        found.extend(turns.due(NOW + PATIENCE));
+        assert_eq!(found.len(), events.len() - 1);
+        assert_eq!(turns.rest(), []);
+    }
+
+    /// A run that went back tells of rounds again.
+    #[test]
+    fn a_run_may_go_back() {
+        let (events, _) = told(&[false]);
+        let mut turns = Turns::after(&events);
+        for event in events {
+            assert_eq!(turns.take(event.clone(), NOW), [event]);
+        }
+    }
+}
