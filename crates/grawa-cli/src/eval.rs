@@ -6,9 +6,8 @@ use crate::say::say;
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::State;
-use grawa_train::engine::Engine;
-use grawa_train::recipe::{Recipe, Said};
-use grawa_train::{Class, locate, measure};
+use grawa_train::recipe::{Device, Recipe, Said};
+use grawa_train::{Class, Meter, locate};
 use std::path::PathBuf;
 
 /// Measure a trained model: loss and error on the test set, in all and class by class.
@@ -35,6 +34,9 @@ pub(crate) struct Arguments {
     /// Batch norm: the statistics the model was saved with (keep), or counted anew on training images (recalibrate)
     #[arg(long, default_value = "keep", value_parser = ["keep", "recalibrate"])]
     batch_norm: String,
+    /// Where to measure: cpu or cuda [default: cpu, wherever it was trained]
+    #[arg(long, default_value = "cpu", hide_default_value = true)]
+    device: String,
     /// Any other key of a recipe, such as data.augment=none
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
@@ -51,6 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         ("data.dir", &arguments.dir, "--dir"),
         ("model.name", &arguments.model, "--model"),
         ("evaluate.batch_norm", &Some(arguments.batch_norm.clone()), "--batch-norm"),
+        ("machine.device", &Some(arguments.device.clone()), "--device"),
     ] {
         if let Some(value) = value {
             said = said.value(key, value.as_str(), flag)?;
@@ -59,10 +62,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let said = arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?;
     let recipe = Recipe::resolve(&said)?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    let engine = Engine::new(&recipe, &data)?;
-    let state = State::load(engine.graph(), &located.model)?;
+    let meter = Meter::new(&recipe, &data)?;
+    let state = State::load(meter.graph(), &located.model)?;
     let bar = bar(1000, "measuring");
-    let measured = measure(&recipe, &engine, &state, |share| bar.set_position((1000.0 * share) as u64))?;
+    let measured = meter.measure(&state, |share| bar.set_position((1000.0 * share) as u64))?;
     bar.finish_and_clear();
     let mut table = Table::new(["class", "examples", "wrong", "error %"]);
     let mut row = |name: String, class: &Class| {
@@ -78,6 +81,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     row("all".into(), &measured.total());
     say(table.text().trim_end());
-    say(&format!("loss {:.6}, batch norm {}", measured.loss, recipe.evaluate.batch_norm));
+    let place = match recipe.machine.device {
+        Device::Cpu => String::new(),
+        Device::Cuda => format!(", on a GPU in {}", recipe.machine.precision),
+    };
+    say(&format!("loss {:.6}, batch norm {}{place}", measured.loss, recipe.evaluate.batch_norm));
     Ok(())
 }

@@ -37,7 +37,7 @@ pub use event::{
 };
 pub use held::make_room;
 pub use locate::{Located, locate};
-pub use measure::{Class, Measured, measure};
+pub use measure::{Class, Measured, Meter};
 pub use pace::Recording;
 pub use recipe::Recipe;
 pub use run::Run;

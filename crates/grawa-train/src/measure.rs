@@ -1,9 +1,11 @@
 //! A model by itself: its loss and error on the test set, class by class.
 
-use crate::engine::{Counts, Engine};
+use crate::engine::{Counts, Examine, Material};
 use crate::recipe::BatchNorm;
+use crate::run::Works;
 use crate::{Error, Recipe};
-use grawa_nn::State;
+use grawa_data::Dataset;
+use grawa_nn::{Graph, State};
 
 /// A model on the test set.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,31 +40,61 @@ impl Measured {
     }
 }
 
-/// Measures a model on the test set of a recipe: with the statistics it has (`keep`, `average`), or counted anew on
-/// training images (`recalibrate`). `done` is told the share that is done, from 0 to 1.
-pub fn measure(
-    recipe: &Recipe,
-    engine: &Engine,
-    model: &State,
-    mut done: impl FnMut(f64),
-) -> Result<Measured, Error> {
-    let examiner = engine.examiner(recipe);
-    let statistics = match recipe.evaluate.batch_norm {
-        BatchNorm::Keep | BatchNorm::Average => model.statistics.clone(),
-        BatchNorm::Recalibrate => {
-            let (sums, batches) = examiner.recalibrate(&model.parameters, (0, 1), || {})?;
-            sums.into_iter().map(|sum| (sum / batches as f64) as f32).collect()
+/// Who measures models on the test set of a recipe, on the device it names.
+#[derive(Debug)]
+pub struct Meter {
+    works: Works,
+    graph: Graph,
+    recipe: Recipe,
+    examples: usize,
+}
+
+impl Meter {
+    /// For the data set of a recipe and the network it asks for.
+    pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
+        let material = Material::new(recipe, data)?;
+        let (graph, examples) = (material.graph.clone(), material.test.len());
+        let works = Works::of_one(recipe, material, 0, recipe.machine.threads)?;
+        Ok(Meter { works, graph, recipe: recipe.clone(), examples })
+    }
+
+    /// The network.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Measures a model: with the statistics it has (`keep`, `average`), or counted anew on training images (`recalibrate`).
+    /// `done` is told the share that is done, from 0 to 1.
+    pub fn measure(&self, model: &State, mut done: impl FnMut(f64)) -> Result<Measured, Error> {
+        match &self.works {
+            Works::Cpu(engine) => {
+                self.by(&mut engine.examiner(&self.recipe), &model.parameters[..], model, &mut done)
+            }
+            Works::Card(engine) => {
+                let placed = engine.place_model(model)?;
+                self.by(&mut engine.examiner(0), &placed, model, &mut done)
+            }
         }
-    };
-    let all = engine.test_examples().max(1) as f64;
-    let mut counts = Counts::default();
-    let mut classes = vec![Class::default(); engine.graph().classes()];
-    examiner.each(
-        &model.parameters,
-        &statistics,
-        (0, 1),
-        || {},
-        |logits, label| {
+    }
+
+    fn by<B: ?Sized>(
+        &self,
+        examiner: &mut dyn Examine<B>,
+        of: &B,
+        model: &State,
+        done: &mut dyn FnMut(f64),
+    ) -> Result<Measured, Error> {
+        let statistics = match self.recipe.evaluate.batch_norm {
+            BatchNorm::Keep | BatchNorm::Average => model.statistics.clone(),
+            BatchNorm::Recalibrate => {
+                let (sums, batches) = examiner.recalibrate(of, (0, 1), &mut || {})?;
+                sums.into_iter().map(|sum| (sum / batches as f64) as f32).collect()
+            }
+        };
+        let all = self.examples.max(1) as f64;
+        let mut counts = Counts::default();
+        let mut classes = vec![Class::default(); self.graph.classes()];
+        examiner.each(of, &statistics, (0, 1), &mut || {}, &mut |logits, label| {
             let before = counts.wrong;
             counts.take(logits, label);
             if let Some(class) = classes.get_mut(label) {
@@ -70,9 +102,9 @@ pub fn measure(
                 class.wrong += counts.wrong - before;
             }
             done(counts.examples as f64 / all);
-        },
-    )?;
-    Ok(Measured { loss: counts.loss / counts.examples.max(1) as f64, classes })
+        })?;
+        Ok(Measured { loss: counts.loss / counts.examples.max(1) as f64, classes })
+    }
 }
 
 #[cfg(test)]
@@ -85,13 +117,13 @@ mod tests {
     fn a_blank_network_is_wrong_everywhere() {
         let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
         let data = grawa_data::load("digits", ".".as_ref()).unwrap();
-        let engine = Engine::new(&recipe, &data).unwrap();
-        let mut blank = State::initial(engine.graph(), 1);
-        blank.parameters.fill(0.0);
         for policy in BatchNorm::ALL {
             recipe.evaluate.batch_norm = *policy;
+            let meter = Meter::new(&recipe, &data).unwrap();
+            let mut blank = State::initial(meter.graph(), 1);
+            blank.parameters.fill(0.0);
             let mut last = 0.0;
-            let measured = measure(&recipe, &engine, &blank, |share| last = share).unwrap();
+            let measured = meter.measure(&blank, |share| last = share).unwrap();
             assert!((measured.loss - 10f64.ln()).abs() < 1e-6, "{}", measured.loss);
             assert_eq!((measured.total(), last), (Class { examples: 359, wrong: 359 }, 1.0));
             let labels = data.test.labels();

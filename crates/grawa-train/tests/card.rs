@@ -8,8 +8,8 @@ use grawa_core::norm::norm;
 use grawa_core::{Key, Purpose};
 use grawa_data::{Dataset, digits};
 use grawa_nn::cuda::cards;
-use grawa_nn::{Data, Tensors};
-use grawa_train::{Checkpoint, Event, Recipe, Run};
+use grawa_nn::{Data, State, Tensors};
+use grawa_train::{Checkpoint, Event, Meter, Recipe, Run};
 use runs::{apart, go, methods, recipe, resumes_exactly};
 use std::path::Path;
 use tempfile::TempDir;
@@ -118,6 +118,28 @@ fn a_group_apart_trains_on_a_card() {
         let (card, wrong_there) = run("card", &on_card(method, &overlapped));
         agree(method, &cpu, &card, names, 3e-2);
         assert!(wrong.abs_diff(wrong_there) <= 4, "{method}: {wrong} wrong, and {wrong_there} there");
+    }
+}
+
+/// A model measured on a card and on the CPU: the same but for rounding, whether its statistics are its own or counted anew. The
+/// last batch is not full, and there are more batches than are looked at together.
+#[test]
+fn a_model_is_measured_alike() {
+    if !has_card("measuring on a GPU") {
+        return;
+    }
+    let data = digits().unwrap();
+    for policy in ["evaluate.batch_norm=keep", "evaluate.batch_norm=recalibrate"] {
+        let settings = ["train.workers=1", "train.batch=8", policy];
+        let (here, there) = (recipe("sgd", &settings), on_card("sgd", &settings));
+        let (cpu, card) = (Meter::new(&here, &data).unwrap(), Meter::new(&there, &data).unwrap());
+        let model = State::initial(cpu.graph(), 3);
+        let (here, there) = (cpu.measure(&model, |_| {}).unwrap(), card.measure(&model, |_| {}).unwrap());
+        assert!((here.loss / there.loss - 1.0).abs() < 1e-4, "{policy}: {} and {}", here.loss, there.loss);
+        assert_eq!(here.total().examples, there.total().examples, "{policy}");
+        assert!(here.total().wrong.abs_diff(there.total().wrong) <= 2, "{policy}");
+        // It may be asked again.
+        assert_eq!(card.measure(&model, |_| {}).unwrap(), there, "{policy}");
     }
 }
 

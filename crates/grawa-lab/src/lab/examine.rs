@@ -7,8 +7,7 @@ use grawa_core::norm::{norm, norms};
 use grawa_data::{Dataset, Feed};
 use grawa_flat::{Examples, Losses, Settings};
 use grawa_nn::{Graph, Mode, State};
-use grawa_train::engine::Engine;
-use grawa_train::measure;
+use grawa_train::Meter;
 use grawa_train::recipe::BatchNorm;
 use std::path::Path;
 
@@ -36,22 +35,22 @@ pub(super) fn examine(
     recipe.evaluate.batch_norm = BatchNorm::Keep;
     // Here the training set is what is measured on.
     let data = Dataset { test: data.train.clone(), ..data.clone() };
-    let engine = Engine::new(&recipe, &data)?;
-    let state = State::load(engine.graph(), model).map_err(grawa_train::Error::from)?;
+    let meter = Meter::new(&recipe, &data)?;
+    let state = State::load(meter.graph(), model).map_err(grawa_train::Error::from)?;
     let feed =
         Feed::new(&data.train, &data.normalise, recipe.data.augment).map_err(grawa_train::Error::from)?;
     if wants.train {
-        let found = measure(&recipe, &engine, &state, |_| {})?;
+        let found = meter.measure(&state, |_| {})?;
         let loss = Some(found.loss).filter(|loss| loss.is_finite());
         measured.train = Some(Score { loss, error: found.total().error() });
     }
     if wants.gradient {
         let batch = recipe.train.batch as usize;
-        let (score, gradient) = gradient(engine.graph(), &state, &feed, batch, threads)?;
+        let (score, gradient) = gradient(meter.graph(), &state, &feed, batch, threads)?;
         (measured.train, measured.gradient) = (Some(score), Some(gradient));
     }
     if let Some(lens) = wants.flatness {
-        measured.flatness = Some(flatness(engine.graph(), &state, &feed, lens, threads)?);
+        measured.flatness = Some(flatness(meter.graph(), &state, &feed, lens, threads)?);
     }
     Ok(())
 }

@@ -28,6 +28,16 @@ pub(crate) trait Examine<B: ?Sized>: Send {
         alive: &mut dyn FnMut(),
     ) -> Result<(Vec<f64>, u64), Error>;
 
+    /// Shows the logits and the label of every example of this seat's test batches.
+    fn each(
+        &mut self,
+        model: &B,
+        statistics: &[f32],
+        seat: (usize, usize),
+        alive: &mut dyn FnMut(),
+        show: &mut dyn FnMut(&[f32], usize),
+    ) -> Result<(), Error>;
+
     /// What this seat's test batches give.
     fn test(
         &mut self,
@@ -35,7 +45,11 @@ pub(crate) trait Examine<B: ?Sized>: Send {
         statistics: &[f32],
         seat: (usize, usize),
         alive: &mut dyn FnMut(),
-    ) -> Result<Counts, Error>;
+    ) -> Result<Counts, Error> {
+        let mut counts = Counts::default();
+        self.each(model, statistics, seat, alive, &mut |logits, label| counts.take(logits, label))?;
+        Ok(counts)
+    }
 }
 
 impl Examine<[f32]> for Examiner {
@@ -49,23 +63,63 @@ impl Examine<[f32]> for Examiner {
 
     fn recalibrate(
         &mut self,
-        model: &[f32],
+        parameters: &[f32],
         seat: (usize, usize),
         alive: &mut dyn FnMut(),
     ) -> Result<(Vec<f64>, u64), Error> {
-        Examiner::recalibrate(self, model, seat, alive)
+        let graph = self.program.graph();
+        let mut sums = vec![0.0; graph.statistics().len()];
+        let mut count = 0;
+        let start = graph.initial_statistics();
+        for chosen in recalibration(&self.order, seat, self.batches)? {
+            alive();
+            let mut lane = self.lanes.borrow();
+            let lane = &mut *lane;
+            let batch = &mut lane.batch;
+            self.train.plain(&chosen, &mut batch.images, &mut batch.labels)?;
+            self.program.forward(
+                &mut lane.arena,
+                parameters,
+                &start,
+                &batch.images,
+                Mode::Train { dropout: None },
+            )?;
+            // From zero, the running average keeps a tenth of the batch's own statistics.
+            let mut found = vec![0.0; start.len()];
+            self.program.track(&lane.arena, &mut found)?;
+            sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += f64::from(found) / SHARE);
+            count += 1;
+        }
+        Ok((sums, count))
     }
 
-    fn test(
+    fn each(
         &mut self,
-        model: &[f32],
+        parameters: &[f32],
         statistics: &[f32],
-        seat: (usize, usize),
+        (seat, seats): (usize, usize),
         alive: &mut dyn FnMut(),
-    ) -> Result<Counts, Error> {
-        let mut counts = Counts::default();
-        self.each(model, statistics, seat, alive, |logits, label| counts.take(logits, label))?;
-        Ok(counts)
+        show: &mut dyn FnMut(&[f32], usize),
+    ) -> Result<(), Error> {
+        let classes = self.program.graph().classes();
+        for number in (seat..self.test.len().div_ceil(self.program.batch())).step_by(seats) {
+            alive();
+            let mut lane = self.lanes.borrow();
+            let lane = &mut *lane;
+            let batch = &mut lane.batch;
+            let real = self.test.evaluation(number, &mut batch.images, &mut batch.labels)?;
+            let logits = self.program.forward(
+                &mut lane.arena,
+                parameters,
+                statistics,
+                &batch.images,
+                Mode::Evaluate,
+            )?;
+            for (logits, &label) in logits.chunks_exact(classes).zip(&batch.labels).take(real) {
+                show(logits, label as usize);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -121,68 +175,6 @@ impl Examiner {
             policy: recipe.evaluate.batch_norm,
             batches: recalibration_batches(recipe, engine.train.len()),
         }
-    }
-
-    pub(crate) fn recalibrate(
-        &self,
-        parameters: &[f32],
-        seat: (usize, usize),
-        mut alive: impl FnMut(),
-    ) -> Result<(Vec<f64>, u64), Error> {
-        let graph = self.program.graph();
-        let mut sums = vec![0.0; graph.statistics().len()];
-        let mut count = 0;
-        let start = graph.initial_statistics();
-        for chosen in recalibration(&self.order, seat, self.batches)? {
-            alive();
-            let mut lane = self.lanes.borrow();
-            let lane = &mut *lane;
-            let batch = &mut lane.batch;
-            self.train.plain(&chosen, &mut batch.images, &mut batch.labels)?;
-            self.program.forward(
-                &mut lane.arena,
-                parameters,
-                &start,
-                &batch.images,
-                Mode::Train { dropout: None },
-            )?;
-            // From zero, the running average keeps a tenth of the batch's own statistics.
-            let mut found = vec![0.0; start.len()];
-            self.program.track(&lane.arena, &mut found)?;
-            sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += f64::from(found) / SHARE);
-            count += 1;
-        }
-        Ok((sums, count))
-    }
-
-    /// Shows the logits and the label of every example of this seat's test batches.
-    pub(crate) fn each(
-        &self,
-        parameters: &[f32],
-        statistics: &[f32],
-        (seat, seats): (usize, usize),
-        mut alive: impl FnMut(),
-        mut show: impl FnMut(&[f32], usize),
-    ) -> Result<(), Error> {
-        let classes = self.program.graph().classes();
-        for number in (seat..self.test.len().div_ceil(self.program.batch())).step_by(seats) {
-            alive();
-            let mut lane = self.lanes.borrow();
-            let lane = &mut *lane;
-            let batch = &mut lane.batch;
-            let real = self.test.evaluation(number, &mut batch.images, &mut batch.labels)?;
-            let logits = self.program.forward(
-                &mut lane.arena,
-                parameters,
-                statistics,
-                &batch.images,
-                Mode::Evaluate,
-            )?;
-            for (logits, &label) in logits.chunks_exact(classes).zip(&batch.labels).take(real) {
-                show(logits, label as usize);
-            }
-        }
-        Ok(())
     }
 }
 

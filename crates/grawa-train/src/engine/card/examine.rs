@@ -3,7 +3,7 @@
 use super::batch::{Batch, show};
 use super::{OnCard, Stock};
 use crate::Error;
-use crate::engine::{Counts, Examine, SHARE, recalibration};
+use crate::engine::{Examine, SHARE, recalibration};
 use crate::recipe::BatchNorm;
 use grawa_core::Layout;
 use grawa_nn::cuda::{Fleet, Model};
@@ -24,6 +24,15 @@ struct Ask {
     model: Model,
     statistics: Option<Vec<f32>>,
     batches: Vec<Batch>,
+}
+
+/// Batches of a worker that are looked at together: those that come from the host must all find room there.
+const AT_ONCE: usize = 16;
+
+/// A seat's batches, so many at once. Every seat has as many turns as one that has `most`, since the card waits for all to ask.
+fn turns<T>(batches: &[T], most: usize) -> impl Iterator<Item = &[T]> {
+    let part = |from: usize| &batches[from.min(batches.len())..(from + AT_ONCE).min(batches.len())];
+    (0..most).step_by(AT_ONCE).map(part)
 }
 
 fn model(of: &OnCard) -> Model {
@@ -87,46 +96,51 @@ impl Examine<OnCard> for CardExaminer {
         (seat, seats): (usize, usize),
         alive: &mut dyn FnMut(),
     ) -> Result<(Vec<f64>, u64), Error> {
-        alive();
         let chosen = recalibration(&self.stock.order, (seat, seats), self.batches)?;
-        let batches = chosen.into_iter().map(|chosen| self.stock.plain(chosen)).collect::<Result<_, _>>()?;
-        let ask = Ask { model: model(of), statistics: None, batches };
-        let found = self
-            .stock
-            .deck
-            .together(self.worker, ask, |fleet, asks| look_and_leave(fleet, asks, Fleet::batch_statistics))?;
-        let mut sums = vec![0.0; self.statistics().len()];
-        for batch in &found {
-            sums.iter_mut().zip(batch).for_each(|(sum, &found)| *sum += f64::from(found) / SHARE);
+        let (mut sums, mut count) = (vec![0.0; self.statistics().len()], 0);
+        for chosen in turns(&chosen, self.batches.div_ceil(seats)) {
+            alive();
+            let batches =
+                chosen.iter().map(|chosen| self.stock.plain(chosen.clone())).collect::<Result<_, _>>()?;
+            let ask = Ask { model: model(of), statistics: None, batches };
+            let found = self.stock.deck.together(self.worker, ask, |fleet, asks| {
+                look_and_leave(fleet, asks, Fleet::batch_statistics)
+            })?;
+            count += found.len() as u64;
+            for batch in &found {
+                sums.iter_mut().zip(batch).for_each(|(sum, &found)| *sum += f64::from(found) / SHARE);
+            }
         }
-        Ok((sums, found.len() as u64))
+        Ok((sums, count))
     }
 
-    fn test(
+    fn each(
         &mut self,
         of: &OnCard,
         statistics: &[f32],
         (seat, seats): (usize, usize),
         alive: &mut dyn FnMut(),
-    ) -> Result<Counts, Error> {
-        alive();
+        show: &mut dyn FnMut(&[f32], usize),
+    ) -> Result<(), Error> {
         let (size, examples) = (self.stock.order.batch_size() as usize, self.stock.test.len());
-        let numbers: Vec<usize> = (seat..examples.div_ceil(size)).step_by(seats).collect();
-        let batches =
-            numbers.iter().map(|&number| self.stock.test_batch(number)).collect::<Result<_, _>>()?;
-        let ask = Ask { model: model(of), statistics: Some(statistics.to_vec()), batches };
-        let found = self
-            .stock
-            .deck
-            .together(self.worker, ask, |fleet, asks| look_and_leave(fleet, asks, Fleet::test))?;
-        let classes = self.stock.graph.classes();
-        let mut counts = Counts::default();
-        for (&number, logits) in numbers.iter().zip(&found) {
-            let labels = self.stock.test.part().labels()[number * size..].iter();
-            for (logits, &label) in logits.chunks_exact(classes).zip(labels) {
-                counts.take(logits, label as usize);
+        let (all, classes) = (examples.div_ceil(size), self.stock.graph.classes());
+        let numbers: Vec<usize> = (seat..all).step_by(seats).collect();
+        for numbers in turns(&numbers, all.div_ceil(seats)) {
+            alive();
+            let batches =
+                numbers.iter().map(|&number| self.stock.test_batch(number)).collect::<Result<_, _>>()?;
+            let ask = Ask { model: model(of), statistics: Some(statistics.to_vec()), batches };
+            let found = self
+                .stock
+                .deck
+                .together(self.worker, ask, |fleet, asks| look_and_leave(fleet, asks, Fleet::test))?;
+            for (&number, logits) in numbers.iter().zip(&found) {
+                let labels = self.stock.test.part().labels()[number * size..].iter();
+                for (logits, &label) in logits.chunks_exact(classes).zip(labels) {
+                    show(logits, label as usize);
+                }
             }
         }
-        Ok(counts)
+        Ok(())
     }
 }

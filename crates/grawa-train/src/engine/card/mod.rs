@@ -167,6 +167,12 @@ impl CardEngine {
         Ok(net)
     }
 
+    /// Puts a model into the place of the first worker, for one who only looks at it.
+    pub(crate) fn place_model(&self, model: &State) -> Result<OnCard, Error> {
+        self.stocks[0].deck.alone(|fleet| fleet.load(0, &model.parameters, &model.statistics))?;
+        Ok(OnCard::Parameters)
+    }
+
     /// Connects a group of workers and gives it its centre, one on every card where it has workers.
     pub(crate) fn gather(&self, group: &Group, deadline: Duration) -> Result<Vec<CardMember>, Error> {
         let mut homes = Vec::new();
