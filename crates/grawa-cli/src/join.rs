@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::say::say;
 use crate::train;
 use clap::Args;
-use grawa_comm::group::{Guest, Teller};
+use grawa_comm::group::{Contact, Guest, Teller};
 use grawa_train::recipe::Said;
 use grawa_train::{Error, Event, Observer, Recipe, join, make_room, told};
 use std::net::UdpSocket;
@@ -88,6 +88,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     say(&format!("taking part as worker {}", guest.worker));
+    let contact = guest.contact();
+    std::thread::spawn(move || tell_of(&contact));
     let mut observers: [Box<dyn Observer>; 1] = [Box::new(Tells(guest.teller()))];
     match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut observers) {
         Ok(end) => {
@@ -102,6 +104,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             Ok(false)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Says when the coordinator is out of reach, every minute again, and when it is back.
+fn tell_of(contact: &Contact) {
+    const ALONE: Duration = Duration::from_secs(1);
+    const AGAIN: Duration = Duration::from_secs(60);
+    let mut said: Option<Duration> = None;
+    while let Some(lost) = contact.lost_for() {
+        match said {
+            None if lost > ALONE => {
+                say("the coordinator is out of reach: training goes on alone until it is back");
+                said = Some(lost);
+            }
+            Some(_) if lost.is_zero() => {
+                say("in contact with the coordinator again");
+                said = None;
+            }
+            Some(last) if lost > last + AGAIN => {
+                say(&format!(
+                    "alone for {:.0} s; nobody knows of these steps until the coordinator is back",
+                    lost.as_secs_f64()
+                ));
+                said = Some(lost);
+            }
+            _ => {}
+        }
+        std::thread::sleep(ALONE / 5);
     }
 }
 

@@ -237,8 +237,11 @@ fn bad_connections_lose_nobody() {
 #[test]
 fn a_killed_coordinator_is_replaced() {
     let mut group = Group::begin(3, "1600step", &["--key", "run.key"], &[]);
-    let mut workers = [group.join(), group.join(), group.join()];
-    for pause in [100, 1500] {
+    let heard = group.folder.path().join("heard");
+    let mut loud = group.joining(&group.address);
+    let loud = Process::start(loud.stdout(std::fs::File::create(&heard).unwrap()));
+    let mut workers = [loud, group.join(), group.join()];
+    for pause in [100, 2500] {
         group.wait_rounds(20);
         group.coordinator.kill();
         std::thread::sleep(Duration::from_millis(pause));
@@ -252,6 +255,8 @@ fn a_killed_coordinator_is_replaced() {
     assert_eq!((codes, group.coordinator.code()), ([Some(0); 3], Some(0)), "{:#?}", group.faults());
     assert_eq!(group.last_round().0, 400);
     group.check();
+    let heard = std::fs::read_to_string(heard).unwrap();
+    assert!(heard.contains("training goes on alone") && heard.contains("in contact"), "{heard}");
     let told = group.faults();
     assert_eq!(
         told.iter().filter(|fault| fault.contains("another goes on from its log")).count(),

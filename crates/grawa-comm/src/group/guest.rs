@@ -3,7 +3,7 @@
 use super::door::{Door, Held};
 use super::flight::Travel;
 use super::key::Wire;
-use super::line::{Anchor, Shared, State, Teller, lock};
+use super::line::{Anchor, Contact, Shared, State, Teller, lock};
 use super::member::{Deed, Member};
 use super::participant::{Core, Participant};
 use crate::{Collective, Error};
@@ -95,6 +95,11 @@ impl Guest {
     /// A way to tell whoever watches the run.
     pub fn teller(&self) -> Teller {
         Teller { anchor: Arc::clone(&self.anchor) }
+    }
+
+    /// A way to know whether the coordinator is in reach.
+    pub fn contact(&self) -> Contact {
+        Contact(Arc::downgrade(&self.shared))
     }
 
     /// The run.

@@ -12,7 +12,7 @@ use super::message::{Down, LONGEST, Up, decode, encode};
 use crate::Error;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Who hears nothing for so long takes the connection for dead.
@@ -52,6 +52,19 @@ impl Teller {
         let up = state.member.is_in_contact().then_some(Up::Tell(what));
         send(&mut state, up);
         Ok(())
+    }
+}
+
+/// Knows whether the coordinator is in reach. It does not keep the worker in the group.
+#[derive(Clone, Debug)]
+pub struct Contact(pub(super) Weak<Shared>);
+
+impl Contact {
+    /// For how long the worker has been on its own; nothing if the worker has left.
+    pub fn lost_for(&self) -> Option<Duration> {
+        let shared = self.0.upgrade().filter(|shared| !shared.is_over())?;
+        let since = lock(&shared.state).since;
+        Some(since.map_or(Duration::ZERO, |since| since.elapsed()))
     }
 }
 

@@ -51,7 +51,7 @@ pub use flight::Travel;
 pub use guest::Guest;
 pub use host::{Host, Standing, Status, Told};
 pub use key::{Wire, new_key};
-pub use line::Teller;
+pub use line::{Contact, Teller};
 pub use log::Log;
 pub use member::{Deed, Member};
 pub use message::{Peer, Record, Stand};
