@@ -7,6 +7,7 @@ use crate::say::say;
 use clap::Args;
 use grawa_comm::group::{Host, Notice, Settings, Told, Wire};
 use grawa_train::observe::{About, EVENTS, Files, Repeats, Screen, Turns, read};
+use grawa_train::recipe::Pace;
 use grawa_train::{Event, Fault, Observer, Place, Reason, Recipe, folder, objection, told};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -148,6 +149,12 @@ impl Desk {
                 at = *event.place();
                 tell(&event)?;
                 if let Event::Finished(_) = event {
+                    let overshot = host.status().overshot;
+                    if overshot > 0 && !quiet {
+                        say(&format!(
+                            "{overshot} steps more than the pace asks for were taken before all had heard of a round; they count"
+                        ));
+                    }
                     return Ok(true);
                 }
             }
@@ -162,7 +169,8 @@ fn host(
     wire: Wire,
     (run, succession): (u64, Duration),
 ) -> Result<Host, Failure> {
-    let settings = Settings { founders: recipe.train.workers, succession, ..Settings::default() };
+    let trigger = (recipe.train.pace == Pace::Free).then(|| u64::from(recipe.method.cycle().max(1)));
+    let settings = Settings { founders: recipe.train.workers, succession, trigger, ..Settings::default() };
     let charter = recipe.to_toml().into_bytes();
     Ok(Host::new(listen, wire, settings, run, charter, Some(&place.join(LOG)))?)
 }

@@ -88,6 +88,11 @@ pub trait Collective {
     /// A sign of life: who gives one is not taken for stalled, however long its work takes.
     fn alive(&self) {}
 
+    /// Where whoever coordinates counts the steps of all: whether enough were taken, and all are called to meet.
+    fn is_called(&self) -> bool {
+        false
+    }
+
     /// The number of the next meeting, where they are numbered.
     fn meeting(&self) -> u64 {
         0

@@ -2,7 +2,7 @@
 //!
 //! At an even pace each worker takes its quota. At a free pace all take from one pool of tickets until M times the quota is
 //! taken: one atomic addition a step, no server; between processes, where a ticket is a message, each ticket is a lease of
-//! several steps. A recording of a free run gives each worker the steps it took then.
+//! several steps; where workers come and go, all take steps until they are called. A recording of a free run gives each worker the steps it took then.
 
 use crate::{Error, Event};
 use grawa_core::{Grant, Trigger};
@@ -22,6 +22,8 @@ pub(crate) enum Pacing {
     /// Whoever comes first, in processes of their own.
     #[cfg(feature = "mpi")]
     Leased(Leases),
+    /// Whoever comes first, until whoever coordinates has counted enough steps and calls.
+    Called,
     /// As recorded, of a run whose pace was even or not.
     Replay {
         /// The recording.
@@ -40,9 +42,11 @@ impl Pacing {
         own: u64,
         quota: u64,
         (from, cycle, members): (u64, u64, usize),
+        is_called: impl FnOnce() -> bool,
     ) -> Result<bool, Error> {
         match self {
             Pacing::Even => Ok(own < quota),
+            Pacing::Called => Ok(quota > 0 && !is_called()),
             Pacing::Free(_) if quota == 0 => Ok(false),
             Pacing::Free(tickets) => {
                 let trigger = Trigger::new(members as u32, u32::try_from(quota).unwrap_or(u32::MAX))?;
@@ -67,7 +71,7 @@ impl Pacing {
             Pacing::Free(tickets) => tickets[cycle as usize % 2].store(0, Ordering::Relaxed),
             #[cfg(feature = "mpi")]
             Pacing::Leased(leases) => leases.renew(cycle)?,
-            Pacing::Even | Pacing::Replay { .. } => {}
+            Pacing::Even | Pacing::Called | Pacing::Replay { .. } => {}
         }
         Ok(())
     }
@@ -223,14 +227,15 @@ mod tests {
     #[test]
     fn free_tickets_are_shared_out() {
         let pacing = Pacing::free(0, 1);
-        let grants: Vec<bool> = (0..7).map(|_| pacing.may_step(0, 0, 3, (0, 0, 2)).unwrap()).collect();
+        let grants: Vec<bool> =
+            (0..7).map(|_| pacing.may_step(0, 0, 3, (0, 0, 2), || false).unwrap()).collect();
         assert_eq!(grants, [true, true, true, true, true, false, false]);
         // A quick worker is in the next cycle before a slow one has cleared this.
-        assert!(pacing.may_step(1, 99, 3, (3, 1, 2)).unwrap());
+        assert!(pacing.may_step(1, 99, 3, (3, 1, 2), || false).unwrap());
         pacing.renew(0).unwrap();
-        let left = (0..7).filter(|_| pacing.may_step(0, 0, 3, (3, 1, 2)).unwrap()).count();
+        let left = (0..7).filter(|_| pacing.may_step(0, 0, 3, (3, 1, 2), || false).unwrap()).count();
         assert_eq!(left, 5);
-        assert!(pacing.may_step(1, 0, 3, (6, 2, 2)).unwrap());
+        assert!(pacing.may_step(1, 0, 3, (6, 2, 2), || false).unwrap());
     }
 
     #[test]
@@ -243,10 +248,11 @@ mod tests {
         assert!(recording.after(3).is_err());
         let pacing = Pacing::Replay { recording, even: false };
         assert!(
-            pacing.may_step(0, 2, 0, (0, 0, 2)).unwrap() && !pacing.may_step(1, 1, 9, (0, 0, 2)).unwrap()
+            pacing.may_step(0, 2, 0, (0, 0, 2), || false).unwrap()
+                && !pacing.may_step(1, 1, 9, (0, 0, 2), || false).unwrap()
         );
         assert_eq!(pacing.elapsed(2, Duration::ZERO), Duration::from_secs(4));
-        let error = pacing.may_step(0, 0, 9, (5, 0, 2)).unwrap_err().to_string();
+        let error = pacing.may_step(0, 0, 9, (5, 0, 2), || false).unwrap_err().to_string();
         assert!(error.contains("no cycle that begins at step 5"), "{error}");
     }
 }

@@ -182,7 +182,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         if words.iter().any(|(_, word)| !word.full) {
             return Ok(true);
         }
-        self.count_in(&words, quota);
+        self.count_in(&words);
         common.pacing.renew(common.course.cycle(&self.at))?;
         let mut mixed = Vec::new();
         if shares_gradients {
@@ -230,9 +230,10 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             // Replicas that step together must hear it from all: one that would stop asks for no step, and none is taken.
             let stop = common.stop.load(Ordering::Relaxed);
             let place = (self.at.steps, common.course.cycle(&self.at), members);
+            let called = || self.all().member.is_called();
             let asked = match (stop, even) {
                 (true, _) => 0,
-                (false, _) if !common.pacing.may_step(self.id, self.in_cycle, quota, place)? => {
+                (false, _) if !common.pacing.may_step(self.id, self.in_cycle, quota, place, called)? => {
                     return Ok(true);
                 }
                 (false, true) => stride.min(quota - self.in_cycle),

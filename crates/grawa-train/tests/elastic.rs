@@ -4,8 +4,8 @@
 
 mod runs;
 
-use grawa_comm::group::Told;
-use grawa_train::{Checkpoint, Error, Event, Finished, Run, join};
+use grawa_comm::group::{Host, Settings, Told, Wire};
+use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Run, join};
 use runs::{Ear, apart, guest, host, recipe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +39,45 @@ fn a_group_trains_as_threads_do() {
         assert_eq!(evaluations(&group), evaluations(&threads), "{method}");
         assert!(Checkpoint::newest(&place).unwrap().is_finished());
     }
+}
+
+/// At a free pace all take steps until they are called; every step counts, also those taken before all had heard.
+#[test]
+fn a_group_goes_at_its_own_pace() {
+    let data = grawa_data::load("digits", ".".as_ref()).unwrap();
+    let settings = ["train.workers=3", "machine.threads=1", "train.pace=free", "train.budget=24step"];
+    let recipe = recipe("mgrawa:period=4", &settings);
+    let settings =
+        Settings { founders: 3, trigger: Some(4), beat: Duration::from_millis(20), ..Settings::default() };
+    let charter = recipe.to_toml().into_bytes();
+    let host = Host::new("127.0.0.1:0", Wire::Plain, settings, 1, charter, None).unwrap();
+    let ear = Ear::default();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let (guest, recipe) = guest(&host);
+                let mut ears: [Box<dyn Observer>; 1] = [Box::new(ear.clone())];
+                let end = join(recipe, &data, guest, None, Arc::default(), &mut ears).unwrap();
+                assert_eq!((end.at.steps, end.at.rounds), (24, 6));
+            });
+        }
+    });
+    let events = ear.0.lock().unwrap();
+    let mut rounds: Vec<u64> = Vec::new();
+    let mut epochs = 0.0f64;
+    for event in events.iter() {
+        if let Event::Round(round) = event {
+            rounds.push(round.workers.iter().map(|share| share.steps).sum());
+            epochs = epochs.max(round.at.epochs);
+        }
+    }
+    assert!(rounds.len() == 6 && rounds.iter().all(|&steps| steps >= 12), "{rounds:?}");
+    let all: u64 = rounds.iter().sum();
+    assert_eq!(host.status().overshot, all - 72);
+    assert!(
+        (epochs - (16 * all) as f64 / data.train.len() as f64).abs() < 1e-6,
+        "{epochs} epochs, {all} steps"
+    );
 }
 
 /// One leaves in the middle, and later another comes: the run goes on, and ends with those who are there.

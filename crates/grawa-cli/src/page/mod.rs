@@ -65,6 +65,8 @@ struct Sent<'a> {
     pace: Option<f64>,
     /// Control bytes a worker and second.
     traffic: f64,
+    /// Steps that were more than asked for, at a free pace.
+    overshot: Option<u64>,
     members: Vec<Member>,
     rounds: Vec<(f64, f64)>,
     losses: Vec<(f64, f64)>,
@@ -186,6 +188,7 @@ impl Shown {
             meeting: status.op,
             pace,
             traffic: a_second(status.traffic),
+            overshot: Some(status.overshot).filter(|steps| *steps > 0),
             members: status.workers.iter().map(|standing| self.member(standing)).collect(),
             rounds: self.rounds.points(),
             losses: self.losses.points(),

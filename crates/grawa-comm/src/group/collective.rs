@@ -239,6 +239,10 @@ impl Collective for Participant {
         self.shared.steps.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn is_called(&self) -> bool {
+        lock(&self.shared.state).member.is_called()
+    }
+
     fn meeting(&self) -> u64 {
         self.flight.iter().for_each(|flight| flight.wait());
         lock(&self.shared.state).member.op()

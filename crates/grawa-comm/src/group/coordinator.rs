@@ -135,6 +135,8 @@ pub struct Coordinator {
     /// When the last round's first member came, for those who come after it is over.
     pub(super) began: Option<(u64, Duration)>,
     pub(super) called: Option<u64>,
+    /// At a free pace: steps of all cycles so far that were more than asked for.
+    pub(super) overshot: u64,
     pub(super) actions: Vec<Action>,
 }
 
@@ -162,6 +164,7 @@ impl Coordinator {
             returning: None,
             began: None,
             called: None,
+            overshot: 0,
             actions: Vec::new(),
         };
         for record in records.iter().filter(|record| record.run == run) {
@@ -206,6 +209,11 @@ impl Coordinator {
     /// The epoch: it grows whenever the members of a meeting are others than those of the one before.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// At a free pace: how many steps more than asked for were taken so far, since it coordinates.
+    pub fn overshot(&self) -> u64 {
+        self.overshot
     }
 
     /// The next meeting.

@@ -66,6 +66,8 @@ pub struct Status {
     pub workers: Vec<Standing>,
     /// What is waited for.
     pub reason: String,
+    /// At a free pace: steps that were more than asked for, so far.
+    pub overshot: u64,
     /// Of all control connections so far: bytes of messages both ways, and for how long they were open.
     pub traffic: (u64, Duration),
 }
@@ -428,6 +430,7 @@ impl Desk {
             truth: coordinator.truth(),
             workers: workers.collect(),
             reason: coordinator.reason(now),
+            overshot: coordinator.overshot(),
             traffic: self.lines.values().fold(self.traffic, add),
         };
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;

@@ -236,11 +236,6 @@ impl Participant {
     pub fn is_in_contact(&self) -> bool {
         lock(&self.shared.state).member.is_in_contact()
     }
-
-    /// At a free pace: whether all were called to the next meeting.
-    pub fn is_called(&self) -> bool {
-        lock(&self.shared.state).member.is_called()
-    }
 }
 
 /// What an attempt to move something is made with: the members, this one's seat among them, and the connections by seat.

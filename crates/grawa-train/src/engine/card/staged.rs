@@ -129,6 +129,10 @@ impl<C: Collective<Buffer = [f32]>> Collective for Staged<C> {
         self.group.alive();
     }
 
+    fn is_called(&self) -> bool {
+        self.group.is_called()
+    }
+
     fn meeting(&self) -> u64 {
         self.group.meeting()
     }
