@@ -121,8 +121,9 @@ impl Desk {
         loop {
             let due = match host.next(Duration::from_millis(100)) {
                 None if is_over() => {
-                    turns.rest().iter().try_for_each(&mut tell)?;
-                    return Ok(false);
+                    let rest = turns.rest();
+                    rest.iter().try_for_each(&mut tell)?;
+                    return Ok(rest.iter().any(|event| matches!(event, Event::Finished(_))));
                 }
                 None => {
                     if last.elapsed() > PATIENCE && !has_started && !quiet {

@@ -115,7 +115,9 @@ fn tell_of(contact: &Contact) {
     while let Some(lost) = contact.lost_for() {
         match said {
             None if lost > ALONE => {
-                say("the coordinator is out of reach: training goes on alone until it is back");
+                say(
+                    "the coordinator is out of reach: no rounds until it is back; between rounds training goes on alone",
+                );
                 said = Some(lost);
             }
             Some(_) if lost.is_zero() => {
@@ -123,10 +125,7 @@ fn tell_of(contact: &Contact) {
                 said = None;
             }
             Some(last) if lost > last + AGAIN => {
-                say(&format!(
-                    "alone for {:.0} s; nobody knows of these steps until the coordinator is back",
-                    lost.as_secs_f64()
-                ));
+                say(&format!("out of reach of the coordinator for {:.0} s", lost.as_secs_f64()));
                 said = Some(lost);
             }
             _ => {}

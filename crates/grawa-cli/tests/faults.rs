@@ -256,7 +256,7 @@ fn a_killed_coordinator_is_replaced() {
     assert_eq!(group.last_round().0, 400);
     group.check();
     let heard = std::fs::read_to_string(heard).unwrap();
-    assert!(heard.contains("training goes on alone") && heard.contains("in contact"), "{heard}");
+    assert!(heard.contains("out of reach") && heard.contains("in contact"), "{heard}");
     let told = group.faults();
     assert_eq!(
         told.iter().filter(|fault| fault.contains("another goes on from its log")).count(),

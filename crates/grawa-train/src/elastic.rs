@@ -101,7 +101,15 @@ pub(crate) struct Elastic {
     /// It has just taken over what the others hold, and comes without a step.
     at_once: bool,
     /// What others say for all since they last met, and who: they may be lost before that is out.
-    unsaid: Vec<(Option<u32>, Event)>,
+    unsaid: Vec<Unsaid>,
+}
+
+/// What one says for all, and who else could.
+#[derive(Clone, Debug)]
+struct Unsaid {
+    speaker: Option<u32>,
+    known_to: Vec<u32>,
+    event: Event,
 }
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
@@ -164,8 +172,9 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
 
     /// Another says this for all.
     pub(crate) fn keep_in_mind(&mut self, speaker: Option<u32>, event: Event) {
+        let known_to = self.all().member.members().to_vec();
         if let Some(elastic) = &mut self.elastic {
-            elastic.unsaid.push((speaker, event));
+            elastic.unsaid.push(Unsaid { speaker, known_to, event });
         }
     }
 
@@ -183,13 +192,15 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     pub(crate) fn speak_up(&mut self, lost: &[Lost]) {
         let is_lost = |worker: u32| lost.iter().any(|lost| lost.worker == worker);
         let members = self.all().member.members();
-        let speaks = members.iter().copied().find(|&worker| !is_lost(worker)) == Some(self.id);
         let is_gone = |worker: u32| is_lost(worker) || !members.contains(&worker);
-        let is_due = |speaker: Option<u32>| speaks && speaker.is_some_and(is_gone);
         let Some(elastic) = &self.elastic else { return };
+        // One that has come since does not know.
+        let speaks = |unsaid: &Unsaid| {
+            unsaid.known_to.iter().copied().find(|&worker| !is_gone(worker)) == Some(self.id)
+        };
         let due: Vec<Event> = (elastic.unsaid.iter())
-            .filter(|(speaker, _)| is_due(*speaker))
-            .map(|(_, event)| event.clone())
+            .filter(|unsaid| unsaid.speaker.is_some_and(is_gone) && speaks(unsaid))
+            .map(|unsaid| unsaid.event.clone())
             .collect();
         due.into_iter().for_each(|event| self.say(event));
         if let Some(elastic) = &mut self.elastic {
@@ -292,7 +303,7 @@ pub fn join(
     };
     let (worker, run) = (guest.worker, guest.run());
     let seat = worker.min(founders.saturating_sub(1));
-    let works = Works::of_one(&recipe, material, seat, recipe.machine.threads)?;
+    let works = Works::of_one(&recipe, material, (seat, worker), recipe.machine.threads)?;
     let counts = Counts::new(founders);
     let memories = vec![vec![Memory::default()]];
     let start = Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };

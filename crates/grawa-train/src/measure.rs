@@ -54,7 +54,7 @@ impl Meter {
     pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
         let material = Material::new(recipe, data)?;
         let (graph, examples) = (material.graph.clone(), material.test.len());
-        let works = Works::of_one(recipe, material, 0, recipe.machine.threads)?;
+        let works = Works::of_one(recipe, material, (0, 0), recipe.machine.threads)?;
         Ok(Meter { works, graph, recipe: recipe.clone(), examples })
     }
 

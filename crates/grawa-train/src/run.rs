@@ -58,11 +58,12 @@ pub(crate) enum Works {
 }
 
 impl Works {
-    /// For the one worker that this process has of a run's. On a CPU it may use so many cores; all if none are said.
+    /// For the one worker that this process has of a run's: whose data it begins with, and its number, which chooses among several
+    /// cards. On a CPU it may use so many cores; all if none are said.
     pub(crate) fn of_one(
         recipe: &Recipe,
         material: Material,
-        worker: u32,
+        (seat, number): (u32, u32),
         cores: Option<u32>,
     ) -> Result<Self, Error> {
         match recipe.machine.device {
@@ -71,7 +72,7 @@ impl Works {
                 (alone.train.workers, alone.machine.threads) = (1, cores);
                 Ok(Works::Cpu(Box::new(Engine::of(&alone, material)?)))
             }
-            Device::Cuda => Ok(Works::Card(CardEngine::of_one(recipe, &material, worker)?)),
+            Device::Cuda => Ok(Works::Card(CardEngine::of_one(recipe, &material, seat, number)?)),
         }
     }
 }

@@ -81,6 +81,13 @@ pub fn unpack(bytes: &[u8]) -> Result<Event, Error> {
         return Err(wrong(format!("{} bytes too many", rest.len())));
     }
     let Packed { steps, rounds, epochs, share, elapsed, rate, loss, workers, mixed, bytes } = packed;
+    // What is not finite could be written down, but not be read again.
+    let losses = workers.iter().filter_map(|share| share.loss).chain(loss);
+    let weights = mixed.iter().flat_map(|mixed| mixed.weights.iter().flatten().chain([&mixed.pull]));
+    let numbers = [epochs, share, rate].into_iter().chain(losses).chain(weights.map(|&x| f64::from(x)));
+    if !{ numbers }.all(f64::is_finite) {
+        return Err(wrong("a number that is not finite".into()));
+    }
     let unpacked = |share: PackedShare| {
         let [compute, score, queue, data, wait, wire, apply, evaluate] = share.times.map(seconds);
         Share {

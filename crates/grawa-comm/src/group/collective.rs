@@ -260,6 +260,7 @@ impl Collective for Participant {
     fn rejoin(&mut self) -> Result<Vec<u8>, Error> {
         // Where it was going does not matter any more.
         let _ = self.land();
+        self.lost.clear();
         let shared = Arc::clone(&self.shared);
         let mut core = lock(&self.core);
         // The others went on without it, and gave up their ends of its connections.

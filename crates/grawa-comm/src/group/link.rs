@@ -261,18 +261,34 @@ fn lend(
     loans: &Loans,
     go_on: GoOn<'_>,
 ) -> Result<(), Error> {
-    let mut copied = loans.copy(first)?;
+    let mut front = first;
     while !second.is_empty() {
+        let copied = if front.is_empty() { 0 } else { loans.copy(front)? };
         let Ok(lent) = loans.lend(second) else {
             // Not all memory can be lent: a device's cannot.
-            send(copied, go_on, |left| loans.hand_to(socket, left))?;
-            return put(socket, second, &[], go_on);
+            loans.take_back(copied)?;
+            return put(socket, front, second, go_on);
         };
-        second = &second[lent..];
-        send(copied + lent, go_on, |left| loans.hand_to(socket, left))?;
-        copied = 0;
+        let mut handed = 0;
+        let sent = send(copied + lent, go_on, |left| {
+            let n = loans.hand_to(socket, left)?;
+            handed += n;
+            Ok(n)
+        });
+        match sent {
+            Ok(()) => {}
+            // Some systems forbid to hand over; what is wrong with the connection itself is found by copying, too.
+            Err(_) if handed == 0 => {
+                loans.take_back(copied + lent)?;
+                put(socket, front, second, go_on)?;
+                Loans::give_up();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        (front, second) = (&[], &second[lent..]);
     }
-    Ok(())
+    put(socket, front, &[], go_on)
 }
 
 /// Takes steps until so many bytes are sent; a step is told how many are left.

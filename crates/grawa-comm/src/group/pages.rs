@@ -40,10 +40,18 @@ mod here {
             #[allow(unsafe_code)]
             // SAFETY: these pages are the vector's, and what lies in them stays the same.
             let failed = unsafe { libc::madvise(start.cast(), len, COLLAPSE) } != 0;
-            IN_VAIN.fetch_or(failed, Ordering::Relaxed);
+            if failed {
+                // Where it is not known, or never for such memory, it is not tried again; else at the next round.
+                let is_for_ever = std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+                IN_VAIN.fetch_or(is_for_ever, Ordering::Relaxed);
+                return;
+            }
             start = start.wrapping_byte_add(len);
         }
     }
+
+    /// Whether a socket has refused what was lent.
+    static REFUSED: AtomicBool = AtomicBool::new(false);
 
     /// What pages are lent through: a pipe, empty in between.
     #[derive(Debug)]
@@ -55,6 +63,9 @@ mod here {
     impl Loans {
         /// Nothing where pages cannot be lent.
         pub(in super::super) fn new() -> Option<Self> {
+            if REFUSED.load(Ordering::Relaxed) {
+                return None;
+            }
             let (out, into) = pipe_with(PipeFlags::CLOEXEC).ok()?;
             // With less it only takes more turns.
             let _ = fcntl_setpipe_size(&into, MOST);
@@ -74,6 +85,21 @@ mod here {
             #[allow(unsafe_code)]
             // SAFETY: this is the end that is written to, so memory is only read, and pages stay while they are lent.
             Ok(unsafe { vmsplice(&self.into, &[IoSliceRaw::from_slice(bytes)], SpliceFlags::NONBLOCK) }?)
+        }
+
+        /// Takes back what no socket took.
+        pub(in super::super) fn take_back(&self, mut bytes: usize) -> Result<()> {
+            let mut room = [0; 4096];
+            while bytes > 0 {
+                let most = bytes.min(room.len());
+                bytes -= rustix::io::read(&self.out, &mut room[..most])?;
+            }
+            Ok(())
+        }
+
+        /// Sockets here take copies only: nothing is lent any more.
+        pub(in super::super) fn give_up() {
+            REFUSED.store(true, Ordering::Relaxed);
         }
 
         /// Hands what was copied and lent to a socket, at most so many bytes.
@@ -105,6 +131,12 @@ mod nowhere {
         pub(in super::super) fn lend(&self, _: &[u8]) -> Result<usize> {
             Err(ErrorKind::Unsupported.into())
         }
+
+        pub(in super::super) fn take_back(&self, _: usize) -> Result<()> {
+            Err(ErrorKind::Unsupported.into())
+        }
+
+        pub(in super::super) fn give_up() {}
 
         pub(in super::super) fn hand_to(&self, _: &TcpStream, _: usize) -> Result<usize> {
             Err(ErrorKind::Unsupported.into())

@@ -45,6 +45,16 @@ pub(super) struct Core {
     pub(super) bytes: u64,
 }
 
+/// Why an attempt to move something came to nothing.
+enum Trouble {
+    /// With another member.
+    With(u32, Error),
+    /// With itself.
+    Own(Error),
+    /// Something else is to be done.
+    Interrupted,
+}
+
 impl Participant {
     /// Waits for vectors that are on their way, and takes up what this end's came to.
     pub(super) fn land(&mut self) -> Result<(), Error> {
@@ -148,11 +158,13 @@ impl Participant {
                     core.is_clean = false;
                     match moved {
                         Ok(digest) => self.shared.tell(|member| member.done(tag, digest.into())),
-                        Err(Some((peer, why))) => {
+                        Err(Trouble::With(peer, why)) => {
                             self.shared.tell(|member| member.broken(tag, peer, why.to_string()));
                         }
-                        // Something else is to be done, and will be found next.
-                        Err(None) => {}
+                        // The others would wait for one who cannot go on: it ends, and they hear of it.
+                        Err(Trouble::Own(why)) => return Err(why),
+                        // Will be found next.
+                        Err(Trouble::Interrupted) => {}
                     }
                 }
                 Deed::Closed(End::Commit { lost }) => {
@@ -176,17 +188,19 @@ impl Participant {
         }
     }
 
-    /// One attempt. On failure the one it failed with, if anyone.
+    /// One attempt.
     fn try_once(
         &self,
         core: &mut Core,
         tag: Tag,
         act: &mut impl FnMut(Ends<'_>) -> Result<Moved, Failed>,
-    ) -> Result<u32, Option<(u32, Error)>> {
+    ) -> Result<u32, Trouble> {
         let Shared { door, wire, token, state, .. } = &*self.shared;
         let run = lock(state).member.run();
         let peers = self.peers();
-        let Some(seat) = peers.iter().position(|peer| peer.token == *token) else { return Err(None) };
+        let Some(seat) = peers.iter().position(|peer| peer.token == *token) else {
+            return Err(Trouble::Interrupted);
+        };
         if !core.is_clean {
             core.outs.clear();
             door.forget_before(tag);
@@ -198,17 +212,22 @@ impl Participant {
                 (true, _) => None,
                 (false, Some(out)) => Some(out),
                 (false, None) => {
-                    Some(visit(peer, wire, run, *token, tag).map_err(|why| Some((peer.worker, why)))?)
+                    Some(visit(peer, wire, run, *token, tag).map_err(|why| Trouble::With(peer.worker, why))?)
                 }
             });
         }
         for (index, peer) in peers.iter().enumerate() {
             let from = (index != seat).then(|| door.from(peer, tag, &go_on)).transpose();
-            ins.push(from.map_err(|why| go_on().then_some((peer.worker, why)))?);
+            ins.push(from.map_err(|why| {
+                if go_on() { Trouble::With(peer.worker, why) } else { Trouble::Interrupted }
+            })?);
         }
         let moved = act(Ends { tag, peers: &peers, seat, outs, ins, go_on: &go_on });
-        let moved = moved
-            .map_err(|failed| failed.seat.map(|seat| (peers[seat].worker, failed.why)).filter(|_| go_on()))?;
+        let moved = moved.map_err(|failed| match failed.seat {
+            _ if !go_on() => Trouble::Interrupted,
+            Some(seat) => Trouble::With(peers[seat].worker, failed.why),
+            None => Trouble::Own(failed.why),
+        })?;
         core.outs.clear();
         door.keep_only(&peers, tag);
         for ((peer, out), from) in peers.iter().zip(moved.outs).zip(moved.ins) {

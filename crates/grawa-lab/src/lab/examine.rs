@@ -8,7 +8,7 @@ use grawa_data::{Dataset, Feed};
 use grawa_flat::{Examples, Losses, Settings};
 use grawa_nn::{Graph, Mode, State};
 use grawa_train::Meter;
-use grawa_train::recipe::BatchNorm;
+use grawa_train::recipe::{BatchNorm, Device};
 use std::path::Path;
 
 /// The seed of examples and directions: that of `grawa flatness`.
@@ -30,6 +30,8 @@ pub(super) fn examine(
     }
     let mut recipe = cell.recipe.clone();
     recipe.machine.threads = Some(threads as u32);
+    // All that is measured here is measured alike, in f32, wherever it was trained.
+    recipe.machine.device = Device::Cpu;
     recipe.data.held_out = 0;
     // The statistics that the model was evaluated with are saved with it.
     recipe.evaluate.batch_norm = BatchNorm::Keep;

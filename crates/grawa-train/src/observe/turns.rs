@@ -33,33 +33,49 @@ impl Turns {
     /// Those whose turn it is, or who were held back long enough.
     pub fn due(&mut self, now: Duration) -> Vec<Event> {
         let mut due = Vec::new();
-        while let Some(at) = self.early.iter().position(|(_, event)| self.is_next(event)).or_else(|| {
+        while let Some(at) = (0..self.early.len()).min_by_key(|&at| rank(&self.early[at].1)) {
             let is_late = |(came, _): &(Duration, Event)| now.saturating_sub(*came) >= PATIENCE;
-            self.early.first().is_some_and(is_late).then_some(0)
-        }) {
+            if !self.is_next(&self.early[at].1) && !self.early.iter().any(is_late) {
+                break;
+            }
             let (_, event) = self.early.remove(at);
             if let Event::Round(round) = &event {
-                self.rounds = round.at.rounds;
+                // One that comes after it was given up does not make the next ones wait again.
+                self.rounds = self.rounds.max(round.at.rounds);
             }
             due.push(event);
         }
         due
     }
 
-    /// All that is left: nobody will tell any more.
+    /// All that is left, in order: nobody will tell any more.
     pub fn rest(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.early).into_iter().map(|(_, event)| event).collect()
+        let mut rest: Vec<Event> =
+            std::mem::take(&mut self.early).into_iter().map(|(_, event)| event).collect();
+        rest.sort_by_key(rank);
+        rest
     }
 
     fn is_next(&self, event: &Event) -> bool {
         match event {
-            Event::Round(round) => round.at.rounds <= self.rounds + 1,
+            Event::Round(round) => round.at.rounds <= self.rounds.saturating_add(1),
             Event::Evaluated(_) | Event::Checkpoint { .. } | Event::Finished(_) => {
                 event.place().rounds <= self.rounds
             }
             // Whenever they come.
             Event::Started(_) | Event::Fault(_) => true,
         }
+    }
+}
+
+/// What comes first: what may come at any time, then round by round, and the end last.
+fn rank(event: &Event) -> (u8, u64, u8) {
+    let rounds = event.place().rounds;
+    match event {
+        Event::Started(_) | Event::Fault(_) => (0, 0, 0),
+        Event::Round(_) => (1, rounds, 0),
+        Event::Evaluated(_) | Event::Checkpoint { .. } => (1, rounds, 1),
+        Event::Finished(_) => (2, rounds, 0),
     }
 }
 
@@ -108,6 +124,31 @@ mod tests {
         found.extend(turns.due(NOW + PATIENCE));
         assert_eq!(found.len(), events.len() - 1);
         assert_eq!(turns.rest(), []);
+    }
+
+    /// Two are missing and the end is there already: what there is comes in order, and the end last.
+    #[test]
+    fn the_end_comes_last() {
+        let (events, _) = told(&[false]);
+        let is_missing =
+            |event: &Event| matches!(event, Event::Round(round) if [1, 3].contains(&round.at.rounds));
+        let mut turns = Turns::default();
+        let mut found = Vec::new();
+        let (end, rest): (Vec<_>, Vec<_>) = (events.iter().filter(|event| !is_missing(event)).cloned())
+            .partition(|event| matches!(event, Event::Finished(_)));
+        for event in end.into_iter().chain(rest.into_iter().rev()) {
+            found.extend(turns.take(event, NOW));
+        }
+        found.extend(turns.due(NOW + PATIENCE));
+        let rounds: Vec<u64> = (found.iter())
+            .filter(|event| matches!(event, Event::Round(_)))
+            .map(|event| event.place().rounds)
+            .collect();
+        assert!(rounds.is_sorted() && rounds.len() > 3, "{rounds:?}");
+        assert!(matches!(found.last(), Some(Event::Finished(_))) && turns.rest().is_empty());
+        // One that comes after all is told of, and nothing waits for it.
+        let late = events.iter().find(|event| is_missing(event)).cloned().unwrap();
+        assert_eq!(turns.take(late.clone(), NOW + PATIENCE), [late]);
     }
 
     /// A run that went back tells of rounds again.

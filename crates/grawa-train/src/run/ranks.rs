@@ -92,7 +92,7 @@ impl Run {
         // One worker a process, and as many cores as the other ranks of the machine leave.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         let cores = recipe.machine.threads.unwrap_or((cores / neighbours.max(1)).max(1));
-        let works = Works::of_one(&recipe, material, rank, Some(cores))?;
+        let works = Works::of_one(&recipe, material, (rank, rank), Some(cores))?;
         Ok(Run::by(works, recipe, graph, examples))
     }
 

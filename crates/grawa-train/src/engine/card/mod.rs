@@ -111,7 +111,20 @@ pub(crate) struct CardEngine {
 impl CardEngine {
     /// Compiles the network for the cards that the recipe asks for, deals the workers to them and puts the data there.
     pub(crate) fn new(recipe: &Recipe, material: &Material) -> Result<Self, Error> {
-        let mut found = usable(recipe)?;
+        let mut found = match recipe.machine.cards {
+            None => usable(u32::MAX, false)?,
+            Some(asked) => usable(asked, true)?,
+        };
+        if recipe.train.workers.div_ceil(found.len() as u32) > MOST && recipe.method.share != Share::Nothing {
+            let why = format!(
+                "{MOST} workers a GPU are the most there can be; use more GPUs, or processes of their own"
+            );
+            return Err(grawa_nn::Error::Device {
+                action: format!("train {} workers", recipe.train.workers),
+                why,
+            }
+            .into());
+        }
         found.truncate(deal(recipe.train.workers, found.len()).len());
         let link = match found.len() {
             1 => None,
@@ -120,11 +133,17 @@ impl CardEngine {
         CardEngine::on(recipe, material, &found, link)
     }
 
-    /// The same for the one worker that this process has of a run's; those of a machine share its cards out among themselves.
-    pub(crate) fn of_one(recipe: &Recipe, material: &Material, worker: u32) -> Result<Self, Error> {
-        let found = usable(recipe)?;
-        let card = &found[worker as usize % found.len()];
-        let stock = stock(recipe, material, card, worker..worker + 1)?;
+    /// The same for the one worker that this process has of a run's, on the card that its number chooses: those of a machine take
+    /// turns. A machine may have fewer cards than the recipe names for another.
+    pub(crate) fn of_one(
+        recipe: &Recipe,
+        material: &Material,
+        seat: u32,
+        number: u32,
+    ) -> Result<Self, Error> {
+        let found = usable(recipe.machine.cards.unwrap_or(u32::MAX).max(1), false)?;
+        let card = &found[number as usize % found.len()];
+        let stock = stock(recipe, material, card, seat..seat + 1)?;
         Ok(CardEngine::with(recipe, material, vec![Arc::new(stock)], None))
     }
 
@@ -223,14 +242,14 @@ impl CardEngine {
     }
 }
 
-/// The cards that a recipe may use.
-fn usable(recipe: &Recipe) -> Result<Vec<Card>, Error> {
+/// At most so many of the cards that can be used; or all of these, or none.
+fn usable(most: u32, all: bool) -> Result<Vec<Card>, Error> {
     let mut found = cards()?;
     if found.iter().any(Card::is_usable) {
         found.retain(Card::is_usable);
     }
-    let asked = recipe.machine.cards.map_or(found.len(), |count| count as usize);
-    if found.is_empty() || asked > found.len() {
+    let asked = most as usize;
+    if found.is_empty() || (all && asked > found.len()) {
         let (action, why) = match found.len() {
             0 => ("use a GPU".into(), "the driver knows of none; see `grawa devices`".into()),
             count => {
@@ -291,21 +310,15 @@ fn stock(recipe: &Recipe, material: &Material, card: &Card, workers: Range<u32>)
     })
 }
 
+/// The most workers of one card.
+const MOST: u32 = 64;
+
 /// What does not go together with a card, if anything: the key to change and why.
 pub(crate) fn objection(recipe: &Recipe) -> Option<(&'static str, String)> {
     use crate::recipe::Pace;
-    const MOST: u32 = 64;
     if recipe.train.pace == Pace::Free {
         let why = "on a GPU all workers step together; set train.pace = 'even', or machine.device = 'cpu'";
         return Some(("train.pace", why.into()));
-    }
-    let cards = recipe.machine.cards.unwrap_or(1);
-    if recipe.train.workers.div_ceil(cards) > MOST && recipe.method.share != Share::Nothing {
-        let why = format!(
-            "{} workers are more than {MOST} a GPU, the most there can be; say how many GPUs there are with machine.cards",
-            recipe.train.workers
-        );
-        return Some(("train.workers", why));
     }
     None
 }

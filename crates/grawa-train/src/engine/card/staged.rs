@@ -88,15 +88,15 @@ impl<C: Collective<Buffer = [f32]>> Collective for Staged<C> {
     }
 
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error> {
-        let gathered = self.group.gather(message)?;
+        let gathered = self.group.gather(message);
         self.look_at_centre()?;
-        Ok(gathered)
+        gathered
     }
 
     fn hand_in(&mut self, message: Vec<u8>) -> Result<Gathered, Error> {
-        let gathered = self.group.hand_in(message)?;
+        let gathered = self.group.hand_in(message);
         self.look_at_centre()?;
-        Ok(gathered)
+        gathered
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut OnCard) -> Result<Outcome, Error> {
@@ -112,9 +112,9 @@ impl<C: Collective<Buffer = [f32]>> Collective for Staged<C> {
     }
 
     fn barrier(&mut self) -> Result<Outcome, Error> {
-        let outcome = self.group.barrier()?;
+        let outcome = self.group.barrier();
         self.look_at_centre()?;
-        Ok(outcome)
+        outcome
     }
 
     fn centre(&self) -> &OnCard {
