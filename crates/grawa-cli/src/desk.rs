@@ -171,7 +171,10 @@ fn host(
     (run, succession): (u64, Duration),
 ) -> Result<Host, Failure> {
     let trigger = (recipe.train.pace == Pace::Free).then(|| u64::from(recipe.method.cycle().max(1)));
-    let settings = Settings { founders: recipe.train.workers, succession, trigger, ..Settings::default() };
+    let usual = Settings::default();
+    // At a free pace a round is called for by signs of life: the seldomer they are, the more is taken beyond it.
+    let beat = if trigger.is_some() { usual.beat / 5 } else { usual.beat };
+    let settings = Settings { founders: recipe.train.workers, succession, trigger, beat, ..usual };
     let charter = recipe.to_toml().into_bytes();
     Ok(Host::new(listen, wire, settings, run, charter, Some(&place.join(LOG)))?)
 }
