@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             }
         },
         None => {
-            let Some((recipe, place)) = prepare(&arguments.train)? else { return Ok(true) };
+            let Some((recipe, place)) = prepare(&arguments.train, |_| Ok(()))? else { return Ok(true) };
             Desk::begin(&recipe, &place, listen.unwrap_or(LISTEN), wire, patience)?
         }
     };
@@ -98,8 +98,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(end)
 }
 
-/// The recipe and the run's folder; nothing if only a plan was asked for.
-pub(crate) fn prepare(arguments: &train::Arguments) -> Result<Option<(Recipe, PathBuf)>, Failure> {
+/// The recipe, which must pass a check, and the run's folder; nothing if only a plan was asked for.
+pub(crate) fn prepare(
+    arguments: &train::Arguments,
+    check: impl FnOnce(&Recipe) -> Result<(), Failure>,
+) -> Result<Option<(Recipe, PathBuf)>, Failure> {
     let recipe = train::recipe(arguments)?;
     if let Some(why) = objection(&recipe) {
         return Err(grawa_train::Error::NotElastic { why }.into());
@@ -107,6 +110,7 @@ pub(crate) fn prepare(arguments: &train::Arguments) -> Result<Option<(Recipe, Pa
     if arguments.dry_run {
         return train::dry_run(&recipe).map(|()| None);
     }
+    check(&recipe)?;
     let place = train::claim(arguments, &recipe)?;
     Ok(Some((recipe, place)))
 }

@@ -2,11 +2,13 @@
 
 use crate::coordinate::prepare;
 use crate::desk::{Desk, Look};
+use crate::device::Device;
 use crate::failure::Failure;
 use crate::say::say;
 use crate::train;
 use clap::Args;
 use grawa_comm::group::Wire;
+use grawa_train::Recipe;
 use std::cell::RefCell;
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
@@ -46,8 +48,17 @@ impl Drop for Children {
     }
 }
 
+/// What every worker would find missing is said once, and before anything is written.
+fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
+    grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    if recipe.machine.device == grawa_train::recipe::Device::Cuda {
+        Device::Cuda.card()?;
+    }
+    Ok(())
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    let Some((recipe, place)) = prepare(&arguments.train)? else { return Ok(true) };
+    let Some((recipe, place)) = prepare(&arguments.train, can_train_here)? else { return Ok(true) };
     let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", Wire::Plain, PATIENCE)?;
     desk.show(&arguments.look, arguments.train.quiet)?;
     let stop = Arc::new(AtomicBool::new(false));

@@ -114,6 +114,7 @@ fn what_cannot_be_is_refused() {
     for (words, code, why) in [
         (&["launch", "--data", "digits", "--method", "dp-sgd"][..], 2, "use a method that has a centre"),
         (&["launch", "--resume", "x"], 2, "are for `grawa train`"),
+        (&["launch", "--data", "cifar10", "--dir", "nowhere"], 1, "nowhere"),
         (&["launch", "--data", "digits", "--comm", "mpi"], 2, "are for `grawa train`"),
         (&["join", "127.0.0.1:9", "--key", "none.key"], 2, "none.key"),
         (&["join", "127.0.0.1:9", "--wire", "plain", "--patience", "1"], 1, "no coordinator answers"),
