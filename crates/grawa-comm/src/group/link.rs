@@ -278,7 +278,7 @@ fn lend(
         match sent {
             Ok(()) => {}
             // Some systems forbid to hand over; what is wrong with the connection itself is found by copying, too.
-            Err(_) if handed == 0 => {
+            Err(_) if handed == 0 && go_on() => {
                 loans.take_back(copied + lent)?;
                 put(socket, front, second, go_on)?;
                 Loans::give_up();
