@@ -6,7 +6,6 @@
 //! example is dealt twice in an epoch; those not seen in it are what was dealt to a member that was lost before it met the others
 //! again, fewer than a batch a member whenever their number changes, and, at a free pace, what slower ones had not come to by then.
 
-use crate::checkpoint::Writer;
 use crate::course::Position;
 use crate::engine::Material;
 use crate::evaluate::viewing;
@@ -29,7 +28,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What all members remember beside the centre.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -321,19 +320,7 @@ pub fn join(
     let (Some(view), Some(member)) = (view, member) else {
         return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
     };
-    let began = Instant::now();
-    let launch = Launch {
-        layout: graph.parameters().clone(),
-        network: graph.name().into(),
-        examples,
-        examines: true,
-        writer: folder.map(|folder| Writer::new(folder, &recipe, Some(graph))),
-        recording: None,
-        stop,
-        clock: Arc::new(move || began.elapsed()),
-        resumed: taken.is_some(),
-        recipe,
-    };
+    let launch = Launch::new(recipe, graph, examples, folder, stop, taken.is_some());
     let mut part = Part {
         worker: seat,
         velocity: vec![0.0; state.parameters.len()],

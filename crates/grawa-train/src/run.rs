@@ -163,19 +163,8 @@ impl Run {
         };
         let Run { recipe, graph, examples, works, folder, checkpoint, recording, stop } = self;
         let resumed = checkpoint.is_some();
-        let started = Instant::now();
-        let launch = Launch {
-            layout: graph.parameters().clone(),
-            network: graph.name().into(),
-            examples,
-            examines: true,
-            writer: folder.as_deref().map(|folder| Writer::new(folder, &recipe, Some(graph))),
-            recording,
-            stop,
-            clock: Arc::new(move || started.elapsed()),
-            resumed,
-            recipe,
-        };
+        let launch =
+            Launch { recording, ..Launch::new(recipe, graph, examples, folder.as_deref(), stop, resumed) };
         match works {
             Works::Cpu(engine) => {
                 let examiner = engine.examiner(&launch.recipe);
@@ -332,6 +321,30 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
+    /// A run of this recipe from now on, which leaves checkpoints in a folder if there is one.
+    pub(crate) fn new(
+        recipe: Recipe,
+        graph: Graph,
+        examples: usize,
+        folder: Option<&Path>,
+        stop: Arc<AtomicBool>,
+        resumed: bool,
+    ) -> Self {
+        let started = Instant::now();
+        Launch {
+            layout: graph.parameters().clone(),
+            network: graph.name().into(),
+            examples,
+            examines: true,
+            writer: folder.map(|folder| Writer::new(folder, &recipe, Some(graph))),
+            recording: None,
+            stop,
+            clock: Arc::new(move || started.elapsed()),
+            resumed,
+            recipe,
+        }
+    }
+
     /// Starts all workers from a snapshot, with replicas made of their parts, and watches until they are done.
     pub(crate) fn go<R, C>(
         self,

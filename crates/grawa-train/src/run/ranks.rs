@@ -5,7 +5,6 @@
 //! called must end the job: the others wait for it otherwise.
 
 use super::{Group, Launch, Made, Run, Works, fits, fresh, levels, revive, workers};
-use crate::checkpoint::Writer;
 use crate::course::{Position, cycle};
 use crate::engine::Material;
 use crate::event::{Evaluated, Finished, Observer};
@@ -21,7 +20,7 @@ use grawa_data::Dataset;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where all workers begin.
 #[derive(Debug, Serialize, Deserialize)]
@@ -127,19 +126,9 @@ impl Run {
                 Pacing::Leased(Leases::new(job.counters()?, job.rank() == 0, cycle, beginning.taken))
             }
         };
-        let started = Instant::now();
-        let launch = Launch {
-            layout: graph.parameters().clone(),
-            network: graph.name().into(),
-            examples,
-            examines: true,
-            writer: folder.as_deref().map(|folder| Writer::new(folder, &recipe, Some(graph))),
-            recording,
-            stop,
-            clock: Arc::new(move || started.elapsed()),
-            resumed: beginning.resumed,
-            recipe,
-        };
+        let resumed = beginning.resumed;
+        let launch =
+            Launch { recording, ..Launch::new(recipe, graph, examples, folder.as_deref(), stop, resumed) };
         if let Some(writer) = launch.writer.as_ref().filter(|_| job.rank() == 0) {
             writer.tidy()?;
         }
