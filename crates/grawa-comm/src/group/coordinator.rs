@@ -615,8 +615,10 @@ impl Coordinator {
         let wanted = if self.truth.is_none() { self.settings.founders } else { self.settings.at_least };
         let state = if self.active().next().is_some() { State::Active } else { State::Ready };
         let members: Vec<&Seat> = self.seats.values().filter(|seat| seat.state == state).collect();
-        // What members say is believed, and must not overflow.
-        let taken = members.iter().fold(0u64, |taken, seat| taken.saturating_add(seat.steps));
+        // Who has not said that the last cycle is over speaks of steps that were counted. What is said is believed, and must
+        // not overflow.
+        let stands = |seat: &&&Seat| seat.stand.is_some_and(|stand| stand.op == self.op);
+        let taken = members.iter().filter(stands).fold(0u64, |taken, seat| taken.saturating_add(seat.steps));
         if members.len() >= wanted.max(1) as usize && taken >= period * members.len() as u64 {
             self.called = Some(self.op);
             let all: Vec<u32> = self.seats.keys().copied().collect();
