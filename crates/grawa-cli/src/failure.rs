@@ -76,10 +76,10 @@ pub(crate) enum Failure {
     )]
     #[cfg_attr(feature = "mpi", allow(dead_code))]
     NoMpi,
-    /// Something that failed on another rank of the job, which this one is not the one to tell of.
-    #[error("another rank has failed")]
+    /// Something that the first rank of the job has told already.
+    #[error("the first rank has told why")]
     #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
-    ToldElsewhere {
+    Told {
         /// The exit code.
         code: u8,
     },
@@ -122,7 +122,7 @@ impl Failure {
             | Failure::Process { .. }
             | Failure::Page { .. } => false,
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
-            Failure::ToldElsewhere { code } | Failure::Rank { code, .. } => return *code,
+            Failure::Told { code } | Failure::Rank { code, .. } => return *code,
             Failure::OnlyTrain | Failure::OnlyApart | Failure::NoMpi | Failure::Identity { .. } => true,
             Failure::Flat(error) => error.is_usage(),
             Failure::Core(_) | Failure::Recipe(_) => true,

@@ -107,8 +107,13 @@ fn ended(result: Result<bool, failure::Failure>) -> ExitCode {
 }
 
 fn fail(error: &failure::Failure) -> ExitCode {
-    if !matches!(error, failure::Failure::ToldElsewhere { .. }) {
+    ExitCode::from(tell(error))
+}
+
+/// Says what went wrong, unless that was done; returns the exit code.
+fn tell(error: &failure::Failure) -> u8 {
+    if !matches!(error, failure::Failure::Told { .. }) {
         eprintln!("error: {error}");
     }
-    ExitCode::from(error.code())
+    error.code()
 }

@@ -164,11 +164,14 @@ fn agree<T>(job: &Job, talk: &mut Member, mine: Result<T, Failure>) -> Result<T,
     let Some((worker, words)) = heard.into_iter().find(|(_, words)| !words.is_empty()) else { return mine };
     let (code, machine, why): (u8, String, String) =
         serde_json::from_slice(&words).unwrap_or((1, "a machine".into(), "it cannot say why".into()));
-    match (job.rank(), mine) {
-        (0, Err(own)) => Err(own),
-        (0, Ok(_)) => Err(Failure::Rank { worker, machine, why, code }),
-        _ => Err(Failure::ToldElsewhere { code }),
-    }
+    let code = match (job.rank(), mine) {
+        (0, Err(own)) => crate::tell(&own),
+        (0, Ok(_)) => crate::tell(&Failure::Rank { worker, machine, why, code }),
+        _ => code,
+    };
+    // The first rank that ends with a code takes the others with it: none may, before the first has told.
+    talk.gather(&[])?;
+    Err(Failure::Told { code })
 }
 
 /// Sets the flag at a signal. `mpirun` gives its ranks a moment before it ends them all, because one has died or because it
