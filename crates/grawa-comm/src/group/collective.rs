@@ -1,7 +1,7 @@
 //! The operations of a [`Participant`]: what [`Collective`] asks for, made of meetings.
 
 use super::door::ask;
-use super::exchange::{Base, Failed, Move};
+use super::exchange::{Base, Move, Moved};
 use super::flight::{Flight, Landed};
 use super::line::lock;
 use super::member::Deed;
@@ -141,7 +141,8 @@ impl Collective for Participant {
         loop {
             let mut messages = Vec::new();
             let ended = self.meet(Call::Gather, |Ends { tag, peers, seat, outs, ins, go_on }| {
-                let (words, moved) = words::Exchange { tag, seat, outs, ins, go_on }.run(message)?;
+                let (words, moved) =
+                    words::Exchange { tag, seat, outs, ins, is_patient: false, go_on }.run(message)?;
                 messages = peers.iter().map(|peer| peer.worker).zip(words).collect();
                 Ok(moved)
             })?;
@@ -217,9 +218,8 @@ impl Collective for Participant {
     fn barrier(&mut self) -> Result<Outcome, Error> {
         let start = Instant::now();
         self.land()?;
-        let nothing = |_: Ends<'_>| {
-            Err(Failed { seat: None, why: Error::Message { why: "a barrier moves nothing".into() } })
-        };
+        // It moves nothing; of their own accord members vow that they have come.
+        let nothing = |Ends { outs, ins, .. }: Ends<'_>| Ok(Moved { digest: 0, bytes: 0, outs, ins });
         let (Ended::Well((), Outcome { lost, .. }) | Ended::Not(lost)) = self.meet(Call::Barrier, nothing)?;
         let lost = std::mem::take(&mut self.lost).into_iter().chain(lost).collect();
         Ok(Outcome { members: self.members.clone(), lost, wait: start.elapsed(), ..Outcome::default() })

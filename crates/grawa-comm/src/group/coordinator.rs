@@ -6,8 +6,10 @@
 //! *truth*. Who stands elsewhere, a newcomer, one who was late, one whose bits differ, takes the truth over from a member
 //! that holds it before it may come to a meeting; so nothing a newcomer brings can become the truth for others.
 //!
-//! What happens at a meeting is in [`meeting`](super::meeting).
+//! What happens at a meeting is in [`meeting`](super::meeting), and how members are left to themselves in
+//! [`accord`](super::accord).
 
+use super::accord::Accord;
 use super::deadline::Deadline;
 use super::digest::majority;
 use super::meeting::{Arrival, Meeting};
@@ -137,6 +139,9 @@ pub struct Coordinator {
     pub(super) called: Option<u64>,
     /// At a free pace: steps of all cycles so far that were more than asked for.
     pub(super) overshot: u64,
+    /// Those who meet of their own accord, and how many meetings in a row were so quiet that they may.
+    pub(super) accord: Option<Accord>,
+    pub(super) quiet: u32,
     pub(super) actions: Vec<Action>,
 }
 
@@ -165,9 +170,19 @@ impl Coordinator {
             began: None,
             called: None,
             overshot: 0,
+            accord: None,
+            quiet: 0,
             actions: Vec::new(),
         };
+        let mut newest = 0;
         for record in records.iter().filter(|record| record.run == run) {
+            let is_later = record.epoch > newest;
+            newest = newest.max(record.epoch);
+            if !is_later && coordinator.truth.is_some_and(|truth| truth.op > record.stand.op) {
+                // Members who meet of their own accord tell of where they stood in any order.
+                coordinator.remember(record.stand);
+                continue;
+            }
             // A run that went back and on again has written over what came after.
             coordinator.past.split_off(&record.stand.op);
             coordinator.past.insert(record.stand.op, record.stand.digest);
@@ -218,7 +233,8 @@ impl Coordinator {
 
     /// The next meeting.
     pub fn op(&self) -> u64 {
-        self.op
+        // Of those who meet of their own accord it is known where they stood.
+        self.truth.filter(|_| self.accord.is_some()).map_or(self.op, |truth| truth.op.max(self.op))
     }
 
     /// What all hold, as far as it is known.
@@ -228,7 +244,9 @@ impl Coordinator {
 
     /// Whether the next meeting begins a round, to which newcomers may come: they may not any more when words are moving.
     pub fn is_open(&self) -> bool {
-        self.meeting.moving.is_none() && self.truth.is_none_or(|truth| truth.op == self.op)
+        self.accord.is_none()
+            && self.meeting.moving.is_none()
+            && self.truth.is_none_or(|truth| truth.op == self.op)
     }
 
     /// Whether the next meeting begins a round as far as anyone says, if not all have said so yet.
@@ -270,7 +288,7 @@ impl Coordinator {
         if let Up::Hello { version, run, token, worker, address } = up {
             return self.greet(session, (version, run), token, worker, address, now);
         }
-        let (op, is_moving) = (self.op, self.meeting.moving.is_some());
+        let (op, is_moving, is_alone) = (self.op, self.meeting.moving.is_some(), self.accord.is_some());
         let Some((worker, seat)) = self.of(session) else {
             // Given up by now, or never greeted: it must say hello again.
             return self.actions.push(Action::End { session });
@@ -287,7 +305,10 @@ impl Coordinator {
             }
             Up::Stands(stand) => {
                 // While words move it has nothing new to say, and the round has begun on what was said before.
-                if seat.state == State::Active && stand.op == op && !is_moving {
+                if seat.state == State::Active && is_alone {
+                    // It has stopped, and others have not yet.
+                    seat.stand = Some(stand);
+                } else if seat.state == State::Active && stand.op == op && !is_moving {
                     seat.stand = Some(stand);
                     seat.steps = 0;
                     self.settle(false);
@@ -308,13 +329,15 @@ impl Coordinator {
                     self.place(worker);
                 }
             }
-            Up::Beat { steps, progress } => {
+            Up::Stopped { epoch, op, done, stand } => self.stopped(worker, epoch, (op, done), stand, now),
+            Up::Beat { steps, progress, stands } => {
                 seat.steps = steps;
                 if seat.progress != progress {
                     seat.progress = progress;
                     seat.moved = now;
                 }
                 self.send(worker, Down::Beat);
+                self.note_stands(worker, stands);
                 self.pull_trigger();
             }
             Up::Tell(what) => self.actions.push(Action::Tell { worker, what }),
@@ -360,7 +383,7 @@ impl Coordinator {
         let before = seat.session.replace(session).filter(|before| *before != session);
         seat.closed = None;
         (seat.seen, seat.moved) = (now, now);
-        let known = matches!(seat.state, State::Active | State::Ready);
+        let known = matches!(seat.state, State::Active | State::Ready) && !seat.is_placed;
         if !known {
             seat.state = State::Greeted;
         }
@@ -370,6 +393,7 @@ impl Coordinator {
         let charter = (run == 0).then(|| self.charter.clone());
         let beat = self.settings.beat.as_millis() as u64;
         self.send(worker, Down::Welcome { run: self.run, worker, known, beat, charter });
+        self.stop(worker);
         self.call(worker);
     }
 
@@ -413,15 +437,24 @@ impl Coordinator {
         self.place_all();
     }
 
-    /// From now on this is the truth. It is written down before anyone acts on it.
-    fn believe(&mut self, stand: Stand) {
-        self.truth = Some(stand);
-        self.orphaned = None;
-        self.past.split_off(&stand.op);
-        self.past.insert(stand.op, stand.digest);
+    /// This was true, and is so still if nothing newer is known. Returns whether it is news.
+    pub(super) fn remember(&mut self, stand: Stand) -> bool {
+        let is_news = self.past.insert(stand.op, stand.digest) != Some(stand.digest);
         if self.past.len() > PAST {
             self.past.pop_first();
         }
+        if self.truth.is_none_or(|truth| truth.op < stand.op) {
+            self.truth = Some(stand);
+        }
+        is_news
+    }
+
+    /// From now on this is the truth. It is written down before anyone acts on it.
+    pub(super) fn believe(&mut self, stand: Stand) {
+        self.orphaned = None;
+        self.past.split_off(&stand.op);
+        self.remember(stand);
+        self.truth = Some(stand);
         // At the first meeting nobody is a member yet.
         self.size = self.active().count().max(self.meeting.arrived.len()) as u32;
         self.actions.push(Action::Keep(Record {
@@ -463,6 +496,7 @@ impl Coordinator {
                 let returns = self.truth.is_some() && seat.chases == 0;
                 (seat.state, seat.chases, seat.steps) =
                     (if returns { State::Active } else { State::Ready }, 0, 0);
+                seat.is_placed = true;
             }
             self.send(worker, Down::Ready { op: self.op });
             return self.call(worker);
@@ -517,6 +551,9 @@ impl Coordinator {
             }
         }
         gone.into_iter().for_each(|(worker, why)| self.lose(worker, why));
+        if self.look_at_accord(now) {
+            return;
+        }
         if self.active().next().is_none() && !self.is_open() {
             // All who were in the round are gone: what it was to be is not known to anyone.
             if let Some(truth) = self.truth {
@@ -533,13 +570,14 @@ impl Coordinator {
     }
 
     fn go_on_from(&mut self, stand: Stand) {
+        // What is written down of a later epoch may be of an earlier meeting.
+        self.epoch += 1;
         if self.truth != Some(stand) {
             self.say(Notice::Succession { from: self.truth, to: stand });
             let size = self.size;
             self.believe(stand);
             self.size = size;
         }
-        self.epoch += 1;
         self.op = stand.op;
         self.meeting = Meeting::default();
         (self.last, self.called) = (None, None);
@@ -550,10 +588,11 @@ impl Coordinator {
         }
     }
 
-    /// The members may have gone on after the coordinator before this one had last written anything down: if more than half
+    /// The members may have gone on after the coordinator, or the one before it, had last heard of them: if more than half
     /// of them stand together further on, that is where the run is.
     fn catch_up(&mut self) {
-        let Some(truth) = self.truth.filter(|_| self.returning.is_some()) else { return };
+        let may_be = self.returning.is_some() || self.active().next().is_none();
+        let Some(truth) = self.truth.filter(|_| may_be) else { return };
         let mut ahead: BTreeMap<Stand, u32> = BTreeMap::new();
         for stand in self.seats.values().filter_map(|seat| seat.stand).filter(|stand| stand.op > truth.op) {
             *ahead.entry(stand).or_default() += 1;
@@ -649,6 +688,7 @@ impl Coordinator {
         let list = |workers: Vec<u32>| workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let came = self.meeting.arrived.len();
         match (&self.meeting.moving, self.meeting.began) {
+            _ if self.accord.is_some() => "local steps; the workers meet of their own accord".into(),
             (Some(_), _) => {
                 let what = if self.meeting.call() == Some(Call::Gather) { "words" } else { "vectors" };
                 format!("meeting {}: {what} are moving; not done: workers {}", self.op, list(self.awaited()))

@@ -65,18 +65,18 @@ fn a_connection_is_one_member() {
 fn an_idle_complaint_changes_nothing() {
     let mut coordinator = moving(3);
     let epoch = coordinator.epoch();
-    let complain = |peer: u32| Up::Broken { epoch, op: 1, attempt: 0, peer, why: "no reason".into() };
+    let complain = |peer: u32| Up::Broken { epoch, op: 1, attempt: 1, peer, why: "no reason".into() };
     for (by, of) in [(0, u32::MAX), (0, 0), (3, 0), (0, 3)] {
         assert_eq!(hear(&mut coordinator, by, complain(of)), [], "{by} complains of {of}");
     }
     let later = Duration::from_secs(1);
     for session in 0..4 {
-        let up = Up::Beat { steps: 0, progress: 0 };
+        let up = Up::Beat { steps: 0, progress: 0, stands: vec![] };
         coordinator.on(Event::Heard { session, up }, later);
     }
     assert_eq!(coordinator.on(Event::Tick, later), [], "nothing is tried again");
     let done = |coordinator: &mut Coordinator, session| {
-        hear(coordinator, session, Up::Done { epoch, op: 1, attempt: 0, digest: 9 })
+        hear(coordinator, session, Up::Done { epoch, op: 1, attempt: 1, digest: 9 })
     };
     assert_eq!(ended(&done(&mut coordinator, 0)), None);
     assert_eq!(ended(&done(&mut coordinator, 3)), None, "one who has no part in it is done with nothing");
@@ -91,9 +91,9 @@ fn absurd_numbers_do_no_harm() {
     let stand = Stand { op: 1, digest: 6 };
     for session in 0..2 {
         hear(&mut coordinator, session, Up::Stands(stand));
-        hear(&mut coordinator, session, Up::Beat { steps: u64::MAX, progress: u64::MAX });
+        hear(&mut coordinator, session, Up::Beat { steps: u64::MAX, progress: u64::MAX, stands: vec![] });
     }
-    let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0 });
+    let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0, stands: vec![] });
     assert!(actions.iter().all(|action| !matches!(action, Action::Say(_))), "{actions:?}");
     let mut fresh = Coordinator::new(Settings::default(), 7, Vec::new(), &[]);
     let far = Stand { op: u64::MAX, digest: 1 };
@@ -134,7 +134,7 @@ fn speaking(workers: u32) -> Coordinator {
 
 fn done(coordinator: &mut Coordinator, session: u64, digest: u64) -> Vec<Action> {
     let epoch = coordinator.epoch();
-    hear(coordinator, session, Up::Done { epoch, op: 1, attempt: 0, digest })
+    hear(coordinator, session, Up::Done { epoch, op: 1, attempt: 1, digest })
 }
 
 /// Who holds other words than most, or says so, has no part in what follows from them.

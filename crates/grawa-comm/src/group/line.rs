@@ -4,6 +4,7 @@
 //! what is heard is decided by [`Member`], and done by the worker's own thread.
 
 use super::door::{Door, Held};
+use super::exchange::Tag;
 use super::flight::Flight;
 use super::key::Wire;
 use super::link::{self, In, Out};
@@ -119,7 +120,8 @@ impl Shared {
             return;
         }
         let mut state = lock(&self.state);
-        send(&mut state, [Up::Leave]);
+        let last = state.member.leave();
+        send(&mut state, last);
         if let Some(out) = state.out.take() {
             out.end();
         }
@@ -180,12 +182,9 @@ impl Shared {
     pub(super) fn give_signs(&self) {
         while !self.is_over() {
             std::thread::sleep(Duration::from_millis(self.beat.load(Ordering::Relaxed)));
-            let mut state = lock(&self.state);
-            if state.member.is_in_contact() {
-                let progress = self.steps.load(Ordering::Relaxed);
-                let steps = progress.saturating_sub(self.counted.load(Ordering::Relaxed));
-                send(&mut state, [Up::Beat { steps, progress }]);
-            }
+            let progress = self.steps.load(Ordering::Relaxed);
+            let steps = progress.saturating_sub(self.counted.load(Ordering::Relaxed));
+            self.tell(|member| member.beat(steps, progress));
         }
     }
 
@@ -220,12 +219,21 @@ impl Shared {
 
     /// Whether something else than what is being done is to be done.
     pub(super) fn is_interrupted(&self) -> bool {
-        self.is_over()
-            || lock(&self.state).deeds.iter().any(|deed| !matches!(deed, Deed::Known { .. } | Deed::Ready))
+        self.is_over() || lock(&self.state).is_interrupted()
+    }
+
+    /// Whether this is still what is to be moved.
+    pub(super) fn moves(&self, tag: Tag) -> bool {
+        let state = lock(&self.state);
+        !self.is_over() && !state.is_interrupted() && state.member.moves(tag)
     }
 }
 
 impl State {
+    fn is_interrupted(&self) -> bool {
+        self.deeds.iter().any(|deed| !matches!(deed, Deed::Known { .. } | Deed::Ready))
+    }
+
     pub(super) fn has_lost_contact(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() > ALONE)
     }

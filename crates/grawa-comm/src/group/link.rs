@@ -321,6 +321,17 @@ impl In {
         body
     }
 
+    /// Waits until something comes, be it long. What is wrong is found by whoever reads it.
+    pub(super) fn attend(&self, go_on: GoOn<'_>) -> Result<(), Error> {
+        loop {
+            match self.socket.peek(&mut [0]) {
+                Err(error) if is_pause(&error) && go_on() => {}
+                Err(error) if is_pause(&error) => return Err(given_up()),
+                _ => return Ok(()),
+            }
+        }
+    }
+
     /// Fills a buffer with the head of what [`Out::write_bulk`] sends. Returns the checksum of its body.
     pub(super) fn read_head(&mut self, head: &mut [u8], go_on: GoOn<'_>) -> Result<u32, Error> {
         let mut front = vec![0; head.len() + 8];

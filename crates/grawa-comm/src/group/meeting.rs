@@ -7,6 +7,7 @@
 
 use super::coordinator::Coordinator;
 use super::digest::majority;
+use super::member::OWN;
 use super::message::{Call, Down, End, Peer};
 use super::notice::Notice;
 use super::seat::{Seat, State};
@@ -14,7 +15,7 @@ use crate::{Lost, Why};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often moving something is tried.
+/// How often moving something is tried, beside what members try of their own accord.
 const ATTEMPTS: u32 = 3;
 /// From a failed attempt to the next: if the one who failed is gone, that will be known by then.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -26,6 +27,8 @@ const CHASES: std::ops::RangeInclusive<u32> = 2..=4;
 #[derive(Debug, Default)]
 pub(super) struct Meeting {
     pub(super) began: Option<Duration>,
+    /// How long the first to come had waited when the last had.
+    waited: Duration,
     pub(super) arrived: BTreeMap<u32, Arrival>,
     pub(super) moving: Option<Moving>,
 }
@@ -73,6 +76,9 @@ impl Coordinator {
         let Some(seat) = self.seats.get_mut(&worker) else { return };
         seat.moved = now;
         let takes_part = matches!(seat.state, State::Active | State::Ready);
+        if op == self.op {
+            seat.is_placed = false;
+        }
         if op < self.op || !takes_part {
             let has_met = seat.last.is_some_and(|last| op <= last);
             match (&self.last, self.began) {
@@ -87,6 +93,10 @@ impl Coordinator {
                 _ => {}
             }
             return;
+        }
+        if self.accord.is_some() {
+            // It came while it was out of contact: the others wait for it. All come again when they have stopped.
+            return self.stop_all(now);
         }
         if op > self.op {
             let found = format!("it came to meeting {op}, and the next is {}", self.op);
@@ -127,6 +137,7 @@ impl Coordinator {
         }
         let Some(began) = self.meeting.began else { return };
         let waited = now.saturating_sub(began);
+        self.meeting.waited = waited;
         let founding = self.truth.is_none();
         let quorum = if founding { self.settings.founders } else { self.settings.at_least };
         if self.meeting.arrived.len() < quorum.max(1) as usize {
@@ -202,7 +213,7 @@ impl Coordinator {
         if self.meeting.arrived.values().any(|arrival| arrival.call != call) {
             let calls =
                 self.meeting.arrived.iter().map(|(worker, arrival)| (*worker, arrival.call)).collect();
-            return self.end(Down::Closed { op: self.op, end: End::OutOfStep { calls } });
+            return self.end(Down::Closed { op: self.op, end: End::OutOfStep { calls }, accord: false });
         }
         let is_here = |worker: &u32| self.meeting.arrived.contains_key(worker);
         let moves = match call {
@@ -226,7 +237,7 @@ impl Coordinator {
         self.meeting.moving = Some(Moving {
             members,
             before: std::mem::take(&mut self.lost),
-            attempt: 0,
+            attempt: OWN + 1,
             done: BTreeMap::new(),
             complaints: Vec::new(),
             again: None,
@@ -290,6 +301,7 @@ impl Coordinator {
             return;
         }
         let Some((right, wrong)) = majority(&moving.done) else { return };
+        let is_smooth = moving.attempt == OWN + 1 && moving.before.is_empty() && wrong.is_empty();
         let done = std::mem::take(&mut moving.done);
         for worker in wrong {
             // It hears nothing now, and takes over what the others hold when the round is over.
@@ -302,8 +314,12 @@ impl Coordinator {
             }
             self.epoch += 1;
         }
+        let accord = self.leaves_alone(is_smooth, self.meeting.waited);
         let end = End::Commit { lost: self.lost.clone() };
-        self.end(Down::Closed { op, end });
+        self.end(Down::Closed { op, end, accord });
+        if accord {
+            self.leave_alone();
+        }
     }
 
     pub(super) fn broken(
@@ -337,7 +353,7 @@ impl Coordinator {
         if !moving.members.iter().all(is_open) {
             return;
         }
-        if moving.attempt + 1 < ATTEMPTS {
+        if moving.attempt < OWN + ATTEMPTS {
             moving.attempt += 1;
             moving.again = None;
             moving.done.clear();
@@ -372,7 +388,7 @@ impl Coordinator {
         let Some(moving) = &self.meeting.moving else { return };
         if moving.members.iter().any(|peer| peer.worker == worker) {
             let end = End::Shrunk { lost: self.lost.clone() };
-            self.end(Down::Closed { op: self.op, end });
+            self.end(Down::Closed { op: self.op, end, accord: false });
         }
     }
 }

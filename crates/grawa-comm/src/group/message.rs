@@ -6,7 +6,7 @@ use crate::{Error, Lost};
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol; both sides must have the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// The longest message on a control connection. What workers say to each other does not cross it, and a charter and what is told of
 /// a round of thousands are shorter.
@@ -127,12 +127,25 @@ pub enum Up {
         /// The donor.
         donor: u32,
     },
+    /// Members may not meet of their own accord any more: it has stopped, here. Also said unasked, by one that cannot go on so.
+    Stopped {
+        /// The epoch of the accord.
+        epoch: u64,
+        /// The next meeting, or the one it is at.
+        op: u64,
+        /// Whether its part of that is done: then others may have ended it.
+        done: bool,
+        /// Where it stood last.
+        stand: Option<Stand>,
+    },
     /// A sign of life.
     Beat {
         /// Local steps of this cycle so far.
         steps: u64,
         /// Grows whenever its work moves on.
         progress: u64,
+        /// Of their own accord: where all stood since the last sign, if it is this one's turn to tell.
+        stands: Vec<Stand>,
     },
     /// Something for whoever watches the run.
     Tell(Vec<u8>),
@@ -199,6 +212,13 @@ pub enum Down {
         op: u64,
         /// How it ended.
         end: End,
+        /// From the next one on its members meet of their own accord.
+        accord: bool,
+    },
+    /// They may not any more.
+    Stop {
+        /// The epoch of the accord.
+        epoch: u64,
     },
 }
 
@@ -267,7 +287,7 @@ mod tests {
         for down in [
             Down::Take { donor: peer.clone(), stand },
             Down::Met { epoch: 1, op: 2, members: Some(vec![peer]), lost: lost.clone(), attempt: Some(1) },
-            Down::Closed { op: 1, end: End::Shrunk { lost } },
+            Down::Closed { op: 1, end: End::Shrunk { lost }, accord: false },
         ] {
             assert_eq!(decode::<Down>(&encode(&down).unwrap()).unwrap(), down);
         }

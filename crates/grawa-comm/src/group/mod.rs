@@ -4,6 +4,7 @@
 //! ([`Coordinator`], [`Member`]): the same code runs on sockets and, in the tests, on a simulated network with every kind of
 //! fault. What is promised is on the page `docs/protocol.md`.
 
+mod accord;
 mod collective;
 mod coordinator;
 mod deadline;
@@ -53,7 +54,7 @@ pub use host::{Host, Standing, Status, Told};
 pub use key::{Wire, new_key};
 pub use line::{Contact, Teller};
 pub use log::Log;
-pub use member::{Deed, Member};
+pub use member::{Deed, Member, OWN};
 pub use message::{Peer, Record, Stand};
 pub use notice::Notice;
 pub use participant::Participant;

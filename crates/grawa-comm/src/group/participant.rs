@@ -6,15 +6,19 @@
 use super::door::visit;
 use super::exchange::{Failed, Moved, Tag};
 use super::flight::{Flight, Landed, Travel};
-use super::line::{Anchor, Shared, lock, send};
+use super::line::{Anchor, Shared, State, lock, send};
 use super::link::{GoOn, In, Out};
-use super::member::Deed;
+use super::member::{Deed, OWN};
 use super::message::{Call, End, Peer};
+use super::words;
 use crate::{Error, Lost, Outcome};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long those who meet of their own accord wait for one who is late, before they ask the coordinator to.
+const LATE: Duration = Duration::from_millis(500);
 
 /// A worker's end of a group: the operations on one of its centres.
 #[derive(Debug)]
@@ -79,22 +83,19 @@ impl Participant {
             [&self.shared.steps, &self.shared.counted].map(|count| count.load(Ordering::Relaxed));
         let steps = steps.saturating_sub(counted);
         let mut state = lock(&self.shared.state);
-        match state.member.come(call, steps) {
-            Ok(up) => {
-                send(&mut state, up);
-                Ok(())
-            }
-            Err(deed) => {
-                core.due = Some(deed);
-                Err(Error::Behind)
-            }
+        let (up, deed) = state.member.come(call, steps);
+        send(&mut state, up);
+        if let Some(deed) = deed {
+            state.deeds.push_front(deed);
         }
+        Ok(())
     }
 
-    /// What the meeting comes to; `patient` unless it may go on alone.
-    fn wait(&self, core: &mut Core, patient: bool) -> Result<Deed, Error> {
+    /// What the meeting comes to; one that `may_leave` goes on alone where it is out of contact and nobody counts on it.
+    fn wait(&self, core: &mut Core, may_leave: bool) -> Result<Deed, Error> {
         loop {
-            let deed = self.shared.next(&|state| patient || !state.has_lost_contact());
+            let stays = |state: &State| !may_leave || state.member.is_bound();
+            let deed = self.shared.next(&|state| stays(state) || !state.has_lost_contact());
             match deed {
                 Some(deed @ (Deed::Take { .. } | Deed::Back)) => {
                     core.due = Some(deed);
@@ -144,26 +145,29 @@ impl Participant {
         };
         self.come(&mut core, call)?;
         loop {
-            // Who has begun to move something is counted on.
-            match self.wait(&mut core, !stands || wait.is_some())? {
+            match self.wait(&mut core, stands)? {
                 Deed::Met { lost } => {
                     self.note_members();
                     return Ok(Ended::Not(lost));
                 }
-                Deed::Move { epoch, op, attempt, lost } => {
+                Deed::Move { epoch, op, attempt, lost, anew } => {
                     wait.get_or_insert_with(|| start.elapsed());
                     before = lost;
+                    core.is_clean &= !anew;
                     let tag = (epoch, op, attempt);
-                    let moved = self.try_once(&mut core, tag, &mut act);
+                    let moved = self.try_once(&mut core, tag, call, &mut act);
                     core.is_clean = false;
                     match moved {
-                        Ok(digest) => self.shared.tell(|member| member.done(tag, digest.into())),
+                        Ok(()) => {}
                         Err(Trouble::With(peer, why)) => {
                             self.shared.tell(|member| member.broken(tag, peer, why.to_string()));
                         }
                         // The others would wait for one who cannot go on: it ends, and they hear of it.
                         Err(Trouble::Own(why)) => return Err(why),
-                        // Will be found next.
+                        // Will be found next, unless it was given up because someone is late.
+                        Err(Trouble::Interrupted) if attempt == OWN => {
+                            self.shared.tell(|member| member.broken(tag, self.worker, "it is late".into()));
+                        }
                         Err(Trouble::Interrupted) => {}
                     }
                 }
@@ -188,13 +192,14 @@ impl Participant {
         }
     }
 
-    /// One attempt.
+    /// One attempt; says that it is done, to the coordinator or, of their own accord, to the others.
     fn try_once(
         &self,
         core: &mut Core,
         tag: Tag,
+        call: Call,
         act: &mut impl FnMut(Ends<'_>) -> Result<Moved, Failed>,
-    ) -> Result<u32, Trouble> {
+    ) -> Result<(), Trouble> {
         let Shared { door, wire, token, state, .. } = &*self.shared;
         let run = lock(state).member.run();
         let peers = self.peers();
@@ -205,7 +210,10 @@ impl Participant {
             core.outs.clear();
             door.forget_before(tag);
         }
-        let go_on = || !self.shared.is_interrupted();
+        // Vectors take their time. Who comes late to anything else is for the coordinator to wait for.
+        let is_brief = tag.2 == OWN && matches!(call, Call::Gather | Call::Barrier);
+        let began = Instant::now();
+        let go_on = || self.shared.moves(tag) && !(is_brief && began.elapsed() > LATE);
         let (mut outs, mut ins) = (Vec::new(), Vec::new());
         for (index, peer) in peers.iter().enumerate() {
             outs.push(match (index == seat, core.outs.remove(&peer.token)) {
@@ -222,12 +230,22 @@ impl Participant {
                 if go_on() { Trouble::With(peer.worker, why) } else { Trouble::Interrupted }
             })?);
         }
-        let moved = act(Ends { tag, peers: &peers, seat, outs, ins, go_on: &go_on });
-        let moved = moved.map_err(|failed| match failed.seat {
+        let trouble = |failed: Failed| match failed.seat {
             _ if !go_on() => Trouble::Interrupted,
             Some(seat) => Trouble::With(peers[seat].worker, failed.why),
             None => Trouble::Own(failed.why),
-        })?;
+        };
+        let mut moved = act(Ends { tag, peers: &peers, seat, outs, ins, go_on: &go_on }).map_err(trouble)?;
+        let done = lock(state).member.done(tag, moved.digest.into());
+        let mut vows = None;
+        if tag.2 == OWN {
+            let vow = lock(state).member.vow(tag).ok_or(Trouble::Interrupted)?;
+            let (outs, ins) = (moved.outs, moved.ins);
+            let exchange = words::Exchange { tag, seat, outs, ins, is_patient: true, go_on: &go_on };
+            let (heard, vowed) = exchange.run(&vow).map_err(trouble)?;
+            moved = Moved { digest: moved.digest, bytes: moved.bytes + vowed.bytes, ..vowed };
+            vows = Some(heard);
+        }
         core.outs.clear();
         door.keep_only(&peers, tag);
         for ((peer, out), from) in peers.iter().zip(moved.outs).zip(moved.ins) {
@@ -237,7 +255,14 @@ impl Participant {
             }
         }
         core.bytes += moved.bytes;
-        Ok(moved.digest)
+        let mut state = lock(state);
+        let (up, deed) = match vows {
+            None => (done, None),
+            Some(vows) => state.member.agree(tag, &vows),
+        };
+        send(&mut state, up);
+        state.deeds.extend(deed);
+        Ok(())
     }
 
     /// Bytes sent to other members so far.

@@ -29,6 +29,8 @@ pub struct Seat {
     pub(super) session: Option<Session>,
     pub(super) state: State,
     pub(super) stand: Option<Stand>,
+    /// It was given its place, and has not come since: it may not have heard.
+    pub(super) is_placed: bool,
     /// The last meeting it took part in.
     pub(super) last: Option<u64>,
     /// When it was last heard of, when its work last moved on, and when its connection ended.
@@ -52,6 +54,7 @@ impl Seat {
             session: Some(session),
             state: State::Greeted,
             stand: None,
+            is_placed: false,
             last: None,
             seen: now,
             moved: now,

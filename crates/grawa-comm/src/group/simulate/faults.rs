@@ -12,6 +12,8 @@ pub(super) const END: Duration = Duration::from_secs(45);
 pub(super) enum Fault {
     /// A process dies; if it comes back, it knows nothing.
     Crash { node: usize, back: Option<Duration> },
+    /// A worker leaves.
+    Leave { node: usize },
     /// A process stops for a while (SIGSTOP).
     Pause { node: usize, until: Duration },
     /// A worker cannot reach the coordinator.
@@ -43,7 +45,7 @@ pub(super) fn schedule(draws: &mut Stream, founders: usize) -> Vec<(Duration, Fa
         let mut later = |most: u64| (at + Duration::from_millis(draws.below(most))).min(CALM);
         let (soon, late) = (later(3000), later(9000));
         let node = draws.below(nodes as u64) as usize;
-        let fault = match draws.below(14) {
+        let fault = match draws.below(15) {
             0..=2 => Fault::Crash { node, back: (draws.below(3) > 0).then_some(late) },
             3 => Fault::Pause { node, until: soon },
             4 => Fault::Pause { node, until: late },
@@ -53,7 +55,8 @@ pub(super) fn schedule(draws: &mut Stream, founders: usize) -> Vec<(Duration, Fa
             8 => Fault::Slow { node, times: 1 + draws.below(40) as u32 },
             9 => Fault::Break { node },
             10 => Fault::Restart { back: soon },
-            11 => Fault::Lag { milliseconds: 1 + draws.below(400) },
+            11 => Fault::Leave { node },
+            12 => Fault::Lag { milliseconds: 1 + draws.below(400) },
             _ => {
                 nodes += 1;
                 Fault::Join
@@ -79,6 +82,7 @@ impl World {
                     self.put(back, Happening::Fault(Fault::Again { node }));
                 }
             }
+            Fault::Leave { node } if exists(node) => self.leave(node),
             Fault::Again { node } if self.nodes[node].worker.is_none() => self.start_worker(node),
             Fault::Pause { node, until } if exists(node) => {
                 // Nothing that waits for the later end of a pause may be overtaken.

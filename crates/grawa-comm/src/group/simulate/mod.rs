@@ -10,6 +10,7 @@ mod worker;
 use super::frame::Numbers;
 use super::message::{Down, Record, Up};
 use super::{Action, Coordinator, Event, Notice, Settings, Stand, State, Tag};
+use crate::{Lost, Why};
 use faults::{END, Fault, schedule};
 use grawa_core::{Key, Method, Purpose, Stream};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +93,11 @@ struct World {
     first: Option<Stand>,
     /// What those hold who exchanged words, by epoch and meeting.
     spoken: BTreeMap<(u64, u64), Spoken>,
+    /// What those held who left in order.
+    left: Vec<Spoken>,
     rounds: u64,
+    /// Meetings that a member held of its own accord with others.
+    owns: u64,
     story: Option<Vec<String>>,
     wrong: Option<String>,
 }
@@ -119,7 +124,9 @@ impl World {
             duplicates: [0, 0, 50][draws.below(3) as usize],
             first: None,
             spoken: BTreeMap::new(),
+            left: Vec::new(),
             rounds: 0,
+            owns: 0,
             story: aloud.then(Vec::new),
             wrong: None,
             draws,
@@ -136,6 +143,7 @@ impl World {
     }
 
     fn start_coordinator(&mut self) {
+        self.left.clear();
         self.coordinator = Some(Coordinator::new(self.settings, 77, vec![1, 2, 3], &self.records));
     }
 
@@ -171,6 +179,20 @@ impl World {
         if let Some(session) = self.nodes[node].session.take() {
             self.hang_up(session, false);
         }
+    }
+
+    /// One leaves in order: what it took part in has taken place for all, unless the run goes back.
+    fn leave(&mut self, node: usize) {
+        let Some(worker) = &mut self.nodes[node].worker else { return };
+        let wishes = worker.member.leave().into_iter().map(Wish::Say).collect();
+        let epoch = self.coordinator.as_ref().map(Coordinator::epoch);
+        if worker.member.is_in_contact() {
+            let spoken = worker.last_spoken.clone();
+            self.left.extend(spoken.filter(|(of, _)| Some(of.0) == epoch));
+        }
+        self.grant(node, wishes);
+        // The coordinator hears of it, and ends the connection.
+        (self.nodes[node].worker, self.nodes[node].session) = (None, None);
     }
 
     fn put(&mut self, at: Duration, happening: Happening) {
@@ -363,10 +385,10 @@ impl World {
                     }
                     self.dial(node, 1);
                 }
-                let contact = |worker: &Worker| worker.member.is_in_contact().then(|| worker.since_counted());
-                if let Some(steps) = self.nodes[node].worker.as_ref().and_then(contact) {
-                    let progress = self.nodes[node].worker.as_ref().map_or(0, |worker| worker.taken);
-                    self.grant(node, vec![Wish::Say(Up::Beat { steps, progress })]);
+                if let Some(worker) = &mut self.nodes[node].worker {
+                    let (steps, progress) = (worker.since_counted(), worker.taken);
+                    let beat = worker.member.beat(steps, progress);
+                    self.grant(node, beat.map(Wish::Say).into_iter().collect());
                 }
                 self.put(self.now + 500 * MS, Happening::Beat { node, life });
             }
@@ -384,7 +406,16 @@ impl World {
                     return;
                 }
                 if let Some(worker) = &mut self.nodes[node].worker {
-                    let wishes = worker.receive(piece);
+                    let (before, owns) = (worker.took_part, worker.own);
+                    let wishes = worker.receive(piece, now);
+                    if worker.took_part != before {
+                        let rounds = worker.remembered.rounds;
+                        self.rounds = self.rounds.max(rounds);
+                        self.tell(|| format!("node {node} is in round {rounds}, of their own accord"));
+                    }
+                    if let Some(worker) = &self.nodes[node].worker {
+                        self.owns += worker.own - owns;
+                    }
                     self.grant(node, wishes);
                 }
             }
@@ -470,6 +501,9 @@ impl World {
         // Whoever exchanged words holds the same ones, of the same attempt.
         for spoken in std::mem::take(&mut worker.spoken) {
             let (epoch, op, _) = spoken.0;
+            if self.left.iter().any(|left| left.0.1 == op && *left != spoken) {
+                self.wrong = Some(format!("node {node} holds {spoken:?}, and one who left something else"));
+            }
             let known = self.spoken.entry((epoch, op)).or_insert_with(|| spoken.clone());
             if *known != spoken {
                 self.wrong = Some(format!("node {node} holds {spoken:?}, and others {known:?}"));
@@ -479,7 +513,11 @@ impl World {
 
     fn coordinate(&mut self, event: Event) {
         let Some(coordinator) = &mut self.coordinator else { return };
+        let before = coordinator.op();
         let actions = coordinator.on(event, self.now);
+        if coordinator.op() < before {
+            self.left.clear();
+        }
         for action in actions {
             match action {
                 Action::Send { session, down } => {
@@ -495,7 +533,7 @@ impl World {
                 Action::Keep(record) => self.keep(record),
                 Action::Tell { .. } => {}
                 Action::Say(notice) => {
-                    if let Notice::Differs { .. } = notice {
+                    if let Notice::Differs { .. } | Notice::Lost(Lost { why: Why::Differs, .. }) = notice {
                         self.wrong = Some(notice.to_string());
                     }
                     self.tell(|| notice.to_string());
@@ -560,14 +598,14 @@ impl World {
     }
 }
 
-fn simulate(seed: u64, aloud: bool) -> (Result<(), String>, u64) {
+fn simulate(seed: u64, aloud: bool) -> (Result<(), String>, (u64, u64)) {
     let mut world = World::new(seed, aloud);
     world.run();
     let result = world.judge();
     if aloud {
         world.story.iter().flatten().for_each(|line| println!("{line}"));
     }
-    (result, world.rounds)
+    (result, (world.rounds, world.owns))
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -584,7 +622,7 @@ fn simulated_groups_survive() {
     let schedules = number("GRAWA_SCHEDULES").unwrap_or(10_000);
     let next = std::sync::atomic::AtomicU64::new(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let results: Vec<(u64, Result<(), String>, u64)> = std::thread::scope(|scope| {
+    let results: Vec<(u64, Result<(), String>, (u64, u64))> = std::thread::scope(|scope| {
         let work = || {
             let mut results = Vec::new();
             loop {
@@ -593,7 +631,7 @@ fn simulated_groups_survive() {
                     return results;
                 }
                 let run = std::panic::catch_unwind(|| simulate(seed, false));
-                let (result, rounds) = run.unwrap_or_else(|_| (Err("a panic".into()), 0));
+                let (result, rounds) = run.unwrap_or_else(|_| (Err("a panic".into()), (0, 0)));
                 results.push((seed, result, rounds));
             }
         };
@@ -602,8 +640,9 @@ fn simulated_groups_survive() {
     });
     let failed: Vec<_> =
         results.iter().filter_map(|(seed, result, _)| result.clone().err().map(|why| (seed, why))).collect();
-    let rounds: u64 = results.iter().map(|(_, _, rounds)| rounds).sum();
-    println!("{} schedules, {rounds} rounds", results.len());
+    let rounds: u64 = results.iter().map(|(_, _, (rounds, _))| rounds).sum();
+    let owns: u64 = results.iter().map(|(_, _, (_, owns))| owns).sum();
+    println!("{} schedules, {rounds} rounds, {owns} meetings of members' own accord", results.len());
     let show = |(seed, why): &(&u64, String)| format!("GRAWA_SEED={seed}: {why}");
     assert!(
         failed.is_empty(),
@@ -613,4 +652,5 @@ fn simulated_groups_survive() {
     );
     // A simulation in which nothing happens would prove nothing.
     assert!(rounds > 20 * schedules, "only {rounds} rounds");
+    assert!(owns > 40 * schedules, "only {owns} meetings of members' own accord");
 }

@@ -2,7 +2,7 @@
 //! protocol. It keeps a ledger of whose steps were counted, as part of what all must agree on.
 
 use super::super::message::{Call, Down, End, Up};
-use super::super::{Deed, Member, Peer, Stand, Tag, digest, words};
+use super::super::{Deed, Member, OWN, Peer, Stand, Tag, digest, words};
 use crate::cut;
 use grawa_core::{Layout, Memory, Method, Plan, Report, centre_part, plan, pull_part};
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,8 @@ pub(super) struct Piece {
 #[derive(Clone, Debug)]
 enum What {
     Word(Vec<u8>),
+    /// That one is done, and with what.
+    Vow(Vec<u8>),
     /// A share of a summand, or of the sum.
     Summand(Vec<f32>),
     Sum(Vec<f32>),
@@ -101,6 +103,7 @@ enum Phase {
 struct Moving {
     of: Tag,
     words: BTreeMap<u32, Vec<u8>>,
+    vows: BTreeMap<u32, Vec<u8>>,
     summands: BTreeMap<u32, Vec<f32>>,
     sums: BTreeMap<u32, Vec<f32>>,
     result: Option<Vec<f32>>,
@@ -123,9 +126,12 @@ pub(super) struct Worker {
     early: Vec<Piece>,
     /// Rounds it took part in, and when the last one was.
     pub(super) took_part: u64,
+    /// Meetings of their own accord.
+    pub(super) own: u64,
     pub(super) last_round: Duration,
     /// What was exchanged, for the world to compare.
     pub(super) spoken: Vec<Spoken>,
+    pub(super) last_spoken: Option<Spoken>,
     /// What must never happen.
     pub(super) broken: Option<String>,
 }
@@ -146,8 +152,10 @@ impl Worker {
             moving: None,
             early: Vec::new(),
             took_part: 0,
+            own: 0,
             last_round: Duration::ZERO,
             spoken: Vec::new(),
+            last_spoken: None,
             broken: None,
         }
     }
@@ -176,7 +184,7 @@ impl Worker {
                 }
             }
             Deed::Met { .. } => self.again(wishes),
-            Deed::Move { epoch, op, attempt, .. } => self.start_moving((epoch, op, attempt), wishes),
+            Deed::Move { epoch, op, attempt, .. } => self.start_moving((epoch, op, attempt), now, wishes),
             Deed::Closed(End::Commit { .. }) => self.commit(now, wishes),
             Deed::Closed(End::Shrunk { .. }) => self.again(wishes),
             Deed::Closed(End::OutOfStep { calls }) => self.broken = Some(format!("out of step: {calls:?}")),
@@ -241,9 +249,10 @@ impl Worker {
     }
 
     fn come(&mut self, call: Call, steps: u64, wishes: &mut Vec<Wish>) {
-        match self.member.come(call, steps) {
-            Ok(up) => wishes.extend(up.map(Wish::Say)),
-            Err(deed) => self.act(deed, Duration::ZERO, wishes),
+        let (up, deed) = self.member.come(call, steps);
+        wishes.extend(up.map(Wish::Say));
+        if let Some(deed) = deed {
+            self.act(deed, Duration::ZERO, wishes);
         }
     }
 
@@ -293,7 +302,7 @@ impl Worker {
         self.mix(reports, wishes);
     }
 
-    fn start_moving(&mut self, of: Tag, wishes: &mut Vec<Wish>) {
+    fn start_moving(&mut self, of: Tag, now: Duration, wishes: &mut Vec<Wish>) {
         self.moving = Some(Moving { of, ..Moving::default() });
         let members = self.member.members().to_vec();
         let me = self.member.worker().unwrap();
@@ -306,11 +315,22 @@ impl Worker {
         }
         wishes.push(Wish::Watch { of });
         for piece in std::mem::take(&mut self.early) {
-            wishes.extend(self.receive(piece));
+            wishes.extend(self.receive(piece, now));
         }
     }
 
-    pub(super) fn receive(&mut self, piece: Piece) -> Vec<Wish> {
+    /// It is done: says so to the coordinator, or to the others.
+    fn done(&mut self, of: Tag, digest: u64, wishes: &mut Vec<Wish>) {
+        wishes.extend(self.member.done(of, digest).map(Wish::Say));
+        let me = self.member.worker().unwrap_or(u32::MAX);
+        if let Some(vow) = self.member.vow(of) {
+            for to in self.member.members().to_vec() {
+                wishes.push(Wish::Send { to, piece: Piece { of, from: me, what: What::Vow(vow.clone()) } });
+            }
+        }
+    }
+
+    pub(super) fn receive(&mut self, piece: Piece, now: Duration) -> Vec<Wish> {
         let mut wishes = Vec::new();
         let members = self.member.members().to_vec();
         let me = self.member.worker().unwrap_or(u32::MAX);
@@ -326,7 +346,20 @@ impl Worker {
                 moving.words.insert(piece.from, word);
                 if moving.words.len() == members.len() && !std::mem::replace(&mut moving.is_done, true) {
                     let spoken: Vec<Vec<u8>> = moving.words.values().cloned().collect();
-                    wishes.extend(self.member.done(of, words::digest(&spoken).into()).map(Wish::Say));
+                    self.done(of, words::digest(&spoken).into(), &mut wishes);
+                }
+                return wishes;
+            }
+            What::Vow(vow) => {
+                moving.vows.insert(piece.from, vow);
+                if moving.vows.len() == members.len() && moving.is_done {
+                    let vows: Vec<Vec<u8>> = moving.vows.values().cloned().collect();
+                    let (up, deed) = self.member.agree(of, &vows);
+                    wishes.extend(up.map(Wish::Say));
+                    if let Some(deed) = deed {
+                        self.own += 1;
+                        self.act(deed, now, &mut wishes);
+                    }
                 }
                 return wishes;
             }
@@ -352,14 +385,15 @@ impl Worker {
             let result: Vec<f32> = moving.sums.values().flatten().copied().collect();
             let digest = u64::from(digest::vector(&result));
             (moving.result, moving.is_done) = (Some(result), true);
-            wishes.extend(self.member.done(of, digest).map(Wish::Say));
+            self.done(of, digest, &mut wishes);
         }
         wishes
     }
 
     /// The watch over a move, or a failed attempt to send.
     pub(super) fn complain(&mut self, of: Tag, of_whom: Option<u32>) -> Vec<Wish> {
-        let Some(moving) = self.moving.as_ref().filter(|moving| moving.of == of && !moving.is_done) else {
+        let is_own = of.2 == OWN;
+        let Some(moving) = self.moving.as_ref().filter(|it| it.of == of && (!it.is_done || is_own)) else {
             return Vec::new();
         };
         let missing = |peer: &&Peer| match &self.phase {
@@ -369,7 +403,8 @@ impl Worker {
             _ => !moving.words.contains_key(&peer.worker),
         };
         let first = self.member.members().iter().find(missing).map(|peer| peer.worker);
-        let Some(peer) = of_whom.or(first) else { return Vec::new() };
+        let own = self.member.worker().filter(|_| is_own);
+        let Some(peer) = of_whom.or(first).or(own) else { return Vec::new() };
         self.member.broken(of, peer, "simulated".into()).map(Wish::Say).into_iter().collect()
     }
 
@@ -380,7 +415,9 @@ impl Worker {
         };
         self.early.retain(|piece| piece.of.1 >= self.member.op());
         if let Phase::Word(_) | Phase::Extra(_) = self.phase {
-            self.spoken.push((moving.of, moving.words.clone().into_iter().collect()));
+            let spoken: Spoken = (moving.of, moving.words.clone().into_iter().collect());
+            self.last_spoken = Some(spoken.clone());
+            self.spoken.push(spoken);
             return match self.phase {
                 Phase::Word(_) => self.heard_words(&moving.words, now, wishes),
                 _ => self.publish(wishes),

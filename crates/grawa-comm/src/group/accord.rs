@@ -1,0 +1,198 @@
+//! Meetings that members hold of their own accord, as the coordinator sees them.
+//!
+//! Where the last meetings were quiet the coordinator lets its members be: they meet, move words and vectors and vow to each other
+//! that they are done, and it hears their signs of life only. That ends when something happens that concerns all: a member is
+//! lost, a newcomer waits, one cannot go on. Then all are told to stop, and say where they have. A member goes on from a
+//! meeting when it has the vows of all; so of two members one may be a meeting ahead of the other, which is done with it,
+//! and no further. If any is ahead the meeting took place, and the others are told; if none is, none can be any more, and it is
+//! begun anew.
+
+use super::coordinator::{Action, Coordinator};
+use super::message::{Down, End, Record, Stand};
+use super::notice::Notice;
+use super::seat::State;
+use crate::{Lost, Why};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// So many meetings in a row must be quiet: all took part, at the first attempt, and nobody was waited for longer than this.
+const QUIET: u32 = 8;
+const SOON: Duration = Duration::from_millis(400);
+
+/// The members that meet of their own accord.
+#[derive(Debug)]
+pub(super) struct Accord {
+    epoch: u64,
+    members: BTreeSet<u32>,
+    stopping: Option<Stopping>,
+}
+
+/// They were told to stop.
+#[derive(Debug)]
+struct Stopping {
+    since: Duration,
+    /// Where each has: at which meeting, and whether it is done with it.
+    told: BTreeMap<u32, (u64, bool)>,
+}
+
+impl Coordinator {
+    /// A meeting has ended well, after so long a wait for the last to come: whether its members may be left to themselves.
+    pub(super) fn leaves_alone(&mut self, was_smooth: bool, waited: Duration) -> bool {
+        // At a free pace it is the coordinator that counts steps.
+        let is_settled = |state: State| matches!(state, State::Active | State::Greeted);
+        let is_quiet = was_smooth
+            && waited <= SOON
+            && self.settings.trigger.is_none()
+            && self.lost.is_empty()
+            && self.seats.values().all(|seat| is_settled(seat.state));
+        self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
+        self.quiet >= QUIET
+    }
+
+    /// They are, from the next meeting on.
+    pub(super) fn leave_alone(&mut self) {
+        let members = self.active().map(|(worker, _)| worker).collect();
+        self.accord = Some(Accord { epoch: self.epoch, members, stopping: None });
+        self.quiet = 0;
+    }
+
+    /// Tells all to stop who meet of their own accord.
+    pub(super) fn stop_all(&mut self, now: Duration) {
+        let Some(accord) = self.accord.as_mut().filter(|accord| accord.stopping.is_none()) else { return };
+        accord.stopping = Some(Stopping { since: now, told: BTreeMap::new() });
+        let members: Vec<u32> = accord.members.iter().copied().collect();
+        // Who has not heard of the accord yet need not any more.
+        if let Some((_, Down::Closed { accord, .. })) = &mut self.last {
+            *accord = false;
+        }
+        members.into_iter().for_each(|worker| self.stop(worker));
+    }
+
+    /// Tells one to stop, if it has not said yet where it has.
+    pub(super) fn stop(&mut self, worker: u32) {
+        let Some(Accord { epoch, members, stopping: Some(stopping) }) = &self.accord else { return };
+        if members.contains(&worker) && !stopping.told.contains_key(&worker) {
+            let down = Down::Stop { epoch: *epoch };
+            self.send(worker, down);
+        }
+    }
+
+    /// One has stopped.
+    pub(super) fn stopped(
+        &mut self,
+        worker: u32,
+        epoch: u64,
+        (op, done): (u64, bool),
+        stand: Option<Stand>,
+        now: Duration,
+    ) {
+        let Some(seat) = self.seats.get_mut(&worker).filter(|seat| seat.state == State::Active) else {
+            return;
+        };
+        if self
+            .accord
+            .as_ref()
+            .is_some_and(|accord| accord.epoch == epoch && accord.members.contains(&worker))
+        {
+            seat.stand = stand.or(seat.stand);
+            self.stop_all(now);
+            if let Some(Accord { stopping: Some(stopping), .. }) = &mut self.accord {
+                stopping.told.insert(worker, (op, done));
+            }
+        } else if self.accord.is_none() {
+            // It had said so before, and its connection broke before it heard what became of it.
+            self.send_on(worker, op);
+        }
+    }
+
+    /// Tells one where to go on.
+    fn send_on(&mut self, worker: u32, op: u64) {
+        match self.last.clone() {
+            Some((last, down)) if last == op => self.send(worker, down),
+            _ if op == self.op => self.send(worker, Down::Ready { op }),
+            _ => {}
+        }
+    }
+
+    /// Where all stood, as one tells whose turn it is.
+    pub(super) fn note_stands(&mut self, worker: u32, stands: Vec<Stand>) {
+        let Some(accord) = self.accord.as_ref().filter(|accord| accord.members.contains(&worker)) else {
+            return;
+        };
+        let (run, epoch, members) = (self.run, accord.epoch, accord.members.len() as u32);
+        for stand in stands {
+            if self.remember(stand) {
+                self.actions.push(Action::Keep(Record { run, epoch, stand, members }));
+            }
+        }
+    }
+
+    /// Looks whether those who meet of their own accord must stop, and whether all have. Returns whether they are still at it.
+    pub(super) fn look_at_accord(&mut self, now: Duration) -> bool {
+        let Some(accord) = &self.accord else { return false };
+        let is_here = |worker: &u32| self.seats.get(worker).is_some_and(|seat| seat.state == State::Active);
+        let here: BTreeSet<u32> = accord.members.iter().copied().filter(is_here).collect();
+        if here.is_empty() {
+            // Where they have come to is known when they are back.
+            self.accord = None;
+            return false;
+        }
+        let Some(stopping) = &accord.stopping else {
+            let waits = |state: State| matches!(state, State::Waiting | State::Taking(_) | State::Ready);
+            if here.len() < accord.members.len() || self.seats.values().any(|seat| waits(seat.state)) {
+                self.stop_all(now);
+            }
+            return true;
+        };
+        let silent: Vec<u32> =
+            here.iter().filter(|worker| !stopping.told.contains_key(worker)).copied().collect();
+        if silent.is_empty() {
+            self.take_up();
+            return false;
+        }
+        // Who gives signs of life and does not answer is not one of them.
+        if now.saturating_sub(stopping.since) >= 2 * self.settings.silence {
+            let after = 2 * self.settings.silence;
+            silent.into_iter().for_each(|worker| self.lose(worker, Why::Stalled { after }));
+        }
+        true
+    }
+
+    /// All have stopped: the coordinator leads again, from the meeting they have come to.
+    fn take_up(&mut self) {
+        let Some(Accord { stopping: Some(Stopping { mut told, .. }), .. }) = self.accord.take() else {
+            return;
+        };
+        told.retain(|worker, _| self.seats.get(worker).is_some_and(|seat| seat.state == State::Active));
+        let is_at =
+            |(op, done): &(u64, bool), next: u64| *op == next || (*done && op.checked_add(1) == Some(next));
+        // Of honest members the furthest; one that claims to be further than the others can be is none.
+        let agree = |next: u64| told.values().filter(|at| is_at(at, next)).count();
+        let Some(next) = told.values().map(|(op, _)| *op).max_by_key(|op| (agree(*op), *op)) else { return };
+        self.op = next;
+        let end = End::Commit { lost: Vec::new() };
+        self.last =
+            next.checked_sub(1).map(|before| (before, Down::Closed { op: before, end, accord: false }));
+        (self.began, self.called) = (None, None);
+        let mut verified = None;
+        for (worker, at) in &told {
+            let Some(seat) = self.seats.get_mut(worker) else { continue };
+            if is_at(at, next) {
+                (seat.last, seat.blames) = (next.checked_sub(1), 0);
+                // That all stood there was found at the meeting after it.
+                verified = verified.max(seat.stand.filter(|stand| stand.op < at.0));
+                self.send_on(*worker, at.0);
+            } else {
+                seat.state = State::Waiting;
+                let lost = Lost { worker: *worker, why: Why::Differs };
+                self.lost.push(lost.clone());
+                self.say(Notice::Lost(lost));
+            }
+        }
+        self.lost.sort_by_key(|lost| lost.worker);
+        if let Some(stand) = verified.filter(|stand| self.truth.is_none_or(|truth| truth.op < stand.op)) {
+            self.believe(stand);
+        }
+        self.settle(false);
+    }
+}
