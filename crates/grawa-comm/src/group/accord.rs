@@ -160,10 +160,8 @@ impl Coordinator {
 
     /// All have stopped: the coordinator leads again, from the meeting they have come to.
     fn take_up(&mut self) {
-        let Some(Accord { stopping: Some(Stopping { mut told, .. }), .. }) = self.accord.take() else {
-            return;
-        };
-        told.retain(|worker, _| self.seats.get(worker).is_some_and(|seat| seat.state == State::Active));
+        // Of those who have left since, too, it counts how far they had come.
+        let Some(Accord { stopping: Some(Stopping { told, .. }), .. }) = self.accord.take() else { return };
         let is_at =
             |(op, done): &(u64, bool), next: u64| *op == next || (*done && op.checked_add(1) == Some(next));
         // Of honest members the furthest; one that claims to be further than the others can be is none.
@@ -176,7 +174,9 @@ impl Coordinator {
         (self.began, self.called) = (None, None);
         let mut verified = None;
         for (worker, at) in &told {
-            let Some(seat) = self.seats.get_mut(worker) else { continue };
+            // The number of one who has left may be another's by now.
+            let seat = self.seats.get_mut(worker).filter(|seat| seat.state == State::Active);
+            let Some(seat) = seat else { continue };
             if is_at(at, next) {
                 (seat.last, seat.blames) = (next.checked_sub(1), 0);
                 // That all stood there was found at the meeting after it.

@@ -12,7 +12,7 @@ pub(super) const END: Duration = Duration::from_secs(45);
 pub(super) enum Fault {
     /// A process dies; if it comes back, it knows nothing.
     Crash { node: usize, back: Option<Duration> },
-    /// A worker leaves.
+    /// A worker leaves when it has met the others once more.
     Leave { node: usize },
     /// A process stops for a while (SIGSTOP).
     Pause { node: usize, until: Duration },
@@ -82,7 +82,7 @@ impl World {
                     self.put(back, Happening::Fault(Fault::Again { node }));
                 }
             }
-            Fault::Leave { node } if exists(node) => self.leave(node),
+            Fault::Leave { node } if exists(node) => self.nodes[node].is_leaving = true,
             Fault::Again { node } if self.nodes[node].worker.is_none() => self.start_worker(node),
             Fault::Pause { node, until } if exists(node) => {
                 // Nothing that waits for the later end of a pause may be overtaken.

@@ -63,6 +63,8 @@ struct Node {
     silenced: Duration,
     slowness: u32,
     is_dialling: bool,
+    /// It leaves when it has met the others once more.
+    is_leaving: bool,
 }
 
 /// A connection; what exists each way comes twice, down first.
@@ -158,6 +160,7 @@ impl World {
             silenced: Duration::ZERO,
             slowness: 1,
             is_dialling: false,
+            is_leaving: false,
         });
         self.start_worker(self.nodes.len() - 1);
     }
@@ -168,7 +171,7 @@ impl World {
         let place = &mut self.nodes[node];
         place.worker = Some(worker);
         place.life += 1;
-        (place.session, place.is_dialling) = (None, false);
+        (place.session, place.is_dialling, place.is_leaving) = (None, false, false);
         self.dial(node, 0);
         let life = self.nodes[node].life;
         self.put(self.now + 500 * MS, Happening::Beat { node, life });
@@ -181,7 +184,7 @@ impl World {
         }
     }
 
-    /// One leaves in order: what it took part in has taken place for all, unless the run goes back.
+    /// One leaves in order: what it took part in has taken place for those who stay, unless they are lost or the run goes back.
     fn leave(&mut self, node: usize) {
         let Some(worker) = &mut self.nodes[node].worker else { return };
         let wishes = worker.member.leave().into_iter().map(Wish::Say).collect();
@@ -327,14 +330,18 @@ impl World {
                 let (now, before) =
                     (self.now, self.nodes[node].worker.as_ref().map(|worker| worker.took_part));
                 let Some(worker) = &mut self.nodes[node].worker else { return };
+                let spoke = worker.last_spoken.clone();
                 let wishes = worker.hear(down, now);
-                let after = worker.took_part;
+                let (after, has_met) = (worker.took_part, worker.last_spoken != spoke);
                 if before != Some(after) {
                     self.rounds = self.rounds.max(worker.remembered.rounds);
                     let rounds = worker.remembered.rounds;
                     self.tell(|| format!("node {node} is in round {rounds}"));
                 }
                 self.grant(node, wishes);
+                if self.nodes[node].is_leaving && has_met {
+                    self.leave(node);
+                }
             }
             Happening::EndAtWorker { session } => {
                 let node = self.sessions[session as usize].node;
@@ -413,10 +420,12 @@ impl World {
                         self.rounds = self.rounds.max(rounds);
                         self.tell(|| format!("node {node} is in round {rounds}, of their own accord"));
                     }
-                    if let Some(worker) = &self.nodes[node].worker {
-                        self.owns += worker.own - owns;
-                    }
+                    let own = self.nodes[node].worker.as_ref().map_or(0, |worker| worker.own - owns);
+                    self.owns += own;
                     self.grant(node, wishes);
+                    if self.nodes[node].is_leaving && own > 0 {
+                        self.leave(node);
+                    }
                 }
             }
             Happening::Complain { node, life, of, peer } => {
@@ -535,6 +544,11 @@ impl World {
                 Action::Say(notice) => {
                     if let Notice::Differs { .. } | Notice::Lost(Lost { why: Why::Differs, .. }) = notice {
                         self.wrong = Some(notice.to_string());
+                    }
+                    if let Notice::Lost(Lost { why, .. }) = &notice
+                        && *why != Why::Left
+                    {
+                        self.left.clear();
                     }
                     self.tell(|| notice.to_string());
                 }
