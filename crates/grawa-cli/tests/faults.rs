@@ -98,6 +98,10 @@ const ROUND: [Point; 16] = [
     before("before it tells of the round", is_told),
 ];
 
+/// Of their own accord workers say nothing to the coordinator. What others send this one is words, vows, pieces of vectors and
+/// of sums, and vows again, of two others each: it dies when so many of these have come, however they are cut.
+const OWN: [usize; 8] = [1, 2, 3, 5, 7, 8, 10, 13];
+
 /// A newcomer, from hello to its first round.
 const COMING: [Point; 6] = [
     after("when it has said hello", |said| matches!(said, Said::Up(Up::Hello { .. }))),
@@ -108,47 +112,90 @@ const COMING: [Point; 6] = [
     after("when it comes to its first meeting", is_gather),
 ];
 
-/// Kills the process of this number when the point has come.
-fn lay_trap(relay: &Relay, pid: &Arc<AtomicU32>, point: &'static Point) -> Arc<AtomicBool> {
-    let sprung = Arc::new(AtomicBool::new(false));
-    let (flag, pid) = (Arc::clone(&sprung), Arc::clone(pid));
-    let mut is_of_words = None;
-    relay.watch(move |said| {
+/// Kills the process of this number when the point has come, and so many meetings have ended for it before.
+fn lay_trap(relay: &Relay, pid: &Arc<AtomicU32>, point: &'static Point, meetings: u32) -> Arc<AtomicBool> {
+    let (mut is_of_words, mut ended) = (None, 0);
+    let is_there = move |said: &Said| {
         if let Said::Up(Up::Arrive { call, .. }) = said {
             is_of_words = Some(*call == Call::Gather);
         }
-        let is_there = point.1(said) && point.2.is_none_or(|of_words| is_of_words == Some(of_words));
+        let is_it = point.1(said) && point.2.is_none_or(|of_words| is_of_words == Some(of_words));
+        let is_due = ended >= meetings;
+        ended += u32::from(is_closed(said));
+        is_it && is_due
+    };
+    kill_when(relay, pid, is_there, point.3)
+}
+
+/// Kills the process of this number when what passes is it; returns a flag for when that was.
+fn kill_when(
+    relay: &Relay,
+    pid: &Arc<AtomicU32>,
+    mut is_there: impl FnMut(&Said) -> bool + Send + 'static,
+    stops: bool,
+) -> Arc<AtomicBool> {
+    let sprung = Arc::new(AtomicBool::new(false));
+    let (flag, pid) = (Arc::clone(&sprung), Arc::clone(pid));
+    relay.watch(move |said| {
+        let is_there = is_there(said);
         let is_it = !flag.load(Ordering::Relaxed) && is_there && pid.load(Ordering::Relaxed) != 0;
         if is_it {
             signal("-KILL", &pid.load(Ordering::Relaxed).to_string());
             flag.store(true, Ordering::Relaxed);
         }
-        is_it && point.3
+        is_it && stops
     });
     sprung
 }
 
-/// The first worker, who speaks for all, dies at every point of a round. Each time another takes its place.
+/// A worker behind a relay that does not say hello before it is known whom to kill.
+fn join_to_die(group: &Group, relay: &Relay, pid: &Arc<AtomicU32>) -> Process {
+    relay.faults.is_parted.store(true, Ordering::Relaxed);
+    let victim = join_behind(group, relay);
+    pid.store(victim.0.id(), Ordering::Relaxed);
+    relay.faults.is_parted.store(false, Ordering::Relaxed);
+    victim
+}
+
+/// The first worker, who speaks for all, dies at every point of a round, and while they meet of their own accord. Each time
+/// another takes its place.
 #[test]
 fn a_worker_may_be_killed_at_any_point_of_a_round() {
     let group = Group::begin(3, ENDLESS, &PLAIN, &[]);
-    let relay = Relay::to(&group.address);
-    let mut victim = join_behind(&group, &relay);
-    until("the victim is the first", || group.ask("/status.json").contains("\"worker\":0"));
-    let _others = [group.join(), group.join()];
-    for point in &ROUND {
-        group.wait_members(3);
-        let faults = group.faults().len();
-        let sprung = lay_trap(&relay, &Arc::new(AtomicU32::new(victim.0.id())), point);
-        seen(&sprung, point.0);
+    let mut others = Vec::new();
+    let mut die = |name: &str, lay: &dyn Fn(&Relay, &Arc<AtomicU32>) -> Arc<AtomicBool>| {
+        let (relay, pid) = (Relay::to(&group.address), Arc::new(AtomicU32::new(0)));
+        let (faults, sprung) = (group.faults().len(), lay(&relay, &pid));
+        let _victim = join_to_die(&group, &relay, &pid);
+        if others.is_empty() {
+            until("the victim is the first", || group.ask("/status.json").contains("\"worker\":0"));
+            others.extend([group.join(), group.join()]);
+        }
+        seen(&sprung, name);
         group.wait_fault(faults, "worker 0 lost its connection");
         group.wait_members(2);
-        victim = join_behind(&group, &relay);
+    };
+    for point in &ROUND {
+        // When it has taken part once, and before all are left to themselves.
+        die(point.0, &|relay, pid| lay_trap(relay, pid, point, 2));
     }
+    for passed in OWN {
+        die("of their own accord", &|relay, pid| {
+            let (mut is_alone, mut count) = (false, 0);
+            let is_there = move |said: &Said| {
+                is_alone |= matches!(said, Said::Down(Down::Closed { accord: true, .. }));
+                count += usize::from(is_alone && is_pieces(said));
+                // Somewhere in the third round of their own accord.
+                count == 30 + passed
+            };
+            kill_when(relay, pid, is_there, passed % 2 == 0)
+        });
+    }
+    let _last = group.join();
     group.wait_members(3);
     group.wait_rounds(5);
     let longest = group.check();
-    println!("sixteen workers killed, the longest round took {longest:.2} s");
+    println!("twenty-four workers killed, the longest round took {longest:.2} s");
     assert!(longest < MOST, "a round took {longest:.2} s");
 }
 
@@ -160,12 +207,8 @@ fn a_newcomer_may_be_killed_at_any_point() {
     group.wait_members(2);
     for point in &COMING {
         let (relay, pid) = (Relay::to(&group.address), Arc::new(AtomicU32::new(0)));
-        let sprung = lay_trap(&relay, &pid, point);
-        // It must not say hello before it is known whom to kill.
-        relay.faults.is_parted.store(true, Ordering::Relaxed);
-        let newcomer = join_behind(&group, &relay);
-        pid.store(newcomer.0.id(), Ordering::Relaxed);
-        relay.faults.is_parted.store(false, Ordering::Relaxed);
+        let sprung = lay_trap(&relay, &pid, point, 0);
+        let newcomer = join_to_die(&group, &relay, &pid);
         seen(&sprung, point.0);
         drop(newcomer);
         group.wait_rounds(3);

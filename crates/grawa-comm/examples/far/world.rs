@@ -3,9 +3,9 @@
 
 use grawa_comm::group::forecast::{Cost, Link, exchange, words};
 use grawa_comm::group::message::{Call, Down, End, Peer, Stand, Up, encode};
-use grawa_comm::group::{Action, Coordinator, Deed, Event, Member, Settings, frame};
+use grawa_comm::group::{Action, Coordinator, Deed, Event, Member, OWN, Settings, frame};
 use grawa_core::{Key, Purpose, Stream};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(crate) struct Cluster {
 const REPLACED: f64 = 10.0;
 /// Rounds after which nothing new is learnt, if nobody dies.
 const ENOUGH: u64 = 50;
+/// How long members that meet of their own accord wait for one who is late.
+const LATE: f64 = 0.5;
 
 /// What was seen after the first round.
 #[derive(Clone, Debug, Default)]
@@ -98,6 +100,16 @@ enum Happening {
         node: usize,
     },
     Moved {
+        node: usize,
+        tag: Tag,
+    },
+    /// Of their own accord: all have vowed that they are done.
+    Vowed {
+        node: usize,
+        tag: Tag,
+    },
+    /// Of their own accord: whoever has not come to the exchange of words by now is late.
+    Late {
         node: usize,
         tag: Tag,
     },
@@ -178,6 +190,7 @@ pub(crate) struct World {
     /// By the number of members, and whether it is vectors.
     costs: HashMap<(usize, bool), Cost>,
     truth: Option<Stand>,
+    told: BTreeSet<u64>,
     since: f64,
     seen: Seen,
 }
@@ -203,6 +216,7 @@ impl World {
             moving: BTreeMap::new(),
             costs: HashMap::new(),
             truth: None,
+            told: BTreeSet::new(),
             since: 0.0,
             seen: Seen::default(),
         };
@@ -285,12 +299,10 @@ impl World {
                 }
             }
             Happening::Beat { node } => {
-                let it = &self.nodes[node];
+                let it = &mut self.nodes[node];
                 if it.phase != Phase::Dead {
-                    if it.member.is_in_contact() {
-                        let beat = Up::Beat { steps: self.cluster.steps, progress: it.steps };
-                        self.say(node, Some(beat));
-                    }
+                    let beat = it.member.beat(self.cluster.steps, it.steps);
+                    self.say(node, beat);
                     self.put(0.5, Happening::Beat { node });
                 }
             }
@@ -306,6 +318,32 @@ impl World {
                 if self.nodes[node].is_moving() && self.nodes[node].gave_up != Some(tag) {
                     let up = self.nodes[node].member.done(tag, digest(tag.1));
                     self.say(node, up);
+                    if let Some(vow) = self.nodes[node].member.vow(tag) {
+                        let Cluster { link, .. } = self.cluster;
+                        let members = self.nodes[node].member.members().len();
+                        let cost = words(members, vow.len(), link);
+                        self.seen.vectors += cost.bytes[0];
+                        self.put(cost.seconds, Happening::Vowed { node, tag });
+                    }
+                }
+            }
+            Happening::Vowed { node, tag } => {
+                let is_dead = |peer: &Peer| self.nodes[self.by_token[&peer.token]].phase == Phase::Dead;
+                let dead = self.nodes[node].member.members().iter().find(|peer| is_dead(peer));
+                if let Some(peer) = dead.map(|peer| peer.worker) {
+                    return self.happen(Happening::Broken { node, tag, peer });
+                }
+                let Some(vow) = self.nodes[node].member.vow(tag) else { return };
+                let (up, deed) = self.nodes[node].member.agree(tag, &[vow]);
+                self.say(node, up);
+                if let Some(deed) = deed {
+                    self.act(node, deed);
+                }
+            }
+            Happening::Late { node, tag } => {
+                if self.moving.get(&tag).is_some_and(|moving| !moving.is_under_way) {
+                    let peer = self.nodes[node].member.worker().unwrap_or(u32::MAX);
+                    self.happen(Happening::Broken { node, tag, peer });
                 }
             }
             Happening::Broken { node, tag, peer } => {
@@ -398,7 +436,14 @@ impl World {
             Deed::Met { .. } => self.come(node, Phase::Mix, 0),
             // Those who are left say the same again, or plan anew.
             Deed::Closed(End::Shrunk { .. }) => self.come(node, self.nodes[node].phase, 0),
-            Deed::Move { epoch, op, attempt, .. } => self.begin(node, (epoch, op, attempt)),
+            Deed::Move { epoch, op, attempt, anew, .. } => {
+                self.nodes[node].must_dial |= anew;
+                let tag = (epoch, op, attempt);
+                if attempt == OWN && self.nodes[node].phase == Phase::Gather {
+                    self.put(LATE, Happening::Late { node, tag });
+                }
+                self.begin(node, tag);
+            }
             Deed::Closed(End::Commit { .. }) if self.nodes[node].phase == Phase::Gather => {
                 self.come(node, Phase::Mix, 0);
             }
@@ -447,9 +492,10 @@ impl World {
             }
             _ => Call::Gather,
         };
-        match self.nodes[node].member.come(call, steps) {
-            Ok(up) => self.say(node, up),
-            Err(deed) => self.act(node, deed),
+        let (up, deed) = self.nodes[node].member.come(call, steps);
+        self.say(node, up);
+        if let Some(deed) = deed {
+            self.act(node, deed);
         }
     }
 
@@ -536,6 +582,10 @@ impl World {
     fn note(&mut self, stand: Stand) {
         assert_eq!(stand.digest, digest(stand.op), "members hold what they should");
         if stand.op == 0 {
+            return;
+        }
+        // Of their own accord members tell of rounds in any order, and some are told of twice.
+        if !self.told.insert(stand.op) {
             return;
         }
         if self.truth.replace(stand).is_none() {

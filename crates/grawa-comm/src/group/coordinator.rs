@@ -13,6 +13,7 @@ use super::accord::Accord;
 use super::deadline::Deadline;
 use super::digest::majority;
 use super::meeting::{Arrival, Meeting};
+use super::member::OWN;
 use super::message::{Call, Down, Peer, Record, Stand, Up, VERSION};
 use super::notice::Notice;
 use super::seat::{Seat, Session, State};
@@ -315,7 +316,8 @@ impl Coordinator {
                 }
             }
             Up::Took(stand) => {
-                if seat.state == State::Taking(stand) {
+                // Its connection may have broken on the way: it holds it all the same.
+                if matches!(seat.state, State::Taking(_) | State::Waiting) {
                     seat.stand = Some(stand);
                     seat.state = State::Waiting;
                     seat.chases += 1;
@@ -329,7 +331,12 @@ impl Coordinator {
                     self.place(worker);
                 }
             }
-            Up::Stopped { epoch, op, done, stand } => self.stopped(worker, epoch, (op, done), stand, now),
+            Up::Stopped { epoch, op, done, stand, trouble } => {
+                if let Some((peer, why)) = trouble {
+                    self.say(Notice::Again { worker, peer, attempt: OWN + 1, why });
+                }
+                self.stopped(worker, epoch, (op, done), stand, now);
+            }
             Up::Beat { steps, progress, stands } => {
                 seat.steps = steps;
                 if seat.progress != progress {
@@ -615,7 +622,8 @@ impl Coordinator {
     }
 
     /// If nobody holds the truth any more, the run goes on, after a while, from the newest thing anyone holds that once
-    /// was true or came after it. What a fresh worker starts with never is such a thing.
+    /// was true or came after it, and after another from the newest that a round came to. What a fresh worker starts with never is
+    /// such a thing.
     fn succeed(&mut self, now: Duration) {
         let Some(truth) = self.truth else { return };
         let holds = |seat: &Seat| seat.state == State::Active || seat.stand == Some(truth);
@@ -629,13 +637,20 @@ impl Coordinator {
             self.orphaned = Some(now);
             return self.say(Notice::Orphaned { stand: truth });
         };
-        if now.saturating_sub(since) < self.settings.succession {
+        let waited = now.saturating_sub(since);
+        if waited < self.settings.succession {
             return;
         }
         let was_true = |stand: &Stand| stand.op > truth.op || self.past.get(&stand.op) == Some(&stand.digest);
-        let heir = (self.seats.values().filter(|seat| waits(seat)).filter_map(|seat| seat.stand))
-            .filter(|stand| stand.op > 0 && was_true(stand))
-            .max_by_key(|stand| stand.op);
+        let held = || {
+            let stands = self.seats.values().filter(|seat| waits(seat)).filter_map(|seat| seat.stand);
+            stands.filter(|stand| stand.op > 0)
+        };
+        let heir = held().filter(was_true).max_by_key(|stand| stand.op);
+        // The last meeting of members' own accord may have taken place for one who was lost, and for the others not.
+        let heir = heir.or_else(|| {
+            held().filter(|_| waited >= 2 * self.settings.succession).max_by_key(|stand| stand.op)
+        });
         if let Some(heir) = heir {
             for seat in self.seats.values_mut().filter(|seat| matches!(seat.state, State::Taking(_))) {
                 seat.state = State::Waiting;

@@ -230,6 +230,7 @@ impl Coordinator {
             // Who knows the members of an epoch is not told of them again: they must be the same throughout.
             self.members.clone_from(&members);
             self.epoch += 1;
+            self.quiet = 0;
         }
         if !moves {
             return self.end(self.met(0));

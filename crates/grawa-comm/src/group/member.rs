@@ -282,10 +282,7 @@ impl Member {
     /// say the same.
     pub fn vow(&self, tag: (u64, u64, u32)) -> Option<Vec<u8>> {
         let pending = self.pending.as_ref().filter(|pending| self.moves(tag) && pending.is_own())?;
-        let digest = match pending.done {
-            Some(Up::Done { digest, .. }) => digest,
-            _ => return None,
-        };
+        let Some(Up::Done { digest, .. }) = pending.done else { return None };
         encode(&(pending.call, digest, self.stand.filter(|stand| stand.op == self.op))).ok()
     }
 
@@ -326,7 +323,7 @@ impl Member {
 
     fn stopped(&self, epoch: u64) -> Option<Up> {
         let done = self.pending.as_ref().is_some_and(Pending::is_done);
-        Some(Up::Stopped { epoch, op: self.op, done, stand: self.stand })
+        Some(Up::Stopped { epoch, op: self.op, done, stand: self.stand, trouble: None })
     }
 
     /// It ends: the others may depend on knowing how far it had come with them.
@@ -335,12 +332,16 @@ impl Member {
         stopped.into_iter().chain([Up::Leave]).collect()
     }
 
-    /// Moving it failed.
+    /// Moving it failed: with whom, and why. One that names itself gave up on one who is late.
     pub fn broken(&mut self, tag: (u64, u64, u32), peer: u32, why: String) -> Option<Up> {
         let (epoch, op, attempt) = tag;
         let pending = self.pending.as_mut().filter(|pending| pending.moving == Some((epoch, attempt)))?;
         if attempt == OWN {
-            return self.stop(epoch);
+            let mut up = self.stop(epoch);
+            if let Some(Up::Stopped { trouble, .. }) = &mut up {
+                *trouble = (Some(peer) != self.worker).then_some((peer, why));
+            }
+            return up;
         }
         let up = Up::Broken { epoch, op, attempt, peer, why };
         pending.done = Some(up.clone());

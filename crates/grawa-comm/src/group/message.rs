@@ -137,6 +137,8 @@ pub enum Up {
         done: bool,
         /// Where it stood last.
         stand: Option<Stand>,
+        /// Whom it could not exchange with, and why, if that is why it stopped.
+        trouble: Option<(u32, String)>,
     },
     /// A sign of life.
     Beat {

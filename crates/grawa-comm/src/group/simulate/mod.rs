@@ -510,7 +510,9 @@ impl World {
         // Whoever exchanged words holds the same ones, of the same attempt.
         for spoken in std::mem::take(&mut worker.spoken) {
             let (epoch, op, _) = spoken.0;
-            if self.left.iter().any(|left| left.0.1 == op && *left != spoken) {
+            // Under the same coordinator.
+            let is_same = |left: &Spoken| left.0.1 == op && left.0.0 >> 32 == epoch >> 32;
+            if self.left.iter().any(|left| is_same(left) && *left != spoken) {
                 self.wrong = Some(format!("node {node} holds {spoken:?}, and one who left something else"));
             }
             let known = self.spoken.entry((epoch, op)).or_insert_with(|| spoken.clone());
@@ -612,14 +614,17 @@ impl World {
     }
 }
 
-fn simulate(seed: u64, aloud: bool) -> (Result<(), String>, (u64, u64)) {
+/// What went wrong, and how many rounds there were, and meetings of a member's own accord.
+type Simulated = (Result<(), String>, [u64; 2]);
+
+fn simulate(seed: u64, aloud: bool) -> Simulated {
     let mut world = World::new(seed, aloud);
     world.run();
     let result = world.judge();
     if aloud {
         world.story.iter().flatten().for_each(|line| println!("{line}"));
     }
-    (result, (world.rounds, world.owns))
+    (result, [world.rounds, world.owns])
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -636,7 +641,7 @@ fn simulated_groups_survive() {
     let schedules = number("GRAWA_SCHEDULES").unwrap_or(10_000);
     let next = std::sync::atomic::AtomicU64::new(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let results: Vec<(u64, Result<(), String>, (u64, u64))> = std::thread::scope(|scope| {
+    let results: Vec<(u64, Simulated)> = std::thread::scope(|scope| {
         let work = || {
             let mut results = Vec::new();
             loop {
@@ -645,17 +650,18 @@ fn simulated_groups_survive() {
                     return results;
                 }
                 let run = std::panic::catch_unwind(|| simulate(seed, false));
-                let (result, rounds) = run.unwrap_or_else(|_| (Err("a panic".into()), (0, 0)));
-                results.push((seed, result, rounds));
+                results.push((seed, run.unwrap_or_else(|_| (Err("a panic".into()), [0; 2]))));
             }
         };
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    let failed: Vec<_> =
-        results.iter().filter_map(|(seed, result, _)| result.clone().err().map(|why| (seed, why))).collect();
-    let rounds: u64 = results.iter().map(|(_, _, (rounds, _))| rounds).sum();
-    let owns: u64 = results.iter().map(|(_, _, (_, owns))| owns).sum();
+    let failed: Vec<_> = results
+        .iter()
+        .filter_map(|(seed, (result, _))| result.clone().err().map(|why| (seed, why)))
+        .collect();
+    let rounds: u64 = results.iter().map(|(_, (_, [rounds, _]))| rounds).sum();
+    let owns: u64 = results.iter().map(|(_, (_, [_, owns]))| owns).sum();
     println!("{} schedules, {rounds} rounds, {owns} meetings of members' own accord", results.len());
     let show = |(seed, why): &(&u64, String)| format!("GRAWA_SEED={seed}: {why}");
     assert!(
