@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 const LOG: &str = "coordinator.log";
 /// From one word about what is waited for to the next, before the run begins.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether the run is to end, and how long what was told before is heard after that.
+const LOOK: Duration = Duration::from_millis(100);
+const LAST: Duration = Duration::from_secs(1);
 
 /// How a run is watched.
 #[derive(Args)]
@@ -118,13 +121,22 @@ impl Desk {
         }
         drop(so_far);
         let (began, mut last) = (Instant::now(), Instant::now());
+        let (mut looked, mut over) = (Instant::now(), None);
         loop {
-            let due = match host.next(Duration::from_millis(100)) {
-                None if is_over() => {
-                    let rest = turns.rest();
-                    rest.iter().try_for_each(&mut tell)?;
-                    return Ok(rest.iter().any(|event| matches!(event, Event::Finished(_))));
+            let told = host.next(LOOK);
+            if told.is_none() || looked.elapsed() > LOOK {
+                looked = Instant::now();
+                if is_over() {
+                    over.get_or_insert(looked);
                 }
+            }
+            // What was told before is still heard, unless there is no end to it.
+            if over.is_some_and(|over: Instant| told.is_none() || over.elapsed() > LAST) {
+                let rest = turns.rest();
+                rest.iter().try_for_each(&mut tell)?;
+                return Ok(rest.iter().any(|event| matches!(event, Event::Finished(_))));
+            }
+            let due = match told {
                 None => {
                     if last.elapsed() > PATIENCE && !has_started && !quiet {
                         eprintln!("{}", host.status().reason);

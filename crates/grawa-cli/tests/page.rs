@@ -74,7 +74,9 @@ fn a_run_can_be_watched() {
     for (curve, least) in [("rounds", 20), ("losses", 20), ("errors", 1)] {
         assert!(json[curve].as_array().unwrap().len() >= least, "{curve}: {status}");
     }
-    assert!(json["traffic"].as_f64().unwrap() > 0.0);
+    for traffic in ["traffic", "told"] {
+        assert!(json[traffic].as_f64().unwrap() > 0.0, "{traffic}: {status}");
+    }
     assert!(json["fault_count"].as_u64().unwrap() > 0 && status.contains("lost its connection"));
     // Nothing is fetched from elsewhere: the only address is the name of the SVG name space.
     let html = group.ask("/");

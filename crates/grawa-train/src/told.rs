@@ -1,22 +1,46 @@
 //! Events as they are told to a coordinator: the same events in few bytes.
 //!
-//! A round is told of every second or oftener, so it is packed; all other events are seldom, and are JSON. What a repetition of the
-//! run would say again crosses bit for bit, and times to the nanosecond, which is what clocks count in.
+//! Rounds and evaluations may come many times a second, so they are packed; all other events are seldom, and are JSON. What a
+//! repetition of the run would say again crosses bit for bit, and times to the microsecond.
 
 use crate::Error;
-use crate::event::{Event, Mixed, Place, Round, Share, Times};
+use crate::event::{Evaluated, Event, Mixed, Model, Place, Round, Share, Times};
 use serde::{Deserialize, Serialize};
 
-/// The first byte of a round. JSON begins with another.
+/// The first byte of a round, and of an evaluation. JSON begins with another.
 const ROUND: u8 = 1;
+const EVALUATED: u8 = 2;
 
 #[derive(Serialize, Deserialize)]
-struct Packed {
+struct PackedPlace {
     steps: u64,
     rounds: u64,
     epochs: f64,
     share: f64,
     elapsed: u64,
+}
+
+impl PackedPlace {
+    fn new(at: &Place) -> Self {
+        let Place { steps, rounds, epochs, share, elapsed } = *at;
+        PackedPlace { steps, rounds, epochs, share, elapsed: microseconds(elapsed) }
+    }
+
+    fn unpack(self) -> Place {
+        let PackedPlace { steps, rounds, epochs, share, elapsed } = self;
+        Place { steps, rounds, epochs, share, elapsed: seconds(elapsed) }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct PackedEvaluated {
+    at: PackedPlace,
+    models: Vec<Model>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PackedRound {
+    at: PackedPlace,
     rate: f64,
     loss: Option<f64>,
     workers: Vec<PackedShare>,
@@ -33,61 +57,80 @@ struct PackedShare {
     times: [u64; 8],
 }
 
-fn nanoseconds(seconds: f64) -> u64 {
-    (seconds * 1e9).round() as u64
+fn microseconds(seconds: f64) -> u64 {
+    (seconds * 1e6).round() as u64
 }
 
-fn seconds(nanoseconds: u64) -> f64 {
-    nanoseconds as f64 / 1e9
+fn seconds(microseconds: u64) -> f64 {
+    microseconds as f64 / 1e6
+}
+
+fn wrong(why: String) -> Error {
+    grawa_comm::Error::Message { why }.into()
+}
+
+fn packed(kind: u8, what: &impl Serialize) -> Result<Vec<u8>, Error> {
+    postcard::to_extend(what, vec![kind]).map_err(|error| wrong(error.to_string()))
+}
+
+/// All of the bytes must belong to it.
+fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Error> {
+    let (found, rest) = postcard::take_from_bytes(bytes).map_err(|error| wrong(error.to_string()))?;
+    match rest {
+        [] => Ok(found),
+        _ => Err(wrong(format!("{} bytes too many", rest.len()))),
+    }
+}
+
+/// What is not finite could be written down, but not be read again.
+fn check(at: &PackedPlace, numbers: impl IntoIterator<Item = f64>) -> Result<(), Error> {
+    match [at.epochs, at.share].into_iter().chain(numbers).all(f64::is_finite) {
+        true => Ok(()),
+        false => Err(wrong("a number that is not finite".into())),
+    }
 }
 
 /// The event as bytes.
 pub fn pack(event: &Event) -> Result<Vec<u8>, Error> {
-    let wrong = |why: String| Error::from(grawa_comm::Error::Message { why });
-    let Event::Round(Round { at, rate, loss, workers, mixed, bytes }) = event else {
-        return serde_json::to_vec(event).map_err(|error| wrong(error.to_string()));
-    };
     let share = |share: &Share| PackedShare {
         worker: share.worker,
         steps: share.steps,
         total: share.total,
         loss: share.loss,
-        times: share.times.parts().map(|(_, seconds)| nanoseconds(seconds)),
+        times: share.times.parts().map(|(_, seconds)| microseconds(seconds)),
     };
-    let packed = Packed {
-        steps: at.steps,
-        rounds: at.rounds,
-        epochs: at.epochs,
-        share: at.share,
-        elapsed: nanoseconds(at.elapsed),
-        rate: *rate,
-        loss: *loss,
-        workers: workers.iter().map(share).collect(),
-        mixed: mixed.clone(),
-        bytes: *bytes,
-    };
-    postcard::to_extend(&packed, vec![ROUND]).map_err(|error| wrong(error.to_string()))
+    match event {
+        Event::Round(Round { at, rate, loss, workers, mixed, bytes }) => {
+            let (at, workers) = (PackedPlace::new(at), workers.iter().map(share).collect());
+            let round =
+                PackedRound { at, rate: *rate, loss: *loss, workers, mixed: mixed.clone(), bytes: *bytes };
+            packed(ROUND, &round)
+        }
+        Event::Evaluated(Evaluated { at, models }) => {
+            packed(EVALUATED, &PackedEvaluated { at: PackedPlace::new(at), models: models.clone() })
+        }
+        other => serde_json::to_vec(other).map_err(|error| wrong(error.to_string())),
+    }
 }
 
 /// The event in bytes.
 pub fn unpack(bytes: &[u8]) -> Result<Event, Error> {
-    let wrong = |why: String| Error::from(grawa_comm::Error::Message { why });
-    let Some((&ROUND, rest)) = bytes.split_first() else {
-        return serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()));
-    };
-    let (packed, rest) =
-        postcard::take_from_bytes::<Packed>(rest).map_err(|error| wrong(error.to_string()))?;
-    if !rest.is_empty() {
-        return Err(wrong(format!("{} bytes too many", rest.len())));
+    match bytes.split_first() {
+        Some((&ROUND, rest)) => round(whole(rest)?),
+        Some((&EVALUATED, rest)) => {
+            let PackedEvaluated { at, models } = whole(rest)?;
+            check(&at, models.iter().filter_map(|model| model.loss))?;
+            Ok(Event::Evaluated(Evaluated { at: at.unpack(), models }))
+        }
+        _ => serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string())),
     }
-    let Packed { steps, rounds, epochs, share, elapsed, rate, loss, workers, mixed, bytes } = packed;
-    // What is not finite could be written down, but not be read again.
+}
+
+fn round(packed: PackedRound) -> Result<Event, Error> {
+    let PackedRound { at, rate, loss, workers, mixed, bytes } = packed;
     let losses = workers.iter().filter_map(|share| share.loss).chain(loss);
     let weights = mixed.iter().flat_map(|mixed| mixed.weights.iter().flatten().chain([&mixed.pull]));
-    let numbers = [epochs, share, rate].into_iter().chain(losses).chain(weights.map(|&x| f64::from(x)));
-    if !{ numbers }.all(f64::is_finite) {
-        return Err(wrong("a number that is not finite".into()));
-    }
+    check(&at, losses.chain([rate]).chain(weights.map(|&x| f64::from(x))))?;
     let unpacked = |share: PackedShare| {
         let [compute, score, queue, data, wait, wire, apply, evaluate] = share.times.map(seconds);
         Share {
@@ -98,16 +141,15 @@ pub fn unpack(bytes: &[u8]) -> Result<Event, Error> {
             times: Times { compute, score, queue, data, wait, wire, apply, evaluate },
         }
     };
-    let at = Place { steps, rounds, epochs, share, elapsed: seconds(elapsed) };
     let workers = workers.into_iter().map(unpacked).collect();
-    Ok(Event::Round(Round { at, rate, loss, workers, mixed, bytes }))
+    Ok(Event::Round(Round { at: at.unpack(), rate, loss, workers, mixed, bytes }))
 }
 
 /// One of each kind.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn some() -> [Event; 2] {
-    let at = Place { steps: 64, rounds: 2, epochs: 0.1 + 0.2, share: 1.0 / 3.0, elapsed: 3.123_456_789 };
-    let times = Times { compute: 0.25, wire: 1e-9, ..Times::default() };
+pub(crate) fn some() -> [Event; 3] {
+    let at = Place { steps: 64, rounds: 2, epochs: 0.1 + 0.2, share: 1.0 / 3.0, elapsed: 3.123_456 };
+    let times = Times { compute: 0.25, wire: 1e-6, ..Times::default() };
     let share =
         |worker| Share { worker, steps: 32, total: 64, loss: Some(0.7).filter(|_| worker > 0), times };
     let mixed = Mixed {
@@ -118,7 +160,13 @@ pub(crate) fn some() -> [Event; 2] {
     };
     let workers = vec![share(0), share(1)];
     let round = Round { at, rate: 0.1, loss: Some(2.2), workers, mixed: vec![mixed], bytes: 800 };
-    [Event::Round(round), Event::Fault(crate::Fault { at, worker: Some(3), what: "it left".into() })]
+    let model = Model { which: "mean".into(), loss: Some(0.1 + 0.2), wrong: 5, examples: 359 };
+    let evaluated = Evaluated { at, models: vec![model.clone(), Model { loss: None, ..model }] };
+    [
+        Event::Round(round),
+        Event::Evaluated(evaluated),
+        Event::Fault(crate::Fault { at, worker: Some(3), what: "it left".into() }),
+    ]
 }
 
 #[cfg(test)]
@@ -135,12 +183,13 @@ mod tests {
 
     /// What ends up in the files is what the worker would have written there, and takes less than half the bytes.
     #[test]
-    fn a_round_is_short_and_its_line_the_same() {
-        let [round, _] = some();
-        let packed = pack(&round).unwrap();
-        let line = serde_json::to_vec(&round).unwrap();
-        assert_eq!(serde_json::to_vec(&unpack(&packed).unwrap()).unwrap(), line);
-        assert!(2 * packed.len() < line.len(), "{} bytes packed, {} as JSON", packed.len(), line.len());
+    fn rounds_and_evaluations_are_short_and_their_lines_the_same() {
+        for event in &some()[..2] {
+            let packed = pack(event).unwrap();
+            let line = serde_json::to_vec(event).unwrap();
+            assert_eq!(serde_json::to_vec(&unpack(&packed).unwrap()).unwrap(), line);
+            assert!(2 * packed.len() < line.len(), "{} bytes packed, {} as JSON", packed.len(), line.len());
+        }
     }
 
     #[test]
@@ -161,7 +210,7 @@ mod tests {
         /// Times may be anything that a clock gives.
         #[test]
         fn times_cross_to_the_nanosecond(ticks in 0u64..1 << 50) {
-            prop_assert_eq!(nanoseconds(seconds(ticks)), ticks);
+            prop_assert_eq!(microseconds(seconds(ticks)), ticks);
         }
     }
 }

@@ -6,7 +6,7 @@ mod http;
 mod series;
 
 use crate::failure::Failure;
-use grawa_comm::group::{Host, Standing, State, Status};
+use grawa_comm::group::{Host, Standing, State, Status, Traffic};
 use grawa_train::observe::View;
 use grawa_train::{Error, Event, Observer, Place};
 use serde::Serialize;
@@ -65,6 +65,7 @@ struct Sent<'a> {
     pace: Option<f64>,
     /// Control bytes a worker and second.
     traffic: f64,
+    told: f64,
     /// Steps that were more than asked for, at a free pace.
     overshot: Option<u64>,
     members: Vec<Member>,
@@ -90,6 +91,7 @@ struct Member {
     has_come: bool,
     is_awaited: bool,
     traffic: f64,
+    told: f64,
 }
 
 /// A listener that keeps the page up to date.
@@ -187,7 +189,8 @@ impl Shown {
             epoch: status.epoch,
             meeting: status.op,
             pace,
-            traffic: a_second(status.traffic),
+            traffic: a_second(status.traffic.control, status.traffic),
+            told: a_second(status.traffic.told, status.traffic),
             overshot: Some(status.overshot).filter(|steps| *steps > 0),
             members: status.workers.iter().map(|standing| self.member(standing)).collect(),
             rounds: self.rounds.points(),
@@ -222,13 +225,14 @@ impl Shown {
             silent: standing.silent.as_secs_f64(),
             has_come: standing.has_come,
             is_awaited: standing.is_awaited,
-            traffic: a_second(standing.traffic),
+            traffic: a_second(standing.traffic.control, standing.traffic),
+            told: a_second(standing.traffic.told, standing.traffic),
         }
     }
 }
 
-fn a_second((bytes, time): (u64, std::time::Duration)) -> f64 {
-    bytes as f64 / time.as_secs_f64().max(1.0)
+fn a_second(bytes: u64, traffic: Traffic) -> f64 {
+    bytes as f64 / traffic.open.as_secs_f64().max(1.0)
 }
 
 fn now() -> f64 {

@@ -8,7 +8,7 @@
 //! begun anew.
 
 use super::coordinator::{Action, Coordinator};
-use super::message::{Down, End, Record, Stand};
+use super::message::{Down, End, Own, Record, Stand};
 use super::notice::Notice;
 use super::seat::State;
 use crate::{Lost, Why};
@@ -38,11 +38,9 @@ struct Stopping {
 impl Coordinator {
     /// A meeting has ended well, after so long a wait for the last to come: whether its members may be left to themselves.
     pub(super) fn leaves_alone(&mut self, was_smooth: bool, waited: Duration) -> bool {
-        // At a free pace it is the coordinator that counts steps.
         let is_settled = |state: State| matches!(state, State::Active | State::Greeted);
         let is_quiet = was_smooth
             && waited <= SOON
-            && self.settings.trigger.is_none()
             && self.lost.is_empty()
             && self.seats.values().all(|seat| is_settled(seat.state));
         self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
@@ -114,17 +112,37 @@ impl Coordinator {
         }
     }
 
-    /// Where all stood, as one tells whose turn it is.
-    pub(super) fn note_stands(&mut self, worker: u32, stands: Vec<Stand>) {
+    /// What one tells of their own accord.
+    pub(super) fn note_own(&mut self, worker: u32, own: Own) {
         let Some(accord) = self.accord.as_ref().filter(|accord| accord.members.contains(&worker)) else {
             return;
         };
         let (run, epoch, members) = (self.run, accord.epoch, accord.members.len() as u32);
+        let Own { next, rounds, steps, stands } = own;
+        if let Some(seat) = self.seats.get_mut(&worker) {
+            seat.next = next;
+        }
+        if let Some(period) = self.settings.trigger {
+            // Of one alone it may be fewer than its part, of all together it is not.
+            let expected = i128::from(period) * i128::from(rounds);
+            self.overshot = self.overshot.saturating_add(i128::from(steps) - expected);
+        }
         for stand in stands {
             if self.remember(stand) {
                 self.actions.push(Action::Keep(Record { run, epoch, stand, members }));
             }
         }
+    }
+
+    /// At a free pace: the meeting that is due for those who meet of their own accord, by the steps they tell of.
+    pub(super) fn due(&self, period: u64) -> Option<u64> {
+        let accord = self.accord.as_ref().filter(|accord| accord.stopping.is_none())?;
+        let members = accord.members.iter().filter_map(|worker| self.seats.get(worker));
+        let next = members.clone().filter_map(|seat| seat.next).max()?;
+        // Who is not there yet speaks of steps that were counted.
+        let steps = members.filter(|seat| seat.next == Some(next)).map(|seat| seat.steps);
+        let taken = steps.fold(0, u64::saturating_add);
+        (taken >= period.saturating_mul(accord.members.len() as u64)).then_some(next)
     }
 
     /// Looks whether those who meet of their own accord must stop, and whether all have. Returns whether they are still at it.
@@ -172,6 +190,7 @@ impl Coordinator {
         self.last =
             next.checked_sub(1).map(|before| (before, Down::Closed { op: before, end, accord: false }));
         (self.began, self.called) = (None, None);
+        self.seats.values_mut().for_each(|seat| seat.next = None);
         let mut verified = None;
         for (worker, at) in &told {
             // The number of one who has left may be another's by now.

@@ -139,7 +139,7 @@ pub struct Coordinator {
     pub(super) began: Option<(u64, Duration)>,
     pub(super) called: Option<u64>,
     /// At a free pace: steps of all cycles so far that were more than asked for.
-    pub(super) overshot: u64,
+    pub(super) overshot: i128,
     /// Those who meet of their own accord, and how many meetings in a row were so quiet that they may.
     pub(super) accord: Option<Accord>,
     pub(super) quiet: u32,
@@ -229,7 +229,7 @@ impl Coordinator {
 
     /// At a free pace: how many steps more than asked for were taken so far, since it coordinates.
     pub fn overshot(&self) -> u64 {
-        self.overshot
+        u64::try_from(self.overshot.max(0)).unwrap_or(u64::MAX)
     }
 
     /// The next meeting.
@@ -337,14 +337,14 @@ impl Coordinator {
                 }
                 self.stopped(worker, epoch, (op, done), stand, now);
             }
-            Up::Beat { steps, progress, stands } => {
+            Up::Beat { steps, progress, own } => {
                 seat.steps = steps;
                 if seat.progress != progress {
                     seat.progress = progress;
                     seat.moved = now;
                 }
                 self.send(worker, Down::Beat);
-                self.note_stands(worker, stands);
+                self.note_own(worker, own);
                 self.pull_trigger();
             }
             Up::Tell(what) => self.actions.push(Action::Tell { worker, what }),
@@ -406,8 +406,8 @@ impl Coordinator {
 
     /// Calls one who was not there when all were called.
     fn call(&mut self, worker: u32) {
-        if self.called == Some(self.op) {
-            self.send(worker, Down::Round { op: self.op });
+        if let Some(op) = self.called.filter(|op| *op == self.op || self.accord.is_some()) {
+            self.send(worker, Down::Round { op });
         }
     }
 
@@ -663,6 +663,9 @@ impl Coordinator {
     /// At a free pace a round is due when all members together have taken M·τ steps, as far as their signs of life tell.
     fn pull_trigger(&mut self) {
         let Some(period) = self.settings.trigger else { return };
+        if let Some(op) = self.due(period).filter(|op| self.called != Some(*op)) {
+            return self.call_all(op);
+        }
         if !self.is_open() || self.called == Some(self.op) {
             return;
         }
@@ -674,11 +677,14 @@ impl Coordinator {
         let stands = |seat: &&&Seat| seat.stand.is_some_and(|stand| stand.op == self.op);
         let taken = members.iter().filter(stands).fold(0u64, |taken, seat| taken.saturating_add(seat.steps));
         if members.len() >= wanted.max(1) as usize && taken >= period * members.len() as u64 {
-            self.called = Some(self.op);
-            let all: Vec<u32> = self.seats.keys().copied().collect();
-            let down = Down::Round { op: self.op };
-            all.into_iter().for_each(|worker| self.send(worker, down.clone()));
+            self.call_all(self.op);
         }
+    }
+
+    fn call_all(&mut self, op: u64) {
+        self.called = Some(op);
+        let all: Vec<u32> = self.seats.keys().copied().collect();
+        all.into_iter().for_each(|worker| self.send(worker, Down::Round { op }));
     }
 
     /// Whether this one has come to the next meeting.

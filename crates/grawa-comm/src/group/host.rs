@@ -53,6 +53,29 @@ pub enum Told {
     },
 }
 
+/// What passed on a control connection, or on all of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traffic {
+    /// Bytes of messages both ways, without what was told.
+    pub control: u64,
+    /// Bytes of what members told for the record.
+    pub told: u64,
+    /// For how long it was open.
+    pub open: Duration,
+}
+
+impl std::ops::Add for Traffic {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Traffic {
+            control: self.control + other.control,
+            told: self.told + other.told,
+            open: self.open + other.open,
+        }
+    }
+}
+
 /// How things stand.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
@@ -68,8 +91,8 @@ pub struct Status {
     pub reason: String,
     /// At a free pace: steps that were more than asked for, so far.
     pub overshot: u64,
-    /// Of all control connections so far: bytes of messages both ways, and for how long they were open.
-    pub traffic: (u64, Duration),
+    /// Of all control connections so far.
+    pub traffic: Traffic,
 }
 
 /// A worker as the coordinator sees it.
@@ -89,8 +112,8 @@ pub struct Standing {
     pub has_come: bool,
     /// Others have come and wait for it.
     pub is_awaited: bool,
-    /// Bytes of messages on its control connection, both ways, and for how long that is open.
-    pub traffic: (u64, Duration),
+    /// Of its control connection.
+    pub traffic: Traffic,
 }
 
 /// A coordinator at work. Dropping it ends it as abruptly as a crash would.
@@ -141,7 +164,7 @@ impl Host {
             coordinator,
             log,
             lines: HashMap::new(),
-            traffic: (0, Duration::ZERO),
+            traffic: Traffic::default(),
             tell,
             status: Arc::clone(&status),
             began: Instant::now(),
@@ -294,11 +317,13 @@ struct Line {
     say: Sender<Down>,
     opened: Instant,
     bytes: Arc<AtomicU64>,
+    told: u64,
 }
 
 impl Line {
-    fn traffic(&self) -> (u64, Duration) {
-        (self.bytes.load(Ordering::Relaxed), self.opened.elapsed())
+    fn traffic(&self) -> Traffic {
+        let control = self.bytes.load(Ordering::Relaxed);
+        Traffic { control, told: self.told, open: self.opened.elapsed() }
     }
 }
 
@@ -308,7 +333,7 @@ struct Desk {
     log: Option<Log>,
     lines: HashMap<Session, Line>,
     /// Of connections that have ended.
-    traffic: (u64, Duration),
+    traffic: Traffic,
     tell: Sender<Told>,
     status: Arc<Mutex<Status>>,
     began: Instant,
@@ -330,8 +355,11 @@ impl Desk {
                     continue;
                 }
                 Ok(Heard::Up { session, up, bytes }) => {
-                    if let Some(line) = self.lines.get(&session) {
-                        line.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                    if let Some(line) = self.lines.get_mut(&session) {
+                        match up {
+                            Up::Tell(_) => line.told += bytes as u64,
+                            _ => drop(line.bytes.fetch_add(bytes as u64, Ordering::Relaxed)),
+                        }
                     }
                     Event::Heard { session, up }
                 }
@@ -358,7 +386,7 @@ impl Desk {
     fn open(&mut self, session: Session, mut out: Out) -> Result<(), Error> {
         let (say, messages) = channel::<Down>();
         let bytes = Arc::<AtomicU64>::default();
-        self.lines.insert(session, Line { say, opened: Instant::now(), bytes: Arc::clone(&bytes) });
+        self.lines.insert(session, Line { say, opened: Instant::now(), bytes: Arc::clone(&bytes), told: 0 });
         std::thread::Builder::new().name("grawa-speak".into()).spawn(move || {
             for down in messages {
                 let began = Instant::now();
@@ -378,8 +406,7 @@ impl Desk {
 
     fn end(&mut self, session: Session) {
         if let Some(line) = self.lines.remove(&session) {
-            let (bytes, open) = line.traffic();
-            self.traffic = (self.traffic.0 + bytes, self.traffic.1 + open);
+            self.traffic = self.traffic + line.traffic();
         }
     }
 
@@ -420,10 +447,6 @@ impl Desk {
                 .map(Line::traffic)
                 .unwrap_or_default(),
         });
-        let add = |sum: (u64, Duration), line: &Line| {
-            let (bytes, open) = line.traffic();
-            (sum.0 + bytes, sum.1 + open)
-        };
         let status = Status {
             epoch: coordinator.epoch(),
             op: coordinator.op(),
@@ -431,7 +454,7 @@ impl Desk {
             workers: workers.collect(),
             reason: coordinator.reason(now),
             overshot: coordinator.overshot(),
-            traffic: self.lines.values().fold(self.traffic, add),
+            traffic: self.lines.values().fold(self.traffic, |sum, line| sum + line.traffic()),
         };
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }

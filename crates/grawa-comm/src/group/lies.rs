@@ -1,6 +1,6 @@
 //! One member that says what it should not: the others go on, and nothing breaks down.
 
-use super::message::{Call, Down, End, Up, VERSION};
+use super::message::{Call, Down, End, Own, Up, VERSION};
 use super::{Action, Coordinator, Event, Settings, Stand};
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn an_idle_complaint_changes_nothing() {
     }
     let later = Duration::from_secs(1);
     for session in 0..4 {
-        let up = Up::Beat { steps: 0, progress: 0, stands: vec![] };
+        let up = Up::Beat { steps: 0, progress: 0, own: Own::default() };
         coordinator.on(Event::Heard { session, up }, later);
     }
     assert_eq!(coordinator.on(Event::Tick, later), [], "nothing is tried again");
@@ -91,9 +91,13 @@ fn absurd_numbers_do_no_harm() {
     let stand = Stand { op: 1, digest: 6 };
     for session in 0..2 {
         hear(&mut coordinator, session, Up::Stands(stand));
-        hear(&mut coordinator, session, Up::Beat { steps: u64::MAX, progress: u64::MAX, stands: vec![] });
+        hear(
+            &mut coordinator,
+            session,
+            Up::Beat { steps: u64::MAX, progress: u64::MAX, own: Own::default() },
+        );
     }
-    let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0, stands: vec![] });
+    let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0, own: Own::default() });
     assert!(actions.iter().all(|action| !matches!(action, Action::Say(_))), "{actions:?}");
     let mut fresh = Coordinator::new(Settings::default(), 7, Vec::new(), &[]);
     let far = Stand { op: u64::MAX, digest: 1 };

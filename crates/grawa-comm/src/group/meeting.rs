@@ -200,7 +200,7 @@ impl Coordinator {
                 .fold(0u64, |taken, arrival| taken.saturating_add(arrival.steps));
             let steps = taken.saturating_sub(period * self.meeting.arrived.len() as u64);
             if steps > 0 {
-                self.overshot = self.overshot.saturating_add(steps);
+                self.overshot = self.overshot.saturating_add(i128::from(steps));
                 self.say(Notice::Overshot { op: self.op, steps });
             }
         }

@@ -9,7 +9,7 @@
 //! may find that the others went on; so if anything fails it tells the coordinator, which stops all, and hears what became of
 //! the meeting.
 
-use super::message::{Call, Down, End, Peer, Stand, Up, VERSION, encode};
+use super::message::{Call, Down, End, Own, Peer, Stand, Up, VERSION, encode};
 use crate::Lost;
 
 /// What the protocol asks of a member.
@@ -86,7 +86,7 @@ pub struct Member {
     accord: Accord,
     /// Connections may hold something of a meeting that was left off.
     is_disturbed: bool,
-    untold: Vec<Stand>,
+    untold: Own,
 }
 
 /// How far members meet of their own accord.
@@ -136,7 +136,7 @@ impl Member {
             called: None,
             accord: Accord::None,
             is_disturbed: false,
-            untold: Vec::new(),
+            untold: Own::default(),
         }
     }
 
@@ -187,8 +187,13 @@ impl Member {
 
     /// A sign of life.
     pub fn beat(&mut self, steps: u64, progress: u64) -> Option<Up> {
-        let stands = if self.is_greeted { std::mem::take(&mut self.untold) } else { return None };
-        Some(Up::Beat { steps, progress, stands })
+        if !self.is_greeted {
+            return None;
+        }
+        let mut own = std::mem::take(&mut self.untold);
+        let stands = self.stand.filter(|stand| stand.op == self.op && self.pending.is_none());
+        own.next = stands.filter(|_| self.accord == Accord::Granted).map(|stand| stand.op);
+        Some(Up::Beat { steps, progress, own })
     }
 
     /// At a free pace: whether it was called to the next meeting, or has something else to do first.
@@ -293,13 +298,14 @@ impl Member {
         if vows.iter().any(|vow| *vow != own) {
             return (self.stop(tag.0), None);
         }
-        if let Some(stand) = self.stand.filter(|stand| stand.op == self.op)
-            && self.tells_of(stand)
-            && self.untold.len() < UNTOLD
-        {
-            self.untold.push(stand);
+        let pending = self.pending.take();
+        if let Some(stand) = self.stand.filter(|stand| stand.op == self.op) {
+            self.untold.rounds += 1;
+            self.untold.steps += pending.map_or(0, |pending| pending.steps);
+            if self.tells_of(stand) && self.untold.stands.len() < UNTOLD {
+                self.untold.stands.push(stand);
+            }
         }
-        self.pending = None;
         self.op = self.op.saturating_add(1);
         (None, Some(Deed::Closed(End::Commit { lost: Vec::new() })))
     }

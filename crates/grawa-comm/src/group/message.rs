@@ -146,13 +146,26 @@ pub enum Up {
         steps: u64,
         /// Grows whenever its work moves on.
         progress: u64,
-        /// Of their own accord: where all stood since the last sign, if it is this one's turn to tell.
-        stands: Vec<Stand>,
+        /// Of their own accord: what this one has to tell.
+        own: Own,
     },
     /// Something for whoever watches the run.
     Tell(Vec<u8>),
     /// It ends.
     Leave,
+}
+
+/// What a member tells of what they did of their own accord since its last sign of life.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Own {
+    /// The meeting it takes local steps for; none inside a round.
+    pub next: Option<u64>,
+    /// Rounds it took part in, and its steps that were counted in them.
+    pub rounds: u64,
+    /// See there.
+    pub steps: u64,
+    /// Where all stood, if it is this one's turn to tell.
+    pub stands: Vec<Stand>,
 }
 
 /// What the coordinator says to a member.

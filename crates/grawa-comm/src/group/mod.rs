@@ -50,7 +50,7 @@ pub use door::Greeting;
 pub use exchange::{HEAD, Head, Tag};
 pub use flight::Travel;
 pub use guest::Guest;
-pub use host::{Host, Standing, Status, Told};
+pub use host::{Host, Standing, Status, Told, Traffic};
 pub use key::{Wire, new_key};
 pub use line::{Contact, Teller};
 pub use log::Log;

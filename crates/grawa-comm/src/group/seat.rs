@@ -38,6 +38,8 @@ pub struct Seat {
     pub(super) moved: Duration,
     pub(super) closed: Option<Duration>,
     pub(super) steps: u64,
+    /// Of their own accord: the meeting these are taken for.
+    pub(super) next: Option<u64>,
     pub(super) progress: u64,
     /// How often in a row what it took over was old by then.
     pub(super) chases: u32,
@@ -60,6 +62,7 @@ impl Seat {
             moved: now,
             closed: None,
             steps: 0,
+            next: None,
             progress: 0,
             chases: 0,
             gifts: 0,
