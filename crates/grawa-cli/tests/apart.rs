@@ -35,6 +35,30 @@ fn processes_learn_what_threads_learn() {
     assert_eq!(last_line(folder.path(), "launch"), last_line(folder.path(), "train"));
 }
 
+/// Rounds that are told of without a pause do not keep a launch from hearing Ctrl-C.
+#[cfg(unix)]
+#[test]
+fn a_busy_launch_hears_ctrl_c() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["launch", "--data", "digits", "--method", "mean:period=1", "--workers", "2", "--quiet"];
+    let mut command = grawa(folder.path(), &words);
+    command.args(["--set", "train.batch=1", "--set", "model.width=4", "--set", "evaluate.every=end"]);
+    command.args(["--budget", "100000000step", "--out", "run"]).stdout(Stdio::null());
+    let mut launch = Kept(command.spawn().unwrap());
+    let events = folder.path().join("run/events.jsonl");
+    let began = Instant::now();
+    while !std::fs::read_to_string(&events).is_ok_and(|text| text.lines().count() > 200) {
+        assert!(began.elapsed() < Duration::from_secs(100));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-INT", &launch.0.id().to_string()]).status().unwrap().success());
+    let asked = Instant::now();
+    while launch.0.try_wait().unwrap().is_none() {
+        assert!(asked.elapsed() < Duration::from_secs(20), "it goes on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A process that ends with the test.
 struct Kept(Child);
 

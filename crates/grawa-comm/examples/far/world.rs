@@ -3,7 +3,7 @@
 
 use grawa_comm::group::forecast::{Cost, Link, exchange, words};
 use grawa_comm::group::message::{Call, Down, End, Peer, Stand, Up, encode};
-use grawa_comm::group::{Action, Coordinator, Deed, Event, Member, OWN, Settings, frame};
+use grawa_comm::group::{Action, Coordinator, Deed, Event, Member, OWN, Record, Settings, frame};
 use grawa_core::{Key, Purpose, Stream};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -33,7 +33,7 @@ pub(crate) struct Cluster {
 /// How long a dead worker is missing.
 const REPLACED: f64 = 10.0;
 /// Rounds after which nothing new is learnt, if nobody dies.
-const ENOUGH: u64 = 50;
+const ENOUGH: u64 = 500;
 /// How long members that meet of their own accord wait for one who is late.
 const LATE: f64 = 0.5;
 
@@ -452,6 +452,7 @@ impl World {
                 let up = self.nodes[node].member.stands(digest(op));
                 self.say(node, up);
                 self.nodes[node].held = self.nodes[node].member.stand();
+                self.note(Stand { op, digest: digest(op) });
                 self.seen.parts += 1;
                 self.start(node);
             }
@@ -572,7 +573,9 @@ impl World {
                     }
                     self.put(after, Happening::Down { session, down });
                 }
-                Action::Keep(record) => self.note(record.stand),
+                Action::Keep(Record { stand, .. }) => {
+                    assert_eq!(stand.digest, digest(stand.op), "members hold what they should");
+                }
                 Action::End { .. } | Action::Tell { .. } | Action::Say(_) => {}
             }
         }
@@ -580,12 +583,8 @@ impl World {
 
     /// A round is over. What comes before the second stand is the start, and does not count.
     fn note(&mut self, stand: Stand) {
-        assert_eq!(stand.digest, digest(stand.op), "members hold what they should");
-        if stand.op == 0 {
-            return;
-        }
-        // Of their own accord members tell of rounds in any order, and some are told of twice.
-        if !self.told.insert(stand.op) {
+        // The first to come to its end is enough.
+        if stand.op == 0 || !self.told.insert(stand.op) {
             return;
         }
         if self.truth.replace(stand).is_none() {
