@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let host = Arc::clone(&desk.host);
-    let end = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed))?;
+    let end = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed), || false)?;
     if end {
         // Who tells that the run is over need not be the last to know.
         let (began, at_work) = (Instant::now(), |one: &Standing| one.state == State::Active);

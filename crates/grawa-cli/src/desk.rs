@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const LOG: &str = "coordinator.log";
 /// From one word about what is waited for to the next, before the run begins.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether the run is to end, and how long what was told before is heard after that.
+/// How often it is looked whether all are gone, and for how long what they told may be on its way after that.
 const LOOK: Duration = Duration::from_millis(100);
 const LAST: Duration = Duration::from_secs(1);
 
@@ -101,7 +101,12 @@ impl Desk {
 
     /// Takes note of what the workers tell, until the run is finished, or it `is_over` and nothing more is told. Returns whether it is
     /// finished.
-    pub(crate) fn follow(self, quiet: bool, is_over: impl Fn() -> bool) -> Result<bool, Failure> {
+    pub(crate) fn follow(
+        self,
+        quiet: bool,
+        is_stopped: impl Fn() -> bool,
+        is_over: impl Fn() -> bool,
+    ) -> Result<bool, Failure> {
         let Desk { host, place, files, page, so_far, .. } = self;
         let so_far: Vec<Event> = so_far.into_iter().map(|(event, _)| event).collect();
         let (mut repeats, mut turns) = (so_far.iter().collect::<Repeats>(), Turns::after(&so_far));
@@ -130,8 +135,8 @@ impl Desk {
                     over.get_or_insert(looked);
                 }
             }
-            // What was told before is still heard, unless there is no end to it.
-            if over.is_some_and(|over: Instant| told.is_none() || over.elapsed() > LAST) {
+            // What those told who are gone is still heard; who asks for a stop does not wait for it.
+            if told.is_none() && over.is_some_and(|over: Instant| over.elapsed() > LAST) || is_stopped() {
                 let rest = turns.rest();
                 rest.iter().try_for_each(&mut tell)?;
                 return Ok(rest.iter().any(|event| matches!(event, Event::Finished(_))));

@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         children.0.iter_mut().all(|child| matches!(child.try_wait(), Ok(Some(_))))
     };
     let host = Arc::clone(&desk.host);
-    let finished = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed) || all_gone())?;
+    let finished = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed), all_gone)?;
     if finished {
         // The others are told by themselves; none is waited for long.
         for _ in 0..50 {

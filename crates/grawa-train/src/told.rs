@@ -209,7 +209,7 @@ mod tests {
 
         /// Times may be anything that a clock gives.
         #[test]
-        fn times_cross_to_the_nanosecond(ticks in 0u64..1 << 50) {
+        fn times_cross_to_the_microsecond(ticks in 0u64..1 << 50) {
             prop_assert_eq!(microseconds(seconds(ticks)), ticks);
         }
     }

@@ -18,6 +18,8 @@ use std::time::Duration;
 /// So many meetings in a row must be quiet: all took part, at the first attempt, and nobody was waited for longer than this.
 const QUIET: u32 = 8;
 const SOON: Duration = Duration::from_millis(400);
+/// The most stands that are taken from a sign of life.
+const STANDS: usize = 32;
 
 /// The members that meet of their own accord.
 #[derive(Debug)]
@@ -36,7 +38,7 @@ struct Stopping {
 }
 
 impl Coordinator {
-    /// A meeting has ended well, after so long a wait for the last to come: whether its members may be left to themselves.
+    /// A meeting has ended well, after so long a wait for the last to come, and for words: whether its members may be left to themselves.
     pub(super) fn leaves_alone(&mut self, was_smooth: bool, waited: Duration) -> bool {
         let is_settled = |state: State| matches!(state, State::Active | State::Greeted);
         let is_quiet = was_smooth
@@ -75,7 +77,7 @@ impl Coordinator {
         }
     }
 
-    /// One has stopped.
+    /// One has stopped. Returns whether that is news.
     pub(super) fn stopped(
         &mut self,
         worker: u32,
@@ -83,53 +85,60 @@ impl Coordinator {
         (op, done): (u64, bool),
         stand: Option<Stand>,
         now: Duration,
-    ) {
+    ) -> bool {
         let Some(seat) = self.seats.get_mut(&worker).filter(|seat| seat.state == State::Active) else {
-            return;
+            return false;
         };
-        if self
-            .accord
-            .as_ref()
-            .is_some_and(|accord| accord.epoch == epoch && accord.members.contains(&worker))
-        {
-            seat.stand = stand.or(seat.stand);
-            self.stop_all(now);
-            if let Some(Accord { stopping: Some(stopping), .. }) = &mut self.accord {
-                stopping.told.insert(worker, (op, done));
-            }
-        } else if self.accord.is_none() {
+        seat.stand = stand.or(seat.stand);
+        let Some(accord) = &self.accord else {
             // It had said so before, and its connection broke before it heard what became of it.
+            if stand.is_some_and(|stand| stand.op == self.op) {
+                self.settle(false);
+            }
             self.send_on(worker, op);
+            return false;
+        };
+        if accord.epoch != epoch || !accord.members.contains(&worker) {
+            return false;
         }
+        self.stop_all(now);
+        if let Some(Accord { stopping: Some(stopping), .. }) = &mut self.accord {
+            stopping.told.insert(worker, (op, done));
+        }
+        true
     }
 
     /// Tells one where to go on.
     fn send_on(&mut self, worker: u32, op: u64) {
-        match self.last.clone() {
-            Some((last, down)) if last == op => self.send(worker, down),
-            _ if op == self.op => self.send(worker, Down::Ready { op }),
-            _ => {}
+        if let Some((_, down)) = self.last.clone().filter(|(last, _)| *last == op) {
+            self.send(worker, down);
+        }
+        // It may have heard of that before, and come to this one when nobody listened.
+        if op == self.op || op.checked_add(1) == Some(self.op) {
+            self.send(worker, Down::Ready { op: self.op });
         }
     }
 
-    /// What one tells of their own accord.
+    /// What one tells of their own accord. It is remembered, and shown; where the group stands all say when they have stopped.
     pub(super) fn note_own(&mut self, worker: u32, own: Own) {
-        let Some(accord) = self.accord.as_ref().filter(|accord| accord.members.contains(&worker)) else {
+        let Some(seat) = self.seats.get_mut(&worker).filter(|seat| seat.state == State::Active) else {
             return;
         };
-        let (run, epoch, members) = (self.run, accord.epoch, accord.members.len() as u32);
         let Own { next, rounds, steps, stands } = own;
-        if let Some(seat) = self.seats.get_mut(&worker) {
-            seat.next = next;
-        }
         if let Some(period) = self.settings.trigger {
             // Of one alone it may be fewer than its part, of all together it is not.
             let expected = i128::from(period) * i128::from(rounds);
             self.overshot = self.overshot.saturating_add(i128::from(steps) - expected);
         }
-        for stand in stands {
+        let is_member = |accord: &Accord| accord.members.contains(&worker);
+        let is_alone = self.accord.as_ref().is_some_and(is_member);
+        seat.next = next.filter(|_| is_alone);
+        let (run, epoch, op) = (self.run, self.epoch, self.op);
+        // The last ones are often told when all have stopped.
+        for stand in stands.into_iter().take(STANDS).filter(|stand| is_alone || stand.op < op) {
+            self.told = self.told.max(stand.op);
             if self.remember(stand) {
-                self.actions.push(Action::Keep(Record { run, epoch, stand, members }));
+                self.actions.push(Action::Keep(Record { run, epoch, stand, members: 0 }));
             }
         }
     }
@@ -138,7 +147,9 @@ impl Coordinator {
     pub(super) fn due(&self, period: u64) -> Option<u64> {
         let accord = self.accord.as_ref().filter(|accord| accord.stopping.is_none())?;
         let members = accord.members.iter().filter_map(|worker| self.seats.get(worker));
-        let next = members.clone().filter_map(|seat| seat.next).max()?;
+        // They are at the same meeting, or some at the one before; one alone may say anything.
+        let count = |next: u64| members.clone().filter(|seat| seat.next == Some(next)).count();
+        let next = members.clone().filter_map(|seat| seat.next).max_by_key(|next| (count(*next), *next))?;
         // Who is not there yet speaks of steps that were counted.
         let steps = members.filter(|seat| seat.next == Some(next)).map(|seat| seat.steps);
         let taken = steps.fold(0, u64::saturating_add);
@@ -191,7 +202,7 @@ impl Coordinator {
             next.checked_sub(1).map(|before| (before, Down::Closed { op: before, end, accord: false }));
         (self.began, self.called) = (None, None);
         self.seats.values_mut().for_each(|seat| seat.next = None);
-        let mut verified = None;
+        let mut verified: BTreeMap<Stand, usize> = BTreeMap::new();
         for (worker, at) in &told {
             // The number of one who has left may be another's by now.
             let seat = self.seats.get_mut(worker).filter(|seat| seat.state == State::Active);
@@ -199,7 +210,12 @@ impl Coordinator {
             if is_at(at, next) {
                 (seat.last, seat.blames) = (next.checked_sub(1), 0);
                 // That all stood there was found at the meeting after it.
-                verified = verified.max(seat.stand.filter(|stand| stand.op < at.0));
+                if let Some(stand) = seat.stand.filter(|stand| stand.op < at.0) {
+                    *verified.entry(stand).or_default() += 1;
+                }
+                if seat.stand.is_some_and(|stand| stand.op == next) {
+                    seat.steps = 0;
+                }
                 self.send_on(*worker, at.0);
             } else {
                 seat.state = State::Waiting;
@@ -209,7 +225,10 @@ impl Coordinator {
             }
         }
         self.lost.sort_by_key(|lost| lost.worker);
-        if let Some(stand) = verified.filter(|stand| self.truth.is_none_or(|truth| truth.op < stand.op)) {
+        let verified = verified.into_iter().max_by_key(|(stand, count)| (*count, stand.op));
+        if let Some((stand, _)) = verified
+            && self.truth.is_none_or(|truth| truth.op < stand.op)
+        {
             self.believe(stand);
         }
         self.settle(false);

@@ -143,6 +143,8 @@ pub struct Coordinator {
     /// Those who meet of their own accord, and how many meetings in a row were so quiet that they may.
     pub(super) accord: Option<Accord>,
     pub(super) quiet: u32,
+    /// The newest meeting they told of.
+    pub(super) told: u64,
     pub(super) actions: Vec<Action>,
 }
 
@@ -173,14 +175,11 @@ impl Coordinator {
             overshot: 0,
             accord: None,
             quiet: 0,
+            told: 0,
             actions: Vec::new(),
         };
-        let mut newest = 0;
         for record in records.iter().filter(|record| record.run == run) {
-            let is_later = record.epoch > newest;
-            newest = newest.max(record.epoch);
-            if !is_later && coordinator.truth.is_some_and(|truth| truth.op > record.stand.op) {
-                // Members who meet of their own accord tell of where they stood in any order.
+            if record.members == 0 {
                 coordinator.remember(record.stand);
                 continue;
             }
@@ -234,8 +233,8 @@ impl Coordinator {
 
     /// The next meeting.
     pub fn op(&self) -> u64 {
-        // Of those who meet of their own accord it is known where they stood.
-        self.truth.filter(|_| self.accord.is_some()).map_or(self.op, |truth| truth.op.max(self.op))
+        // Of those who meet of their own accord it is known where they say they stood.
+        if self.accord.is_some() { self.told.max(self.op) } else { self.op }
     }
 
     /// What all hold, as far as it is known.
@@ -308,7 +307,7 @@ impl Coordinator {
                 // While words move it has nothing new to say, and the round has begun on what was said before.
                 if seat.state == State::Active && is_alone {
                     // It has stopped, and others have not yet.
-                    seat.stand = Some(stand);
+                    (seat.stand, seat.steps) = (Some(stand), 0);
                 } else if seat.state == State::Active && stand.op == op && !is_moving {
                     seat.stand = Some(stand);
                     seat.steps = 0;
@@ -332,10 +331,10 @@ impl Coordinator {
                 }
             }
             Up::Stopped { epoch, op, done, stand, trouble } => {
-                if let Some((peer, why)) = trouble {
+                let is_news = self.stopped(worker, epoch, (op, done), stand, now);
+                if let Some((peer, why)) = trouble.filter(|_| is_news) {
                     self.say(Notice::Again { worker, peer, attempt: OWN + 1, why });
                 }
-                self.stopped(worker, epoch, (op, done), stand, now);
             }
             Up::Beat { steps, progress, own } => {
                 seat.steps = steps;
@@ -352,7 +351,7 @@ impl Coordinator {
             Up::Arrive { op, call, steps, knows } => {
                 self.arrive(worker, op, Arrival { call, steps, knows }, now)
             }
-            Up::Done { epoch, op, attempt, digest } => self.done(worker, (epoch, op, attempt), digest),
+            Up::Done { epoch, op, attempt, digest } => self.done(worker, (epoch, op, attempt), digest, now),
             Up::Broken { epoch, op, attempt, peer, why } => {
                 self.broken(worker, (epoch, op, attempt), (peer, why), now);
             }
@@ -444,14 +443,11 @@ impl Coordinator {
         self.place_all();
     }
 
-    /// This was true, and is so still if nothing newer is known. Returns whether it is news.
+    /// This was true. Returns whether it is news.
     pub(super) fn remember(&mut self, stand: Stand) -> bool {
         let is_news = self.past.insert(stand.op, stand.digest) != Some(stand.digest);
         if self.past.len() > PAST {
             self.past.pop_first();
-        }
-        if self.truth.is_none_or(|truth| truth.op < stand.op) {
-            self.truth = Some(stand);
         }
         is_news
     }
@@ -577,7 +573,6 @@ impl Coordinator {
     }
 
     fn go_on_from(&mut self, stand: Stand) {
-        // What is written down of a later epoch may be of an earlier meeting.
         self.epoch += 1;
         if self.truth != Some(stand) {
             self.say(Notice::Succession { from: self.truth, to: stand });
@@ -638,7 +633,10 @@ impl Coordinator {
             return self.say(Notice::Orphaned { stand: truth });
         };
         let waited = now.saturating_sub(since);
-        if waited < self.settings.succession {
+        // One that stands further on met the others of its own accord, and is hardly mistaken.
+        let is_ahead =
+            self.seats.values().any(|seat| waits(seat) && seat.stand.is_some_and(|it| it.op > truth.op));
+        if waited < if is_ahead { self.settings.succession / 6 } else { self.settings.succession } {
             return;
         }
         let was_true = |stand: &Stand| stand.op > truth.op || self.past.get(&stand.op) == Some(&stand.digest);

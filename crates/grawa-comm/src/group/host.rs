@@ -5,7 +5,7 @@ use super::frame::HEAD;
 use super::key::Wire;
 use super::link::{self, In, LOOK, Out};
 use super::log::Log;
-use super::message::{Down, LONGEST, Stand, Up, decode, encode};
+use super::message::{Down, LONGEST, Record, Stand, Up, decode, encode};
 use super::notice::Notice;
 use super::seat::{Session, State};
 use super::strangers::Strangers;
@@ -374,9 +374,9 @@ impl Desk {
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
             let now = self.began.elapsed();
-            for action in self.coordinator.on(event, now) {
-                self.act(action)?;
-            }
+            let actions = self.coordinator.on(event, now);
+            self.keep(&actions)?;
+            actions.into_iter().for_each(|action| self.act(action));
             self.note(now);
         }
         Ok(())
@@ -410,7 +410,17 @@ impl Desk {
         }
     }
 
-    fn act(&mut self, action: Action) -> Result<(), Error> {
+    /// Writes down what must be, at once, before anything is done.
+    fn keep(&mut self, actions: &[Action]) -> Result<(), Error> {
+        let record = |action: &Action| if let Action::Keep(record) = action { Some(*record) } else { None };
+        let records: Vec<Record> = actions.iter().filter_map(record).collect();
+        match &mut self.log {
+            Some(log) if !records.is_empty() => log.keep(&records),
+            _ => Ok(()),
+        }
+    }
+
+    fn act(&mut self, action: Action) {
         match action {
             Action::Send { session, down } => {
                 if let Some(line) = self.lines.get(&session) {
@@ -418,16 +428,11 @@ impl Desk {
                 }
             }
             Action::End { session } => self.end(session),
-            Action::Keep(record) => {
-                if let Some(log) = &mut self.log {
-                    log.keep(&record)?;
-                }
-            }
+            Action::Keep(_) => {}
             // Nobody need listen to what is told.
             Action::Tell { worker, what } => drop(self.tell.send(Told::Word { worker, what })),
             Action::Say(notice) => drop(self.tell.send(Told::Notice(notice))),
         }
-        Ok(())
     }
 
     fn note(&self, now: Duration) {

@@ -170,3 +170,79 @@ fn a_round_that_has_begun_is_not_changed() {
     (0..2).for_each(|session| assert_eq!(ended(&done(&mut coordinator, session, 9)), None));
     assert_eq!(ended(&done(&mut coordinator, 2, 9)), Some(&End::Commit { lost: vec![] }));
 }
+
+/// Three who have met so often, and so quietly, that they meet of their own accord, and where they are by then.
+fn alone() -> (Coordinator, u64) {
+    let mut coordinator = group(3);
+    coordinator.on(Event::Ended { session: 3 }, Duration::from_millis(1));
+    coordinator.on(Event::Tick, Duration::from_millis(1500));
+    for op in 1.. {
+        let mut last = Vec::new();
+        (0..3).for_each(|session| drop(hear(&mut coordinator, session, Up::Stands(Stand { op, digest: 6 }))));
+        (0..3).for_each(|session| drop(hear(&mut coordinator, session, arrive(op, Call::Gather))));
+        for session in 0..3 {
+            let epoch = coordinator.epoch();
+            last = hear(&mut coordinator, session, Up::Done { epoch, op, attempt: 1, digest: 9 });
+        }
+        if last.iter().any(|it| matches!(it, Action::Send { down: Down::Closed { accord: true, .. }, .. })) {
+            return (coordinator, op + 1);
+        }
+        assert!(op < 20, "{last:?}");
+    }
+    unreachable!()
+}
+
+fn stopped(coordinator: &mut Coordinator, session: u64, op: u64, done: bool, stand: Stand) -> Vec<Action> {
+    let epoch = coordinator.epoch();
+    let up =
+        Up::Stopped { epoch, op, done, stand: Some(stand), trouble: Some((u32::MAX, "no reason".into())) };
+    hear(coordinator, session, up)
+}
+
+/// What one tells of their own accord is not the truth, however far on it is, nor where it says it stopped.
+#[test]
+fn one_alone_does_not_say_where_all_stand() {
+    for (op, done) in [(u64::MAX, false), (u64::MAX, true), (0, true)] {
+        let (mut coordinator, next) = alone();
+        let lie = Stand { op: next + 2, digest: 66 };
+        let own = Own { next: Some(u64::MAX), rounds: u64::MAX, steps: 0, stands: vec![lie; 1000] };
+        let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0, own });
+        assert_eq!(actions.iter().filter(|action| matches!(action, Action::Keep(_))).count(), 1);
+        stopped(&mut coordinator, 0, op, done, lie);
+        let right = Stand { op: next + 2, digest: 6 };
+        stopped(&mut coordinator, 1, next + 2, false, right);
+        let actions = stopped(&mut coordinator, 2, next + 2, false, right);
+        assert_eq!(coordinator.truth(), Some(right), "{actions:?}");
+        assert_eq!(coordinator.op(), next + 2);
+        let ready = |session| Action::Send { session, down: Down::Ready { op: next + 2 } };
+        assert!(actions.contains(&ready(1)) && actions.contains(&ready(2)), "{actions:?}");
+        assert!(!actions.contains(&ready(0)), "{actions:?}");
+    }
+}
+
+/// One who is done with a meeting that another has ended hears that it took place; so does one who says it again.
+#[test]
+fn what_one_has_ended_has_taken_place() {
+    let (mut coordinator, next) = alone();
+    let stand = Stand { op: next, digest: 6 };
+    stopped(&mut coordinator, 0, next + 1, false, stand);
+    stopped(&mut coordinator, 1, next, true, stand);
+    let actions = stopped(&mut coordinator, 2, next, true, stand);
+    let ends = |actions: &[Action], session: u64| {
+        actions.iter().any(|action| {
+            matches!(action, Action::Send { session: to, down: Down::Closed { op, end: End::Commit { .. }, accord: false } }
+                if (*to, *op) == (session, next))
+        })
+    };
+    assert!(!ends(&actions, 0) && ends(&actions, 1) && ends(&actions, 2), "{actions:?}");
+    assert_eq!(coordinator.op(), next + 1);
+    let again = stopped(&mut coordinator, 1, next, true, stand);
+    assert!(ends(&again, 1), "{again:?}");
+    // None is ahead: it is begun anew.
+    let (mut coordinator, next) = alone();
+    let stand = Stand { op: next, digest: 6 };
+    (0..2).for_each(|session| drop(stopped(&mut coordinator, session, next, true, stand)));
+    let actions = stopped(&mut coordinator, 2, next, true, stand);
+    assert!((0..3).all(|session| !ends(&actions, session)), "{actions:?}");
+    assert_eq!(coordinator.op(), next);
+}

@@ -21,6 +21,8 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 const MADE: Duration = Duration::from_secs(3);
 /// How long vectors may stand still on their way.
 const STILL: Duration = Duration::from_secs(5);
+/// How much later than the others one may be through with them.
+const SLOWER: Duration = Duration::from_secs(120);
 /// The bytes before a record of TLS, and the longest record (RFC 8446, section 5.2).
 const RECORD: (usize, usize) = (5, 5 + (1 << 14) + 256);
 
@@ -321,11 +323,12 @@ impl In {
         body
     }
 
-    /// Waits until something comes, be it long. What is wrong is found by whoever reads it.
+    /// Waits until something comes, be it long: one may be slower than the others. What is wrong is found by whoever reads it.
     pub(super) fn attend(&self, go_on: GoOn<'_>) -> Result<(), Error> {
+        let began = Instant::now();
         loop {
             match self.socket.peek(&mut [0]) {
-                Err(error) if is_pause(&error) && go_on() => {}
+                Err(error) if is_pause(&error) && go_on() && began.elapsed() < SLOWER => {}
                 Err(error) if is_pause(&error) => return Err(given_up()),
                 _ => return Ok(()),
             }

@@ -50,9 +50,11 @@ impl Log {
         Ok((Log { file, path: path.into(), numbers }, records))
     }
 
-    /// Writes a record down.
-    pub fn keep(&mut self, record: &Record) -> Result<(), Error> {
-        frame::write(&mut self.file, &mut self.numbers, &encode(record)?)?;
+    /// Writes records down.
+    pub fn keep(&mut self, records: &[Record]) -> Result<(), Error> {
+        for record in records {
+            frame::write(&mut self.file, &mut self.numbers, &encode(record)?)?;
+        }
         self.file.sync_data().map_err(|error| Error::Log { path: self.path.clone(), why: error.to_string() })
     }
 }
@@ -84,7 +86,8 @@ mod tests {
             |op| Record { run: 7, epoch: op, stand: Stand { op, digest: u64::MAX - op }, members: 3 };
         let (mut log, none) = Log::open(&path).unwrap();
         assert!(none.is_empty());
-        (0..3).for_each(|op| log.keep(&record(op)).unwrap());
+        log.keep(&[record(0)]).unwrap();
+        log.keep(&[record(1), record(2)]).unwrap();
         let whole = std::fs::read(&path).unwrap();
         drop(log);
         for end in 0..=whole.len() {
@@ -93,7 +96,7 @@ mod tests {
             assert!(found.iter().copied().eq((0..found.len() as u64).map(record)), "{end} bytes: {found:?}");
             assert!(found.len() + 1 > 3 * end / whole.len());
             // It goes on where the last whole record ends.
-            log.keep(&record(9)).unwrap();
+            log.keep(&[record(9)]).unwrap();
             found.push(record(9));
             drop(log);
             assert_eq!(Log::open(&path).unwrap().1, found);

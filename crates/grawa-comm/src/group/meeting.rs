@@ -282,7 +282,13 @@ impl Coordinator {
         self.op = self.op.saturating_add(1);
     }
 
-    pub(super) fn done(&mut self, worker: u32, (epoch, op, attempt): (u64, u64, u32), digest: u64) {
+    pub(super) fn done(
+        &mut self,
+        worker: u32,
+        (epoch, op, attempt): (u64, u64, u32),
+        digest: u64,
+        now: Duration,
+    ) {
         let is_member = self.seats.get(&worker).is_some_and(|seat| seat.state == State::Active);
         if let Some((last, down)) = self.last.clone()
             && last == op
@@ -290,8 +296,9 @@ impl Coordinator {
         {
             return self.send(worker, down);
         }
-        let (here, now) = (epoch == self.epoch && op == self.op, self.meeting.moving.as_mut());
-        let Some(moving) = now.filter(|moving| here && moving.attempt == attempt && moving.again.is_none())
+        let (here, moving) = (epoch == self.epoch && op == self.op, self.meeting.moving.as_mut());
+        let Some(moving) =
+            moving.filter(|moving| here && moving.attempt == attempt && moving.again.is_none())
         else {
             return;
         };
@@ -315,7 +322,14 @@ impl Coordinator {
             }
             self.epoch += 1;
         }
-        let accord = self.leaves_alone(is_smooth, self.meeting.waited);
+        // Of their own accord all must have each other's words soon; vectors take their time.
+        let waited = match self.meeting.call() {
+            Some(Call::Gather) => {
+                self.meeting.began.map_or(Duration::ZERO, |began| now.saturating_sub(began))
+            }
+            _ => self.meeting.waited,
+        };
+        let accord = self.leaves_alone(is_smooth, waited);
         let end = End::Commit { lost: self.lost.clone() };
         self.end(Down::Closed { op, end, accord });
         if accord {

@@ -62,8 +62,8 @@ pub enum Deed {
 
 /// The attempt that members make of their own accord. Those of a coordinator come after it.
 pub const OWN: u32 = 0;
-/// Stands that wait to be told of: there are more only if no sign of life was given for long.
-const UNTOLD: usize = 256;
+/// The most stands that a sign of life tells of, the newest: so what is said does not grow with how quick rounds are.
+const UNTOLD: usize = 16;
 
 /// A member's state.
 #[derive(Clone, Debug)]
@@ -302,7 +302,10 @@ impl Member {
         if let Some(stand) = self.stand.filter(|stand| stand.op == self.op) {
             self.untold.rounds += 1;
             self.untold.steps += pending.map_or(0, |pending| pending.steps);
-            if self.tells_of(stand) && self.untold.stands.len() < UNTOLD {
+            if self.tells_of(stand) {
+                if self.untold.stands.len() == UNTOLD {
+                    self.untold.stands.remove(0);
+                }
                 self.untold.stands.push(stand);
             }
         }

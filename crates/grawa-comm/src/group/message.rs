@@ -266,7 +266,7 @@ pub struct Record {
     pub epoch: u64,
     /// What all hold.
     pub stand: Stand,
-    /// How many hold it.
+    /// How many hold it; 0 where it is only told that all did, by members who met of their own accord.
     pub members: u32,
 }
 
