@@ -5,17 +5,15 @@ use crate::failure::Failure;
 use crate::say::say;
 use crate::train;
 use clap::Args;
-use grawa_comm::group::{Standing, State, Wire};
+use grawa_comm::group::Wire;
 use grawa_train::{Recipe, objection};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where workers find a coordinator that was not told otherwise.
 const LISTEN: &str = "127.0.0.1:7117";
-/// How long workers may take to leave when the run is over.
-const LEAVE: Duration = Duration::from_secs(5);
 
 /// Coordinate a run whose workers are on other machines, and may come and go.
 ///
@@ -89,13 +87,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     train::listen_for_stop(&stop)?;
     let host = Arc::clone(&desk.host);
     let end = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed), || false)?;
-    if end {
-        // Who tells that the run is over need not be the last to know.
-        let (began, at_work) = (Instant::now(), |one: &Standing| one.state == State::Active);
-        while host.status().workers.iter().any(at_work) && began.elapsed() < LEAVE {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
     host.dismiss(if end { "the run is over" } else { "the run was stopped" });
     // What was said last must get out.
     std::thread::sleep(Duration::from_millis(300));

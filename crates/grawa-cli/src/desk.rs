@@ -5,7 +5,8 @@ use crate::identity::Identity;
 use crate::page::Page;
 use crate::say::say;
 use clap::Args;
-use grawa_comm::group::{Host, Notice, Settings, Told, Wire};
+use grawa_comm::group::{Host, Notice, Settings, Standing, State, Told, Wire};
+use grawa_comm::{Lost, Why};
 use grawa_train::observe::{About, EVENTS, Files, Repeats, Screen, Turns, read};
 use grawa_train::recipe::Pace;
 use grawa_train::{Event, Fault, Observer, Place, Reason, Recipe, folder, objection, told};
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether all are gone, and for how long what they told may be on its way after that.
 const LOOK: Duration = Duration::from_millis(100);
 const LAST: Duration = Duration::from_secs(1);
+/// How long workers may take to leave when the run is over.
+const LEAVE: Duration = Duration::from_secs(5);
 
 /// How a run is watched.
 #[derive(Args)]
@@ -127,6 +130,9 @@ impl Desk {
         drop(so_far);
         let (began, mut last) = (Instant::now(), Instant::now());
         let (mut looked, mut over) = (Instant::now(), None);
+        let mut last_word: Option<(Instant, Event)> = None;
+        // At the end all leave: that is no fault.
+        let mut left: Vec<(Instant, Notice)> = Vec::new();
         loop {
             let told = host.next(LOOK);
             if told.is_none() || looked.elapsed() > LOOK {
@@ -135,11 +141,26 @@ impl Desk {
                     over.get_or_insert(looked);
                 }
             }
-            // What those told who are gone is still heard; who asks for a stop does not wait for it.
-            if told.is_none() && over.is_some_and(|over: Instant| over.elapsed() > LAST) || is_stopped() {
-                let rest = turns.rest();
-                rest.iter().try_for_each(&mut tell)?;
-                return Ok(rest.iter().any(|event| matches!(event, Event::Finished(_))));
+            // What those told who are gone is still heard, and what others have to tell when one says that the run is over. Who asks for
+            // a stop does not wait for it.
+            let is_last = match &last_word {
+                Some((came, _)) => {
+                    let at_work = |one: &Standing| one.state == State::Active;
+                    told.is_none() && !host.status().workers.iter().any(at_work) || came.elapsed() > LEAVE
+                }
+                None => told.is_none() && over.is_some_and(|over: Instant| over.elapsed() > LAST),
+            };
+            if is_last || is_stopped() {
+                turns.rest().iter().try_for_each(&mut tell)?;
+                let Some((_, event)) = last_word else { return Ok(false) };
+                tell(&event)?;
+                let overshot = host.status().overshot;
+                if overshot > 0 && !quiet {
+                    say(&format!(
+                        "{overshot} steps more than the pace asks for were taken before all had heard of a round; they count"
+                    ));
+                }
+                return Ok(true);
             }
             let due = match told {
                 None => {
@@ -156,6 +177,10 @@ impl Desk {
                     _ => continue,
                 },
                 Some(Told::Notice(Notice::Joined { .. } | Notice::Overshot { .. })) => continue,
+                Some(Told::Notice(notice @ Notice::Lost(Lost { why: Why::Left, .. }))) => {
+                    left.push((Instant::now(), notice));
+                    continue;
+                }
                 Some(Told::Notice(notice)) => vec![fault(&notice, at, &place)],
                 Some(Told::Stranger { from, why }) => {
                     let what = format!("a connection from {from} was refused: {why}");
@@ -163,17 +188,15 @@ impl Desk {
                 }
                 Some(Told::Failed { why }) => return Err(Failure::Coordinator { why }),
             };
+            let is_fault = |(at, _): &(Instant, Notice)| last_word.is_none() && at.elapsed() > LAST;
+            let faults =
+                left.extract_if(.., |one| is_fault(one)).map(|(_, notice)| fault(&notice, at, &place));
+            let due: Vec<Event> = faults.chain(due).collect();
             for event in due {
                 at = *event.place();
-                tell(&event)?;
-                if let Event::Finished(_) = event {
-                    let overshot = host.status().overshot;
-                    if overshot > 0 && !quiet {
-                        say(&format!(
-                            "{overshot} steps more than the pace asks for were taken before all had heard of a round; they count"
-                        ));
-                    }
-                    return Ok(true);
+                match event {
+                    Event::Finished(_) => drop(last_word.get_or_insert((Instant::now(), event))),
+                    event => tell(&event)?,
                 }
             }
         }

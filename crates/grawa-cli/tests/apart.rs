@@ -35,6 +35,30 @@ fn processes_learn_what_threads_learn() {
     assert_eq!(last_line(folder.path(), "launch"), last_line(folder.path(), "train"));
 }
 
+/// However quick the end comes, all that was found is recorded before it, and that workers leave then is no fault.
+#[test]
+fn the_end_comes_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["launch", "--data", "digits", "--method", "mgrawa:period=2", "--workers", "3", "--quiet"];
+    for run in ["one", "two", "three", "four"] {
+        let mut command = grawa(folder.path(), &words);
+        command.args(["--set", "model.width=4", "--set", "train.batch=8", "--set", "evaluate.every=20step"]);
+        let output = command.args(["--budget", "60step", "--out", run]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        let events = std::fs::read_to_string(folder.path().join(run).join("events.jsonl")).unwrap();
+        let kind = |line: &str| line.split('"').nth(3).unwrap().to_owned();
+        let count = |what: &str| events.lines().filter(|line| kind(line) == what).count();
+        assert_eq!((count("round"), count("fault")), (30, 0), "{events}");
+        let last: Vec<String> = events.lines().rev().take(3).map(kind).collect();
+        assert!(last[0] == "finished" && last[1..].contains(&"evaluated".into()), "{last:?}");
+        let evaluated = events.lines().filter(|line| kind(line) == "evaluated");
+        let rounds: Vec<bool> = evaluated
+            .map(|line| ["10", "20", "30"].iter().any(|n| line.contains(&format!("\"rounds\":{n},"))))
+            .collect();
+        assert_eq!(rounds, [true; 3], "{events}");
+    }
+}
+
 /// Rounds that are told of without a pause do not keep a launch from hearing Ctrl-C.
 #[cfg(unix)]
 #[test]

@@ -368,7 +368,7 @@ fn a_group_comes_back_from_a_checkpoint() {
     assert_eq!(group.coordinator.code(), Some(0));
     let faults = group.faults();
     assert!(faults.iter().any(|fault| fault.contains("the run goes on from meeting")), "{faults:#?}");
-    assert_eq!(group.last_round(), (2000, vec![0, 1, 2]));
+    assert_eq!(group.last_round(), (300, vec![0, 1, 2]));
     // A folder belongs to one run.
     let other = Group::begin(1, "8step", &PLAIN, &[]);
     let kept = group.folder.path().join(kept);
@@ -443,6 +443,7 @@ fn cost(workers: usize, method: &str) -> [f64; 3] {
         let (kind, bytes) = match said {
             Said::Up(up @ Up::Tell(_)) => (0, head + encode(up).unwrap().len()),
             Said::Up(Up::Beat { own, .. }) => (1, encode(&own.stands).unwrap().len() - 1),
+            Said::Down(down @ Down::Heard) => (0, head + encode(down).unwrap().len()),
             Said::Down(Down::Beat) | Said::Pieces(_) => return false,
             Said::Up(up) => (2, head + encode(up).unwrap().len()),
             Said::Down(down) => (2, head + encode(down).unwrap().len()),

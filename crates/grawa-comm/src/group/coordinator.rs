@@ -346,7 +346,10 @@ impl Coordinator {
                 self.note_own(worker, own);
                 self.pull_trigger();
             }
-            Up::Tell(what) => self.actions.push(Action::Tell { worker, what }),
+            Up::Tell(what) => {
+                self.actions.push(Action::Tell { worker, what });
+                self.send(worker, Down::Heard);
+            }
             Up::Leave => self.lose(worker, Why::Left),
             Up::Arrive { op, call, steps, knows } => {
                 self.arrive(worker, op, Arrival { call, steps, knows }, now)

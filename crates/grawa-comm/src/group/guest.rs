@@ -47,6 +47,7 @@ impl Guest {
             out: None,
             deeds: VecDeque::new(),
             told: VecDeque::new(),
+            unheard: 0,
             since: Some(Instant::now()),
         };
         let shared = Arc::new(Shared {

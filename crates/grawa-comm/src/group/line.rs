@@ -50,6 +50,7 @@ impl Teller {
             state.told.pop_front();
         }
         state.told.push_back((Instant::now(), what.clone()));
+        state.unheard = (state.unheard + 1).min(state.told.len());
         let up = state.member.is_in_contact().then_some(Up::Tell(what));
         send(&mut state, up);
         Ok(())
@@ -103,6 +104,8 @@ pub(super) struct State {
     pub(super) out: Option<Out>,
     pub(super) deeds: VecDeque<Deed>,
     pub(super) told: VecDeque<(Instant, Vec<u8>)>,
+    /// How many of these, the last ones, the coordinator has not answered.
+    pub(super) unheard: usize,
     pub(super) since: Option<Instant>,
 }
 
@@ -165,11 +168,13 @@ impl Shared {
             };
             has_heard = true;
             let mut state = lock(&self.state);
+            state.unheard = state.unheard.saturating_sub(usize::from(down == Down::Heard));
             let (ups, deed) = state.member.hear(down);
             if let Some(Deed::Known { beat, .. }) = &deed {
                 self.beat.store((*beat).clamp(10, 10_000), Ordering::Relaxed);
                 let lost = state.since.take().unwrap_or(began);
                 state.told.retain(|(at, _)| lost.saturating_duration_since(*at) < HEARD);
+                state.unheard = state.told.len();
                 let again: Vec<Up> = state.told.iter().map(|(_, what)| Up::Tell(what.clone())).collect();
                 send(&mut state, again);
             }
@@ -220,6 +225,20 @@ impl Shared {
     /// Whether something else than what is being done is to be done.
     pub(super) fn is_interrupted(&self) -> bool {
         self.is_over() || lock(&self.state).is_interrupted()
+    }
+
+    /// Waits until the coordinator has heard what was told; false if it is not waited for any longer.
+    pub(super) fn is_heard(&self, go_on: link::GoOn<'_>) -> bool {
+        loop {
+            let state = lock(&self.state);
+            if state.unheard == 0 {
+                return true;
+            }
+            drop(self.changed.wait_timeout(state, link::LOOK));
+            if !go_on() {
+                return false;
+            }
+        }
     }
 
     /// Whether this is still what is to be moved.

@@ -384,7 +384,7 @@ impl Member {
                 (self.due, self.is_taking) = (None, true);
                 (Vec::new(), Some(deed))
             }
-            Down::Beat => (Vec::new(), None),
+            Down::Beat | Down::Heard => (Vec::new(), None),
             Down::Round { op } => {
                 self.called = Some(op);
                 (Vec::new(), None)

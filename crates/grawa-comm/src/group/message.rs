@@ -230,6 +230,8 @@ pub enum Down {
         /// From the next one on its members meet of their own accord.
         accord: bool,
     },
+    /// What it told was heard.
+    Heard,
     /// They may not any more.
     Stop {
         /// The epoch of the accord.

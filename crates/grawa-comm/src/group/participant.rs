@@ -239,6 +239,10 @@ impl Participant {
         let done = lock(state).member.done(tag, moved.digest.into());
         let mut vows = None;
         if tag.2 == OWN {
+            // Who goes on has been heard: what others tell after this meeting comes after what this one told before.
+            if !self.shared.is_heard(&go_on) {
+                return Err(Trouble::Interrupted);
+            }
             let vow = lock(state).member.vow(tag).ok_or(Trouble::Interrupted)?;
             let (outs, ins) = (moved.outs, moved.ins);
             let exchange = words::Exchange { tag, seat, outs, ins, is_patient: true, go_on: &go_on };
