@@ -73,6 +73,11 @@ fn a_group_goes_at_its_own_pace() {
     }
     assert!(rounds.len() == 6 && rounds.iter().all(|&steps| steps >= 12), "{rounds:?}");
     let all: u64 = rounds.iter().sum();
+    // What one tells when it leaves has been heard when it has.
+    let began = std::time::Instant::now();
+    while !host.status().workers.is_empty() && began.elapsed() < LONG {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert_eq!(host.status().overshot, all - 72);
     assert!(
         (epochs - (16 * all) as f64 / data.train.len() as f64).abs() < 1e-6,

@@ -51,7 +51,8 @@ impl Coordinator {
 
     /// They are, from the next meeting on.
     pub(super) fn leave_alone(&mut self) {
-        let members = self.active().map(|(worker, _)| worker).collect();
+        let members: BTreeSet<u32> = self.active().map(|(worker, _)| worker).collect();
+        self.alone = members.len() as u64;
         self.accord = Some(Accord { epoch: self.epoch, members, stopping: None });
         self.quiet = 0;
     }
@@ -124,15 +125,11 @@ impl Coordinator {
         let Some(seat) = self.seats.get_mut(&worker).filter(|seat| seat.state == State::Active) else {
             return;
         };
-        let Own { next, rounds, steps, stands } = own;
-        if let Some(period) = self.settings.trigger {
-            // Of one alone it may be fewer than its part, of all together it is not.
-            let expected = i128::from(period) * i128::from(rounds);
-            self.overshot = self.overshot.saturating_add(i128::from(steps) - expected);
-        }
+        let Own { next, taken, stands } = own;
         let is_member = |accord: &Accord| accord.members.contains(&worker);
         let is_alone = self.accord.as_ref().is_some_and(is_member);
         seat.next = next.filter(|_| is_alone);
+        taken.into_iter().take(STANDS).for_each(|taken| self.count_own(taken));
         let (run, epoch, op) = (self.run, self.epoch, self.op);
         // The last ones are often told when all have stopped.
         for stand in stands.into_iter().take(STANDS).filter(|stand| is_alone || stand.op < op) {
@@ -140,6 +137,31 @@ impl Coordinator {
             if self.remember(stand) {
                 self.actions.push(Action::Keep(Record { run, epoch, stand, members: 0 }));
             }
+        }
+    }
+
+    /// At a free pace: with so many steps one came to a round. When all have told, it is known what was too much.
+    fn count_own(&mut self, (op, steps): (u64, u64)) {
+        let (count, sum) = self.taken.entry(op).or_default();
+        (*count, *sum) = (*count + 1, sum.saturating_add(steps));
+        if *count == self.alone {
+            let sum = *sum;
+            self.taken.remove(&op);
+            self.overshoot(op, sum, self.alone);
+        }
+        // Those of which one was lost who did not tell.
+        if self.taken.len() > STANDS {
+            self.taken.pop_first();
+        }
+    }
+
+    /// At a free pace: so many came to a round with so many steps in all.
+    pub(super) fn overshoot(&mut self, op: u64, steps: u64, members: u64) {
+        let Some(period) = self.settings.trigger else { return };
+        let steps = steps.saturating_sub(period.saturating_mul(members));
+        if steps > 0 {
+            self.overshot = self.overshot.saturating_add(steps);
+            self.say(Notice::Overshot { op, steps });
         }
     }
 

@@ -139,7 +139,10 @@ pub struct Coordinator {
     pub(super) began: Option<(u64, Duration)>,
     pub(super) called: Option<u64>,
     /// At a free pace: steps of all cycles so far that were more than asked for.
-    pub(super) overshot: i128,
+    pub(super) overshot: u64,
+    /// Of rounds of members' own accord: how many have told of them, and their steps; and how many there were to tell.
+    pub(super) taken: BTreeMap<u64, (u64, u64)>,
+    pub(super) alone: u64,
     /// Those who meet of their own accord, and how many meetings in a row were so quiet that they may.
     pub(super) accord: Option<Accord>,
     pub(super) quiet: u32,
@@ -173,6 +176,8 @@ impl Coordinator {
             began: None,
             called: None,
             overshot: 0,
+            taken: BTreeMap::new(),
+            alone: 0,
             accord: None,
             quiet: 0,
             told: 0,
@@ -228,7 +233,7 @@ impl Coordinator {
 
     /// At a free pace: how many steps more than asked for were taken so far, since it coordinates.
     pub fn overshot(&self) -> u64 {
-        u64::try_from(self.overshot.max(0)).unwrap_or(u64::MAX)
+        self.overshot
     }
 
     /// The next meeting.

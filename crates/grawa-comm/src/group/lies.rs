@@ -205,7 +205,8 @@ fn one_alone_does_not_say_where_all_stand() {
     for (op, done) in [(u64::MAX, false), (u64::MAX, true), (0, true)] {
         let (mut coordinator, next) = alone();
         let lie = Stand { op: next + 2, digest: 66 };
-        let own = Own { next: Some(u64::MAX), rounds: u64::MAX, steps: 0, stands: vec![lie; 1000] };
+        let taken = vec![(u64::MAX, u64::MAX); 1000];
+        let own = Own { next: Some(u64::MAX), taken, stands: vec![lie; 1000] };
         let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0, own });
         assert_eq!(actions.iter().filter(|action| matches!(action, Action::Keep(_))).count(), 1);
         stopped(&mut coordinator, 0, op, done, lie);

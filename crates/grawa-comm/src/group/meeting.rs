@@ -192,18 +192,9 @@ impl Coordinator {
                 _ => {}
             }
         }
-        if let Some(period) = self.settings.trigger {
-            let taken = self
-                .meeting
-                .arrived
-                .values()
-                .fold(0u64, |taken, arrival| taken.saturating_add(arrival.steps));
-            let steps = taken.saturating_sub(period * self.meeting.arrived.len() as u64);
-            if steps > 0 {
-                self.overshot = self.overshot.saturating_add(i128::from(steps));
-                self.say(Notice::Overshot { op: self.op, steps });
-            }
-        }
+        let steps = self.meeting.arrived.values().map(|arrival| arrival.steps);
+        let taken = steps.fold(0, u64::saturating_add);
+        self.overshoot(self.op, taken, self.meeting.arrived.len() as u64);
     }
 
     /// All are there: everyone hears who came, and what is to be moved begins to move.

@@ -106,6 +106,14 @@ struct Pending {
     done: Option<Up>,
 }
 
+/// Adds one, and gives up the oldest if there are too many.
+fn newest<T>(some: &mut Vec<T>, one: T) {
+    if some.len() == UNTOLD {
+        some.remove(0);
+    }
+    some.push(one);
+}
+
 impl Pending {
     fn is_done(&self) -> bool {
         matches!(self.done, Some(Up::Done { .. }))
@@ -298,19 +306,24 @@ impl Member {
         if vows.iter().any(|vow| *vow != own) {
             return (self.stop(tag.0), None);
         }
-        let pending = self.pending.take();
-        if let Some(stand) = self.stand.filter(|stand| stand.op == self.op) {
-            self.untold.rounds += 1;
-            self.untold.steps += pending.map_or(0, |pending| pending.steps);
-            if self.tells_of(stand) {
-                if self.untold.stands.len() == UNTOLD {
-                    self.untold.stands.remove(0);
-                }
-                self.untold.stands.push(stand);
-            }
-        }
+        self.note_own();
+        self.pending = None;
         self.op = self.op.saturating_add(1);
         (None, Some(Deed::Closed(End::Commit { lost: Vec::new() })))
+    }
+
+    /// A meeting of their own accord has taken place: if it began a round, that is told of.
+    fn note_own(&mut self) {
+        let Some(Pending { done: Some(Up::Done { attempt: OWN, .. }), steps, .. }) = self.pending else {
+            return;
+        };
+        let Some(stand) = self.stand.filter(|stand| stand.op == self.op) else { return };
+        if self.called.is_some() {
+            newest(&mut self.untold.taken, (self.op, steps));
+        }
+        if self.tells_of(stand) {
+            newest(&mut self.untold.stands, stand);
+        }
     }
 
     /// Two tell of every stand, in turn: one may be lost before it does.
@@ -335,10 +348,11 @@ impl Member {
         Some(Up::Stopped { epoch, op: self.op, done, stand: self.stand, trouble: None })
     }
 
-    /// It ends: the others may depend on knowing how far it had come with them.
+    /// It ends: it tells what it had still to tell, and how far it had come with the others, who may depend on knowing.
     pub fn leave(&mut self) -> Vec<Up> {
+        let beat = if self.untold == Own::default() { None } else { self.beat(0, 0) };
         let stopped = (self.accord == Accord::Granted).then(|| self.stop(self.epoch)).flatten();
-        stopped.into_iter().chain([Up::Leave]).collect()
+        beat.into_iter().chain(stopped).chain([Up::Leave]).collect()
     }
 
     /// Moving it failed: with whom, and why. One that names itself gave up on one who is late.
@@ -413,6 +427,9 @@ impl Member {
             Down::Closed { op, end, accord } => {
                 if self.pending.is_none() || op != self.op {
                     return (Vec::new(), None);
+                }
+                if let End::Commit { .. } = end {
+                    self.note_own();
                 }
                 self.accord = if accord { Accord::Granted } else { Accord::None };
                 if let End::Commit { lost } | End::Shrunk { lost } = &end {

@@ -160,10 +160,8 @@ pub enum Up {
 pub struct Own {
     /// The meeting it takes local steps for; none inside a round.
     pub next: Option<u64>,
-    /// Rounds it took part in, and its steps that were counted in them.
-    pub rounds: u64,
-    /// See there.
-    pub steps: u64,
+    /// At a free pace: meetings that began rounds, and with how many steps it came to each.
+    pub taken: Vec<(u64, u64)>,
     /// Where all stood, if it is this one's turn to tell.
     pub stands: Vec<Stand>,
 }
