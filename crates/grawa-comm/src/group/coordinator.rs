@@ -199,7 +199,7 @@ impl Coordinator {
             coordinator.returning = Some(None);
         }
         if let Some(stand) = coordinator.truth {
-            let record = Record { run, epoch: coordinator.epoch, stand, members: coordinator.size };
+            let record = Record { run, epoch: coordinator.epoch, stand, members: coordinator.size.max(1) };
             coordinator.actions.push(Action::Keep(record));
         }
         coordinator
@@ -472,7 +472,8 @@ impl Coordinator {
             run: self.run,
             epoch: self.epoch,
             stand,
-            members: self.size,
+            // One who told would be none.
+            members: self.size.max(1),
         }));
     }
 
