@@ -22,7 +22,7 @@ const WORDS: [(&str, &str, &str); 10] = [
     ("latency", "0.1", "milliseconds, one way"),
     ("spread", "2", "percent by which the time of a cycle varies, either way"),
     ("deaths", "0", "a minute; who dies is replaced after ten seconds"),
-    ("minutes", "10", "that are simulated, or 500 rounds if nobody dies"),
+    ("minutes", "10", "that are simulated, or 50 rounds if nobody dies"),
 ];
 
 fn usage() -> String {

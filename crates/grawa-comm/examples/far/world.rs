@@ -33,7 +33,7 @@ pub(crate) struct Cluster {
 /// How long a dead worker is missing.
 const REPLACED: f64 = 10.0;
 /// Rounds after which nothing new is learnt, if nobody dies.
-const ENOUGH: u64 = 500;
+const ENOUGH: u64 = 50;
 /// How long members that meet of their own accord wait for one who is late.
 const LATE: f64 = 0.5;
 
