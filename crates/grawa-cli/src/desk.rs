@@ -177,6 +177,8 @@ impl Desk {
                     _ => continue,
                 },
                 Some(Told::Notice(Notice::Joined { .. } | Notice::Overshot { .. })) => continue,
+                // Who goes when the run is over is not missed, whether its last word was heard or not.
+                Some(Told::Notice(Notice::Lost(_))) if last_word.is_some() => continue,
                 Some(Told::Notice(notice @ Notice::Lost(Lost { why: Why::Left, .. }))) => {
                     left.push((Instant::now(), notice));
                     continue;
