@@ -195,6 +195,23 @@ impl Group {
     }
 }
 
+/// A test that failed shows what had become of the group.
+impl Drop for Group {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let events = std::fs::read_to_string(self.run().join("events.jsonl")).unwrap_or_default();
+            let last: Vec<&str> = events.lines().rev().take(12).collect();
+            eprintln!("the last events, the newest first:\n{}", last.join("\n"));
+            if matches!(self.coordinator.0.try_wait(), Ok(None)) {
+                let page = self.page.clone();
+                // Where it does not answer, the test's own failure is still what is shown.
+                let status = std::thread::spawn(move || ask(&page, "/status.json")).join();
+                eprintln!("the coordinator's page: {}", status.unwrap_or_default());
+            }
+        }
+    }
+}
+
 /// What a page answers.
 pub(crate) fn ask(page: &str, path: &str) -> String {
     let host = page.trim_start_matches("http://").trim_end_matches('/');

@@ -5,6 +5,7 @@
 
 use super::until;
 use grawa_comm::group::message::{Down, Up, decode};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -112,17 +113,25 @@ impl Faults {
     /// Carries what others send to the worker behind this relay, at its own port.
     fn open_door(self: &Arc<Self>, address: &str) {
         let Some(port) = address.strip_prefix(HOST).and_then(|rest| rest.strip_prefix(':')) else { return };
-        // It says hello again on every connection.
-        let Ok(listener) = TcpListener::bind(address) else { return };
-        let (faults, to) = (Arc::clone(self), format!("127.0.0.1:{port}"));
+        // It says hello again on every connection; and a port may have been another's, behind another relay, who has died.
+        let is_open = DOORS.lock().unwrap().insert(address.to_owned(), Arc::clone(self)).is_some();
+        if is_open {
+            return;
+        }
+        let listener = TcpListener::bind(address).unwrap();
+        let (address, to) = (address.to_owned(), format!("127.0.0.1:{port}"));
         std::thread::spawn(move || {
             for from in listener.incoming() {
                 let (Ok(from), Ok(to)) = (from, TcpStream::connect(&to)) else { continue };
+                let faults = Arc::clone(&DOORS.lock().unwrap()[&address]);
                 faults.join(from, to, chunks, chunks);
             }
         });
     }
 }
+
+/// Behind which relay the worker is that listens here. Doors stay open as long as the test's process.
+static DOORS: Mutex<BTreeMap<String, Arc<Faults>>> = Mutex::new(BTreeMap::new());
 
 /// Messages, one way.
 trait Message: for<'a> serde::Deserialize<'a> {
