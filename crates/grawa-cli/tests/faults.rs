@@ -7,6 +7,7 @@
 mod group;
 
 use grawa_comm::group::message::{Call, Down, Up, encode};
+use grawa_train::Event;
 use group::relay::{HOST, Relay, Said, seen};
 use group::{Group, Process, grawa, signal, text, until};
 use std::process::Stdio;
@@ -199,6 +200,42 @@ fn a_worker_may_be_killed_at_any_point_of_a_round() {
     assert!(longest < MOST, "a round took {longest:.2} s");
 }
 
+/// What one says for all is heard before anyone goes on: it dies with an evaluation on its lips, and another tells of it.
+#[test]
+fn nothing_that_is_said_for_all_is_lost() {
+    let mut group = Group::begin(3, "2000step", &PLAIN, &["evaluate.every=4step"]);
+    let relay = Relay::to(&group.address);
+    let faults = Arc::clone(&relay.faults);
+    let (sprung, mut is_alone) = (Arc::new(AtomicBool::new(false)), false);
+    let flag = Arc::clone(&sprung);
+    relay.watch(move |said| {
+        match said {
+            Said::Down(Down::Closed { accord: true, .. }) => is_alone = true,
+            Said::Up(Up::Tell(what))
+                if is_alone && matches!(grawa_train::told::unpack(what), Ok(Event::Evaluated(_))) =>
+            {
+                faults.is_mute.store(true, Ordering::Relaxed);
+                flag.store(true, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        false
+    });
+    let mut victim = join_behind(&group, &relay);
+    until("the victim is the first", || group.ask("/status.json").contains("\"worker\":0"));
+    let mut others = [group.join(), group.join()];
+    seen(&sprung, "an evaluation of their own accord");
+    // Time for many rounds.
+    std::thread::sleep(Duration::from_millis(300));
+    victim.kill();
+    relay.cut();
+    assert_eq!((others.each_mut().map(Process::code), group.coordinator.code()), ([Some(0); 2], Some(0)));
+    group.check();
+    let round_of = |(event, _)| if let Event::Evaluated(told) = event { Some(told.at.rounds) } else { None };
+    let told: Vec<u64> = group.events().into_iter().filter_map(round_of).collect();
+    assert_eq!(told, (1..=500).collect::<Vec<_>>());
+}
+
 /// One who comes dies on its way, at every point of it: those who are there hardly notice.
 #[test]
 fn a_newcomer_may_be_killed_at_any_point() {
@@ -342,7 +379,7 @@ fn a_killed_launch_is_gone_on_with() {
     assert!(again.status.success(), "{}", text(&again));
     for run in ["first", "second"] {
         let events = grawa_train::observe::read(&folder.path().join(run)).unwrap();
-        let rounds = events.iter().filter(|(event, _)| matches!(event, grawa_train::Event::Round(_)));
+        let rounds = events.iter().filter(|(event, _)| matches!(event, Event::Round(_)));
         assert_eq!(rounds.count(), 300, "{run}");
         assert!(grawa(folder.path(), &["eval", run]).output().unwrap().status.success());
     }

@@ -33,6 +33,8 @@ pub(crate) struct Faults {
     pub(crate) delay: AtomicU64,
     /// Nothing passes, and no connection ends.
     pub(crate) is_parted: AtomicBool,
+    /// Nothing passes that the worker says to the coordinator, and all else does.
+    pub(crate) is_mute: AtomicBool,
     /// Control messages pass twice, and some chunks of vectors.
     pub(crate) doubles: AtomicBool,
     /// Control bytes that passed, and chunks of vectors.
@@ -104,7 +106,11 @@ impl Faults {
             return Err(std::io::Error::other("stopped"));
         }
         std::thread::sleep(Duration::from_millis(self.delay.load(Ordering::Relaxed)));
-        while self.is_parted.load(Ordering::Relaxed) {
+        let is_held = || {
+            self.is_parted.load(Ordering::Relaxed)
+                || (self.is_mute.load(Ordering::Relaxed) && matches!(said, Said::Up(_)))
+        };
+        while is_held() {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
