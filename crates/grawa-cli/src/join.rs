@@ -5,9 +5,9 @@ use crate::failure::Failure;
 use crate::say::say;
 use crate::train;
 use clap::Args;
-use grawa_comm::group::{Contact, Guest, Teller};
+use grawa_comm::group::{Contact, Guest};
 use grawa_train::recipe::Said;
-use grawa_train::{Error, Event, Observer, Recipe, join, make_room, told};
+use grawa_train::{Error, Recipe, join, make_room};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,15 +51,6 @@ pub(crate) struct Arguments {
     patience: u64,
 }
 
-/// Hands events on to the coordinator.
-struct Tells(Teller);
-
-impl Observer for Tells {
-    fn event(&mut self, event: &Event) -> Result<(), Error> {
-        Ok(self.0.tell(told::pack(event)?)?)
-    }
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
@@ -90,8 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     say(&format!("taking part as worker {}", guest.worker));
     let contact = guest.contact();
     std::thread::spawn(move || tell_of(&contact));
-    let mut observers: [Box<dyn Observer>; 1] = [Box::new(Tells(guest.teller()))];
-    match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut observers) {
+    match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut []) {
         Ok(end) => {
             say(&format!(
                 "the run is over after {} steps a worker and {} rounds",

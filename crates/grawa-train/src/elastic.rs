@@ -280,8 +280,8 @@ pub fn objection(recipe: &Recipe) -> Option<String> {
     }
 }
 
-/// Takes part in a run as one worker, which leaves checkpoints in `folder` while it is the first of those present. Returns how
-/// the run ended.
+/// Takes part in a run as one worker, which leaves checkpoints in `folder` while it is the first of those present. What it has to
+/// tell goes to the coordinator, and to the observers here. Returns how the run ended.
 pub fn join(
     recipe: Recipe,
     data: &Dataset,
@@ -300,7 +300,7 @@ pub fn join(
         Some(path) => crate::init::start(&graph, path, seed)?.0,
         None => State::initial(&graph, seed),
     };
-    let (worker, run) = (guest.worker, guest.run());
+    let (worker, run, teller) = (guest.worker, guest.run(), guest.teller());
     let seat = worker.min(founders.saturating_sub(1));
     let works = Works::of_one(&recipe, material, (seat, worker), recipe.machine.threads)?;
     let counts = Counts::new(founders);
@@ -320,7 +320,8 @@ pub fn join(
     let (Some(view), Some(member)) = (view, member) else {
         return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
     };
-    let launch = Launch::new(recipe, graph, examples, folder, stop, taken.is_some());
+    let mut launch = Launch::new(recipe, graph, examples, folder, stop, taken.is_some());
+    launch.teller = Some(teller);
     let mut part = Part {
         worker: seat,
         velocity: vec![0.0; state.parameters.len()],

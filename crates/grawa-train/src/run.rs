@@ -11,8 +11,10 @@ use crate::event::{Event, Fault, Finished, Observer, Place, Started};
 use crate::pace::{Pacing, Recording};
 use crate::recipe::{Device, Pace};
 use crate::snapshot::{Part, Snapshot, Snapshots};
+use crate::told::tell;
 use crate::worker::{Clock, Common, Level, Note, Worker};
 use crate::{Error, Recipe};
+use grawa_comm::group::Teller;
 use grawa_comm::{Collective, threads};
 use grawa_core::{Kept, Layout, Memory, Method, Replica, Share, Tracker};
 use grawa_data::Dataset;
@@ -318,6 +320,8 @@ pub(crate) struct Launch {
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) resumed: bool,
+    /// How those are told who watch elsewhere.
+    pub(crate) teller: Option<Teller>,
 }
 
 impl Launch {
@@ -341,6 +345,7 @@ impl Launch {
             stop,
             clock: Arc::new(move || started.elapsed()),
             resumed,
+            teller: None,
             recipe,
         }
     }
@@ -418,6 +423,7 @@ impl Launch {
             stop: Arc::clone(&self.stop),
             clock: Arc::clone(&self.clock),
             notes,
+            teller: self.teller.clone(),
             snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
         });
         let workers = make(&self, &common)?;
@@ -601,8 +607,9 @@ impl<'a> Watch<'a> {
                     if let Event::Finished(end) = &event {
                         finished = Some(end.clone());
                     }
-                    self.tell(&event);
+                    self.show(&event);
                 }
+                Ok(Note::Untold(error)) => self.fail(error),
                 Ok(Note::Snapshot(snapshot)) => self.keep(*snapshot),
                 Ok(Note::Ended { worker, why }) => {
                     running.retain(|&other| other != worker);
@@ -629,17 +636,26 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Tells all observers. If one cannot take note the run stops: nothing is trained that is not recorded.
+    /// Tells of something that no worker has told of.
     fn tell(&mut self, event: &Event) {
-        self.place = *event.place();
-        for observer in &mut *self.observers {
-            if let Err(error) = observer.event(event)
-                && self.failure.is_none()
-            {
-                self.launch.stop.store(true, Ordering::Relaxed);
-                self.failure = Some(error);
-            }
+        if let Some(Err(error)) = self.launch.teller.as_ref().map(|teller| tell(teller, event)) {
+            self.fail(error);
         }
+        self.show(event);
+    }
+
+    /// Shows it to all observers.
+    fn show(&mut self, event: &Event) {
+        self.place = *event.place();
+        let failed: Vec<Error> =
+            self.observers.iter_mut().filter_map(|observer| observer.event(event).err()).collect();
+        failed.into_iter().for_each(|error| self.fail(error));
+    }
+
+    /// One could not take note, and the run stops: nothing is trained that is not recorded.
+    fn fail(&mut self, error: Error) {
+        self.launch.stop.store(true, Ordering::Relaxed);
+        self.failure.get_or_insert(error);
     }
 
     /// Writes a checkpoint. One that cannot be written is told of, and the run goes on: the older ones are still there.
@@ -654,10 +670,7 @@ impl<'a> Watch<'a> {
                     self.has_written = true;
                     self.unwritten = None;
                 }
-                Err(error) if !self.has_written => {
-                    self.launch.stop.store(true, Ordering::Relaxed);
-                    self.failure.get_or_insert(error);
-                }
+                Err(error) if !self.has_written => self.fail(error),
                 Err(error) => {
                     let what = format!("{error}; the run goes on, and the checkpoint before is whole");
                     self.tell(&Event::Fault(Fault { at: self.place, worker: None, what }));

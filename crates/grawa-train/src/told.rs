@@ -5,6 +5,7 @@
 
 use crate::Error;
 use crate::event::{Evaluated, Event, Mixed, Model, Place, Round, Share, Times};
+use grawa_comm::group::Teller;
 use serde::{Deserialize, Serialize};
 
 /// The first byte of a round, and of an evaluation. JSON begins with another.
@@ -111,6 +112,11 @@ pub fn pack(event: &Event) -> Result<Vec<u8>, Error> {
         }
         other => serde_json::to_vec(other).map_err(|error| wrong(error.to_string())),
     }
+}
+
+/// Tells those who watch elsewhere.
+pub(crate) fn tell(teller: &Teller, event: &Event) -> Result<(), Error> {
+    Ok(teller.tell(pack(event)?)?)
 }
 
 /// The event in bytes.

@@ -10,8 +10,10 @@ use crate::engine::{Examine, Waits};
 use crate::event::{Event, Fault, Finished, Mixed, Place, Reason, Round, Share as WorkerShare};
 use crate::pace::Pacing;
 use crate::snapshot::{Past, Snapshots};
+use crate::told::tell;
 use crate::word::{Tally, Word};
 use crate::{Error, Evaluated};
+use grawa_comm::group::Teller;
 use grawa_comm::{Collective, Error as CommError, Lost, Why};
 use grawa_core::{
     Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Report, Schedule, Score, Sgd, Share, Source,
@@ -41,6 +43,8 @@ pub(crate) struct Common {
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) notes: Sender<Note>,
+    /// How those are told who watch elsewhere.
+    pub(crate) teller: Option<Teller>,
     pub(crate) snapshots: Option<Snapshots>,
 }
 
@@ -48,8 +52,13 @@ pub(crate) struct Common {
 #[derive(Debug)]
 pub(crate) enum Note {
     Event(Event),
+    /// Those who watch elsewhere could not be told of something.
+    Untold(Error),
     Snapshot(Box<crate::snapshot::Snapshot>),
-    Ended { worker: u32, why: Result<(), Error> },
+    Ended {
+        worker: u32,
+        why: Result<(), Error>,
+    },
 }
 
 /// One level of rounds, as a worker sees it: its group, and what the group remembers.
@@ -365,9 +374,15 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         }
     }
 
+    /// Those who watch elsewhere are told at once, and not when the thread that watches over the run comes to it: what is said here
+    /// is out before this worker meets the others again.
     pub(crate) fn say(&self, event: Event) {
-        // Nobody listens any more only when the run was given up: the next meeting will tell.
-        let _ = self.common.notes.send(Note::Event(event));
+        let Common { teller, notes, .. } = &*self.common;
+        let untold = teller.as_ref().and_then(|teller| tell(teller, &event).err());
+        for note in untold.map(Note::Untold).into_iter().chain([Note::Event(event)]) {
+            // Nobody listens any more only when the run was given up: the next meeting will tell.
+            let _ = notes.send(note);
+        }
     }
 
     /// Training time by this worker's clock.

@@ -196,6 +196,7 @@ impl Trial {
             stop: Arc::clone(&self.stop),
             clock: Arc::new(move || started.elapsed()),
             resumed,
+            teller: None,
         };
         let make = |part: &mut Part| {
             let mut inner = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
@@ -354,6 +355,7 @@ impl Stopping<'_> {
             stop: Arc::clone(&trial.stop),
             clock: Arc::new(|| Duration::ZERO),
             resumed,
+            teller: None,
         };
         let make = |part: &mut Part| {
             let (stop, step) = (Arc::clone(&trial.stop), self.step);
@@ -571,6 +573,7 @@ fn a_time_budget_is_by_the_given_clock() {
         stop: Arc::default(),
         clock: Arc::new(move || Duration::from_millis(seconds.load(Ordering::Relaxed))),
         resumed: false,
+        teller: None,
     };
     let make = |part: &mut Part| {
         let count = Arc::clone(&count);
@@ -617,6 +620,7 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         stop: Arc::default(),
         clock: Arc::new(move || started.elapsed()),
         resumed: false,
+        teller: None,
     };
     let make = |part: &mut Part| {
         let replica = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
