@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     train: train::Arguments,
     /// Where to listen for workers [default: 127.0.0.1:7117; with --resume where the run was coordinated before]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address)]
     listen: Option<String>,
     /// When nobody holds what the run had come to: how many seconds to wait for one who does, before it goes on from the newest that anyone
     /// holds

@@ -29,7 +29,7 @@ const LEAVE: Duration = Duration::from_secs(5);
 pub(crate) struct Look {
     /// Where to serve the page that shows the run live, to whoever reaches it; port 0 is any, `none` is no page [default: 127.0.0.1:0, none
     /// with --quiet]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address_or_none)]
     page: Option<String>,
 }
 

@@ -22,13 +22,13 @@ use std::time::Duration;
 #[command(after_help = "Example:\n  grawa join HOST:7117 --key run.key")]
 pub(crate) struct Arguments {
     /// Where the coordinator listens
-    #[arg(value_name = "HOST:PORT")]
+    #[arg(value_name = "HOST:PORT", value_parser = crate::address::address)]
     address: String,
     #[command(flatten)]
     line: Line,
     /// Where this worker listens for the others; port 0 is any, and 0.0.0.0 all addresses of this machine [default: any port of the
     /// address that leads to the coordinator]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address)]
     listen: Option<String>,
     /// The host by which other workers reach this one [default: the address that leads to the coordinator]
     #[arg(long, value_name = "HOST")]

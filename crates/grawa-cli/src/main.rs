@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to standard output, everything else to standard error.
 
+mod address;
 mod bar;
 mod bench;
 mod bench_cuda;

@@ -167,6 +167,18 @@ fn what_cannot_be_is_refused() {
         (&["join", "127.0.0.1:9", "--key", "none.key"], 2, "none.key"),
         (&["join", "127.0.0.1:9", "--wire", "plain", "--patience", "1"], 1, "no coordinator answers"),
         (&["join", "127.0.0.1:9"], 2, "--key"),
+        (&["join", "127.0.0.1"], 2, "expected a host and a port"),
+        (
+            &["join", "127.0.0.1:9", "--wire", "plain", "--listen", "0.0.0.0:70000"],
+            2,
+            "expected a host and a port",
+        ),
+        (
+            &["coordinate", "--data", "digits", "--wire", "plain", "--listen", "here"],
+            2,
+            "expected a host and a port",
+        ),
+        (&["launch", "--data", "digits", "--page", "here"], 2, "expected a host and a port"),
     ] {
         let output = grawa(folder.path(), words).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output));

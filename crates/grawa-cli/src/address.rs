@@ -1,0 +1,52 @@
+//! Addresses that users write.
+
+/// A host and a port, as they were written: whether the host is known, or is this machine's, turns out later.
+pub(crate) fn address(text: &str) -> Result<String, String> {
+    let parts = text.rsplit_once(':').filter(|(host, port)| {
+        let is_host =
+            !host.is_empty() && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'));
+        is_host && port.parse::<u16>().is_ok()
+    });
+    match parts {
+        Some(_) => Ok(text.to_owned()),
+        None => {
+            Err("expected a host and a port up to 65535, as in 10.0.0.1:7117, gpu3.local:7117 or [::1]:7117"
+                .into())
+        }
+    }
+}
+
+/// An address, or none.
+pub(crate) fn address_or_none(text: &str) -> Result<String, String> {
+    match text {
+        "none" => Ok(text.to_owned()),
+        _ => address(text).map_err(|why| format!("{why}; or none")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        for good in ["127.0.0.1:0", "host:65535", "[::1]:7117", "[::]:0"] {
+            assert_eq!(address(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "",
+            "nonsense",
+            "127.0.0.1",
+            ":7117",
+            "host:",
+            "host:x",
+            "host:65536",
+            "host:-1",
+            "::1:7117",
+            "none",
+        ] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+        assert!(address_or_none("none").is_ok() && address_or_none("non").is_err());
+    }
+}
