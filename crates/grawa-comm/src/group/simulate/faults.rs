@@ -4,8 +4,9 @@ use super::{Happening, World};
 use grawa_core::Stream;
 use std::time::Duration;
 
-/// Until when there are faults, and when the simulation ends.
+/// Until when there are faults, from when on everyone must be in one round after the other, and when the simulation ends.
 pub(super) const CALM: Duration = Duration::from_secs(12);
+pub(super) const SETTLED: Duration = Duration::from_secs(24);
 pub(super) const END: Duration = Duration::from_secs(45);
 
 #[derive(Clone, Copy, Debug)]

@@ -20,6 +20,8 @@ use worker::{Held, PERIOD, Piece, Spoken, Wish, Worker};
 const MS: Duration = Duration::from_millis(1);
 /// A worker that hears nothing for so long takes its connection for dead.
 const DEAF: Duration = Duration::from_millis(3000);
+/// The longest from one round to the next when nothing happens: four steps, and a sign of life or two.
+const LONG: Duration = Duration::from_secs(2);
 
 fn settings(founders: u32, free: bool) -> Settings {
     Settings {
@@ -331,7 +333,7 @@ impl World {
                     (self.now, self.nodes[node].worker.as_ref().map(|worker| worker.took_part));
                 let Some(worker) = &mut self.nodes[node].worker else { return };
                 let spoke = worker.last_spoken.clone();
-                let wishes = worker.hear(down, now);
+                let wishes = worker.at(now).hear(down);
                 let (after, has_met) = (worker.took_part, worker.last_spoken != spoke);
                 if before != Some(after) {
                     self.rounds = self.rounds.max(worker.remembered.rounds);
@@ -394,7 +396,7 @@ impl World {
                 }
                 if let Some(worker) = &mut self.nodes[node].worker {
                     let (steps, progress) = (worker.since_counted(), worker.taken);
-                    let beat = worker.member.beat(steps, progress);
+                    let beat = worker.at(self.now).member.beat(steps, progress);
                     self.grant(node, beat.map(Wish::Say).into_iter().collect());
                 }
                 self.put(self.now + 500 * MS, Happening::Beat { node, life });
@@ -403,7 +405,7 @@ impl World {
                 if self.is_current(node, life)
                     && let Some(worker) = &mut self.nodes[node].worker
                 {
-                    let wishes = worker.step(self.settings.trigger.is_some());
+                    let wishes = worker.at(self.now).step(self.settings.trigger.is_some());
                     self.grant(node, wishes);
                 }
             }
@@ -414,7 +416,7 @@ impl World {
                 }
                 if let Some(worker) = &mut self.nodes[node].worker {
                     let (before, owns) = (worker.took_part, worker.own);
-                    let wishes = worker.receive(piece, now);
+                    let wishes = worker.at(now).receive(piece);
                     if worker.took_part != before {
                         let rounds = worker.remembered.rounds;
                         self.rounds = self.rounds.max(rounds);
@@ -432,7 +434,7 @@ impl World {
                 if self.is_current(node, life)
                     && let Some(worker) = &mut self.nodes[node].worker
                 {
-                    let wishes = worker.complain(of, peer);
+                    let wishes = worker.at(self.now).complain(of, peer);
                     self.grant(node, wishes);
                 }
             }
@@ -449,7 +451,7 @@ impl World {
                 if self.is_current(node, life)
                     && let Some(worker) = &mut self.nodes[node].worker
                 {
-                    let wishes = worker.take(stand, donor, held.map(|held| *held));
+                    let wishes = worker.at(self.now).take(stand, donor, held.map(|held| *held));
                     self.grant(node, wishes);
                 }
             }
@@ -585,14 +587,14 @@ impl World {
         if !founded && workers.len() < self.settings.founders as usize {
             return Ok(());
         }
-        let recently = END - Duration::from_secs(10);
         for (number, node) in self.nodes.iter().enumerate() {
             let Some(worker) = &node.worker else { continue };
-            if worker.last_round < recently {
+            if worker.longest_wait() > LONG {
                 let why = coordinator.reason(self.now);
                 let seats: Vec<_> = coordinator.seats().iter().map(|(w, seat)| (*w, seat.state())).collect();
                 return Err(format!(
-                    "node {number} took part last at {:?}: {why}; {seats:?}",
+                    "node {number} was in no round for {:?}, in the last at {:?}: {why}; {seats:?}",
+                    worker.longest_wait(),
                     worker.last_round
                 ));
             }

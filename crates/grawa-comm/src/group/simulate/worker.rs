@@ -3,6 +3,7 @@
 
 use super::super::message::{Call, Down, End, Up};
 use super::super::{Deed, Member, OWN, Peer, Stand, Tag, digest, words};
+use super::faults::SETTLED;
 use crate::cut;
 use grawa_core::{Layout, Memory, Method, Plan, Report, centre_part, plan, pull_part};
 use serde::{Deserialize, Serialize};
@@ -129,6 +130,10 @@ pub(super) struct Worker {
     /// Meetings of their own accord.
     pub(super) own: u64,
     pub(super) last_round: Duration,
+    /// The longest from one to the next when all should have settled.
+    longest: Duration,
+    /// What its clock shows.
+    now: Duration,
     /// What was exchanged, for the world to compare.
     pub(super) spoken: Vec<Spoken>,
     pub(super) last_spoken: Option<Spoken>,
@@ -154,22 +159,40 @@ impl Worker {
             took_part: 0,
             own: 0,
             last_round: Duration::ZERO,
+            longest: Duration::ZERO,
+            now: Duration::ZERO,
             spoken: Vec::new(),
             last_spoken: None,
             broken: None,
         }
     }
 
-    pub(super) fn hear(&mut self, down: Down, now: Duration) -> Vec<Wish> {
+    /// Its clock goes on.
+    pub(super) fn at(&mut self, now: Duration) -> &mut Self {
+        self.now = now;
+        self
+    }
+
+    /// For how long it has been in no round when all should have settled.
+    fn without_round(&self) -> Duration {
+        self.now.saturating_sub(self.last_round.max(SETTLED))
+    }
+
+    /// The longest it ever was, then.
+    pub(super) fn longest_wait(&self) -> Duration {
+        self.longest.max(self.without_round())
+    }
+
+    pub(super) fn hear(&mut self, down: Down) -> Vec<Wish> {
         let (ups, deed) = self.member.hear(down);
         let mut wishes: Vec<Wish> = ups.into_iter().map(Wish::Say).collect();
         if let Some(deed) = deed {
-            self.act(deed, now, &mut wishes);
+            self.act(deed, &mut wishes);
         }
         wishes
     }
 
-    fn act(&mut self, deed: Deed, now: Duration, wishes: &mut Vec<Wish>) {
+    fn act(&mut self, deed: Deed, wishes: &mut Vec<Wish>) {
         match deed {
             Deed::Known { charter, .. } => {
                 if charter.is_some() && self.held.is_none() {
@@ -184,8 +207,8 @@ impl Worker {
                 }
             }
             Deed::Met { .. } => self.again(wishes),
-            Deed::Move { epoch, op, attempt, .. } => self.start_moving((epoch, op, attempt), now, wishes),
-            Deed::Closed(End::Commit { .. }) => self.commit(now, wishes),
+            Deed::Move { epoch, op, attempt, .. } => self.start_moving((epoch, op, attempt), wishes),
+            Deed::Closed(End::Commit { .. }) => self.commit(wishes),
             Deed::Closed(End::Shrunk { .. }) => self.again(wishes),
             Deed::Closed(End::OutOfStep { calls }) => self.broken = Some(format!("out of step: {calls:?}")),
             Deed::Take { donor, stand } => {
@@ -252,11 +275,11 @@ impl Worker {
         let (up, deed) = self.member.come(call, steps);
         wishes.extend(up.map(Wish::Say));
         if let Some(deed) = deed {
-            self.act(deed, Duration::ZERO, wishes);
+            self.act(deed, wishes);
         }
     }
 
-    fn heard_words(&mut self, messages: &BTreeMap<u32, Vec<u8>>, now: Duration, wishes: &mut Vec<Wish>) {
+    fn heard_words(&mut self, messages: &BTreeMap<u32, Vec<u8>>, wishes: &mut Vec<Wish>) {
         let mut reports = Vec::new();
         for peer in self.member.members() {
             let word: Word = postcard::from_bytes(&messages[&peer.worker]).unwrap();
@@ -271,7 +294,8 @@ impl Worker {
         }
         self.remembered.rounds += 1;
         self.took_part += 1;
-        self.last_round = now;
+        self.longest = self.longest.max(self.without_round());
+        self.last_round = self.now;
         self.mix(reports, wishes);
     }
 
@@ -302,7 +326,7 @@ impl Worker {
         self.mix(reports, wishes);
     }
 
-    fn start_moving(&mut self, of: Tag, now: Duration, wishes: &mut Vec<Wish>) {
+    fn start_moving(&mut self, of: Tag, wishes: &mut Vec<Wish>) {
         self.moving = Some(Moving { of, ..Moving::default() });
         let members = self.member.members().to_vec();
         let me = self.member.worker().unwrap();
@@ -315,7 +339,7 @@ impl Worker {
         }
         wishes.push(Wish::Watch { of });
         for piece in std::mem::take(&mut self.early) {
-            wishes.extend(self.receive(piece, now));
+            wishes.extend(self.receive(piece));
         }
     }
 
@@ -330,7 +354,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn receive(&mut self, piece: Piece, now: Duration) -> Vec<Wish> {
+    pub(super) fn receive(&mut self, piece: Piece) -> Vec<Wish> {
         let mut wishes = Vec::new();
         let members = self.member.members().to_vec();
         let me = self.member.worker().unwrap_or(u32::MAX);
@@ -358,7 +382,7 @@ impl Worker {
                     wishes.extend(up.map(Wish::Say));
                     if let Some(deed) = deed {
                         self.own += 1;
-                        self.act(deed, now, &mut wishes);
+                        self.act(deed, &mut wishes);
                     }
                 }
                 return wishes;
@@ -408,7 +432,7 @@ impl Worker {
         self.member.broken(of, peer, "simulated".into()).map(Wish::Say).into_iter().collect()
     }
 
-    fn commit(&mut self, now: Duration, wishes: &mut Vec<Wish>) {
+    fn commit(&mut self, wishes: &mut Vec<Wish>) {
         let Some(moving) = self.moving.take().filter(|moving| moving.is_done) else {
             self.broken = Some("a meeting was committed that this member is not done with".into());
             return;
@@ -419,7 +443,7 @@ impl Worker {
             self.last_spoken = Some(spoken.clone());
             self.spoken.push(spoken);
             return match self.phase {
-                Phase::Word(_) => self.heard_words(&moving.words, now, wishes),
+                Phase::Word(_) => self.heard_words(&moving.words, wishes),
                 _ => self.publish(wishes),
             };
         }
