@@ -19,7 +19,7 @@ use std::time::Duration;
 const QUIET: u32 = 8;
 const SOON: Duration = Duration::from_millis(400);
 /// The most stands that are taken from a sign of life.
-const STANDS: usize = 32;
+pub(super) const STANDS: usize = 32;
 
 /// The members that meet of their own accord.
 #[derive(Debug)]
@@ -27,6 +27,13 @@ pub(super) struct Accord {
     epoch: u64,
     members: BTreeSet<u32>,
     stopping: Option<Stopping>,
+}
+
+impl Accord {
+    /// Who they are, unless they were told to stop.
+    pub(super) fn at_work(&self) -> Option<&BTreeSet<u32>> {
+        self.stopping.is_none().then_some(&self.members)
+    }
 }
 
 /// They were told to stop.
@@ -138,44 +145,6 @@ impl Coordinator {
                 self.actions.push(Action::Keep(Record { run, epoch, stand, members: 0 }));
             }
         }
-    }
-
-    /// At a free pace: with so many steps one came to a round. When all have told, it is known what was too much.
-    fn count_own(&mut self, (op, steps): (u64, u64)) {
-        let (count, sum) = self.taken.entry(op).or_default();
-        (*count, *sum) = (*count + 1, sum.saturating_add(steps));
-        if *count == self.alone {
-            let sum = *sum;
-            self.taken.remove(&op);
-            self.overshoot(op, sum, self.alone);
-        }
-        // Those of which one was lost who did not tell.
-        if self.taken.len() > STANDS {
-            self.taken.pop_first();
-        }
-    }
-
-    /// At a free pace: so many came to a round with so many steps in all.
-    pub(super) fn overshoot(&mut self, op: u64, steps: u64, members: u64) {
-        let Some(period) = self.settings.trigger else { return };
-        let steps = steps.saturating_sub(period.saturating_mul(members));
-        if steps > 0 {
-            self.overshot = self.overshot.saturating_add(steps);
-            self.say(Notice::Overshot { op, steps });
-        }
-    }
-
-    /// At a free pace: the meeting that is due for those who meet of their own accord, by the steps they tell of.
-    pub(super) fn due(&self, period: u64) -> Option<u64> {
-        let accord = self.accord.as_ref().filter(|accord| accord.stopping.is_none())?;
-        let members = accord.members.iter().filter_map(|worker| self.seats.get(worker));
-        // They are at the same meeting, or some at the one before; one alone may say anything.
-        let count = |next: u64| members.clone().filter(|seat| seat.next == Some(next)).count();
-        let next = members.clone().filter_map(|seat| seat.next).max_by_key(|next| (count(*next), *next))?;
-        // Who is not there yet speaks of steps that were counted.
-        let steps = members.filter(|seat| seat.next == Some(next)).map(|seat| seat.steps);
-        let taken = steps.fold(0, u64::saturating_add);
-        (taken >= period.saturating_mul(accord.members.len() as u64)).then_some(next)
     }
 
     /// Looks whether those who meet of their own accord must stop, and whether all have. Returns whether they are still at it.

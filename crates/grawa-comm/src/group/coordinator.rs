@@ -6,8 +6,9 @@
 //! *truth*. Who stands elsewhere, a newcomer, one who was late, one whose bits differ, takes the truth over from a member
 //! that holds it before it may come to a meeting; so nothing a newcomer brings can become the truth for others.
 //!
-//! What happens at a meeting is in [`meeting`](super::meeting), and how members are left to themselves in
-//! [`accord`](super::accord).
+//! What happens at a meeting is in [`meeting`](super::meeting), how members are left to themselves in
+//! [`accord`](super::accord), who calls them at a free pace in [`trigger`](super::trigger), and where the run goes on when those
+//! who knew are gone in [`succession`](super::succession).
 
 use super::accord::Accord;
 use super::deadline::Deadline;
@@ -122,7 +123,7 @@ pub struct Coordinator {
     /// The next meeting.
     pub(super) op: u64,
     pub(super) truth: Option<Stand>,
-    past: BTreeMap<u64, u64>,
+    pub(super) past: BTreeMap<u64, u64>,
     pub(super) seats: BTreeMap<u32, Seat>,
     pub(super) meeting: Meeting,
     pub(super) deadline: Deadline,
@@ -130,11 +131,11 @@ pub struct Coordinator {
     pub(super) last: Option<(u64, Down)>,
     /// Members lost since the last meeting.
     pub(super) lost: Vec<Lost>,
-    orphaned: Option<Duration>,
+    pub(super) orphaned: Option<Duration>,
     /// How many members there were when it was last written down, and until when those are waited for who were
     /// members under the coordinator before.
-    size: u32,
-    returning: Option<Option<Duration>>,
+    pub(super) size: u32,
+    pub(super) returning: Option<Option<Duration>>,
     /// When the last round's first member came, for those who come after it is over.
     pub(super) began: Option<(u64, Duration)>,
     pub(super) called: Option<u64>,
@@ -411,13 +412,6 @@ impl Coordinator {
         self.call(worker);
     }
 
-    /// Calls one who was not there when all were called.
-    fn call(&mut self, worker: u32) {
-        if let Some(op) = self.called.filter(|op| *op == self.op || self.accord.is_some()) {
-            self.send(worker, Down::Round { op });
-        }
-    }
-
     /// Finds out what the group holds, from what its members say they do. Without `now_or_never` more than half must have
     /// said the same.
     pub(super) fn settle(&mut self, now_or_never: bool) {
@@ -579,119 +573,6 @@ impl Coordinator {
         self.catch_up();
         self.succeed(now);
         self.close(now);
-    }
-
-    fn go_on_from(&mut self, stand: Stand) {
-        self.epoch += 1;
-        if self.truth != Some(stand) {
-            self.say(Notice::Succession { from: self.truth, to: stand });
-            let size = self.size;
-            self.believe(stand);
-            self.size = size;
-        }
-        self.op = stand.op;
-        self.meeting = Meeting::default();
-        (self.last, self.called) = (None, None);
-        self.lost.clear();
-        for seat in self.seats.values_mut().filter(|seat| matches!(seat.state, State::Ready | State::Active))
-        {
-            seat.state = State::Waiting;
-        }
-    }
-
-    /// The members may have gone on after the coordinator, or the one before it, had last heard of them: if more than half
-    /// of them stand together further on, that is where the run is.
-    fn catch_up(&mut self) {
-        let may_be = self.returning.is_some() || self.active().next().is_none();
-        let Some(truth) = self.truth.filter(|_| may_be) else { return };
-        let mut ahead: BTreeMap<Stand, u32> = BTreeMap::new();
-        for stand in self.seats.values().filter_map(|seat| seat.stand).filter(|stand| stand.op > truth.op) {
-            *ahead.entry(stand).or_default() += 1;
-        }
-        if let Some((stand, _)) = ahead.into_iter().find(|(_, count)| 2 * count > self.size) {
-            self.go_on_from(stand);
-            self.place_all();
-        }
-    }
-
-    /// Whether members of the coordinator before this one may still be on their way.
-    pub(super) fn waits_for_members(&mut self, now: Duration) -> bool {
-        let Some(until) = &mut self.returning else { return false };
-        let until = *until.get_or_insert(now + self.settings.patience.0);
-        let all = self.active().count() >= self.size as usize;
-        if all || now >= until {
-            self.returning = None;
-        }
-        self.returning.is_some()
-    }
-
-    /// If nobody holds the truth any more, the run goes on, after a while, from the newest thing anyone holds that once
-    /// was true or came after it, and after another from the newest that a round came to. What a fresh worker starts with never is
-    /// such a thing.
-    fn succeed(&mut self, now: Duration) {
-        let Some(truth) = self.truth else { return };
-        let holds = |seat: &Seat| seat.state == State::Active || seat.stand == Some(truth);
-        let waits =
-            |seat: &Seat| matches!(seat.state, State::Waiting | State::Taking(_)) && seat.session.is_some();
-        if self.seats.values().any(holds) || !self.seats.values().any(waits) {
-            self.orphaned = None;
-            return;
-        }
-        let Some(since) = self.orphaned else {
-            self.orphaned = Some(now);
-            return self.say(Notice::Orphaned { stand: truth });
-        };
-        let waited = now.saturating_sub(since);
-        // One that stands further on met the others of its own accord, and is hardly mistaken.
-        let is_ahead =
-            self.seats.values().any(|seat| waits(seat) && seat.stand.is_some_and(|it| it.op > truth.op));
-        if waited < if is_ahead { self.settings.succession / 6 } else { self.settings.succession } {
-            return;
-        }
-        let was_true = |stand: &Stand| stand.op > truth.op || self.past.get(&stand.op) == Some(&stand.digest);
-        let held = || {
-            let stands = self.seats.values().filter(|seat| waits(seat)).filter_map(|seat| seat.stand);
-            stands.filter(|stand| stand.op > 0)
-        };
-        let heir = held().filter(was_true).max_by_key(|stand| stand.op);
-        // The last meeting of members' own accord may have taken place for one who was lost, and for the others not.
-        let heir = heir.or_else(|| {
-            held().filter(|_| waited >= 2 * self.settings.succession).max_by_key(|stand| stand.op)
-        });
-        if let Some(heir) = heir {
-            for seat in self.seats.values_mut().filter(|seat| matches!(seat.state, State::Taking(_))) {
-                seat.state = State::Waiting;
-            }
-            self.go_on_from(heir);
-            self.place_all();
-        }
-    }
-
-    /// At a free pace a round is due when all members together have taken M·τ steps, as far as their signs of life tell.
-    fn pull_trigger(&mut self) {
-        let Some(period) = self.settings.trigger else { return };
-        if let Some(op) = self.due(period).filter(|op| self.called != Some(*op)) {
-            return self.call_all(op);
-        }
-        if !self.is_open() || self.called == Some(self.op) {
-            return;
-        }
-        let wanted = if self.truth.is_none() { self.settings.founders } else { self.settings.at_least };
-        let state = if self.active().next().is_some() { State::Active } else { State::Ready };
-        let members: Vec<&Seat> = self.seats.values().filter(|seat| seat.state == state).collect();
-        // Who has not said that the last cycle is over speaks of steps that were counted. What is said is believed, and must
-        // not overflow.
-        let stands = |seat: &&&Seat| seat.stand.is_some_and(|stand| stand.op == self.op);
-        let taken = members.iter().filter(stands).fold(0u64, |taken, seat| taken.saturating_add(seat.steps));
-        if members.len() >= wanted.max(1) as usize && taken >= period * members.len() as u64 {
-            self.call_all(self.op);
-        }
-    }
-
-    fn call_all(&mut self, op: u64) {
-        self.called = Some(op);
-        let all: Vec<u32> = self.seats.keys().copied().collect();
-        all.into_iter().for_each(|worker| self.send(worker, Down::Round { op }));
     }
 
     /// Whether this one has come to the next meeting.

@@ -40,8 +40,10 @@ mod simulate;
 #[cfg(test)]
 mod slow;
 mod strangers;
+mod succession;
 #[cfg(test)]
 mod tests;
+mod trigger;
 pub mod words;
 
 pub use coordinator::{Action, Coordinator, Event, Settings};
