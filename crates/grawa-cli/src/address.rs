@@ -1,5 +1,7 @@
 //! Addresses that users write.
 
+use crate::failure::Failure;
+
 /// A host and a port, as they were written: whether the host is known, or is this machine's, turns out later.
 pub(crate) fn address(text: &str) -> Result<String, String> {
     let parts = text.rsplit_once(':').filter(|(host, port)| {
@@ -13,6 +15,14 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
             Err("expected a host and a port up to 65535, as in 10.0.0.1:7117, gpu3.local:7117 or [::1]:7117"
                 .into())
         }
+    }
+}
+
+/// That one can listen there, now: found before anything is written.
+pub(crate) fn check_free(address: &str) -> Result<(), Failure> {
+    match std::net::TcpListener::bind(address) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::Listen { address: address.into(), why: error.to_string() }),
     }
 }
 

@@ -46,13 +46,13 @@ pub(crate) struct StepArguments {
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch: u32,
     /// Cores to use [default: all]
-    #[arg(long)]
-    threads: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
     /// Also print where the time goes, operation by operation; on a GPU kernel by kernel
     #[arg(long)]
     pub(crate) profile: bool,
-    /// How long to measure
-    #[arg(long, default_value_t = 10.0)]
+    /// How long to measure, from 0.1 to 3600 seconds
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Where to run it
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
@@ -63,6 +63,11 @@ pub(crate) struct StepArguments {
     /// On a GPU: kernels chosen by shape alone, so that every start gives the same bits
     #[arg(long)]
     pub(crate) deterministic: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let wrong = || "expected a number of seconds from 0.1 to 3600".to_owned();
+    text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds)).ok_or_else(wrong)
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -120,16 +125,14 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
     let graph = entry.build(entry.input, entry.classes)?;
     let (workers, batch) = (arguments.workers as usize, arguments.batch as usize);
     let program = Program::compile(&graph, batch)?;
-    let cores = arguments
-        .threads
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
-        .max(1);
+    let all = || std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = arguments.threads.map_or_else(all, |threads| threads as usize);
     let lanes = workers.min(cores);
     let mut draws = Key::new(1, Purpose::Problem).stream();
     let images: Vec<f32> = (0..batch * graph.input().len()).map(|_| draws.normal() as f32).collect();
     let labels: Vec<u32> = (0..batch).map(|_| draws.below(graph.classes() as u64) as u32).collect();
     let barrier = Barrier::new(lanes);
-    let length = Duration::from_secs_f64(arguments.seconds.clamp(0.1, 3600.0));
+    let length = Duration::from_secs_f64(arguments.seconds);
 
     let lane = |lane: usize| -> Result<Lane, Error> {
         let mut arena = Arena::new(&program, cores / lanes)?;

@@ -1,12 +1,14 @@
 //! `grawa coordinate`: a run whose workers are elsewhere, and come and go.
 
+use crate::address::check_free;
 use crate::desk::{Desk, Look};
 use crate::failure::Failure;
 use crate::say::say;
 use crate::train;
 use clap::Args;
 use grawa_comm::group::Wire;
-use grawa_train::{Recipe, objection};
+use grawa_train::recipe::{Facts, Forecast};
+use grawa_train::{Reason, Recipe, objection};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +25,7 @@ const LISTEN: &str = "127.0.0.1:7117";
 /// A coordinator that died is replaced by `--resume DIR`: the workers have gone on training, and come back to it by themselves.
 #[derive(Args)]
 #[command(
-    after_help = "Example, on three machines:\n  grawa key new run.key\n  grawa coordinate --data digits --method lgrawa --workers 2 --listen 0.0.0.0:7117 --key run.key\n  grawa join HOST:7117 --key run.key      (on each of the others)\n  grawa coordinate --resume runs/digits-lgrawa-1 --key run.key      (after the coordinator died)"
+    after_help = "Example, on three machines:\n  grawa key new run.key\n  grawa coordinate --data digits --method lgrawa --workers 2 --listen 0.0.0.0:7117 --key run.key\n  grawa join HOST:7117 --key run.key --out kept      (on each of the others)\n  grawa coordinate --resume runs/digits-lgrawa-36 --key run.key      (after the coordinator died)"
 )]
 // The options of `train` bring a group of this name.
 #[group(skip)]
@@ -73,20 +75,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             }
         },
         None => {
-            let Some((recipe, place)) = prepare(&arguments.train, |_| Ok(()))? else { return Ok(true) };
-            Desk::begin(&recipe, &place, listen.unwrap_or(LISTEN), wire, patience)?
+            let listen = listen.unwrap_or(LISTEN);
+            let check = |recipe: &Recipe| {
+                // The data lies with the workers: what is known of it without must fit.
+                if let Some(facts) = Facts::published(recipe) {
+                    Forecast::of(recipe, &facts, 1)?;
+                }
+                check_free(listen)?;
+                arguments.look.at(arguments.train.quiet).map_or(Ok(()), check_free)
+            };
+            let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
+            Desk::begin(&recipe, &place, listen, wire, patience)?
         }
     };
     let (address, workers, place) = (desk.host.address(), desk.workers, desk.place.clone());
+    // What listens at all addresses is found at none of that name.
+    let host = if address.ip().is_unspecified() { "HOST".into() } else { address.ip().to_string() };
+    let host = if address.is_ipv6() && host != "HOST" { format!("[{host}]") } else { host };
     say(&format!(
-        "listening at {address} for {workers} workers; start each with: grawa join {address} {}",
+        "listening at {address} for {workers} workers; start each with: grawa join {host}:{} {} --out DIR",
+        address.port(),
         arguments.line.key.as_ref().map_or("--wire plain".into(), |key| format!("--key {}", key.display()))
     ));
     desk.show(&arguments.look, arguments.train.quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let host = Arc::clone(&desk.host);
-    let end = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed), || false)?;
+    let (end, is_kept) = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed), || false)?;
+    let end = end == Some(Reason::Spent);
     host.dismiss(if end { "the run is over" } else { "the run was stopped" });
     // What was said last must get out.
     std::thread::sleep(Duration::from_millis(300));
@@ -95,6 +111,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         true => format!("done; see {place}"),
         false => format!("stopped, and its workers with it; what was recorded is in {place}"),
     });
+    if !is_kept {
+        say("no worker has kept the model: of those that join with --out DIR the first one does");
+    }
     Ok(end)
 }
 

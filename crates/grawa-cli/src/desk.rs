@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::page::Page;
-use crate::say::say;
+use crate::say::{say, warn};
 use clap::Args;
 use grawa_comm::group::{Host, Notice, Settings, Standing, State, Told, Wire};
 use grawa_comm::{Lost, Why};
@@ -42,7 +42,16 @@ pub(crate) struct Desk {
     page: Option<Page>,
     /// What was told to a coordinator before this one, and when.
     so_far: Vec<(Event, f64)>,
-    _identity: Identity,
+    identity: Identity,
+    hold: folder::Hold,
+}
+
+impl Look {
+    /// Where the page is to be served, if it is.
+    pub(crate) fn at(&self, quiet: bool) -> Option<&str> {
+        let at = self.page.as_deref().unwrap_or(if quiet { "none" } else { "127.0.0.1:0" });
+        (at != "none").then_some(at)
+    }
 }
 
 impl Desk {
@@ -55,11 +64,12 @@ impl Desk {
         patience: Duration,
     ) -> Result<Self, Failure> {
         let (run, keyed) = (Identity::number(), matches!(wire, Wire::Tls(_)));
+        let hold = folder::hold(place, false)?;
         let host = host(recipe, place, listen, wire, (run, patience))?;
         let identity = Identity::create(place, run, host.address().to_string(), keyed)?;
         let files = Files::create(place, &about())?;
         let (host, place, workers) = (Arc::new(host), place.into(), recipe.train.workers);
-        Ok(Desk { host, place, workers, files, page: None, so_far: Vec::new(), _identity: identity })
+        Ok(Desk { host, place, workers, files, page: None, so_far: Vec::new(), identity, hold })
     }
 
     /// Goes on in the place of a coordinator that has ended, where it listened unless another place is given. Nothing if the run is
@@ -72,6 +82,7 @@ impl Desk {
     ) -> Result<Option<Self>, Failure> {
         let identity = Identity::read(place, matches!(wire, Wire::Tls(_)))?;
         let recipe = folder::recipe(place)?;
+        let hold = folder::hold(place, false)?;
         if let Some(why) = objection(&recipe) {
             return Err(grawa_train::Error::NotElastic { why }.into());
         }
@@ -88,13 +99,12 @@ impl Desk {
         }
         let host = host(&recipe, place, listen.unwrap_or(&identity.address), wire, (identity.run, patience))?;
         let (host, place, workers) = (Arc::new(host), place.into(), recipe.train.workers);
-        Ok(Some(Desk { host, place, workers, files, page: None, so_far, _identity: identity }))
+        Ok(Some(Desk { host, place, workers, files, page: None, so_far, identity, hold }))
     }
 
     /// Serves the page that was asked for, and says where.
     pub(crate) fn show(&mut self, look: &Look, quiet: bool) -> Result<(), Failure> {
-        let at = look.page.as_deref().unwrap_or(if quiet { "none" } else { "127.0.0.1:0" });
-        if at != "none" {
+        if let Some(at) = look.at(quiet) {
             let page = Page::after(&self.so_far);
             say(&format!("watch it at http://{}/", page.serve(at, &self.host)?));
             self.page = Some(page);
@@ -102,18 +112,21 @@ impl Desk {
         Ok(())
     }
 
-    /// Takes note of what the workers tell, until the run is finished, or it `is_over` and nothing more is told. Returns whether it is
-    /// finished.
+    /// Takes note of what the workers tell, until the run is finished, or it `is_over` and nothing more is told. Returns how it ended, if
+    /// it was told, and whether a checkpoint was kept.
     pub(crate) fn follow(
         self,
         quiet: bool,
         is_stopped: impl Fn() -> bool,
         is_over: impl Fn() -> bool,
-    ) -> Result<bool, Failure> {
+    ) -> Result<(Option<Reason>, bool), Failure> {
         let Desk { host, place, files, page, so_far, .. } = self;
+        // Both hold until the end.
+        let _held = (self.identity, self.hold);
         let so_far: Vec<Event> = so_far.into_iter().map(|(event, _)| event).collect();
         let (mut repeats, mut turns) = (so_far.iter().collect::<Repeats>(), Turns::after(&so_far));
         let mut has_started = so_far.iter().any(|event| matches!(event, Event::Started(_)));
+        let mut is_kept = so_far.iter().any(|event| matches!(event, Event::Checkpoint { .. }));
         let mut at = so_far.last().map_or(Place::default(), |event| *event.place());
         let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(files)];
         if let Some(page) = page {
@@ -152,7 +165,7 @@ impl Desk {
             };
             if is_last || is_stopped() {
                 turns.rest().iter().try_for_each(&mut tell)?;
-                let Some((_, event)) = last_word else { return Ok(false) };
+                let Some((_, event)) = last_word else { return Ok((None, is_kept)) };
                 tell(&event)?;
                 let overshot = host.status().overshot;
                 if overshot > 0 && !quiet {
@@ -160,13 +173,17 @@ impl Desk {
                         "{overshot} steps more than the pace asks for were taken before all had heard of a round; they count"
                     ));
                 }
-                return Ok(true);
+                let reason = if let Event::Finished(end) = event { Some(end.reason) } else { None };
+                return Ok((reason, is_kept));
             }
             let due = match told {
                 None => {
-                    if last.elapsed() > PATIENCE && !has_started && !quiet {
-                        eprintln!("{}", host.status().reason);
+                    if last.elapsed() > PATIENCE && !quiet {
                         last = Instant::now();
+                        let status = host.status();
+                        if status.truth.is_none() || status.workers.is_empty() {
+                            warn(&status.reason);
+                        }
                     }
                     turns.due(began.elapsed())
                 }
@@ -196,6 +213,7 @@ impl Desk {
             let due: Vec<Event> = faults.chain(due).collect();
             for event in due {
                 at = *event.place();
+                is_kept |= matches!(event, Event::Checkpoint { .. });
                 match event {
                     Event::Finished(_) => drop(last_word.get_or_insert((Instant::now(), event))),
                     event => tell(&event)?,

@@ -59,6 +59,14 @@ pub(crate) enum Failure {
         /// Why.
         why: String,
     },
+    /// An address at which one cannot listen.
+    #[error("cannot listen at {address}: {why}; give another, or port 0 for any that is free")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why not.
+        why: String,
+    },
     /// An option that only `grawa train` has.
     #[error(
         "--resume, --replay and --comm are for `grawa train`; workers that are still there are gone on with by `grawa coordinate --resume`"
@@ -118,6 +126,7 @@ impl Failure {
             }
             Failure::Train(error) => error.is_usage(),
             Failure::Signals { .. }
+            | Failure::Listen { .. }
             | Failure::Coordinator { .. }
             | Failure::Process { .. }
             | Failure::Page { .. } => false,

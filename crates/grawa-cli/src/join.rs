@@ -7,11 +7,11 @@ use crate::train;
 use clap::Args;
 use grawa_comm::group::{Contact, Guest};
 use grawa_train::recipe::Said;
-use grawa_train::{Error, Recipe, join, make_room};
+use grawa_train::{Error, Reason, Recipe, Stop, folder, join, make_room};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Take part in a run, as one worker.
@@ -42,18 +42,22 @@ pub(crate) struct Arguments {
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<u32>,
-    /// Leave checkpoints in this folder, whenever this worker is the first of those present; if all workers were lost, bring back what the
+    /// Leave checkpoints in this folder, whenever this worker is the first of those present that have one; if all workers were lost, bring back what the
     /// last one holds
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Who is asked to stop ends the run for all, also by a word on standard input: for the workers of `grawa launch`
+    #[arg(long, hide = true)]
+    together: bool,
     /// How many seconds to wait for the coordinator
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
 }
 
+/// What `grawa launch` says to its workers when all are to stop.
+pub(crate) const STOP: &str = "stop\n";
+
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    train::listen_for_stop(&stop)?;
     let wire = arguments.line.wire()?;
     let here = way_to(&arguments.address)?;
     let patience = Duration::from_secs(arguments.patience);
@@ -62,6 +66,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let is_anywhere = listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:");
     let host = arguments.host.as_deref().or(is_anywhere.then_some(here.as_str()));
     let guest = Guest::new(&arguments.address, wire, &listen, host, patience)?;
+    // Until it has found the coordinator, Ctrl-C simply ends it.
+    let stop = Arc::new(AtomicBool::new(false));
+    train::listen_for_stop(&stop)?;
     let text = String::from_utf8_lossy(&guest.charter).into_owned();
     let mut said = Said::default().file("the coordinator's recipe", &text)?;
     if let Some(dir) = &arguments.dir {
@@ -74,14 +81,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         said = said.value("machine.threads", i64::from(threads), "--threads")?;
     }
     let recipe = Recipe::resolve(&said)?;
-    if let Some(out) = &arguments.out {
-        make_room(out, &recipe, guest.run())?;
-    }
+    let _hold = match &arguments.out {
+        Some(out) => {
+            make_room(out, &recipe, guest.run())?;
+            Some(folder::hold(out, false)?)
+        }
+        None => None,
+    };
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     say(&format!("taking part as worker {}", guest.worker));
     let contact = guest.contact();
     std::thread::spawn(move || tell_of(&contact));
+    let stop = match arguments.together {
+        true => {
+            let asked = Arc::clone(&stop);
+            std::thread::spawn(move || hear_stop(&asked));
+            Stop::Together(stop)
+        }
+        false => Stop::Alone(stop),
+    };
     match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut []) {
+        Ok(end) if end.reason == Reason::Interrupted => {
+            say(&format!("the run was stopped after step {}", end.at.steps));
+            Ok(false)
+        }
         Ok(end) => {
             say(&format!(
                 "the run is over after {} steps a worker and {} rounds",
@@ -94,6 +117,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             Ok(false)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits for the word that asks all to stop. When whoever could say it is gone the run goes on.
+fn hear_stop(asked: &AtomicBool) {
+    let mut line = String::new();
+    if std::io::stdin().read_line(&mut line).is_ok() && line == STOP {
+        asked.store(true, Ordering::Relaxed);
     }
 }
 

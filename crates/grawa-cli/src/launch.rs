@@ -1,26 +1,30 @@
 //! `grawa launch`: a run of several processes on this machine.
 
+use crate::address::check_free;
 use crate::coordinate::prepare;
 use crate::desk::{Desk, Look};
 use crate::device::Device;
 use crate::failure::Failure;
+use crate::join;
 use crate::say::say;
 use crate::train;
 use clap::Args;
 use grawa_comm::group::Wire;
-use grawa_train::Recipe;
-use std::cell::RefCell;
+use grawa_train::{Reason, Recipe};
+use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Train with every worker a process of its own on this machine.
 ///
-/// Takes the options of `grawa train`. A worker that dies is missed by nobody for long: the others go on. What each worker says is in
-/// worker-N.log in the run's folder. Ctrl-C ends them all. If this command itself is killed they go on, and come back to
-/// `grawa coordinate --resume DIR --wire plain`.
+/// Takes the options of `grawa train`, and its methods but those that share gradients or have groups inside groups. A worker that dies is
+/// missed by nobody for long: the others go on. What each process says is in worker-N.log in the run's folder; its first line names the
+/// worker. Ctrl-C ends them all within a step and leaves a checkpoint, from which `grawa train --resume DIR` goes on; a second one ends at once.
+/// If this command itself is killed they go on, and come back to `grawa coordinate --resume DIR --wire plain`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
 // The options of `train` bring a group of this name.
@@ -35,8 +39,31 @@ pub(crate) struct Arguments {
 /// How long one is waited for that holds what the run had come to.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the workers may take to stop: a step, a meeting, a checkpoint.
+const STOP: Duration = Duration::from_secs(60);
+
 /// The workers' processes; they end with this.
 struct Children(Vec<Child>);
+
+impl Children {
+    /// How one ended that has, and which.
+    fn ended(&mut self) -> Option<(usize, ExitStatus)> {
+        let ended = |(number, child): (usize, &mut Child)| Some((number, child.try_wait().ok()??));
+        self.0.iter_mut().enumerate().find_map(ended)
+    }
+
+    fn are_gone(&mut self) -> bool {
+        self.0.iter_mut().all(|child| matches!(child.try_wait(), Ok(Some(_))))
+    }
+
+    /// Asks all to stop together.
+    fn ask(&mut self) {
+        for input in self.0.iter_mut().filter_map(|child| child.stdin.as_mut()) {
+            // It may have ended by itself.
+            let _ = input.write_all(join::STOP.as_bytes()).and_then(|()| input.flush());
+        }
+    }
+}
 
 impl Drop for Children {
     fn drop(&mut self) {
@@ -50,7 +77,8 @@ impl Drop for Children {
 
 /// What every worker would find missing is said once, and before anything is written.
 fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
-    grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    grawa_train::check(recipe, &data)?;
     if recipe.machine.device == grawa_train::recipe::Device::Cuda {
         Device::Cuda.card()?;
     }
@@ -58,7 +86,11 @@ fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    let Some((recipe, place)) = prepare(&arguments.train, can_train_here)? else { return Ok(true) };
+    let check = |recipe: &Recipe| {
+        can_train_here(recipe)?;
+        arguments.look.at(arguments.train.quiet).map_or(Ok(()), check_free)
+    };
+    let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
     let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", Wire::Plain, PATIENCE)?;
     desk.show(&arguments.look, arguments.train.quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -71,21 +103,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
         let mut command = Command::new(std::env::current_exe().map_err(io)?);
         command.args(["join", &desk.host.address().to_string(), "--wire", "plain", "--threads"]);
-        command.arg(threads.to_string()).arg("--out").arg(&place);
-        command.stdin(Stdio::null()).stdout(log.try_clone().map_err(io)?).stderr(log);
+        command.arg(threads.to_string()).arg("--together").arg("--out").arg(&place);
+        command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);
         children.push(command.spawn().map_err(io)?);
     }
-    let children = RefCell::new(Children(children));
-    let all_gone = || {
-        let mut children = children.borrow_mut();
-        children.0.iter_mut().all(|child| matches!(child.try_wait(), Ok(Some(_))))
-    };
+    let (children, asked) = (RefCell::new(Children(children)), Cell::new(None));
     let host = Arc::clone(&desk.host);
-    let finished = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed), all_gone)?;
-    if finished {
+    let is_founded = || host.status().truth.is_some();
+    // Before the first round nobody has anything to keep, and nobody comes in the place of one that ended.
+    let is_over = || {
+        let mut children = children.borrow_mut();
+        children.are_gone() || !is_founded() && children.ended().is_some()
+    };
+    let is_stopped = || {
+        if !stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        let since: Instant = asked.get().unwrap_or_else(|| {
+            children.borrow_mut().ask();
+            Instant::now()
+        });
+        asked.set(Some(since));
+        !is_founded() || since.elapsed() > STOP
+    };
+    let (end, is_kept) = desk.follow(arguments.train.quiet, is_stopped, is_over)?;
+    let (ended, was_founded) = (children.borrow_mut().ended(), is_founded());
+    if end.is_some() {
         // The others are told by themselves; none is waited for long.
         for _ in 0..50 {
-            if all_gone() {
+            if children.borrow_mut().are_gone() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -94,12 +140,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     drop(children);
     drop(host);
     let place = place.display();
-    if finished {
-        say(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
-    } else if stop.load(Ordering::Relaxed) {
-        say(&format!("stopped; go on from the last checkpoint with: grawa train --resume {place}"));
-    } else {
-        return Err(Failure::Process { why: format!("every worker has ended; see worker-*.log in {place}") });
+    let go_on = match is_kept {
+        true => format!("go on from the last checkpoint with: grawa train --resume {place}"),
+        false => "there is no checkpoint to go on from".into(),
+    };
+    match (end, ended) {
+        (Some(Reason::Spent), _) => say(&format!("done; see {place}\nevaluate it with: grawa eval {place}")),
+        _ if stop.load(Ordering::Relaxed) => say(&format!("stopped; {go_on}")),
+        (_, Some((number, how))) if !was_founded => {
+            let why = format!(
+                "a worker ended before the first round ({how}); what it said is in {place}/worker-{number}.log"
+            );
+            return Err(Failure::Process { why });
+        }
+        _ => {
+            let why = format!("every worker has ended; what they said is in {place}/worker-*.log; {go_on}");
+            return Err(Failure::Process { why });
+        }
     }
-    Ok(finished)
+    Ok(end == Some(Reason::Spent))
 }

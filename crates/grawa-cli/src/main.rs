@@ -114,7 +114,7 @@ fn fail(error: &failure::Failure) -> ExitCode {
 /// Says what went wrong, unless that was done; returns the exit code.
 fn tell(error: &failure::Failure) -> u8 {
     if !matches!(error, failure::Failure::Told { .. }) {
-        eprintln!("error: {error}");
+        say::warn(&format!("error: {error}"));
     }
     error.code()
 }

@@ -47,7 +47,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         true => run.check().map_err(Failure::from).and_then(|()| open(arguments, &recipe)).map(Some),
         false => Ok(None),
     };
-    let (place, files) = agree(&job, &mut talk, opened)?.unzip();
+    let (place, kept) = agree(&job, &mut talk, opened)?.unzip();
+    let (_hold, files) = kept.unzip();
     let place: PathBuf = tell(&mut talk, &place.unwrap_or_default())?;
     drop(talk);
 
@@ -132,14 +133,16 @@ fn prepare(
     Ok((recipe, run))
 }
 
-/// The run's folder and its record.
-fn open(arguments: &Arguments, recipe: &Recipe) -> Result<(PathBuf, Files), Failure> {
+/// The run's folder, which nobody else may use, and its record.
+fn open(arguments: &Arguments, recipe: &Recipe) -> Result<(PathBuf, (folder::Hold, Files)), Failure> {
     if let Some(place) = &arguments.resume {
-        return Ok((place.clone(), Files::resume(place, &Checkpoint::newest_path(place)?)?));
+        let hold = folder::hold(place, true)?;
+        return Ok((place.clone(), (hold, Files::resume(place, &Checkpoint::newest_path(place)?)?)));
     }
     let place = train::claim(arguments, recipe)?;
+    let hold = folder::hold(&place, true)?;
     let files = train::files(&place)?;
-    Ok((place, files))
+    Ok((place, (hold, files)))
 }
 
 /// What the first rank says, as all hear it.

@@ -1,14 +1,19 @@
-//! Standard output that may be a closed pipe.
+//! Standard output and standard error, which may be closed pipes.
 
 use std::io::{ErrorKind, Write};
 
-/// Prints a line. A reader that closed its end, as `head` does, ends the program quietly.
+/// Prints a line. A reader that closed its end, as `head` does, has heard enough; what is being done goes on.
 pub(crate) fn say(text: &str) {
     let mut out = std::io::stdout().lock();
-    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
-        if error.kind() != ErrorKind::BrokenPipe {
-            eprintln!("error: cannot write to standard output: {error}");
-        }
-        std::process::exit(if error.kind() == ErrorKind::BrokenPipe { 0 } else { 1 });
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        warn(&format!("error: cannot write to standard output: {error}"));
+        std::process::exit(1);
     }
+}
+
+/// Prints a line to standard error, if it can be.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::say::say;
 use clap::Args;
-use grawa_train::observe::{About, Files, Screen};
+use grawa_train::observe::{About, EVENTS, Files, Screen};
 use grawa_train::recipe::{Facts, Forecast, Format, Recipe, Said};
 use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder};
 use std::path::{Path, PathBuf};
@@ -111,6 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     run.check()?;
     let place = claim(arguments, &recipe)?;
+    let _hold = folder::hold(&place, true)?;
     let files = files(&place)?;
     go(run, files, &place, arguments.quiet)
 }
@@ -226,6 +227,7 @@ pub(crate) fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, F
 
 fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
     let recipe = folder::recipe(place)?;
+    let _hold = folder::hold(place, true)?;
     let checkpoint = Checkpoint::newest(place)?;
     if is_finished(place, &checkpoint) {
         return Ok(true);
@@ -233,7 +235,11 @@ fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
     leave_aside(&recipe);
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     let run = Run::new(recipe, &data)?;
-    let files = Files::resume(place, checkpoint.path())?;
+    // A worker of a group kept checkpoints there, and the coordinator the record elsewhere.
+    let files = match place.join(EVENTS).exists() {
+        true => Files::resume(place, checkpoint.path())?,
+        false => files(place)?,
+    };
     go(run.resume(checkpoint), files, place, quiet)
 }
 

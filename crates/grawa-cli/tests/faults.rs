@@ -203,7 +203,7 @@ fn a_worker_may_be_killed_at_any_point_of_a_round() {
 /// What one says for all is heard before anyone goes on: it dies with an evaluation on its lips, and another tells of it.
 #[test]
 fn nothing_that_is_said_for_all_is_lost() {
-    let mut group = Group::begin(3, "2000step", &PLAIN, &["evaluate.every=4step"]);
+    let mut group = Group::begin(3, "600step", &PLAIN, &["evaluate.every=4step"]);
     let relay = Relay::to(&group.address);
     let faults = Arc::clone(&relay.faults);
     let (sprung, mut is_alone) = (Arc::new(AtomicBool::new(false)), false);
@@ -233,7 +233,7 @@ fn nothing_that_is_said_for_all_is_lost() {
     group.check();
     let round_of = |(event, _)| if let Event::Evaluated(told) = event { Some(told.at.rounds) } else { None };
     let told: Vec<u64> = group.events().into_iter().filter_map(round_of).collect();
-    assert_eq!(told, (1..=500).collect::<Vec<_>>());
+    assert_eq!(told, (1..=150).collect::<Vec<_>>());
 }
 
 /// One who comes dies on its way, at every point of it: those who are there hardly notice.

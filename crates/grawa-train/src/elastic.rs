@@ -95,8 +95,11 @@ pub(crate) struct Elastic {
     /// Its place among those who are dealt to, and what it was dealt as last: which place, among how many.
     seat: u32,
     dealt: Option<(u32, u32)>,
-    /// It has said where it stands.
+    /// It has said where it stands, and before which meeting that was.
     stands: bool,
+    stood: u64,
+    /// Who keeps checkpoints, as far as all have heard.
+    keepers: Vec<u32>,
     /// It has just taken over what the others hold, and comes without a step.
     at_once: bool,
     /// What others say for all since they last met, and who: they may be lost before that is out.
@@ -125,19 +128,29 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         }
     }
 
-    /// The same, for one who keeps it.
-    pub(crate) fn held(&self) -> Result<Option<Held>, Error> {
+    /// The same, for one who keeps it; in the middle of a cycle that was broken off, what it was at its beginning.
+    pub(crate) fn held(&self, broken_off: bool) -> Result<Option<Held>, Error> {
         let Some(elastic) = &self.elastic else { return Ok(None) };
         let memory = String::from_utf8_lossy(&encode(&self.remembered(elastic))?).into_owned();
-        Ok(Some(Held { run: elastic.run, meeting: self.all().member.meeting(), memory }))
+        let meeting = if broken_off { elastic.stood } else { self.all().member.meeting() };
+        Ok(Some(Held { run: elastic.run, meeting, memory }))
+    }
+
+    /// Whether it is the one who keeps the checkpoints: the first of those present who were given a folder.
+    pub(crate) fn keeps(&self) -> bool {
+        let members = self.all().member.members();
+        let Some(elastic) = self.elastic.as_ref().filter(|elastic| !elastic.keepers.is_empty()) else {
+            return self.speaks();
+        };
+        elastic.keepers.iter().find(|keeper| members.contains(keeper)) == Some(&self.id)
     }
 
     /// Says where it stands, and takes its share of the examples.
     pub(crate) fn stand(&mut self) -> Result<(), Error> {
         let members = self.all().member.members().to_vec();
-        let id = self.id;
+        let (id, meeting) = (self.id, self.all().member.meeting());
         let Some(elastic) = self.elastic.as_mut().filter(|elastic| !elastic.stands) else { return Ok(()) };
-        elastic.stands = true;
+        (elastic.stands, elastic.stood) = (true, meeting);
         elastic.counts.deal_to(&members);
         if let Some(seat) = members.iter().position(|&worker| worker == id) {
             let dealt = (seat as u32, elastic.counts.among);
@@ -166,6 +179,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     pub(crate) fn count_in(&mut self, words: &[(u32, Word)]) {
         if let Some(elastic) = &mut self.elastic {
             elastic.counts.count(words);
+            let keepers = words.iter().filter(|(_, word)| word.keeps).map(|(worker, _)| *worker);
+            elastic.keepers = keepers.collect();
         }
     }
 
@@ -280,14 +295,35 @@ pub fn objection(recipe: &Recipe) -> Option<String> {
     }
 }
 
-/// Takes part in a run as one worker, which leaves checkpoints in `folder` while it is the first of those present. What it has to
+/// What becomes of a run one of whose workers is asked to stop, by a flag.
+#[derive(Clone, Debug)]
+pub enum Stop {
+    /// It leaves, and the others go on.
+    Alone(Arc<AtomicBool>),
+    /// All stop within a step, and one leaves a checkpoint.
+    Together(Arc<AtomicBool>),
+}
+
+/// That workers can come and go in a run of this recipe, and can train it on this data.
+pub fn check(recipe: &Recipe, data: &Dataset) -> Result<(), Error> {
+    if let Some(why) = objection(recipe) {
+        return Err(Error::NotElastic { why });
+    }
+    let material = Material::new(recipe, data)?;
+    match &recipe.model.init {
+        Some(path) => crate::init::start(&material.graph, path, recipe.train.seed).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+/// Takes part in a run as one worker, which leaves checkpoints in `folder` while it is the first of those present who keep any. What it has to
 /// tell goes to the coordinator, and to the observers here. Returns how the run ended.
 pub fn join(
     recipe: Recipe,
     data: &Dataset,
     guest: Guest,
     folder: Option<&Path>,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     observers: &mut [Box<dyn Observer>],
 ) -> Result<Finished, Error> {
     if let Some(why) = objection(&recipe) {
@@ -320,8 +356,15 @@ pub fn join(
     let (Some(view), Some(member)) = (view, member) else {
         return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
     };
-    let mut launch = Launch::new(recipe, graph, examples, folder, stop, taken.is_some());
-    launch.teller = Some(teller);
+    let (asked, together) = match stop {
+        Stop::Alone(asked) => (asked, false),
+        Stop::Together(asked) => (asked, true),
+    };
+    let launch = Launch {
+        teller: Some(teller),
+        together,
+        ..Launch::new(recipe, graph, examples, folder, asked, taken.is_some())
+    };
     let mut part = Part {
         worker: seat,
         velocity: vec![0.0; state.parameters.len()],
@@ -399,7 +442,7 @@ impl Seating {
             calibrated: Vec::new(),
             norms: vec![0.0; common.layout.spans().len()],
             rate: 0.0,
-            notable: false,
+            left_out: Vec::new(),
             began: (common.clock)(),
             before: Duration::ZERO,
             apart: true,

@@ -104,6 +104,15 @@ pub enum Error {
     /// A worker that was asked to stop.
     #[error("this worker was asked to stop; the others go on")]
     Left,
+    /// A folder whose run is going on.
+    #[error(
+        "a run is at work in {0}: wait for its end, or end it; workers whose coordinator is gone come back to `grawa coordinate --resume {0}`",
+        path.display()
+    )]
+    AtWork {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A run whose workers cannot come and go.
     #[error("workers cannot come and go in this run: {why}")]
     NotElastic {
@@ -152,7 +161,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Engine(error) => error.is_usage(),
-            Error::Data(grawa_data::Error::UnknownDataset { .. }) => true,
+            Error::Data(grawa_data::Error::UnknownDataset { .. } | grawa_data::Error::TooFew { .. }) => true,
             error => matches!(
                 error,
                 Error::Core(_)
@@ -162,6 +171,7 @@ impl Error {
                     | Error::AnotherRun { .. }
                     | Error::FolderInUse { .. }
                     | Error::CannotStart { .. }
+                    | Error::AtWork { .. }
                     | Error::NotElastic { .. }
                     | Error::NotByRanks { .. }
             ),

@@ -26,6 +26,24 @@ pub fn create(path: &Path, recipe: &Recipe) -> Result<(), Error> {
     fs::write(&file, recipe.to_toml()).map_err(io("write", &file))
 }
 
+/// A folder in use, until this ends.
+#[derive(Debug)]
+pub struct Hold {
+    _file: fs::File,
+}
+
+/// Takes a run's folder into use: by one process alone, or by a coordinator and its workers, of which each keeps something there.
+pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
+    let file = path.join(RECIPE);
+    let file = fs::File::open(&file).map_err(io("open", &file))?;
+    let locked = if alone { file.try_lock() } else { file.try_lock_shared() };
+    // Where files cannot be locked it is up to the user.
+    match locked {
+        Err(fs::TryLockError::WouldBlock) => Err(Error::AtWork { path: path.into() }),
+        _ => Ok(Hold { _file: file }),
+    }
+}
+
 /// The recipe of a run's folder.
 pub fn recipe(path: &Path) -> Result<Recipe, Error> {
     if !path.join(RECIPE).exists() {
@@ -49,6 +67,13 @@ mod tests {
         let again = create(&path, &recipe).unwrap_err().to_string();
         assert!(again.contains("already holds 'recipe.toml'"), "{again}");
         assert!(super::recipe(place.path()).unwrap_err().to_string().contains("no checkpoint"));
+        let (first, second) = (hold(&path, false).unwrap(), hold(&path, false).unwrap());
+        assert!(hold(&path, true).unwrap_err().to_string().contains("is at work"));
+        drop((first, second));
+        let alone = hold(&path, true).unwrap();
+        assert!(hold(&path, false).is_err());
+        drop(alone);
+        assert!(hold(&path, false).is_ok());
         assert!(create(&path.join(RECIPE), &recipe).unwrap_err().to_string().contains("a file of that name"));
     }
 }

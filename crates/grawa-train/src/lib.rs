@@ -30,7 +30,7 @@ mod word;
 mod worker;
 
 pub use checkpoint::Checkpoint;
-pub use elastic::{join, objection};
+pub use elastic::{Stop, check, join, objection};
 pub use error::Error;
 pub use event::{
     Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,

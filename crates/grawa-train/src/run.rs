@@ -322,6 +322,8 @@ pub(crate) struct Launch {
     pub(crate) resumed: bool,
     /// How those are told who watch elsewhere.
     pub(crate) teller: Option<Teller>,
+    /// Where workers come and go: who is asked to stop ends the run for all.
+    pub(crate) together: bool,
 }
 
 impl Launch {
@@ -346,6 +348,7 @@ impl Launch {
             clock: Arc::new(move || started.elapsed()),
             resumed,
             teller: None,
+            together: false,
             recipe,
         }
     }
@@ -424,6 +427,7 @@ impl Launch {
             clock: Arc::clone(&self.clock),
             notes,
             teller: self.teller.clone(),
+            together: self.together,
             snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
         });
         let workers = make(&self, &common)?;
@@ -531,7 +535,7 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
             calibrated: Vec::new(),
             norms: vec![0.0; common.layout.spans().len()],
             rate: 0.0,
-            notable: false,
+            left_out: Vec::new(),
             began: (common.clock)(),
             before: at.elapsed,
             apart: false,

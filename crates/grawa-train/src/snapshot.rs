@@ -143,18 +143,19 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Leaves this worker's part of a snapshot; the one who speaks hands all parts on.
     pub(crate) fn save(&mut self, stopped: bool, finished: bool) -> Result<(), Error> {
         let common = std::sync::Arc::clone(&self.common);
-        // Where workers come and go each has a shelf of its own; on that of the one who speaks lies the model of all.
+        // Where workers come and go each has a shelf of its own; on that of the one who keeps it lies the model of all.
         let elastic = self.elastic.is_some();
         if elastic {
             self.make_view()?;
         }
-        let Some(snapshots) = common.snapshots.as_ref().filter(|_| !elastic || self.speaks()) else {
+        let Some(snapshots) = common.snapshots.as_ref().filter(|_| !elastic || self.keeps()) else {
             return Ok(());
         };
         let shows = elastic && viewing(common.method.evaluate).is_some();
         let mut centres = Vec::new();
         for (index, level) in self.levels.iter().enumerate() {
-            if common.method.share == Share::Parameters && level.member.members().first() == Some(&self.id) {
+            let is_first = elastic || level.member.members().first() == Some(&self.id);
+            if common.method.share == Share::Parameters && is_first {
                 centres.push((index, level.own, level.member.copy_centre()?));
             }
         }
@@ -166,8 +167,9 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             velocity: self.replica.copy(Kept::Velocity)?,
             statistics: self.replica.copy(Kept::Statistics)?,
             notes: self.levels.iter().map(|level| level.tracker.notes().clone()).collect(),
-            taken: self.taken,
-            in_cycle: self.in_cycle,
+            // Where workers come and go a cycle that was broken off begins anew.
+            taken: self.taken - if elastic { self.in_cycle } else { 0 },
+            in_cycle: if elastic { 0 } else { self.in_cycle },
             loss: self.loss,
             finite: self.finite,
             tally: self.tally,
@@ -194,7 +196,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 self.levels[last].member.barrier()?.members
             }
         };
-        if self.speaks() {
+        if elastic || self.speaks() {
             snapshots.wait();
             let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
             let snapshot = Snapshot {
@@ -206,7 +208,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
                 history: self.history.clone(),
                 calibrated: Some(self.calibrated.clone()).filter(|_| evaluated && !stopped),
-                held: self.held()?,
+                held: self.held(stopped)?,
             };
             let _ = common.notes.send(Note::Snapshot(Box::new(snapshot)));
         }

@@ -19,6 +19,8 @@ pub(crate) struct Word {
     pub(crate) steps: u64,
     /// Its local steps in all.
     pub(crate) taken: u64,
+    /// It keeps checkpoints.
+    pub(crate) keeps: bool,
     /// Whether its vector is finite.
     pub(crate) finite: bool,
     /// Its scores.
@@ -54,7 +56,8 @@ impl Word {
 
     /// The bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let flags = u64::from(self.stop) | u64::from(self.full) << 1 | u64::from(self.finite) << 2;
+        let flags = [self.stop, self.full, self.finite, self.keeps];
+        let flags = flags.iter().rev().fold(0, |flags, &flag| flags << 1 | u64::from(flag));
         let Tally { steps, loss, times, bytes } = &self.tally;
         let counts = [flags, self.steps, self.taken, *steps, *bytes, self.elapsed.to_bits(), loss.to_bits()];
         let times = times.parts().map(|(_, seconds)| seconds.to_bits());
@@ -75,6 +78,7 @@ impl Word {
             stop: flags & 1 > 0,
             full: flags & 2 > 0,
             finite: flags & 4 > 0,
+            keeps: flags & 8 > 0,
             elapsed: f64::from_bits(elapsed),
             steps: in_cycle,
             taken,
@@ -105,11 +109,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_go_both_ways(stop: bool, full: bool, finite: bool, steps: u64, taken: u64,
+        fn words_go_both_ways(stop: bool, full: bool, finite: bool, keeps: bool, steps: u64, taken: u64,
                               scores in proptest::collection::vec(-1e300f64..1e300, 0..9), seconds in 0.0f64..1e9) {
             let times = Times { compute: seconds, evaluate: 2.0 * seconds, ..Times::default() };
             let tally = Tally { steps: steps / 2, loss: seconds, times, bytes: taken };
-            let word = Word { stop, full, finite, elapsed: seconds, steps, taken, scores, tally };
+            let word = Word { stop, full, finite, keeps, elapsed: seconds, steps, taken, scores, tally };
             prop_assert_eq!(Word::decode(3, &word.encode()).unwrap(), word);
         }
 

@@ -45,6 +45,8 @@ pub(crate) struct Common {
     pub(crate) notes: Sender<Note>,
     /// How those are told who watch elsewhere.
     pub(crate) teller: Option<Teller>,
+    /// Where workers come and go: who is asked to stop ends the run for all.
+    pub(crate) together: bool,
     pub(crate) snapshots: Option<Snapshots>,
 }
 
@@ -102,8 +104,8 @@ pub(crate) struct Worker<R: Replica, C> {
     pub(crate) calibrated: Vec<f32>,
     pub(crate) norms: Vec<f64>,
     pub(crate) rate: f64,
-    /// Whether someone was left out of the last mix, which is told of at once.
-    pub(crate) notable: bool,
+    /// Who was left out of the last mix, which is told of at once.
+    pub(crate) left_out: Vec<u32>,
     /// When it began by its clock, evaluations left out, and how long it had trained before that.
     pub(crate) began: Duration,
     pub(crate) before: Duration,
@@ -176,7 +178,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         } else {
             self.comes_at_once() || self.local_steps(quota)?
         };
-        if !full && self.elastic.is_some() {
+        if !full && self.elastic.is_some() && !common.together {
             // The others go on.
             return Err(Error::Left);
         }
@@ -427,6 +429,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             elapsed: self.elapsed().as_secs_f64(),
             steps: self.in_cycle,
             taken: self.taken,
+            keeps: self.common.snapshots.is_some(),
             finite: report.finite,
             scores: report.scores,
             tally: std::mem::take(&mut self.tally),
@@ -537,7 +540,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                     self.tally.times.wait += outcome.wait.as_secs_f64();
                     self.tally.times.apply += outcome.work.as_secs_f64();
                     self.tell_lost(&outcome.lost);
-                    self.notable = plan.replaced.contains(&true);
+                    let left_out = plan.workers.iter().zip(&plan.replaced).filter(|(_, lost)| **lost);
+                    self.left_out = left_out.map(|(worker, _)| *worker).collect();
                     return Ok(plan);
                 }
                 Err(CommError::Shrunk { lost }) => {
@@ -571,7 +575,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
 
     fn tell_round(&mut self, words: &[(u32, Word)], mixed: Vec<Mixed>) {
         let own = words.iter().find(|(worker, _)| *worker == self.id).map(|(_, word)| word.tally);
-        if !self.common.course.tells(&self.at) && !self.notable {
+        if !self.common.course.tells(&self.at) && self.left_out.is_empty() {
             self.tally += own.unwrap_or_default();
             return;
         }
@@ -606,6 +610,24 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 Some(_) => self.say_through(self.teller(words), round),
                 None => self.say_for_all(round),
             }
+            self.tell_left_out(words.len());
+        }
+    }
+
+    /// Says who was not finite in this round.
+    fn tell_left_out(&mut self, members: usize) {
+        let what = match self.common.method.share {
+            Share::Gradients => "gradient is not finite: this step is taken without it",
+            _ => "parameters are not finite: it takes over the centre, without its momentum",
+        };
+        let left_out = std::mem::take(&mut self.left_out);
+        if left_out.len() == members {
+            let what = "nobody is finite any more: start again with a smaller learning rate".into();
+            return self.say_for_all(Event::Fault(Fault { at: self.place(), worker: None, what }));
+        }
+        for worker in left_out {
+            let what = format!("worker {worker}'s {what}");
+            self.say_for_all(Event::Fault(Fault { at: self.place(), worker: Some(worker), what }));
         }
     }
 

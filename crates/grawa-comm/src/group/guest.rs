@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+/// So many connections in a row on which nothing is heard are no accident.
+const UNANSWERED: u32 = 3;
+
 /// A worker that was let in, and does not take part yet.
 #[derive(Debug)]
 pub struct Guest {
@@ -49,6 +52,8 @@ impl Guest {
             told: VecDeque::new(),
             unheard: 0,
             since: Some(Instant::now()),
+            unanswered: 0,
+            trouble: None,
         };
         let shared = Arc::new(Shared {
             address: address.into(),
@@ -68,7 +73,7 @@ impl Guest {
         std::thread::Builder::new().name("grawa-beat".into()).spawn(move || beater.give_signs())?;
         let began = Instant::now();
         loop {
-            match shared.next(&|_| began.elapsed() < patience) {
+            match shared.next(&|state| began.elapsed() < patience && state.unanswered < UNANSWERED) {
                 Some(Deed::Known { charter: Some(charter), .. }) => {
                     let state = lock(&shared.state);
                     shared.door.belongs_to(state.member.run());
@@ -84,10 +89,19 @@ impl Guest {
                 Some(_) => {}
                 None => {
                     shared.end();
-                    let after = patience.as_secs_f64();
-                    return Err(Error::Connection {
-                        why: format!("no coordinator answers at {address} within {after:.0} s"),
-                    });
+                    let state = lock(&shared.state);
+                    let trouble = state.trouble.as_deref().unwrap_or("nothing was heard");
+                    let why = match state.unanswered {
+                        0 => format!(
+                            "no coordinator answers at {address} within {:.0} s: {trouble}",
+                            patience.as_secs_f64()
+                        ),
+                        _ => format!(
+                            "whoever listens at {address} does not answer: {trouble}; is it the run's coordinator, and do both \
+                             have the same key, or none?"
+                        ),
+                    };
+                    return Err(Error::Connection { why });
                 }
             }
         }

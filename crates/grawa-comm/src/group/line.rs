@@ -107,6 +107,9 @@ pub(super) struct State {
     /// How many of these, the last ones, the coordinator has not answered.
     pub(super) unheard: usize,
     pub(super) since: Option<Instant>,
+    /// How often in a row a connection was made on which nothing was heard, and why the last one failed.
+    pub(super) unanswered: u32,
+    pub(super) trouble: Option<String>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -136,16 +139,27 @@ impl Shared {
     pub(super) fn keep_line(&self) {
         let mut pause = PAUSE.0;
         while !self.is_over() {
-            if let Ok((out, from)) = link::dial(&self.address, &self.wire) {
+            let reached = link::reach(&self.address);
+            let is_there = reached.is_ok();
+            let dialled = reached.and_then(|socket| link::link(socket, &self.wire, true));
+            if let Err(why) = &dialled {
+                let mut state = lock(&self.state);
+                state.trouble = Some(why.to_string());
+                state.unanswered = if is_there { state.unanswered + 1 } else { 0 };
+                self.changed.notify_all();
+            }
+            if let Ok((out, from)) = dialled {
                 let mut state = lock(&self.state);
                 state.out = Some(out);
                 let hello = state.member.connected();
                 send(&mut state, [hello]);
                 drop(state);
-                if self.listen(from) {
-                    pause = PAUSE.0;
-                }
+                let heard = self.listen(from);
                 let mut state = lock(&self.state);
+                match heard {
+                    Ok(()) => (pause, state.unanswered) = (PAUSE.0, 0),
+                    Err(why) => (state.trouble, state.unanswered) = (Some(why), state.unanswered + 1),
+                }
                 state.member.disconnected();
                 state.out = None;
                 state.since.get_or_insert_with(Instant::now);
@@ -156,15 +170,20 @@ impl Shared {
         }
     }
 
-    /// Hears what the coordinator says, until the connection ends. Returns whether anything was heard.
-    fn listen(&self, mut from: In) -> bool {
+    /// Hears what the coordinator says, until the connection ends; if nothing was heard, returns why.
+    fn listen(&self, mut from: In) -> Result<(), String> {
         let mut has_heard = false;
         loop {
             let began = Instant::now();
             let heard = from.receive(LONGEST, &|| !self.is_over() && began.elapsed() < DEAF);
-            let Some(down) = heard.ok().flatten().and_then(|bytes| decode::<Down>(&bytes).ok()) else {
-                from.end();
-                return has_heard;
+            let silent = || Error::Connection { why: "it ended without a word".into() };
+            let down = heard.and_then(|bytes| decode::<Down>(&bytes.ok_or_else(silent)?));
+            let down = match down {
+                Ok(down) => down,
+                Err(why) => {
+                    from.end();
+                    return if has_heard { Ok(()) } else { Err(why.to_string()) };
+                }
             };
             has_heard = true;
             let mut state = lock(&self.state);

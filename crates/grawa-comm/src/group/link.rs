@@ -54,12 +54,17 @@ pub(super) struct In {
     record: Record,
 }
 
-/// Connects to an address.
+/// Connects to an address, and makes both directions of it.
 pub(super) fn dial(address: &str, wire: &Wire) -> Result<(Out, In), Error> {
+    link(reach(address)?, wire, true)
+}
+
+/// Connects to an address.
+pub(super) fn reach(address: &str) -> Result<TcpStream, Error> {
     let mut last = Error::Connection { why: format!("{address} is no address") };
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, MADE) {
-            Ok(socket) => return link(socket, wire, true),
+            Ok(socket) => return Ok(socket),
             Err(error) => last = Error::Connection { why: format!("{address}: {error}") },
         }
     }

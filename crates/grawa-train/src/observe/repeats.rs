@@ -5,28 +5,34 @@
 
 use super::log::split;
 use crate::Event;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 
-/// How many events are remembered: more than all workers together say again.
-const PAST: usize = 512;
+/// How many events are remembered. A worker says again what it said in the ten seconds before its connection was lost, when that
+/// is found out: by then the others may have told of thousands of rounds.
+const PAST: usize = 1 << 16;
 
-/// What was told of late.
+/// What was told of late, as numbers that are hardly ever the same for two events.
 #[derive(Debug, Default)]
 pub struct Repeats {
-    past: VecDeque<Event>,
+    numbers: RandomState,
+    known: HashSet<u64>,
+    past: VecDeque<u64>,
 }
 
 impl Repeats {
     /// Whether an event was not told of late. What it says counts, not its times: they may have been lost with a crash.
     pub fn is_new(&mut self, event: &Event) -> bool {
-        let said = essence(event);
-        if self.past.contains(&said) {
+        let said = self.numbers.hash_one(format!("{:?}", essence(event)));
+        if !self.known.insert(said) {
             return false;
         }
-        if self.past.len() == PAST {
-            self.past.pop_front();
-        }
         self.past.push_back(said);
+        if self.past.len() > PAST
+            && let Some(oldest) = self.past.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
         true
     }
 }
@@ -74,5 +80,15 @@ mod tests {
         let mut repeats: Repeats = read.iter().collect();
         assert!(events.iter().all(|event| !repeats.is_new(event)));
         assert!(repeats.is_new(&sample::resumed(&events)));
+    }
+
+    /// One that was stopped for a while says what it said before, when the others have told of thousands of rounds.
+    #[test]
+    fn what_was_told_long_ago_is_known() {
+        let events = sample::run("mgrawa", 2, 5000);
+        let mut repeats = Repeats::default();
+        assert!(events.iter().all(|event| repeats.is_new(event)));
+        assert!(!events.iter().any(|event| repeats.is_new(event)));
+        assert!(repeats.past.len() == repeats.known.len() && repeats.past.len() <= PAST);
     }
 }

@@ -5,7 +5,6 @@ use super::{View, line, render};
 use crate::{Error, Event, Observer};
 use console::Term;
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The time between two pictures.
@@ -117,26 +116,18 @@ impl Default for Screen {
     }
 }
 
-fn failed(source: io::Error) -> Error {
-    Error::Io { action: "write to", path: PathBuf::from("the terminal"), source }
-}
-
 impl Observer for Screen {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
         self.view.event(event);
-        if self.passing && matches!(event, Event::Finished(_)) {
-            return self.pass().map_err(failed);
-        }
-        if self.passing && !self.live {
-            return Ok(());
-        }
-        if !self.live {
-            return self.tell(event).map_err(failed);
-        }
         let urgent = !matches!(event, Event::Round(_) | Event::Checkpoint { .. });
-        if urgent || self.last.is_none_or(|last| last.elapsed() >= PAUSE) {
-            self.draw().map_err(failed)?;
-        }
+        // A run goes on when nobody looks any more: its record is elsewhere.
+        let _ = match (self.passing, self.live) {
+            (true, _) if matches!(event, Event::Finished(_)) => self.pass(),
+            (true, false) => Ok(()),
+            (false, false) => self.tell(event),
+            (_, true) if urgent || self.last.is_none_or(|last| last.elapsed() >= PAUSE) => self.draw(),
+            (_, true) => Ok(()),
+        };
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use grawa_comm::group::{Guest, Host, Settings, Wire};
 use grawa_core::{Amount, Name};
 use grawa_data::Dataset;
 use grawa_train::recipe::Said;
-use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Reason, Recipe, Run, join};
+use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Reason, Recipe, Run, Stop, join};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +91,8 @@ pub(crate) fn apart(recipe: &Recipe, data: &Dataset, place: &Path) -> Ear {
             scope.spawn(|| {
                 let (guest, heard) = guest(&host);
                 let mut ears: [Box<dyn Observer>; 1] = [Box::new(group.clone())];
-                let end = join(heard, data, guest, Some(place), Arc::default(), &mut ears).unwrap();
+                let end =
+                    join(heard, data, guest, Some(place), Stop::Alone(Arc::default()), &mut ears).unwrap();
                 assert_eq!((end.at.steps, end.workers.len()), (10, workers));
             });
         }
