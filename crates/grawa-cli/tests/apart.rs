@@ -59,7 +59,8 @@ fn the_end_comes_last() {
     }
 }
 
-/// Rounds that are told of without a pause do not keep a launch from hearing Ctrl-C.
+/// Rounds that are told of without a pause do not keep a launch from hearing Ctrl-C. It leaves a checkpoint, from which threads go on; and
+/// while a run is at work nobody else may use its folder.
 #[cfg(unix)]
 #[test]
 fn a_busy_launch_hears_ctrl_c() {
@@ -67,20 +68,56 @@ fn a_busy_launch_hears_ctrl_c() {
     let words = ["launch", "--data", "digits", "--method", "mean:period=1", "--workers", "2", "--quiet"];
     let mut command = grawa(folder.path(), &words);
     command.args(["--set", "train.batch=1", "--set", "model.width=4", "--set", "evaluate.every=end"]);
-    command.args(["--budget", "100000000step", "--out", "run"]).stdout(Stdio::null());
-    let mut launch = Kept(command.spawn().unwrap());
-    let events = folder.path().join("run/events.jsonl");
+    command.args(["--set", "checkpoint.every=end", "--budget", "100000000step", "--out", "run"]);
+    let rounds = || -> Vec<u64> {
+        let events = std::fs::read_to_string(folder.path().join("run/events.jsonl")).unwrap_or_default();
+        let number = |line: &str| line.split_once("\"rounds\":")?.1.split(',').next()?.parse().ok();
+        events.lines().filter(|line| line.contains("\"event\":\"round\"")).filter_map(number).collect()
+    };
+    let stop_after = |mut process: Kept, more: usize| {
+        let (began, before) = (Instant::now(), rounds().len());
+        while rounds().len() < before + more {
+            assert!(began.elapsed() < Duration::from_secs(100), "no rounds");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let again = grawa(folder.path(), &["train", "--resume", "run"]).output().unwrap();
+        assert_eq!(again.status.code(), Some(2), "{}", text(&again));
+        assert!(text(&again).contains("is at work"), "{}", text(&again));
+        assert!(Command::new("kill").args(["-INT", &process.0.id().to_string()]).status().unwrap().success());
+        assert!(!process.ends_well(), "what is not finished has not succeeded");
+        assert_eq!(process.0.try_wait().unwrap().and_then(|status| status.code()), Some(1));
+        assert!(grawa(folder.path(), &["eval", "run"]).output().unwrap().status.success());
+    };
+    stop_after(Kept(command.stdout(Stdio::null()).spawn().unwrap()), 200);
+    let mut resume = grawa(folder.path(), &["train", "--resume", "run", "--quiet"]);
+    stop_after(Kept(resume.stdout(Stdio::null()).spawn().unwrap()), 100);
+    let rounds = rounds();
+    assert_eq!(rounds, (1..=rounds.len() as u64).collect::<Vec<_>>());
+}
+
+/// Nobody comes in the place of a launched worker: without it the first round would be waited for for ever.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_launch_that_cannot_begin_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["launch", "--data", "digits", "--method", "mean:period=100000", "--workers", "3", "--quiet"];
+    let mut command = grawa(folder.path(), &words);
+    let launch =
+        command.args(["--out", "run"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let path = format!("/proc/{0}/task/{0}/children", launch.id());
     let began = Instant::now();
-    while !std::fs::read_to_string(&events).is_ok_and(|text| text.lines().count() > 200) {
-        assert!(began.elapsed() < Duration::from_secs(100));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(Command::new("kill").args(["-INT", &launch.0.id().to_string()]).status().unwrap().success());
-    let asked = Instant::now();
-    while launch.0.try_wait().unwrap().is_none() {
-        assert!(asked.elapsed() < Duration::from_secs(20), "it goes on");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let child = loop {
+        let children = std::fs::read_to_string(&path).unwrap_or_default();
+        if let [first, _, _] = children.split_whitespace().collect::<Vec<_>>()[..] {
+            break first.to_owned();
+        }
+        assert!(began.elapsed() < Duration::from_secs(100), "no workers");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(Command::new("kill").args(["-KILL", &child]).status().unwrap().success());
+    let output = launch.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("before the first round (signal: 9"), "{}", text(&output));
 }
 
 /// A process that ends with the test.
@@ -134,11 +171,11 @@ fn a_killed_worker_is_replaced() {
     BufReader::new(coordinator.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.split(' ').nth(2).unwrap().to_owned();
     let mut coordinator = Kept(coordinator);
-    let join = || {
+    let join = |more: &[&str]| {
         let words = ["join", &address, "--key", "run.key", "--threads", "1"];
-        Kept(grawa(folder.path(), &words).stdout(Stdio::null()).spawn().unwrap())
+        Kept(grawa(folder.path(), &words).args(more).stdout(Stdio::null()).spawn().unwrap())
     };
-    let (mut stays, mut dies) = (join(), join());
+    let (mut stays, mut dies) = (join(&[]), join(&[]));
     let events = || std::fs::read_to_string(folder.path().join("run/events.jsonl")).unwrap_or_default();
     let wait = |what: &str| {
         let began = Instant::now();
@@ -150,10 +187,15 @@ fn a_killed_worker_is_replaced() {
     wait("\"event\":\"round\"");
     dies.0.kill().unwrap();
     wait("lost its connection");
-    let mut comes = join();
+    let mut comes = join(&["--out", "kept"]);
     wait("takes over what worker");
     assert!(stays.ends_well() && comes.ends_well() && coordinator.ends_well());
     assert!(events().contains("\"event\":\"finished\""));
+    // It is not the first of those present, but the only one that was given a folder.
+    last_line(folder.path(), "kept");
+    let refused =
+        grawa(folder.path(), &["join", &address, "--key", "run.key", "--patience", "1"]).output().unwrap();
+    assert!(text(&refused).contains("no coordinator answers"), "{}", text(&refused));
 }
 
 #[test]
