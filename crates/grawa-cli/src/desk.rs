@@ -181,7 +181,9 @@ impl Desk {
                     if last.elapsed() > PATIENCE && !quiet {
                         last = Instant::now();
                         let status = host.status();
-                        if status.truth.is_none() || status.workers.is_empty() {
+                        if status.workers.is_empty() {
+                            warn(&format!("no worker has come yet; listening at {}", host.address()));
+                        } else if status.truth.is_none() {
                             warn(&status.reason);
                         }
                     }
