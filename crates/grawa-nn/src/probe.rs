@@ -53,13 +53,9 @@ pub fn probe(
     engine: &Engine,
 ) -> Result<Probe, Error> {
     let file = Tensors::read(values, network)?;
-    let image = file.find("image").map(|tensor| tensor.shape.clone()).unwrap_or_default();
-    let &[batch, channels, height, width] = image.as_slice() else {
-        return Err(Error::WrongLength {
-            what: "the shape of 'image'".into(),
-            found: image.len(),
-            expected: 4,
-        });
+    let image = file.find("image").ok_or_else(|| file.missing("image"))?;
+    let &[batch, channels, height, width] = image.shape.as_slice() else {
+        return Err(file.differs("image", image, "f32 of shape [batch, channels, height, width]".into()));
     };
     let graph = zoo::find(network)?.build(Shape { channels, height, width }, classes)?;
     run(&graph, &file, batch, out, engine)

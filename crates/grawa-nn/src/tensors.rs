@@ -139,7 +139,8 @@ impl Tensors {
         }
     }
 
-    fn missing(&self, name: &str) -> Error {
+    /// A tensor is not there.
+    pub(crate) fn missing(&self, name: &str) -> Error {
         Error::TensorMissing { path: self.path.clone(), name: name.into(), network: self.owner.clone() }
     }
 

@@ -3,6 +3,7 @@
 //! Everything here is a pure function of where the run stands, which all workers agree on: so all decide the same,
 //! and a run that was stopped and goes on decides as one that was not.
 
+use crate::word::Word;
 use crate::{Place, Recipe};
 use grawa_core::{Amount, Method, Progress, Share};
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,16 @@ impl Course {
     pub(crate) fn quota(&self, at: &Position) -> u64 {
         let left = self.steps.map_or(u64::MAX, |steps| steps.saturating_sub(at.steps));
         self.cycle.min(left)
+    }
+
+    /// By how many steps a worker the run has come further when all have met. Where they take steps until they are called, and
+    /// a step is quick, all take more than a cycle's before they hear: as many cycles count as everyone took, and all in the mean. Who
+    /// has just come took none, and one who was out of contact may have taken any number.
+    pub(crate) fn advance(&self, quota: u64, words: &[(u32, Word)], is_even: bool) -> u64 {
+        let steps = || words.iter().map(|(_, word)| word.steps);
+        let mean = steps().sum::<u64>() / words.len().max(1) as u64;
+        let cycles = steps().filter(|steps| *steps > 0).fold(mean, u64::min) / self.cycle;
+        if is_even { quota } else { quota.max(cycles * self.cycle) }
     }
 
     /// The number of the cycle that begins here.
@@ -179,6 +190,23 @@ mod tests {
         assert_eq!((course.quota(&at(0)), course.quota(&at(32)), course.quota(&at(40))), (32, 8, 0));
         assert!(course.is_round(32) && !course.is_round(40));
         assert!(!course.is_spent(&at(39)) && course.is_spent(&at(40)));
+    }
+
+    /// At a free pace between processes all go on until they hear that they are called.
+    #[test]
+    fn steps_beyond_a_cycle_count() {
+        let course = course("mean:period=32", "400step", "1epoch");
+        let words = |steps: &[u64]| -> Vec<(u32, Word)> {
+            (0..).zip(steps).map(|(worker, &steps)| (worker, Word { steps, ..Word::default() })).collect()
+        };
+        assert_eq!(course.advance(32, &words(&[80, 90, 70]), true), 32);
+        assert_eq!(course.advance(32, &words(&[31, 900]), false), 32);
+        assert_eq!(course.advance(32, &words(&[80, 90, 70]), false), 64);
+        assert_eq!(course.advance(32, &words(&[130, 0, 130]), false), 64);
+        assert_eq!(course.advance(32, &words(&[64, 0]), false), 32);
+        assert_eq!(course.advance(16, &words(&[3, 4]), false), 16);
+        assert_eq!(course.advance(16, &words(&[]), false), 16);
+        assert!(course.is_round(32 + course.advance(32, &words(&[200]), false)));
     }
 
     #[test]

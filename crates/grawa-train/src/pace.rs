@@ -46,7 +46,8 @@ impl Pacing {
     ) -> Result<bool, Error> {
         match self {
             Pacing::Even => Ok(own < quota),
-            Pacing::Called => Ok(quota > 0 && !is_called()),
+            // Before the first round some may still be on their way, for hours: nobody goes on without them.
+            Pacing::Called => Ok(quota > 0 && !is_called() && (from > 0 || own < quota)),
             Pacing::Free(_) if quota == 0 => Ok(false),
             Pacing::Free(tickets) => {
                 let trigger = Trigger::new(members as u32, u32::try_from(quota).unwrap_or(u32::MAX))?;

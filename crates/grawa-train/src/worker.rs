@@ -207,7 +207,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let elapsed = Duration::try_from_secs_f64(words[0].1.elapsed).unwrap_or_default();
         let from = self.at.steps;
         self.at = Position {
-            steps: from + quota,
+            steps: from + common.course.advance(quota, &words, common.pacing.is_even()),
             total: self.at.total + words.iter().map(|(_, word)| word.steps).sum::<u64>(),
             rounds: self.at.rounds + u64::from(is_round || shares_gradients),
             elapsed: common.pacing.elapsed(from, elapsed),

@@ -58,7 +58,7 @@ fn a_group_goes_at_its_own_pace() {
                 let (guest, recipe) = guest(&host);
                 let mut ears: [Box<dyn Observer>; 1] = [Box::new(ear.clone())];
                 let end = join(recipe, &data, guest, None, Stop::Alone(Arc::default()), &mut ears).unwrap();
-                assert_eq!((end.at.steps, end.at.rounds), (24, 6));
+                assert!(end.at.steps >= 24 && (2..=6).contains(&end.at.rounds), "{:?}", end.at);
             });
         }
     });
@@ -71,14 +71,15 @@ fn a_group_goes_at_its_own_pace() {
             epochs = epochs.max(round.at.epochs);
         }
     }
-    assert!(rounds.len() == 6 && rounds.iter().all(|&steps| steps >= 12), "{rounds:?}");
+    // Nobody goes on before all have come.
+    assert!(rounds[0] == 12 && rounds.iter().all(|&steps| steps >= 12), "{rounds:?}");
     let all: u64 = rounds.iter().sum();
     // What one tells when it leaves has been heard when it has.
     let began = std::time::Instant::now();
     while !host.status().workers.is_empty() && began.elapsed() < LONG {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(host.status().overshot, all - 72);
+    assert_eq!(host.status().overshot, all - 12 * rounds.len() as u64);
     assert!(
         (epochs - (16 * all) as f64 / data.train.len() as f64).abs() < 1e-6,
         "{epochs} epochs, {all} steps"

@@ -13,7 +13,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ impl Wire {
     pub fn with_key(path: &Path) -> Result<Self, Error> {
         let wrong = |why: String| Error::Key { path: path.into(), why };
         let pem = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-        let key = KeyPair::from_pem(&pem).map_err(|error| wrong(error.to_string()))?;
+        let key = KeyPair::from_pem(&pem)
+            .map_err(|error| wrong(format!("{error}; it is no key that `grawa key new` has written")))?;
         Ok(Wire::Tls(Arc::new(keys(key).map_err(wrong)?)))
     }
 
@@ -66,7 +67,10 @@ pub fn new_key(path: &Path) -> Result<(), Error> {
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path).map_err(|error| wrong(error.to_string()))?;
+    let mut file = options.open(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => wrong("it exists, and is not written over; choose another name".into()),
+        _ => wrong(error.to_string()),
+    })?;
     file.write_all(key.serialize_pem().as_bytes()).map_err(|error| wrong(error.to_string()))
 }
 
