@@ -5,7 +5,10 @@ use crate::recipe::Said;
 use crate::{Error, Recipe};
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+/// How long a process that was killed may still hold a folder.
+const DYING: Duration = Duration::from_secs(2);
 /// The recipe as it was resolved.
 pub(crate) const RECIPE: &str = "recipe.toml";
 
@@ -36,11 +39,14 @@ pub struct Hold {
 pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
     let file = path.join(RECIPE);
     let file = fs::File::open(&file).map_err(io("open", &file))?;
-    let locked = if alone { file.try_lock() } else { file.try_lock_shared() };
-    // Where files cannot be locked it is up to the user.
-    match locked {
-        Err(fs::TryLockError::WouldBlock) => Err(Error::AtWork { path: path.into() }),
-        _ => Ok(Hold { _file: file }),
+    let began = Instant::now();
+    loop {
+        match if alone { file.try_lock() } else { file.try_lock_shared() } {
+            Err(fs::TryLockError::WouldBlock) if began.elapsed() < DYING => std::thread::sleep(DYING / 50),
+            Err(fs::TryLockError::WouldBlock) => return Err(Error::AtWork { path: path.into() }),
+            // Where files cannot be locked it is up to the user.
+            _ => return Ok(Hold { _file: file }),
+        }
     }
 }
 
