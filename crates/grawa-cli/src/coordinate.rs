@@ -7,7 +7,7 @@ use crate::say::say;
 use crate::train;
 use clap::Args;
 use grawa_comm::group::Wire;
-use grawa_train::recipe::{Facts, Forecast};
+use grawa_train::recipe::Facts;
 use grawa_train::{Reason, Recipe, objection};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             let check = |recipe: &Recipe| {
                 // The data lies with the workers: what is known of it without must fit.
                 if let Some(facts) = Facts::published(recipe) {
-                    Forecast::of(recipe, &facts, 1)?;
+                    facts.network(recipe)?;
                 }
                 check_free(listen)?;
                 arguments.look.at(arguments.train.quiet).map_or(Ok(()), check_free)

@@ -182,7 +182,7 @@ impl Desk {
                         last = Instant::now();
                         let status = host.status();
                         if status.workers.is_empty() {
-                            warn(&format!("no worker has come yet; listening at {}", host.address()));
+                            warn(&format!("no worker is here; listening at {}", host.address()));
                         } else if status.truth.is_none() {
                             warn(&status.reason);
                         }

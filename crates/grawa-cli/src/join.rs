@@ -3,7 +3,6 @@
 use crate::coordinate::Line;
 use crate::failure::Failure;
 use crate::say::say;
-use crate::train;
 use clap::Args;
 use grawa_comm::group::{Contact, Guest};
 use grawa_train::recipe::Said;
@@ -46,9 +45,9 @@ pub(crate) struct Arguments {
     /// last one holds
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Who is asked to stop ends the run for all, also by a word on standard input: for the workers of `grawa launch`
+    /// A worker of `grawa launch`, which says by a word on its standard input when all are to stop
     #[arg(long, hide = true)]
-    together: bool,
+    launched: bool,
     /// How many seconds to wait for the coordinator
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
@@ -67,8 +66,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let host = arguments.host.as_deref().or(is_anywhere.then_some(here.as_str()));
     let guest = Guest::new(&arguments.address, wire, &listen, host, patience)?;
     // Until it has found the coordinator, Ctrl-C simply ends it.
-    let stop = Arc::new(AtomicBool::new(false));
-    train::listen_for_stop(&stop)?;
+    let stop = Stop::default();
+    if arguments.launched {
+        let told = stop.clone();
+        std::thread::spawn(move || hear_stop(&told));
+    }
+    listen_for_stop(&stop, arguments.launched)?;
     let text = String::from_utf8_lossy(&guest.charter).into_owned();
     let mut said = Said::default().file("the coordinator's recipe", &text)?;
     if let Some(dir) = &arguments.dir {
@@ -92,14 +95,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     say(&format!("taking part as worker {}", guest.worker));
     let contact = guest.contact();
     std::thread::spawn(move || tell_of(&contact));
-    let stop = match arguments.together {
-        true => {
-            let asked = Arc::clone(&stop);
-            std::thread::spawn(move || hear_stop(&asked));
-            Stop::Together(stop)
-        }
-        false => Stop::Alone(stop),
-    };
     match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut []) {
         Ok(end) if end.reason == Reason::Interrupted => {
             say(&format!("the run was stopped after step {}", end.at.steps));
@@ -121,11 +116,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
 }
 
 /// Waits for the word that asks all to stop. When whoever could say it is gone the run goes on.
-fn hear_stop(asked: &AtomicBool) {
+fn hear_stop(stop: &Stop) {
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line).is_ok() && line == STOP {
-        asked.store(true, Ordering::Relaxed);
+        stop.together.store(true, Ordering::Relaxed);
+        stop.asked.store(true, Ordering::Relaxed);
     }
+}
+
+/// Leaves at the first Ctrl-C or polite kill; the second ends at once. Who ends a launch may send one to all of its processes: then the
+/// word that all are to stop is on its way.
+fn listen_for_stop(stop: &Stop, is_launched: bool) -> Result<(), Failure> {
+    const ON_ITS_WAY: Duration = Duration::from_millis(300);
+    let (asked, was_asked) = (Arc::clone(&stop.asked), AtomicBool::new(false));
+    let watch = move || {
+        if was_asked.swap(true, Ordering::Relaxed) {
+            std::process::exit(1);
+        }
+        if is_launched {
+            std::thread::sleep(ON_ITS_WAY);
+        }
+        asked.store(true, Ordering::Relaxed);
+    };
+    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })
 }
 
 /// Says when the coordinator is out of reach, every minute again, and when it is back.

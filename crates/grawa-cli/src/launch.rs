@@ -10,7 +10,7 @@ use crate::say::say;
 use crate::train;
 use clap::Args;
 use grawa_comm::group::Wire;
-use grawa_train::{Reason, Recipe};
+use grawa_train::{Checkpoint, Reason, Recipe};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::Write;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 ///
 /// Takes the options of `grawa train`, and its methods but those that share gradients or have groups inside groups. A worker that dies is
 /// missed by nobody for long: the others go on. What each process says is in worker-N.log in the run's folder; its first line names the
-/// worker. Ctrl-C ends them all within a step and leaves a checkpoint, from which `grawa train --resume DIR` goes on; a second one ends at once.
+/// worker. Ctrl-C ends them all within a step and, after the first round, leaves a checkpoint, from which `grawa train --resume DIR` goes on; a second one ends at once.
 /// If this command itself is killed they go on, and come back to `grawa coordinate --resume DIR --wire plain`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
@@ -103,7 +103,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
         let mut command = Command::new(std::env::current_exe().map_err(io)?);
         command.args(["join", &desk.host.address().to_string(), "--wire", "plain", "--threads"]);
-        command.arg(threads.to_string()).arg("--together").arg("--out").arg(&place);
+        command.arg(threads.to_string()).arg("--launched").arg("--out").arg(&place);
+        // Of Ctrl-C they hear from here, and only so: it must not reach them twice.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);
         children.push(command.spawn().map_err(io)?);
     }
@@ -126,26 +129,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         asked.set(Some(since));
         !is_founded() || since.elapsed() > STOP
     };
-    let (end, is_kept) = desk.follow(arguments.train.quiet, is_stopped, is_over)?;
+    let (end, _) = desk.follow(arguments.train.quiet, is_stopped, is_over)?;
     let (ended, was_founded) = (children.borrow_mut().ended(), is_founded());
     if end.is_some() {
-        // The others are told by themselves; none is waited for long.
-        for _ in 0..50 {
-            if children.borrow_mut().are_gone() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(100));
+        // They end by themselves; one may still be writing the last checkpoint.
+        let (over, was_asked) = (Instant::now(), stop.load(Ordering::Relaxed));
+        let is_asked = || stop.load(Ordering::Relaxed) && !was_asked;
+        while !children.borrow_mut().are_gone() && over.elapsed() < STOP && !is_asked() {
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
     drop(children);
     drop(host);
+    let is_kept = Checkpoint::newest_path(&place).is_ok();
     let place = place.display();
     let go_on = match is_kept {
         true => format!("go on from the last checkpoint with: grawa train --resume {place}"),
         false => "there is no checkpoint to go on from".into(),
     };
     match (end, ended) {
-        (Some(Reason::Spent), _) => say(&format!("done; see {place}\nevaluate it with: grawa eval {place}")),
+        (Some(Reason::Spent), _) if is_kept => {
+            say(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
+        }
+        (Some(Reason::Spent), _) => {
+            let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");
+            return Err(Failure::Process { why });
+        }
         _ if stop.load(Ordering::Relaxed) => say(&format!("stopped; {go_on}")),
         (_, Some((number, how))) if !was_founded => {
             let why = format!(

@@ -28,6 +28,8 @@ struct Errand {
     recipe: Option<String>,
     recording: Option<Recording>,
     checkpoint: Option<Checkpoint>,
+    /// The folder of a run that goes on.
+    hold: Option<folder::Hold>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
@@ -37,14 +39,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let is_first = job.rank() == 0;
 
     let errand = if is_first { decide(arguments, job.size()) } else { Ok(Errand::default()) };
-    let Errand { recipe, recording, checkpoint } = agree(&job, &mut talk, errand)?;
+    let Errand { recipe, recording, checkpoint, hold } = agree(&job, &mut talk, errand)?;
     let said: (Option<String>, Option<Recording>) = tell(&mut talk, &(recipe, recording))?;
     let (Some(recipe), recording) = said else { return Ok(true) };
 
     let ranks = ((job.rank(), job.size()), job.on_this_machine()?);
     let (recipe, run) = agree(&job, &mut talk, prepare(&recipe, recording, checkpoint, ranks))?;
     let opened = match is_first {
-        true => run.check().map_err(Failure::from).and_then(|()| open(arguments, &recipe)).map(Some),
+        true => run.check().map_err(Failure::from).and_then(|()| open(arguments, &recipe, hold)).map(Some),
         false => Ok(None),
     };
     let (place, kept) = agree(&job, &mut talk, opened)?.unzip();
@@ -86,13 +88,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
 fn decide(arguments: &Arguments, ranks: u32) -> Result<Errand, Failure> {
     if let Some(place) = &arguments.resume {
         let recipe = folder::recipe(place)?;
+        let hold = folder::hold(place, true)?;
         let checkpoint = Checkpoint::newest(place)?;
         if train::is_finished(place, &checkpoint) {
             return Ok(Errand::default());
         }
         train::leave_aside(&recipe);
         let recipe = Some(recipe.to_toml());
-        return Ok(Errand { recipe, recording: None, checkpoint: Some(checkpoint) });
+        return Ok(Errand { recipe, recording: None, checkpoint: Some(checkpoint), hold: Some(hold) });
     }
     let recipe = match &arguments.replay {
         Some(place) => folder::recipe(place)?,
@@ -111,7 +114,7 @@ fn decide(arguments: &Arguments, ranks: u32) -> Result<Errand, Failure> {
         return train::dry_run(&recipe).map(|()| Errand::default());
     }
     let recording = arguments.replay.as_deref().map(Recording::read).transpose()?;
-    Ok(Errand { recipe: Some(recipe.to_toml()), recording, checkpoint: None })
+    Ok(Errand { recipe: Some(recipe.to_toml()), recording, checkpoint: None, hold: None })
 }
 
 /// This rank's part of the run. All that can be wrong with it is found here.
@@ -134,10 +137,13 @@ fn prepare(
 }
 
 /// The run's folder, which nobody else may use, and its record.
-fn open(arguments: &Arguments, recipe: &Recipe) -> Result<(PathBuf, (folder::Hold, Files)), Failure> {
-    if let Some(place) = &arguments.resume {
-        let hold = folder::hold(place, true)?;
-        return Ok((place.clone(), (hold, Files::resume(place, &Checkpoint::newest_path(place)?)?)));
+fn open(
+    arguments: &Arguments,
+    recipe: &Recipe,
+    hold: Option<folder::Hold>,
+) -> Result<(PathBuf, (folder::Hold, Files)), Failure> {
+    if let (Some(place), Some(hold)) = (&arguments.resume, hold) {
+        return Ok((place.clone(), (hold, train::record(place, &Checkpoint::newest_path(place)?)?)));
     }
     let place = train::claim(arguments, recipe)?;
     let hold = folder::hold(&place, true)?;

@@ -235,12 +235,17 @@ fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
     leave_aside(&recipe);
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     let run = Run::new(recipe, &data)?;
-    // A worker of a group kept checkpoints there, and the coordinator the record elsewhere.
-    let files = match place.join(EVENTS).exists() {
-        true => Files::resume(place, checkpoint.path())?,
-        false => files(place)?,
-    };
+    let files = record(place, checkpoint.path())?;
     go(run.resume(checkpoint), files, place, quiet)
+}
+
+/// The record of a run that goes on from a checkpoint. Where a worker of a group kept checkpoints the coordinator kept the record
+/// elsewhere: there it begins.
+pub(crate) fn record(place: &Path, checkpoint: &Path) -> Result<Files, Failure> {
+    match place.join(EVENTS).exists() {
+        true => Ok(Files::resume(place, checkpoint)?),
+        false => files(place),
+    }
 }
 
 /// Whether there is nothing to go on with, which is then said.

@@ -105,6 +105,12 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// Another side that cannot prove what this one expects.
+    #[error("the other side has another key, or none: {why}")]
+    Strange {
+        /// What it could not.
+        why: String,
+    },
     /// A connection that failed.
     #[error("the connection failed: {why}")]
     Connection {

@@ -179,6 +179,12 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     pub(crate) fn count_in(&mut self, words: &[(u32, Word)]) {
         if let Some(elastic) = &mut self.elastic {
             elastic.counts.count(words);
+        }
+    }
+
+    /// All have met, and know who keeps checkpoints.
+    pub(crate) fn note_keepers(&mut self, words: &[(u32, Word)]) {
+        if let Some(elastic) = &mut self.elastic {
             let keepers = words.iter().filter(|(_, word)| word.keeps).map(|(worker, _)| *worker);
             elastic.keepers = keepers.collect();
         }
@@ -261,7 +267,9 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         (self.before, self.began) = (elapsed, (self.common.clock)());
         self.levels.iter_mut().zip(memories).for_each(|(level, memories)| level.memories = memories);
         let run = self.elastic.as_ref().map_or(0, |elastic| elastic.run);
-        self.elastic = Some(Elastic { run, counts, stands: true, at_once: true, ..Elastic::default() });
+        let stood = self.all().member.meeting();
+        self.elastic =
+            Some(Elastic { run, counts, stands: true, stood, at_once: true, ..Elastic::default() });
         Ok(())
     }
 
@@ -295,13 +303,13 @@ pub fn objection(recipe: &Recipe) -> Option<String> {
     }
 }
 
-/// What becomes of a run one of whose workers is asked to stop, by a flag.
-#[derive(Clone, Debug)]
-pub enum Stop {
-    /// It leaves, and the others go on.
-    Alone(Arc<AtomicBool>),
-    /// All stop within a step, and one leaves a checkpoint.
-    Together(Arc<AtomicBool>),
+/// How a worker is asked to stop.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    /// It is: within a step it leaves, and the others go on.
+    pub asked: Arc<AtomicBool>,
+    /// And so are all others: within a step all stop, and one leaves a checkpoint. Set before the other.
+    pub together: Arc<AtomicBool>,
 }
 
 /// That workers can come and go in a run of this recipe, and can train it on this data.
@@ -356,14 +364,10 @@ pub fn join(
     let (Some(view), Some(member)) = (view, member) else {
         return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
     };
-    let (asked, together) = match stop {
-        Stop::Alone(asked) => (asked, false),
-        Stop::Together(asked) => (asked, true),
-    };
     let launch = Launch {
         teller: Some(teller),
-        together,
-        ..Launch::new(recipe, graph, examples, folder, asked, taken.is_some())
+        together: stop.together,
+        ..Launch::new(recipe, graph, examples, folder, stop.asked, taken.is_some())
     };
     let mut part = Part {
         worker: seat,

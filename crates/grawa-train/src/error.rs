@@ -106,7 +106,8 @@ pub enum Error {
     Left,
     /// A folder whose run is going on.
     #[error(
-        "a run is at work in {0}: wait for its end, or end it; workers whose coordinator is gone come back to `grawa coordinate --resume {0}`",
+        "a run is at work in {0}: wait for its end, or end it; workers whose coordinator is gone come back to \
+         `grawa coordinate --resume {0}` with their --key FILE or --wire plain",
         path.display()
     )]
     AtWork {

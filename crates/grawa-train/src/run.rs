@@ -322,8 +322,8 @@ pub(crate) struct Launch {
     pub(crate) resumed: bool,
     /// How those are told who watch elsewhere.
     pub(crate) teller: Option<Teller>,
-    /// Where workers come and go: who is asked to stop ends the run for all.
-    pub(crate) together: bool,
+    /// Where workers come and go: all were asked to stop, not this one alone.
+    pub(crate) together: Arc<AtomicBool>,
 }
 
 impl Launch {
@@ -348,7 +348,7 @@ impl Launch {
             clock: Arc::new(move || started.elapsed()),
             resumed,
             teller: None,
-            together: false,
+            together: Arc::default(),
             recipe,
         }
     }
@@ -427,7 +427,7 @@ impl Launch {
             clock: Arc::clone(&self.clock),
             notes,
             teller: self.teller.clone(),
-            together: self.together,
+            together: Arc::clone(&self.together),
             snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
         });
         let workers = make(&self, &common)?;
@@ -607,12 +607,13 @@ impl<'a> Watch<'a> {
         };
         while !done(&running, &finished) {
             match inbox.recv() {
-                Ok(Note::Event(event)) => {
-                    if let Event::Finished(end) = &event {
+                Ok(Note::Event(event)) => match &event {
+                    Event::Finished(end) => {
                         finished = Some(end.clone());
+                        self.tell(&event);
                     }
-                    self.show(&event);
-                }
+                    _ => self.show(&event),
+                },
                 Ok(Note::Untold(error)) => self.fail(error),
                 Ok(Note::Snapshot(snapshot)) => self.keep(*snapshot),
                 Ok(Note::Ended { worker, why }) => {

@@ -45,8 +45,8 @@ pub(crate) struct Common {
     pub(crate) notes: Sender<Note>,
     /// How those are told who watch elsewhere.
     pub(crate) teller: Option<Teller>,
-    /// Where workers come and go: who is asked to stop ends the run for all.
-    pub(crate) together: bool,
+    /// Where workers come and go: all were asked to stop, not this one alone.
+    pub(crate) together: Arc<AtomicBool>,
     pub(crate) snapshots: Option<Snapshots>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Worker<R: Replica, C> {
     pub(crate) calibrated: Vec<f32>,
     pub(crate) norms: Vec<f64>,
     pub(crate) rate: f64,
-    /// Who was left out of the last mix, which is told of at once.
+    /// Who was left out of the last round, which is told of at once.
     pub(crate) left_out: Vec<u32>,
     /// When it began by its clock, evaluations left out, and how long it had trained before that.
     pub(crate) began: Duration,
@@ -178,7 +178,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         } else {
             self.comes_at_once() || self.local_steps(quota)?
         };
-        if !full && self.elastic.is_some() && !common.together {
+        if !full && self.elastic.is_some() && !common.together.load(Ordering::Relaxed) {
             // The others go on.
             return Err(Error::Left);
         }
@@ -187,6 +187,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             self.score(0)?;
         }
         let (words, lost) = self.meet(full)?;
+        self.note_keepers(&words);
         self.speak_up(&lost);
         self.tell_lost(&lost);
         let stop = words.iter().any(|(_, word)| word.stop);
@@ -377,10 +378,11 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 
     /// Those who watch elsewhere are told at once, and not when the thread that watches over the run comes to it: what is said here
-    /// is out before this worker meets the others again.
+    /// is out before this worker meets the others again. Of the end that thread tells, when the last checkpoint is written.
     pub(crate) fn say(&self, event: Event) {
         let Common { teller, notes, .. } = &*self.common;
-        let untold = teller.as_ref().and_then(|teller| tell(teller, &event).err());
+        let teller = teller.as_ref().filter(|_| !matches!(event, Event::Finished(_)));
+        let untold = teller.and_then(|teller| tell(teller, &event).err());
         for note in untold.map(Note::Untold).into_iter().chain([Note::Event(event)]) {
             // Nobody listens any more only when the run was given up: the next meeting will tell.
             let _ = notes.send(note);
@@ -514,6 +516,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 plan(method, &self.common.layout, &memories[index], &reports)?
             };
             mixed.push(told(&plan));
+            self.note_left_out(&plan);
             self.levels[level].memories[index] = plan.memory;
         }
         Ok(mixed)
@@ -524,6 +527,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let last = self.levels.len() - 1;
         let plan = self.carry_out(last, reports, true)?;
         let mixed = told(&plan);
+        self.note_left_out(&plan);
         self.levels[last].memories[0] = plan.memory;
         Ok(mixed)
     }
@@ -540,8 +544,6 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                     self.tally.times.wait += outcome.wait.as_secs_f64();
                     self.tally.times.apply += outcome.work.as_secs_f64();
                     self.tell_lost(&outcome.lost);
-                    let left_out = plan.workers.iter().zip(&plan.replaced).filter(|(_, lost)| **lost);
-                    self.left_out = left_out.map(|(worker, _)| *worker).collect();
                     return Ok(plan);
                 }
                 Err(CommError::Shrunk { lost }) => {
@@ -575,7 +577,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
 
     fn tell_round(&mut self, words: &[(u32, Word)], mixed: Vec<Mixed>) {
         let own = words.iter().find(|(worker, _)| *worker == self.id).map(|(_, word)| word.tally);
-        if !self.common.course.tells(&self.at) && self.left_out.is_empty() {
+        let left_out = std::mem::take(&mut self.left_out);
+        if !self.common.course.tells(&self.at) && left_out.is_empty() {
             self.tally += own.unwrap_or_default();
             return;
         }
@@ -610,17 +613,23 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 Some(_) => self.say_through(self.teller(words), round),
                 None => self.say_for_all(round),
             }
-            self.tell_left_out(words.len());
+            self.tell_left_out(left_out, words.len());
         }
     }
 
+    fn note_left_out(&mut self, plan: &Plan) {
+        let left_out = plan.workers.iter().zip(&plan.replaced).filter(|(_, lost)| **lost);
+        self.left_out.extend(left_out.map(|(worker, _)| *worker));
+    }
+
     /// Says who was not finite in this round.
-    fn tell_left_out(&mut self, members: usize) {
+    fn tell_left_out(&mut self, mut left_out: Vec<u32>, members: usize) {
         let what = match self.common.method.share {
             Share::Gradients => "gradient is not finite: this step is taken without it",
             _ => "parameters are not finite: it takes over the centre, without its momentum",
         };
-        let left_out = std::mem::take(&mut self.left_out);
+        left_out.sort_unstable();
+        left_out.dedup();
         if left_out.len() == members {
             let what = "nobody is finite any more: start again with a smaller learning rate".into();
             return self.say_for_all(Event::Fault(Fault { at: self.place(), worker: None, what }));

@@ -57,7 +57,7 @@ fn a_group_goes_at_its_own_pace() {
             scope.spawn(|| {
                 let (guest, recipe) = guest(&host);
                 let mut ears: [Box<dyn Observer>; 1] = [Box::new(ear.clone())];
-                let end = join(recipe, &data, guest, None, Stop::Alone(Arc::default()), &mut ears).unwrap();
+                let end = join(recipe, &data, guest, None, Stop::default(), &mut ears).unwrap();
                 assert!(end.at.steps >= 24 && (2..=6).contains(&end.at.rounds), "{:?}", end.at);
             });
         }
@@ -106,7 +106,7 @@ fn come_and_go(more: &[&str]) {
     let host = host(&recipe);
     let work = |stop: Arc<AtomicBool>| -> Result<Finished, Error> {
         let (guest, recipe) = guest(&host);
-        join(recipe, &data, guest, None, Stop::Alone(stop), &mut [])
+        join(recipe, &data, guest, None, Stop { asked: stop, ..Stop::default() }, &mut [])
     };
     let (work, wait) = (&work, |what: &str| {
         while let Some(told) = host.next(LONG) {
@@ -145,7 +145,9 @@ fn methods_without_a_centre_are_refused() {
     let host = host(&recipe);
     let (guest, recipe) = guest(&host);
     let stop = Arc::new(AtomicBool::new(false));
-    let error = join(recipe, &data, guest, None, Stop::Alone(Arc::clone(&stop)), &mut []).unwrap_err();
+    let error =
+        join(recipe, &data, guest, None, Stop { asked: Arc::clone(&stop), ..Stop::default() }, &mut [])
+            .unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("use a method that has a centre"), "{error}");
     stop.store(true, Ordering::Relaxed);
 }

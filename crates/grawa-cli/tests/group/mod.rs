@@ -41,8 +41,10 @@ pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // All of its group: a launched worker outlives the one who launched it.
+        // With all that it has started: a launched worker outlives the one who launched it.
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.0.id()));
         signal("-KILL", &format!("-{}", self.0.id()));
+        children.iter().flat_map(|all| all.split_whitespace()).for_each(|child| signal("-KILL", child));
         let _ = self.0.wait();
     }
 }

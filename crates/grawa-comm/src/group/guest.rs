@@ -13,9 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// So many connections in a row on which nothing is heard are no accident.
-const UNANSWERED: u32 = 3;
-
 /// A worker that was let in, and does not take part yet.
 #[derive(Debug)]
 pub struct Guest {
@@ -52,8 +49,8 @@ impl Guest {
             told: VecDeque::new(),
             unheard: 0,
             since: Some(Instant::now()),
-            unanswered: 0,
             trouble: None,
+            is_strange: false,
         };
         let shared = Arc::new(Shared {
             address: address.into(),
@@ -73,7 +70,7 @@ impl Guest {
         std::thread::Builder::new().name("grawa-beat".into()).spawn(move || beater.give_signs())?;
         let began = Instant::now();
         loop {
-            match shared.next(&|state| began.elapsed() < patience && state.unanswered < UNANSWERED) {
+            match shared.next(&|state| began.elapsed() < patience && !state.is_strange) {
                 Some(Deed::Known { charter: Some(charter), .. }) => {
                     let state = lock(&shared.state);
                     shared.door.belongs_to(state.member.run());
@@ -91,15 +88,12 @@ impl Guest {
                     shared.end();
                     let state = lock(&shared.state);
                     let trouble = state.trouble.as_deref().unwrap_or("nothing was heard");
-                    let why = match state.unanswered {
-                        0 => format!(
-                            "no coordinator answers at {address} within {:.0} s: {trouble}",
-                            patience.as_secs_f64()
+                    let after = patience.as_secs_f64();
+                    let why = match state.is_strange {
+                        false => format!(
+                            "no coordinator answers at {address} within {after:.0} s: {trouble}; do both have the same key, or none?"
                         ),
-                        _ => format!(
-                            "whoever listens at {address} does not answer: {trouble}; is it the run's coordinator, and do both \
-                             have the same key, or none?"
-                        ),
+                        true => format!("{trouble}; give the key of the run that {address} coordinates"),
                     };
                     return Err(Error::Connection { why });
                 }

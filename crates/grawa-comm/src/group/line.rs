@@ -107,9 +107,9 @@ pub(super) struct State {
     /// How many of these, the last ones, the coordinator has not answered.
     pub(super) unheard: usize,
     pub(super) since: Option<Instant>,
-    /// How often in a row a connection was made on which nothing was heard, and why the last one failed.
-    pub(super) unanswered: u32,
+    /// Why the last connection failed, and whether any did because the other side has another key.
     pub(super) trouble: Option<String>,
+    pub(super) is_strange: bool,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -139,13 +139,11 @@ impl Shared {
     pub(super) fn keep_line(&self) {
         let mut pause = PAUSE.0;
         while !self.is_over() {
-            let reached = link::reach(&self.address);
-            let is_there = reached.is_ok();
-            let dialled = reached.and_then(|socket| link::link(socket, &self.wire, true));
+            let dialled = link::dial(&self.address, &self.wire);
             if let Err(why) = &dialled {
                 let mut state = lock(&self.state);
                 state.trouble = Some(why.to_string());
-                state.unanswered = if is_there { state.unanswered + 1 } else { 0 };
+                state.is_strange |= matches!(why, Error::Strange { .. });
                 self.changed.notify_all();
             }
             if let Ok((out, from)) = dialled {
@@ -157,8 +155,8 @@ impl Shared {
                 let heard = self.listen(from);
                 let mut state = lock(&self.state);
                 match heard {
-                    Ok(()) => (pause, state.unanswered) = (PAUSE.0, 0),
-                    Err(why) => (state.trouble, state.unanswered) = (Some(why), state.unanswered + 1),
+                    Ok(()) => pause = PAUSE.0,
+                    Err(why) => state.trouble = Some(why),
                 }
                 state.member.disconnected();
                 state.out = None;

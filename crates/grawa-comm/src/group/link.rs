@@ -54,17 +54,12 @@ pub(super) struct In {
     record: Record,
 }
 
-/// Connects to an address, and makes both directions of it.
-pub(super) fn dial(address: &str, wire: &Wire) -> Result<(Out, In), Error> {
-    link(reach(address)?, wire, true)
-}
-
 /// Connects to an address.
-pub(super) fn reach(address: &str) -> Result<TcpStream, Error> {
+pub(super) fn dial(address: &str, wire: &Wire) -> Result<(Out, In), Error> {
     let mut last = Error::Connection { why: format!("{address} is no address") };
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, MADE) {
-            Ok(socket) => return Ok(socket),
+            Ok(socket) => return link(socket, wire, true),
             Err(error) => last = Error::Connection { why: format!("{address}: {error}") },
         }
     }
@@ -113,7 +108,7 @@ impl Read for Until<'_> {
     }
 }
 
-fn shake_hands(connection: &mut Connection, socket: &mut TcpStream) -> std::io::Result<()> {
+fn shake_hands(connection: &mut Connection, socket: &mut TcpStream) -> Result<(), Error> {
     let mut record = Record::default();
     let end = Instant::now() + MADE;
     while connection.is_handshaking() || connection.wants_write() {
@@ -122,14 +117,13 @@ fn shake_hands(connection: &mut Connection, socket: &mut TcpStream) -> std::io::
         }
         if connection.is_handshaking() {
             if !record.read(&mut Until(socket, end))? {
-                return Err(ErrorKind::UnexpectedEof.into());
+                return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into());
             }
-            let taken = record.hand_to(connection);
-            if taken.is_err() {
+            if let Err(why) = record.hand_to(connection) {
                 // What is wrong is told to the other side, if it still hears.
                 let _ = connection.write_tls(socket);
+                return Err(Error::Strange { why: why.to_string() });
             }
-            taken?;
         }
     }
     Ok(())

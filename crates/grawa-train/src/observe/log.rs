@@ -64,6 +64,10 @@ impl Log {
             if is_it(&entry) {
                 found = Some((entry.line, *end));
             }
+            // A record that begins with this checkpoint, left by a worker of a group whose record is elsewhere, does not tell of it.
+            if index == 0 && matches!(&entry.event, Some(Event::Started(started)) if started.resumed) {
+                found = Some((0, 0));
+            }
         }
         let (lines, end) = found.ok_or_else(|| Error::Damaged {
             path: folder.join(JOURNAL),

@@ -36,6 +36,16 @@ impl Facts {
         let examples = u64::saturating_sub(examples, recipe.data.held_out.into());
         Some(Facts { examples, classes, shape: recipe.data.augment.output(shape) })
     }
+
+    /// The recipe's network for such data, if it fits.
+    pub fn network(&self, recipe: &Recipe) -> Result<grawa_nn::Graph, Error> {
+        let input = grawa_nn::Shape {
+            channels: self.shape.channels as usize,
+            height: self.shape.height as usize,
+            width: self.shape.width as usize,
+        };
+        recipe.model.build(input, self.classes as usize)
+    }
 }
 
 /// What a run will take.
@@ -74,12 +84,7 @@ pub struct Forecast {
 impl Forecast {
     /// What this recipe will take on a machine with so many cores.
     pub fn of(recipe: &Recipe, facts: &Facts, cores: usize) -> Result<Self, Error> {
-        let input = grawa_nn::Shape {
-            channels: facts.shape.channels as usize,
-            height: facts.shape.height as usize,
-            width: facts.shape.width as usize,
-        };
-        let graph = recipe.model.build(input, facts.classes as usize)?;
+        let graph = facts.network(recipe)?;
         let (train, method) = (&recipe.train, &recipe.method);
         let workers = u64::from(train.workers);
         let cores = recipe.machine.threads.map_or(cores, |threads| threads as usize).max(1);
@@ -87,8 +92,9 @@ impl Forecast {
         let arena = Arena::new(&Program::compile(&graph, train.batch as usize)?, 1)?.bytes() as u64;
         let images = u64::from(train.batch) * facts.shape.len() as u64;
 
-        let epoch =
-            |steps: u64| (steps * workers * u64::from(train.batch)) as f64 / facts.examples.max(1) as f64;
+        let epoch = |steps: u64| {
+            steps as f64 * (workers * u64::from(train.batch)) as f64 / facts.examples.max(1) as f64
+        };
         let steps = match train.budget {
             Amount::Steps(steps) => Some(steps),
             Amount::Epochs(epochs) => Some((epochs / epoch(1)).ceil() as u64),

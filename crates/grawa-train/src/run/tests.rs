@@ -197,7 +197,7 @@ impl Trial {
             clock: Arc::new(move || started.elapsed()),
             resumed,
             teller: None,
-            together: false,
+            together: Arc::default(),
         };
         let make = |part: &mut Part| {
             let mut inner = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
@@ -357,7 +357,7 @@ impl Stopping<'_> {
             clock: Arc::new(|| Duration::ZERO),
             resumed,
             teller: None,
-            together: false,
+            together: Arc::default(),
         };
         let make = |part: &mut Part| {
             let (stop, step) = (Arc::clone(&trial.stop), self.step);
@@ -576,7 +576,7 @@ fn a_time_budget_is_by_the_given_clock() {
         clock: Arc::new(move || Duration::from_millis(seconds.load(Ordering::Relaxed))),
         resumed: false,
         teller: None,
-        together: false,
+        together: Arc::default(),
     };
     let make = |part: &mut Part| {
         let count = Arc::clone(&count);
@@ -624,7 +624,7 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         clock: Arc::new(move || started.elapsed()),
         resumed: false,
         teller: None,
-        together: false,
+        together: Arc::default(),
     };
     let make = |part: &mut Part| {
         let replica = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;

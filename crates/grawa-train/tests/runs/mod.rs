@@ -91,8 +91,7 @@ pub(crate) fn apart(recipe: &Recipe, data: &Dataset, place: &Path) -> Ear {
             scope.spawn(|| {
                 let (guest, heard) = guest(&host);
                 let mut ears: [Box<dyn Observer>; 1] = [Box::new(group.clone())];
-                let end =
-                    join(heard, data, guest, Some(place), Stop::Alone(Arc::default()), &mut ears).unwrap();
+                let end = join(heard, data, guest, Some(place), Stop::default(), &mut ears).unwrap();
                 assert_eq!((end.at.steps, end.workers.len()), (10, workers));
             });
         }
