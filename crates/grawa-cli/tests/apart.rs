@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -115,9 +115,12 @@ fn a_launch_that_cannot_begin_ends() {
         std::thread::sleep(Duration::from_millis(5));
     };
     assert!(Command::new("kill").args(["-KILL", &child]).status().unwrap().success());
-    let output = launch.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(text(&output).contains("before the first round (signal: 9"), "{}", text(&output));
+    let mut launch = Kept(launch);
+    assert!(!launch.ends_well());
+    assert_eq!(launch.0.try_wait().unwrap().and_then(|status| status.code()), Some(1));
+    let mut said = String::new();
+    launch.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("before the first round (signal: 9"), "{said}");
 }
 
 /// A process that ends with the test.

@@ -26,6 +26,7 @@ pub mod recipe;
 mod run;
 mod snapshot;
 pub mod told;
+mod watch;
 mod word;
 mod worker;
 

@@ -1,10 +1,12 @@
 //! Runs of toy replicas: against [`Sequential`] bit for bit, and with everything that can go wrong put in on purpose.
 
 use super::*;
+use crate::Fault;
 use crate::event::Reason;
 use grawa_core::{Amount, Kept, Key, Name, Plain, Prox, Schedule, Sequential, Sgd};
 use grawa_data::Kind;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 type Function = fn(&[f32], Key, &mut [f32]) -> f64;
 type Toy = Odd<Plain<Function>>;
@@ -412,6 +414,8 @@ fn a_gradient_that_is_not_a_number_poisons_nobody() {
             .flat_map(|round| round.mixed.clone())
             .any(|mixed| mixed.reasons.iter().any(|reason| reason.contains("worker 3 is not finite")));
         assert!(told, "{method}");
+        let faults: Vec<Option<u32>> = trial.ear.faults().iter().map(|fault| fault.worker).collect();
+        assert_eq!(faults, [Some(3)], "{method}");
     }
 }
 

@@ -1,0 +1,162 @@
+//! The thread that watches over a run: it starts the workers, shows what they tell, writes checkpoints, and finds out how it ended.
+
+use crate::Error;
+use crate::course::Course;
+use crate::event::{Event, Fault, Finished, Observer, Place};
+use crate::run::Launch;
+use crate::snapshot::Snapshot;
+use crate::told::tell;
+use crate::worker::{Common, Note, Worker};
+use grawa_comm::Collective;
+use grawa_core::Replica;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender};
+
+/// The thread that watches over a run.
+pub(crate) struct Watch<'a> {
+    launch: &'a Launch,
+    observers: &'a mut [Box<dyn Observer>],
+    written: Sender<()>,
+    place: Place,
+    /// Why the run must fail: the first reason counts.
+    failure: Option<Error>,
+    /// Why the last checkpoint was not written.
+    unwritten: Option<Error>,
+    has_written: bool,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(
+        launch: &'a Launch,
+        observers: &'a mut [Box<dyn Observer>],
+        written: Sender<()>,
+        place: Place,
+    ) -> Self {
+        let has_written = launch.resumed;
+        Watch { launch, observers, written, place, failure: None, unwritten: None, has_written }
+    }
+
+    pub(crate) fn over<R, C>(
+        mut self,
+        workers: Vec<Worker<R, C>>,
+        common: &Arc<Common>,
+        inbox: &Receiver<Note>,
+    ) -> Result<Finished, Error>
+    where
+        R: Replica + Send + 'static,
+        C: Collective<Buffer = R::Buffer> + Send + 'static,
+    {
+        let mut running: Vec<u32> = Vec::new();
+        let mut threads = Vec::new();
+        for worker in workers {
+            let (id, notes) = (worker.id, common.notes.clone());
+            let work = move || {
+                let run = std::panic::AssertUnwindSafe(|| worker.run());
+                let why = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+                    let why = panic.downcast_ref::<String>().cloned();
+                    let why = why.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                    Err(Error::BrokeDown { worker: id, why: why.unwrap_or_default() })
+                });
+                // The watcher is there until all have ended.
+                let _ = notes.send(Note::Ended { worker: id, why });
+            };
+            let thread = std::thread::Builder::new().name(format!("grawa-worker-{id}")).spawn(work);
+            // Workers that were not started are dropped, and the others told that they left.
+            threads.push(thread.map_err(|error| grawa_nn::Error::Threads { why: error.to_string() })?);
+            running.push(id);
+        }
+        let mut finished: Option<Finished> = None;
+        let mut reasons = Vec::new();
+        // One that stalled never ends; it is not waited for when all others are done.
+        let done = |running: &[u32], finished: &Option<Finished>| match finished {
+            None => running.is_empty(),
+            Some(end) => !end.workers.iter().any(|share| running.contains(&share.worker)),
+        };
+        while !done(&running, &finished) {
+            match inbox.recv() {
+                Ok(Note::Event(event)) => match &event {
+                    Event::Finished(end) => {
+                        finished = Some(end.clone());
+                        self.tell(&event);
+                    }
+                    _ => self.show(&event),
+                },
+                Ok(Note::Untold(error)) => self.fail(error),
+                Ok(Note::Snapshot(snapshot)) => self.keep(*snapshot),
+                Ok(Note::Ended { worker, why }) => {
+                    running.retain(|&other| other != worker);
+                    if let Err(error) = why {
+                        self.mourn(worker, &error);
+                        reasons.push(error);
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        for thread in threads.into_iter().filter(std::thread::JoinHandle::is_finished) {
+            // It has ended, and said how.
+            let _ = thread.join();
+        }
+        match (self.failure.or(self.unwritten), finished) {
+            (Some(error), _) => Err(error),
+            (None, Some(end)) => Ok(end),
+            (None, None) if reasons.len() == 1 => Err(reasons.swap_remove(0)),
+            (None, None) => {
+                let why: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+                Err(Error::NobodyLeft { why: why.join("; ") })
+            }
+        }
+    }
+
+    /// Tells of something that no worker has told of.
+    pub(crate) fn tell(&mut self, event: &Event) {
+        if let Some(Err(error)) = self.launch.teller.as_ref().map(|teller| tell(teller, event)) {
+            self.fail(error);
+        }
+        self.show(event);
+    }
+
+    /// Shows it to all observers.
+    fn show(&mut self, event: &Event) {
+        self.place = *event.place();
+        let failed: Vec<Error> =
+            self.observers.iter_mut().filter_map(|observer| observer.event(event).err()).collect();
+        failed.into_iter().for_each(|error| self.fail(error));
+    }
+
+    /// One could not take note, and the run stops: nothing is trained that is not recorded.
+    fn fail(&mut self, error: Error) {
+        self.launch.stop.store(true, Ordering::Relaxed);
+        self.failure.get_or_insert(error);
+    }
+
+    /// Writes a checkpoint. One that cannot be written is told of, and the run goes on: the older ones are still there.
+    /// Only without a first one it does not start.
+    fn keep(&mut self, snapshot: Snapshot) {
+        if let Some(writer) = &self.launch.writer {
+            let path = writer.path(&snapshot);
+            let course = Course::new(&self.launch.recipe, self.launch.examples);
+            self.tell(&Event::Checkpoint { at: course.place(&snapshot.at), path });
+            match writer.write(snapshot) {
+                Ok(_) => {
+                    self.has_written = true;
+                    self.unwritten = None;
+                }
+                Err(error) if !self.has_written => self.fail(error),
+                Err(error) => {
+                    let what = format!("{error}; the run goes on, and the checkpoint before is whole");
+                    self.tell(&Event::Fault(Fault { at: self.place, worker: None, what }));
+                    self.unwritten = Some(error);
+                }
+            }
+        }
+        // The one who waits for this may be gone.
+        let _ = self.written.send(());
+    }
+
+    fn mourn(&mut self, worker: u32, error: &Error) {
+        let what = format!("worker {worker} is lost: {error}");
+        self.tell(&Event::Fault(Fault { at: self.place, worker: Some(worker), what }));
+    }
+}
