@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// The network, one of `grawa models` [default: the run's]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Batch norm: the statistics the model was saved with (keep), or counted anew on training images (recalibrate)
+    /// Batch norm: the statistics the model was saved with (keep), or those of augmented training batches (recalibrate)
     #[arg(long, default_value = "keep", value_parser = ["keep", "recalibrate"])]
     batch_norm: String,
     /// Where to measure: cpu or cuda [default: cpu, wherever it was trained]

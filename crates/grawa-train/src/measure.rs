@@ -63,8 +63,7 @@ impl Meter {
         &self.graph
     }
 
-    /// Measures a model: with the statistics it has (`keep`, `average`), or counted anew on training images (`recalibrate`).
-    /// `done` is told the share that is done, from 0 to 1.
+    /// Measures a model with [`Meter::statistics`]. `done` is told the share that is done, from 0 to 1.
     pub fn measure(&self, model: &State, mut done: impl FnMut(f64)) -> Result<Measured, Error> {
         match &self.works {
             Works::Cpu(engine) => {
@@ -77,6 +76,35 @@ impl Meter {
         }
     }
 
+    /// Batch norm's statistics that a model is measured with: those it has (`keep`, `average`), or those of training batches
+    /// as training shows them, augmented, with dropout off (`recalibrate`).
+    pub fn statistics(&self, model: &State) -> Result<Vec<f32>, Error> {
+        match &self.works {
+            Works::Cpu(engine) => {
+                self.settle(&mut engine.examiner(&self.recipe), &model.parameters[..], model)
+            }
+            Works::Card(engine) => {
+                let placed = engine.place_model(model)?;
+                self.settle(&mut engine.examiner(0), &placed, model)
+            }
+        }
+    }
+
+    fn settle<B: ?Sized>(
+        &self,
+        examiner: &mut dyn Examine<B>,
+        of: &B,
+        model: &State,
+    ) -> Result<Vec<f32>, Error> {
+        Ok(match self.recipe.evaluate.batch_norm {
+            BatchNorm::Keep | BatchNorm::Average => model.statistics.clone(),
+            BatchNorm::Recalibrate => {
+                let (sums, batches) = examiner.recalibrate(of, (0, 1), &mut || {})?;
+                sums.into_iter().map(|sum| (sum / batches as f64) as f32).collect()
+            }
+        })
+    }
+
     fn by<B: ?Sized>(
         &self,
         examiner: &mut dyn Examine<B>,
@@ -84,13 +112,7 @@ impl Meter {
         model: &State,
         done: &mut dyn FnMut(f64),
     ) -> Result<Measured, Error> {
-        let statistics = match self.recipe.evaluate.batch_norm {
-            BatchNorm::Keep | BatchNorm::Average => model.statistics.clone(),
-            BatchNorm::Recalibrate => {
-                let (sums, batches) = examiner.recalibrate(of, (0, 1), &mut || {})?;
-                sums.into_iter().map(|sum| (sum / batches as f64) as f32).collect()
-            }
-        };
+        let statistics = self.settle(examiner, of, model)?;
         let all = self.examples.max(1) as f64;
         let mut counts = Counts::default();
         let mut classes = vec![Class::default(); self.graph.classes()];

@@ -130,10 +130,15 @@ fn a_model_is_measured_alike() {
     }
     let data = digits().unwrap();
     for policy in ["evaluate.batch_norm=keep", "evaluate.batch_norm=recalibrate"] {
-        let settings = ["train.workers=1", "train.batch=8", policy];
+        let settings = ["train.workers=1", "train.batch=8", "data.augment=flip+pad2crop8", policy];
         let (here, there) = (recipe("sgd", &settings), on_card("sgd", &settings));
         let (cpu, card) = (Meter::new(&here, &data).unwrap(), Meter::new(&there, &data).unwrap());
         let model = State::initial(cpu.graph(), 3);
+        // Recalibration sees the same augmented batches.
+        let (expected, found) = (cpu.statistics(&model).unwrap(), card.statistics(&model).unwrap());
+        let difference: Vec<f32> = expected.iter().zip(&found).map(|(a, b)| a - b).collect();
+        let off = norm(&difference) / norm(&expected);
+        assert!(off < 1e-5, "{policy}: statistics are off by {off:.1e}");
         let (here, there) = (cpu.measure(&model, |_| {}).unwrap(), card.measure(&model, |_| {}).unwrap());
         assert!((here.loss / there.loss - 1.0).abs() < 1e-4, "{policy}: {} and {}", here.loss, there.loss);
         assert_eq!(here.total().examples, there.total().examples, "{policy}");

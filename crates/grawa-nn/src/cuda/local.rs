@@ -103,32 +103,42 @@ impl Fleet {
     }
 
     /// The statistics of a batch for every worker's borrowed model, as the running average keeps them when it starts from
-    /// nothing.
-    pub fn batch_statistics(&mut self, examples: Option<&[Vec<u32>]>) -> Result<Vec<Vec<f32>>, Error> {
+    /// nothing: of examples of the training set on the card, augmented by the draws at `keys`, or of what was shown last.
+    pub fn batch_statistics(
+        &mut self,
+        keys: &[Key],
+        examples: Option<&[Vec<u32>]>,
+    ) -> Result<Vec<Vec<f32>>, Error> {
         let nothing = vec![0.0; self.plan.graph.statistics().len()];
         for worker in 0..self.workers {
             self.load_statistics(worker, &nothing)?;
         }
         let manner = Manner { of_batch: true, track: true, dropout: false };
-        self.look(manner, Set::Train, examples)?;
+        self.look(manner, (Set::Train, From::View), keys, examples)?;
         (0..self.workers).map(|worker| self.statistics(worker)).collect()
     }
 
     /// The logits of every worker's borrowed model on its test examples.
     pub fn test(&mut self, examples: Option<&[Vec<u32>]>) -> Result<Vec<Vec<f32>>, Error> {
         let manner = Manner { of_batch: false, track: false, dropout: false };
-        self.look(manner, Set::Test, examples)?;
+        let unused = vec![Key::new(0, grawa_core::Purpose::Augment); self.workers];
+        self.look(manner, (Set::Test, From::Middle(Set::Test)), &unused, examples)?;
         (0..self.workers).map(|worker| self.logits(worker)).collect()
     }
 
-    fn look(&mut self, manner: Manner, set: Set, examples: Option<&[Vec<u32>]>) -> Result<(), Error> {
+    fn look(
+        &mut self,
+        manner: Manner,
+        (set, from): (Set, From),
+        keys: &[Key],
+        examples: Option<&[Vec<u32>]>,
+    ) -> Result<(), Error> {
         let Some(examples) = examples else { return self.run(Job::Forward { manner, from: From::Shown }) };
         for (worker, examples) in examples.iter().enumerate() {
             self.deal(set, worker, examples)?;
         }
-        let key = Key::new(0, grawa_core::Purpose::Augment);
-        self.place(key, &[0.0], [0.0; 2])?;
-        self.run(Job::Forward { manner, from: From::Middle(set) })
+        self.place_each(keys, &[0.0], [0.0; 2])?;
+        self.run(Job::Forward { manner, from })
     }
 
     /// Copies one vector of every worker over another of its own.

@@ -122,7 +122,7 @@ pub const KEYS: [Key; 28] = [
     ),
     key!(
         "evaluate.images",
-        "training images that recalibrate looks at, at most",
+        "training images, augmented, that recalibrate looks at, at most",
         evaluate.images,
         positive,
         number

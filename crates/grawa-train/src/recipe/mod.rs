@@ -113,7 +113,7 @@ pub struct Evaluation {
     pub every: Option<Amount>,
     /// Where the evaluated model's batch-norm statistics come from.
     pub batch_norm: BatchNorm,
-    /// Training images that `recalibrate` looks at, at most.
+    /// Training images, augmented, that `recalibrate` looks at, at most.
     pub images: u32,
 }
 

@@ -5,7 +5,7 @@ use super::{OnCard, Stock};
 use crate::Error;
 use crate::engine::{Examine, SHARE, recalibration};
 use crate::recipe::BatchNorm;
-use grawa_core::Layout;
+use grawa_core::{Key, Layout, Purpose};
 use grawa_nn::cuda::{Fleet, Model};
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ pub(crate) struct CardExaminer {
     pub(super) batches: usize,
 }
 
-/// What a worker hands in: a model, its statistics, and batches.
+/// What a worker hands in: a model, its statistics, and batches with the draws of their augmentation, if they are augmented.
 struct Ask {
     model: Model,
     statistics: Option<Vec<f32>>,
-    batches: Vec<Batch>,
+    batches: Vec<(Key, Batch)>,
 }
 
 /// Batches of a worker that are looked at together: those that come from the host must all find room there.
@@ -46,7 +46,7 @@ fn model(of: &OnCard) -> Model {
 fn look<T>(
     fleet: &mut Fleet,
     mut asks: Vec<Ask>,
-    mut pass: impl FnMut(&mut Fleet, Option<&[Vec<u32>]>) -> Result<Vec<T>, grawa_nn::Error>,
+    mut pass: impl FnMut(&mut Fleet, &[Key], Option<&[Vec<u32>]>) -> Result<Vec<T>, grawa_nn::Error>,
 ) -> Result<Vec<Vec<T>>, Error> {
     fleet.borrow(&asks.iter().map(|ask| ask.model).collect::<Vec<_>>())?;
     for (worker, ask) in asks.iter_mut().enumerate() {
@@ -60,8 +60,10 @@ fn look<T>(
     let filler = asks.iter().find_map(|ask| ask.batches.first().cloned());
     for number in 0..most {
         let next = |ask: &Ask| ask.batches.get(number).cloned().or_else(|| filler.clone());
-        let examples = show(fleet, asks.iter().filter_map(next).collect())?;
-        for ((ask, found), result) in asks.iter().zip(&mut found).zip(pass(fleet, examples.as_deref())?) {
+        let (keys, batches): (Vec<Key>, Vec<Batch>) = asks.iter().filter_map(next).unzip();
+        let examples = show(fleet, batches)?;
+        let results = pass(fleet, &keys, examples.as_deref())?;
+        for ((ask, found), result) in asks.iter().zip(&mut found).zip(results) {
             if number < ask.batches.len() {
                 found.push(result);
             }
@@ -74,7 +76,7 @@ fn look<T>(
 fn look_and_leave<T>(
     fleet: &mut Fleet,
     asks: Vec<Ask>,
-    pass: impl FnMut(&mut Fleet, Option<&[Vec<u32>]>) -> Result<Vec<T>, grawa_nn::Error>,
+    pass: impl FnMut(&mut Fleet, &[Key], Option<&[Vec<u32>]>) -> Result<Vec<T>, grawa_nn::Error>,
 ) -> Result<Vec<Vec<T>>, Error> {
     let found = look(fleet, asks, pass);
     fleet.give_back()?;
@@ -100,8 +102,9 @@ impl Examine<OnCard> for CardExaminer {
         let (mut sums, mut count) = (vec![0.0; self.statistics().len()], 0);
         for chosen in turns(&chosen, self.batches.div_ceil(seats)) {
             alive();
-            let batches =
-                chosen.iter().map(|chosen| self.stock.plain(chosen.clone())).collect::<Result<_, _>>()?;
+            let batch =
+                |(key, chosen): &(Key, Vec<u32>)| Ok((*key, self.stock.augmented(*key, chosen.clone())?));
+            let batches = chosen.iter().map(batch).collect::<Result<_, Error>>()?;
             let ask = Ask { model: model(of), statistics: None, batches };
             let found = self.stock.deck.together(self.worker, ask, |fleet, asks| {
                 look_and_leave(fleet, asks, Fleet::batch_statistics)
@@ -127,13 +130,14 @@ impl Examine<OnCard> for CardExaminer {
         let numbers: Vec<usize> = (seat..all).step_by(seats).collect();
         for numbers in turns(&numbers, all.div_ceil(seats)) {
             alive();
-            let batches =
-                numbers.iter().map(|&number| self.stock.test_batch(number)).collect::<Result<_, _>>()?;
+            // The test set is never augmented.
+            let unused = Key::new(0, Purpose::Augment);
+            let batch = |&number: &usize| Ok((unused, self.stock.test_batch(number)?));
+            let batches = numbers.iter().map(batch).collect::<Result<_, Error>>()?;
             let ask = Ask { model: model(of), statistics: Some(statistics.to_vec()), batches };
-            let found = self
-                .stock
-                .deck
-                .together(self.worker, ask, |fleet, asks| look_and_leave(fleet, asks, Fleet::test))?;
+            let found = self.stock.deck.together(self.worker, ask, |fleet, asks| {
+                look_and_leave(fleet, asks, |fleet, _, examples| fleet.test(examples))
+            })?;
             for (&number, logits) in numbers.iter().zip(&found) {
                 let labels = self.stock.test.part().labels()[number * size..].iter();
                 for (logits, &label) in logits.chunks_exact(classes).zip(labels) {

@@ -25,7 +25,7 @@ use crate::{Error, Recipe};
 use batch::Batch;
 use deal::{deal, in_step};
 use grawa_comm::Collective;
-use grawa_core::{Kept, Replica, Share};
+use grawa_core::{Kept, Key, Replica, Share};
 use grawa_data::{Crop, Feed, Order};
 use grawa_nn::cuda::{Bytes, Card, Fleet, Link, Set, Settings, Sum, View, cards};
 use grawa_nn::{Graph, Shape, State};
@@ -77,6 +77,17 @@ impl Stock {
         let mut images = vec![0.0; examples.len() * self.train.output().len()];
         let mut labels = vec![0; examples.len()];
         self.train.plain(&examples, &mut images, &mut labels)?;
+        Ok(Batch::Images(images, labels))
+    }
+
+    /// A batch of these training examples, augmented by the draws at `key`.
+    fn augmented(&self, key: Key, examples: Vec<u32>) -> Result<Batch, Error> {
+        if self.holds {
+            return Ok(Batch::Examples(examples));
+        }
+        let mut images = vec![0.0; examples.len() * self.train.output().len()];
+        let mut labels = vec![0; examples.len()];
+        self.train.augmented(key, &examples, &mut images, &mut labels)?;
         Ok(Batch::Images(images, labels))
     }
 
