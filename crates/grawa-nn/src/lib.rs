@@ -6,6 +6,10 @@
 //! compiled for a batch size, run in an [`Arena`]. [`State`] is what a worker has learnt, in files that PyTorch reads.
 #![deny(missing_docs)]
 
+// Tests inside share code with those outside.
+#[cfg(test)]
+extern crate self as grawa_nn;
+
 mod cpu;
 pub mod cuda;
 mod dual;

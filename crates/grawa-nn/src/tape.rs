@@ -36,13 +36,13 @@ pub enum Mode {
 /// A forward pass with everything that a backward pass needs.
 #[derive(Debug)]
 pub struct Tape<'g, T> {
-    graph: &'g Graph,
-    mode: Mode,
-    batch: usize,
+    pub(crate) graph: &'g Graph,
+    pub(crate) mode: Mode,
+    pub(crate) batch: usize,
     /// The result of each node.
-    values: Vec<Vec<T>>,
+    pub(crate) values: Vec<Vec<T>>,
     /// The statistics that each batch norm used.
-    used: Vec<batch_norm::Batch<T>>,
+    pub(crate) used: Vec<batch_norm::Batch<T>>,
 }
 
 /// The numbers of one tensor.
@@ -77,7 +77,8 @@ impl<'g, T: Scalar> Tape<'g, T> {
         Ok(tape)
     }
 
-    fn run(
+    /// The result of a node whose inputs have theirs, and the statistics that it used.
+    pub(crate) fn run(
         &self,
         index: usize,
         node: &Node,
@@ -167,7 +168,14 @@ impl<'g, T: Scalar> Tape<'g, T> {
     }
 
     /// Adds what flows from node `index` to its inputs and its tensors.
-    fn flow_back(&self, index: usize, dy: &[T], flows: &mut [Vec<T>], parameters: &[T], gradient: &mut [T]) {
+    pub(crate) fn flow_back(
+        &self,
+        index: usize,
+        dy: &[T],
+        flows: &mut [Vec<T>],
+        parameters: &[T],
+        gradient: &mut [T],
+    ) {
         let node = &self.graph.nodes()[index];
         let to = node.shape;
         let place = |input: usize| node.inputs[input].0;

@@ -1,7 +1,8 @@
-//! Runs on a GPU beside the same runs on the CPU. Where there is no GPU, these tests say so and prove nothing.
+//! Runs on a GPU beside the same runs on the CPU.
 
 #![allow(clippy::unwrap_used)]
 
+mod needs;
 mod runs;
 
 use grawa_core::norm::norm;
@@ -13,15 +14,6 @@ use grawa_train::{Checkpoint, Event, Meter, Recipe, Run};
 use runs::{apart, go, methods, recipe, resumes_exactly};
 use std::path::Path;
 use tempfile::TempDir;
-
-fn has_card(test: &str) -> bool {
-    let found = cards();
-    let has = matches!(&found, Ok(cards) if !cards.is_empty());
-    if !has {
-        eprintln!("{test}: skipped, no GPU here ({found:?})");
-    }
-    has
-}
 
 fn on_card(method: &str, settings: &[&str]) -> Recipe {
     let card =
@@ -73,10 +65,9 @@ fn agree<'a>(
 
 /// The same batches, draws, rounds and measurements: only rounding differs.
 #[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_run_on_a_card_is_that_of_the_cpu_but_for_rounding() {
-    if !has_card("runs on a GPU") {
-        return;
-    }
+    needs::gpu();
     let data = digits().unwrap();
     for method in methods() {
         let (cpu, wrong, losses) = state(&recipe(&method, &["train.rate=0.02"]), &data);
@@ -94,10 +85,9 @@ fn a_run_on_a_card_is_that_of_the_cpu_but_for_rounding() {
 /// Workers of which each knows of one worker on the card, connected by sockets, come to what those of one process come to there;
 /// and while vectors travel beside the steps, to what workers on CPUs come to.
 #[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_group_apart_trains_on_a_card() {
-    if !has_card("workers apart on a GPU") {
-        return;
-    }
+    needs::gpu();
     let data = digits().unwrap();
     // A worker that comes back begins at the centre, so that its parameters are not kept as its own.
     let names = ["centre.0.0", "worker.0.momentum", "worker.0.statistics"];
@@ -124,10 +114,9 @@ fn a_group_apart_trains_on_a_card() {
 /// A model measured on a card and on the CPU: the same but for rounding, whether its statistics are its own or counted anew. The
 /// last batch is not full, and there are more batches than are looked at together.
 #[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_model_is_measured_alike() {
-    if !has_card("measuring on a GPU") {
-        return;
-    }
+    needs::gpu();
     let data = digits().unwrap();
     for policy in ["evaluate.batch_norm=keep", "evaluate.batch_norm=recalibrate"] {
         let settings = ["train.workers=1", "train.batch=8", "data.augment=flip+pad2crop8", policy];
@@ -148,14 +137,11 @@ fn a_model_is_measured_alike() {
     }
 }
 
-/// Pictures in files do not lie on the card: they are fed from the host, and give the same run.
-#[test]
-fn pictures_in_files_are_fed_from_the_host() {
-    let has_card = has_card("pictures for a GPU");
-    let place = TempDir::new().unwrap();
+/// A data set of pictures in files, and the settings of a run on it.
+fn pictures(place: &Path) -> (Dataset, Vec<&'static str>) {
     for (part, count) in [("train", 20u8), ("val", 5)] {
         for (class, tint) in [("dusk", [60u8, 20, 40]), ("noon", [120, 180, 90])] {
-            let folder = place.path().join(part).join(class);
+            let folder = place.join(part).join(class);
             std::fs::create_dir_all(&folder).unwrap();
             for number in 0..count {
                 let file = std::fs::File::create(folder.join(format!("{number}.png"))).unwrap();
@@ -169,7 +155,7 @@ fn pictures_in_files_are_fed_from_the_host() {
             }
         }
     }
-    let data = grawa_data::load("folder", place.path()).unwrap();
+    let data = grawa_data::load("folder", place).unwrap();
     let settings = [
         "data.kind=folder",
         "model.name=digits",
@@ -177,26 +163,39 @@ fn pictures_in_files_are_fed_from_the_host() {
         "train.batch=8",
         "train.workers=2",
     ];
-    let settings = [&settings[..], &["train.rate=0.01", "model.width=4", "train.budget=6step"]].concat();
+    (data, [&settings[..], &["train.rate=0.01", "model.width=4", "train.budget=6step"]].concat())
+}
+
+#[test]
+fn pictures_in_files_are_learnt_from() {
+    let place = TempDir::new().unwrap();
+    let (data, settings) = pictures(place.path());
+    for method in ["lgrawa:period=3", "dp-sam", "local-mgrawa:period=3"] {
+        let (_, _, losses) = state(&recipe(method, &settings), &data);
+        assert!(!losses.is_empty() && losses.iter().all(|loss| loss.is_finite()), "{method}: {losses:?}");
+    }
+}
+
+/// Pictures in files do not lie on the card: they are fed from the host, and give the same run.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn pictures_in_files_are_fed_from_the_host() {
+    needs::gpu();
+    let place = TempDir::new().unwrap();
+    let (data, settings) = pictures(place.path());
     for method in ["lgrawa:period=3", "dp-sam", "local-mgrawa:period=3"] {
         let (cpu, wrong, losses) = state(&recipe(method, &settings), &data);
-        if !has_card {
-            continue;
-        }
         let (card, wrong_there, losses_there) = state(&on_card(method, &settings), &data);
         agree(method, &cpu, &card, cpu.names(), 5e-3);
         assert_eq!((wrong, losses.len()), (wrong_there, losses_there.len()), "{method}");
     }
-    if has_card {
-        resumes_exactly(&on_card("lgrawa:period=3", &settings), &data);
-    }
+    resumes_exactly(&on_card("lgrawa:period=3", &settings), &data);
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_run_on_a_card_that_was_stopped_and_resumed_leaves_the_same_files() {
-    if !has_card("resuming on a GPU") {
-        return;
-    }
+    needs::gpu();
     let data = digits().unwrap();
     for method in methods() {
         resumes_exactly(&on_card(&method, &[]), &data);
@@ -213,10 +212,18 @@ fn what_a_card_cannot_do_is_said_before_anything_starts() {
         ["machine.device=cuda", "train.pace=free"].iter().try_fold(said, |said, it| said.set(it)).unwrap();
     let error = Recipe::resolve(&said).unwrap_err().to_string();
     assert!(error.contains("on a GPU all workers step together"), "{error}");
-    if cards().is_ok_and(|cards| !cards.is_empty()) {
-        return eprintln!("a machine without a GPU: skipped, this one has one");
-    }
+}
+
+/// A run that wants a GPU begins where there is one, and says so elsewhere.
+#[test]
+fn a_run_that_wants_a_gpu_begins_only_where_there_is_one() {
     let data = digits().unwrap();
-    let error = Run::new(on_card("mean", &[]), &data).unwrap_err().to_string();
-    assert!(error.contains("GPU") || error.contains("libcuda"), "{error}");
+    let begun = Run::new(on_card("mean", &[]), &data);
+    match cards() {
+        Ok(cards) if !cards.is_empty() => assert!(begun.is_ok(), "{:?}", begun.err()),
+        _ => {
+            let error = begun.unwrap_err().to_string();
+            assert!(error.contains("GPU") || error.contains("libcuda"), "{error}");
+        }
+    }
 }

@@ -50,7 +50,12 @@ impl Pass<'_> {
         self.start(self.main, "collect", Grid::row(self.plan.chunks.len()), &mut arguments)
     }
 
-    fn step_backward(&self, step: &Step, manner: Manner, readers: &mut [Option<usize>]) -> Result<(), Error> {
+    pub(super) fn step_backward(
+        &self,
+        step: &Step,
+        manner: Manner,
+        readers: &mut [Option<usize>],
+    ) -> Result<(), Error> {
         let (main, slab) = (self.main, self.plan.slab);
         let (x, y, flow) = (self.value(step.inputs[0]), self.value(step.output), self.gradient(step.output));
         let (from, to) = (self.plan.shape(step.inputs[0]), self.plan.shape(step.output));

@@ -4,7 +4,9 @@
 //! belongs to a card is freed when it is dropped.
 
 use super::library::{self, Name};
+use super::limits;
 use crate::Error;
+use bytemuck::Pod;
 use cudarc::driver::{result, sys};
 use cudarc::nvrtc;
 use std::collections::HashMap;
@@ -16,14 +18,21 @@ pub(crate) fn failed(action: impl Into<String>) -> impl FnOnce(result::DriverErr
     move |why| Error::Device { action: action.into(), why: format!("{:?}", why.0) }
 }
 
-/// The pointer to an argument of a kernel. It holds on to what it points to: a launch reads through it.
+/// The pointer to an argument of a kernel, and its size. It holds on to what it points to: a launch reads through it.
 #[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub(crate) struct Argument<'a>(*mut c_void, std::marker::PhantomData<&'a ()>);
+pub(crate) struct Argument<'a> {
+    pointer: *mut c_void,
+    bytes: usize,
+    held: std::marker::PhantomData<&'a ()>,
+}
 
 /// The argument of a kernel that lies there.
-pub(crate) fn at<T>(value: &T) -> Argument<'_> {
-    Argument(std::ptr::from_ref(value).cast_mut().cast(), std::marker::PhantomData)
+pub(crate) fn at<T: Copy>(value: &T) -> Argument<'_> {
+    Argument {
+        pointer: std::ptr::from_ref(value).cast_mut().cast(),
+        bytes: size_of::<T>(),
+        held: std::marker::PhantomData,
+    }
 }
 
 /// What is known of a GPU.
@@ -151,22 +160,17 @@ impl Memory {
         Ok(memory)
     }
 
-    fn range(&self, offset: usize, bytes: usize) -> Result<u64, Error> {
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.bytes => Ok(self.start + offset as u64),
-            _ => Err(Error::WrongLength {
-                what: "a stretch of the card's memory".into(),
-                found: offset.saturating_add(bytes),
-                expected: self.bytes,
-            }),
-        }
+    /// The address of a stretch of this memory.
+    pub(crate) fn place(&self, offset: usize, bytes: usize) -> Result<u64, Error> {
+        limits::stretch(offset, bytes, self.bytes)?;
+        Ok(self.start + offset as u64)
     }
 
     /// Copies numbers to the card, after all that was asked of it before.
     #[allow(unsafe_code, reason = "the range was checked")]
-    pub(crate) fn write<T: Copy>(&self, offset: usize, from: &[T]) -> Result<(), Error> {
+    pub(crate) fn write<T: Pod>(&self, offset: usize, from: &[T]) -> Result<(), Error> {
         self.context.bind()?;
-        let to = self.range(offset, size_of_val(from))?;
+        let to = self.place(offset, size_of_val(from))?;
         unsafe { result::memcpy_htod_async(to, from, self.context.main) }
             .map_err(failed("copy to the GPU"))?;
         self.context.synchronise()
@@ -174,9 +178,9 @@ impl Memory {
 
     /// Copies numbers from the card, when all that was asked of it is done.
     #[allow(unsafe_code, reason = "the range was checked")]
-    pub(crate) fn read<T: Copy>(&self, offset: usize, to: &mut [T]) -> Result<(), Error> {
+    pub(crate) fn read<T: Pod>(&self, offset: usize, to: &mut [T]) -> Result<(), Error> {
         self.context.bind()?;
-        let from = self.range(offset, size_of_val(to))?;
+        let from = self.place(offset, size_of_val(to))?;
         unsafe { result::memcpy_dtoh_async(to, from, self.context.main) }
             .map_err(failed("copy from the GPU"))?;
         self.context.synchronise()
@@ -202,8 +206,13 @@ pub(crate) struct Kernels {
 }
 
 /// A kernel, ready to be launched with that much shared memory.
-#[derive(Clone, Copy, Debug)]
-struct Function(sys::CUfunction, u32);
+#[derive(Clone, Debug)]
+struct Function {
+    handle: sys::CUfunction,
+    shared: u32,
+    /// The bytes of each of its parameters.
+    parameters: Arc<[usize]>,
+}
 
 #[allow(unsafe_code, reason = "handles of the driver, which is thread-safe")]
 unsafe impl Send for Kernels {}
@@ -211,6 +220,19 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 #[allow(unsafe_code, reason = "as above")]
 unsafe impl Send for Function {}
+
+/// The bytes of each parameter of a kernel.
+#[allow(unsafe_code, reason = "the driver's function")]
+fn parameters(function: sys::CUfunction) -> Vec<usize> {
+    let size = |index: usize| {
+        let (mut offset, mut bytes) = (0, 0);
+        // SAFETY: the function was just loaded, and both numbers are there to be written. Beyond the last parameter the driver
+        // returns an error and writes nothing.
+        let asked = unsafe { sys::cuFuncGetParamInfo(function, index, &mut offset, &mut bytes) };
+        asked.result().is_ok().then_some(bytes)
+    };
+    (0..).map_while(size).collect()
+}
 
 /// The source of all kernels; they include no header.
 pub(crate) fn source() -> String {
@@ -293,10 +315,10 @@ impl Kernels {
 
     /// Finds a kernel. It is loaded here and now, since a graph that is being recorded must not load any.
     #[allow(unsafe_code, reason = "the module lives as long as self")]
-    fn function(&self, name: &str, shared: u32) -> Result<sys::CUfunction, Error> {
+    fn function(&self, name: &str, shared: u32) -> Result<Function, Error> {
         let mut functions = self.functions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let found = match functions.get(name) {
-            Some(found) => *found,
+        let mut found = match functions.get(name) {
+            Some(found) => found.clone(),
             None => {
                 let text = CString::new(name)
                     .map_err(|why| Error::Device { action: name.into(), why: why.to_string() })?;
@@ -306,16 +328,17 @@ impl Kernels {
                     .result()
                     .map_err(failed(format!("load the kernel {name}")))?;
                 // Kernels have up to 10 KB of their own beside it.
-                Function(function, 36 * 1024)
+                Function { handle: function, shared: 36 * 1024, parameters: parameters(function).into() }
             }
         };
-        if shared > found.1 {
+        if shared > found.shared {
             use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as LIMIT;
-            unsafe { result::function::set_function_attribute(found.0, LIMIT, shared as i32) }
+            unsafe { result::function::set_function_attribute(found.handle, LIMIT, shared as i32) }
                 .map_err(failed(format!("give {name} {shared} bytes of shared memory")))?;
+            found.shared = shared;
         }
-        functions.insert(name.to_owned(), Function(found.0, found.1.max(shared)));
-        Ok(found.0)
+        functions.insert(name.to_owned(), found.clone());
+        Ok(found)
     }
 
     /// How many blocks of a kernel of 256 threads the card holds at once.
@@ -324,7 +347,12 @@ impl Kernels {
         let function = self.function(name, shared)?;
         let mut blocks = 0i32;
         unsafe {
-            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, 256, shared as usize)
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                function.handle,
+                256,
+                shared as usize,
+            )
         }
         .result()
         .map_err(failed(format!("ask how many blocks of {name} fit")))?;
@@ -387,9 +415,16 @@ impl Stream {
         Stream { context: context.clone(), handle: context.main, owned: false }
     }
 
-    /// Starts a kernel on `replicas` replicas. The pointers must be to arguments of the kernel's own types.
-    #[allow(unsafe_code, reason = "arguments are of the kernel's types; addresses come from the slab's plan")]
-    pub(crate) fn launch(
+    /// Starts a kernel on `replicas` replicas. Arguments that differ from the kernel's parameters in number or size are
+    /// refused.
+    ///
+    /// # Safety
+    ///
+    /// The arguments are of the types of the kernel's parameters. Every address among them is 0 where the kernel allows it, or
+    /// lies in memory of this card that lives until the work is done, and what the kernel reads and writes from there on, by
+    /// the shapes that it is told and the grid, lies in the same memory.
+    #[allow(unsafe_code, reason = "a kernel reads and writes wherever it is told")]
+    pub(crate) unsafe fn launch(
         &self,
         kernels: &Kernels,
         name: &'static str,
@@ -400,19 +435,27 @@ impl Stream {
         // The thread may have turned to another card since.
         self.context.bind()?;
         let function = kernels.function(name, grid.shared)?;
+        limits::arguments(name, arguments.iter().map(|argument| argument.bytes), &function.parameters)?;
+        let mut pointers: Vec<*mut c_void> = arguments.iter().map(|argument| argument.pointer).collect();
         let blocks = (grid.blocks.0, grid.blocks.1, replicas as u32);
+        let threads = (grid.threads, 1, 1);
+        // SAFETY: there are as many arguments, each as large, as the kernel has parameters; their types and addresses are the
+        // caller's promise. The function and the stream live as long as `kernels` and `self`.
         unsafe {
-            // An argument is a pointer and nothing else (`repr(transparent)`).
-            let arguments = std::slice::from_raw_parts_mut(arguments.as_mut_ptr().cast(), arguments.len());
-            result::launch_kernel(function, blocks, (grid.threads, 1, 1), grid.shared, self.handle, arguments)
+            result::launch_kernel(function.handle, blocks, threads, grid.shared, self.handle, &mut pointers)
         }
         .map_err(failed(format!("start {name}")))
     }
 
     /// Copies bytes from one place of the card to another.
-    #[allow(unsafe_code, reason = "both stretches come from the slab's plan")]
-    pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
+    ///
+    /// # Safety
+    ///
+    /// Both stretches lie in memory of this card that lives until the work is done.
+    #[allow(unsafe_code, reason = "the card copies whatever it is told to")]
+    pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
         self.context.bind()?;
+        // SAFETY: the caller's promise; the stream lives as long as self.
         unsafe { result::memcpy_dtod_async(to, from, bytes, self.handle) }.map_err(failed("copy on the GPU"))
     }
 
@@ -436,16 +479,19 @@ impl Stream {
     }
 
     /// Records what `work` starts as a graph instead of running it.
-    #[allow(unsafe_code, reason = "capture begins and ends here, also when the work fails")]
+    #[allow(unsafe_code, reason = "the driver's functions")]
     pub(crate) fn capture(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<Captured, Error> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives as long as self.
         unsafe { result::stream::begin_capture(self.handle, mode) }.map_err(failed("begin a graph"))?;
         let done = work();
-        let graph = unsafe { result::stream::end_capture(self.handle) }.map_err(failed("end a graph"));
+        // SAFETY: as above. The capture ends also when the work failed.
+        let ended = unsafe { result::stream::end_capture(self.handle) };
+        let graph = ended.map(Recorded).map_err(failed("end a graph"));
         done?;
         let graph = graph?;
-        let ready = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) };
-        let _ = unsafe { result::graph::destroy(graph) };
+        // SAFETY: the graph lives to the end of this function.
+        let ready = unsafe { result::graph::instantiate(graph.0, sys::CUgraphInstantiate_flags(0)) };
         Ok(Captured { context: self.context.clone(), handle: ready.map_err(failed("make a graph ready"))? })
     }
 
@@ -462,6 +508,17 @@ impl Drop for Stream {
         if self.owned && self.context.bind().is_ok() {
             let _ = unsafe { result::stream::destroy(self.handle) };
         }
+    }
+}
+
+/// A graph as it was recorded, before it is made ready.
+struct Recorded(sys::CUgraph);
+
+impl Drop for Recorded {
+    #[allow(unsafe_code, reason = "the driver's function")]
+    fn drop(&mut self) {
+        // SAFETY: the driver gave it to us in `capture`, and nobody else has it.
+        let _ = unsafe { result::graph::destroy(self.0) };
     }
 }
 

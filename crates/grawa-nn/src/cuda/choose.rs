@@ -93,6 +93,7 @@ impl Chooser<'_> {
     }
 
     /// One engine, with the times of ours and of cuDNN's.
+    #[allow(unsafe_code, reason = "plans and kernels are tried on scratch memory")]
     fn pick(
         &self,
         plan: &Plan,
@@ -132,8 +133,10 @@ impl Chooser<'_> {
             start = (start + bytes as u64).next_multiple_of(256);
             place
         });
-        let best = cudnn.quickest(plans, self.stream, places)?;
-        let own_time = self.time_own(layer, way, &ours, places, stretches.0, partial)?;
+        // SAFETY: the scratch memory holds the largest input, kernels and output of all layers, one behind the other.
+        let best = unsafe { cudnn.quickest(plans, self.stream, places) }?;
+        // SAFETY: as above.
+        let own_time = unsafe { self.time_own(layer, way, &ours, places, stretches.0, partial) }?;
         let Some(best) = best else { return Ok((ours, Some(own_time), None)) };
         let cudnn_time = best.seconds;
         let (ours_all, theirs_all) = match way {
@@ -148,7 +151,14 @@ impl Chooser<'_> {
         Ok((engine, Some(own_time), Some(cudnn_time)))
     }
 
-    fn time_own(
+    /// Seconds that our kernel takes.
+    ///
+    /// # Safety
+    ///
+    /// Input, kernels and output lie at these places, each as large as the layer says; the sums of all stretches take up
+    /// `partial` bytes.
+    #[allow(unsafe_code, reason = "a kernel reads and writes wherever it is told")]
+    unsafe fn time_own(
         &self,
         layer: &Layer,
         way: Way,
@@ -178,11 +188,14 @@ impl Chooser<'_> {
                     at(&norm),
                     at(&none),
                 ];
-                self.stream.launch(self.kernels, name, *grid, 1, &mut arguments)
+                // SAFETY: the arguments are those of `conv_*`; the places are the caller's promise, `timed` waits for the work,
+                // and what is at 0 is left out.
+                unsafe { self.stream.launch(self.kernels, name, *grid, 1, &mut arguments) }
             }
             Way::Sums => {
                 let mut arguments = [at(&layer.forth), at(&x), at(&y), at(&sums_at), at(&stretch), at(&none)];
-                self.stream.launch(self.kernels, name, *grid, 1, &mut arguments)
+                // SAFETY: the arguments are those of `wgrad_*`; otherwise as above.
+                unsafe { self.stream.launch(self.kernels, name, *grid, 1, &mut arguments) }
             }
         })
     }

@@ -133,8 +133,13 @@ impl Cudnn {
     }
 
     /// Runs a plan on input, kernels and output (or their gradients).
-    #[allow(unsafe_code, reason = "addresses come from the slab's plan")]
-    pub(crate) fn run(
+    ///
+    /// # Safety
+    ///
+    /// The tensors lie in memory of this card that lives until the work is done, each as large as the layer that the plan was
+    /// made for says; so does a workspace as large as the plan asks for.
+    #[allow(unsafe_code, reason = "cuDNN reads and writes wherever it is told")]
+    pub(crate) unsafe fn run(
         &self,
         plan: &Plan,
         stream: &Stream,
@@ -323,7 +328,12 @@ impl Cudnn {
     }
 
     /// The quickest of the plans on scratch memory that holds input, kernels and output.
-    pub(crate) fn quickest(
+    ///
+    /// # Safety
+    ///
+    /// The tensors lie in memory of this card, each as large as the layer that the plans were made for says.
+    #[allow(unsafe_code, reason = "cuDNN reads and writes wherever it is told")]
+    pub(crate) unsafe fn quickest(
         &self,
         plans: Vec<Plan>,
         stream: &Stream,
@@ -333,7 +343,11 @@ impl Cudnn {
         let workspace = Memory::new(&self.context, room)?;
         let mut best: Option<Plan> = None;
         for mut plan in plans {
-            let time = timed(&self.context, stream, || self.run(&plan, stream, tensors, workspace.start));
+            let time = timed(&self.context, stream, || {
+                // SAFETY: the tensors are the caller's promise; the workspace is as large as the largest that any plan asks for,
+                // and `timed` waits for the work.
+                unsafe { self.run(&plan, stream, tensors, workspace.start) }
+            });
             let Ok(seconds) = time else { continue };
             plan.seconds = seconds;
             // cuDNN's own order counts where the clock hardly tells them apart.

@@ -5,6 +5,7 @@
 
 use super::card::{Grid, Memory, at};
 use super::fleet::Fleet;
+use super::limits;
 use super::pass::Pass;
 use super::plan::pitch;
 use crate::{Error, Shape};
@@ -60,13 +61,24 @@ pub enum Set {
 
 /// Where the batches of a pass come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum Source {
     /// What was shown last.
     Shown,
     /// What was dealt of the training set, by its view.
     View,
     /// What was dealt of a set, the middle of each image.
     Middle(Set),
+}
+
+impl Source {
+    /// The set that it deals from.
+    pub(crate) fn set(self) -> Option<Set> {
+        match self {
+            Source::Shown => None,
+            Source::View => Some(Set::Train),
+            Source::Middle(set) => Some(set),
+        }
+    }
 }
 
 /// A set on the card.
@@ -77,9 +89,18 @@ pub(crate) struct Held {
     table: Memory,
     order: Memory,
     order_stride: u64,
+    /// Whole batches that each worker was dealt.
+    dealt: Vec<usize>,
     examples: usize,
     show: Show,
     middle: Option<Show>,
+}
+
+impl Held {
+    /// Batches that every worker was dealt.
+    pub(crate) fn dealt_to_all(&self) -> usize {
+        self.dealt.iter().copied().min().unwrap_or(0)
+    }
 }
 
 impl Fleet {
@@ -88,6 +109,9 @@ impl Fleet {
     pub fn hold(&mut self, set: Set, data: Bytes<'_>, view: View, steps: usize) -> Result<(), Error> {
         let (from, to) = (data.shape, self.plan.graph.input());
         let examples = data.labels.len();
+        if examples == 0 {
+            return Err(Error::WrongLength { what: "the data set".into(), found: 0, expected: 1 });
+        }
         let expect = |what: &str, found: usize, expected: usize| match found == expected {
             true => Ok(()),
             false => Err(Error::WrongLength { what: what.into(), found, expected }),
@@ -140,14 +164,17 @@ impl Fleet {
         // What is larger than the images has no middle of theirs.
         let middle = Some(middle).filter(|_| to.height <= from.height && to.width <= from.width);
         self.forget_jobs();
-        let held = Held { bytes, labels, table, order, order_stride, examples, show, middle };
+        let dealt = vec![0; self.workers];
+        let held = Held { bytes, labels, table, order, order_stride, dealt, examples, show, middle };
         self.held[set as usize] = Some(held);
         Ok(())
     }
 
     /// Deals a worker examples of a set, batch after batch; [`Fleet::place`] says at which step they begin.
     pub fn deal(&mut self, set: Set, worker: usize, examples: &[u32]) -> Result<(), Error> {
-        let Some(shown) = &self.held[set as usize] else {
+        limits::one_of("worker", worker, self.workers)?;
+        let batch = self.plan.batch;
+        let Some(shown) = &mut self.held[set as usize] else {
             return Err(Error::Device {
                 action: "deal examples".into(),
                 why: "no data set is on the card".into(),
@@ -167,15 +194,24 @@ impl Fleet {
                 expected: shown.order_stride as usize,
             });
         }
-        shown.order.write(worker * 4 * shown.order_stride as usize, examples)
+        shown.order.write(worker * 4 * shown.order_stride as usize, examples)?;
+        shown.dealt[worker] = examples.len() / batch;
+        Ok(())
     }
 
     /// The batch that a worker was shown last: images of planes, and labels.
     pub fn batch(&self, worker: usize) -> Result<(Vec<f32>, Vec<u32>), Error> {
-        let (shape, batch) = (self.plan.graph.input(), self.plan.batch);
-        let wide = pitch(shape.channels);
+        let images = self.planes(worker, self.plan.values[0], self.plan.graph.input())?;
+        let mut labels = vec![0u32; self.plan.batch];
+        self.memory.read(self.offset(worker, self.plan.offsets.labels), &mut labels)?;
+        Ok((images, labels))
+    }
+
+    /// What is stored there for a batch, image after image, plane after plane.
+    pub(crate) fn planes(&self, worker: usize, offset: u64, shape: Shape) -> Result<Vec<f32>, Error> {
+        let (wide, batch) = (pitch(shape.channels), self.plan.batch);
         let numbers = batch * shape.area() * wide;
-        let place = self.offset(worker, self.plan.values[0]);
+        let place = self.offset(worker, offset);
         let stored: Vec<f32> = if self.plan.wide == 2 {
             let mut bits = vec![0u16; numbers];
             self.memory.read(place, &mut bits)?;
@@ -191,17 +227,15 @@ impl Fleet {
                 images.extend(image.chunks_exact(wide).map(|pixel| pixel[channel]));
             }
         }
-        let mut labels = vec![0u32; batch];
-        self.memory.read(self.offset(worker, self.plan.offsets.labels), &mut labels)?;
-        Ok((images, labels))
+        Ok(images)
     }
 
     /// Fills the batches of all workers.
-    pub(crate) fn fill(&self, pass: &Pass<'_>, from: From) -> Result<(), Error> {
+    pub(crate) fn fill(&self, pass: &Pass<'_>, from: Source) -> Result<(), Error> {
         let (set, of_middle) = match from {
-            From::Shown => return Ok(()),
-            From::View => (Set::Train, false),
-            From::Middle(set) => (set, true),
+            Source::Shown => return Ok(()),
+            Source::View => (Set::Train, false),
+            Source::Middle(set) => (set, true),
         };
         let missing = |why: &str| Error::Device {
             action: "fill a batch from data on the card".into(),

@@ -6,11 +6,13 @@
 use super::card::{Captured, Card, Context, Event, Grid, Kernels, Memory, Stream, at};
 use super::choose::{Choice, Chooser, uses_cudnn};
 use super::cudnn::Cudnn;
-use super::data::{From, Held, Set};
+use super::data::{Held, Set, Source};
 use super::engine::Ways;
+use super::limits;
 use super::pass::{Manner, Pass, Timed, summing_blocks, summing_columns};
 use super::plan::{HISTORY, Plan};
 use crate::{Error, Graph, Mode};
+use bytemuck::{Pod, Zeroable};
 use grawa_core::{Key, Sgd};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -67,7 +69,7 @@ pub struct Settings {
 
 /// What a step is told and what it tells; see `simple.cu`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Controls {
     pub(crate) seed: [u32; 2],
     pub(crate) worker: u32,
@@ -96,13 +98,13 @@ struct Update {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Job {
     /// A local step.
-    Step { sgd: Sgd, from: From },
+    Step { sgd: Sgd, from: Source },
     /// A gradient; its loss is noted if it is that of a step.
-    Gradient { manner: Manner, factor: f32, from: From, noted: bool },
+    Gradient { manner: Manner, factor: f32, from: Source, noted: bool },
     /// The step that uses it.
     Descend { sgd: Sgd },
     /// A forward pass and its loss.
-    Forward { manner: Manner, from: From },
+    Forward { manner: Manner, from: Source },
 }
 
 /// Replicas of one network on one card.
@@ -125,6 +127,8 @@ pub struct Fleet {
     jobs: Vec<(Job, Captured)>,
     pub(crate) workers: usize,
     pub(crate) controls: Vec<Controls>,
+    /// Steps since the workers were placed: the `slot` of the controls, as it is on the card once all is done.
+    slot: usize,
     /// The sets on the card.
     pub(crate) held: [Option<Held>; 2],
     /// The learning rates of the steps ahead.
@@ -278,6 +282,7 @@ impl Fleet {
             jobs: Vec::new(),
             workers,
             controls,
+            slot: 0,
             held: [None, None],
             rates,
             weights,
@@ -414,7 +419,7 @@ impl Fleet {
             at(&self.plan.slab),
         ];
         let grid = Grid::row(self.plan.chunks.len());
-        self.main.launch(&self.kernels, "spread_all", grid, self.workers, &mut arguments)
+        self.pass(None).start(&self.main, "spread_all", grid, &mut arguments)
     }
 
     /// Gives a worker its velocity.
@@ -470,25 +475,13 @@ impl Fleet {
         let mut arguments =
             [at(&from), at(&to), at(&n), at(&channels), at(&area), at(&wide), at(&self.plan.slab)];
         let grid = Grid::row((batch * shape.area()).div_ceil(64));
-        self.main.launch(&self.kernels, "intake", grid, self.workers, &mut arguments)
+        self.pass(None).start(&self.main, "intake", grid, &mut arguments)
     }
 
     /// The logits of a worker's last pass, example after example.
     pub fn logits(&self, worker: usize) -> Result<Vec<f32>, Error> {
         let last = self.plan.steps.last().map_or(0, |step| step.output);
-        let (classes, batch) = (self.plan.graph.classes(), self.plan.batch);
-        let wide = super::plan::pitch(classes);
-        let place = self.offset(worker, self.plan.values[last]);
-        let rows: Vec<f32> = if self.plan.wide == 2 {
-            let mut stored = vec![0u16; batch * wide];
-            self.memory.read(place, &mut stored)?;
-            stored.into_iter().map(|bits| f32::from_bits(u32::from(bits) << 16)).collect()
-        } else {
-            let mut stored = vec![0.0f32; batch * wide];
-            self.memory.read(place, &mut stored)?;
-            stored
-        };
-        Ok(rows.chunks_exact(wide).flat_map(|row| row[..classes].to_vec()).collect())
+        self.planes(worker, self.plan.values[last], self.plan.shape(last))
     }
 
     /// Sets where the workers are in their run: draws, the learning rates of the next steps (the last one stays), the
@@ -517,10 +510,11 @@ impl Fleet {
         self.push_controls()
     }
 
-    pub(crate) fn push_controls(&self) -> Result<(), Error> {
+    pub(crate) fn push_controls(&mut self) -> Result<(), Error> {
         for (worker, controls) in self.controls.iter().enumerate() {
             self.memory.write(self.offset(worker, 0), &[*controls])?;
         }
+        self.slot = self.controls.iter().map(|controls| controls.slot as usize).max().unwrap_or(0);
         Ok(())
     }
 
@@ -534,18 +528,18 @@ impl Fleet {
     /// `factor`. Statistics move only if `track`.
     pub fn gradient(&mut self, mode: Mode, factor: f64, track: bool) -> Result<Vec<Outcome>, Error> {
         let manner = self.manner(mode, track)?;
-        self.run(Job::Gradient { manner, factor: factor as f32, from: From::Shown, noted: false })?;
+        self.run(Job::Gradient { manner, factor: factor as f32, from: Source::Shown, noted: false })?;
         self.outcomes()
     }
 
     /// A forward pass on what was shown.
     pub fn forward(&mut self, mode: Mode) -> Result<Vec<Outcome>, Error> {
         let manner = self.manner(mode, false)?;
-        self.run(Job::Forward { manner, from: From::Shown })?;
+        self.run(Job::Forward { manner, from: Source::Shown })?;
         self.outcomes()
     }
 
-    fn manner(&mut self, mode: Mode, track: bool) -> Result<Manner, Error> {
+    pub(crate) fn manner(&mut self, mode: Mode, track: bool) -> Result<Manner, Error> {
         Ok(match mode {
             Mode::Evaluate => Manner { of_batch: false, track: false, dropout: false },
             Mode::Train { dropout } => {
@@ -566,20 +560,14 @@ impl Fleet {
 
     /// `count` local steps of every worker, one after the other, without waiting for the card.
     pub fn steps(&mut self, sgd: Sgd, count: usize) -> Result<(), Error> {
-        let from = self.source();
-        if from != From::Shown && count > HISTORY {
-            return Err(Error::WrongLength {
-                what: "the steps at a time".into(),
-                found: count,
-                expected: HISTORY,
-            });
-        }
-        (0..count).try_for_each(|_| self.run(Job::Step { sgd, from }))
+        let job = Job::Step { sgd, from: self.source() };
+        self.finds_all(job, count)?;
+        (0..count).try_for_each(|_| self.run(job))
     }
 
     /// Where steps take their batches from.
-    pub(crate) fn source(&self) -> From {
-        if self.held[Set::Train as usize].is_some() { From::View } else { From::Shown }
+    pub(crate) fn source(&self) -> Source {
+        if self.held[Set::Train as usize].is_some() { Source::View } else { Source::Shown }
     }
 
     /// The mean losses of the first `count` steps since [`Fleet::place`], on the data of the card, and whether a
@@ -597,15 +585,40 @@ impl Fleet {
         self.context.synchronise()
     }
 
+    /// Whether a job finds all it reads and writes by the number of the step, so many times: the kernels do not look.
+    fn finds_all(&self, job: Job, times: usize) -> Result<(), Error> {
+        let (from, noted) = match job {
+            Job::Step { from, .. } => (from, from != Source::Shown),
+            Job::Gradient { from, noted, .. } => (from, noted),
+            Job::Forward { from, .. } => (from, false),
+            Job::Descend { .. } => return Ok(()),
+        };
+        if noted {
+            limits::ahead("there is room", self.slot, times, HISTORY)?;
+        }
+        match from.set().and_then(|set| self.held[set as usize].as_ref()) {
+            Some(held) => limits::ahead("batches were dealt", self.slot, times, held.dealt_to_all()),
+            None => Ok(()),
+        }
+    }
+
     /// Runs a job, recording it first if it is new.
     pub(crate) fn run(&mut self, job: Job) -> Result<(), Error> {
+        self.finds_all(job, 1)?;
         self.context.bind()?;
         if !self.jobs.iter().any(|(known, _)| *known == job) {
             let captured = self.main.capture(|| self.ask(&self.pass(None), job))?;
             self.jobs.push((job, captured));
         }
         let found = self.jobs.iter().find(|(known, _)| *known == job);
-        found.map_or(Ok(()), |(_, captured)| self.main.replay(captured))
+        found.map_or(Ok(()), |(_, captured)| self.main.replay(captured))?;
+        self.count(job);
+        Ok(())
+    }
+
+    /// The update of a step moves the card's count of steps on.
+    fn count(&mut self, job: Job) {
+        self.slot += usize::from(matches!(job, Job::Step { .. } | Job::Descend { .. }));
     }
 
     /// Forgets recorded graphs, since what they read has moved.
@@ -621,7 +634,7 @@ impl Fleet {
                 self.fill(pass, from)?;
                 let manner = Manner { of_batch: true, track: true, dropout: true };
                 pass.forward(manner)?;
-                let notes = (from != From::Shown).then_some(self.rates.start);
+                let notes = (from != Source::Shown).then_some(self.rates.start);
                 pass.loss(1.0 / batch as f32, true, notes)?;
                 pass.backward(manner)?;
                 self.update(pass, sgd, true)
@@ -676,9 +689,11 @@ impl Fleet {
     /// Time by kernel of one local step, each kernel alone: name, calls, time; the longest first.
     pub fn profile(&mut self, sgd: Sgd) -> Result<Vec<(String, usize, Duration)>, Error> {
         let times = RefCell::new(Vec::new());
-        let from = self.source();
+        let job = Job::Step { sgd, from: self.source() };
+        self.finds_all(job, 1)?;
         self.context.bind()?;
-        self.ask(&self.pass(Some(&times)), Job::Step { sgd, from })?;
+        self.ask(&self.pass(Some(&times)), job)?;
+        self.count(job);
         let mut table: HashMap<String, (usize, Duration)> = HashMap::new();
         for Timed { name, time } in times.into_inner() {
             let entry = table.entry(name).or_default();
@@ -687,6 +702,13 @@ impl Fleet {
         let mut rows: Vec<_> = table.into_iter().map(|(name, (calls, time))| (name, calls, time)).collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.2));
         Ok(rows)
+    }
+}
+
+impl Drop for Fleet {
+    /// Steps are asked for without waiting: nothing is given back while the card may still use it.
+    fn drop(&mut self) {
+        let _ = self.synchronise();
     }
 }
 

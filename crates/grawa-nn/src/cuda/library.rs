@@ -3,10 +3,12 @@
 //! Nothing of CUDA is needed to build. Each library is opened here by path first; only what was opened is used, so a
 //! missing one is an error with a remedy, never a panic further down. Looked for, in this order: the folders of the
 //! variable `GRAWA_CUDA_PATH`, those of Python's NVIDIA wheels, the usual folders of a CUDA installation, and the
-//! system's own search.
+//! system's own search. What an environment or the `PATH` names by a relative path is not looked in: a library is code, and must
+//! not come from whatever folder somebody happens to work in.
 
 use crate::Error;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -124,18 +126,21 @@ fn load(path: &Path) -> Result<(), String> {
 
 /// The folders to look in.
 fn folders() -> Vec<PathBuf> {
-    let named = std::env::var_os(VARIABLE);
-    let named = named.iter().flat_map(|value| std::env::split_paths(value).collect::<Vec<_>>());
-    let mut folders: Vec<PathBuf> = named.filter(|folder| !folder.as_os_str().is_empty()).collect();
+    let of = |name: &str| std::env::var_os(name).unwrap_or_default();
     // Beside the Python that would run: an environment's, else those of the PATH.
-    let environments =
-        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| PathBuf::from(of(name)));
+    candidates(&of(VARIABLE), &environments, &of("PATH"))
+}
+
+/// The same where these variables have these values.
+fn candidates(named: &OsStr, environments: &[PathBuf], path: &OsStr) -> Vec<PathBuf> {
+    let named = std::env::split_paths(named);
+    let mut folders: Vec<PathBuf> = named.filter(|folder| !folder.as_os_str().is_empty()).collect();
     let programs: Vec<PathBuf> =
-        std::env::split_paths(&path).filter(|folder| folder.join("python3").exists()).collect();
+        std::env::split_paths(path).filter(|folder| folder.join("python3").exists()).collect();
     let prefixes =
-        environments.chain(programs.iter().filter_map(|folder| folder.parent()).map(Path::to_owned));
-    for prefix in prefixes {
+        environments.iter().map(PathBuf::as_path).chain(programs.iter().filter_map(|folder| folder.parent()));
+    for prefix in prefixes.filter(|prefix| prefix.is_absolute()) {
         for library in ["lib", "lib64", "local/lib"] {
             for python in subfolders(&prefix.join(library)).into_iter().filter(|path| is_python(path)) {
                 for packages in ["site-packages", "dist-packages"] {
@@ -166,6 +171,38 @@ fn subfolders(folder: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a relative entry of the PATH names depends on where somebody works: no library is taken from there.
+    #[test]
+    fn a_relative_path_is_not_searched() {
+        let place = std::env::temp_dir().join(format!("grawa-library-{}", std::process::id()));
+        let wheel = place.join("lib/python3.12/site-packages/nvidia/cu13/lib");
+        std::fs::create_dir_all(&wheel).unwrap();
+        std::fs::create_dir_all(place.join("bin")).unwrap();
+        std::fs::write(place.join("bin/python3"), "").unwrap();
+        let here = std::env::current_dir().unwrap();
+        let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
+        let relative = up.join(place.strip_prefix("/").unwrap());
+        assert!(relative.is_relative() && relative.join("bin/python3").exists());
+        let found = |environment: &Path, path: &Path| {
+            candidates("".as_ref(), &[environment.into()], path.join("bin").as_os_str())
+                .iter()
+                .filter(|folder| folder.ends_with("nvidia/cu13/lib"))
+                .count()
+        };
+        let nowhere = Path::new("");
+        let counts = [
+            found(nowhere, &place),
+            found(&place, nowhere),
+            found(nowhere, &relative),
+            found(&relative, nowhere),
+        ];
+        // Whoever names a folder outright may name it as they like.
+        let named = candidates("here/lib".as_ref(), &[], "".as_ref());
+        std::fs::remove_dir_all(&place).unwrap();
+        assert_eq!(counts, [1, 1, 0, 0]);
+        assert_eq!(named[0], Path::new("here/lib"));
+    }
 
     #[test]
     fn every_library_is_found_or_has_a_remedy() {

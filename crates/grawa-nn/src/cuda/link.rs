@@ -5,6 +5,7 @@
 
 use super::card::{Argument, Card, Grid, Memory, at};
 use super::fleet::Fleet;
+use super::limits;
 use super::nccl::{Nccl, Vector};
 use super::part::Part;
 use super::round::{Vectors, moves};
@@ -72,9 +73,16 @@ impl Link {
     }
 
     /// Carries out a plan on all fleets that have workers of it, in the order of their cards.
+    #[allow(unsafe_code, reason = "NCCL adds up what lies on the cards")]
     pub fn mix(&self, seats: &mut [Seat<'_>], plan: &Plan, vectors: Vectors) -> Result<(), Error> {
         if plan.share == Share::Nothing {
             return Ok(());
+        }
+        let numbers = |seat: &Seat<'_>| seat.fleet.plan.graph.parameters().len();
+        let length = seats.first().map_or(0, numbers);
+        if let Some(other) = seats.iter().map(numbers).find(|&other| other != length) {
+            let what = "the vector of another GPU in the round".into();
+            return Err(Error::WrongLength { what, found: other, expected: length });
         }
         let sites: Vec<Site> =
             seats.iter_mut().map(|seat| seat.site(plan, vectors)).collect::<Result<_, _>>()?;
@@ -83,7 +91,6 @@ impl Link {
         }
         match &self.0 {
             Some(nccl) => {
-                let length = seats.first().map_or(0, |seat| seat.fleet.plan.graph.parameters().len());
                 let vectors: Vec<Vector<'_>> = (seats.iter().zip(&sites))
                     .map(|(seat, site)| Vector {
                         card: seat.fleet.context.card.index,
@@ -91,7 +98,9 @@ impl Link {
                         stream: &seat.fleet.main,
                     })
                     .collect();
-                nccl.add_up(&vectors, length)?;
+                // SAFETY: `site` made room for as many sums as there are parameters, which are as many on every card; fleets
+                // wait for their cards before they give memory back.
+                unsafe { nccl.add_up(&vectors, length) }?;
             }
             None => add_up_here(seats)?,
         }
@@ -121,11 +130,7 @@ impl Seat<'_> {
     /// Checks the part and takes its weights to the card; nothing else is changed yet.
     fn site(&mut self, plan: &Plan, vectors: Vectors) -> Result<Site, Error> {
         let (fleet, part) = (&mut *self.fleet, &self.part);
-        let (found, expected) = (part.first + part.members, fleet.workers);
-        if found > expected || part.members > 64 {
-            let what = "the round's list of workers".into();
-            return Err(Error::WrongLength { what, found, expected: expected.min(64) });
-        }
+        limits::members(part.first, part.members, fleet.workers)?;
         let per_span = plan.weights.is_per_span();
         let (found, expected) =
             (part.rows.len(), (part.members + 1) * if per_span { fleet.plan.spans.len() } else { 1 });
@@ -134,8 +139,7 @@ impl Seat<'_> {
         }
         let bytes = 4 * fleet.plan.graph.parameters().len();
         let (level, group) = self.place;
-        let Some(centre) = fleet.centres[level].as_ref().map(|memory| memory.start + (bytes * group) as u64)
-        else {
+        let Some(centre) = fleet.centre_at(level, group)? else {
             let why = "this level has no centre yet".into();
             return Err(Error::Device { action: "hold a round".into(), why });
         };
@@ -204,6 +208,6 @@ impl Seat<'_> {
 
     fn start(&self, name: &'static str, arguments: &mut [Argument<'_>]) -> Result<(), Error> {
         let fleet = &*self.fleet;
-        fleet.main.launch(&fleet.kernels, name, Grid::row(fleet.plan.chunks.len()), 1, arguments)
+        fleet.pass(None).start_once(name, Grid::row(fleet.plan.chunks.len()), arguments)
     }
 }

@@ -3,8 +3,9 @@
 //! A look borrows the workers' places: their parameters and statistics are put aside, the model is passed through, and
 //! everything is put back bit by bit.
 
-use super::data::{From, Set};
+use super::data::{Set, Source};
 use super::fleet::{Fleet, Job};
+use super::limits;
 use super::pass::Manner;
 use crate::Error;
 use grawa_core::{Key, Sgd};
@@ -37,7 +38,7 @@ impl Fleet {
     pub fn learn_again(&mut self) -> Result<(), Error> {
         let factor = 1.0 / self.plan.batch as f32;
         let manner = Manner { track: false, ..LEARN };
-        self.run(Job::Gradient { manner, factor, from: From::Shown, noted: false })
+        self.run(Job::Gradient { manner, factor, from: Source::Shown, noted: false })
     }
 
     /// The step with the gradients at hand.
@@ -58,9 +59,9 @@ impl Fleet {
                 for (worker, examples) in examples.iter().enumerate() {
                     self.deal(Set::Train, worker, examples)?;
                 }
-                From::Middle(Set::Train)
+                Source::Middle(Set::Train)
             }
-            None => From::Shown,
+            None => Source::Shown,
         };
         self.place_each(keys, &[0.0], [0.0; 2])?;
         let manner = Manner { of_batch: true, track: false, dropout };
@@ -70,27 +71,46 @@ impl Fleet {
 
     /// Puts models in the places of the workers until [`Fleet::give_back`].
     pub fn borrow(&mut self, models: &[Model]) -> Result<(), Error> {
+        if models.len() > self.workers {
+            let what = "the list of models".into();
+            return Err(Error::WrongLength { what, found: models.len(), expected: self.workers });
+        }
+        let sources = (models.iter().enumerate())
+            .map(|(worker, model)| self.lies_at(worker, *model))
+            .collect::<Result<Vec<u64>, Error>>()?;
         if self.lent.is_none() {
             let statistics = (0..self.workers).map(|worker| self.statistics(worker));
             self.lent = Some(statistics.collect::<Result<_, _>>()?);
             self.copy_each(|fleet| (fleet.plan.offsets.parameters, fleet.plan.offsets.saved))?;
         }
-        let bytes = 4 * self.plan.graph.parameters().len();
-        for (worker, model) in models.iter().enumerate() {
-            let from = match *model {
-                Model::Own => self.memory.start + self.offset(worker, self.plan.offsets.saved) as u64,
-                Model::Centre { level, group } => match &self.centres[level] {
-                    Some(centre) => centre.start + (bytes * group) as u64,
-                    None => {
-                        let why = "it has not been made yet".into();
-                        return Err(Error::Device { action: "look at a model".into(), why });
-                    }
-                },
-            };
-            let to = self.memory.start + self.offset(worker, self.plan.offsets.parameters) as u64;
-            self.main.copy(to, from, bytes)?;
+        for (worker, from) in sources.into_iter().enumerate() {
+            self.copy_vector(self.vector_at(worker, self.plan.offsets.parameters)?, from)?;
         }
         self.spread()
+    }
+
+    /// Where a model lies while the workers' own are put aside.
+    fn lies_at(&self, worker: usize, model: Model) -> Result<u64, Error> {
+        let place = match model {
+            Model::Own => Some(self.vector_at(worker, self.plan.offsets.saved)?),
+            Model::Centre { level, group } => self.centre_at(level, group)?,
+        };
+        let why = || "it has not been made yet".into();
+        place.ok_or_else(|| Error::Device { action: "look at a model".into(), why: why() })
+    }
+
+    /// Where a vector as long as the parameters lies in a worker's slab.
+    fn vector_at(&self, worker: usize, offset: u64) -> Result<u64, Error> {
+        limits::one_of("worker", worker, self.workers)?;
+        self.memory.place(self.offset(worker, offset), 4 * self.plan.graph.parameters().len())
+    }
+
+    /// Copies a vector as long as the parameters over another; both places come from `vector_at` or `centre_at`.
+    #[allow(unsafe_code, reason = "a copy from one place of the card to another")]
+    fn copy_vector(&self, to: u64, from: u64) -> Result<(), Error> {
+        // SAFETY: `vector_at` and `centre_at` looked whether as many numbers lie at their places in memory of this fleet, which
+        // waits for the card before it gives any back.
+        unsafe { self.main.copy(to, from, 4 * self.plan.graph.parameters().len()) }
     }
 
     /// Gives the workers their places back.
@@ -114,7 +134,7 @@ impl Fleet {
             self.load_statistics(worker, &nothing)?;
         }
         let manner = Manner { of_batch: true, track: true, dropout: false };
-        self.look(manner, (Set::Train, From::View), keys, examples)?;
+        self.look(manner, (Set::Train, Source::View), keys, examples)?;
         (0..self.workers).map(|worker| self.statistics(worker)).collect()
     }
 
@@ -122,18 +142,18 @@ impl Fleet {
     pub fn test(&mut self, examples: Option<&[Vec<u32>]>) -> Result<Vec<Vec<f32>>, Error> {
         let manner = Manner { of_batch: false, track: false, dropout: false };
         let unused = vec![Key::new(0, grawa_core::Purpose::Augment); self.workers];
-        self.look(manner, (Set::Test, From::Middle(Set::Test)), &unused, examples)?;
+        self.look(manner, (Set::Test, Source::Middle(Set::Test)), &unused, examples)?;
         (0..self.workers).map(|worker| self.logits(worker)).collect()
     }
 
     fn look(
         &mut self,
         manner: Manner,
-        (set, from): (Set, From),
+        (set, from): (Set, Source),
         keys: &[Key],
         examples: Option<&[Vec<u32>]>,
     ) -> Result<(), Error> {
-        let Some(examples) = examples else { return self.run(Job::Forward { manner, from: From::Shown }) };
+        let Some(examples) = examples else { return self.run(Job::Forward { manner, from: Source::Shown }) };
         for (worker, examples) in examples.iter().enumerate() {
             self.deal(set, worker, examples)?;
         }
@@ -144,11 +164,8 @@ impl Fleet {
     /// Copies one vector of every worker over another of its own.
     pub(crate) fn copy_each(&self, places: impl Fn(&Self) -> (u64, u64)) -> Result<(), Error> {
         let (from, to) = places(self);
-        let bytes = 4 * self.plan.graph.parameters().len();
-        for worker in 0..self.workers {
-            let [from, to] = [from, to].map(|offset| self.memory.start + self.offset(worker, offset) as u64);
-            self.main.copy(to, from, bytes)?;
-        }
-        Ok(())
+        (0..self.workers).try_for_each(|worker| {
+            self.copy_vector(self.vector_at(worker, to)?, self.vector_at(worker, from)?)
+        })
     }
 }

@@ -13,6 +13,7 @@ mod engine;
 mod fleet;
 mod forward;
 mod library;
+mod limits;
 mod link;
 mod local;
 mod nccl;
@@ -20,6 +21,8 @@ mod part;
 mod pass;
 mod plan;
 mod round;
+#[cfg(test)]
+mod rounded;
 
 pub use card::{Card, cards, compile};
 pub use choose::Choice;

@@ -138,21 +138,25 @@ impl Nccl {
     }
 
     /// Starts to replace vectors of so many numbers, one a card, by their sum; each after what its stream was asked before.
-    #[allow(
-        unsafe_code,
-        reason = "the vectors and their streams live; the group is closed whatever happens in it"
-    )]
-    pub(crate) fn add_up(&self, vectors: &[Vector<'_>], length: usize) -> Result<(), Error> {
+    ///
+    /// # Safety
+    ///
+    /// Every vector lies in memory of its card that lives until the work is done, and has that many numbers.
+    #[allow(unsafe_code, reason = "NCCL reads and writes wherever it is told")]
+    pub(crate) unsafe fn add_up(&self, vectors: &[Vector<'_>], length: usize) -> Result<(), Error> {
         let cards: Vec<usize> = vectors.iter().map(|vector| vector.card).collect();
         let mut circles = self.circles.lock().unwrap_or_else(PoisonError::into_inner);
         let circle = self.circle(&mut circles, &cards)?;
         let action = "add up the vectors of several GPUs";
+        // SAFETY: it takes nothing; the group is closed below, whatever happens in it.
         self.checked(action, unsafe { (self.group_start)() })?;
         let asked = vectors.iter().zip(&circle.ends).try_for_each(|(vector, &end)| {
             let (from, to) = (vector.start as *const c_void, vector.start as *mut c_void);
+            // SAFETY: the vectors are the caller's promise; the ends live as long as the circle, which is locked.
             let code = unsafe { (self.all_reduce)(from, to, length, FLOAT, SUM, end, vector.stream.handle) };
             self.checked(action, code)
         });
+        // SAFETY: it takes nothing, and ends the group that was begun above.
         let ended = self.checked(action, unsafe { (self.group_end)() });
         asked.and(ended)
     }
@@ -172,19 +176,13 @@ impl Drop for Nccl {
 mod tests {
     use super::*;
 
-    /// Its functions are found and its errors have words, wherever the library is; a GPU is not needed.
+    /// Its functions are found and its errors have words; a GPU is not needed.
     #[test]
-    fn it_opens_where_it_is() {
-        match Nccl::open() {
-            Ok(nccl) => {
-                assert!(nccl.version() >= 2000, "{nccl:?}");
-                let text = nccl.checked("do it", 4).unwrap_err().to_string();
-                assert!(text.starts_with("cannot do it: invalid argument"), "{text}");
-            }
-            Err(error) => {
-                assert!(error.to_string().contains("nvidia-nccl-cu13"), "{error}");
-                eprintln!("NCCL: skipped, it is not here ({error})");
-            }
-        }
+    #[ignore = "needs libnccl: pip install nvidia-nccl-cu13, name its folder in GRAWA_CUDA_PATH, --include-ignored"]
+    fn it_opens() {
+        let nccl = Nccl::open().unwrap();
+        assert!(nccl.version() >= 2000, "{nccl:?}");
+        let text = nccl.checked("do it", 4).unwrap_err().to_string();
+        assert!(text.starts_with("cannot do it: invalid argument"), "{text}");
     }
 }

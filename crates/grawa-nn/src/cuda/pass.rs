@@ -2,7 +2,7 @@
 //!
 //! A pass is only asked for; it runs when the card comes to it, or is recorded as a graph.
 
-use super::card::{Event, Grid, Kernels, Stream, at};
+use super::card::{Argument, Event, Grid, Kernels, Stream, at};
 use super::cudnn::Cudnn;
 use super::engine::{Engine, Ways};
 use super::plan::{Flow, Kind, Layer, Normed, Plan, Step, pitch};
@@ -80,6 +80,11 @@ pub(crate) struct Timed {
 }
 
 /// Everything a pass is asked with.
+///
+/// Whoever starts a kernel by it keeps this promise, on which [`Pass::start`] rests: arguments are of the types that the kernel's
+/// source gives its parameters, and every address among them is the first replica's place of what [`Plan::place`] made room
+/// for in every slab, at the shapes that the kernel is told; or memory of the fleet that is as large as the kernel is told. No
+/// address comes from a caller of the fleet: those give numbers, which the fleet checks.
 pub(crate) struct Pass<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) ways: &'a [Ways],
@@ -102,14 +107,40 @@ pub(crate) struct Pass<'a> {
 
 impl Pass<'_> {
     /// Starts a kernel on all replicas.
-    pub(crate) fn start(
+    pub(super) fn start(
         &self,
         stream: &Stream,
         name: &'static str,
         grid: Grid,
-        arguments: &mut [super::card::Argument<'_>],
+        arguments: &mut [Argument<'_>],
     ) -> Result<(), Error> {
-        self.timed(name, || stream.launch(self.kernels, name, grid, self.replicas, arguments))
+        self.start_on(stream, name, grid, self.replicas, arguments)
+    }
+
+    /// Starts a kernel that serves all replicas at once by itself.
+    pub(super) fn start_once(
+        &self,
+        name: &'static str,
+        grid: Grid,
+        arguments: &mut [Argument<'_>],
+    ) -> Result<(), Error> {
+        self.start_on(self.main, name, grid, 1, arguments)
+    }
+
+    #[allow(unsafe_code, reason = "the one place where kernels of a pass are started")]
+    fn start_on(
+        &self,
+        stream: &Stream,
+        name: &'static str,
+        grid: Grid,
+        replicas: usize,
+        arguments: &mut [Argument<'_>],
+    ) -> Result<(), Error> {
+        self.timed(name, || {
+            // SAFETY: the promise that is written at `Pass`. All of that memory is the fleet's, which waits for the card before
+            // it gives any of it back.
+            unsafe { stream.launch(self.kernels, name, grid, replicas, arguments) }
+        })
     }
 
     pub(super) fn timed(&self, name: &str, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
@@ -217,6 +248,7 @@ impl Pass<'_> {
     }
 
     /// Runs a plan of cuDNN's for every replica, side by side.
+    #[allow(unsafe_code, reason = "the one place where plans of a pass are run")]
     pub(super) fn cudnn(
         &self,
         stream: &Stream,
@@ -249,7 +281,8 @@ impl Pass<'_> {
             for replica in 0..self.replicas {
                 let shift = self.plan.slab * replica as u64;
                 let room = self.place(workspace) + shift;
-                cudnn.run(plan, lane(replica), tensors.map(|tensor| tensor + shift), room)?;
+                // SAFETY: the promise that is written at `Pass`; `Plan::place` made room for the largest workspace of all.
+                unsafe { cudnn.run(plan, lane(replica), tensors.map(|tensor| tensor + shift), room) }?;
             }
             if !alone {
                 for (lane, event) in lanes.iter().zip(&events[1..]).take(self.replicas - 1) {

@@ -5,6 +5,7 @@
 //! again once what lay in it has flowed on.
 
 use crate::{Conv, Error, Graph, NodeId, Op, Shape, TensorId, Window};
+use bytemuck::{Pod, Zeroable};
 
 /// The geometry of a convolution as the kernels read it; see `prelude.cu`.
 #[repr(C)]
@@ -132,7 +133,7 @@ pub(crate) struct Step {
 
 /// A tensor of the parameters as the kernels read it; see `vector.cu`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Span {
     pub(crate) start: u32,
     pub(crate) length: u32,
@@ -151,7 +152,7 @@ pub(crate) struct Span {
 
 /// A stretch of one span.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub(crate) struct Chunk {
     pub(crate) start: u32,
     pub(crate) length: u32,

@@ -2,6 +2,7 @@
 
 use super::card::{Grid, Memory, at};
 use super::fleet::Fleet;
+use super::limits;
 use crate::Error;
 use grawa_core::Plan;
 use grawa_core::method::{Centre, Share, Toward};
@@ -96,10 +97,35 @@ impl Fleet {
         self.spread()
     }
 
-    /// Says how many workers, in their order, make a group, and how many of the first group lie on an earlier card.
-    pub fn group_by(&mut self, size: usize, lead: usize) {
-        (self.group, self.lead) = (size.max(1), lead);
+    /// Says how many workers, in their order, make a group, and how many of the first group lie on an earlier card. Centres that
+    /// groups had are given up: there are other groups now, and maybe more.
+    pub fn group_by(&mut self, size: usize, lead: usize) -> Result<(), Error> {
+        // The kernels count in 32 bits.
+        let size = size.clamp(1, u32::MAX as usize - self.workers);
+        if lead >= size {
+            let why = format!(
+                "{lead} workers of the first group are said to lie on an earlier GPU, but it has {size}"
+            );
+            return Err(Error::Device { action: "group the workers".into(), why });
+        }
+        (self.group, self.lead) = (size, lead);
         self.forget_jobs();
+        self.centres[1] = None;
+        Ok(())
+    }
+
+    /// The groups of a level that have workers here.
+    fn groups(&self, level: usize) -> usize {
+        if level == 1 { (self.lead + self.workers).div_ceil(self.group) } else { 1 }
+    }
+
+    /// Where the centre of a group of a level lies, if that level has any.
+    pub(crate) fn centre_at(&self, level: usize, group: usize) -> Result<Option<u64>, Error> {
+        limits::one_of("the centre of level", level, self.centres.len())?;
+        let Some(memory) = &self.centres[level] else { return Ok(None) };
+        limits::one_of("the centre of group", group, self.groups(level))?;
+        let bytes = 4 * self.plan.graph.parameters().len();
+        memory.place(bytes * group, bytes).map(Some)
     }
 
     /// Gives a group of a level its centre: level 0 is that of all workers, 1 that of the groups, 2 that of the model
@@ -109,7 +135,9 @@ impl Fleet {
         if found != expected {
             return Err(Error::WrongLength { what: "the centre".into(), found, expected });
         }
-        let groups = if level == 1 { (self.lead + self.workers).div_ceil(self.group) } else { 1 };
+        limits::one_of("the centre of level", level, self.centres.len())?;
+        let groups = self.groups(level);
+        limits::one_of("the centre of group", group, groups)?;
         if self.centres[level].is_none() {
             self.centres[level] = Some(Memory::new(&self.context, 4 * expected * groups)?);
             self.forget_jobs();
@@ -120,7 +148,9 @@ impl Fleet {
 
     /// The centre of a group, if there is one.
     pub fn centre(&self, level: usize, group: usize) -> Result<Option<Vec<f32>>, Error> {
+        limits::one_of("the centre of level", level, self.centres.len())?;
         let Some(memory) = &self.centres[level] else { return Ok(None) };
+        limits::one_of("the centre of group", group, self.groups(level))?;
         let mut vector = vec![0.0f32; self.plan.graph.parameters().len()];
         memory.read(4 * vector.len() * group, &mut vector)?;
         Ok(Some(self.turned(&vector, false)))
@@ -135,28 +165,31 @@ impl Fleet {
         vectors: Vectors,
     ) -> Result<(), Error> {
         let members = plan.workers.len();
-        if first + members > self.workers || members > 64 {
-            return Err(Error::WrongLength {
-                what: "the round's list of workers".into(),
-                found: first + members,
-                expected: self.workers.min(64),
-            });
-        }
+        limits::members(first, members, self.workers)?;
         if plan.share == Share::Nothing {
             return Ok(());
         }
         self.context.bind()?;
         let rows: Vec<f32> = plan.weights.rows().flat_map(<[f32]>::to_vec).collect();
-        self.weights.write(0, &rows)?;
-        let Some(centre) = &self.centres[level] else {
+        let expected = members * if plan.weights.is_per_span() { self.plan.spans.len() } else { 1 };
+        if rows.len() != expected {
+            let what = "the round's table of weights".into();
+            return Err(Error::WrongLength { what, found: rows.len(), expected });
+        }
+        let Some(centre) = self.centre_at(level, group)? else {
             return Err(Error::Device {
                 action: "hold a round".into(),
                 why: "this level has no centre yet".into(),
             });
         };
+        self.weights.write(0, &rows)?;
         let (moving, rate) = moves(plan);
-        let replaced =
-            plan.replaced.iter().enumerate().fold(0u64, |bits, (m, &lost)| bits | u64::from(lost) << m);
+        let replaced = plan
+            .replaced
+            .iter()
+            .take(members)
+            .enumerate()
+            .fold(0u64, |bits, (m, &lost)| bits | u64::from(lost) << m);
         let round = Round {
             members: members as i32,
             per_span: i32::from(plan.weights.is_per_span()),
@@ -173,7 +206,6 @@ impl Fleet {
         let base = self.memory.start + self.plan.slab * first as u64;
         let (of, copies) = (base + offset, i32::from(vectors == Vectors::Parameters));
         let pass = self.pass(None);
-        let centre = centre.start + (4 * self.plan.graph.parameters().len() * group) as u64;
         let mut arguments = [
             at(&pass.spans),
             at(&pass.chunks),
@@ -185,7 +217,7 @@ impl Fleet {
             at(&copies),
             at(&self.plan.slab),
         ];
-        self.main.launch(&self.kernels, "mix", Grid::row(self.plan.chunks.len()), 1, &mut arguments)?;
+        pass.start_once("mix", Grid::row(self.plan.chunks.len()), &mut arguments)?;
         // So that the time a round takes is counted as its own.
         self.main.synchronise()
     }

@@ -65,7 +65,8 @@ extern "C" __global__ void __launch_bounds__(256)
 // `gather`: the gradient is still where the backward pass left it.
 struct Sgd { float momentum, weight_decay, look_ahead, direct; int gather; };
 
-__device__ __forceinline__ float bounded(float x) { return fminf(fmaxf(x, -3.402823466e38f), 3.402823466e38f); }
+// To the nearest finite number. What is not a number stays so, to be seen: `fmaxf` would make a number of it.
+__device__ __forceinline__ float bounded(float x) { return x != x ? x : fminf(fmaxf(x, -3.402823466e38f), 3.402823466e38f); }
 
 extern "C" __global__ void __launch_bounds__(256)
     update(const Span* spans, const Chunk* chunks, Controls* controls, Sgd sgd, float* __restrict__ parameters, float* __restrict__ velocity,

@@ -286,7 +286,7 @@ fn stock(recipe: &Recipe, material: &Material, card: &Card, workers: Range<u32>)
     let room = card.memory as f64 * SHARE_OF_DATA;
     let mut fleet = Fleet::new(card, graph, settings)?;
     if let Some(inner) = &recipe.method.inner {
-        fleet.group_by(inner.group as usize, (workers.start % inner.group.max(1)) as usize);
+        fleet.group_by(inner.group as usize, (workers.start % inner.group.max(1)) as usize)?;
     }
     let bytes = |feed: &Feed| feed.part().bytes().map(<[u8]>::len);
     let holds = bytes(train).zip(bytes(test)).is_some_and(|(train, test)| ((train + test) as f64) < room);

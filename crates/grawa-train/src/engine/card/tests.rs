@@ -1,6 +1,8 @@
 //! Groups on cards against what every transport promises, and runs on several cards beside the same runs on one. Several
-//! cards are played by one, with sums through this machine's memory; NCCL is asked with one card. Where there is no GPU,
-//! these tests say so and prove nothing.
+//! cards are played by one, with sums through this machine's memory; NCCL is asked with one card.
+
+#[path = "../../../tests/needs/mod.rs"]
+mod needs;
 
 use super::*;
 use crate::recipe::Said;
@@ -13,15 +15,6 @@ use grawa_nn::{Builder, Conv};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const LONG: Duration = Duration::from_secs(60);
-
-/// The first GPU, or a word on why nothing was tested.
-fn card(test: &str) -> Option<Card> {
-    let found = cards().map(|cards| cards.into_iter().find(Card::is_usable));
-    if !matches!(found, Ok(Some(_))) {
-        eprintln!("{test}: skipped, no GPU here ({found:?})");
-    }
-    found.ok().flatten()
-}
 
 fn recipe(method: &str, workers: usize) -> Recipe {
     let said = Said::default().method(method, "test").unwrap();
@@ -102,21 +95,16 @@ fn conforms(cards: &[Card], workers: usize, sum: Sum, loses: bool) {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU and libnccl: GRAWA_NEEDS_GPU=1, pip install nvidia-nccl-cu13, --include-ignored"]
 fn nccl_conforms_with_one_card() {
-    let Some(card) = card("NCCL with one card") else { return };
-    match Link::new(Sum::Nccl, std::slice::from_ref(&card)) {
-        Err(error @ grawa_nn::Error::LibraryMissing { .. }) => {
-            eprintln!("NCCL with one card: skipped, there is a GPU but no NCCL ({error})");
-        }
-        Err(error) => panic!("{error}"),
-        Ok(_) => conforms(&[card], 1, Sum::Nccl, false),
-    }
+    conforms(&[needs::gpu()], 1, Sum::Nccl, false);
 }
 
 /// With one worker a card sums are taken in the order of the workers, so even the bits are those of the plain mix.
 #[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn several_cards_conform() {
-    let Some(card) = card("several cards") else { return };
+    let card = needs::gpu();
     for count in 1..=3 {
         conforms(&vec![card.clone(); count], count, Sum::Host, false);
     }
@@ -171,8 +159,9 @@ fn run(card: &Card, count: usize, method: &str, stops: Option<usize>) -> Vec<Vec
 
 /// Two workers a card, or blocks of 2, 1 and 1 that cut a group in two: only rounding differs from one card.
 #[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_run_on_several_cards_is_that_on_one_but_for_rounding() {
-    let Some(card) = card("runs on several cards") else { return };
+    let card = needs::gpu();
     for method in [
         "mean:period=3",
         "easgd:preset=reference,period=3",
@@ -196,8 +185,9 @@ fn a_run_on_several_cards_is_that_on_one_but_for_rounding() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_run_on_several_cards_that_was_stopped_and_resumed_has_the_same_bits() {
-    let Some(card) = card("resuming on several cards") else { return };
+    let card = needs::gpu();
     for method in ["lgrawa:period=3", "lsgd:period=4,inner.group=2,inner.period=2", "dp-sgd"] {
         assert!(run(&card, 2, method, Some(3)) == run(&card, 2, method, None), "{method}");
     }

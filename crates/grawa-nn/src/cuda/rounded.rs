@@ -1,0 +1,485 @@
+//! What every step of a pass in bf16 must come to, computed from what the card itself holds.
+//!
+//! On a card in bf16 every number that a step stores is rounded: images, kernels as they are multiplied, the result of every
+//! step (of a fused one only its last), and gradients of results each time something arrives. All else is f32 or wider there.
+//! Rounding is chaotic: after a few layers two passes that differ in the order of one sum differ in as many numbers as if
+//! they had rounded differently throughout, so comparing the ends of two passes says little. Therefore each step is computed
+//! here in f64 from the numbers that the card had before it, and rounded where the card rounds: a number may then only differ
+//! where its sum lies on the edge between two neighbours.
+
+use super::engine::{Engine, Ways};
+use super::plan::{Kind, Plan};
+use crate::op::cross_entropy;
+use crate::scalar::Scalar;
+use crate::{Error, Graph, Mode, Tape};
+
+/// The distance from a bf16 to the next, at most, as a part of it.
+const NEXT: f64 = 1.0 / 128.0;
+/// What sums in f32 may be off by, as a part of the size of what is added up.
+const SUMS: f64 = 1e-4;
+/// How far apart, as a part of their size, two vectors are where few numbers lie on an edge. Rounding every number up or down at
+/// random would make it 2e-3.
+const APART: f64 = 1e-3;
+
+/// The nearest bf16, of two as near the even one.
+fn rounded<T: Scalar>(x: T) -> T {
+    let bits = x.store().to_bits();
+    T::load(f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000))
+}
+
+fn round<T: Scalar>(numbers: &mut [T]) {
+    numbers.iter_mut().for_each(|x| *x = rounded(*x));
+}
+
+fn size(numbers: &[f64]) -> f64 {
+    (numbers.iter().map(|x| x * x).sum::<f64>() / numbers.len().max(1) as f64).sqrt()
+}
+
+/// Whether numbers that a card stored are those that were expected.
+fn near(what: &str, found: &[f32], expected: &[f64]) -> Result<(), String> {
+    if found.len() != expected.len() {
+        return Err(format!("{what}: {} numbers instead of {}", found.len(), expected.len()));
+    }
+    let all = size(expected);
+    for (at, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        let off = (f64::from(found) - expected).abs();
+        // Also where it is not a number.
+        if off.is_nan() || off > NEXT * expected.abs() + SUMS * all {
+            return Err(format!(
+                "{what}: number {at} is {found}, not {expected} (all are of size {all:.1e})"
+            ));
+        }
+    }
+    let difference: Vec<f64> = found.iter().zip(expected).map(|(&a, &b)| f64::from(a) - b).collect();
+    let apart = size(&difference) / all.max(1e-30);
+    if apart > APART { Err(format!("{what}: off by {apart:.1e}")) } else { Ok(()) }
+}
+
+/// What a plan stores, and in which order its steps come.
+pub(super) struct Rounded<'p> {
+    plan: &'p Plan,
+    /// Whether the result of a node is stored: of a fused step only the last one is.
+    stored: Vec<bool>,
+    /// For each node the one whose result its step stores.
+    home: Vec<usize>,
+    /// For each layer whether cuDNN computes the gradients of its input and of its kernels: it stores them by itself.
+    cudnn: Vec<[bool; 2]>,
+}
+
+impl<'p> Rounded<'p> {
+    /// For a plan whose layers are computed in these ways; without any, by our own kernels.
+    pub(super) fn new(plan: &'p Plan, ways: &[Ways]) -> Self {
+        let nodes = plan.graph.nodes();
+        let is_stored = |node: usize| node == 0 || plan.steps.iter().any(|step| step.output == node);
+        let stored: Vec<bool> = (0..nodes.len()).map(is_stored).collect();
+        let mut home: Vec<usize> = (0..nodes.len()).collect();
+        for node in (0..nodes.len()).rev().filter(|&node| !stored[node]) {
+            let user = (0..nodes.len()).find(|&user| nodes[user].inputs.iter().any(|input| input.0 == node));
+            home[node] = user.map_or(node, |user| home[user]);
+        }
+        let is = |engine: &Engine| matches!(engine, Engine::Cudnn(_));
+        let cudnn = (0..plan.layers.len())
+            .map(|layer| ways.get(layer).map_or([false; 2], |ways| [is(&ways.back), is(&ways.sums)]))
+            .collect();
+        for (layer, ways) in plan.layers.iter().zip(ways) {
+            assert!(layer.bias.is_none() || !is(&ways.forth), "cuDNN rounds before a bias is added");
+        }
+        Rounded { plan, stored, home, cudnn }
+    }
+
+    /// Parameters as layers read them.
+    fn read<T: Scalar>(&self, parameters: &[f32]) -> Vec<T> {
+        let mut read: Vec<T> = parameters.iter().map(|&x| T::load(x)).collect();
+        for layer in &self.plan.layers {
+            round(&mut read[self.plan.graph.parameters().spans()[layer.weight.0].range()]);
+        }
+        read
+    }
+
+    /// A forward pass. `see` is shown what each node stores and says what the pass goes on with.
+    fn forward<'g, T: Scalar>(
+        &self,
+        graph: &'g Graph,
+        (parameters, statistics, images): (&[T], &[T], &[T]),
+        mode: Mode,
+        mut see: impl FnMut(usize, Vec<T>) -> Result<Vec<T>, String>,
+    ) -> Result<Tape<'g, T>, String> {
+        let batch = images.len() / graph.input().len();
+        let mut tape = Tape { graph, mode, batch, values: Vec::new(), used: Vec::new() };
+        for (index, node) in graph.nodes().iter().enumerate() {
+            let (mut value, used) = tape.run(index, node, parameters, statistics, images);
+            if self.stored[index] {
+                round(&mut value);
+                value = see(index, value)?;
+            }
+            tape.values.push(value);
+            tape.used.push(used);
+        }
+        Ok(tape)
+    }
+
+    /// The gradient of the logits that is stored, and the loss.
+    fn loss<T: Scalar>(
+        &self,
+        tape: &Tape<'_, T>,
+        labels: &[u32],
+        factor: f64,
+    ) -> Result<(Vec<T>, f64), Error> {
+        let mut flow = vec![T::zero(); tape.logits().len()];
+        let classes = self.plan.graph.classes();
+        let loss = cross_entropy::loss(classes, tape.logits(), labels, T::of(factor), &mut flow)?;
+        round(&mut flow);
+        Ok((flow, loss))
+    }
+
+    /// One step turned around: takes the gradient of its result, adds to those of its inputs and tensors.
+    fn step_back<T: Scalar>(
+        &self,
+        tape: &Tape<'_, T>,
+        step: usize,
+        flows: &mut [Option<Vec<T>>],
+        parameters: &[T],
+        gradient: &mut [T],
+    ) {
+        let step = &self.plan.steps[step];
+        let twice = matches!(step.kind, Kind::Layer(layer) if self.cudnn[layer][0]);
+        for node in (0..self.home.len()).rev().filter(|&node| self.home[node] == step.output) {
+            let Some(flow) = flows[node].take() else { continue };
+            let inputs = || tape.graph.nodes()[node].inputs.iter().map(|input| input.0);
+            let mut arriving: Vec<Vec<T>> = vec![Vec::new(); flows.len()];
+            inputs().for_each(|input| arriving[input] = vec![T::zero(); tape.values[input].len()]);
+            tape.flow_back(node, &flow, &mut arriving, parameters, gradient);
+            for input in inputs() {
+                // Two inputs that are one node got everything at the first.
+                let mut arriving = std::mem::take(&mut arriving[input]);
+                if arriving.is_empty() {
+                    continue;
+                }
+                if let Some(there) = flows[input].take() {
+                    if twice {
+                        round(&mut arriving);
+                    }
+                    arriving.iter_mut().zip(there).for_each(|(x, there)| *x += there);
+                }
+                round(&mut arriving);
+                flows[input] = Some(arriving);
+            }
+        }
+    }
+
+    /// What is done to the gradient of the parameters at the end.
+    fn finish<T: Scalar>(&self, gradient: &mut [T], mode: Mode) {
+        let spans = self.plan.graph.parameters().spans();
+        for (layer, [_, sums]) in self.plan.layers.iter().zip(&self.cudnn) {
+            if *sums {
+                round(&mut gradient[spans[layer.weight.0].range()]);
+            }
+            // Batch norm takes the mean away, and any bias with it: nothing is left to be rounded.
+            if let (Some(bias), true, Mode::Train { .. }) = (layer.bias, layer.is_normed, mode) {
+                gradient[spans[bias.0].range()].fill(T::zero());
+            }
+        }
+    }
+}
+
+/// A pass of one worker that is followed step by step.
+pub(super) struct Check<'r> {
+    rounded: &'r Rounded<'r>,
+    parameters: Vec<f64>,
+    statistics: Vec<f64>,
+    tape: Tape<'r, f64>,
+    /// The same with sizes instead of numbers, which shows how much was added up.
+    sizes: Tape<'r, f64>,
+    flows: Vec<Option<Vec<f64>>>,
+    gradient: Vec<f64>,
+    magnitude: Vec<f64>,
+    loss: f64,
+}
+
+impl<'r> Check<'r> {
+    /// Follows a forward pass and the loss; `value` and `flow` say what the card stored for a node.
+    pub(super) fn forward(
+        rounded: &'r Rounded<'r>,
+        (parameters, statistics): (&[f32], &[f32]),
+        (images, labels): (&[f32], &[u32]),
+        mode: Mode,
+        factor: f64,
+        value: impl Fn(usize) -> Vec<f32>,
+        flow: impl Fn(usize) -> Vec<f32>,
+    ) -> Result<Self, String> {
+        let graph = &rounded.plan.graph;
+        let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+        let (parameters, statistics) = (rounded.read::<f64>(parameters), wide(statistics));
+        let given = (parameters.as_slice(), statistics.as_slice(), &wide(images)[..]);
+        let tape = rounded.forward(graph, given, mode, |node, expected| {
+            let found = value(node);
+            near(&format!("the result of node {node}, {:?}", graph.nodes()[node].op), &found, &expected)?;
+            Ok(wide(&found))
+        })?;
+        let (expected, loss) = rounded.loss(&tape, labels, factor).map_err(|error| error.to_string())?;
+        let last = tape.values.len() - 1;
+        near("the gradient of the logits", &flow(last), &expected)?;
+        let sizes = |x: &Vec<f64>| x.iter().map(|x| x.abs()).collect::<Vec<f64>>();
+        let mut used = tape.used.clone();
+        // Batch norm takes its mean away: the sizes of both are added up.
+        used.iter_mut().flat_map(|used| &mut used.mean).for_each(|mean| *mean = -mean.abs());
+        let sizes = Tape { values: tape.values.iter().map(sizes).collect(), used, ..tape };
+        let mut flows = vec![None; tape.values.len()];
+        flows[last] = Some(wide(&flow(last)));
+        let [gradient, magnitude] = [0, 1].map(|_| vec![0.0; parameters.len()]);
+        Ok(Check { rounded, parameters, statistics, tape, sizes, flows, gradient, magnitude, loss })
+    }
+
+    /// Follows a step of the backward pass that the card has just done.
+    pub(super) fn step_back(&mut self, step: usize, flow: impl Fn(usize) -> Vec<f32>) -> Result<(), String> {
+        let (rounded, done) = (self.rounded, &self.rounded.plan.steps[step]);
+        let mut sizes: Vec<Option<Vec<f64>>> = (self.flows.iter())
+            .map(|flow| flow.as_ref().map(|flow| flow.iter().map(|x| x.abs()).collect()))
+            .collect();
+        rounded.step_back(&self.sizes, step, &mut sizes, &self.parameters, &mut self.magnitude);
+        rounded.step_back(&self.tape, step, &mut self.flows, &self.parameters, &mut self.gradient);
+        for &input in done.inputs.iter().filter(|&&input| rounded.plan.slots[input].is_some()) {
+            let what = format!("the gradient of node {input} after step {step}, {:?}", done.kind);
+            let (found, expected) = (flow(input), self.flows[input].take().unwrap_or_default());
+            near(&what, &found, &expected)?;
+            self.flows[input] = Some(found.into_iter().map(f64::from).collect());
+        }
+        Ok(())
+    }
+
+    /// Looks at what a pass leaves.
+    pub(super) fn finish(
+        mut self,
+        loss: f64,
+        gradient: &[f32],
+        statistics: &[f32],
+        track: bool,
+    ) -> Result<(), String> {
+        if (loss / self.loss - 1.0).abs() > SUMS {
+            return Err(format!("the loss is {loss}, not {}", self.loss));
+        }
+        self.rounded.finish(&mut self.gradient, self.tape.mode);
+        let spans = self.rounded.plan.graph.parameters().spans();
+        let by_cudnn = |at: usize| {
+            (self.rounded.plan.layers.iter().zip(&self.rounded.cudnn))
+                .any(|(layer, [_, sums])| *sums && spans[layer.weight.0].range().contains(&at))
+        };
+        for (at, &found) in gradient.iter().enumerate() {
+            let (expected, added) = (self.gradient[at], self.magnitude[at]);
+            let next = if by_cudnn(at) { NEXT * expected.abs() } else { 0.0 };
+            let off = (f64::from(found) - expected).abs();
+            if off.is_nan() || off > next + SUMS * added + 1e-30 {
+                let name =
+                    spans.iter().find(|span| span.range().contains(&at)).map_or("", |span| span.name());
+                return Err(format!("the gradient of {name}: {found}, not {expected} (of {added} added up)"));
+            }
+        }
+        if track {
+            self.tape.track(&mut self.statistics).map_err(|error| error.to_string())?;
+        }
+        for (&found, &expected) in statistics.iter().zip(&self.statistics) {
+            let off = (f64::from(found) - expected).abs();
+            if off.is_nan() || off > SUMS * expected.abs().max(size(&self.statistics)) {
+                return Err(format!("a statistic is {found}, not {expected}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[path = "../../tests/needs/mod.rs"]
+mod needs;
+#[path = "../../tests/sisters/mod.rs"]
+mod sisters;
+
+mod tests {
+    use super::sisters::{sisters, smooth};
+    use super::*;
+    use crate::cuda::fleet::{Fleet, Precision, Settings};
+    use crate::cuda::pass::Manner;
+    use crate::cuda::plan::Demand;
+    use grawa_core::{Key, Purpose};
+
+    const BATCH: usize = 6;
+    const FACTOR: f64 = 0.5;
+
+    fn modes() -> [Mode; 3] {
+        let dropout = Some(Key::new(3, Purpose::Dropout));
+        [Mode::Train { dropout: None }, Mode::Train { dropout }, Mode::Evaluate]
+    }
+
+    fn batch(graph: &Graph, seed: u64) -> (Vec<f32>, Vec<u32>) {
+        let mut draws = Key::new(seed, Purpose::Problem).stream();
+        let images = (0..BATCH * graph.input().len()).map(|_| draws.normal() as f32).collect();
+        (images, (0..BATCH).map(|_| draws.below(graph.classes() as u64) as u32).collect())
+    }
+
+    /// What a step stores, made worse: which, and how.
+    type Fault = (&'static str, fn(&mut [f32]));
+
+    /// A pass that rounds as a card does, with sums in f32, and a fault in it: what the check says of it.
+    fn played(graph: &Graph, mode: Mode, fault: Option<Fault>) -> Result<(), String> {
+        let mut plan = Plan::new(graph, BATCH, 2).unwrap();
+        let demand = Demand { splits: 1, turned: true, blocks: (0, 0), workspace: 0, side_workspace: 0 };
+        plan.place(&vec![demand; plan.layers.len()], |_| (1, 1));
+        let (rounded, (images, labels)) = (Rounded::new(&plan, &[]), batch(graph, 7));
+        let (parameters, statistics) = smooth(graph, 1);
+        let spoil = |at: &str, numbers: &mut Vec<f32>| match fault {
+            Some((place, how)) if place == at => how(numbers),
+            _ => {}
+        };
+        let read = rounded.read::<f32>(&parameters);
+        let tape = rounded
+            .forward(graph, (&read, &statistics, &images), mode, |node, mut value| {
+                if node == plan.steps[plan.steps.len() / 2].output {
+                    spoil("value", &mut value);
+                }
+                Ok(value)
+            })
+            .unwrap();
+        let (flow, loss) = rounded.loss(&tape, &labels, FACTOR).unwrap();
+        let mut flows: Vec<Option<Vec<f32>>> = vec![None; tape.values.len()];
+        *flows.last_mut().unwrap() = Some(flow);
+        let mut gradient = vec![0.0; parameters.len()];
+        let value = |node: usize| tape.values[node].clone();
+        let flow_of = |flows: &[Option<Vec<f32>>], node: usize| flows[node].clone().unwrap_or_default();
+        let state = (parameters.as_slice(), statistics.as_slice());
+        let mut check = Check::forward(&rounded, state, (&images, &labels), mode, FACTOR, value, |node| {
+            flow_of(&flows, node)
+        })?;
+        for step in (0..plan.steps.len()).rev() {
+            rounded.step_back(&tape, step, &mut flows, &read, &mut gradient);
+            if let (true, Some(flow)) = (step == plan.steps.len() / 2, &mut flows[plan.steps[step].inputs[0]])
+            {
+                spoil("flow", flow);
+            }
+            check.step_back(step, |node| flow_of(&flows, node))?;
+        }
+        rounded.finish(&mut gradient, mode);
+        spoil("gradient", &mut gradient);
+        let mut tracked = statistics;
+        tape.track(&mut tracked).unwrap();
+        spoil("statistics", &mut tracked);
+        check.finish(loss, &gradient, &tracked, true)
+    }
+
+    /// Sums of another precision are let through, in every network and mode; faults of one percent, of one bit, or of rounding
+    /// toward zero are not.
+    #[test]
+    fn the_check_finds_what_is_wrong() {
+        for (name, graph) in sisters() {
+            for mode in modes() {
+                assert_eq!(played(&graph, mode, None), Ok(()), "{name}, {mode:?}");
+            }
+        }
+        let graph = &sisters()[0].1;
+        let train = modes()[0];
+        let wrong: [Fault; 7] = [
+            ("value", |x| x.iter_mut().for_each(|x| *x = rounded(*x * 1.01))),
+            ("value", |x| {
+                let nonzero = x.iter_mut().filter(|x| **x != 0.0);
+                nonzero.for_each(|x| *x = f32::from_bits(x.to_bits() - (1 << 16)));
+            }),
+            ("value", |x| x[17] *= 1.02),
+            ("flow", |x| x.iter_mut().for_each(|x| *x = rounded(*x * 1.01))),
+            ("flow", |x| x[5] = f32::NAN),
+            ("gradient", |x| x.iter_mut().for_each(|x| *x *= 1.01)),
+            ("statistics", |x| x.iter_mut().for_each(|x| *x *= 1.001)),
+        ];
+        for (number, fault) in wrong.into_iter().enumerate() {
+            assert!(
+                played(graph, train, Some(fault)).is_err(),
+                "fault {number}, in {}, was not found",
+                fault.0
+            );
+        }
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+    fn bf16_rounds_as_it_should_at_every_step() {
+        let card = needs::gpu();
+        for (name, graph) in sisters() {
+            let settings = Settings { batch: BATCH, workers: 2, precision: Precision::Bf16, fixed: true };
+            let mut fleet = Fleet::new(&card, &graph, settings).unwrap();
+            let batches = [batch(&graph, 7), batch(&graph, 8)];
+            let states = [smooth(&graph, 1), smooth(&graph, 2)];
+            fleet.show(&batches.each_ref().map(|(images, labels)| (&images[..], &labels[..]))).unwrap();
+            let load = |fleet: &mut Fleet| {
+                for (worker, (parameters, statistics)) in states.iter().enumerate() {
+                    fleet.load(worker, parameters, statistics).unwrap();
+                }
+            };
+            let bits = |fleet: &Fleet| {
+                [0, 1].map(|worker| {
+                    let (gradient, statistics) =
+                        (fleet.gradient_of(worker).unwrap(), fleet.statistics(worker).unwrap());
+                    gradient.into_iter().chain(statistics).map(f32::to_bits).collect::<Vec<u32>>()
+                })
+            };
+            for mode in modes() {
+                load(&mut fleet);
+                let manner = fleet.manner(mode, true).unwrap();
+                followed(&fleet, manner, &states, &batches, mode)
+                    .unwrap_or_else(|why| panic!("{name}, {mode:?}: {why}"));
+                // Recorded as a graph, with kernels side by side, the same steps give the same bits, every time.
+                let expected = bits(&fleet);
+                for time in 0..3 {
+                    load(&mut fleet);
+                    fleet.gradient(mode, FACTOR, true).unwrap();
+                    assert!(bits(&fleet) == expected, "{name}, {mode:?}: other bits as a graph, time {time}");
+                }
+            }
+        }
+    }
+
+    /// A forward and a backward pass of two workers on a card, step by step.
+    fn followed(
+        fleet: &Fleet,
+        manner: Manner,
+        states: &[(Vec<f32>, Vec<f32>); 2],
+        batches: &[(Vec<f32>, Vec<u32>); 2],
+        mode: Mode,
+    ) -> Result<(), String> {
+        let words = |error: Error| error.to_string();
+        // A pass that is timed runs one kernel after the other, and waits for each.
+        let times = std::cell::RefCell::new(Vec::new());
+        let (plan, pass) = (&fleet.plan, fleet.pass(Some(&times)));
+        let rounded = Rounded::new(plan, pass.ways);
+        let value = |worker: usize, node: usize| {
+            fleet.planes(worker, plan.values[node], plan.shape(node)).unwrap_or_default()
+        };
+        let flow = |worker: usize, node: usize| {
+            let place = plan.slots[node].map_or(0, |slot| plan.buffers[slot]);
+            fleet.planes(worker, place, plan.shape(node)).unwrap_or_default()
+        };
+        pass.forward(manner).map_err(words)?;
+        pass.loss(FACTOR as f32, true, None).map_err(words)?;
+        let mut checks = Vec::new();
+        for (worker, ((parameters, statistics), (images, labels))) in states.iter().zip(batches).enumerate() {
+            let (state, batch) = ((&parameters[..], &statistics[..]), (&images[..], &labels[..]));
+            let (value, flow) = (|node| value(worker, node), |node| flow(worker, node));
+            checks.push(Check::forward(&rounded, state, batch, mode, FACTOR, value, flow)?);
+        }
+        let mut readers = vec![None; plan.buffers.len()];
+        for (number, step) in plan.steps.iter().enumerate().rev() {
+            if plan.slots[step.output].is_none() {
+                continue;
+            }
+            pass.step_backward(step, manner, &mut readers).map_err(words)?;
+            for (worker, check) in checks.iter_mut().enumerate() {
+                check.step_back(number, |node| flow(worker, node))?;
+            }
+        }
+        pass.collect(manner).map_err(words)?;
+        let outcomes = fleet.outcomes().map_err(words)?;
+        for (worker, check) in checks.into_iter().enumerate() {
+            let gradient = fleet.gradient_of(worker).map_err(words)?;
+            let statistics = fleet.statistics(worker).map_err(words)?;
+            check
+                .finish(outcomes[worker].loss, &gradient, &statistics, true)
+                .map_err(|why| format!("worker {worker}: {why}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,28 @@
+//! What tests need of a machine. A test that needs a GPU is ignored, so that nobody takes it for passed; one that is asked for
+//! and finds none fails.
+
+use grawa_nn::cuda::{Card, cards};
+
+/// The first GPU that can be used.
+pub(crate) fn gpu() -> Card {
+    match cards() {
+        Ok(found) => {
+            found.into_iter().find(Card::is_usable).expect("a GPU of compute capability 8.0 or newer")
+        }
+        Err(error) => panic!("this test needs an NVIDIA GPU: {error}"),
+    }
+}
+
+/// Whoever says that there is a GPU must not leave out the tests that need it.
+#[test]
+fn tests_that_need_a_gpu_run_where_there_is_one() {
+    if std::env::var_os("GRAWA_NEEDS_GPU").is_none_or(|value| value != "1") {
+        return;
+    }
+    let asked = std::env::args().any(|word| word == "--include-ignored" || word == "--ignored");
+    assert!(
+        asked,
+        "GRAWA_NEEDS_GPU=1: run the tests with `-- --include-ignored`, or those that need a GPU are left out"
+    );
+    gpu();
+}
