@@ -30,6 +30,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// From one look for the others to the next, of a worker that is out of contact and has nothing to train on.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// What all members remember beside the centre.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Remembered {
@@ -64,6 +67,11 @@ impl Counts {
         self.dealt.div_ceil(u64::from(self.among.max(1)))
     }
 
+    /// A worker's place among those who are dealt to, if it is one of them. One that has none has no examples of its own.
+    fn seat(&self, worker: u32) -> Option<u32> {
+        self.since.keys().position(|&other| other == worker).map(|seat| seat as u32)
+    }
+
     /// The step of its data that a worker has come to with so many steps of its own.
     fn place(&self, worker: u32, taken: u64) -> u64 {
         self.first() + taken.saturating_sub(self.since.get(&worker).copied().unwrap_or(0))
@@ -92,8 +100,7 @@ impl Counts {
 pub(crate) struct Elastic {
     run: u64,
     counts: Counts,
-    /// Its place among those who are dealt to, and what it was dealt as last: which place, among how many.
-    seat: u32,
+    /// Whose examples its replica reads: which place, among how many.
     dealt: Option<(u32, u32)>,
     /// It has said where it stands, and before which meeting that was.
     stands: bool,
@@ -148,31 +155,42 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Says where it stands, and takes its share of the examples.
     pub(crate) fn stand(&mut self) -> Result<(), Error> {
         let members = self.all().member.members().to_vec();
-        let (id, meeting) = (self.id, self.all().member.meeting());
+        let meeting = self.all().member.meeting();
         let Some(elastic) = self.elastic.as_mut().filter(|elastic| !elastic.stands) else { return Ok(()) };
         (elastic.stands, elastic.stood) = (true, meeting);
         elastic.counts.deal_to(&members);
-        if let Some(seat) = members.iter().position(|&worker| worker == id) {
-            let dealt = (seat as u32, elastic.counts.among);
-            // What is prepared ahead stays so while nobody comes or goes.
-            if elastic.dealt != Some(dealt) {
-                self.replica.deal(dealt.0, dealt.1)?;
-            }
-            (elastic.seat, elastic.dealt) = (dealt.0, Some(dealt));
-        }
+        self.take_share()?;
         let Some(elastic) = &self.elastic else { return Ok(()) };
         let remembered = self.remembered(elastic);
         Ok(self.all_mut().member.settle(&encode(&remembered)?)?)
     }
 
-    /// Whether it goes to the meeting without local steps.
+    /// Has its replica read its share of the examples, if it has one.
+    fn take_share(&mut self) -> Result<(), Error> {
+        let Some(elastic) = &mut self.elastic else { return Ok(()) };
+        let dealt = elastic.counts.seat(self.id).map(|seat| (seat, elastic.counts.among));
+        // What is prepared ahead stays so while nobody comes or goes.
+        if let Some((seat, of)) = dealt.filter(|_| elastic.dealt != dealt) {
+            self.replica.deal(seat, of)?;
+            elastic.dealt = dealt;
+        }
+        Ok(())
+    }
+
+    /// Whether it goes to the meeting without local steps: it has just taken over what the others hold, or has no examples to
+    /// take a step on before it has met the others.
     pub(crate) fn comes_at_once(&self) -> bool {
-        self.elastic.as_ref().is_some_and(|elastic| elastic.at_once)
+        self.elastic.as_ref().is_some_and(|elastic| elastic.at_once) || !self.has_examples()
+    }
+
+    fn has_examples(&self) -> bool {
+        self.elastic.as_ref().is_none_or(|elastic| elastic.counts.seat(self.id).is_some())
     }
 
     /// The examples of its next step: whose, and at which step.
     pub(crate) fn dealt(&self) -> Option<(u32, u64)> {
-        self.elastic.as_ref().map(|elastic| (elastic.seat, elastic.counts.place(self.id, self.taken)))
+        let elastic = self.elastic.as_ref()?;
+        Some((elastic.counts.seat(self.id)?, elastic.counts.place(self.id, self.taken)))
     }
 
     /// All have met: what they did counts.
@@ -270,15 +288,19 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let stood = self.all().member.meeting();
         self.elastic =
             Some(Elastic { run, counts, stands: true, stood, at_once: true, ..Elastic::default() });
-        Ok(())
+        self.take_share()
     }
 
-    /// Out of contact it goes on training.
+    /// Out of contact it goes on training, if it has examples.
     pub(crate) fn go_on_alone(&mut self) -> Result<(), Error> {
         if self.common.stop.load(Ordering::Relaxed) {
             return Err(grawa_comm::Error::OutOfContact.into());
         }
-        self.take_steps(1)?;
+        if self.has_examples() {
+            self.take_steps(1)?;
+        } else {
+            std::thread::sleep(PAUSE);
+        }
         Ok(())
     }
 }
@@ -345,6 +367,7 @@ pub fn join(
         None => State::initial(&graph, seed),
     };
     let (worker, run, teller) = (guest.worker, guest.run(), guest.teller());
+    // One beyond the founders has no examples before it has taken part in a round, and reads none: any place will do.
     let seat = worker.min(founders.saturating_sub(1));
     let works = Works::of_one(&recipe, material, (seat, worker), recipe.machine.threads)?;
     let counts = Counts::new(founders);
@@ -377,7 +400,7 @@ pub fn join(
         ..Part::default()
     };
     let dealt = Some((seat, founders));
-    let elastic = Elastic { run, counts, seat, dealt, stands: true, ..Elastic::default() };
+    let elastic = Elastic { run, counts, dealt, stands: true, ..Elastic::default() };
     let pacing = match launch.recipe.train.pace {
         Pace::Even => Pacing::Even,
         Pace::Free => Pacing::Called,
