@@ -2,12 +2,14 @@
 //!
 //! Between two cycles all members hold the same: the centre, and what is remembered here. One who comes, or comes back, takes
 //! that over and joins the next round at once. Examples are dealt to those who took part in the last round, and anew when these
-//! are others than before: each member gets its share of what comes after the furthest that any of them had come to. So nobody's
+//! are others than before: each member gets its share of what comes after the furthest that any of them had come to. Before the
+//! first round they are dealt to the founders, and whoever comes beyond them takes no step until it has a share. So nobody's
 //! example is dealt twice in an epoch; those not seen in it are what was dealt to a member that was lost before it met the others
 //! again, fewer than a batch a member whenever their number changes, and, at a free pace, what slower ones had not come to by then.
+//! Only one that trains on out of contact goes on in a share that others are dealt as well.
 
 use crate::course::Position;
-use crate::engine::Material;
+use crate::engine::{Material, Net};
 use crate::evaluate::viewing;
 use crate::event::{Evaluated, Event, Finished, Observer};
 use crate::held::Held;
@@ -356,6 +358,18 @@ pub fn join(
     stop: Stop,
     observers: &mut [Box<dyn Observer>],
 ) -> Result<Finished, Error> {
+    join_as(|net| net, recipe, data, guest, (folder, stop), observers)
+}
+
+/// The same as one whose replica, on the CPU, is made of a network: tests put something in between.
+fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
+    replica: impl FnOnce(Net) -> R,
+    recipe: Recipe,
+    data: &Dataset,
+    guest: Guest,
+    (folder, stop): (Option<&Path>, Stop),
+    observers: &mut [Box<dyn Observer>],
+) -> Result<Finished, Error> {
     if let Some(why) = objection(&recipe) {
         return Err(Error::NotElastic { why });
     }
@@ -410,6 +424,7 @@ pub fn join(
     match works {
         Works::Cpu(engine) => {
             let made = Made::on_cpu(&engine, &engine.examiner(&launch.recipe), &mut part)?;
+            let made = Made { replica: replica(made.replica), waits: made.waits, examiner: made.examiner };
             launch.run(at, pacing, |_, common| seat.take(common, made, member, view), observers)
         }
         Works::Card(engine) => {
@@ -483,53 +498,6 @@ impl Seating {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use grawa_data::Order;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-
-    proptest! {
-        /// Whoever comes and goes, however quick each is, no example is dealt twice in an epoch; at an even pace few are left out.
-        #[test]
-        fn no_example_is_dealt_twice(
-            groups in proptest::collection::vec(proptest::collection::btree_set(0u32..6, 1..5), 1..12),
-            steps in proptest::collection::vec(1u64..5, 6),
-            even: bool,
-        ) {
-            let (examples, batch) = (1000, 4);
-            let founders = groups[0].len() as u32;
-            let (mut counts, mut taken) = (Counts::new(founders), BTreeMap::new());
-            counts.since = groups[0].iter().map(|&worker| (worker, 0)).collect();
-            let mut seen = BTreeSet::new();
-            let (mut changes, mut before, mut dealt) = (0, groups[0].clone(), 0);
-            for group in &groups {
-                let members: Vec<u32> = group.iter().copied().collect();
-                if *group != before {
-                    changes += members.len() as u64 * batch;
-                    before = group.clone();
-                }
-                counts.deal_to(&members);
-                let order = Order::new(1, examples, counts.among, batch as u32).unwrap();
-                for (seat, worker) in (0..).zip(&members) {
-                    let own = taken.entry(*worker).or_insert(0u64);
-                    for _ in 0..steps[if even { 0 } else { *worker as usize }] {
-                        let step = counts.place(*worker, *own);
-                        let epoch = order.epoch(seat, step).unwrap();
-                        for example in order.batch(seat, step).unwrap() {
-                            dealt += 1;
-                            let again = !seen.insert((epoch, example));
-                            // A batch may reach into the next epoch.
-                            let among = u64::from(counts.among);
-                            prop_assert!(!again || step * among * batch % 1000 + batch * among > 1000);
-                        }
-                        *own += 1;
-                    }
-                }
-                counts.taken.extend(taken.iter().filter(|(worker, _)| group.contains(worker)));
-            }
-            counts.deal_to(&[99]);
-            prop_assert!(!even || counts.dealt * batch <= dealt + changes);
-        }
-    }
-}
+mod joins;
+#[cfg(test)]
+mod tests;

@@ -198,3 +198,6 @@ fn settle_statistics<C: Collective>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

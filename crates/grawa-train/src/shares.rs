@@ -22,7 +22,8 @@ pub(crate) fn measure_together<C: Collective>(
         let is_whole = heard == *members;
         *members = heard;
         if is_whole {
-            let numbers = |(worker, bytes): &(u32, Vec<u8>)| Ok((*worker, from_bytes(*worker, bytes, mine.len())?));
+            let numbers =
+                |(worker, bytes): &(u32, Vec<u8>)| Ok((*worker, from_bytes(*worker, bytes, mine.len())?));
             return gathered.messages.iter().map(numbers).collect();
         }
     }
