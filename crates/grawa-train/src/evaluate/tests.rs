@@ -21,10 +21,11 @@ fn layout() -> Layout {
     Layout::new([("a", vec![5]), ("b", vec![40])]).unwrap()
 }
 
-/// ½‖x‖² with a push of each worker's own.
+/// A bowl that is steeper from one parameter to the next, with a push of each worker's own.
 fn bowl(x: &[f32], key: Key, gradient: &mut [f32]) -> f64 {
     let push = key.stream().unit() - 0.5;
-    gradient.iter_mut().zip(x).for_each(|(g, &x)| *g = x + push);
+    let steepness = (1..).map(|at: u8| f32::from(at) / 45.0);
+    gradient.iter_mut().zip(x).zip(steepness).for_each(|((g, &x), steep)| *g = steep * x + push);
     x.iter().map(|&x| f64::from(x * x) / 2.0).sum()
 }
 
@@ -68,7 +69,7 @@ impl Examine<[f32]> for Toy {
     ) -> Result<(Vec<f64>, u64), Error> {
         self.at("statistics")?;
         let own: Vec<usize> = (seat..BATCHES).step_by(seats).collect();
-        Ok((vec![own.iter().sum::<usize>() as f64], own.len() as u64))
+        Ok((vec![own.iter().map(|number| number * number).sum::<usize>() as f64], own.len() as u64))
     }
 
     fn each(
@@ -80,8 +81,8 @@ impl Examine<[f32]> for Toy {
         show: &mut dyn FnMut(&[f32], usize),
     ) -> Result<(), Error> {
         self.at("test")?;
-        // The mean of all batches' numbers: every batch was counted once.
-        assert_eq!(statistics, [(BATCHES - 1) as f32 / 2.0]);
+        // The mean of the squares of all batches' numbers: every batch was counted once.
+        assert_eq!(statistics, [((BATCHES - 1) * (2 * BATCHES - 1)) as f32 / 6.0]);
         (seat..BATCHES).step_by(seats).for_each(|number| show(&[0.0, 1.0], number % 2));
         self.evaluations += 1;
         *self.seen.lock().unwrap() = model.to_vec();
