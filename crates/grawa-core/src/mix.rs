@@ -223,6 +223,14 @@ fn sum_block<W: AsRef<[f32]>>(
     true
 }
 
+/// Σβx alone, with the bits of [`mix`]; what it is written to stays as it is if nobody weighs anything.
+pub(crate) fn average<W: AsRef<[f32]>>(weights: &[f32], workers: &[W], to: &mut [f32]) {
+    let all = 0..to.len();
+    if sum_block(weights, workers, &all, to) {
+        to.iter_mut().for_each(|x| *x = finite(*x));
+    }
+}
+
 fn move_centre(plan: &Plan, average: &[f32], centre: &mut [f32]) {
     match plan.centre {
         Centre::Weighted => {

@@ -13,7 +13,7 @@
 //! | a worker's parameters are not finite | it weighs nothing, its score memory is dropped, and it takes over the new centre |
 //! | no worker's parameters are finite | the centre stays as it was and all workers take it over |
 //! | a span the loss does not depend on (marked in the layout, or its norm is below 10⁻⁶ of every worker's sum of norms) | its workers weigh the same: the norm is rounding noise |
-//! | a worker made no local step since a method by training gradients last looked | it has no score, and weighs nothing |
+//! | a worker made no local step since the last round, and is judged by its steps | it has no score, and weighs nothing |
 //! | one worker | it is the centre |
 
 use crate::method::{Centre, Norm, Score, Share, Source, Toward, Weighting};
@@ -317,8 +317,7 @@ impl Round<'_> {
     fn note_lost_scores(&mut self, method: &Method, reports: &[Report], scores: &[Vec<f64>]) {
         for (report, scores) in reports.iter().zip(scores).filter(|(report, _)| report.finite) {
             if !scores.is_empty() && scores.iter().all(|score| !score.is_finite()) {
-                let by_steps = !matches!(method.score, Score::Norm { from: Source::Batch { .. }, .. });
-                self.reasons.push(if report.steps == 0 && by_steps {
+                self.reasons.push(if report.steps == 0 && method.score.is_by_steps() {
                     Reason::NoStep { worker: report.worker }
                 } else {
                     Reason::ScoreUnusable { worker: report.worker, span: None, score: scores[0] }

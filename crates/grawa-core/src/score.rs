@@ -172,9 +172,10 @@ impl Tracker {
         }
     }
 
-    /// The report to a round. `norms` are those of the score batch, for a method that scores one.
+    /// The report to a round. `norms` are those of the score batch, for a method that scores one. A worker that is scored by its
+    /// local steps has no score while it took none since the last round.
     pub fn report(&self, worker: u32, norms: &[f64]) -> Report {
-        let scores = match self.score {
+        let mut scores = match self.score {
             Score::None => Vec::new(),
             // The mean of what was seen: the authors' ring starts with zeros and is biased at first.
             Score::Loss { .. } => {
@@ -183,6 +184,10 @@ impl Tracker {
             Score::Norm { of, from: Source::Training { .. }, .. } => reduce(of, self.notes.norms.values()),
             Score::Norm { of, from: Source::Batch { .. }, .. } => reduce(of, norms.iter().copied()),
         };
+        // What was noted before the last round tells of parameters that were pulled since.
+        if self.notes.steps == 0 && self.score.is_by_steps() {
+            scores.fill(f64::NAN);
+        }
         Report { worker, scores, finite: self.notes.finite, steps: self.notes.steps }
     }
 
@@ -266,7 +271,39 @@ mod tests {
         assert_eq!(tracker.report(0, &[]).scores, [3.0]);
         // The window reaches back over a round, as the authors' ring does.
         tracker.round();
-        assert_eq!(tracker.report(0, &[]).scores, [3.0]);
+        tracker.step(10.0, &[], true);
+        assert_eq!(tracker.report(0, &[]).scores, [7.0]);
+    }
+
+    /// At a free pace a worker may take no step from one round to the next: what it was before it was pulled does not make it lead.
+    #[test]
+    fn without_a_step_since_the_last_round_there_is_no_score() {
+        let layout = Layout::new([("a", vec![1]), ("b", vec![1])]).unwrap();
+        for text in [
+            "lsgd",
+            "lsgd:preset=reference",
+            "local-mgrawa",
+            "local-lgrawa",
+            "local-lgrawa:preset=reference",
+            "local-mgrawa:score_reset=false",
+        ] {
+            let method = method(text);
+            let mut workers = [Tracker::new(&method, &layout), Tracker::new(&method, &layout)];
+            workers.iter_mut().for_each(|worker| worker.step(1.0, &[1.0, 1.0], true));
+            workers.iter_mut().for_each(Tracker::round);
+            workers[1].step(9.0, &[9.0, 9.0], true);
+            let reports: Vec<Report> = (0..).zip(&workers).map(|(id, worker)| worker.report(id, &[])).collect();
+            assert!(reports[0].scores.iter().all(|score| score.is_nan()), "{text}: {:?}", reports[0]);
+            let plan = crate::plan(&method, &layout, &Memory::default(), &reports).unwrap();
+            assert!(plan.weights.rows().all(|row| row == [0.0, 1.0]), "{text}: {:?}", plan.weights);
+            assert!(plan.reasons.contains(&crate::Reason::NoStep { worker: 0 }), "{text}: {:?}", plan.reasons);
+            workers[0].step(1.0, &[1.0, 1.0], true);
+            let scores = workers[0].report(0, &[]).scores;
+            assert!(scores.iter().all(|score| score.is_finite()), "{text}: {scores:?}");
+        }
+        // Who is scored on a batch is scored as it is now.
+        let tracker = Tracker::new(&method("mgrawa"), &layout);
+        assert_eq!(tracker.report(0, &[3.0, 4.0]).scores, [7.0]);
     }
 
     #[test]
@@ -281,7 +318,6 @@ mod tests {
             assert!(tracker.wants_norms());
             tracker.step(0.0, &[3.0, 4.0], true);
             tracker.round();
-            assert_eq!(tracker.report(0, &[]).scores.iter().all(|score| score.is_nan()), resets, "{text}");
             tracker.step(0.0, &[6.0, 8.0], true);
             let total: f64 = tracker.report(0, &[]).scores.iter().sum();
             // With a reset only the second step counts; else (0.85·0.15·7 + 0.15·14) / (1 − 0.85²).

@@ -6,7 +6,7 @@
 
 use crate::method::{Evaluate, Score, Share, Source};
 use crate::{
-    Error, Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Sgd, Tracker, mix, norm, plan,
+    Error, Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Sgd, Tracker, mix, norm, plan, weights,
 };
 use std::ops::Range;
 
@@ -215,16 +215,17 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
         Ok(plan)
     }
 
-    /// The evaluated model, as the method says: one vector, or one a worker.
+    /// The evaluated model, as the method says: one vector, or one a worker. A mean has the bits of a round of equal weights,
+    /// which is how workers that are apart make it.
     pub fn evaluated(&mut self) -> Vec<Vec<f32>> {
         match self.method.evaluate {
-            Evaluate::Mean => vec![mean(&mut self.replicas)],
+            Evaluate::Mean => vec![mixed(&mut self.replicas)],
             Evaluate::Centre => vec![self.centre().to_vec()],
             Evaluate::Best => {
                 let finite = (0..self.losses.len()).filter(|&worker| self.losses[worker].is_finite());
                 match finite.min_by(|&a, &b| self.losses[a].total_cmp(&self.losses[b])) {
                     Some(best) => vec![self.replicas[best].parameters().to_vec()],
-                    None => vec![mean(&mut self.replicas)],
+                    None => vec![mixed(&mut self.replicas)],
                 }
             }
             Evaluate::Each => self.replicas.iter_mut().map(|replica| replica.parameters().to_vec()).collect(),
@@ -265,6 +266,17 @@ fn mean<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
         }
     }
     sums.into_iter().map(|sum| (sum / count) as f32).collect()
+}
+
+/// The same as a round makes it, in `f32` with equal weights; not a number where nobody is finite.
+fn mixed<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
+    let mut mean = vec![f32::NAN; replicas.first().map_or(0, |replica| replica.layout().len())];
+    let vectors: Vec<&mut [f32]> = replicas.iter_mut().map(R::parameters).collect();
+    let present: Vec<bool> = vectors.iter().map(|x| x.iter().all(|x| x.is_finite())).collect();
+    let mut weights = vec![0.0; vectors.len()];
+    weights::uniform(&present, &mut weights);
+    mix::average(&weights, &vectors, &mut mean);
+    mean
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //!
 //! Between two cycles all members hold the same: the centre, and what is remembered here. One who comes, or comes back, takes
 //! that over and joins the next round at once. Examples are dealt to those who took part in the last round, and anew when these
-//! are others than before: each member gets its share of what comes after the furthest that any of them had come to. So nobody's
+//! are others than before: each member gets its share of what comes after the furthest that any of them had come to. Before the
+//! first round they are dealt to the founders, and whoever comes beyond them takes no step until it has a share. So nobody's
 //! example is dealt twice in an epoch; those not seen in it are what was dealt to a member that was lost before it met the others
 //! again, fewer than a batch a member whenever their number changes, and, at a free pace, what slower ones had not come to by then.
+//! Only one that trains on out of contact goes on in a share that others are dealt as well.
 
 use crate::course::Position;
-use crate::engine::Material;
+use crate::engine::{Material, Net};
 use crate::evaluate::viewing;
 use crate::event::{Evaluated, Event, Finished, Observer};
 use crate::held::Held;
@@ -29,6 +31,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// From one look for the others to the next, of a worker that is out of contact and has nothing to train on.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What all members remember beside the centre.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -64,6 +69,11 @@ impl Counts {
         self.dealt.div_ceil(u64::from(self.among.max(1)))
     }
 
+    /// A worker's place among those who are dealt to, if it is one of them. One that has none has no examples of its own.
+    fn seat(&self, worker: u32) -> Option<u32> {
+        self.since.keys().position(|&other| other == worker).map(|seat| seat as u32)
+    }
+
     /// The step of its data that a worker has come to with so many steps of its own.
     fn place(&self, worker: u32, taken: u64) -> u64 {
         self.first() + taken.saturating_sub(self.since.get(&worker).copied().unwrap_or(0))
@@ -92,8 +102,7 @@ impl Counts {
 pub(crate) struct Elastic {
     run: u64,
     counts: Counts,
-    /// Its place among those who are dealt to, and what it was dealt as last: which place, among how many.
-    seat: u32,
+    /// Whose examples its replica reads: which place, among how many.
     dealt: Option<(u32, u32)>,
     /// It has said where it stands, and before which meeting that was.
     stands: bool,
@@ -148,31 +157,42 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Says where it stands, and takes its share of the examples.
     pub(crate) fn stand(&mut self) -> Result<(), Error> {
         let members = self.all().member.members().to_vec();
-        let (id, meeting) = (self.id, self.all().member.meeting());
+        let meeting = self.all().member.meeting();
         let Some(elastic) = self.elastic.as_mut().filter(|elastic| !elastic.stands) else { return Ok(()) };
         (elastic.stands, elastic.stood) = (true, meeting);
         elastic.counts.deal_to(&members);
-        if let Some(seat) = members.iter().position(|&worker| worker == id) {
-            let dealt = (seat as u32, elastic.counts.among);
-            // What is prepared ahead stays so while nobody comes or goes.
-            if elastic.dealt != Some(dealt) {
-                self.replica.deal(dealt.0, dealt.1)?;
-            }
-            (elastic.seat, elastic.dealt) = (dealt.0, Some(dealt));
-        }
+        self.take_share()?;
         let Some(elastic) = &self.elastic else { return Ok(()) };
         let remembered = self.remembered(elastic);
         Ok(self.all_mut().member.settle(&encode(&remembered)?)?)
     }
 
-    /// Whether it goes to the meeting without local steps.
+    /// Has its replica read its share of the examples, if it has one.
+    fn take_share(&mut self) -> Result<(), Error> {
+        let Some(elastic) = &mut self.elastic else { return Ok(()) };
+        let dealt = elastic.counts.seat(self.id).map(|seat| (seat, elastic.counts.among));
+        // What is prepared ahead stays so while nobody comes or goes.
+        if let Some((seat, of)) = dealt.filter(|_| elastic.dealt != dealt) {
+            self.replica.deal(seat, of)?;
+            elastic.dealt = dealt;
+        }
+        Ok(())
+    }
+
+    /// Whether it goes to the meeting without local steps: it has just taken over what the others hold, or has no examples to
+    /// take a step on before it has met the others.
     pub(crate) fn comes_at_once(&self) -> bool {
-        self.elastic.as_ref().is_some_and(|elastic| elastic.at_once)
+        self.elastic.as_ref().is_some_and(|elastic| elastic.at_once) || !self.has_examples()
+    }
+
+    fn has_examples(&self) -> bool {
+        self.elastic.as_ref().is_none_or(|elastic| elastic.counts.seat(self.id).is_some())
     }
 
     /// The examples of its next step: whose, and at which step.
     pub(crate) fn dealt(&self) -> Option<(u32, u64)> {
-        self.elastic.as_ref().map(|elastic| (elastic.seat, elastic.counts.place(self.id, self.taken)))
+        let elastic = self.elastic.as_ref()?;
+        Some((elastic.counts.seat(self.id)?, elastic.counts.place(self.id, self.taken)))
     }
 
     /// All have met: what they did counts.
@@ -270,15 +290,19 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let stood = self.all().member.meeting();
         self.elastic =
             Some(Elastic { run, counts, stands: true, stood, at_once: true, ..Elastic::default() });
-        Ok(())
+        self.take_share()
     }
 
-    /// Out of contact it goes on training.
+    /// Out of contact it goes on training, if it has examples.
     pub(crate) fn go_on_alone(&mut self) -> Result<(), Error> {
         if self.common.stop.load(Ordering::Relaxed) {
             return Err(grawa_comm::Error::OutOfContact.into());
         }
-        self.take_steps(1)?;
+        if self.has_examples() {
+            self.take_steps(1)?;
+        } else {
+            std::thread::sleep(PAUSE);
+        }
         Ok(())
     }
 }
@@ -334,6 +358,18 @@ pub fn join(
     stop: Stop,
     observers: &mut [Box<dyn Observer>],
 ) -> Result<Finished, Error> {
+    join_as(|net| net, recipe, data, guest, (folder, stop), observers)
+}
+
+/// The same as one whose replica, on the CPU, is made of a network: tests put something in between.
+fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
+    replica: impl FnOnce(Net) -> R,
+    recipe: Recipe,
+    data: &Dataset,
+    guest: Guest,
+    (folder, stop): (Option<&Path>, Stop),
+    observers: &mut [Box<dyn Observer>],
+) -> Result<Finished, Error> {
     if let Some(why) = objection(&recipe) {
         return Err(Error::NotElastic { why });
     }
@@ -345,6 +381,7 @@ pub fn join(
         None => State::initial(&graph, seed),
     };
     let (worker, run, teller) = (guest.worker, guest.run(), guest.teller());
+    // One beyond the founders has no examples before it has taken part in a round, and reads none: any place will do.
     let seat = worker.min(founders.saturating_sub(1));
     let works = Works::of_one(&recipe, material, (seat, worker), recipe.machine.threads)?;
     let counts = Counts::new(founders);
@@ -377,7 +414,7 @@ pub fn join(
         ..Part::default()
     };
     let dealt = Some((seat, founders));
-    let elastic = Elastic { run, counts, seat, dealt, stands: true, ..Elastic::default() };
+    let elastic = Elastic { run, counts, dealt, stands: true, ..Elastic::default() };
     let pacing = match launch.recipe.train.pace {
         Pace::Even => Pacing::Even,
         Pace::Free => Pacing::Called,
@@ -387,6 +424,7 @@ pub fn join(
     match works {
         Works::Cpu(engine) => {
             let made = Made::on_cpu(&engine, &engine.examiner(&launch.recipe), &mut part)?;
+            let made = Made { replica: replica(made.replica), waits: made.waits, examiner: made.examiner };
             launch.run(at, pacing, |_, common| seat.take(common, made, member, view), observers)
         }
         Works::Card(engine) => {
@@ -460,53 +498,6 @@ impl Seating {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use grawa_data::Order;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-
-    proptest! {
-        /// Whoever comes and goes, however quick each is, no example is dealt twice in an epoch; at an even pace few are left out.
-        #[test]
-        fn no_example_is_dealt_twice(
-            groups in proptest::collection::vec(proptest::collection::btree_set(0u32..6, 1..5), 1..12),
-            steps in proptest::collection::vec(1u64..5, 6),
-            even: bool,
-        ) {
-            let (examples, batch) = (1000, 4);
-            let founders = groups[0].len() as u32;
-            let (mut counts, mut taken) = (Counts::new(founders), BTreeMap::new());
-            counts.since = groups[0].iter().map(|&worker| (worker, 0)).collect();
-            let mut seen = BTreeSet::new();
-            let (mut changes, mut before, mut dealt) = (0, groups[0].clone(), 0);
-            for group in &groups {
-                let members: Vec<u32> = group.iter().copied().collect();
-                if *group != before {
-                    changes += members.len() as u64 * batch;
-                    before = group.clone();
-                }
-                counts.deal_to(&members);
-                let order = Order::new(1, examples, counts.among, batch as u32).unwrap();
-                for (seat, worker) in (0..).zip(&members) {
-                    let own = taken.entry(*worker).or_insert(0u64);
-                    for _ in 0..steps[if even { 0 } else { *worker as usize }] {
-                        let step = counts.place(*worker, *own);
-                        let epoch = order.epoch(seat, step).unwrap();
-                        for example in order.batch(seat, step).unwrap() {
-                            dealt += 1;
-                            let again = !seen.insert((epoch, example));
-                            // A batch may reach into the next epoch.
-                            let among = u64::from(counts.among);
-                            prop_assert!(!again || step * among * batch % 1000 + batch * among > 1000);
-                        }
-                        *own += 1;
-                    }
-                }
-                counts.taken.extend(taken.iter().filter(|(worker, _)| group.contains(worker)));
-            }
-            counts.deal_to(&[99]);
-            prop_assert!(!even || counts.dealt * batch <= dealt + changes);
-        }
-    }
-}
+mod joins;
+#[cfg(test)]
+mod tests;

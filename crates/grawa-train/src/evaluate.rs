@@ -8,6 +8,7 @@ use crate::Error;
 use crate::engine::{Counts, Examine, average};
 use crate::event::{Evaluated, Event, Model};
 use crate::recipe::BatchNorm;
+use crate::shares::measure_together;
 use crate::word::{from_bytes, to_bytes};
 use crate::worker::{Worker, finite};
 use grawa_comm::{Collective, Error as CommError, Lost};
@@ -56,25 +57,35 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let statistics = self.replica.copy(Kept::Statistics)?;
         let Some(examiner) = &mut self.examiner else { return Ok(()) };
         let last = self.levels.len() - 1;
-        // The model lies in one group, so the workers talk through the other.
+        // The model lies in one group, so the workers talk through the other; through that of the model they have met last.
         let evaluate = common.method.evaluate;
-        let (model, talk): (&R::Buffer, &mut C) = match evaluate {
-            Evaluate::Mean | Evaluate::Best => (self.view.centre(), &mut self.levels[last].member),
-            Evaluate::Centre => (self.levels[last].member.centre(), &mut self.view),
-            Evaluate::Each => (self.replica.parameters(), &mut self.view),
+        let (model, talk, members): (&R::Buffer, &mut C, &[u32]) = match evaluate {
+            Evaluate::Mean | Evaluate::Best => {
+                (self.view.centre(), &mut self.levels[last].member, self.view.members())
+            }
+            Evaluate::Centre => {
+                let all = &self.levels[last].member;
+                (all.centre(), &mut self.view, all.members())
+            }
+            Evaluate::Each => (self.replica.parameters(), &mut self.view, self.levels[last].member.members()),
         };
+        let (mut members, mut lost) = (members.to_vec(), Vec::new());
         let each = evaluate == Evaluate::Each;
-        let (statistics, mut lost) =
-            settle_statistics(&mut **examiner, model, statistics, talk, best.filter(|_| !each), each)?;
-        let whole = (0, 1);
-        let seat = if each { whole } else { seat(talk) };
-        let counts = examiner.test(model, &statistics, seat, &mut || talk.alive())?;
-        let counts = to_bytes(&[counts.loss, counts.wrong as f64, counts.examples as f64]);
-        let gathered = talk.gather(&counts)?;
-        lost.extend(gathered.outcome.lost);
+        let statistics = settle_statistics(
+            &mut **examiner,
+            model,
+            statistics,
+            (talk, &mut members, &mut lost),
+            best.filter(|_| !each),
+            each,
+        )?;
+        let counts = measure_together(talk, &mut members, &mut lost, |seat, alive| {
+            let seat = if each { (0, 1) } else { seat };
+            let Counts { loss, wrong, examples } = examiner.test(model, &statistics, seat, alive)?;
+            Ok(vec![loss, wrong as f64, examples as f64])
+        })?;
         let mut models = Vec::new();
-        for (worker, bytes) in &gathered.messages {
-            let numbers = from_bytes(*worker, bytes, 3)?;
+        for (worker, numbers) in counts {
             let counts = Counts { loss: numbers[0], wrong: numbers[1] as u64, examples: numbers[2] as u64 };
             models.push((format!("worker {worker}"), counts));
         }
@@ -137,58 +148,56 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 }
 
-/// This worker's seat among those who talk.
-fn seat(talk: &impl Collective) -> (usize, usize) {
-    let members = talk.members();
-    (members.iter().position(|&worker| worker == talk.worker()).unwrap_or(0), members.len().max(1))
-}
-
-/// The statistics for the evaluated model, as the policy says, and who was lost meanwhile.
+/// The statistics for the evaluated model, as the policy says.
 fn settle_statistics<C: Collective>(
     examiner: &mut dyn Examine<C::Buffer>,
     model: &C::Buffer,
     own: Vec<f32>,
-    talk: &mut C,
+    (talk, members, lost): (&mut C, &mut Vec<u32>, &mut Vec<Lost>),
     of: Option<u32>,
     each: bool,
-) -> Result<(Vec<f32>, Vec<Lost>), Error> {
+) -> Result<Vec<f32>, Error> {
     let layout = examiner.statistics().clone();
     if layout.is_empty() {
-        return Ok((own, Vec::new()));
+        return Ok(own);
     }
     let wide = |numbers: &[f32]| numbers.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
     let narrow = |numbers: Vec<f64>| numbers.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
     match examiner.policy() {
-        BatchNorm::Keep if each => Ok((own, Vec::new())),
+        BatchNorm::Keep if each => Ok(own),
         BatchNorm::Keep | BatchNorm::Average => {
             let gathered = talk.gather(&to_bytes(&wide(&own)))?;
+            lost.extend(gathered.outcome.lost);
             let mut workers = Vec::new();
             for (worker, bytes) in &gathered.messages {
                 workers.push((*worker, narrow(from_bytes(*worker, bytes, layout.len())?)));
             }
             if examiner.policy() == BatchNorm::Average {
                 let workers: Vec<Vec<f32>> = workers.into_iter().map(|(_, statistics)| statistics).collect();
-                return Ok((average(&layout, &workers), gathered.outcome.lost));
+                return Ok(average(&layout, &workers));
             }
             let chosen = workers.iter().position(|(worker, _)| Some(*worker) == of).unwrap_or(0);
-            Ok((workers.swap_remove(chosen).1, gathered.outcome.lost))
+            Ok(workers.swap_remove(chosen).1)
         }
         BatchNorm::Recalibrate => {
-            let seat = if each { (0, 1) } else { seat(talk) };
-            let (mut sums, count) = examiner.recalibrate(model, seat, &mut || talk.alive())?;
-            let (mut total, mut lost) = (count as f64, Vec::new());
-            if !each {
-                sums.push(total);
-                let gathered = talk.gather(&to_bytes(&sums))?;
-                lost = gathered.outcome.lost;
-                sums.fill(0.0);
-                for (worker, bytes) in &gathered.messages {
-                    let theirs = from_bytes(*worker, bytes, layout.len() + 1)?;
-                    sums.iter_mut().zip(theirs).for_each(|(sum, x)| *sum += x);
-                }
-                total = sums.pop().unwrap_or(0.0);
+            let mut share = |seat: (usize, usize), alive: &mut dyn FnMut()| {
+                let (mut sums, count) = examiner.recalibrate(model, seat, alive)?;
+                sums.push(count as f64);
+                Ok::<_, Error>(sums)
+            };
+            let shares = match each {
+                true => vec![(talk.worker(), share((0, 1), &mut || talk.alive())?)],
+                false => measure_together(talk, members, lost, share)?,
+            };
+            let mut sums = vec![0.0; layout.len() + 1];
+            for (_, share) in shares {
+                sums.iter_mut().zip(share).for_each(|(sum, x)| *sum += x);
             }
-            Ok((narrow(sums.into_iter().map(|sum| sum / total).collect()), lost))
+            let total = sums.pop().unwrap_or(0.0);
+            Ok(narrow(sums.into_iter().map(|sum| sum / total).collect()))
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

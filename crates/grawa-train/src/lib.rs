@@ -24,6 +24,7 @@ pub mod observe;
 mod pace;
 pub mod recipe;
 mod run;
+mod shares;
 mod snapshot;
 pub mod told;
 mod watch;

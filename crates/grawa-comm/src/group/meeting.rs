@@ -59,12 +59,18 @@ impl Meeting {
         self.arrived.values().next().map(|arrival| arrival.call)
     }
 
+    /// Whether the first meeting of all waits for this one: it is ready for it, and has not come.
+    fn awaits_founder(&self, worker: u32, seat: &Seat) -> bool {
+        seat.state == State::Ready && !self.arrived.contains_key(&worker)
+    }
+
     /// Since when this one holds up a meeting that cannot do without it.
-    pub(super) fn waits_for(&self, worker: u32, seat: &Seat, open: bool) -> Option<Duration> {
+    pub(super) fn waits_for(&self, worker: u32, seat: &Seat, open: bool, founding: bool) -> Option<Duration> {
         let is_late = match &self.moving {
             Some(moving) => {
                 !moving.done.contains_key(&worker) && moving.members.iter().any(|peer| peer.worker == worker)
             }
+            None if founding => self.awaits_founder(worker, seat),
             None => !open && seat.state == State::Active && !self.arrived.contains_key(&worker),
         };
         self.began.filter(|_| is_late)
@@ -141,6 +147,11 @@ impl Coordinator {
         let founding = self.truth.is_none();
         let quorum = if founding { self.settings.founders } else { self.settings.at_least };
         if self.meeting.arrived.len() < quorum.max(1) as usize {
+            return;
+        }
+        // A founder is still at its first steps while one beyond the founders, who takes none, has come already: it must not be left
+        // out for that.
+        if founding && self.seats.iter().any(|(worker, seat)| self.meeting.awaits_founder(*worker, seat)) {
             return;
         }
         let missing: Vec<u32> = self

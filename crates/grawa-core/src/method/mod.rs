@@ -64,6 +64,13 @@ pub enum Score {
     },
 }
 
+impl Score {
+    /// Whether a worker is judged by the local steps it took, not by a batch at the round.
+    pub(crate) fn is_by_steps(self) -> bool {
+        matches!(self, Score::Loss { .. } | Score::Norm { from: Source::Training { .. }, .. })
+    }
+}
+
 /// Which norm of the gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -180,6 +180,21 @@ fn what_is_evaluated_is_the_methods_choice() {
     assert_eq!(easgd.evaluated()[0], easgd.centre());
 }
 
+/// Workers that are apart make the mean by a round that pulls nobody: its bits are those of the sequential run.
+#[test]
+fn an_evaluated_mean_has_the_bits_of_a_round() {
+    let starts = |worker: usize| (0..100).map(|at| ((at * 3 + worker) as f32).sin()).collect::<Vec<f32>>();
+    let replica = |worker| Plain::new(Layout::flat(100), starts(worker), bowl as Bowl).unwrap();
+    let method: Method = "mean:pull=0,prox=0".parse().unwrap();
+    for workers in 1..=7 {
+        let replicas = (0..workers).map(replica).collect();
+        let mut run = Sequential::new(method.clone(), Sgd::PLAIN, 7, replicas).unwrap();
+        let found = run.evaluated();
+        run.round().unwrap();
+        assert_eq!(found, [run.centre()], "{workers} workers");
+    }
+}
+
 #[test]
 fn replicas_must_share_a_layout() {
     let replicas = [2, 3].map(|n| Plain::new(Layout::flat(n), vec![0.0; n], bowl as Bowl).unwrap());

@@ -199,7 +199,8 @@ impl Replica for Net {
         let order = order.map_err(|error| told(error.into()))?;
         let reader = Reader::new(self.reader.feed().clone(), order, seat);
         self.reader = reader.map_err(|error| told(error.into()))?;
-        (self.order, self.batches) = (order, None);
+        // A step may have the same number among others: what was read for it before is not its batch any more.
+        (self.order, self.batches, self.key) = (order, None, None);
         Ok(())
     }
 

@@ -237,8 +237,9 @@ impl Replica for CardNet {
         self.cursor = order.cursor(seat).map_err(|error| told(error.into()))?;
         self.reader =
             Reader::new(self.stock.train.clone(), order, seat).map_err(|error| told(error.into()))?;
-        // What was prepared ahead was for another seat.
+        // What was prepared ahead, and what the card was shown last, was for another seat.
         self.fed.iter_mut().for_each(|(prefetch, _)| *prefetch = None);
+        self.key = None;
         Ok(())
     }
 

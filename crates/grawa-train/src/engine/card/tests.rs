@@ -8,8 +8,8 @@ use super::*;
 use crate::recipe::Said;
 use crate::{Checkpoint, Event, Observer, Reason, Run};
 use grawa_comm::{Collective, conformance};
-use grawa_core::Amount;
 use grawa_core::norm::norm;
+use grawa_core::{Amount, Key, Purpose};
 use grawa_data::digits;
 use grawa_nn::{Builder, Conv};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -203,4 +203,25 @@ fn more_cards_than_there_are_is_said_before_anything_starts() {
         Ok(cards) if !cards.is_empty() => assert!(error.contains("set machine.cards to"), "{error}"),
         _ => assert!(error.contains("GPU") || error.contains("libcuda"), "{error}"),
     }
+}
+
+/// A worker that is dealt another share reads that, also where the step has the number of the last one it took.
+#[test]
+fn a_worker_on_a_card_reads_what_it_is_dealt() {
+    if card("a worker that is dealt another share").is_none() {
+        return;
+    }
+    let data = digits().unwrap();
+    let net = |workers: usize| {
+        let recipe = recipe("dp-sgd", workers);
+        let material = Material::new(&recipe, &data).unwrap();
+        let engine = CardEngine::of_one(&recipe, &material, 0, 0).unwrap();
+        engine.worker(0, &State::initial(&material.graph, 7), 3).unwrap()
+    };
+    let key = Key::new(7, Purpose::Noise).step(3);
+    let (mut net, mut fresh) = (net(2), net(3));
+    let before = net.gradient(key).unwrap();
+    net.deal(0, 3).unwrap();
+    let found = net.gradient(key).unwrap();
+    assert!(found == fresh.gradient(key).unwrap() && found != before, "{before}, {found}");
 }

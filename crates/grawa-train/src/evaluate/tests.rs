@@ -1,0 +1,178 @@
+//! What is evaluated, and that nothing of it is missing when a worker is lost meanwhile.
+
+use super::*;
+use crate::event::Observer;
+use crate::run::{Launch, Made, by_threads, fresh};
+use crate::snapshot::Part;
+use crate::{Fault, Recipe};
+use grawa_core::{Amount, Key, Plain, Schedule, Sequential, Sgd};
+use grawa_data::Kind;
+use std::sync::Mutex;
+use std::time::Duration;
+
+type Function = fn(&[f32], Key, &mut [f32]) -> f64;
+
+const RATE: f64 = 0.05;
+const SEED: u64 = 7;
+/// Batches of the test set, and of recalibration.
+const BATCHES: usize = 13;
+
+fn layout() -> Layout {
+    Layout::new([("a", vec![5]), ("b", vec![40])]).unwrap()
+}
+
+/// A bowl that is steeper from one parameter to the next, with a push of each worker's own.
+fn bowl(x: &[f32], key: Key, gradient: &mut [f32]) -> f64 {
+    let push = key.stream().unit() - 0.5;
+    let steepness = (1..).map(|at: u8| f32::from(at) / 45.0);
+    gradient.iter_mut().zip(x).zip(steepness).for_each(|((g, &x), steep)| *g = steep * x + push);
+    x.iter().map(|&x| f64::from(x * x) / 2.0).sum()
+}
+
+/// Where a worker fails, if it does: in which of its evaluations, and whether at the statistics or at the test.
+type Fails = fn(u32) -> Option<(u32, &'static str)>;
+
+/// Counts batches, and remembers the model.
+struct Toy {
+    worker: u32,
+    fails: Fails,
+    evaluations: u32,
+    statistics: Layout,
+    seen: Arc<Mutex<Vec<f32>>>,
+}
+
+impl Toy {
+    fn at(&self, stage: &'static str) -> Result<(), Error> {
+        match (self.fails)(self.worker) {
+            Some(at) if at == (self.evaluations, stage) => {
+                Err(grawa_core::Error::Replica { why: format!("it fails at the {stage}") }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Examine<[f32]> for Toy {
+    fn policy(&self) -> BatchNorm {
+        BatchNorm::Recalibrate
+    }
+
+    fn statistics(&self) -> &Layout {
+        &self.statistics
+    }
+
+    fn recalibrate(
+        &mut self,
+        _: &[f32],
+        (seat, seats): (usize, usize),
+        _: &mut dyn FnMut(),
+    ) -> Result<(Vec<f64>, u64), Error> {
+        self.at("statistics")?;
+        let own: Vec<usize> = (seat..BATCHES).step_by(seats).collect();
+        Ok((vec![own.iter().map(|number| number * number).sum::<usize>() as f64], own.len() as u64))
+    }
+
+    fn each(
+        &mut self,
+        model: &[f32],
+        statistics: &[f32],
+        (seat, seats): (usize, usize),
+        _: &mut dyn FnMut(),
+        show: &mut dyn FnMut(&[f32], usize),
+    ) -> Result<(), Error> {
+        self.at("test")?;
+        // The mean of the squares of all batches' numbers: every batch was counted once.
+        assert_eq!(statistics, [((BATCHES - 1) * (2 * BATCHES - 1)) as f32 / 6.0]);
+        (seat..BATCHES).step_by(seats).for_each(|number| show(&[0.0, 1.0], number % 2));
+        self.evaluations += 1;
+        *self.seen.lock().unwrap() = model.to_vec();
+        Ok(())
+    }
+}
+
+#[derive(Clone, Default)]
+struct Ear(Arc<Mutex<Vec<Event>>>);
+
+impl Observer for Ear {
+    fn event(&mut self, event: &Event) -> Result<(), Error> {
+        self.0.lock().unwrap().push(event.clone());
+        Ok(())
+    }
+}
+
+/// A run with an evaluation after every third step. Returns what it told, and the model evaluated last.
+fn go(method: &str, starts: &[f32], steps: u64, fails: Fails) -> (Vec<Event>, Vec<f32>) {
+    let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+    recipe.method = method.parse().unwrap();
+    recipe.train.workers = starts.len() as u32;
+    recipe.train.seed = SEED;
+    recipe.train.budget = Amount::Steps(steps);
+    recipe.train.rate = Schedule::constant(RATE).unwrap();
+    recipe.train.sgd = Sgd::default();
+    recipe.evaluate.every = Some(Amount::Steps(3));
+    let starts = starts.iter().map(|&x| (vec![x; layout().len()], Vec::new())).collect();
+    let snapshot = fresh(&recipe.method, &layout(), starts).unwrap();
+    let launch = Launch {
+        recipe,
+        layout: layout(),
+        network: "toy".into(),
+        examples: 100,
+        examines: true,
+        writer: None,
+        recording: None,
+        stop: Arc::default(),
+        clock: Arc::new(|| Duration::ZERO),
+        resumed: false,
+        teller: None,
+        together: Arc::default(),
+    };
+    let (ear, seen) = (Ear::default(), Arc::<Mutex<Vec<f32>>>::default());
+    let make = |part: &mut Part| {
+        let replica = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
+        let statistics = Layout::new([("bn.running_mean", vec![1])])?;
+        let toy = Toy { worker: part.worker, fails, evaluations: 0, statistics, seen: Arc::clone(&seen) };
+        Ok(Made { replica, waits: None, examiner: Some(Box::new(toy)) })
+    };
+    let gather = by_threads(Duration::from_secs(60));
+    launch.go(snapshot, make, gather, &mut [Box::new(ear.clone())]).unwrap();
+    let (events, seen) = (ear.0.lock().unwrap().clone(), seen.lock().unwrap().clone());
+    (events, seen)
+}
+
+/// Workers are lost while statistics are counted and while the test set is measured: those who are left measure the whole.
+#[test]
+fn an_evaluation_covers_the_whole_test_set_whoever_is_lost() {
+    let fails: Fails = |worker| match worker {
+        1 => Some((1, "statistics")),
+        2 => Some((2, "test")),
+        _ => None,
+    };
+    for method in ["mean:period=3", "easgd:period=3", "lsgd:period=3", "mean:period=3,evaluate=best"] {
+        let (events, _) = go(method, &[2.0, -3.0, 4.0, 1.0, 5.0], 12, fails);
+        let faults: Vec<&Fault> = (events.iter())
+            .filter_map(|event| if let Event::Fault(fault) = event { Some(fault) } else { None })
+            .collect();
+        let workers: Vec<Option<u32>> = faults.iter().map(|fault| fault.worker).collect();
+        assert_eq!(workers, [Some(1), Some(2)], "{method}: {faults:?}");
+        let counts: Vec<(u64, u64)> = (events.iter())
+            .filter_map(|event| if let Event::Evaluated(told) = event { Some(told) } else { None })
+            .map(|told| (told.models[0].examples, told.models[0].wrong))
+            .collect();
+        assert_eq!(counts, [(BATCHES as u64, BATCHES.div_ceil(2) as u64); 4], "{method}");
+    }
+}
+
+/// The evaluated model of a run has the bits of that of the sequential one.
+#[test]
+fn the_evaluated_model_is_that_of_the_sequential_run() {
+    let starts = [2.0, -3.0, 4.1];
+    for method in ["mean:period=3", "mgrawa:period=4", "easgd:period=3", "mean:period=3,evaluate=best"] {
+        let (_, found) = go(method, &starts, 14, |_| None);
+        let replicas =
+            starts.map(|x| Plain::new(layout(), vec![x; layout().len()], bowl as Function).unwrap());
+        let mut run =
+            Sequential::new(method.parse().unwrap(), Sgd::default(), SEED, replicas.into()).unwrap();
+        (0..14).for_each(|_| drop(run.advance(RATE as f32).unwrap()));
+        assert_eq!(run.evaluated(), [found], "{method}");
+    }
+}
