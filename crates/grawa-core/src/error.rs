@@ -1,5 +1,6 @@
 //! What can go wrong in this crate: always the caller's input, never a panic.
 
+use std::sync::Arc;
 use thiserror::Error;
 
 /// An input this crate cannot work with. The text says what was found, what was expected, what to do.
@@ -68,6 +69,16 @@ pub enum Error {
         /// What was expected.
         why: String,
     },
+    /// A knob that has no meaning beside the other choices.
+    #[error("{method}: {knob} cannot be set: {why}")]
+    MeaninglessKnob {
+        /// The method.
+        method: String,
+        /// The knob.
+        knob: &'static str,
+        /// Why not, and what to do.
+        why: &'static str,
+    },
     /// Choices that do not go together.
     #[error("{method}: {why}")]
     ChoicesClash {
@@ -107,12 +118,9 @@ pub enum Error {
     /// No worker's parameters are finite to start with.
     #[error("no worker starts with finite parameters; at least one must")]
     NothingFinite,
-    /// A replica could not do its work.
-    #[error("{why}")]
-    Replica {
-        /// What its engine or its data said.
-        why: String,
-    },
+    /// A replica could not do its work. [`Error::replica`] makes one.
+    #[error(transparent)]
+    Replica(Cause),
     /// Vectors of different lengths where they must be equal.
     #[error("{what} holds {found} scalars, but {expected} are needed")]
     WrongLength {
@@ -132,9 +140,30 @@ impl Error {
             Error::UnknownKnob { found, .. } => Some(found),
             Error::KnobOutOfRange { knob, .. } => Some(knob),
             Error::UnreadableKnob { knob, .. } => Some(knob),
-            Error::ChoicesClash { why, .. } => why.split_once(" cannot be set:").map(|(knob, _)| knob),
+            Error::MeaninglessKnob { knob, .. } => Some(knob),
             _ => None,
         }
+    }
+
+    /// The error of a replica whose engine or data failed with `cause`: an error, or a text.
+    pub fn replica(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Replica(Cause(cause.into().into()))
+    }
+
+    /// What the engine or the data of a replica failed with, where that is the error; it can be downcast.
+    pub fn replica_cause(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let Error::Replica(Cause(cause)) = self { Some(&**cause) } else { None }
+    }
+}
+
+/// What made a replica fail. It is shared, so that every worker of a device can return it; two are equal if they share it.
+#[derive(Clone, Debug, Error)]
+#[error(transparent)]
+pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Cause) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -151,4 +180,39 @@ pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .filter(|&(distance, name)| distance <= (name.len() / 3).max(1))
         .min()
         .map(|(_, name)| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Method;
+    use std::error::Error as _;
+
+    /// The knob is a field of the error: its text can be reworded, and a text that reads alike names no knob.
+    #[test]
+    fn the_wrong_knob_is_a_field_of_the_error() {
+        let wrong = "lgrawa:rate=0.1".parse::<Method>().unwrap_err();
+        assert!(matches!(wrong, Error::MeaninglessKnob { knob: "rate", .. }), "{wrong:?}");
+        assert_eq!(wrong.knob(), Some("rate"));
+        let why = "this method cannot be set: it is an example".into();
+        assert_eq!(Error::ChoicesClash { method: "lgrawa".into(), why }.knob(), None);
+    }
+
+    /// Text, chain and type of what a replica failed with outlive the seam, and so does a copy for another worker.
+    #[test]
+    fn a_replica_s_error_keeps_its_cause() {
+        #[derive(Debug, Error)]
+        #[error("cannot read a picture")]
+        struct Unreadable(#[source] std::io::Error);
+
+        let disk = std::io::Error::other("the disk is gone");
+        let error = Error::replica(Unreadable(disk));
+        assert_eq!(error.to_string(), "cannot read a picture");
+        assert_eq!(error.source().unwrap().to_string(), "the disk is gone");
+        assert!(error.replica_cause().unwrap().is::<Unreadable>());
+        assert_eq!(error.clone(), error);
+        assert_ne!(Error::replica("a text"), Error::replica("a text"));
+        assert_eq!(Error::replica("a text").to_string(), "a text");
+        assert!(Error::NothingFinite.replica_cause().is_none());
+    }
 }

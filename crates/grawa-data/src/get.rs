@@ -3,6 +3,7 @@
 //! Nothing that is there is ever overwritten: a download grows in `<archive>.part`, is renamed when its md5 is
 //! right, is unpacked aside and renamed again. A partial file is continued. Without a network the error says
 //! which address to fetch by other means and where to put the file; an archive that lies there is used.
+//! An https address is never left for a plain http one, and no server can fill the disk: see [`LONGEST`].
 
 use crate::error::{Error, Result, io};
 use crate::{Kind, archive, cifar, sum};
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 /// Where the archives are.
 const BASE: &str = "https://www.cs.toronto.edu/~kriz/";
+
+/// No archive is longer, in bytes: those of CIFAR are 170 MB. A server that sends more sends something else.
+const LONGEST: u64 = 256 << 20;
 
 /// What [`get`] is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +48,7 @@ struct Archive<'a> {
     md5: &'a str,
     folder: &'a str,
     files: Vec<&'a str>,
+    longest: u64,
 }
 
 /// Downloads the data set called `name` (cifar10 or cifar100) into `dir` and unpacks it; returns its folder.
@@ -67,7 +72,7 @@ pub fn get_from(base: &str, name: &str, dir: &Path, progress: &mut dyn FnMut(Pro
         Kind::Folder => return refuse("Put pictures into train/<class>/ and val/<class>/"),
     };
     let files = format.train.iter().chain([&format.test]).map(|&(name, _)| name).collect();
-    fetch(&Archive { file, md5, folder: format.folder, files }, base, dir, progress)
+    fetch(&Archive { file, md5, folder: format.folder, files, longest: LONGEST }, base, dir, progress)
 }
 
 /// The archives' names and md5 sums.
@@ -133,13 +138,23 @@ fn download(
     let length = || fs::metadata(part).map_or(0, |file| file.len());
     loop {
         let before = length();
-        let why = match attempt(&url, part, before, progress) {
+        let (why, again) = match attempt(&url, part, (before, archive.longest), progress) {
             Ok(()) => return Ok(()),
             Err(Trouble::Disk(error)) => return Err(error),
-            Err(Trouble::Network(why)) => why,
+            Err(Trouble::Network(why)) => (why, true),
+            Err(Trouble::TooLong(found)) => {
+                // Ours, and no part of the archive.
+                if part.exists() {
+                    fs::remove_file(part).map_err(io("remove", part))?;
+                }
+                (
+                    format!("the server sends {found}, but no archive is longer than {}", archive.longest),
+                    false,
+                )
+            }
         };
         let after = length();
-        if after <= before {
+        if !again || after <= before {
             let kept = if after == 0 {
                 String::new()
             } else {
@@ -160,11 +175,14 @@ enum Trouble {
     Network(String),
     /// It will not.
     Disk(Error),
+    /// Nor here: how much the server sends, in words.
+    TooLong(String),
 }
 
-fn attempt(url: &str, part: &Path, have: u64, progress: &mut dyn FnMut(Progress)) -> Result<(), Trouble> {
-    let network = |e: ureq::Error| Trouble::Network(e.to_string());
+/// What asks for `url`. Where that is https, so is every address the server refers to.
+fn agent(url: &str) -> ureq::Agent {
     let mut config = ureq::Agent::config_builder()
+        .https_only(url.starts_with("https://"))
         .http_status_as_error(false)
         .user_agent("grawa")
         .timeout_resolve(Some(Duration::from_secs(20)))
@@ -175,8 +193,18 @@ fn attempt(url: &str, part: &Path, have: u64, progress: &mut dyn FnMut(Progress)
     if ["http://127.", "http://localhost", "http://[::1]"].iter().any(|here| url.starts_with(here)) {
         config = config.proxy(None);
     }
-    let agent: ureq::Agent = config.build().into();
-    let mut request = agent.get(url);
+    config.build().into()
+}
+
+/// Goes on with `part`, of which so many bytes are there, and stops when it would become longer than the second number.
+fn attempt(
+    url: &str,
+    part: &Path,
+    (have, longest): (u64, u64),
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), Trouble> {
+    let network = |e: ureq::Error| Trouble::Network(e.to_string());
+    let mut request = agent(url).get(url);
     if have > 0 {
         request = request.header("Range", format!("bytes={have}-"));
     }
@@ -197,7 +225,10 @@ fn attempt(url: &str, part: &Path, have: u64, progress: &mut dyn FnMut(Progress)
         416 if have > 0 => return Ok(()),
         status => return Err(Trouble::Network(format!("the server answered with status {status}"))),
     };
-    let total = header("Content-Length").and_then(|n| n.parse::<u64>().ok()).map(|n| n + start);
+    let total = header("Content-Length").and_then(|n| n.parse::<u64>().ok()).map(|n| n.saturating_add(start));
+    if let Some(total) = total.filter(|&total| total > longest) {
+        return Err(Trouble::TooLong(format!("{total} bytes")));
+    }
     let disk = |doing| move |e| Trouble::Disk(io(doing, part)(e));
     let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(disk("open"))?;
     // A server that cannot go on in the middle sends everything again.
@@ -209,6 +240,9 @@ fn attempt(url: &str, part: &Path, have: u64, progress: &mut dyn FnMut(Progress)
     loop {
         match body.read(&mut piece) {
             Ok(0) => break,
+            Ok(n) if done + n as u64 > longest => {
+                return Err(Trouble::TooLong(format!("more than {longest} bytes")));
+            }
             Ok(n) => {
                 file.write_all(&piece[..n]).map_err(disk("write to"))?;
                 done += n as u64;

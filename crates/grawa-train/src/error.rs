@@ -162,11 +162,13 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Engine(error) => error.is_usage(),
+            // A replica's own failure is what its cause is; the rest of these is a wrong request.
+            Error::Core(error) => error.replica_cause().is_none_or(is_usage_cause),
+            Error::Comm(grawa_comm::Error::Core(error)) => error.replica_cause().is_some_and(is_usage_cause),
             Error::Data(grawa_data::Error::UnknownDataset { .. } | grawa_data::Error::TooFew { .. }) => true,
             error => matches!(
                 error,
-                Error::Core(_)
-                    | Error::Recipe(_)
+                Error::Recipe(_)
                     | Error::TooFewClasses { .. }
                     | Error::NoCheckpoint { .. }
                     | Error::AnotherRun { .. }
@@ -177,5 +179,31 @@ impl Error {
                     | Error::NotByRanks { .. }
             ),
         }
+    }
+}
+
+/// Whether what a replica failed with was a wrong request.
+fn is_usage_cause(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.downcast_ref::<Error>().is_some_and(Error::is_usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a replica failed with decides, whichever way it came: from a step, or from a round on a device.
+    #[test]
+    fn usage_is_told_from_failure_through_a_replica() {
+        let too_few = || Error::Data(grawa_data::Error::TooFew { asked: 4, of: "images", have: 3, hint: "" });
+        let engine = || Error::Engine(grawa_nn::Error::Threads { why: "no more".into() });
+        for (cause, usage) in [(too_few as fn() -> Error, true), (engine, false)] {
+            let replica = || grawa_core::Error::replica(cause());
+            assert_eq!(cause().is_usage(), usage);
+            assert_eq!(Error::from(replica()).is_usage(), usage);
+            assert_eq!(Error::from(grawa_comm::Error::from(replica())).is_usage(), usage);
+        }
+        // A replica of someone else's, whose errors nobody here knows; and a request the methods refuse.
+        assert!(!Error::from(grawa_core::Error::replica("of its own")).is_usage());
+        assert!(Error::from("nothing".parse::<grawa_core::Method>().unwrap_err()).is_usage());
     }
 }

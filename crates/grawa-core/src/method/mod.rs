@@ -28,7 +28,7 @@ pub enum Preset {
     /// The paper's pseudo-code, with its typing errors corrected.
     #[default]
     Paper,
-    /// The authors' published code.
+    /// The authors' published code, as far as knobs go. What else it does is not repeated: docs/methods/README.md lists it.
     Reference,
 }
 

@@ -355,8 +355,8 @@ impl Method {
         Method::try_from(knobs)
     }
 
-    fn pointless(&self, knob: &str, why: &str) -> Error {
-        Error::ChoicesClash { method: self.name.to_string(), why: format!("{knob} cannot be set: {why}") }
+    fn pointless(&self, knob: &'static str, why: &'static str) -> Error {
+        Error::MeaninglessKnob { method: self.name.to_string(), knob, why }
     }
 }
 

@@ -21,6 +21,8 @@ enum Answer {
     WrongRange,
     /// Not found.
     Missing,
+    /// All of it, without saying how long it is.
+    WithoutLength,
 }
 
 /// Answers one request after the other and then closes its door. Returns its address and what was asked.
@@ -69,7 +71,11 @@ fn respond(mut stream: TcpStream, body: &[u8], answer: Answer, log: &Mutex<Vec<S
         }
     };
     let rest = &body[from..];
-    write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n{range}{close}", rest.len()).unwrap();
+    let length = match answer {
+        Answer::WithoutLength => String::new(),
+        _ => format!("Content-Length: {}\r\n", rest.len()),
+    };
+    write!(stream, "HTTP/1.1 {status}\r\n{length}{range}{close}").unwrap();
     let sent = if let Answer::CutAfter(n) = answer { &rest[..n] } else { rest };
     // The client may hang up early; that is its right.
     let _ = stream.write_all(sent);
@@ -87,7 +93,8 @@ fn tarball() -> Vec<u8> {
 }
 
 fn archive(md5: &str) -> Archive<'_> {
-    Archive { file: "box.tar.gz", md5, folder: "box", files: vec!["train.bin", "test.bin"] }
+    let files = vec!["train.bin", "test.bin"];
+    Archive { file: "box.tar.gz", md5, folder: "box", files, longest: LONGEST }
 }
 
 /// Everything below `dir`, in order.
@@ -189,6 +196,51 @@ fn a_wrong_sum_is_refused_and_nothing_is_unpacked() {
     let text = fetch(&archive(md5), &base, dir.path(), &mut |_| ()).unwrap_err().to_string();
     assert!(text.contains("box.tar.gz") && text.contains(md5), "{text}");
     assert_eq!(fs::read(dir.path().join("box.tar.gz")).unwrap(), b"another archive");
+}
+
+/// Whether the server announces its length or not, goes on with a part or starts over.
+#[test]
+fn a_server_cannot_fill_the_disk() {
+    let body = tarball();
+    let md5 = sum::of_bytes(&body);
+    let longest = body.len() as u64;
+    for (answer, start) in [
+        (Answer::Properly, 0),
+        (Answer::WithoutLength, 0),
+        (Answer::Properly, 30_000),
+        (Answer::WithoutLength, 30_000),
+        (Answer::IgnoringRange, 30_000),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let part = dir.path().join("box.tar.gz.part");
+        let begin = || {
+            if start > 0 {
+                fs::write(&part, &body[..start]).unwrap()
+            }
+        };
+        begin();
+        let (base, asked) = serve(body.clone(), &[answer, answer]);
+        let short = Archive { longest: longest - 1, ..archive(&md5) };
+        let text = fetch(&short, &base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+        assert!(text.contains("no archive is longer than") && text.contains("box.tar.gz"), "{text}");
+        // It is not asked again, and nothing is kept.
+        assert_eq!((asked.lock().unwrap().len(), listing(dir.path())), (1, Vec::new()));
+        // What is as long as an archive may be is taken.
+        begin();
+        fetch(&Archive { longest, ..archive(&md5) }, &base, dir.path(), &mut |_| ()).unwrap();
+    }
+}
+
+/// A server may refer to another address, but not from https to an address where anyone can change what is sent.
+#[test]
+fn https_is_not_left() {
+    let (base, asked) = serve(Vec::new(), &[Answer::Properly]);
+    let refused = agent(BASE).get(&base).call();
+    assert!(matches!(refused, Err(ureq::Error::RequireHttpsOnly(_))), "{refused:?}");
+    assert!(asked.lock().unwrap().is_empty());
+    // A mirror that was named as plain http is asked so.
+    agent(&base).get(&base).call().unwrap();
+    assert_eq!(asked.lock().unwrap().len(), 1);
 }
 
 #[test]

@@ -177,21 +177,21 @@ fn flat_networks(scale: Scale) -> &'static [Source] {
 static SMALL: [Source; 1] = [source!("cifar10-resnet20", "studies/small.toml")];
 
 static PAPER: [Source; 7] = [
-    source!("cifar10-resnet20", "../../../../recipes/cifar10-resnet20.toml"),
-    source!("cifar10-vgg16", "../../../../recipes/cifar10-vgg16.toml"),
-    source!("cifar10-pyramidnet", "../../../../recipes/cifar10-pyramidnet.toml"),
-    source!("cifar100-densenet", "../../../../recipes/cifar100-densenet.toml"),
-    source!("cifar100-wrn", "../../../../recipes/cifar100-wrn.toml"),
-    source!("cifar100-pyramidnet", "../../../../recipes/cifar100-pyramidnet.toml"),
-    source!("imagenet-resnet50", "../../../../recipes/imagenet-resnet50.toml"),
+    source!("cifar10-resnet20", "../../recipes/cifar10-resnet20.toml"),
+    source!("cifar10-vgg16", "../../recipes/cifar10-vgg16.toml"),
+    source!("cifar10-pyramidnet", "../../recipes/cifar10-pyramidnet.toml"),
+    source!("cifar100-densenet", "../../recipes/cifar100-densenet.toml"),
+    source!("cifar100-wrn", "../../recipes/cifar100-wrn.toml"),
+    source!("cifar100-pyramidnet", "../../recipes/cifar100-pyramidnet.toml"),
+    source!("imagenet-resnet50", "../../recipes/imagenet-resnet50.toml"),
 ];
 
 fn workers(scale: Scale) -> &'static [Source] {
     static SMOKE: [Source; 1] = [source!("digits", "studies/smoke-workers.toml")];
     static SMALL: [Source; 1] = [source!("cifar10-resnet20", "studies/small-workers.toml")];
     static PAPER: [Source; 2] = [
-        source!("cifar10-resnet20", "../../../../recipes/cifar10-resnet20-workers.toml"),
-        source!("cifar100-pyramidnet", "../../../../recipes/cifar100-pyramidnet-workers.toml"),
+        source!("cifar10-resnet20", "../../recipes/cifar10-resnet20-workers.toml"),
+        source!("cifar100-pyramidnet", "../../recipes/cifar100-pyramidnet-workers.toml"),
     ];
     match scale {
         Scale::Smoke => &SMOKE,
@@ -203,7 +203,7 @@ fn workers(scale: Scale) -> &'static [Source] {
 fn gradient_norm(scale: Scale) -> &'static [Source] {
     static SMOKE: [Source; 1] = [source!("digits", "studies/smoke-gradnorm.toml")];
     static SMALL: [Source; 1] = [source!("cifar10-resnet20", "studies/small-gradnorm.toml")];
-    static PAPER: [Source; 1] = [source!("cifar10-resnet18", "../../../../recipes/gradient-norm.toml")];
+    static PAPER: [Source; 1] = [source!("cifar10-resnet18", "../../recipes/gradient-norm.toml")];
     match scale {
         Scale::Smoke => &SMOKE,
         Scale::Small => &SMALL,

@@ -178,11 +178,11 @@ impl Net {
     }
 }
 
-/// The methods know one kind of error; what the engine says travels in it as words.
+/// The methods know one kind of error; what the engine or the data failed with travels in it as its cause.
 pub(super) fn told(error: Error) -> grawa_core::Error {
     match error {
         Error::Core(error) => error,
-        other => grawa_core::Error::Replica { why: other.to_string() },
+        other => grawa_core::Error::replica(other),
     }
 }
 
@@ -284,5 +284,5 @@ impl Replica for Net {
 }
 
 fn no_gradient() -> grawa_core::Error {
-    grawa_core::Error::Replica { why: "a step was asked for before a gradient".into() }
+    grawa_core::Error::replica("a step was asked for before a gradient")
 }

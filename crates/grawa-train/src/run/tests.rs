@@ -32,11 +32,18 @@ enum Mishap {
     Delay(Duration),
     NotANumber,
     Fails,
+    CannotRead,
     Panics,
     Hangs,
 }
 
 type Mishaps = fn(u32, u64) -> Mishap;
+
+/// What the data of a real replica may fail with.
+fn unreadable() -> Error {
+    let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+    grawa_data::Error::Io { doing: "open", path: "picture.png".into(), source }.into()
+}
 
 /// A replica that mishaps befall.
 struct Odd<R> {
@@ -58,7 +65,8 @@ impl<R: Replica<Buffer = [f32]>> Replica for Odd<R> {
             Mishap::None => {}
             Mishap::Delay(time) => std::thread::sleep(time),
             Mishap::NotANumber => self.inner.gradients()[3] = f32::NAN,
-            Mishap::Fails => return Err(grawa_core::Error::Replica { why: "the disk is on fire".into() }),
+            Mishap::Fails => return Err(grawa_core::Error::replica("the disk is on fire")),
+            Mishap::CannotRead => return Err(grawa_core::Error::replica(unreadable())),
             Mishap::Panics => panic!("on purpose"),
             Mishap::Hangs => std::thread::park(),
         }
@@ -493,6 +501,18 @@ fn when_all_die_the_run_fails_and_says_why() {
         // What was saved is still there.
         assert!(trial.newest().steps() < 12);
     }
+}
+
+/// A file that cannot be read is a failure and no wrong usage, and the system's own error is in the chain.
+#[test]
+fn what_a_replica_failed_with_outlives_the_run() {
+    let mut trial = Trial::new("sgd", &starts("sgd"), 12);
+    trial.mishap = |_, step| if step == 4 { Mishap::CannotRead } else { Mishap::None };
+    let error = trial.go().unwrap_err();
+    assert_eq!(error.to_string(), unreadable().to_string());
+    assert!(!error.is_usage(), "{error:?}");
+    let cause = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    assert_eq!(cause.map(std::io::Error::kind), Some(std::io::ErrorKind::PermissionDenied));
 }
 
 #[test]

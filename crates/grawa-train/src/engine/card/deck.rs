@@ -6,6 +6,7 @@
 //! at decks of their own.
 
 use crate::Error;
+use crate::engine::net::told;
 use grawa_nn::cuda::Fleet;
 use std::any::Any;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,8 +25,8 @@ pub(crate) struct Deck {
 struct Table {
     asked: Vec<Option<Parcel>>,
     done: Vec<Option<Parcel>>,
-    /// Why nothing can be done any more.
-    broken: Option<String>,
+    /// Why nothing can be done any more: every worker gets a copy, with its cause.
+    broken: Option<grawa_core::Error>,
 }
 
 impl Deck {
@@ -55,7 +56,7 @@ impl Deck {
     ) -> Result<O, Error> {
         let mut table = self.lock();
         if let Some(why) = &table.broken {
-            return Err(broken(why));
+            return Err(why.clone().into());
         }
         table.asked[worker] = Some(Box::new(mine));
         if table.asked.iter().all(Option::is_some) {
@@ -73,9 +74,10 @@ impl Deck {
                     table.done.iter_mut().zip(parcels).for_each(|(place, parcel)| *place = parcel);
                 }
                 Err(error) => {
-                    table.broken = Some(error.to_string());
+                    let error = told(error);
+                    table.broken = Some(error.clone());
                     self.changed.notify_all();
-                    return Err(error);
+                    return Err(error.into());
                 }
             }
             self.changed.notify_all();
@@ -86,7 +88,7 @@ impl Deck {
                 return parcel.downcast().map(|one| *one).map_err(|_| mistaken());
             }
             if let Some(why) = &table.broken {
-                return Err(broken(why));
+                return Err(why.clone().into());
             }
             table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
@@ -95,9 +97,9 @@ impl Deck {
     /// A worker goes. Whoever waits for it, or will, hears of it.
     pub(super) fn leave(&self, worker: u32) {
         let mut table = self.lock();
-        table
-            .broken
-            .get_or_insert_with(|| format!("worker {worker} is gone, and a card's workers go together"));
+        table.broken.get_or_insert_with(|| {
+            grawa_core::Error::replica(format!("worker {worker} is gone, and a card's workers go together"))
+        });
         self.changed.notify_all();
     }
 
@@ -107,5 +109,5 @@ impl Deck {
 }
 
 fn broken(why: &str) -> Error {
-    grawa_core::Error::Replica { why: why.into() }.into()
+    grawa_core::Error::replica(why).into()
 }

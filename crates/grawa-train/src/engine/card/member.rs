@@ -1,6 +1,7 @@
 //! A group of workers on one card or on several: words go between threads, vectors are mixed where they lie.
 
 use super::{OnCard, Stock};
+use crate::engine::net::told;
 use grawa_comm::threads;
 use grawa_comm::{Collective, Error, Gathered, Lost, Outcome, digest};
 use grawa_core::{Layout, Plan};
@@ -46,8 +47,8 @@ pub(super) fn group(homes: Vec<Home>, link: Option<&Arc<Link>>, deadline: Durati
 }
 
 /// What a card says, as the group knows it.
-fn failed(why: impl Into<String>) -> Error {
-    grawa_core::Error::Replica { why: why.into() }.into()
+fn failed(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    grawa_core::Error::replica(why).into()
 }
 
 impl Home {
@@ -91,13 +92,14 @@ impl CardMember {
         act: impl FnOnce() -> Result<(), grawa_nn::Error>,
     ) -> Result<Vec<Lost>, Error> {
         let first = self.talk.members().first().copied();
-        let why = match first == Some(self.talk.worker()) {
-            true => act().err().map(|error| error.to_string()),
-            false => None,
-        };
-        let told = self.talk.gather(why.unwrap_or_default().as_bytes())?;
-        match told.messages.iter().find(|(worker, _)| Some(*worker) == first) {
-            Some((_, why)) if why.is_empty() => Ok(told.outcome.lost),
+        let own = if first == Some(self.talk.worker()) { act().err() } else { None };
+        let why = own.as_ref().map(ToString::to_string).unwrap_or_default();
+        let heard = self.talk.gather(why.as_bytes())?;
+        if let Some(error) = own {
+            return Err(told(error.into()).into());
+        }
+        match heard.messages.iter().find(|(worker, _)| Some(*worker) == first) {
+            Some((_, why)) if why.is_empty() => Ok(heard.outcome.lost),
             Some((_, why)) => Err(failed(String::from_utf8_lossy(why).into_owned())),
             None => Err(failed("the worker that mixed for all was lost on the way")),
         }
@@ -132,9 +134,7 @@ impl Collective for CardMember {
             OnCard::Parameters => Vectors::Parameters,
             OnCard::Gradients => Vectors::Gradients,
             OnCard::Centre { .. } => {
-                return Err(
-                    grawa_core::Error::Replica { why: "a centre takes no part in a round".into() }.into()
-                );
+                return Err(failed("a centre takes no part in a round"));
             }
         };
         if self.link.is_none() && plan.workers.len() != self.homes[0].workers.len() {
@@ -188,7 +188,7 @@ impl Collective for CardMember {
         let copied = stock
             .deck
             .alone(|fleet| fleet.centre(*level, *group))
-            .map_err(|error| failed(error.to_string()))?;
+            .map_err(|error| told(error.into()))?;
         Ok(copied.unwrap_or_default())
     }
 

@@ -4,6 +4,7 @@
 //! out goes back to the card with the new centre, which the next steps are pulled toward.
 
 use super::{OnCard, Stock};
+use crate::engine::net::told;
 use grawa_comm::{Collective, Error, Gathered, Lost, Outcome};
 use grawa_core::{Layout, Plan};
 use std::sync::Arc;
@@ -21,9 +22,8 @@ pub(crate) struct Staged<C> {
 }
 
 /// What a card says, as the group knows it.
-#[allow(clippy::needless_pass_by_value, reason = "`map_err` gives what it is given")]
 fn failed(error: grawa_nn::Error) -> Error {
-    grawa_core::Error::Replica { why: error.to_string() }.into()
+    told(error.into()).into()
 }
 
 impl<C: Collective<Buffer = [f32]>> Staged<C> {
