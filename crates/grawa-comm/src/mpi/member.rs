@@ -49,12 +49,13 @@ pub struct Member {
     seat: usize,
     members: Vec<u32>,
     centre: Vec<f32>,
+    version: u64,
 }
 
 impl Member {
     /// The end of the worker at `seat`, in a communicator whose ranks are `members` in order.
     pub(super) fn new(comm: Comm, seat: usize, members: Vec<u32>, centre: Vec<f32>) -> Self {
-        Member { comm, seat, members, centre }
+        Member { comm, seat, members, centre, version: 0 }
     }
 
     /// The first member makes a message for each, one at a time, and hands it over; each gets its own. For what is too
@@ -208,6 +209,7 @@ impl Collective for Member {
         if plan.workers != self.members {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         }
+        self.version += 1;
         self.mix_all(plan, layout, mine)?;
         (outcome.bytes, outcome.work) = (4 * mine.len() as u64, start.elapsed());
         Ok(outcome)
@@ -238,6 +240,10 @@ impl Collective for Member {
 
     fn centre(&self) -> &[f32] {
         &self.centre
+    }
+
+    fn centre_version(&self) -> u64 {
+        self.version
     }
 
     fn copy_centre(&self) -> Result<Vec<f32>, Error> {
