@@ -1,10 +1,12 @@
 //! One rank's end of a group.
 
+use super::Running;
 use super::call::Comm;
 use crate::cut::{share, stripes};
 use crate::threads::digest;
 use crate::{Collective, Error, Gathered, Outcome};
 use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Floats of a stripe for each member: what is received of all of them stays small, and is summed soon after.
@@ -50,12 +52,20 @@ pub struct Member {
     members: Vec<u32>,
     centre: Vec<f32>,
     version: u64,
+    /// MPI goes on as long as this is there.
+    _running: Arc<Running>,
 }
 
 impl Member {
     /// The end of the worker at `seat`, in a communicator whose ranks are `members` in order.
-    pub(super) fn new(comm: Comm, seat: usize, members: Vec<u32>, centre: Vec<f32>) -> Self {
-        Member { comm, seat, members, centre, version: 0 }
+    pub(super) fn new(
+        comm: Comm,
+        running: Arc<Running>,
+        seat: usize,
+        members: Vec<u32>,
+        centre: Vec<f32>,
+    ) -> Self {
+        Member { comm, seat, members, centre, version: 0, _running: running }
     }
 
     /// The first member makes a message for each, one at a time, and hands it over; each gets its own. For what is too
