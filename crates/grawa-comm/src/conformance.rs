@@ -128,6 +128,7 @@ fn mixing<C: Collective>(
             false => vector(worker, step),
         };
         let mut mine = put(&start(member.worker()));
+        let version = member.centre_version();
         let outcome = member.mix(&plan, &layout, &mut mine).map_err(|error| error.to_string())?;
         whole(&outcome, member)?;
         ensure(outcome.bytes == 4 * LENGTH as u64, || format!("{} bytes counted", outcome.bytes))?;
@@ -140,6 +141,7 @@ fn mixing<C: Collective>(
         mix(&plan, &layout, &mut slices, centre).map_err(words)?;
         let seat = members.iter().position(|&worker| worker == member.worker()).unwrap_or(0);
         ensure(get(&mine) == vectors[seat], || "the vector has other bits than the plain mix".into())?;
+        ensure(member.centre_version() != version, || "the centre's version is what it was before".into())?;
         ensure(get(member.centre()) == *centre, || "the centre has other bits than the plain mix".into())?;
     }
     Ok(())

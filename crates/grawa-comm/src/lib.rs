@@ -82,6 +82,9 @@ pub trait Collective {
     /// The centre after the last [`Collective::mix`].
     fn centre(&self) -> &Self::Buffer;
 
+    /// A number that is another after every operation that may have changed the centre.
+    fn centre_version(&self) -> u64;
+
     /// A copy of it, wherever it lies.
     fn copy_centre(&self) -> Result<Vec<f32>, Error>;
 

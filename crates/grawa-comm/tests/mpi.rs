@@ -16,13 +16,22 @@ fn main() {
     longer_than_a_stripe(&job);
     misuse_is_told(&job);
     counting(&job);
+    from_two_threads(&job);
     let mut dealt = all.deal(|worker| Ok(vec![worker as u8; 3 + worker as usize])).unwrap();
     assert_eq!(dealt.len(), 3 + job.rank() as usize);
     dealt.dedup();
     assert_eq!(dealt, [job.rank() as u8]);
     assert!((1..=ranks).contains(&job.on_this_machine().unwrap()));
     all.barrier().unwrap();
-    if job.rank() == 0 {
+    // MPI goes on until the last member is gone.
+    let (rank, counters) = (job.rank(), job.counters::<1>().unwrap());
+    drop(job);
+    all.barrier().unwrap();
+    counters.take(0).unwrap();
+    all.barrier().unwrap();
+    drop(all);
+    drop(counters);
+    if rank == 0 {
         println!("conformance holds on {ranks} ranks");
     }
 }
@@ -106,4 +115,24 @@ fn counting(job: &Job) {
         }
         talk.barrier().unwrap();
     }
+}
+
+/// Two groups of this rank alone, each in a thread of its own: their calls take turns.
+fn from_two_threads(job: &Job) {
+    let mut alone = Vec::new();
+    for _ in 0..2 {
+        for rank in 0..job.size() {
+            alone.extend(job.group(rank..rank + 1, vec![0.0; conformance::LENGTH]).unwrap());
+        }
+    }
+    assert_eq!(alone.len(), 2);
+    std::thread::scope(|scope| {
+        for mut member in alone {
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    assert_eq!(conformance::check(&mut member, |x| x.into(), <[f32]>::to_vec), Ok(()));
+                }
+            });
+        }
+    });
 }

@@ -56,7 +56,7 @@ pub use mix::{centre_part, mix, mix_part, pull_part};
 pub use plain::Plain;
 pub use plan::{NOISE, Plan, Reason, Weights, plan};
 pub use replica::{Kept, Replica, Stretch, Taken};
-pub use schedule::{Drop, Schedule};
+pub use schedule::{RateDrop, Schedule};
 pub use score::{Average, Memory, Notes, Report, Tracker};
 pub use seed::{Key, Purpose, Stream};
 pub use sequential::Sequential;

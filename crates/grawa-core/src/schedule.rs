@@ -22,13 +22,13 @@ use std::str::FromStr;
 pub struct Schedule {
     base: f64,
     warmup: Option<Amount>,
-    drops: Vec<Drop>,
+    drops: Vec<RateDrop>,
     cosine: Option<Amount>,
 }
 
 /// From `at` on, the rate is multiplied by `factor`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drop {
+pub struct RateDrop {
     /// The factor.
     pub factor: f64,
     /// When it starts to hold.
@@ -42,7 +42,7 @@ impl Schedule {
     }
 
     /// A base rate, an optional linear warm-up from zero, and drops, which multiply.
-    pub fn new(base: f64, warmup: Option<Amount>, drops: Vec<Drop>) -> Result<Self, Error> {
+    pub fn new(base: f64, warmup: Option<Amount>, drops: Vec<RateDrop>) -> Result<Self, Error> {
         let bad = drops.iter().map(|drop| drop.factor).find(|factor| !(factor.is_finite() && *factor > 0.0));
         if !(base.is_finite() && base >= 0.0) || bad.is_some() {
             return Err(Error::Unreadable {
@@ -117,7 +117,7 @@ impl FromStr for Schedule {
                 let (factor, at) = (part.strip_prefix(['x', '×']))
                     .and_then(|part| part.split_once(" at "))
                     .ok_or_else(wrong)?;
-                drops.push(Drop { factor: factor.trim().parse().map_err(|_| wrong())?, at: at.parse()? });
+                drops.push(RateDrop { factor: factor.trim().parse().map_err(|_| wrong())?, at: at.parse()? });
             }
         }
         let schedule = Schedule::new(base, warmup, drops)?;
@@ -231,7 +231,7 @@ mod tests {
         fn printed_schedules_read_back(base in 0.0f64..10.0, warm in proptest::option::of(0u64..100),
                                        cosine in proptest::option::of(0u64..100),
                                        drops in proptest::collection::vec((0.001f64..2.0, 0u64..1000), 0..4)) {
-            let drops = drops.into_iter().map(|(factor, at)| Drop { factor, at: Amount::Steps(at) }).collect();
+            let drops = drops.into_iter().map(|(factor, at)| RateDrop { factor, at: Amount::Steps(at) }).collect();
             let schedule = Schedule::new(base, warm.map(Amount::Steps), drops).unwrap();
             let schedule = match cosine {
                 Some(over) => schedule.with_cosine(Amount::Steps(over)),

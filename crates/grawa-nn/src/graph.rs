@@ -255,7 +255,7 @@ impl fmt::Display for Graph {
 }
 
 impl Op {
-    fn describe(&self, graph: &Graph) -> String {
+    pub(crate) fn describe(&self, graph: &Graph) -> String {
         let tensor =
             |id: &TensorId| graph.parameters.spans()[id.0].name().trim_end_matches(".weight").to_owned();
         match self {

@@ -185,7 +185,7 @@ impl Collective for Participant {
             Ended::Well(after, outcome) => {
                 pull_part(plan, seat, mine, &before, &after);
                 drop(before);
-                let old = std::mem::replace(&mut self.centre, Arc::new(after));
+                let old = self.take_centre(Arc::new(after));
                 if let Ok(old) = Arc::try_unwrap(old) {
                     lock(&self.core).spare = old;
                 }
@@ -227,6 +227,10 @@ impl Collective for Participant {
 
     fn centre(&self) -> &[f32] {
         &self.centre
+    }
+
+    fn centre_version(&self) -> u64 {
+        self.version
     }
 
     fn copy_centre(&self) -> Result<Vec<f32>, Error> {
@@ -273,7 +277,7 @@ impl Collective for Participant {
                     let go_on = || !shared.is_interrupted();
                     match ask(&donor, &shared.wire, run, stand, self.centre.len(), &go_on) {
                         Ok(held) => {
-                            self.centre = Arc::clone(&held.centre);
+                            (self.centre, self.version) = (Arc::clone(&held.centre), self.version + 1);
                             let memory = held.memory.clone();
                             shared.door.hold(Arc::new(held));
                             shared.tell(|member| member.took(stand));
@@ -284,7 +288,7 @@ impl Collective for Participant {
                 }
                 Some(Deed::Back) => {
                     let Some(held) = shared.door.held() else { continue };
-                    self.centre = Arc::clone(&held.centre);
+                    (self.centre, self.version) = (Arc::clone(&held.centre), self.version + 1);
                     return Ok(held.memory.clone());
                 }
                 Some(Deed::Refused { why }) => return Err(Error::Refused { why }),

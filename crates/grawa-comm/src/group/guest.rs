@@ -153,6 +153,7 @@ impl Guest {
             worker,
             members: Vec::new(),
             centre,
+            version: 0,
             travel: Travel { overlap: travel.overlap && number == 0, ..travel },
             flight: None,
             luggage: Vec::new(),

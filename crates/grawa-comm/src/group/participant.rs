@@ -31,6 +31,8 @@ pub struct Participant {
     pub(super) worker: u32,
     pub(super) members: Vec<u32>,
     pub(super) centre: Arc<Vec<f32>>,
+    /// How often the centre was replaced.
+    pub(super) version: u64,
     pub(super) travel: Travel,
     /// A round of this end whose vectors are on their way, a buffer for the next such, and who was lost on the last.
     pub(super) flight: Option<Arc<Flight>>,
@@ -69,9 +71,15 @@ impl Participant {
         self.luggage = mine;
         (self.members, self.lost) = (members, lost);
         if let Some(centre) = centre {
-            self.centre = centre;
+            self.take_centre(centre);
         }
         Ok(())
+    }
+
+    /// Replaces the centre, and returns the one before.
+    pub(super) fn take_centre(&mut self, centre: Arc<Vec<f32>>) -> Arc<Vec<f32>> {
+        self.version += 1;
+        std::mem::replace(&mut self.centre, centre)
     }
 
     /// Comes to the next meeting.

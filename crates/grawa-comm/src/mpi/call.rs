@@ -1,23 +1,38 @@
 //! The calls of MPI that are made, each with its lengths checked and its answer turned into a `Result`.
 //!
-//! MPI is started for calls from any thread, but one at a time; whoever holds a [`Comm`] promises that. Errors are
-//! returned, not fatal, so that a failure can be told in words before the job is ended.
+//! MPI is started for calls from any thread, but one at a time: every call is made by whoever has the one [`Turn`] of the
+//! process. Errors are returned, not fatal, so that a failure can be told in words before the job is ended.
 #![allow(unsafe_code)]
 
 use crate::Error;
 use mpi::ffi;
 use std::os::raw::{c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 const WINDOW: &str = "make the counters that a free pace needs";
 /// How often MPI is asked whether there is something to do: an answer is more than one message.
 const LOOKS: usize = 8;
 
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The right to call MPI, which one thread of the process has at a time. A call that waits for other ranks keeps it.
+pub(super) struct Turn {
+    _held: MutexGuard<'static, ()>,
+}
+
+/// Waits for it.
+pub(super) fn turn() -> Turn {
+    Turn { _held: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
+}
+
 /// A communicator. It lives until MPI ends: freeing one needs all its ranks, and some may be gone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comm(ffi::MPI_Comm);
 
-// SAFETY: a handle; MPI was started for calls from any thread, one at a time.
+// SAFETY: a handle. MPI was started for calls from any thread, and whoever makes one has the turn.
 unsafe impl Send for Comm {}
+// SAFETY: as above.
+unsafe impl Sync for Comm {}
 
 /// A window: memory of the first rank that others add to.
 #[derive(Clone, Copy, Debug)]
@@ -25,61 +40,73 @@ pub(super) struct Window(ffi::MPI_Win);
 
 // SAFETY: as for `Comm`.
 unsafe impl Send for Window {}
+// SAFETY: as for `Comm`.
+unsafe impl Sync for Window {}
 
 impl Comm {
     /// All ranks of the job. Its errors, and those of what is split off, are returned.
     pub(super) fn world() -> Result<Self, Error> {
+        let turn = turn();
         // SAFETY: MPI is running, and these are its constants.
-        unsafe {
+        let (world, code) = unsafe {
             let world = Comm(ffi::RSMPI_COMM_WORLD);
-            let code = ffi::MPI_Comm_set_errhandler(world.0, ffi::RSMPI_ERRORS_RETURN);
-            answer("return errors", code)?;
-            Ok(world)
-        }
+            (world, ffi::MPI_Comm_set_errhandler(world.0, ffi::RSMPI_ERRORS_RETURN))
+        };
+        answer(&turn, "return errors", code).map(|()| world)
     }
 
     pub(super) fn rank(self) -> Result<usize, Error> {
-        let mut rank = 0;
+        let (turn, mut rank) = (turn(), 0);
         // SAFETY: writes one int.
-        answer("tell the rank", unsafe { ffi::MPI_Comm_rank(self.0, &raw mut rank) })?;
+        answer(&turn, "tell the rank", unsafe { ffi::MPI_Comm_rank(self.0, &raw mut rank) })?;
         Ok(rank as usize)
     }
 
     pub(super) fn size(self) -> Result<usize, Error> {
+        self.size_in(&turn())
+    }
+
+    fn size_in(self, turn: &Turn) -> Result<usize, Error> {
         let mut size = 0;
         // SAFETY: writes one int.
-        answer("tell the number of ranks", unsafe { ffi::MPI_Comm_size(self.0, &raw mut size) })?;
+        answer(turn, "tell the number of ranks", unsafe { ffi::MPI_Comm_size(self.0, &raw mut size) })?;
         Ok(size as usize)
     }
 
     /// A communicator of those who are in, in the order of their ranks. All ranks must call it.
     pub(super) fn split(self, is_in: bool) -> Result<Option<Self>, Error> {
+        let turn = turn();
         // SAFETY: writes one handle.
-        unsafe {
+        let (made, code) = unsafe {
             let colour = if is_in { 0 } else { ffi::RSMPI_UNDEFINED };
             let mut made = ffi::RSMPI_COMM_NULL;
-            answer("split off a group", ffi::MPI_Comm_split(self.0, colour, 0, &raw mut made))?;
-            Ok(is_in.then_some(Comm(made)))
-        }
+            let code = ffi::MPI_Comm_split(self.0, colour, 0, &raw mut made);
+            (made, code)
+        };
+        answer(&turn, "split off a group", code).map(|()| is_in.then_some(Comm(made)))
     }
 
     /// How many ranks share this machine. All ranks must call it.
     pub(super) fn on_this_machine(self) -> Result<usize, Error> {
-        // SAFETY: writes one handle, which is freed by all that got it.
-        unsafe {
+        let turn = turn();
+        // SAFETY: writes one handle.
+        let (mut made, code) = unsafe {
             let (kind, none) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
             let mut made = ffi::RSMPI_COMM_NULL;
-            answer("find neighbours", ffi::MPI_Comm_split_type(self.0, kind, 0, none, &raw mut made))?;
-            let size = Comm(made).size()?;
-            answer("find neighbours", ffi::MPI_Comm_free(&raw mut made))?;
-            Ok(size)
-        }
+            let code = ffi::MPI_Comm_split_type(self.0, kind, 0, none, &raw mut made);
+            (made, code)
+        };
+        answer(&turn, "find neighbours", code)?;
+        let size = Comm(made).size_in(&turn)?;
+        // SAFETY: the handle was made above; all that got it free it, and nobody uses it any more.
+        answer(&turn, "find neighbours", unsafe { ffi::MPI_Comm_free(&raw mut made) })?;
+        Ok(size)
     }
 
     /// The words of all, one after the other; all must bring as many.
     pub(super) fn all_words<const N: usize>(self, mine: [u64; N]) -> Result<Vec<[u64; N]>, Error> {
         let mut all = vec![[0; N]; self.size()?];
-        let count = N as c_int;
+        let (turn, count) = (turn(), N as c_int);
         // SAFETY: N words are read here, and N of each rank written.
         let code = unsafe {
             let kind = ffi::RSMPI_UINT64_T;
@@ -93,7 +120,7 @@ impl Comm {
                 self.0,
             )
         };
-        answer("gather words", code).map(|()| all)
+        answer(&turn, "gather words", code).map(|()| all)
     }
 
     /// The bytes of all, one after the other; `counts` says how many each brings.
@@ -101,6 +128,7 @@ impl Comm {
         let (counts, starts) = places(counts)?;
         let mut all = vec![0u8; end(&counts, &starts)];
         fits("gather bytes", counts[self.rank()?], mine.len())?;
+        let turn = turn();
         // SAFETY: as many bytes are read here as the own count says, and `all` has room for those of everyone.
         let code = unsafe {
             let kind = ffi::RSMPI_UINT8_T;
@@ -117,7 +145,7 @@ impl Comm {
                 self.0,
             )
         };
-        answer("gather bytes", code).map(|()| all)
+        answer(&turn, "gather bytes", code).map(|()| all)
     }
 
     /// Sends `counts.0[r]` floats of `from` to rank r, and fills `to` with the `counts.1[r]` floats of each rank r; both lie
@@ -134,6 +162,7 @@ impl Comm {
         if end(&out, &out_starts) > from.len() || end(&back, &back_starts) > to.len() {
             return Err(wrong("exchange floats", "more than there is room for"));
         }
+        let turn = turn();
         // SAFETY: a count for every rank, and all of them inside `from` and `to`.
         let code = unsafe {
             let kind = ffi::RSMPI_FLOAT;
@@ -149,7 +178,7 @@ impl Comm {
                 self.0,
             )
         };
-        answer("exchange floats", code)
+        answer(&turn, "exchange floats", code)
     }
 
     /// Fills a vector whose shares, of `counts` floats, lie with one rank each; `mine` is the own.
@@ -160,6 +189,7 @@ impl Comm {
         if end(&counts, &starts) > all.len() {
             return Err(wrong("gather floats", "more than there is room for"));
         }
+        let turn = turn();
         // SAFETY: as many floats are read here as the own count says, and all counts lie inside `all`.
         let code = unsafe {
             let (kind, to) = (ffi::RSMPI_FLOAT, all.as_mut_ptr().cast());
@@ -175,38 +205,38 @@ impl Comm {
                 self.0,
             )
         };
-        answer("gather floats", code)
+        answer(&turn, "gather floats", code)
     }
 
     /// Gives the floats of `root` to all; all must bring as many.
     pub(super) fn broadcast(self, root: usize, floats: &mut [f32]) -> Result<(), Error> {
-        let (count, root) = (int(floats.len())?, int(root)?);
+        let (count, root, turn) = (int(floats.len())?, int(root)?, turn());
         // SAFETY: as many floats as the slice has.
         let code =
             unsafe { ffi::MPI_Bcast(floats.as_mut_ptr().cast(), count, ffi::RSMPI_FLOAT, root, self.0) };
-        answer("broadcast", code)
+        answer(&turn, "broadcast", code)
     }
 
     pub(super) fn send(self, to: usize, bytes: &[u8]) -> Result<(), Error> {
-        let (count, to) = (int(bytes.len())?, int(to)?);
+        let (count, to, turn) = (int(bytes.len())?, int(to)?, turn());
         // SAFETY: as many bytes as the slice has.
         let code = unsafe { ffi::MPI_Send(bytes.as_ptr().cast(), count, ffi::RSMPI_UINT8_T, to, 0, self.0) };
-        answer("send", code)
+        answer(&turn, "send", code)
     }
 
     pub(super) fn receive(self, from: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        let (count, from) = (int(bytes.len())?, int(from)?);
+        let (count, from, turn) = (int(bytes.len())?, int(from)?, turn());
         // SAFETY: as many bytes as the slice has; longer messages are an error of MPI.
         let code = unsafe {
             let (to, kind) = (bytes.as_mut_ptr().cast(), ffi::RSMPI_UINT8_T);
             ffi::MPI_Recv(to, count, kind, from, 0, self.0, ffi::RSMPI_STATUS_IGNORE)
         };
-        answer("receive", code)
+        answer(&turn, "receive", code)
     }
 
     /// Lets MPI answer what other ranks ask of this one. Nothing is received.
     pub(super) fn attend(self) {
-        let mut found = 0;
+        let (_turn, mut found) = (turn(), 0);
         for _ in 0..LOOKS {
             // SAFETY: writes one int. What fails here fails again where it matters.
             unsafe {
@@ -216,10 +246,14 @@ impl Comm {
         }
     }
 
-    /// Ends all ranks of the job.
+    /// Ends all ranks of the job. Where another thread is waiting inside MPI, this process ends itself, and whatever started the
+    /// ranks ends the others.
     pub(super) fn abort(self, code: i32) -> ! {
-        // SAFETY: may be called whenever MPI is running.
-        unsafe { ffi::MPI_Abort(self.0, code) };
+        let turn = TURN.try_lock();
+        if !matches!(turn, Err(TryLockError::WouldBlock)) {
+            // SAFETY: may be called whenever MPI is running.
+            unsafe { ffi::MPI_Abort(self.0, code) };
+        }
         std::process::abort()
     }
 
@@ -228,18 +262,19 @@ impl Comm {
         let here = if self.rank()? == 0 { words } else { 0 };
         let bytes = (here * size_of::<i64>()) as ffi::MPI_Aint;
         let mut memory: *mut i64 = std::ptr::null_mut();
+        let turn = turn();
         // SAFETY: MPI allocates the memory, of which the first rank clears what it asked for before anyone can reach it.
         unsafe {
             let mut window = ffi::RSMPI_WIN_NULL;
             let unit = size_of::<i64>() as c_int;
             let (place, none) = ((&raw mut memory).cast::<c_void>(), ffi::RSMPI_INFO_NULL);
             let code = ffi::MPI_Win_allocate(bytes, unit, none, self.0, place, &raw mut window);
-            answer(WINDOW, code)?;
+            answer(&turn, WINDOW, code)?;
             (0..here).for_each(|word| memory.add(word).write_volatile(0));
-            answer(WINDOW, ffi::MPI_Win_set_errhandler(window, ffi::RSMPI_ERRORS_RETURN))?;
-            answer(WINDOW, ffi::MPI_Win_lock_all(0, window))?;
-            answer(WINDOW, ffi::MPI_Win_sync(window))?;
-            answer(WINDOW, ffi::MPI_Barrier(self.0))?;
+            answer(&turn, WINDOW, ffi::MPI_Win_set_errhandler(window, ffi::RSMPI_ERRORS_RETURN))?;
+            answer(&turn, WINDOW, ffi::MPI_Win_lock_all(0, window))?;
+            answer(&turn, WINDOW, ffi::MPI_Win_sync(window))?;
+            answer(&turn, WINDOW, ffi::MPI_Barrier(self.0))?;
             Ok(Window(window))
         }
     }
@@ -248,20 +283,21 @@ impl Comm {
 impl Window {
     /// Adds to a counter and returns what it was before.
     pub(super) fn add(self, word: usize, amount: i64) -> Result<i64, Error> {
-        let mut before = 0i64;
+        let (turn, mut before) = (turn(), 0i64);
         // SAFETY: one i64 is read and one written, and both are there until the flush has returned.
         unsafe {
             let (from, to) = ((&raw const amount).cast(), (&raw mut before).cast());
             let (kind, sum) = (ffi::RSMPI_INT64_T, ffi::RSMPI_SUM);
             let code = ffi::MPI_Fetch_and_op(from, to, kind, 0, word as ffi::MPI_Aint, sum, self.0);
-            answer("count", code)?;
-            answer("count", ffi::MPI_Win_flush(0, self.0))?;
+            answer(&turn, "count", code)?;
+            answer(&turn, "count", ffi::MPI_Win_flush(0, self.0))?;
         }
         Ok(before)
     }
 
     /// Gives the window back. All ranks must call it.
     pub(super) fn free(mut self) {
+        let _turn = turn();
         // SAFETY: the window is not used after this. At the end of a job nothing is left to be done about an error.
         unsafe {
             ffi::MPI_Win_unlock_all(self.0);
@@ -303,7 +339,7 @@ fn wrong(call: &'static str, why: &str) -> Error {
     Error::Mpi { call, why: why.into() }
 }
 
-fn answer(call: &'static str, code: c_int) -> Result<(), Error> {
+fn answer(_: &Turn, call: &'static str, code: c_int) -> Result<(), Error> {
     if code == 0 {
         return Ok(());
     }

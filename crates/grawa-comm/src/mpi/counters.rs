@@ -1,18 +1,22 @@
 //! Numbers that lie with the first rank and that all ranks add to, one message each.
 
+use super::Running;
 use super::call::Window;
 use crate::Error;
+use std::sync::Arc;
 
 /// Counters that all ranks share. Where the network cannot add by itself, the first rank does, whenever it is inside MPI: a
 /// rank that computes for long should call [`Collective::alive`](crate::Collective::alive) now and then.
 #[derive(Debug)]
 pub struct Counters<const N: usize> {
     window: Window,
+    /// MPI goes on as long as this is there.
+    _running: Arc<Running>,
 }
 
 impl<const N: usize> Counters<N> {
-    pub(super) fn new(window: Window) -> Self {
-        Counters { window }
+    pub(super) fn new(window: Window, running: Arc<Running>) -> Self {
+        Counters { window, _running: running }
     }
 
     /// Takes the next number of a counter: 0, 1, 2, …, each for one rank alone.

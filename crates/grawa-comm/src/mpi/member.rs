@@ -1,10 +1,12 @@
 //! One rank's end of a group.
 
+use super::Running;
 use super::call::Comm;
 use crate::cut::{share, stripes};
 use crate::threads::digest;
 use crate::{Collective, Error, Gathered, Outcome};
 use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Floats of a stripe for each member: what is received of all of them stays small, and is summed soon after.
@@ -49,12 +51,21 @@ pub struct Member {
     seat: usize,
     members: Vec<u32>,
     centre: Vec<f32>,
+    version: u64,
+    /// MPI goes on as long as this is there.
+    _running: Arc<Running>,
 }
 
 impl Member {
     /// The end of the worker at `seat`, in a communicator whose ranks are `members` in order.
-    pub(super) fn new(comm: Comm, seat: usize, members: Vec<u32>, centre: Vec<f32>) -> Self {
-        Member { comm, seat, members, centre }
+    pub(super) fn new(
+        comm: Comm,
+        running: Arc<Running>,
+        seat: usize,
+        members: Vec<u32>,
+        centre: Vec<f32>,
+    ) -> Self {
+        Member { comm, seat, members, centre, version: 0, _running: running }
     }
 
     /// The first member makes a message for each, one at a time, and hands it over; each gets its own. For what is too
@@ -208,6 +219,7 @@ impl Collective for Member {
         if plan.workers != self.members {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         }
+        self.version += 1;
         self.mix_all(plan, layout, mine)?;
         (outcome.bytes, outcome.work) = (4 * mine.len() as u64, start.elapsed());
         Ok(outcome)
@@ -238,6 +250,10 @@ impl Collective for Member {
 
     fn centre(&self) -> &[f32] {
         &self.centre
+    }
+
+    fn centre_version(&self) -> u64 {
+        self.version
     }
 
     fn copy_centre(&self) -> Result<Vec<f32>, Error> {

@@ -4,8 +4,9 @@
 //! numbers that all ranks add to, which share out the steps of a free pace. MPI knows no group that shrinks: a rank that
 //! fails says why and calls [`Job::abort`], and all others end with it.
 //!
-//! MPI is called from one thread at a time. Members and counters may move to a thread of their own, if nobody else calls
-//! MPI meanwhile. Calls that all ranks of a group must make, they must make in the same order.
+//! MPI is called from one thread at a time: a call waits for one of another thread to return, also where that one waits for other
+//! ranks. Members and counters may move to a thread of their own, and MPI goes on until the job and all of them are dropped. Calls
+//! that all ranks of a group must make, they must make in the same order.
 
 mod call;
 mod counters;
@@ -15,26 +16,33 @@ pub use counters::Counters;
 pub use member::Member;
 
 use crate::Error;
-use call::{Comm, Window};
+use call::{Comm, Window, turn};
 use mpi::Threading;
 use mpi::environment::Universe;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
 
-/// An MPI job, as one of its ranks has it. Dropping it ends MPI, for which it waits for all other ranks.
-pub struct Job {
+/// An MPI job, as one of its ranks has it. When it and all its members and counters are dropped MPI ends, for which it waits for
+/// all other ranks.
+#[derive(Debug)]
+pub struct Job(Arc<Running>);
+
+/// MPI while it is running; dropping it ends it.
+struct Running {
     world: Comm,
     rank: u32,
     size: u32,
     windows: Mutex<Vec<Window>>,
-    // Dropped last: it ends MPI.
-    _universe: Universe,
+    /// The thread that started MPI, which alone may end it.
+    starter: ThreadId,
+    universe: Option<Universe>,
 }
 
-impl fmt::Debug for Job {
+impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("rank", &self.rank).field("size", &self.size).finish_non_exhaustive()
+        f.debug_struct("Running").field("rank", &self.rank).field("size", &self.size).finish_non_exhaustive()
     }
 }
 
@@ -50,48 +58,50 @@ impl Job {
         }
         let world = Comm::world()?;
         let (rank, size) = (world.rank()? as u32, world.size()? as u32);
-        Ok(Job { world, rank, size, windows: Mutex::default(), _universe: universe })
+        let (starter, universe) = (std::thread::current().id(), Some(universe));
+        Ok(Job(Arc::new(Running { world, rank, size, windows: Mutex::default(), starter, universe })))
     }
 
     /// Which rank this is, from 0.
     pub fn rank(&self) -> u32 {
-        self.rank
+        self.0.rank
     }
 
     /// How many ranks there are.
     pub fn size(&self) -> u32 {
-        self.size
+        self.0.size
     }
 
     /// The name of this machine.
     pub fn machine(&self) -> String {
+        let _turn = turn();
         mpi::environment::processor_name().unwrap_or_else(|_| "a machine without a name".into())
     }
 
     /// How many ranks share this machine. All ranks must call it.
     pub fn on_this_machine(&self) -> Result<u32, Error> {
-        Ok(self.world.on_this_machine()? as u32)
+        Ok(self.0.world.on_this_machine()? as u32)
     }
 
     /// Connects these ranks; the others get nothing, but must call it too. The centre starts as `centre`; it may be empty for
     /// a group that only talks.
     pub fn group(&self, workers: Range<u32>, centre: Vec<f32>) -> Result<Option<Member>, Error> {
-        let is_in = workers.contains(&self.rank);
-        let comm = self.world.split(is_in)?;
-        let seat = self.rank.saturating_sub(workers.start) as usize;
-        Ok(comm.map(|comm| Member::new(comm, seat, workers.collect(), centre)))
+        let is_in = workers.contains(&self.0.rank);
+        let comm = self.0.world.split(is_in)?;
+        let seat = self.0.rank.saturating_sub(workers.start) as usize;
+        Ok(comm.map(|comm| Member::new(comm, Arc::clone(&self.0), seat, workers.collect(), centre)))
     }
 
     /// Counters that all ranks add to, at zero. All ranks must call it.
     pub fn counters<const N: usize>(&self) -> Result<Counters<N>, Error> {
-        let window = self.world.window(N)?;
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner).push(window);
-        Ok(Counters::new(window))
+        let window = self.0.world.window(N)?;
+        self.0.windows.lock().unwrap_or_else(PoisonError::into_inner).push(window);
+        Ok(Counters::new(window, Arc::clone(&self.0)))
     }
 
     /// Ends all ranks of the job, at once and with this exit code.
     pub fn abort(&self, code: u8) -> ! {
-        self.world.abort(code.into())
+        self.0.world.abort(code.into())
     }
 }
 
@@ -101,6 +111,19 @@ impl Drop for Job {
             // The others would wait for this rank for ever.
             self.abort(1);
         }
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(Window::free);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let universe = self.universe.take();
+        if std::thread::current().id() != self.starter {
+            // MPI may be ended by its starter alone. A process that ends without is told of by whatever started the ranks.
+            std::mem::forget(universe);
+            return;
+        }
+        self.windows.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(Window::free);
+        let _turn = turn();
+        drop(universe);
     }
 }

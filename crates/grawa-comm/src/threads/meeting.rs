@@ -71,6 +71,17 @@ struct State {
     last: Option<Arc<Met>>,
     lost: Vec<Lost>,
     centre: Arc<Cells>,
+    /// Whether somebody who was lost since the last meeting may still read the centre.
+    is_read: bool,
+}
+
+/// What somebody who is lost may still do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    /// It is gone: its member was dropped.
+    Nothing,
+    /// Its member is there, whatever is said of it.
+    TheCentre,
 }
 
 #[derive(Debug)]
@@ -86,7 +97,8 @@ impl Table {
     pub(super) fn new(workers: &[u32], centre: Arc<Cells>, deadline: Duration) -> Self {
         let seen = Instant::now();
         let seats = workers.iter().map(|&worker| Seat { worker, gone: None, offer: None, seen }).collect();
-        let state = State { seats, number: 0, began: None, last: None, lost: Vec::new(), centre };
+        let state =
+            State { seats, number: 0, began: None, last: None, lost: Vec::new(), centre, is_read: false };
         Table { state: Mutex::new(state), changed: Condvar::new(), deadline }
     }
 
@@ -94,21 +106,15 @@ impl Table {
         Arc::clone(&self.lock().centre)
     }
 
-    /// Sits down with an offer and waits for the others. With `patience` false nobody is given up: all are known to come.
-    pub(super) fn meet(&self, seat: usize, offer: Offer, patience: bool) -> Result<Arc<Met>, Error> {
+    /// Sits down with an offer and waits for the others. Whoever is lost while it waits leaves with its offer, which nobody has
+    /// seen.
+    pub(super) fn meet(&self, seat: usize, offer: Offer) -> Result<Arc<Met>, Error> {
         let mut state = self.lock();
-        if let Some(why) = &state.seats[seat].gone {
-            let after = if let Why::Stalled { after } = why { *after } else { Duration::ZERO };
-            return Err(Error::Expelled { worker: state.seats[seat].worker, after });
-        }
-        let number = state.number;
-        state.seats[seat].offer = Some(offer);
-        state.began.get_or_insert_with(Instant::now);
-        if state.is_complete() {
-            self.finish(&mut state);
-        }
+        state.expelled(seat)?;
+        let number = self.sit_down(&mut state, seat, offer);
         while state.number == number {
-            let next = if patience { state.give_up(self.deadline) } else { None };
+            state.expelled(seat)?;
+            let next = state.give_up(self.deadline);
             if state.is_complete() {
                 self.finish(&mut state);
                 break;
@@ -120,8 +126,32 @@ impl Table {
                 }
             };
         }
-        // The next meeting cannot be over before this member has come to it.
-        state.last.clone().ok_or(Error::Expelled { worker: state.seats[seat].worker, after: self.deadline })
+        // Whoever is lost meanwhile may wake up when the others have met again.
+        let (worker, after) = (state.seats[seat].worker, Duration::ZERO);
+        let met = state.last.clone().filter(|met| met.offers.iter().any(|(other, _)| *other == worker));
+        met.ok_or(Error::Expelled { worker, after })
+    }
+
+    /// Ends an operation in which vectors are on loan: returns when all who are in it have come here, and not before, for nobody
+    /// is lost in it. None of them can leave, since its member is borrowed by the operation, nor be forgotten: those who are in
+    /// it cannot call, and those who are not have no say.
+    pub(super) fn end(&self, seat: usize) {
+        let mut state = self.lock();
+        let number = self.sit_down(&mut state, seat, Offer::plain(Call::Done));
+        while state.number == number {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Returns the number of the meeting that is waited for.
+    fn sit_down(&self, state: &mut State, seat: usize, offer: Offer) -> u64 {
+        let number = state.number;
+        state.seats[seat].offer = Some(offer);
+        state.began.get_or_insert_with(Instant::now);
+        if state.is_complete() {
+            self.finish(state);
+        }
+        number
     }
 
     pub(super) fn alive(&self, seat: usize) {
@@ -131,32 +161,38 @@ impl Table {
     pub(super) fn leave(&self, seat: usize, panicked: bool) {
         let mut state = self.lock();
         if state.seats[seat].gone.is_none() {
-            state.lose(seat, if panicked { Why::Panicked } else { Why::Left });
+            state.lose(seat, if panicked { Why::Panicked } else { Why::Left }, Reads::Nothing);
             if state.is_complete() {
                 self.finish(&mut state);
             }
         }
     }
 
-    /// Gives up a worker that was lost elsewhere: nobody waits for it here a second time.
-    pub(super) fn forget(&self, lost: &Lost) {
+    /// Gives up a worker that was lost elsewhere: nobody waits for it here a second time. Who was given up itself has no say: it
+    /// may call while the others are in the middle of an operation.
+    pub(super) fn forget(&self, by: usize, lost: &Lost) {
         let mut state = self.lock();
+        if state.seats[by].gone.is_some() {
+            return;
+        }
         let seat = state.seats.iter().position(|seat| seat.worker == lost.worker && seat.gone.is_none());
         if let Some(seat) = seat {
-            state.lose(seat, lost.why.clone());
+            state.lose(seat, lost.why.clone(), Reads::TheCentre);
             if state.is_complete() {
                 self.finish(&mut state);
             }
+            // It may be waiting for a meeting that goes on without it.
+            self.changed.notify_all();
         }
     }
 
     fn finish(&self, state: &mut State) {
         state.number += 1;
         state.began = None;
-        // One that stalled may still read the centre it had: it keeps that one, and the others get a copy.
-        if state.lost.iter().any(|lost| matches!(lost.why, Why::Stalled { .. })) {
+        // One that was lost and is still there may read the centre it had: it keeps that one, and the others get a copy.
+        if std::mem::take(&mut state.is_read) {
             #[allow(unsafe_code)]
-            // SAFETY: nobody writes: all that could are sitting here.
+            // SAFETY: nobody writes. The centre is written inside an operation only, and all who could be in one sit here.
             let copy = unsafe { state.centre.read() }.to_vec();
             state.centre = Arc::new(Cells::new(copy));
         }
@@ -186,7 +222,15 @@ impl State {
         here.peek().is_some() && here.all(|seat| seat.offer.is_some())
     }
 
-    fn lose(&mut self, seat: usize, why: Why) {
+    /// An error if this one was lost.
+    fn expelled(&self, seat: usize) -> Result<(), Error> {
+        let Seat { worker, gone: Some(why), .. } = &self.seats[seat] else { return Ok(()) };
+        let after = if let Why::Stalled { after } = why { *after } else { Duration::ZERO };
+        Err(Error::Expelled { worker: *worker, after })
+    }
+
+    fn lose(&mut self, seat: usize, why: Why, reads: Reads) {
+        self.is_read |= reads == Reads::TheCentre;
         self.seats[seat].gone = Some(why.clone());
         self.seats[seat].offer = None;
         self.lost.push(Lost { worker: self.seats[seat].worker, why });
@@ -204,7 +248,7 @@ impl State {
                 Some(left) if !left.is_zero() => {
                     next = Some(next.map_or(left, |next: Duration| next.min(left)))
                 }
-                _ => self.lose(seat, Why::Stalled { after: deadline }),
+                _ => self.lose(seat, Why::Stalled { after: deadline }, Reads::TheCentre),
             }
         }
         next

@@ -26,6 +26,7 @@ pub fn group(workers: impl IntoIterator<Item = u32>, centre: Vec<f32>, deadline:
         worker: workers[seat],
         members: workers.clone(),
         centre: table.centre(),
+        version: 0,
         table: Arc::clone(&table),
     };
     (0..workers.len()).map(member).collect()
@@ -39,13 +40,14 @@ pub struct Member {
     worker: u32,
     members: Vec<u32>,
     centre: Arc<Cells>,
+    version: u64,
 }
 
 impl Member {
     /// A meeting, checked: all must have called the same.
     fn meet(&mut self, offer: Offer) -> Result<(Arc<meeting::Met>, Outcome), Error> {
         let start = Instant::now();
-        let met = self.table.meet(self.seat, offer, true)?;
+        let met = self.table.meet(self.seat, offer)?;
         let members: Vec<u32> = met.offers.iter().map(|(worker, _)| *worker).collect();
         self.members.clone_from(&members);
         self.centre = Arc::clone(&met.centre);
@@ -72,7 +74,7 @@ impl Member {
         let start = Instant::now();
         // Whatever happens in the part, the vectors are on loan until the second meeting: even a panic waits for it.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| part(self, &met)));
-        self.table.meet(self.seat, Offer::plain(Call::Done), false)?;
+        self.table.end(self.seat);
         outcome.work = start.elapsed();
         outcome.bytes = 4 * len as u64;
         match done {
@@ -101,10 +103,13 @@ impl Member {
         if plan.workers != self.members {
             return Err(Error::Shrunk { lost: met.lost.clone() });
         }
-        let seat = self.members.iter().position(|&worker| worker == self.worker).unwrap_or(0);
+        let Some(seat) = self.members.iter().position(|&worker| worker == self.worker) else {
+            return Err(Error::Expelled { worker: self.worker, after: Duration::ZERO });
+        };
         let share = share(layout.len(), seat, self.members.len());
         #[allow(unsafe_code)]
-        // SAFETY: all members are between their two meetings, and their shares do not overlap.
+        // SAFETY: all members are between their two meetings, from which none returns before all have come to the second: every
+        // vector is lent, and nobody reads this centre. There is one share for each member, and they do not overlap.
         let (mut vectors, centre) = unsafe {
             let vectors: Vec<&mut [f32]> = (met.offers.iter())
                 .filter_map(|(_, offer)| offer.lent.as_ref())
@@ -143,6 +148,7 @@ impl Collective for Member {
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
         let call = Call::Mix { digest: digest(plan) };
+        self.version += 1;
         self.together(call, mine, |member, met| member.mix_share(plan, layout, met))
     }
 
@@ -181,11 +187,15 @@ impl Collective for Member {
     fn centre(&self) -> &[f32] {
         #[allow(unsafe_code)]
         // SAFETY: the centre is written between the two meetings of `mix` only, and every member that shares it is then
-        // inside its own `mix`, so that no such borrow is left. One that stalled and is not waited for any more keeps
-        // the centre it had: the others have a new one.
+        // inside its own `mix`, so that no such borrow is left. One that is not waited for any more keeps the centre it had,
+        // whyever it was lost: the others have a new one.
         unsafe {
             self.centre.read()
         }
+    }
+
+    fn centre_version(&self) -> u64 {
+        self.version
     }
 
     fn copy_centre(&self) -> Result<Vec<f32>, Error> {
@@ -197,7 +207,7 @@ impl Collective for Member {
     }
 
     fn forget(&self, lost: &Lost) {
-        self.table.forget(lost);
+        self.table.forget(self.seat, lost);
     }
 }
 

@@ -110,6 +110,86 @@ fn who_stalls_is_given_up_and_told() {
     assert_eq!(found[1], Err(Error::Expelled { worker: 1, after: SHORT }));
 }
 
+/// Worker 1 is said to have left while it looks at the centre, or while it waits for a round: it keeps the centre it had, and
+/// nobody else waits for it.
+#[test]
+fn who_is_forgotten_keeps_its_centre() {
+    for (why, waits) in [(Why::Left, false), (Why::Disconnected, false), (Why::Left, true)] {
+        let layout = Layout::flat(4);
+        let members = group(0..3, vec![7.0; 4], LONG);
+        let (go_on, wait) = channel::<()>();
+        let (wait, go_on) = (std::sync::Mutex::new(wait), std::sync::Mutex::new(Some(go_on)));
+        let is_sitting = std::sync::Barrier::new(2);
+        let found = each(members, |mut member| {
+            let all = mean(&[0, 1, 2], &layout);
+            if member.worker() == 1 {
+                if waits {
+                    is_sitting.wait();
+                    let mut mine = [5.0; 4];
+                    let result = member.mix(&all, &layout, &mut mine);
+                    assert_eq!(
+                        (&result, mine),
+                        (&Err(Error::Expelled { worker: 1, after: Duration::ZERO }), [5.0; 4])
+                    );
+                }
+                let seen = member.centre();
+                // Until the others have mixed.
+                let _ = wait.lock().unwrap().recv_timeout(Duration::from_secs(60));
+                assert_eq!(seen, [7.0; 4], "{why:?}, {waits}");
+                return member.barrier().map(|_| ());
+            }
+            if member.worker() == 0 {
+                if waits {
+                    is_sitting.wait();
+                    // Long enough that it sits down as a rule; the test holds either way.
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                member.forget(&Lost { worker: 1, why: why.clone() });
+            }
+            let mut mine = vec![member.worker() as f32; 4];
+            // The round that was planned with it is not held.
+            let lost = vec![Lost { worker: 1, why: why.clone() }];
+            assert_eq!(member.mix(&all, &layout, &mut mine), Err(Error::Shrunk { lost }));
+            for _ in 0..3 {
+                member.mix(&mean(&[0, 2], &layout), &layout, &mut mine)?;
+            }
+            assert_eq!(member.centre(), [1.0; 4]);
+            member.barrier()?;
+            go_on.lock().unwrap().take();
+            Ok(())
+        });
+        assert_eq!(found, [Ok(()), Err(Error::Expelled { worker: 1, after: Duration::ZERO }), Ok(())]);
+    }
+}
+
+/// One that was given up calls the others lost, again and again, while they are in the middle of rounds: it has no say.
+#[test]
+fn who_was_given_up_has_no_say() {
+    const LENGTH: usize = 100_000;
+    let layout = Layout::flat(LENGTH);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_lost = std::sync::Barrier::new(3);
+    let found = each(group(0..3, vec![0.0; LENGTH], LONG), |mut member| {
+        if member.worker() == 0 {
+            member.forget(&Lost { worker: 1, why: Why::Unreachable });
+        }
+        is_lost.wait();
+        if member.worker() == 1 {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                [0, 2].into_iter().for_each(|worker| member.forget(&Lost { worker, why: Why::Left }));
+            }
+            return Ok(());
+        }
+        let mut mine = vec![member.worker() as f32; LENGTH];
+        let rounds =
+            (0..100).try_for_each(|_| member.mix(&mean(&[0, 2], &layout), &layout, &mut mine).map(|_| ()));
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(rounds.is_err() || mine == vec![1.0; LENGTH]);
+        rounds
+    });
+    assert_eq!(found, [Ok(()), Ok(()), Ok(())]);
+}
+
 #[test]
 fn slow_is_not_dead() {
     let found = each(group(0..2, Vec::new(), SHORT), |mut member| {

@@ -128,10 +128,18 @@ impl Arena {
                     scratch.flat = vec![0.0; flat];
                     scratch.flow = vec![0.0; flat];
                 }
-                Kind::Relu if matches!(program.places[step.output], Place::Vectors(_)) => {
-                    scratch.flow = vec![0.0; flat];
+                Kind::Relu => {
+                    if matches!(program.places[step.output], Place::Vectors(_)) {
+                        scratch.flow = vec![0.0; flat];
+                    }
                 }
-                _ => {}
+                Kind::Add { .. }
+                | Kind::MaxPool(_)
+                | Kind::AveragePool(_)
+                | Kind::GlobalAverage
+                | Kind::PadChannels { .. }
+                | Kind::Subsample { .. }
+                | Kind::Concat => {}
             }
             scratch
         });

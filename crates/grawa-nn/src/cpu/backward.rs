@@ -174,7 +174,15 @@ impl Program {
                     }
                 }
             }
-            (kind, Place::Planes(to)) => {
+            (
+                kind @ (Kind::Relu
+                | Kind::MaxPool(_)
+                | Kind::AveragePool(_)
+                | Kind::PadChannels { .. }
+                | Kind::Subsample { .. }
+                | Kind::Concat),
+                Place::Planes(to),
+            ) => {
                 let mut offset = 0;
                 for input in 0..step.inputs.len() {
                     let place = *self.planes(step.inputs[input]);
@@ -215,7 +223,12 @@ impl Program {
                                         pixels::subsample_back(*stride, to, dy, &place, dx, add)
                                     }
                                     Kind::Concat => pixels::take_channels(to, dy, offset, &place, dx, add),
-                                    _ => {}
+                                    Kind::Conv { .. }
+                                    | Kind::Norm { .. }
+                                    | Kind::Linear { .. }
+                                    | Kind::GlobalAverage
+                                    | Kind::Dropout { .. }
+                                    | Kind::Add { .. } => unreachable!("it has an arm above"),
                                 }
                             });
                         }
@@ -224,7 +237,15 @@ impl Program {
                     offset += place.shape.channels;
                 }
             }
-            _ => {}
+            (
+                Kind::Norm { .. }
+                | Kind::MaxPool(_)
+                | Kind::AveragePool(_)
+                | Kind::PadChannels { .. }
+                | Kind::Subsample { .. }
+                | Kind::Concat,
+                Place::Vectors(_),
+            ) => unreachable!("its result lies in planes"),
         }
         if let Some(slot) = self.slots[step.output] {
             gradients[slot] = Some(dy);

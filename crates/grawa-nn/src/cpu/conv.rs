@@ -81,16 +81,19 @@ for_machines! { fn run_by_any = run_with_any(route: &Route, x: &[Line], weights:
 
 #[inline(always)]
 unsafe fn run_with_1<V: Lanes>(route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    // SAFETY: as the caller promises.
     unsafe { run_with::<V, 1>(route, x, weights, y, add) }
 }
 
 #[inline(always)]
 unsafe fn run_with_2<V: Lanes>(route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    // SAFETY: as the caller promises.
     unsafe { run_with::<V, 2>(route, x, weights, y, add) }
 }
 
 #[inline(always)]
 unsafe fn run_with_any<V: Lanes>(route: &Route, x: &[Line], weights: &[Line], y: &mut [Line], add: bool) {
+    // SAFETY: as the caller promises.
     unsafe { run_with::<V, 0>(route, x, weights, y, add) }
 }
 
@@ -127,7 +130,11 @@ unsafe fn run_with<V: Lanes, const S: usize>(
                         + column * route.spread;
                     macro_rules! tile {
                         ($rows:literal, $columns:literal) => {{
+                            // SAFETY: the route was checked when it was made, and `run` that the slices are as long as it
+                            // says: the tile lies in them.
                             let (x, y) = unsafe { (x.as_ptr().add(read), y.as_mut_ptr().add(write)) };
+                            // SAFETY: the route was checked when it was made, and `run` that the slices are as long as it
+                            // says: the tile lies in them.
                             unsafe {
                                 tile::<V, S, $rows, $columns>(route, &phase.taps, x, weights.as_ptr(), y, add)
                             };
@@ -169,6 +176,7 @@ unsafe fn tile<V: Lanes, const S: usize, const R: usize, const C: usize>(
     let (row, plane) = (route.from.row(), route.from.plane());
     let step = if S == 0 { route.step } else { S };
     let (down, along) = (route.spread * route.to.row(), route.spread);
+    // SAFETY: the caller's promise: see `Lanes`; the tile, and all that its taps read, lies in the slices.
     unsafe {
         let mut sums = [[V::zero(); C]; R];
         if add {
@@ -230,6 +238,7 @@ for_machines! { fn weight_gradient_block = weight_gradient_with(walk: &Walk, x: 
 #[inline(always)]
 unsafe fn weight_gradient_with<V: Lanes>(walk: &Walk, x: &[Line], dy: &[Line], gradient: &mut [Line]) {
     // As many input channels at a time as there are registers for; of an image's three, no sixteen.
+    // SAFETY: as the caller promises.
     unsafe {
         match V::TILE {
             16.. if walk.from.shape.channels > 4 => weight_gradient_by::<V, 16>(walk, x, dy, gradient),
@@ -255,6 +264,8 @@ unsafe fn weight_gradient_by<V: Lanes, const N: usize>(
             for place in 0..walk.kernel * walk.kernel {
                 let (ky, kx) = (place / walk.kernel, place % walk.kernel);
                 for first in (0..lanes).step_by(N) {
+                    // SAFETY: `weight_gradient` checked that the walk stays inside the image with its border, and how long
+                    // all slices are.
                     unsafe {
                         let mut sums: [V; N] =
                             std::array::from_fn(|lane| V::load(target.add(first + lane).cast()));
@@ -285,6 +296,8 @@ unsafe fn weight_gradient_by<V: Lanes, const N: usize>(
                         }
                     }
                 }
+                // SAFETY: `weight_gradient` checked that the walk stays inside the image with its border, and how long all
+                // slices are.
                 target = unsafe { target.add(WIDTH) };
             }
         }

@@ -136,7 +136,16 @@ impl Program {
                     .zip(vectors(1))
                     .for_each(|((y, a), b)| *y = a + b);
             }
-            (kind, Place::Planes(to)) => {
+            (
+                kind @ (Kind::Relu
+                | Kind::Add { .. }
+                | Kind::MaxPool(_)
+                | Kind::AveragePool(_)
+                | Kind::PadChannels { .. }
+                | Kind::Subsample { .. }
+                | Kind::Concat),
+                Place::Planes(to),
+            ) => {
                 output.planes_mut().par_chunks_exact_mut(to.image()).enumerate().for_each(|(image, y)| {
                     let x = |input: usize| {
                         let place = from(input);
@@ -164,11 +173,23 @@ impl Program {
                             pixels::place_channels(&place, x(0), to, y, 0);
                             pixels::place_channels(&from(1), x(1), to, y, place.shape.channels);
                         }
-                        _ => {}
+                        Kind::Conv { .. }
+                        | Kind::Norm { .. }
+                        | Kind::Linear { .. }
+                        | Kind::GlobalAverage
+                        | Kind::Dropout { .. } => unreachable!("it has an arm above"),
                     }
                 });
             }
-            _ => {}
+            (
+                Kind::Norm { .. }
+                | Kind::MaxPool(_)
+                | Kind::AveragePool(_)
+                | Kind::PadChannels { .. }
+                | Kind::Subsample { .. }
+                | Kind::Concat,
+                Place::Vectors(_),
+            ) => unreachable!("its result lies in planes"),
         }
         values[step.output] = Some(output);
     }

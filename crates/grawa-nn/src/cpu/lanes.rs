@@ -60,6 +60,18 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn where_positive(self, gate: Self) -> Self;
 }
 
+/// Methods whose callers keep the promise of [`Lanes`].
+macro_rules! vouched {
+    ($(fn $name:ident($($argument:tt)*) $(-> $kind:ty)? { $($body:tt)* })+) => {$(
+        #[inline(always)]
+        #[allow(unused_unsafe, reason = "some need no promise")]
+        unsafe fn $name($($argument)*) $(-> $kind)? {
+            // SAFETY: the caller promises that the machine has these instructions, and that pointers are valid and aligned.
+            unsafe { $($body)* }
+        }
+    )+};
+}
+
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
@@ -69,54 +81,42 @@ pub(crate) struct Avx512(__m512);
 #[allow(unsafe_code)]
 unsafe impl Lanes for Avx512 {
     const TILE: usize = 28;
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        unsafe { Avx512(_mm512_setzero_ps()) }
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        unsafe { Avx512(_mm512_load_ps(from)) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        unsafe { _mm512_store_ps(to, self.0) }
-    }
-    #[inline(always)]
-    unsafe fn add_product(self, a: *const f32, b: Self) -> Self {
-        unsafe { Avx512(_mm512_fmadd_ps(_mm512_set1_ps(*a), b.0, self.0)) }
-    }
-    #[inline(always)]
-    unsafe fn plus(self, a: Self, b: Self) -> Self {
-        unsafe { Avx512(_mm512_fmadd_ps(a.0, b.0, self.0)) }
-    }
-    #[inline(always)]
-    unsafe fn minus(self, a: Self, b: Self) -> Self {
-        unsafe { Avx512(_mm512_fnmadd_ps(a.0, b.0, self.0)) }
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        unsafe { Avx512(_mm512_set1_ps(x)) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        unsafe { Avx512(_mm512_add_ps(self.0, b.0)) }
-    }
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        unsafe { Avx512(_mm512_sub_ps(self.0, b.0)) }
-    }
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        unsafe { Avx512(_mm512_mul_ps(self.0, b.0)) }
-    }
-    #[inline(always)]
-    unsafe fn at_least(self, floor: Self) -> Self {
-        // The instruction gives its second operand where either is not a number.
-        unsafe { Avx512(_mm512_max_ps(floor.0, self.0)) }
-    }
-    #[inline(always)]
-    unsafe fn where_positive(self, gate: Self) -> Self {
-        unsafe {
+    vouched! {
+        fn zero() -> Self {
+            Avx512(_mm512_setzero_ps())
+        }
+        fn load(from: *const f32) -> Self {
+            Avx512(_mm512_load_ps(from))
+        }
+        fn store(self, to: *mut f32) {
+            _mm512_store_ps(to, self.0)
+        }
+        fn add_product(self, a: *const f32, b: Self) -> Self {
+            Avx512(_mm512_fmadd_ps(_mm512_set1_ps(*a), b.0, self.0))
+        }
+        fn plus(self, a: Self, b: Self) -> Self {
+            Avx512(_mm512_fmadd_ps(a.0, b.0, self.0))
+        }
+        fn minus(self, a: Self, b: Self) -> Self {
+            Avx512(_mm512_fnmadd_ps(a.0, b.0, self.0))
+        }
+        fn splat(x: f32) -> Self {
+            Avx512(_mm512_set1_ps(x))
+        }
+        fn add(self, b: Self) -> Self {
+            Avx512(_mm512_add_ps(self.0, b.0))
+        }
+        fn sub(self, b: Self) -> Self {
+            Avx512(_mm512_sub_ps(self.0, b.0))
+        }
+        fn mul(self, b: Self) -> Self {
+            Avx512(_mm512_mul_ps(self.0, b.0))
+        }
+        fn at_least(self, floor: Self) -> Self {
+            // The instruction gives its second operand where either is not a number.
+            Avx512(_mm512_max_ps(floor.0, self.0))
+        }
+        fn where_positive(self, gate: Self) -> Self {
             let open = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate.0, _mm512_setzero_ps());
             Avx512(_mm512_maskz_mov_ps(open, self.0))
         }
@@ -132,59 +132,43 @@ pub(crate) struct Avx2(__m256, __m256);
 #[allow(unsafe_code)]
 unsafe impl Lanes for Avx2 {
     const TILE: usize = 6;
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        unsafe { Avx2(_mm256_setzero_ps(), _mm256_setzero_ps()) }
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        unsafe { Avx2(_mm256_load_ps(from), _mm256_load_ps(from.add(8))) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        unsafe {
+    vouched! {
+        fn zero() -> Self {
+            Avx2(_mm256_setzero_ps(), _mm256_setzero_ps())
+        }
+        fn load(from: *const f32) -> Self {
+            Avx2(_mm256_load_ps(from), _mm256_load_ps(from.add(8)))
+        }
+        fn store(self, to: *mut f32) {
             _mm256_store_ps(to, self.0);
             _mm256_store_ps(to.add(8), self.1);
         }
-    }
-    #[inline(always)]
-    unsafe fn add_product(self, a: *const f32, b: Self) -> Self {
-        unsafe {
+        fn add_product(self, a: *const f32, b: Self) -> Self {
             let a = _mm256_broadcast_ss(&*a);
             Avx2(_mm256_fmadd_ps(a, b.0, self.0), _mm256_fmadd_ps(a, b.1, self.1))
         }
-    }
-    #[inline(always)]
-    unsafe fn plus(self, a: Self, b: Self) -> Self {
-        unsafe { Avx2(_mm256_fmadd_ps(a.0, b.0, self.0), _mm256_fmadd_ps(a.1, b.1, self.1)) }
-    }
-    #[inline(always)]
-    unsafe fn minus(self, a: Self, b: Self) -> Self {
-        unsafe { Avx2(_mm256_fnmadd_ps(a.0, b.0, self.0), _mm256_fnmadd_ps(a.1, b.1, self.1)) }
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        unsafe { Avx2(_mm256_set1_ps(x), _mm256_set1_ps(x)) }
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        unsafe { Avx2(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        unsafe { Avx2(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        unsafe { Avx2(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1)) }
-    }
-    #[inline(always)]
-    unsafe fn at_least(self, floor: Self) -> Self {
-        unsafe { Avx2(_mm256_max_ps(floor.0, self.0), _mm256_max_ps(floor.1, self.1)) }
-    }
-    #[inline(always)]
-    unsafe fn where_positive(self, gate: Self) -> Self {
-        unsafe {
+        fn plus(self, a: Self, b: Self) -> Self {
+            Avx2(_mm256_fmadd_ps(a.0, b.0, self.0), _mm256_fmadd_ps(a.1, b.1, self.1))
+        }
+        fn minus(self, a: Self, b: Self) -> Self {
+            Avx2(_mm256_fnmadd_ps(a.0, b.0, self.0), _mm256_fnmadd_ps(a.1, b.1, self.1))
+        }
+        fn splat(x: f32) -> Self {
+            Avx2(_mm256_set1_ps(x), _mm256_set1_ps(x))
+        }
+        fn add(self, b: Self) -> Self {
+            Avx2(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1))
+        }
+        fn sub(self, b: Self) -> Self {
+            Avx2(_mm256_sub_ps(self.0, b.0), _mm256_sub_ps(self.1, b.1))
+        }
+        fn mul(self, b: Self) -> Self {
+            Avx2(_mm256_mul_ps(self.0, b.0), _mm256_mul_ps(self.1, b.1))
+        }
+        fn at_least(self, floor: Self) -> Self {
+            Avx2(_mm256_max_ps(floor.0, self.0), _mm256_max_ps(floor.1, self.1))
+        }
+        fn where_positive(self, gate: Self) -> Self {
             let open = |gate| _mm256_cmp_ps::<_CMP_GT_OQ>(gate, _mm256_setzero_ps());
             Avx2(_mm256_and_ps(open(gate.0), self.0), _mm256_and_ps(open(gate.1), self.1))
         }
@@ -199,64 +183,55 @@ pub(crate) struct Any([f32; WIDTH]);
 #[allow(unsafe_code)]
 unsafe impl Lanes for Any {
     const TILE: usize = 2;
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        Any([0.0; WIDTH])
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        unsafe { Any(*from.cast::<[f32; WIDTH]>()) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        unsafe { *to.cast::<[f32; WIDTH]>() = self.0 }
-    }
-    #[inline(always)]
-    unsafe fn add_product(mut self, a: *const f32, b: Self) -> Self {
-        let a = unsafe { *a };
-        for (sum, b) in self.0.iter_mut().zip(b.0) {
-            *sum += a * b;
+    vouched! {
+        fn zero() -> Self {
+            Any([0.0; WIDTH])
         }
-        self
-    }
-    #[inline(always)]
-    unsafe fn plus(self, a: Self, b: Self) -> Self {
-        Any(std::array::from_fn(|lane| self.0[lane] + a.0[lane] * b.0[lane]))
-    }
-    #[inline(always)]
-    unsafe fn minus(self, a: Self, b: Self) -> Self {
-        Any(std::array::from_fn(|lane| self.0[lane] - a.0[lane] * b.0[lane]))
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        Any([x; WIDTH])
-    }
-    #[inline(always)]
-    unsafe fn add(self, b: Self) -> Self {
-        Any(std::array::from_fn(|lane| self.0[lane] + b.0[lane]))
-    }
-    #[inline(always)]
-    unsafe fn sub(self, b: Self) -> Self {
-        Any(std::array::from_fn(|lane| self.0[lane] - b.0[lane]))
-    }
-    #[inline(always)]
-    unsafe fn mul(self, b: Self) -> Self {
-        Any(std::array::from_fn(|lane| self.0[lane] * b.0[lane]))
-    }
-    #[inline(always)]
-    unsafe fn at_least(self, floor: Self) -> Self {
-        Any(std::array::from_fn(
-            |lane| if self.0[lane] < floor.0[lane] { floor.0[lane] } else { self.0[lane] },
-        ))
-    }
-    #[inline(always)]
-    unsafe fn where_positive(self, gate: Self) -> Self {
-        Any(std::array::from_fn(|lane| if gate.0[lane] > 0.0 { self.0[lane] } else { 0.0 }))
+        fn load(from: *const f32) -> Self {
+            Any(*from.cast::<[f32; WIDTH]>())
+        }
+        fn store(self, to: *mut f32) {
+            *to.cast::<[f32; WIDTH]>() = self.0
+        }
+        fn add_product(mut self, a: *const f32, b: Self) -> Self {
+            let a = *a;
+            for (sum, b) in self.0.iter_mut().zip(b.0) {
+                *sum += a * b;
+            }
+            self
+        }
+        fn plus(self, a: Self, b: Self) -> Self {
+            Any(std::array::from_fn(|lane| self.0[lane] + a.0[lane] * b.0[lane]))
+        }
+        fn minus(self, a: Self, b: Self) -> Self {
+            Any(std::array::from_fn(|lane| self.0[lane] - a.0[lane] * b.0[lane]))
+        }
+        fn splat(x: f32) -> Self {
+            Any([x; WIDTH])
+        }
+        fn add(self, b: Self) -> Self {
+            Any(std::array::from_fn(|lane| self.0[lane] + b.0[lane]))
+        }
+        fn sub(self, b: Self) -> Self {
+            Any(std::array::from_fn(|lane| self.0[lane] - b.0[lane]))
+        }
+        fn mul(self, b: Self) -> Self {
+            Any(std::array::from_fn(|lane| self.0[lane] * b.0[lane]))
+        }
+        fn at_least(self, floor: Self) -> Self {
+            Any(std::array::from_fn(
+                |lane| if self.0[lane] < floor.0[lane] { floor.0[lane] } else { self.0[lane] },
+            ))
+        }
+        fn where_positive(self, gate: Self) -> Self {
+            Any(std::array::from_fn(|lane| if gate.0[lane] > 0.0 { self.0[lane] } else { 0.0 }))
+        }
     }
 }
 
 /// Makes a function that takes a [`Machine`] from one that is generic over [`Lanes`]: the same arguments, the body compiled
-/// for each machine. The body is unsafe to call elsewhere.
+/// for each machine. The body may rely on the machine's instructions and on lines being aligned; what else it relies on must hold
+/// for any arguments, or be checked by the function's one caller.
 macro_rules! for_machines {
     ($(#[$doc:meta])* $visible:vis fn $name:ident = $body:ident($($argument:ident: $kind:ty),* $(,)?)) => {
         $(#[$doc])*
@@ -265,14 +240,17 @@ macro_rules! for_machines {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq")]
             unsafe fn avx512($($argument: $kind),*) {
+                // SAFETY: this function has the instructions. All else that the body needs, the arguments are checked for.
                 unsafe { $body::<$crate::cpu::lanes::Avx512>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             unsafe fn avx2($($argument: $kind),*) {
+                // SAFETY: as above.
                 unsafe { $body::<$crate::cpu::lanes::Avx2>($($argument),*) }
             }
-            // SAFETY: the machine was found at run time to have these instructions.
+            // SAFETY: the machine was found at run time to have these instructions. All else that the body needs, the
+            // arguments are checked for.
             unsafe {
                 match machine {
                     #[cfg(target_arch = "x86_64")]

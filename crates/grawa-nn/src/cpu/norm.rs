@@ -36,6 +36,7 @@ for_machines! {
 unsafe fn moments_with<V: Lanes>(place: &Blocked, image: &[Line], out: &mut Moments) {
     let share = 1.0 / place.shape.area() as f32;
     for (block, plane) in image.chunks_exact(place.plane()).enumerate() {
+        // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
         unsafe {
             let mut sum = V::zero();
             for row in rows(place) {
@@ -115,6 +116,7 @@ unsafe fn forward_with<V: Lanes>(
 ) {
     let width = from.shape.width;
     for block in 0..from.blocks() {
+        // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
         unsafe {
             let [middle, slope, shift] =
                 [&affine.middle, &affine.slope, &affine.shift].map(|lines| V::load(lines[block].at()));
@@ -148,6 +150,7 @@ unsafe fn mask_with<V: Lanes>(place: &Blocked, y: &[Line], dy: &mut [Line]) {
         for row in rows(place) {
             let row = block * place.plane() + row.start..block * place.plane() + row.end;
             for (dy, y) in dy[row.clone()].iter_mut().zip(&y[row]) {
+                // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
                 unsafe { V::load(dy.at()).where_positive(V::load(y.at())).store(dy.at_mut()) };
             }
         }
@@ -174,6 +177,7 @@ unsafe fn sums_with<V: Lanes>(
 ) {
     let width = from.shape.width;
     for block in 0..from.blocks() {
+        // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
         unsafe {
             let (mut sum, mut along, middle) = (V::zero(), V::zero(), V::load(middle[block].at()));
             for row in 0..from.shape.height {
@@ -224,6 +228,7 @@ unsafe fn backward_with<V: Lanes>(
 ) {
     let width = from.shape.width;
     for block in 0..from.blocks() {
+        // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
         unsafe {
             let [middle, slope, sum] =
                 [&affine.middle, &affine.slope, &affine.shift].map(|lines| V::load(lines[block].at()));

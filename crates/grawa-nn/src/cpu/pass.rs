@@ -65,7 +65,7 @@ impl Program {
                     .zip(images)
                     .for_each(|(plain, image)| place.unpack(image, plain));
             }
-            _ => {}
+            (_, None) => {}
         }
     }
 
@@ -116,7 +116,7 @@ impl Program {
                     .zip(arena.flow.chunks_exact(place.shape.len()))
                     .for_each(|(image, plain)| place.pack(plain, image));
             }
-            _ => {}
+            (_, None) => {}
         }
         gradient.fill(0.0);
         for index in (0..self.steps.len()).rev() {

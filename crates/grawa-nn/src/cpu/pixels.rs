@@ -51,6 +51,7 @@ unsafe fn copy_with<V: Lanes>(from: &Blocked, x: &[Line], to: &Blocked, y: &mut 
             let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
             let y = &mut y[block * to.plane() + to.start(row)..][..from.shape.width];
             for (y, x) in y.iter_mut().zip(x) {
+                // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
                 unsafe {
                     let value = V::load(x.at());
                     let value = if add { value.add(V::load(y.at())) } else { value };

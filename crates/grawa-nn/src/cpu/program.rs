@@ -117,6 +117,7 @@ impl Program {
             return Err(Error::WrongLength { what: "the batch".into(), found: 0, expected: 1 });
         }
         let places = places(graph);
+        check(graph, &places)?;
         let mut steps = fuse(graph, &places);
         let (slots, buffers) = plan(&mut steps, &places, keep);
         Ok(Program { graph: graph.clone(), batch, places, steps, slots, buffers })
@@ -159,12 +160,49 @@ fn places(graph: &Graph) -> Vec<Place> {
         let is_vector = match node.op {
             Op::GlobalAverage | Op::Linear { .. } => true,
             Op::Relu | Op::Add | Op::Dropout { .. } => matches!(places[node.inputs[0].0], Place::Vectors(_)),
-            _ => false,
+            Op::Input
+            | Op::Conv { .. }
+            | Op::BatchNorm { .. }
+            | Op::MaxPool(_)
+            | Op::AveragePool(_)
+            | Op::PadChannels { .. }
+            | Op::Subsample { .. }
+            | Op::Concat => false,
         };
         let blocked = Blocked { shape: node.shape, border };
         places.push(if is_vector { Place::Vectors(node.shape.len()) } else { Place::Planes(blocked) });
     }
     places
+}
+
+/// Whether every operation finds its inputs as it reads them.
+fn check(graph: &Graph, places: &[Place]) -> Result<(), Error> {
+    let is_vector = |id: &NodeId| matches!(places[id.0], Place::Vectors(_));
+    for node in graph.nodes() {
+        let expected = match node.op {
+            Op::Input | Op::Relu | Op::Linear { .. } | Op::Dropout { .. } => None,
+            Op::Add => {
+                let alike = node.inputs.iter().all(|input| is_vector(input) == is_vector(&node.inputs[0]));
+                (!alike).then_some("two images, or two results of linear layers and global averages")
+            }
+            Op::Conv { .. }
+            | Op::BatchNorm { .. }
+            | Op::MaxPool(_)
+            | Op::AveragePool(_)
+            | Op::GlobalAverage
+            | Op::PadChannels { .. }
+            | Op::Subsample { .. }
+            | Op::Concat => {
+                let vectors = node.inputs.iter().any(is_vector);
+                vectors.then_some("images, not results of linear layers or global averages")
+            }
+        };
+        if let Some(expected) = expected {
+            let operation = format!("{} on the CPU", node.op.describe(graph));
+            return Err(Error::DoesNotFit { operation, found: node.shape, expected: expected.into() });
+        }
+    }
+    Ok(())
 }
 
 /// The steps of a graph, with what belongs to a batch norm taken into its step.
@@ -280,4 +318,43 @@ fn plan(steps: &mut [Step], places: &[Place], keep: Keep) -> (Vec<Option<usize>>
         free.extend(slots[step.output].filter(|_| keep == Keep::WhatFlows));
     }
     (slots, buffers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Builder, Shape};
+
+    /// What would read memory that nobody wrote, or find no planes, is refused when the network is compiled.
+    #[test]
+    fn vectors_and_planes_do_not_mix() {
+        let built = |make: fn(&mut Builder) -> Result<NodeId, Error>| {
+            let mut net = Builder::new("mixed", Shape::image(3, 1));
+            let last = make(&mut net).unwrap();
+            Program::compile(&net.finish(last).unwrap(), 2).map(|_| ())
+        };
+        let fault = |made: Result<(), Error>| made.unwrap_err().to_string();
+        // A picture of one pixel has the shape of its average.
+        let text = fault(built(|net| {
+            let average = net.global_average(net.input());
+            net.add(average, net.input())
+        }));
+        assert!(text.contains("add") && text.contains("two images"), "{text}");
+        let text = fault(built(|net| {
+            let average = net.global_average(net.input());
+            net.concat(net.input(), average)
+        }));
+        assert!(text.contains("concat") && text.contains("on the CPU"), "{text}");
+        let text = fault(built(|net| {
+            let average = net.global_average(net.input());
+            net.batch_norm(average, "bn")
+        }));
+        assert!(text.contains("batch norm"), "{text}");
+        let sum = built(|net| {
+            let average = net.global_average(net.input());
+            let out = net.linear(average, "fc", 3)?;
+            net.add(out, average)
+        });
+        assert!(sum.is_ok());
+    }
 }

@@ -163,7 +163,19 @@ impl Curvature {
                 arena.values[step.output] = Some(output);
             }
             // Linear: the pass itself, on tangents.
-            _ => program.run(index, arena, parameters, &[], point.mode),
+            (
+                Kind::Add { relu: false }
+                | Kind::AveragePool(_)
+                | Kind::GlobalAverage
+                | Kind::PadChannels { .. }
+                | Kind::Subsample { .. }
+                | Kind::Concat
+                | Kind::Dropout { .. },
+                _,
+            ) => program.run(index, arena, parameters, &[], point.mode),
+            (Kind::Norm { .. } | Kind::MaxPool(_) | Kind::Add { relu: true }, Place::Vectors(_)) => {
+                unreachable!("its result lies in planes")
+            }
         }
     }
 
@@ -180,13 +192,24 @@ impl Curvature {
         let program = &self.flowing;
         let step = &program.steps[index];
         let spans = self.graph().parameters().spans();
-        if !matches!(step.kind, Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. }) {
+        match step.kind {
+            Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {}
             // Linear in what flows back, given the results of the pass forth: the pass itself on tangents, beside those
             // results.
-            std::mem::swap(&mut arena.values, &mut point.arena.values);
-            program.flow_back(index, arena, parameters, point.mode, product);
-            std::mem::swap(&mut arena.values, &mut point.arena.values);
-            return;
+            Kind::Relu
+            | Kind::Add { .. }
+            | Kind::MaxPool(_)
+            | Kind::AveragePool(_)
+            | Kind::GlobalAverage
+            | Kind::PadChannels { .. }
+            | Kind::Subsample { .. }
+            | Kind::Concat
+            | Kind::Dropout { .. } => {
+                std::mem::swap(&mut arena.values, &mut point.arena.values);
+                program.flow_back(index, arena, parameters, point.mode, product);
+                std::mem::swap(&mut arena.values, &mut point.arena.values);
+                return;
+            }
         }
         let Some(slot) = program.slots[step.output] else { return };
         let Some(mut ddy) = arena.gradients[slot].take() else { return };
@@ -310,7 +333,19 @@ impl Curvature {
                     arrive(place, &out, buffer, adds(0));
                 }
             }
-            _ => {}
+            (Kind::Norm { .. }, Place::Vectors(_)) => unreachable!("its result lies in planes"),
+            (
+                Kind::Relu
+                | Kind::Add { .. }
+                | Kind::MaxPool(_)
+                | Kind::AveragePool(_)
+                | Kind::GlobalAverage
+                | Kind::PadChannels { .. }
+                | Kind::Subsample { .. }
+                | Kind::Concat
+                | Kind::Dropout { .. },
+                _,
+            ) => unreachable!("what is linear was done above"),
         }
         arena.gradients[slot] = Some(ddy);
         point.arena.gradients[primal] = Some(dy);

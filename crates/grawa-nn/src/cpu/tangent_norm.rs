@@ -140,6 +140,7 @@ unsafe fn forward_with<V: Lanes>(
 ) {
     let width = from.shape.width;
     for block in 0..from.blocks() {
+        // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
         unsafe {
             let [middle, change, centred, centred_change, constant] = [
                 &factors.middle,
@@ -191,6 +192,7 @@ unsafe fn backward_with<V: Lanes>(
 ) {
     let width = from.shape.width;
     for block in 0..from.blocks() {
+        // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
         unsafe {
             let [middle, change, centred, centred_change, flow, flow_change, constant] = [
                 &factors.middle,

@@ -45,6 +45,7 @@ macro_rules! straight {
     ($load:ident, $pick:ident, $put:ident, $n:literal: $($i:literal)+) => {
         #[inline(always)]
         unsafe fn $load<V: Lanes>(from: *const Line, apart: usize, count: usize) -> [V; $n] {
+            // SAFETY: the caller's promise: see `Lanes`.
             unsafe { [$(if $i < count { V::load(from.add($i * apart).cast()) } else { V::zero() }),+] }
         }
         #[inline(always)]
@@ -53,6 +54,7 @@ macro_rules! straight {
         }
         #[inline(always)]
         unsafe fn $put<V: Lanes>(values: [V; $n], to: *mut Line, apart: usize, count: usize, add: bool) {
+            // SAFETY: the caller's promise: see `Lanes`.
             unsafe {
                 $(if $i < count {
                     let to = to.add($i * apart).cast::<f32>();
@@ -87,21 +89,25 @@ pub(crate) struct By2;
 /// x along one side, at the points 0, 1, −1, ∞.
 #[inline(always)]
 unsafe fn input_2<V: Lanes>([x0, x1, x2, x3]: [V; 4]) -> [V; 4] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe { [x0.sub(x2), x1.add(x2), x2.sub(x1), x3.sub(x1)] }
 }
 
 #[inline(always)]
 unsafe fn output_2<V: Lanes>([p0, p1, p2, p3]: [V; 4]) -> [V; 2] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe { [p0.add(p1).add(p2), p1.sub(p2).add(p3)] }
 }
 
 #[inline(always)]
 unsafe fn flow_2<V: Lanes>([y0, y1]: [V; 2]) -> [V; 4] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe { [y0, y0.add(y1), y0.sub(y1), y1] }
 }
 
 #[inline(always)]
 unsafe fn kernel_2<V: Lanes>([w0, w1, w2]: [V; 3]) -> [V; 4] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe {
         let half = V::splat(0.5);
         let even = w0.add(w2).mul(half);
@@ -111,6 +117,7 @@ unsafe fn kernel_2<V: Lanes>([w0, w1, w2]: [V; 3]) -> [V; 4] {
 
 #[inline(always)]
 unsafe fn fold_2<V: Lanes>([p0, p1, p2, p3]: [V; 4]) -> [V; 3] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe {
         let half = V::splat(0.5);
         let even = p1.add(p2).mul(half);
@@ -130,6 +137,7 @@ unsafe impl Tile for By2 {
         points: *mut Line,
         apart: usize,
     ) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (x, points) = ((x, [row, 1], there), (points, [4 * apart, apart], [4; 2]));
             both_ways!(input_2, load_4, pick_4, put_4, columns 0 1 2 3, rows 0 1 2 3, x, points, false);
@@ -144,6 +152,7 @@ unsafe impl Tile for By2 {
         there: [usize; 2],
         add: bool,
     ) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (points, y) = ((points, [4 * apart, apart], [4; 2]), (y, [row, 1], there));
             both_ways!(output_2, load_4, pick_4, put_2, columns 0 1 2 3, rows 0 1, points, y, add);
@@ -157,6 +166,7 @@ unsafe impl Tile for By2 {
         points: *mut Line,
         apart: usize,
     ) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (dy, points) = ((dy, [row, 1], there), (points, [4 * apart, apart], [4; 2]));
             both_ways!(flow_2, load_2, pick_2, put_4, columns 0 1, rows 0 1 2 3, dy, points, false);
@@ -164,6 +174,7 @@ unsafe impl Tile for By2 {
     }
     #[inline(always)]
     unsafe fn kernel<V: Lanes>(w: &[Line; 9], points: *mut Line, apart: usize) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (w, points) = ((w.as_ptr(), [3, 1], [3, 3]), (points, [4 * apart, apart], [4; 2]));
             both_ways!(kernel_2, load_3, pick_3, put_4, columns 0 1 2, rows 0 1 2 3, w, points, false);
@@ -171,6 +182,7 @@ unsafe impl Tile for By2 {
     }
     #[inline(always)]
     unsafe fn fold<V: Lanes>(points: *const Line, apart: usize, w: &mut [Line; 9]) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (points, w) = ((points, [4 * apart, apart], [4; 2]), (w.as_mut_ptr(), [3, 1], [3, 3]));
             both_ways!(fold_2, load_4, pick_4, put_3, columns 0 1 2 3, rows 0 1 2, points, w, false);
@@ -190,6 +202,7 @@ const B2: f32 = B * B;
 /// x along one side. Each point's row is the polynomial that is zero at all the others, with 1 before its highest power.
 #[inline(always)]
 unsafe fn input_4<V: Lanes>([x0, x1, x2, x3, x4, x5]: [V; 6]) -> [V; 6] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe {
         let (a, b, a2, b2) = (V::splat(A), V::splat(B), V::splat(A2), V::splat(B2));
         let (both, product) = (V::splat(A2 + B2), V::splat(A2 * B2));
@@ -208,6 +221,7 @@ unsafe fn input_4<V: Lanes>([x0, x1, x2, x3, x4, x5]: [V; 6]) -> [V; 6] {
 
 #[inline(always)]
 unsafe fn output_4<V: Lanes>([p0, p1, p2, p3, p4, p5]: [V; 6]) -> [V; 4] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe {
         let (a, b, a2, b2) = (V::splat(A), V::splat(B), V::splat(A2), V::splat(B2));
         let (sum_a, sum_b) = (p1.add(p2), p3.add(p4));
@@ -223,6 +237,7 @@ unsafe fn output_4<V: Lanes>([p0, p1, p2, p3, p4, p5]: [V; 6]) -> [V; 4] {
 
 #[inline(always)]
 unsafe fn flow_4<V: Lanes>([y0, y1, y2, y3]: [V; 4]) -> [V; 6] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe {
         let (a, b, a2, b2) = (V::splat(A), V::splat(B), V::splat(A2), V::splat(B2));
         let (even_a, odd_a) = (y0.plus(a2, y2), y1.plus(a2, y3));
@@ -238,6 +253,7 @@ const AT_B: f32 = 1.0 / (2.0 * B2 * (B2 - A2));
 
 #[inline(always)]
 unsafe fn kernel_4<V: Lanes>([w0, w1, w2]: [V; 3]) -> [V; 6] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe {
         let (at_a, at_b) = (V::splat(AT_A), V::splat(AT_B));
         let (even_a, even_b) = (w0.plus(V::splat(A2), w2).mul(at_a), w0.plus(V::splat(B2), w2).mul(at_b));
@@ -255,6 +271,7 @@ unsafe fn kernel_4<V: Lanes>([w0, w1, w2]: [V; 3]) -> [V; 6] {
 
 #[inline(always)]
 unsafe fn fold_4<V: Lanes>([p0, p1, p2, p3, p4, p5]: [V; 6]) -> [V; 3] {
+    // SAFETY: the caller's promise: see `Lanes`.
     unsafe {
         let (sum_a, sum_b) = (p1.add(p2).mul(V::splat(AT_A)), p3.add(p4).mul(V::splat(AT_B)));
         let (gap_a, gap_b) = (p1.sub(p2), p3.sub(p4));
@@ -278,6 +295,7 @@ unsafe impl Tile for By4 {
         points: *mut Line,
         apart: usize,
     ) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (x, points) = ((x, [row, 1], there), (points, [6 * apart, apart], [6; 2]));
             both_ways!(input_4, load_6, pick_6, put_6, columns 0 1 2 3 4 5, rows 0, x, points, false);
@@ -295,6 +313,7 @@ unsafe impl Tile for By4 {
         there: [usize; 2],
         add: bool,
     ) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (points, y) = ((points, [6 * apart, apart], [6; 2]), (y, [row, 1], there));
             both_ways!(output_4, load_6, pick_6, put_4, columns 0 1 2 3 4 5, rows 0 2, points, y, add);
@@ -309,6 +328,7 @@ unsafe impl Tile for By4 {
         points: *mut Line,
         apart: usize,
     ) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (dy, points) = ((dy, [row, 1], there), (points, [6 * apart, apart], [6; 2]));
             both_ways!(flow_4, load_4, pick_4, put_6, columns 0 1 2 3, rows 0, dy, points, false);
@@ -319,6 +339,7 @@ unsafe impl Tile for By4 {
     }
     #[inline(always)]
     unsafe fn kernel<V: Lanes>(w: &[Line; 9], points: *mut Line, apart: usize) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (w, points) = ((w.as_ptr(), [3, 1], [3, 3]), (points, [6 * apart, apart], [6; 2]));
             both_ways!(kernel_4, load_3, pick_3, put_6, columns 0 1 2, rows 0 1 2, w, points, false);
@@ -327,6 +348,7 @@ unsafe impl Tile for By4 {
     }
     #[inline(always)]
     unsafe fn fold<V: Lanes>(points: *const Line, apart: usize, w: &mut [Line; 9]) {
+        // SAFETY: the caller's promise: see `Tile`.
         unsafe {
             let (points, w) = ((points, [6 * apart, apart], [6; 2]), (w.as_mut_ptr(), [3, 1], [3, 3]));
             both_ways!(fold_4, load_6, pick_6, put_3, columns 0 1 2 3 4 5, rows 0 1 2, points, w, false);

@@ -121,6 +121,7 @@ unsafe fn kernel_with<V: Lanes>(
                 w[place].0[lane] = if turned { plain[8 - place] } else { plain[place] };
             }
         }
+        // SAFETY: `kernel` checked that there is a line for every point of every input, `ins` apart.
         unsafe {
             let points = out.as_mut_ptr().add(input);
             match tiling.side {
@@ -167,6 +168,7 @@ unsafe fn run_with<V: Lanes>(
     add: bool,
     room: &mut [Line],
 ) {
+    // SAFETY: as the caller promises.
     unsafe {
         match tiling.side {
             4 => run_by::<V, By4>(tiling, x, kernel, y, add, room),
@@ -188,6 +190,8 @@ unsafe fn run_by<V: Lanes, T: Tile>(
     let tiles = y.len() / tiling.to.image() * tiling.tiles();
     let (seen, products) = room.split_at_mut(points * tiles * tiling.from.blocks());
     for block in 0..tiling.from.blocks() {
+        // SAFETY: `run` checked the lengths of all slices: there is room for every point of every tile, and for a panel of
+        // products.
         unsafe { see_inputs::<V, T>(tiling, x, block, &mut seen[block * points * tiles..], tiles) };
     }
     let ins = tiling.from.shape.channels;
@@ -198,12 +202,16 @@ unsafe fn run_by<V: Lanes, T: Tile>(
             for point in 0..points {
                 let from = &seen[point * tiles + first..];
                 let to = &mut products[point * PANEL..][..PANEL];
+                // SAFETY: `run` checked the lengths of all slices: there is room for every point of every tile, and for a
+                // panel of products.
                 unsafe {
                     let kernel = kernel[point * ins..][..ins].as_ptr();
                     multiply::<V>(count, from.as_ptr(), points * tiles, kernel, ins, to.as_mut_ptr());
                 }
             }
             for tile in first..first + count {
+                // SAFETY: `run` checked the lengths of all slices: there is room for every point of every tile, and for a
+                // panel of products.
                 unsafe { show::<V, T>(tiling, products.as_ptr().add(tile - first), y, block, tile, add) };
             }
         }
@@ -228,6 +236,8 @@ unsafe fn see_inputs<V: Lanes, T: Tile>(
             // The first line of the tile's inputs lies one up and one left of its first output.
             let (top, left) = (top + place.border - 1, left + place.border - 1);
             let out = out[image * tiling.tiles() + tile..].as_mut_ptr();
+            // SAFETY: the tile begins inside its plane, and what is beyond the plane is not there; `out` has room for all
+            // points of all tiles, `apart` lines each.
             unsafe {
                 let x = plane.as_ptr().add(top * row + left);
                 // Whole tiles have their own code, which tests for no edge.
@@ -258,6 +268,7 @@ unsafe fn see_flows<V: Lanes, T: Tile>(
             let (top, left) = tiling.corner(tile);
             let (top, left) = (top + place.border, left + place.border);
             let out = out[image * tiling.tiles() + tile..].as_mut_ptr();
+            // SAFETY: as in `see_inputs`.
             unsafe {
                 let dy = plane.as_ptr().add(top * place.row() + left);
                 if top + T::SIDE <= bottom && left + T::SIDE <= right {
@@ -291,6 +302,7 @@ unsafe fn show<V: Lanes, T: Tile>(
     let (image, (top, left)) = (tile / tiling.tiles(), tiling.corner(tile % tiling.tiles()));
     let start = image * place.image() + block * place.plane() + place.start(top) + left;
     let (rows, columns) = (place.shape.height - top, place.shape.width - left);
+    // SAFETY: the tile begins inside its plane, and what is beyond the plane is not there; the panel holds all its points.
     unsafe {
         let y = y.as_mut_ptr().add(start);
         if rows >= T::SIDE && columns >= T::SIDE {
@@ -314,6 +326,7 @@ unsafe fn multiply<V: Lanes>(
 ) {
     let mut done = 0;
     while done < tiles {
+        // SAFETY: as the caller promises: so many tiles are seen, and there is room for as many products.
         unsafe {
             let (seen, out) = (seen.add(done), out.add(done));
             done += match tiles - done {
@@ -336,6 +349,7 @@ unsafe fn multiply_by<V: Lanes, const N: usize>(
     ins: usize,
     out: *mut Line,
 ) -> usize {
+    // SAFETY: as the caller promises, for `N` tiles; the kernel has a line for each of `ins` channels.
     unsafe {
         let mut sums = [V::zero(); N];
         for (block, start) in (0..ins).step_by(WIDTH).enumerate() {
@@ -366,6 +380,7 @@ for_machines! { fn see_tiles = see_with(tiling: &Tiling, x: &[Line], block: usiz
 #[inline(always)]
 unsafe fn see_with<V: Lanes>(tiling: &Tiling, x: &[Line], block: usize, out: &mut [Line]) {
     let apart = out.len() / tiling.points();
+    // SAFETY: as the caller promises.
     unsafe {
         match tiling.side {
             4 => see_inputs::<V, By4>(tiling, x, block, out, apart),
@@ -386,6 +401,7 @@ for_machines! { fn see_flow_tiles = see_flow_with(tiling: &Tiling, dy: &[Line], 
 #[inline(always)]
 unsafe fn see_flow_with<V: Lanes>(tiling: &Tiling, dy: &[Line], block: usize, out: &mut [Line]) {
     let apart = out.len() / tiling.points();
+    // SAFETY: as the caller promises.
     unsafe {
         match tiling.side {
             4 => see_flows::<V, By4>(tiling, dy, block, out, apart),
@@ -413,6 +429,7 @@ for_machines! { fn sum_block = sum_with(points: usize, tiles: usize, seen: &[Lin
 
 #[inline(always)]
 unsafe fn sum_with<V: Lanes>(points: usize, tiles: usize, seen: &[Line], flows: &[Line], sums: &mut [Line]) {
+    // SAFETY: as the caller promises.
     unsafe {
         match V::TILE {
             16.. => sum_by::<V, 16>(points, tiles, seen, flows, sums),
@@ -434,6 +451,7 @@ unsafe fn sum_by<V: Lanes, const N: usize>(
     for (part, (seen, sums)) in seen.chunks_exact(tiles).zip(sums.chunks_exact_mut(WIDTH)).enumerate() {
         let flows = &flows[part % points * tiles..][..tiles];
         for first in (0..WIDTH).step_by(N) {
+            // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
             unsafe {
                 let mut held: [V; N] = std::array::from_fn(|lane| V::load(sums[first + lane].at()));
                 for (seen, flow) in seen.iter().zip(flows) {
@@ -465,6 +483,8 @@ unsafe fn fold_with<V: Lanes>(tiling: &Tiling, groups: &[Line], block: usize, pl
     let start = block * (tiling.sums() / tiling.to.blocks());
     let (mut w, mut sum) = ([Line::ZERO; 9], [Line::ZERO; 36]);
     for input in 0..ins {
+        // SAFETY: a group has `sums` lines, among which `at` is looked up; there is room for the 36 points of the largest
+        // tile.
         unsafe {
             for point in 0..points {
                 let at = start + (input / WIDTH * points + point) * WIDTH + input % WIDTH;

@@ -2,6 +2,7 @@
 //!
 //! Thin and honest wrappers over the driver: everything that can fail returns what was tried and why it failed. All that
 //! belongs to a card is freed when it is dropped.
+#![allow(unsafe_code)]
 
 use super::library::{self, Name};
 use super::limits;
@@ -59,7 +60,6 @@ impl Card {
 }
 
 /// All GPUs of this machine.
-#[allow(unsafe_code, reason = "queries of the driver, on a device it named itself")]
 pub fn cards() -> Result<Vec<Card>, Error> {
     library::open(Name::Driver)?;
     result::init().map_err(failed("start the driver"))?;
@@ -68,6 +68,7 @@ pub fn cards() -> Result<Vec<Card>, Error> {
         .map(|index| {
             let device = result::device::get(index).map_err(failed("find a GPU"))?;
             let attribute =
+                // SAFETY: the driver is open, and named this device itself.
                 |which| unsafe { result::device::get_attribute(device, which) }.map_err(failed("ask a GPU"));
             use sys::CUdevice_attribute_enum as Attribute;
             Ok(Card {
@@ -78,6 +79,7 @@ pub fn cards() -> Result<Vec<Card>, Error> {
                     attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
                 ),
                 processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+                // SAFETY: the driver is open, and named this device itself.
                 memory: unsafe { result::device::total_mem(device) }.map_err(failed("ask a GPU's memory"))?,
                 device,
             })
@@ -95,14 +97,14 @@ pub(crate) struct Context {
 }
 
 // The driver's handles may be used from any thread once the context is current there.
-#[allow(unsafe_code, reason = "the driver is thread-safe; every use binds the context first")]
+// SAFETY: the driver is thread-safe, and every use binds the context to its thread first.
 unsafe impl Send for Context {}
-#[allow(unsafe_code, reason = "as above")]
+// SAFETY: as above.
 unsafe impl Sync for Context {}
 
 impl Context {
-    #[allow(unsafe_code, reason = "the primary context of a device the driver named")]
     pub(crate) fn open(card: Card) -> Result<Arc<Self>, Error> {
+        // SAFETY: the driver named this device.
         let handle = unsafe { result::primary_ctx::retain(card.device) }.map_err(failed("open the GPU"))?;
         let mut context = Context { card, handle, main: std::ptr::null_mut() };
         context.bind()?;
@@ -112,24 +114,25 @@ impl Context {
     }
 
     /// Makes it the one that this thread's calls go to.
-    #[allow(unsafe_code, reason = "the handle lives as long as self")]
     pub(crate) fn bind(&self) -> Result<(), Error> {
+        // SAFETY: the handle lives as long as self.
         unsafe { result::ctx::set_current(self.handle) }.map_err(failed("turn to the GPU"))
     }
 
     /// Waits for all that was asked of the main stream, where everything comes together.
-    #[allow(unsafe_code, reason = "the handle lives as long as self")]
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
+        // SAFETY: the handle lives as long as self.
         unsafe { result::stream::synchronize(self.main) }.map_err(failed("wait for the GPU"))
     }
 }
 
 impl Drop for Context {
-    #[allow(unsafe_code, reason = "made and retained once in open, released once here")]
     fn drop(&mut self) {
         if !self.main.is_null() && self.bind().is_ok() {
+            // SAFETY: made once in `open`, and given back once, here.
             let _ = unsafe { result::stream::destroy(self.main) };
         }
+        // SAFETY: made once in `open`, and given back once, here.
         let _ = unsafe { result::primary_ctx::release(self.card.device) };
     }
 }
@@ -143,7 +146,6 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    #[allow(unsafe_code, reason = "plain allocation, freed once in drop")]
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
         context.bind()?;
         let bytes = bytes.max(256);
@@ -153,8 +155,10 @@ impl Memory {
             return Err(Error::CardTooSmall { needed: bytes, free, fits });
         }
         let start =
+            // SAFETY: a plain allocation, which is filled whole and freed once, in drop.
             unsafe { result::malloc_sync(bytes) }.map_err(failed(format!("allocate {bytes} bytes")))?;
         let memory = Memory { context: context.clone(), start, bytes };
+        // SAFETY: a plain allocation, which is filled whole and freed once, in drop.
         unsafe { result::memset_d8_async(start, 0, bytes, context.main) }.map_err(failed("clear memory"))?;
         context.synchronise()?;
         Ok(memory)
@@ -167,20 +171,20 @@ impl Memory {
     }
 
     /// Copies numbers to the card, after all that was asked of it before.
-    #[allow(unsafe_code, reason = "the range was checked")]
     pub(crate) fn write<T: Pod>(&self, offset: usize, from: &[T]) -> Result<(), Error> {
         self.context.bind()?;
         let to = self.place(offset, size_of_val(from))?;
+        // SAFETY: the range was checked above, any bytes make such numbers, and the slice lives until the copy is done.
         unsafe { result::memcpy_htod_async(to, from, self.context.main) }
             .map_err(failed("copy to the GPU"))?;
         self.context.synchronise()
     }
 
     /// Copies numbers from the card, when all that was asked of it is done.
-    #[allow(unsafe_code, reason = "the range was checked")]
     pub(crate) fn read<T: Pod>(&self, offset: usize, to: &mut [T]) -> Result<(), Error> {
         self.context.bind()?;
         let from = self.place(offset, size_of_val(to))?;
+        // SAFETY: the range was checked above, any bytes make such numbers, and the slice lives until the copy is done.
         unsafe { result::memcpy_dtoh_async(to, from, self.context.main) }
             .map_err(failed("copy from the GPU"))?;
         self.context.synchronise()
@@ -188,10 +192,10 @@ impl Memory {
 }
 
 impl Drop for Memory {
-    #[allow(unsafe_code, reason = "allocated once in new")]
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             let _ = self.context.synchronise();
+            // SAFETY: allocated once in `new`, and the stream that used it is done.
             let _ = unsafe { result::free_sync(self.start) };
         }
     }
@@ -214,15 +218,14 @@ struct Function {
     parameters: Arc<[usize]>,
 }
 
-#[allow(unsafe_code, reason = "handles of the driver, which is thread-safe")]
+// SAFETY: handles of the driver, which is thread-safe.
 unsafe impl Send for Kernels {}
-#[allow(unsafe_code, reason = "as above")]
+// SAFETY: as above.
 unsafe impl Sync for Kernels {}
-#[allow(unsafe_code, reason = "as above")]
+// SAFETY: as above.
 unsafe impl Send for Function {}
 
 /// The bytes of each parameter of a kernel.
-#[allow(unsafe_code, reason = "the driver's function")]
 fn parameters(function: sys::CUfunction) -> Vec<usize> {
     let size = |index: usize| {
         let (mut offset, mut bytes) = (0, 0);
@@ -264,7 +267,6 @@ fn code(architecture: &str, narrow: bool) -> Result<Arc<Vec<u8>>, Error> {
 
 /// Compiles the kernels to machine code of an architecture such as `sm_90`; `narrow` stores bf16, else f32. Needs the
 /// compiler, but no GPU.
-#[allow(unsafe_code, reason = "the program is created and destroyed here, and its code copied out")]
 pub fn compile(architecture: &str, narrow: bool) -> Result<Vec<u8>, Error> {
     use nvrtc::result as compiler;
     library::open(Name::Nvrtc)?;
@@ -276,28 +278,32 @@ pub fn compile(architecture: &str, narrow: bool) -> Result<Vec<u8>, Error> {
         format!("-DBF16={}", u8::from(narrow)),
         "--std=c++17".to_owned(),
     ];
+    // SAFETY: the program was created above and is destroyed below.
     let done = unsafe { compiler::compile_program(program, &options) };
     let result = done.map_err(|why| {
+        // SAFETY: the program was created above and is destroyed below.
         let log = unsafe { compiler::get_program_log(program) }.unwrap_or_default();
         let log: Vec<u8> = log.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
         wrong(format!("{why:?}: {}", String::from_utf8_lossy(&log)))
     });
     let code = result.and_then(|()| {
         let mut bytes = 0usize;
+        // SAFETY: the program was created above and is destroyed below.
         let size = unsafe { nvrtc::sys::nvrtcGetCUBINSize(program, &mut bytes) };
         size.result().map_err(|why| wrong(format!("{why:?}")))?;
         let mut code = vec![0u8; bytes];
+        // SAFETY: the program was created above and is destroyed below.
         let got = unsafe { nvrtc::sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()) };
         got.result().map_err(|why| wrong(format!("{why:?}")))?;
         Ok(code)
     });
+    // SAFETY: the program was created above and is destroyed below.
     let _ = unsafe { compiler::destroy_program(program) };
     code
 }
 
 impl Kernels {
     /// Compiles the kernels for a card; `narrow` stores bf16, else f32.
-    #[allow(unsafe_code, reason = "the image is machine code the compiler just made for this card")]
     pub(crate) fn new(context: &Arc<Context>, narrow: bool) -> Result<Arc<Self>, Error> {
         let (major, minor) = context.card.capability;
         if !context.card.is_usable() {
@@ -309,12 +315,12 @@ impl Kernels {
         let code = code(&format!("sm_{major}{minor}"), narrow)?;
         context.bind()?;
         let module =
+            // SAFETY: the image is machine code that the compiler made for this card.
             unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("load the kernels"))?;
         Ok(Arc::new(Kernels { context: context.clone(), module, functions: Default::default() }))
     }
 
     /// Finds a kernel. It is loaded here and now, since a graph that is being recorded must not load any.
-    #[allow(unsafe_code, reason = "the module lives as long as self")]
     fn function(&self, name: &str, shared: u32) -> Result<Function, Error> {
         let mut functions = self.functions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut found = match functions.get(name) {
@@ -322,8 +328,10 @@ impl Kernels {
             None => {
                 let text = CString::new(name)
                     .map_err(|why| Error::Device { action: name.into(), why: why.to_string() })?;
+                // SAFETY: the module, and with it the function, lives as long as self.
                 let function = unsafe { result::module::get_function(self.module, text) }
                     .map_err(failed(format!("find the kernel {name}")))?;
+                // SAFETY: the module, and with it the function, lives as long as self.
                 unsafe { sys::cuFuncLoad(function) }
                     .result()
                     .map_err(failed(format!("load the kernel {name}")))?;
@@ -333,6 +341,7 @@ impl Kernels {
         };
         if shared > found.shared {
             use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as LIMIT;
+            // SAFETY: the module, and with it the function, lives as long as self.
             unsafe { result::function::set_function_attribute(found.handle, LIMIT, shared as i32) }
                 .map_err(failed(format!("give {name} {shared} bytes of shared memory")))?;
             found.shared = shared;
@@ -342,10 +351,10 @@ impl Kernels {
     }
 
     /// How many blocks of a kernel of 256 threads the card holds at once.
-    #[allow(unsafe_code, reason = "a query about a function that lives as long as self")]
     pub(crate) fn resident(&self, name: &str, shared: u32) -> Result<usize, Error> {
         let function = self.function(name, shared)?;
         let mut blocks = 0i32;
+        // SAFETY: the function lives as long as self, and one number is written.
         unsafe {
             sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut blocks,
@@ -366,9 +375,9 @@ impl Kernels {
 }
 
 impl Drop for Kernels {
-    #[allow(unsafe_code, reason = "loaded once in new")]
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
+            // SAFETY: loaded once in `new`.
             let _ = unsafe { result::module::unload(self.module) };
         }
     }
@@ -397,9 +406,9 @@ pub(crate) struct Stream {
     owned: bool,
 }
 
-#[allow(unsafe_code, reason = "a handle of the driver, which is thread-safe")]
+// SAFETY: a handle of the driver, which is thread-safe.
 unsafe impl Send for Stream {}
-#[allow(unsafe_code, reason = "as above")]
+// SAFETY: as above.
 unsafe impl Sync for Stream {}
 
 impl Stream {
@@ -423,7 +432,6 @@ impl Stream {
     /// The arguments are of the types of the kernel's parameters. Every address among them is 0 where the kernel allows it, or
     /// lies in memory of this card that lives until the work is done, and what the kernel reads and writes from there on, by
     /// the shapes that it is told and the grid, lies in the same memory.
-    #[allow(unsafe_code, reason = "a kernel reads and writes wherever it is told")]
     pub(crate) unsafe fn launch(
         &self,
         kernels: &Kernels,
@@ -452,34 +460,32 @@ impl Stream {
     /// # Safety
     ///
     /// Both stretches lie in memory of this card that lives until the work is done.
-    #[allow(unsafe_code, reason = "the card copies whatever it is told to")]
     pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
         self.context.bind()?;
         // SAFETY: the caller's promise; the stream lives as long as self.
         unsafe { result::memcpy_dtod_async(to, from, bytes, self.handle) }.map_err(failed("copy on the GPU"))
     }
 
-    #[allow(unsafe_code, reason = "the handle lives as long as self")]
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
+        // SAFETY: the handle lives as long as self.
         unsafe { result::stream::synchronize(self.handle) }.map_err(failed("wait for the GPU"))
     }
 
     /// Waits for what an event marks, on the card.
-    #[allow(unsafe_code, reason = "both handles live")]
     pub(crate) fn wait_for(&self, event: &Event) -> Result<(), Error> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: both handles live as long as they are borrowed.
         unsafe { result::stream::wait_event(self.handle, event.handle, flags) }
             .map_err(failed("order streams"))
     }
 
     /// Marks this point of the stream.
-    #[allow(unsafe_code, reason = "both handles live")]
     pub(crate) fn mark(&self, event: &Event) -> Result<(), Error> {
+        // SAFETY: both handles live as long as they are borrowed.
         unsafe { result::event::record(event.handle, self.handle) }.map_err(failed("mark a stream"))
     }
 
     /// Records what `work` starts as a graph instead of running it.
-    #[allow(unsafe_code, reason = "the driver's functions")]
     pub(crate) fn capture(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<Captured, Error> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as self.
@@ -496,16 +502,16 @@ impl Stream {
     }
 
     /// Runs a graph.
-    #[allow(unsafe_code, reason = "both handles live")]
     pub(crate) fn replay(&self, graph: &Captured) -> Result<(), Error> {
+        // SAFETY: both handles live as long as they are borrowed.
         unsafe { result::graph::launch(graph.handle, self.handle) }.map_err(failed("start a graph"))
     }
 }
 
 impl Drop for Stream {
-    #[allow(unsafe_code, reason = "created once in new")]
     fn drop(&mut self) {
         if self.owned && self.context.bind().is_ok() {
+            // SAFETY: created once in `new`.
             let _ = unsafe { result::stream::destroy(self.handle) };
         }
     }
@@ -515,7 +521,6 @@ impl Drop for Stream {
 struct Recorded(sys::CUgraph);
 
 impl Drop for Recorded {
-    #[allow(unsafe_code, reason = "the driver's function")]
     fn drop(&mut self) {
         // SAFETY: the driver gave it to us in `capture`, and nobody else has it.
         let _ = unsafe { result::graph::destroy(self.0) };
@@ -529,15 +534,15 @@ pub(crate) struct Captured {
     handle: sys::CUgraphExec,
 }
 
-#[allow(unsafe_code, reason = "a handle of the driver, which is thread-safe")]
+// SAFETY: a handle of the driver, which is thread-safe.
 unsafe impl Send for Captured {}
-#[allow(unsafe_code, reason = "as above")]
+// SAFETY: as above.
 unsafe impl Sync for Captured {}
 
 impl Drop for Captured {
-    #[allow(unsafe_code, reason = "instantiated once in capture")]
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
+            // SAFETY: made once in `capture`.
             let _ = unsafe { result::graph::exec_destroy(self.handle) };
         }
     }
@@ -550,9 +555,9 @@ pub(crate) struct Event {
     handle: sys::CUevent,
 }
 
-#[allow(unsafe_code, reason = "a handle of the driver, which is thread-safe")]
+// SAFETY: a handle of the driver, which is thread-safe.
 unsafe impl Send for Event {}
-#[allow(unsafe_code, reason = "as above")]
+// SAFETY: as above.
 unsafe impl Sync for Event {}
 
 impl Event {
@@ -570,8 +575,8 @@ impl Event {
     }
 
     /// Seconds from this event to a later one, both past.
-    #[allow(unsafe_code, reason = "both handles live")]
     pub(crate) fn seconds_to(&self, later: &Event) -> Result<f64, Error> {
+        // SAFETY: both handles live as long as they are borrowed.
         let milliseconds = unsafe { result::event::elapsed(self.handle, later.handle) }
             .map_err(failed("read the GPU's clock"))?;
         Ok(f64::from(milliseconds) / 1e3)
@@ -579,9 +584,9 @@ impl Event {
 }
 
 impl Drop for Event {
-    #[allow(unsafe_code, reason = "created once in new")]
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
+            // SAFETY: created once in `new`.
             let _ = unsafe { result::event::destroy(self.handle) };
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Only plans that give the same bits every time are taken. In f32 storage the tensor cores' tf32 is allowed, since that is
 //! what this is used for.
+#![allow(unsafe_code)]
 
 use super::card::{Context, Event, Memory, Stream};
 use super::library::{self, Name};
@@ -26,48 +27,48 @@ pub(crate) struct Cudnn {
     handle: sys::cudnnHandle_t,
 }
 
-#[allow(unsafe_code, reason = "used by one fleet at a time, which is borrowed mutably for it")]
+// SAFETY: whatever calls cuDNN borrows the fleet that has it mutably: one thread at a time.
 unsafe impl Send for Cudnn {}
-#[allow(unsafe_code, reason = "as above")]
+// SAFETY: as above.
 unsafe impl Sync for Cudnn {}
 
 /// A descriptor of the backend interface.
 #[derive(Debug)]
 struct Described(sys::cudnnBackendDescriptor_t);
 
-#[allow(unsafe_code, reason = "descriptors are only read once they are final")]
+// SAFETY: a descriptor is written by the one who makes it, and only read once it is final.
 unsafe impl Send for Described {}
-#[allow(unsafe_code, reason = "as above")]
+// SAFETY: as above.
 unsafe impl Sync for Described {}
 
 impl Described {
-    #[allow(unsafe_code, reason = "created here, destroyed once in drop")]
     fn new(kind: Descriptor) -> Result<Self, Error> {
         let mut raw = std::ptr::null_mut();
+        // SAFETY: writes one handle, which is destroyed once, in drop.
         checked("describe a convolution", unsafe { sys::cudnnBackendCreateDescriptor(kind, &mut raw) })?;
         Ok(Described(raw))
     }
 
-    #[allow(unsafe_code, reason = "the values are of the attribute's type, and are copied")]
     fn set<T>(self, name: Attribute, kind: Type, values: &[T]) -> Result<Self, Error> {
         let count = values.len() as i64;
         let status =
+            // SAFETY: every caller in this file names the type of its values; they are copied.
             unsafe { sys::cudnnBackendSetAttribute(self.0, name, kind, count, values.as_ptr().cast()) };
         checked("describe a convolution", status)?;
         Ok(self)
     }
 
-    #[allow(unsafe_code, reason = "the descriptor lives")]
     fn finish(self) -> Result<Self, Error> {
+        // SAFETY: the descriptor lives as long as self.
         checked("plan a convolution", unsafe { sys::cudnnBackendFinalize(self.0) })?;
         Ok(self)
     }
 
     /// Reads at most as many values as there is room for; returns how many there are.
-    #[allow(unsafe_code, reason = "the room is as large as is said")]
     fn get<T>(&self, name: Attribute, kind: Type, room: &mut [T]) -> Result<usize, Error> {
         let mut count = 0i64;
         let wanted = room.len() as i64;
+        // SAFETY: every caller in this file names the type of the room, which is as large as is said.
         let status = unsafe {
             sys::cudnnBackendGetAttribute(
                 self.0,
@@ -84,8 +85,8 @@ impl Described {
 }
 
 impl Drop for Described {
-    #[allow(unsafe_code, reason = "created once in new")]
     fn drop(&mut self) {
+        // SAFETY: created once in `new`.
         let _ = unsafe { sys::cudnnBackendDestroyDescriptor(self.0) };
     }
 }
@@ -117,18 +118,18 @@ const WORKSPACE: usize = 1 << 30;
 const TRIED: usize = 10;
 
 impl Cudnn {
-    #[allow(unsafe_code, reason = "created here, destroyed once in drop")]
     pub(crate) fn open(context: &Arc<Context>) -> Result<Self, Error> {
         library::open(Name::Cudnn)?;
         context.bind()?;
         let mut handle = std::ptr::null_mut();
+        // SAFETY: writes one handle, which is destroyed once, in drop.
         checked("open cuDNN", unsafe { sys::cudnnCreate(&mut handle) })?;
         Ok(Cudnn { context: context.clone(), handle })
     }
 
     /// The version, such as 91900.
-    #[allow(unsafe_code, reason = "takes nothing")]
     pub(crate) fn version() -> usize {
+        // SAFETY: it takes nothing.
         unsafe { sys::cudnnGetVersion() }
     }
 
@@ -138,7 +139,6 @@ impl Cudnn {
     ///
     /// The tensors lie in memory of this card that lives until the work is done, each as large as the layer that the plan was
     /// made for says; so does a workspace as large as the plan asks for.
-    #[allow(unsafe_code, reason = "cuDNN reads and writes wherever it is told")]
     pub(crate) unsafe fn run(
         &self,
         plan: &Plan,
@@ -146,6 +146,7 @@ impl Cudnn {
         tensors: [u64; 3],
         workspace: u64,
     ) -> Result<(), Error> {
+        // SAFETY: the handles live, and the tensors are the caller's promise.
         checked("turn to a stream", unsafe { sys::cudnnSetStream(self.handle, stream.handle.cast()) })?;
         let pointers = tensors.map(|tensor| tensor as *mut c_void);
         let pack = Described::new(Descriptor::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?
@@ -157,6 +158,7 @@ impl Cudnn {
                 &[workspace as *mut c_void],
             )?
             .finish()?;
+        // SAFETY: the handles live, and the tensors are the caller's promise.
         checked("run a convolution", unsafe { sys::cudnnBackendExecute(self.handle, plan.plan.0, pack.0) })
     }
 
@@ -332,7 +334,6 @@ impl Cudnn {
     /// # Safety
     ///
     /// The tensors lie in memory of this card, each as large as the layer that the plans were made for says.
-    #[allow(unsafe_code, reason = "cuDNN reads and writes wherever it is told")]
     pub(crate) unsafe fn quickest(
         &self,
         plans: Vec<Plan>,
@@ -382,9 +383,9 @@ pub(crate) fn timed(
 }
 
 impl Drop for Cudnn {
-    #[allow(unsafe_code, reason = "created once in open")]
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
+            // SAFETY: created once in `open`.
             let _ = unsafe { sys::cudnnDestroy(self.handle) };
         }
     }

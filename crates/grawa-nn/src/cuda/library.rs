@@ -115,6 +115,8 @@ fn search(name: Name) -> Result<PathBuf, Vec<String>> {
 /// Opened for everybody, and never closed: cuDNN finds the compiler, and the bindings find both, by their names.
 #[allow(unsafe_code, reason = "opening a shared library runs its constructors; these are NVIDIA's own")]
 fn load(path: &Path) -> Result<(), String> {
+    // SAFETY: opening a library runs its constructors; these are of NVIDIA's own libraries, from folders that the user
+    // named or the system has.
     match unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) } {
         Ok(library) => {
             std::mem::forget(library);

@@ -2,6 +2,7 @@
 //!
 //! One thread asks on behalf of all cards, so calls that belong together are made as a group. Cards that meet for the first
 //! time are introduced to each other; when a card is lost, those that are left meet for the first time again.
+#![allow(unsafe_code)]
 
 use super::card::Stream;
 use super::library::{self, Name};
@@ -52,9 +53,9 @@ impl std::fmt::Debug for Nccl {
     }
 }
 
-#[allow(unsafe_code, reason = "the ends are used by whoever holds the lock, one thread at a time")]
+// SAFETY: the ends are used by whoever holds the lock, one thread at a time.
 unsafe impl Send for Nccl {}
-#[allow(unsafe_code, reason = "as above")]
+// SAFETY: as above.
 unsafe impl Sync for Nccl {}
 
 /// A card's vector, to be replaced by the sum of all.
@@ -67,16 +68,17 @@ pub(crate) struct Vector<'a> {
 
 impl Nccl {
     /// Finds the library and its functions.
-    #[allow(unsafe_code, reason = "NVIDIA's own library; types are those of its header")]
     pub(crate) fn open() -> Result<Self, Error> {
         let path = library::open(Name::Nccl)?;
         let wrong = |why: libloading::Error| Error::Device {
             action: format!("use {}", path.display()),
             why: format!("{why}; NCCL 2 is needed: {}", Name::Nccl.remedy()),
         };
+        // SAFETY: NVIDIA's own library; the types of its functions are those of its header.
         let library = unsafe { Library::open(Some(path), RTLD_NOW) }.map_err(wrong)?;
         macro_rules! function {
             ($name:literal) => {
+                // SAFETY: NVIDIA's own library; the types of its functions are those of its header.
                 *unsafe { library.get($name) }.map_err(wrong)?
             };
         }
@@ -92,6 +94,7 @@ impl Nccl {
             circles: Mutex::default(),
             _library: library,
         };
+        // SAFETY: NVIDIA's own library; the types of its functions are those of its header.
         let code = unsafe { get_version(&mut nccl.version) };
         nccl.checked("ask NCCL for its version", code)?;
         Ok(nccl)
@@ -103,11 +106,11 @@ impl Nccl {
         self.version
     }
 
-    #[allow(unsafe_code, reason = "it returns a text that lives as long as the library")]
     fn checked(&self, action: &str, code: c_int) -> Result<(), Error> {
         if code == 0 {
             return Ok(());
         }
+        // SAFETY: it returns a text that ends with a zero and lives as long as the library.
         let text = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
         let why = format!("{text} (NCCL {}; NCCL_DEBUG=WARN makes it say more)", self.version);
         Err(Error::Device { action: action.into(), why })
@@ -119,7 +122,6 @@ impl Nccl {
         self.circle(&mut circles, cards).map(|_| ())
     }
 
-    #[allow(unsafe_code, reason = "as many ends as cards are written, each to be destroyed once in drop")]
     fn circle<'a>(&self, circles: &'a mut Vec<Circle>, cards: &[usize]) -> Result<&'a Circle, Error> {
         let known = circles.iter().position(|circle| circle.cards == cards);
         let at = match known {
@@ -128,6 +130,7 @@ impl Nccl {
                 let numbers: Vec<c_int> = cards.iter().map(|&card| card as c_int).collect();
                 let mut ends = vec![std::ptr::null_mut(); cards.len()];
                 let code =
+                    // SAFETY: as many ends are written as there are cards; each is destroyed once, in drop.
                     unsafe { (self.init_all)(ends.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr()) };
                 self.checked(&format!("connect the GPUs {cards:?}"), code)?;
                 circles.push(Circle { cards: cards.to_vec(), ends });
@@ -142,7 +145,6 @@ impl Nccl {
     /// # Safety
     ///
     /// Every vector lies in memory of its card that lives until the work is done, and has that many numbers.
-    #[allow(unsafe_code, reason = "NCCL reads and writes wherever it is told")]
     pub(crate) unsafe fn add_up(&self, vectors: &[Vector<'_>], length: usize) -> Result<(), Error> {
         let cards: Vec<usize> = vectors.iter().map(|vector| vector.card).collect();
         let mut circles = self.circles.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,10 +165,10 @@ impl Nccl {
 }
 
 impl Drop for Nccl {
-    #[allow(unsafe_code, reason = "each end was made once in circle")]
     fn drop(&mut self) {
         let circles = self.circles.get_mut().unwrap_or_else(PoisonError::into_inner);
         for end in circles.drain(..).flat_map(|circle| circle.ends) {
+            // SAFETY: each end was made once, in `circle`.
             let _ = unsafe { (self.destroy)(end) };
         }
     }

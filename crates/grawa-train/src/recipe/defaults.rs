@@ -4,7 +4,7 @@
 //! `recipes/*.toml` for where each number comes from.
 
 use super::{BatchNorm, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, Pace, Recipe, Train};
-use grawa_core::{Amount, Drop, Method, Name, Preset, Schedule, Sgd};
+use grawa_core::{Amount, Method, Name, Preset, RateDrop, Schedule, Sgd};
 use grawa_data::Kind;
 use grawa_nn::cuda::Precision;
 
@@ -22,7 +22,7 @@ impl Recipe {
             Kind::Folder => ("resnet50", 32, 90.0, 1e-4),
         };
         let network = network.unwrap_or(usual);
-        let drop = |share: f64| Drop { factor: 0.1, at: Amount::Epochs((epochs * share).round()) };
+        let drop = |share: f64| RateDrop { factor: 0.1, at: Amount::Epochs((epochs * share).round()) };
         Ok(Recipe {
             data: Data { kind, dir: "data".into(), held_out: 0, augment: kind.augment(network) },
             model: Model { name: network.into(), width: None, classes: None, init: None },

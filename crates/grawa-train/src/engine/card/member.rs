@@ -30,6 +30,7 @@ pub(crate) struct CardMember {
     /// What connects them, if the group lies on several cards.
     link: Option<Arc<Link>>,
     centre: OnCard,
+    version: u64,
 }
 
 /// Connects the workers of a group, who live here.
@@ -41,7 +42,7 @@ pub(super) fn group(homes: Vec<Home>, link: Option<&Arc<Link>>, deadline: Durati
             let own = homes.iter().position(|home| home.workers.contains(&talk.worker())).unwrap_or(0);
             let (level, group) = homes[own].place;
             let centre = OnCard::Centre { level, group };
-            CardMember { talk, homes: Arc::clone(&homes), own, link: link.cloned(), centre }
+            CardMember { talk, homes: Arc::clone(&homes), own, link: link.cloned(), centre, version: 0 }
         })
         .collect()
 }
@@ -140,6 +141,7 @@ impl Collective for CardMember {
         if self.link.is_none() && plan.workers.len() != self.homes[0].workers.len() {
             return Err(failed("a worker is gone, and a card's workers go together"));
         }
+        self.version += 1;
         let (homes, link) = (Arc::clone(&self.homes), self.link.clone());
         outcome.lost.extend(self.by_the_first(|| mix(&homes, link.as_deref(), plan, vectors))?);
         outcome.bytes = 4 * layout.len() as u64;
@@ -181,6 +183,10 @@ impl Collective for CardMember {
 
     fn centre(&self) -> &OnCard {
         &self.centre
+    }
+
+    fn centre_version(&self) -> u64 {
+        self.version
     }
 
     fn copy_centre(&self) -> Result<Vec<f32>, Error> {

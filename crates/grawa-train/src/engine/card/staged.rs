@@ -17,8 +17,8 @@ pub(crate) struct Staged<C> {
     /// Where the centre lies on the card.
     place: (usize, usize),
     centre: OnCard,
-    /// Where the one that was brought there last lies on the host.
-    brought: usize,
+    /// The version of the one that was brought there last.
+    brought: u64,
 }
 
 /// What a card says, as the group knows it.
@@ -36,15 +36,14 @@ impl<C: Collective<Buffer = [f32]>> Staged<C> {
         Ok(staged)
     }
 
-    /// Any meeting may be the one at which the centre is another: one that was on its way has come. It lies elsewhere then than
-    /// the last, which is given up only when the new one is there.
+    /// Any meeting may be the one at which the centre is another: one that was on its way has come.
     fn look_at_centre(&mut self) -> Result<(), Error> {
-        if self.group.centre().as_ptr() as usize == self.brought { Ok(()) } else { self.bring_centre() }
+        if self.group.centre_version() == self.brought { Ok(()) } else { self.bring_centre() }
     }
 
     fn bring_centre(&mut self) -> Result<(), Error> {
         let (centre, (level, number)) = (self.group.centre(), self.place);
-        self.brought = centre.as_ptr() as usize;
+        self.brought = self.group.centre_version();
         // A group whose model nobody looks at has none.
         if centre.is_empty() {
             return Ok(());
@@ -119,6 +118,10 @@ impl<C: Collective<Buffer = [f32]>> Collective for Staged<C> {
 
     fn centre(&self) -> &OnCard {
         &self.centre
+    }
+
+    fn centre_version(&self) -> u64 {
+        self.group.centre_version()
     }
 
     fn copy_centre(&self) -> Result<Vec<f32>, Error> {
