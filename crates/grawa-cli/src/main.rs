@@ -20,6 +20,7 @@ mod key;
 mod lab;
 mod landscape;
 mod launch;
+mod licenses;
 mod methods;
 mod models;
 mod page;
@@ -68,6 +69,7 @@ enum Command {
     Landscape(landscape::Arguments),
     Lab(lab::Arguments),
     Report(report::Arguments),
+    Licenses(licenses::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Command::Flatness(arguments) => flatness::run(&arguments),
         Command::Landscape(arguments) => landscape::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
+        Command::Licenses(arguments) => licenses::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,8 @@
 //! A package holds what lies below its own folder: a file that the source includes from elsewhere is missing in it, and what
 //! `cargo package` makes cannot be built.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
