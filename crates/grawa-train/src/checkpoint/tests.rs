@@ -52,7 +52,11 @@ fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
         let other = to.join(path.file_name().unwrap());
-        if path.is_dir() { copy(&path, &other) } else { drop(fs::copy(&path, &other).unwrap()) }
+        if path.is_dir() {
+            copy(&path, &other);
+        } else {
+            fs::copy(&path, &other).unwrap();
+        }
     }
 }
 
@@ -211,7 +215,9 @@ fn what_is_no_checkpoint_is_refused_with_words() {
         words(Checkpoint::newest(place.path())).contains("is not a checkpoint this program can go on from")
     );
     // One of a later version is not passed over for an older one.
+    fs::remove_dir_all(&folder).unwrap();
     write(place.path(), 0, 1.0).unwrap();
+    fs::create_dir(&folder).unwrap();
     fs::write(folder.join(TIMING), "order = 9\n").unwrap();
     fs::write(folder.join(MANIFEST), "form = 99\n").unwrap();
     let error = words(Checkpoint::newest(place.path()));
