@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) resume: Option<PathBuf>,
     /// With --resume: go on from this checkpoint, a name in DIR/checkpoints; those written after it are removed as the run goes on
-    #[arg(long, value_name = "NAME", requires = "resume")]
+    #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) checkpoint: Option<String>,
     /// Repeat the run in this folder: its recipe, and of a free pace who took how many steps
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]

@@ -81,10 +81,11 @@ fn a_run_killed_at_any_moment_goes_on_and_says_from_where() {
         if kill % 4 != 3 {
             wait_until("the next checkpoint", is_writing);
         }
-        std::thread::sleep(Duration::from_micros(random.below(12_000)));
+        std::thread::sleep(Duration::from_micros(random.below(30_000)));
         child.kill().unwrap();
         child.wait().unwrap();
-        writing += usize::from(is_writing());
+        // What an earlier one left is gone only where the run had gone on.
+        writing += usize::from(kill % 4 != 3 && is_writing());
         let there = checkpoints(&run);
         child = grawa(place.path(), &["--resume", "run"]);
         if kill % 4 == 2 {
@@ -112,7 +113,7 @@ fn a_run_killed_at_any_moment_goes_on_and_says_from_where() {
         "{kills} kills, {writing} of them while a checkpoint was being written: {newest} resumed from the newest, {before} from the one \
          before, {unsaid} were killed again before they said it"
     );
-    assert!(kills < 20 || writing > kills / 10, "only {writing} of {kills} kills hit a write");
+    assert!(kills < 20 || writing > kills / 4, "only {writing} of {kills} kills hit a write");
     // It makes progress, and ends in the bits of a run that was never killed.
     let last = checkpoints(&run).pop().unwrap();
     wait_until("progress", || checkpoints(&run).iter().any(|name| *name > last));

@@ -257,7 +257,8 @@ fn a_damaged_checkpoint_costs_no_more_than_what_came_after_the_one_before() {
             &["--resume", "run", "--checkpoint", "step-00000033"][..],
             "there are: step-00000040, step-00000032",
         ),
-        (&["--data", "digits", "--checkpoint", "step-00000032"], "--resume"),
+        (&["--data", "digits", "--checkpoint", "step-00000032"], "cannot be used with"),
+        (&["--checkpoint", "step-00000032"], "--resume"),
     ] {
         let refused = train(place.path(), arguments);
         assert_eq!(refused.status.code(), Some(2));
