@@ -63,6 +63,9 @@ impl Line {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    if arguments.train.checkpoint.is_some() {
+        return Err(Failure::OnlyTrain);
+    }
     let wire = arguments.line.wire()?;
     let listen = arguments.listen.as_deref();
     let patience = Duration::from_secs(arguments.patience);
@@ -102,19 +105,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     train::listen_for_stop(&stop)?;
     let host = Arc::clone(&desk.host);
     let (end, is_kept) = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed), || false)?;
-    let end = end == Some(Reason::Spent);
+    let diverged = end.as_ref().is_some_and(|end| end.diverged);
+    let end = end.is_some_and(|end| end.reason == Reason::Spent);
     host.dismiss(if end { "the run is over" } else { "the run was stopped" });
     // What was said last must get out.
     std::thread::sleep(Duration::from_millis(300));
     let place = place.display();
     say(&match end {
+        true if diverged => format!("diverged: no worker's parameters are finite; its files stay in {place}"),
         true => format!("done; see {place}"),
         false => format!("stopped, and its workers with it; what was recorded is in {place}"),
     });
     if !is_kept {
         say("no worker has kept the model: of those that join with --out DIR the first one does");
     }
-    Ok(end)
+    Ok(end && !diverged)
 }
 
 /// The recipe, which must pass a check, and the run's folder; nothing if only a plan was asked for.

@@ -9,7 +9,7 @@ use grawa_comm::group::{Host, Notice, Settings, Standing, State, Told, Wire};
 use grawa_comm::{Lost, Why};
 use grawa_train::observe::{About, EVENTS, Files, Repeats, Screen, Turns, read};
 use grawa_train::recipe::Pace;
-use grawa_train::{Event, Fault, Observer, Place, Reason, Recipe, folder, objection, told};
+use grawa_train::{Event, Fault, Finished, Observer, Place, Reason, Recipe, folder, objection, told};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -119,7 +119,7 @@ impl Desk {
         quiet: bool,
         is_stopped: impl Fn() -> bool,
         is_over: impl Fn() -> bool,
-    ) -> Result<(Option<Reason>, bool), Failure> {
+    ) -> Result<(Option<Finished>, bool), Failure> {
         let Desk { host, place, files, page, so_far, .. } = self;
         // Both hold until the end.
         let _held = (self.identity, self.hold);
@@ -173,8 +173,8 @@ impl Desk {
                         "{overshot} steps more than the pace asks for were taken before all had heard of a round; they count"
                     ));
                 }
-                let reason = if let Event::Finished(end) = event { Some(end.reason) } else { None };
-                return Ok((reason, is_kept));
+                let end = if let Event::Finished(end) = event { Some(end) } else { None };
+                return Ok((end, is_kept));
             }
             let due = match told {
                 None => {

@@ -2,7 +2,7 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::say::{say, warn};
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::State;
@@ -44,6 +44,9 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let located = locate(&arguments.what)?;
+    for why in &located.skipped {
+        warn(&format!("a newer checkpoint cannot be used: {why}"));
+    }
     let mut said = match &located.recipe {
         Some(recipe) => Said::default().read(recipe)?,
         None => Said::default(),
@@ -63,6 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let recipe = Recipe::resolve(&said)?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     let meter = Meter::new(&recipe, &data)?;
+    located.check(meter.graph())?;
     let state = State::load(meter.graph(), &located.model)?;
     let bar = bar(1000, "measuring");
     let measured = meter.measure(&state, |share| bar.set_position((1000.0 * share) as u64))?;

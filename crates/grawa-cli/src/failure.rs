@@ -69,7 +69,7 @@ pub(crate) enum Failure {
     },
     /// An option that only `grawa train` has.
     #[error(
-        "--resume, --replay and --comm are for `grawa train`; workers that are still there are gone on with by `grawa coordinate --resume`"
+        "--resume, --checkpoint, --replay and --comm are for `grawa train`; workers that are still there are gone on with by `grawa coordinate --resume`"
     )]
     OnlyTrain,
     /// Options of vectors that travel, where none do.

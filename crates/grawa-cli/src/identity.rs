@@ -2,10 +2,10 @@
 //! for it, and whether they need a key. Where the run stands is in the coordinator's log beside it.
 
 use crate::failure::Failure;
+use grawa_train::durable;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "coordinator.toml";
@@ -44,13 +44,9 @@ impl Identity {
         let wrong = wrong(place.join(FILE));
         let written = Written { run: format!("{run:016x}"), address, wire: word(keyed).into() };
         let text = toml::to_string(&written).map_err(|error| wrong(error.to_string()))?;
-        let mut file = (OpenOptions::new().write(true).create_new(true))
-            .open(place.join(FILE))
-            .map_err(|error| wrong(error.to_string()))?;
+        let file =
+            durable::place(&place.join(FILE), text.as_bytes()).map_err(|error| wrong(error.to_string()))?;
         let _ = file.try_lock();
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.sync_all())
-            .map_err(|error| wrong(error.to_string()))?;
         Ok(Identity { run, address: written.address, _file: file })
     }
 

@@ -2,15 +2,17 @@
 
 use crate::coordinate::Line;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::say::{say, warn};
+use crate::stop::on_signal;
+use crate::train::succeeded;
 use clap::Args;
 use grawa_comm::group::{Contact, Guest};
 use grawa_train::recipe::Said;
-use grawa_train::{Error, Reason, Recipe, Stop, folder, join, make_room};
+use grawa_train::{Error, Reason, Recipe, Stop, join, make_room};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Take part in a run, as one worker.
@@ -86,8 +88,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let recipe = Recipe::resolve(&said)?;
     let _hold = match &arguments.out {
         Some(out) => {
-            make_room(out, &recipe, guest.run())?;
-            Some(folder::hold(out, false)?)
+            let (hold, damaged) = make_room(out, &recipe, guest.run())?;
+            for why in damaged {
+                warn(&format!("a newer checkpoint cannot be used: {why}"));
+            }
+            Some(hold)
         }
         None => None,
     };
@@ -101,11 +106,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             Ok(false)
         }
         Ok(end) => {
+            let how = if end.diverged { ": it has diverged, no worker's parameters are finite" } else { "" };
             say(&format!(
-                "the run is over after {} steps a worker and {} rounds",
+                "the run is over after {} steps a worker and {} rounds{how}",
                 end.at.steps, end.at.rounds
             ));
-            Ok(true)
+            Ok(succeeded(&end))
         }
         Err(Error::Left) => {
             say("left the run; the others go on");
@@ -124,21 +130,17 @@ fn hear_stop(stop: &Stop) {
     }
 }
 
-/// Leaves at the first Ctrl-C or polite kill; the second ends at once. Who ends a launch may send one to all of its processes: then the
-/// word that all are to stop is on its way.
+/// Leaves at the first Ctrl-C or polite kill. Who ends a launch may send one to all of its processes: then the word that all are to
+/// stop is on its way.
 fn listen_for_stop(stop: &Stop, is_launched: bool) -> Result<(), Failure> {
     const ON_ITS_WAY: Duration = Duration::from_millis(300);
-    let (asked, was_asked) = (Arc::clone(&stop.asked), AtomicBool::new(false));
-    let watch = move || {
-        if was_asked.swap(true, Ordering::Relaxed) {
-            std::process::exit(1);
-        }
+    let asked = Arc::clone(&stop.asked);
+    on_signal(move || {
         if is_launched {
             std::thread::sleep(ON_ITS_WAY);
         }
         asked.store(true, Ordering::Relaxed);
-    };
-    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })
+    })
 }
 
 /// Says when the coordinator is out of reach, every minute again, and when it is back.

@@ -3,6 +3,7 @@
 use crate::bar::bar;
 use crate::failure::Failure;
 use crate::say::say;
+use crate::stop::on_signal;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use grawa_core::Name;
@@ -93,13 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let store = Store::open(out, &plan)?;
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
-    let watch = move || {
-        if asked.swap(true, Ordering::Relaxed) {
-            // Asked twice: every finished cell is on the disk.
-            std::process::exit(1);
-        }
-    };
-    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })?;
+    on_signal(move || asked.store(true, Ordering::Relaxed))?;
     let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
     let jobs = arguments.jobs.map(usize::from);
     let screen = Screen::new();

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 ///
 /// Takes the options of `grawa train`, and its methods but those that share gradients or have groups inside groups. A worker that dies is
 /// missed by nobody for long: the others go on. What each process says is in worker-N.log in the run's folder; its first line names the
-/// worker. Ctrl-C ends them all within a step and, after the first round, leaves a checkpoint, from which `grawa train --resume DIR` goes on; a second one ends at once.
+/// worker. Ctrl-C ends them all within a step and, after the first round, leaves a checkpoint, from which `grawa train --resume DIR` goes on; another one, a second or more later, ends at once.
 /// If this command itself is killed they go on, and come back to `grawa coordinate --resume DIR --wire plain`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
@@ -130,6 +130,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         !is_founded() || since.elapsed() > STOP
     };
     let (end, _) = desk.follow(arguments.train.quiet, is_stopped, is_over)?;
+    let diverged = end.as_ref().is_some_and(|end| end.diverged);
+    let end = end.map(|end| end.reason);
     let (ended, was_founded) = (children.borrow_mut().ended(), is_founded());
     if end.is_some() {
         // They end by themselves; one may still be writing the last checkpoint.
@@ -148,6 +150,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         false => "there is no checkpoint to go on from".into(),
     };
     match (end, ended) {
+        (Some(Reason::Spent), _) if diverged => {
+            say(&format!("diverged: no worker's parameters are finite; its files stay in {place}"));
+        }
         (Some(Reason::Spent), _) if is_kept => {
             say(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
         }
@@ -167,5 +172,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             return Err(Failure::Process { why });
         }
     }
-    Ok(end == Some(Reason::Spent))
+    Ok(end == Some(Reason::Spent) && !diverged)
 }

@@ -30,6 +30,7 @@ mod ranks;
 mod report;
 mod say;
 mod standpoint;
+mod stop;
 mod theory;
 mod train;
 mod vincent;

@@ -11,7 +11,7 @@ use grawa_comm::mpi::{Job, Member};
 use grawa_comm::{Collective, Error as CommError};
 use grawa_train::observe::{Files, Screen};
 use grawa_train::recipe::{Recipe, Said};
-use grawa_train::{Checkpoint, Observer, Reason, Recording, Run, folder};
+use grawa_train::{Checkpoint, Observer, Recording, Run, folder};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,13 +40,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
 
     let errand = if is_first { decide(arguments, job.size()) } else { Ok(Errand::default()) };
     let Errand { recipe, recording, checkpoint, hold } = agree(&job, &mut talk, errand)?;
+    let from = checkpoint.as_ref().map(|checkpoint| checkpoint.path().to_owned());
     let said: (Option<String>, Option<Recording>) = tell(&mut talk, &(recipe, recording))?;
     let (Some(recipe), recording) = said else { return Ok(true) };
 
     let ranks = ((job.rank(), job.size()), job.on_this_machine()?);
     let (recipe, run) = agree(&job, &mut talk, prepare(&recipe, recording, checkpoint, ranks))?;
     let opened = match is_first {
-        true => run.check().map_err(Failure::from).and_then(|()| open(arguments, &recipe, hold)).map(Some),
+        true => {
+            let checked = run.check().map_err(Failure::from);
+            checked.and_then(|()| open(arguments, &recipe, hold.zip(from))).map(Some)
+        }
         false => Ok(None),
     };
     let (place, kept) = agree(&job, &mut talk, opened)?.unzip();
@@ -71,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             if is_first {
                 say(&train::summary(&end, &place, &command));
             }
-            Ok(end.reason == Reason::Spent)
+            Ok(train::succeeded(&end))
         }
         Err(error) => {
             let (worker, machine, place) = (job.rank(), job.machine(), place.display());
@@ -89,7 +93,7 @@ fn decide(arguments: &Arguments, ranks: u32) -> Result<Errand, Failure> {
     if let Some(place) = &arguments.resume {
         let recipe = folder::recipe(place)?;
         let hold = folder::hold(place, true)?;
-        let checkpoint = Checkpoint::newest(place)?;
+        let checkpoint = train::choose(place, arguments)?;
         if train::is_finished(place, &checkpoint) {
             return Ok(Errand::default());
         }
@@ -140,10 +144,10 @@ fn prepare(
 fn open(
     arguments: &Arguments,
     recipe: &Recipe,
-    hold: Option<folder::Hold>,
+    resumed: Option<(folder::Hold, PathBuf)>,
 ) -> Result<(PathBuf, (folder::Hold, Files)), Failure> {
-    if let (Some(place), Some(hold)) = (&arguments.resume, hold) {
-        return Ok((place.clone(), (hold, train::record(place, &Checkpoint::newest_path(place)?)?)));
+    if let (Some(place), Some((hold, checkpoint))) = (&arguments.resume, resumed) {
+        return Ok((place.clone(), (hold, train::record(place, &checkpoint)?)));
     }
     let place = train::claim(arguments, recipe)?;
     let hold = folder::hold(&place, true)?;

@@ -1,6 +1,7 @@
 //! Where flatness is looked at from: a model, and the examples its loss is measured on.
 
 use crate::failure::Failure;
+use crate::say::warn;
 use clap::Args;
 use grawa_data::{Feed, load};
 use grawa_flat::Examples;
@@ -64,6 +65,9 @@ impl Standpoint {
             return Err(grawa_flat::Error::NotWholeBatches { examples, batch }.into());
         }
         let located = locate(model)?;
+        for why in &located.skipped {
+            warn(&format!("a newer checkpoint cannot be used: {why}"));
+        }
         let mut said = match &located.recipe {
             Some(recipe) => Said::default().read(recipe)?,
             None => Said::default(),
@@ -88,6 +92,7 @@ impl Standpoint {
         let shape = feed.output();
         let [channels, height, width] = [shape.channels, shape.height, shape.width].map(|side| side as usize);
         let graph = recipe.model.build(Shape { channels, height, width }, set.classes as usize)?;
+        located.check(&graph)?;
         let state = State::load(&graph, &located.model)?;
         let chosen = Examples::choose(feed.len(), self.seed, self.examples)?;
         let examples = Examples::of(&feed, &chosen, self.batch)?;

@@ -1,7 +1,8 @@
 //! `grawa train`: a run from a recipe, gone on with, or replayed.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::say::{say, warn};
+use crate::stop::on_signal;
 use clap::Args;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
 use grawa_train::recipe::{Facts, Forecast, Format, Recipe, Said};
@@ -14,10 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// What is not said has a default that depends on the data set; `--dry-run` shows all of it. The run's folder holds its
 /// recipe, what happened, and checkpoints. Ctrl-C ends within a step, leaves a checkpoint and says how to go on (exit code 1: the
-/// run is not finished); a second one ends at once.
+/// run is not finished); another one, a second or more later, ends at once.
+///
+/// A run in which no worker's parameters are finite any more at the end has diverged: its files stay, and the exit code is 1.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --resume runs/first\n  grawa train --replay runs/free --out runs/again\n  mpirun -n 4 grawa train --comm mpi --data digits --method lgrawa"
+    after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --resume runs/first\n  grawa train --resume runs/first --checkpoint step-00000064\n  grawa train --replay runs/free --out runs/again\n  mpirun -n 4 grawa train --comm mpi --data digits --method lgrawa"
 )]
 pub(crate) struct Arguments {
     /// A recipe: everything that defines a run, as TOML
@@ -65,9 +68,12 @@ pub(crate) struct Arguments {
     /// The run's folder, which must be new or empty [default: runs/DATA-METHOD-SEED]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with the run in this folder
+    /// Go on with the run in this folder, from its newest checkpoint that is whole
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) resume: Option<PathBuf>,
+    /// With --resume: go on from this checkpoint, a name in DIR/checkpoints; those written after it are removed as the run goes on
+    #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
+    pub(crate) checkpoint: Option<String>,
     /// Repeat the run in this folder: its recipe, and of a free pace who took how many steps
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
     pub(crate) replay: Option<PathBuf>,
@@ -90,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         return Err(Failure::NoMpi);
     }
     if let Some(place) = &arguments.resume {
-        return resume(place, arguments.quiet);
+        return resume(place, arguments);
     }
     let recipe = match &arguments.replay {
         Some(place) => folder::recipe(place)?,
@@ -136,16 +142,10 @@ pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
     Ok(Recipe::resolve(&said(arguments)?)?)
 }
 
-/// Sets the flag at the first Ctrl-C; the second ends at once.
+/// Sets the flag at the first Ctrl-C.
 pub(crate) fn listen_for_stop(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     let asked = Arc::clone(stop);
-    let watch = move || {
-        if asked.swap(true, Ordering::Relaxed) {
-            // Asked twice: the newest checkpoint is whole, whatever is being written.
-            std::process::exit(1);
-        }
-    };
-    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })
+    on_signal(move || asked.store(true, Ordering::Relaxed))
 }
 
 /// The record of a new run.
@@ -225,18 +225,41 @@ pub(crate) fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, F
     unreachable!("there is always a next number")
 }
 
-fn resume(place: &Path, quiet: bool) -> Result<bool, Failure> {
+fn resume(place: &Path, arguments: &Arguments) -> Result<bool, Failure> {
     let recipe = folder::recipe(place)?;
     let _hold = folder::hold(place, true)?;
-    let checkpoint = Checkpoint::newest(place)?;
+    let checkpoint = choose(place, arguments)?;
     if is_finished(place, &checkpoint) {
         return Ok(true);
     }
     leave_aside(&recipe);
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    let run = Run::new(recipe, &data)?;
-    let files = record(place, checkpoint.path())?;
-    go(run.resume(checkpoint), files, place, quiet)
+    let path = checkpoint.path().to_owned();
+    let run = Run::new(recipe, &data)?.resume(checkpoint);
+    // All that can be wrong with the request is found before the record is cut back.
+    run.check()?;
+    let files = record(place, &path)?;
+    go(run, files, place, arguments.quiet)
+}
+
+/// The checkpoint to go on from: the one that was named, or the newest that is whole and that the record tells of. Says which it is, and
+/// why it is not the newest.
+pub(crate) fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, Failure> {
+    let checkpoint = match &arguments.checkpoint {
+        Some(name) => Checkpoint::named(place, name)?,
+        None => Checkpoint::newest_that(place, |checkpoint| Files::check(place, checkpoint.path()))?,
+    };
+    for error in checkpoint.skipped() {
+        warn(&format!("a newer checkpoint cannot be used: {error}"));
+    }
+    let path = checkpoint.path().display();
+    match (checkpoint.skipped().is_empty(), arguments.quiet) {
+        (false, false) => say(&format!("resuming from {path} instead")),
+        (false, true) => warn(&format!("resuming from {path} instead")),
+        (true, false) if !checkpoint.is_finished() => say(&format!("resuming from {path}")),
+        (true, _) => {}
+    }
+    Ok(checkpoint)
 }
 
 /// The record of a run that goes on from a checkpoint. Where a worker of a group kept checkpoints the coordinator kept the record
@@ -268,7 +291,12 @@ fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure
     let end = run.keep_in(place).stop_by(stop).go(&mut observers)?;
     drop(observers);
     say(&summary(&end, place, "grawa train"));
-    Ok(end.reason == Reason::Spent)
+    Ok(succeeded(&end))
+}
+
+/// Whether a run came to its end, and to something.
+pub(crate) fn succeeded(end: &Finished) -> bool {
+    end.reason == Reason::Spent && !end.diverged
 }
 
 /// How a run ended, and how to go on with it by `command`.
@@ -276,6 +304,10 @@ pub(crate) fn summary(end: &Finished, place: &Path, command: &str) -> String {
     let place = place.display();
     let steps = end.at.steps;
     match end.reason {
+        Reason::Spent if end.diverged => format!(
+            "diverged: after {steps} steps a worker no worker's parameters are finite; its files stay in {place}\n\
+             start again with a smaller learning rate: --set train.rate=RATE"
+        ),
         Reason::Spent => format!(
             "done: {steps} steps a worker, {} rounds, {:.1} epochs in {:.1} s; see {place}\n\
              evaluate it with: grawa eval {place}",

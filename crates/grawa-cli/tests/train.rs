@@ -214,3 +214,174 @@ fn a_warm_start_takes_another_head() {
     assert!(text(&output.stderr).contains("conv1.weight"), "{}", text(&output.stderr));
     assert!(!place.path().join("third").exists());
 }
+
+/// The files of a checkpoint, and one of them changed in the middle.
+fn damage(file: &Path) {
+    let mut bytes = fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(file, bytes).unwrap();
+}
+
+/// A run that is over, of which the newest checkpoint is then damaged: `--resume` goes on from the one before, says so, and comes to the
+/// same end. `--checkpoint` chooses one.
+#[test]
+fn a_damaged_checkpoint_costs_no_more_than_what_came_after_the_one_before() {
+    let place = TempDir::new().unwrap();
+    assert_eq!(train(place.path(), &small("40step", "whole")).status.code(), Some(0));
+    assert_eq!(train(place.path(), &small("40step", "run")).status.code(), Some(0));
+    let (run, whole) = (place.path().join("run"), place.path().join("whole"));
+    for file in ["state.safetensors", "manifest.toml", "timing.toml", "model.safetensors"] {
+        damage(&run.join("checkpoints/step-00000040").join(file));
+        let resumed = train(place.path(), &["--resume", "run"]);
+        let error = text(&resumed.stderr);
+        assert_eq!(resumed.status.code(), Some(0), "{error}");
+        assert!(
+            error.contains("a newer checkpoint cannot be used: run/checkpoints/step-00000040"),
+            "{error}"
+        );
+        let said = text(&resumed.stdout);
+        assert!(said.contains("resuming from run/checkpoints/step-00000032 instead"), "{said}");
+        same(&run, &whole);
+    }
+    let chosen = train(place.path(), &["--resume", "run", "--checkpoint", "step-00000032"]);
+    assert_eq!(chosen.status.code(), Some(0), "{}", text(&chosen.stderr));
+    assert!(
+        text(&chosen.stdout).contains("resuming from run/checkpoints/step-00000032"),
+        "{}",
+        text(&chosen.stdout)
+    );
+    same(&run, &whole);
+    for (arguments, words) in [
+        (
+            &["--resume", "run", "--checkpoint", "step-00000033"][..],
+            "there are: step-00000040, step-00000032",
+        ),
+        (&["--data", "digits", "--checkpoint", "step-00000032"], "cannot be used with"),
+        (&["--checkpoint", "step-00000032"], "--resume"),
+    ] {
+        let refused = train(place.path(), arguments);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(words), "{}", text(&refused.stderr));
+    }
+    // The record was cut back to an older checkpoint, and the process was killed before the next: the newest is not of this run any more.
+    let journal = fs::read_to_string(run.join("journal.jsonl")).unwrap();
+    let cut = journal.find("step-00000040").unwrap();
+    let end = journal[..cut].rfind('\n').unwrap() + 1;
+    fs::write(run.join("journal.jsonl"), &journal[..end]).unwrap();
+    let resumed = train(place.path(), &["--resume", "run"]);
+    assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed.stderr));
+    assert!(text(&resumed.stdout).contains("step-00000032 instead"), "{}", text(&resumed.stdout));
+    same(&run, &whole);
+}
+
+/// A recipe that was lost or changed does not make another run of this one.
+#[test]
+fn a_run_is_resumed_by_its_own_recipe_only() {
+    let place = TempDir::new().unwrap();
+    assert_eq!(train(place.path(), &small("40step", "run")).status.code(), Some(0));
+    let file = place.path().join("run/recipe.toml");
+    let recipe = fs::read_to_string(&file).unwrap();
+    let events = fs::read_to_string(place.path().join("run/events.jsonl")).unwrap();
+    let changed = |from: &str, to: &str| {
+        assert!(recipe.contains(from), "{recipe}");
+        recipe.replace(from, to)
+    };
+    let middle = recipe.find("[train]").unwrap();
+    for (text_now, code, words) in [
+        (String::new(), 1, "it has no [data]"),
+        (recipe[..middle].to_owned(), 1, "it has no [train]"),
+        (changed("lgrawa", "mgrawa"), 2, "was changed since"),
+        (changed("seed = 7", "seed = 8"), 2, "was changed since"),
+        (changed("name = \"digits\"", "name = \"mine\""), 2, "the network 'mine'"),
+    ] {
+        fs::write(&file, text_now).unwrap();
+        let refused = train(place.path(), &["--resume", "run", "--checkpoint", "step-00000032"]);
+        let error = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(code), "{words}: {error}");
+        assert!(error.contains(words), "{error}");
+        assert!(fs::read_to_string(place.path().join("run/events.jsonl")).unwrap() == events, "{words}");
+    }
+    // How long, how often, and where may change.
+    fs::write(&file, changed("budget = \"40step\"", "budget = \"48step\"")).unwrap();
+    let longer = train(place.path(), &["--resume", "run", "--checkpoint", "step-00000032"]);
+    assert_eq!(longer.status.code(), Some(0), "{}", text(&longer.stderr));
+    assert!(text(&longer.stdout).contains("done: 48 steps"), "{}", text(&longer.stdout));
+}
+
+/// A network of one's own, kept in a folder: nothing here takes it for one of the zoo.
+#[test]
+fn a_network_of_ones_own_is_not_taken_for_another() {
+    use grawa_train::{Checkpoint, Recipe, Run, folder, recipe::Said};
+    let place = TempDir::new().unwrap();
+    let said = Said::default().method("mean:period=4", "here").unwrap().set("train.budget=8step").unwrap();
+    let recipe = Recipe::resolve(&said).unwrap();
+    let data = grawa_data::digits().unwrap();
+    let network = grawa_nn::zoo::digits("mine", grawa_nn::Shape::image(1, 8), 16, 10).unwrap();
+    let new = || Run::with_network(recipe.clone(), &data, &network).unwrap();
+    for (name, written, why) in [
+        ("told", new().recipe().clone(), "names the network 'mine'"),
+        ("untold", recipe.clone(), "it holds the network 'mine', and this is 'digits'"),
+    ] {
+        let run = place.path().join(name);
+        folder::create(&run, &written).unwrap();
+        new().keep_in(&run).go(&mut []).unwrap();
+        let checkpoint = format!("{name}/checkpoints/step-00000008");
+        for arguments in [&["eval", name][..], &["eval", &checkpoint], &["flatness", name]] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_grawa"));
+            let output = command.args(arguments).current_dir(place.path()).output().unwrap();
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+            assert!(error.contains(why) && error.contains("Run::with_network"), "{arguments:?}: {error}");
+        }
+        let output = train(place.path(), &["--resume", name, "--checkpoint", "step-00000000"]);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+        // Its own program goes on with it.
+        new().resume(Checkpoint::named(&run, "step-00000000").unwrap()).check().unwrap();
+    }
+}
+
+#[test]
+fn a_run_whose_workers_all_diverged_fails_and_says_so() {
+    let place = TempDir::new().unwrap();
+    for method in ["lgrawa", "dp-sgd", "sgd"] {
+        let arguments = ["--data", "digits", "--method", method, "--set", "train.rate=1000", "--out", method];
+        let output = train(place.path(), &arguments);
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{method}: {said}");
+        assert!(
+            said.contains("diverged: after") && said.contains("smaller learning rate"),
+            "{method}: {said}"
+        );
+        assert!(!said.contains("done"), "{method}: {said}");
+        let events = fs::read_to_string(place.path().join(method).join("events.jsonl")).unwrap();
+        assert!(events.lines().last().unwrap().contains("\"diverged\":true"), "{method}");
+        assert!(place.path().join(method).join("checkpoints").read_dir().unwrap().count() > 0, "{method}");
+    }
+    let output = train(place.path(), &small("40step", "fine"));
+    assert!(!text(&output.stdout).contains("diverged"), "{}", text(&output.stdout));
+}
+
+/// `timeout`, Slurm and supervisors send a polite kill to a process and to its group: it arrives twice.
+#[cfg(unix)]
+#[test]
+fn a_polite_kill_that_comes_twice_leaves_a_checkpoint() {
+    let place = TempDir::new().unwrap();
+    // Steps that take long enough for both to come before the first has had its effect.
+    let slow = ["model.width=64", "train.batch=256", "train.budget=100000step", "machine.threads=1"];
+    let mut arguments = vec!["--data", "digits", "--workers", "2", "--out", "run"];
+    slow.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    let child = start(place.path(), &arguments);
+    first_checkpoint(&place.path().join("run"));
+    let twice = format!("kill -TERM {0}; sleep 0.02; kill -TERM {0}", child.id());
+    assert!(Command::new("sh").args(["-c", &twice]).status().unwrap().success(), "it had ended after one");
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("go on with: grawa train --resume run"), "{said}");
+    let names = fs::read_dir(place.path().join("run/checkpoints")).unwrap();
+    let names: Vec<String> =
+        names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    assert!(names.iter().any(|name| name.contains("-stopped-")), "{names:?}");
+}

@@ -137,6 +137,7 @@ mod tests {
             reason: grawa_train::Reason::Spent,
             workers: vec![],
             bytes: 2_500_000,
+            diverged: false,
         };
         let outcome = |seed, accuracy| Outcome { method: Name::Mean, seed, accuracy, end: end.clone() };
         let one = table(&[outcome(1, 0.98)]);

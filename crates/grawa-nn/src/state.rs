@@ -33,6 +33,15 @@ impl State {
 
     /// Writes the state to a file that must not exist yet.
     pub fn save(&self, graph: &Graph, path: &Path) -> Result<(), Error> {
+        self.tensors(graph, path)?.write()
+    }
+
+    /// The bytes of that file.
+    pub fn to_bytes(&self, graph: &Graph) -> Result<Vec<u8>, Error> {
+        self.tensors(graph, Path::new(""))?.to_bytes()
+    }
+
+    fn tensors(&self, graph: &Graph, path: &Path) -> Result<Tensors, Error> {
         let mut file = Tensors::new(path, graph.name());
         for (layout, vector) in
             [(graph.parameters(), &self.parameters), (graph.statistics(), &self.statistics)]
@@ -51,7 +60,7 @@ impl State {
         for counter in counters(graph) {
             file.put(counter, Tensor::i64(&[], vec![self.batches as i64]));
         }
-        file.write()
+        Ok(file)
     }
 
     /// Reads the state of this network from a file. A tensor that is missing, of another shape, or of another network is
@@ -102,6 +111,7 @@ mod tests {
         let state = State { batches: 12, ..State::initial(&graph, 3) };
         state.save(&graph, &path).unwrap();
         assert_eq!(State::load(&graph, &path).unwrap(), state);
+        assert_eq!(std::fs::read(&path).unwrap(), state.to_bytes(&graph).unwrap());
         assert!(state.save(&graph, &path).is_err(), "it was overwritten");
         let wider = zoo::digits("wider", Shape::image(1, 8), 5, 10).unwrap();
         let error = State::load(&wider, &path).unwrap_err().to_string();

@@ -12,7 +12,7 @@ use crate::course::Position;
 use crate::engine::{Material, Net};
 use crate::evaluate::viewing;
 use crate::event::{Evaluated, Event, Finished, Observer};
-use crate::held::Held;
+use crate::held::{Held, Restored};
 use crate::pace::Pacing;
 use crate::recipe::{Format, Pace};
 use crate::run::{Launch, Made, Works};
@@ -390,9 +390,9 @@ fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
     let looks = viewing(recipe.method.evaluate).is_some();
     let view = if looks { state.parameters.len() } else { 0 };
     let travel = Travel { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
-    let kept = folder.and_then(|folder| Held::newest(folder).ok());
-    let (mut ends, taken) = match kept.filter(|(held, _)| held.run == run) {
-        Some((held, centre)) => {
+    let kept = folder.map(Held::newest).transpose()?.flatten();
+    let (mut ends, taken) = match kept.filter(|kept| kept.held.run == run) {
+        Some(Restored { held, centre, .. }) => {
             guest.enter_from(held.meeting, held.memory.into(), centre, &[view], travel)?
         }
         None => guest.enter(encode(&start)?, state.parameters.clone(), &[view], travel)?,
@@ -478,6 +478,7 @@ impl Seating {
             in_cycle: 0,
             loss: f64::NAN,
             finite: true,
+            diverged: false,
             tally: crate::word::Tally::default(),
             past: crate::snapshot::Past::default(),
             history: Vec::new(),

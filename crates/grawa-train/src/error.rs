@@ -77,6 +77,49 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A checkpoint of another version.
+    #[error(
+        "{} is a checkpoint of form {found}, and this program reads forms 1 to {expected}: use the version of grawa that wrote it",
+        path.display()
+    )]
+    AnotherForm {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Its form.
+        found: u32,
+        /// The newest form that is read.
+        expected: u32,
+    },
+    /// A folder of whose checkpoints none can be used.
+    #[error("{} has no checkpoint to go on from: {why}", path.display())]
+    NoUsableCheckpoint {
+        /// The run's folder.
+        path: PathBuf,
+        /// What is wrong with each.
+        why: String,
+    },
+    /// A checkpoint that is not there.
+    #[error("{} has no checkpoint '{name}'; there are: {there}", path.display())]
+    NoSuchCheckpoint {
+        /// The run's folder.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// The names of those that are there.
+        there: String,
+    },
+    /// A run of a network that only its own program has.
+    #[error(
+        "{} names the network '{network}', which is not one of `grawa models`: only the program that builds it can use this run, \
+         with Run::with_network",
+        path.display()
+    )]
+    OwnNetwork {
+        /// The recipe.
+        path: PathBuf,
+        /// The network.
+        network: String,
+    },
     /// A checkpoint of another run.
     #[error("the checkpoint {} does not fit the recipe: {why}", path.display())]
     AnotherRun {
@@ -171,6 +214,8 @@ impl Error {
                 Error::Recipe(_)
                     | Error::TooFewClasses { .. }
                     | Error::NoCheckpoint { .. }
+                    | Error::NoSuchCheckpoint { .. }
+                    | Error::OwnNetwork { .. }
                     | Error::AnotherRun { .. }
                     | Error::FolderInUse { .. }
                     | Error::CannotStart { .. }

@@ -284,6 +284,9 @@ pub struct Finished {
     pub workers: Vec<Share>,
     /// Bytes that the workers handed over, all together.
     pub bytes: u64,
+    /// Whether no worker's parameters were finite any more: at the last round, or at the end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub diverged: bool,
 }
 
 #[cfg(test)]

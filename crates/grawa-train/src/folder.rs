@@ -1,11 +1,14 @@
 //! A run's folder: its recipe, its events, its checkpoints. Nothing that is there already is touched.
 
 use crate::checkpoint::io;
-use crate::recipe::Said;
-use crate::{Error, Recipe};
+use crate::checkpoint::{FOLDER, crc, tidy};
+use crate::recipe::{Said, TABLES};
+use crate::{Error, Recipe, durable};
+use grawa_nn::zoo;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use toml::{Table, Value};
 
 /// How long a process that was killed may still hold a folder.
 const DYING: Duration = Duration::from_secs(2);
@@ -14,7 +17,7 @@ pub(crate) const RECIPE: &str = "recipe.toml";
 
 /// Makes a folder for a new run; one that exists must be empty.
 pub fn create(path: &Path, recipe: &Recipe) -> Result<(), Error> {
-    fs::create_dir_all(path).map_err(|source| match source.kind() {
+    durable::create_folders(path).map_err(|source| match source.kind() {
         std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
             Error::FolderInUse { path: path.into(), found: "a file of that name".into() }
         }
@@ -26,7 +29,7 @@ pub fn create(path: &Path, recipe: &Recipe) -> Result<(), Error> {
         return Err(Error::FolderInUse { path: path.into(), found: format!("'{}'", name.display()) });
     }
     let file = path.join(RECIPE);
-    fs::write(&file, recipe.to_toml()).map_err(io("write", &file))
+    durable::place(&file, recipe.to_toml().as_bytes()).map(drop).map_err(io("write", &file))
 }
 
 /// A folder in use, until this ends.
@@ -35,27 +38,73 @@ pub struct Hold {
     _file: fs::File,
 }
 
-/// Takes a run's folder into use: by one process alone, or by a coordinator and its workers, of which each keeps something there.
+/// Takes a run's folder into use: by one process alone, or by a coordinator and its workers, of which each keeps something there. The first
+/// one to come puts in order what processes that were killed have left among the checkpoints.
 pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
     let file = path.join(RECIPE);
     let file = fs::File::open(&file).map_err(io("open", &file))?;
     let began = Instant::now();
+    if !alone && file.try_lock().is_ok() {
+        tidy(&path.join(FOLDER))?;
+        file.unlock().map_err(io("unlock", &path.join(RECIPE)))?;
+    }
     loop {
         match if alone { file.try_lock() } else { file.try_lock_shared() } {
             Err(fs::TryLockError::WouldBlock) if began.elapsed() < DYING => std::thread::sleep(DYING / 50),
             Err(fs::TryLockError::WouldBlock) => return Err(Error::AtWork { path: path.into() }),
             // Where files cannot be locked it is up to the user.
-            _ => return Ok(Hold { _file: file }),
+            _ => break,
         }
     }
+    if alone {
+        tidy(&path.join(FOLDER))?;
+    }
+    Ok(Hold { _file: file })
 }
 
 /// The recipe of a run's folder.
 pub fn recipe(path: &Path) -> Result<Recipe, Error> {
-    if !path.join(RECIPE).exists() {
+    let file = path.join(RECIPE);
+    if !file.exists() {
         return Err(Error::NoCheckpoint { path: path.into() });
     }
-    Ok(Recipe::resolve(&Said::default().read(&path.join(RECIPE))?)?)
+    check_recipe(&file)?;
+    Ok(Recipe::resolve(&Said::default().read(&file)?)?)
+}
+
+/// That a recipe is one that a run has left, whole, and that its network can be built here. A file that is empty or cut off would be read as the
+/// recipe of another run: what it does not say has a default.
+pub(crate) fn check_recipe(file: &Path) -> Result<(), Error> {
+    let text = fs::read_to_string(file).map_err(io("read", file))?;
+    // Whoever reads it next says in which line it is wrong.
+    let Ok(said) = text.parse::<Table>() else { return Ok(()) };
+    if let Some(missing) = TABLES.iter().find(|table| !said.contains_key(**table)) {
+        let why = format!(
+            "it has no [{missing}], and the recipe of a run has every table: it is damaged; put back the recipe that the run began with"
+        );
+        return Err(Error::Damaged { path: file.into(), line: text.lines().count(), why });
+    }
+    match said.get("model").and_then(|model| model.get("name")).and_then(Value::as_str) {
+        Some(network) if zoo::find(network).is_err() => {
+            Err(Error::OwnNetwork { path: file.into(), network: network.into() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A digest of what the recipe in a run's folder says of the training, if there is one. How long, how often it is evaluated and saved, where
+/// files lie and what it runs on may be changed between a stop and a resume, and is left out.
+pub(crate) fn digest(path: &Path) -> Option<String> {
+    let mut said: Table = fs::read_to_string(path.join(RECIPE)).ok()?.parse().ok()?;
+    for table in ["evaluate", "checkpoint", "machine"] {
+        said.remove(table);
+    }
+    for (table, key) in [("data", "dir"), ("model", "init"), ("train", "budget")] {
+        if let Some(Value::Table(table)) = said.get_mut(table) {
+            table.remove(key);
+        }
+    }
+    Some(crc(said.to_string().as_bytes()))
 }
 
 #[cfg(test)]
@@ -81,5 +130,43 @@ mod tests {
         drop(alone);
         assert!(hold(&path, false).is_ok());
         assert!(create(&path.join(RECIPE), &recipe).unwrap_err().to_string().contains("a file of that name"));
+    }
+
+    /// What a killed process left goes when the next one comes, but not while others work there.
+    #[test]
+    fn the_first_to_come_tidies_up() {
+        let place = tempfile::tempdir().unwrap();
+        create(&place.path().join("run"), &Recipe::for_data(Kind::Digits, None).unwrap()).unwrap();
+        let path = place.path().join("run");
+        let left = path.join(FOLDER).join(".partial-host-7");
+        for alone in [false, true] {
+            fs::create_dir_all(&left).unwrap();
+            let first = hold(&path, alone).unwrap();
+            assert!(!left.exists(), "alone: {alone}");
+            fs::create_dir_all(&left).unwrap();
+            assert_eq!(hold(&path, false).is_ok(), !alone);
+            assert!(left.exists(), "it was removed under another's hands");
+            drop(first);
+        }
+    }
+
+    /// Only what may change between a stop and a resume leaves the digest as it is.
+    #[test]
+    fn a_digest_is_of_what_decides_the_training() {
+        let digest = |change: fn(&mut Recipe)| {
+            let place = tempfile::tempdir().unwrap();
+            let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+            change(&mut recipe);
+            create(&place.path().join("run"), &recipe).unwrap();
+            digest(&place.path().join("run")).unwrap()
+        };
+        let usual = digest(|_| {});
+        assert_eq!(digest(|recipe| recipe.machine.threads = Some(3)), usual);
+        assert_eq!(digest(|recipe| recipe.data.dir = "elsewhere".into()), usual);
+        assert_eq!(digest(|recipe| recipe.train.budget = grawa_core::Amount::Steps(9)), usual);
+        assert_ne!(digest(|recipe| recipe.train.seed = 9), usual);
+        assert_ne!(digest(|recipe| recipe.model.width = Some(9)), usual);
+        assert_ne!(digest(|recipe| recipe.method.prox = 0.125), usual);
+        assert_eq!(super::digest(Path::new("nowhere")), None);
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The file in a checkpoint's folder.
-const GROUP: &str = "group.json";
+pub(crate) const GROUP: &str = "group.json";
 
 /// Which run, before which meeting, and what all remembered beside the centre.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,37 +18,82 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn write(&self, checkpoint: &Path) -> Result<(), Error> {
-        let path = checkpoint.join(GROUP);
-        let write = || {
-            let file = std::fs::File::create_new(&path)?;
-            serde_json::to_writer(&file, self)?;
-            file.sync_all()
-        };
-        write().map_err(io("write", &path))
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec(self).map_err(|error| io("write", Path::new(GROUP))(error.into()))
     }
 
-    /// What was held when the newest checkpoint in a run's folder was made, and the centre.
-    pub(crate) fn newest(folder: &Path) -> Result<(Self, Vec<f32>), Error> {
-        let checkpoint = Checkpoint::newest(folder)?;
+    /// What was held when the newest whole checkpoint in a run's folder was made, the centre, and why newer ones are not whole. None if that
+    /// checkpoint is not of a group, or there is none.
+    pub(crate) fn newest(folder: &Path) -> Result<Option<Restored>, Error> {
+        let checkpoint = match Checkpoint::newest(folder) {
+            Err(Error::NoCheckpoint { .. }) => return Ok(None),
+            found => found?,
+        };
         let path = checkpoint.path().join(GROUP);
-        let text = std::fs::read(&path).map_err(io("read", &path))?;
+        let text = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(io("read", &path))?,
+        };
         let wrong = |why: String| Error::NotACheckpoint { path: path.clone(), why };
         let held = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        let skipped = checkpoint.skipped().iter().map(ToString::to_string).collect();
         let mut centres = checkpoint.snapshot.parts.into_iter().flat_map(|part| part.centres);
         let centre = centres.next().ok_or_else(|| wrong("it has no centre".into()))?;
-        Ok((held, centre.2))
+        Ok(Some(Restored { held, centre: centre.2, skipped }))
     }
 }
 
-/// Makes a folder for the checkpoints of a worker, or finds that it is one of the same run's.
-pub fn make_room(path: &Path, recipe: &Recipe, run: u64) -> Result<(), Error> {
+/// What is brought back from a checkpoint.
+pub(crate) struct Restored {
+    pub(crate) held: Held,
+    pub(crate) centre: Vec<f32>,
+    skipped: Vec<String>,
+}
+
+/// Makes a folder for the checkpoints of a worker, or finds that it is one of the same run's. Returns that it is in use, and what is
+/// wrong with checkpoints in it that are not whole.
+pub fn make_room(path: &Path, recipe: &Recipe, run: u64) -> Result<(folder::Hold, Vec<String>), Error> {
     if !path.join(folder::RECIPE).exists() {
-        return folder::create(path, recipe);
+        folder::create(path, recipe)?;
     }
-    match Held::newest(path) {
-        Ok((held, _)) if held.run == run => Ok(()),
-        Err(Error::NoCheckpoint { .. }) => Ok(()),
+    let hold = folder::hold(path, false)?;
+    let kept = Held::newest(path)?;
+    match kept {
+        Some(kept) if kept.held.run == run => Ok((hold, kept.skipped)),
+        None if Checkpoint::newest_path(path).is_err() => Ok((hold, Vec::new())),
         _ => Err(Error::FolderInUse { path: path.into(), found: "checkpoints of another run".into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Writer;
+    use crate::course::Position;
+    use crate::run::fresh;
+    use crate::snapshot::Snapshot;
+    use grawa_core::Layout;
+    use grawa_data::Kind;
+
+    /// A group that went back brings back what it wrote since, not what it abandoned; a damaged checkpoint is passed over with words.
+    #[test]
+    fn a_group_goes_on_from_what_was_written_last() {
+        let place = tempfile::tempdir().unwrap();
+        let (path, recipe) = (place.path().join("kept"), Recipe::for_data(Kind::Digits, None).unwrap());
+        drop(make_room(&path, &recipe, 7).unwrap());
+        let layout = Layout::new([("a", vec![3])]).unwrap();
+        for (steps, meeting) in [(900, 90), (1000, 100), (850, 101), (875, 102)] {
+            let at = Position { steps, ..Position::default() };
+            let held = Some(Held { run: 7, meeting, memory: String::new() });
+            let start = fresh(&recipe.method, &layout, vec![(vec![1.0; 3], Vec::new())]).unwrap();
+            Writer::new(&path, &recipe, None).write(Snapshot { at, held, ..start }).unwrap();
+        }
+        assert_eq!(Held::newest(&path).unwrap().unwrap().held.meeting, 102);
+        std::fs::write(path.join("checkpoints/step-00000875").join(GROUP), "{}").unwrap();
+        let (_hold, damaged) = make_room(&path, &recipe, 7).unwrap();
+        assert!(damaged.len() == 1 && damaged[0].contains("step-00000875"), "{damaged:?}");
+        assert_eq!(Held::newest(&path).unwrap().unwrap().held.meeting, 101);
+        let other = make_room(&path, &recipe, 8).unwrap_err().to_string();
+        assert!(other.contains("checkpoints of another run"), "{other}");
     }
 }

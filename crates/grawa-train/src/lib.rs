@@ -7,6 +7,7 @@
 
 mod checkpoint;
 mod course;
+pub mod durable;
 mod elastic;
 pub mod engine;
 mod error;

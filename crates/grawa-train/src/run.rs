@@ -9,11 +9,11 @@ use crate::engine::{CardEngine, CardNet, Engine, Examine, Examiner, Material, Ne
 use crate::evaluate::viewing;
 use crate::event::{Event, Finished, Observer, Started};
 use crate::pace::{Pacing, Recording};
-use crate::recipe::{Device, Pace};
+use crate::recipe::{Device, Model, Pace};
 use crate::snapshot::{Part, Snapshot, Snapshots};
 use crate::watch::Watch;
 use crate::worker::{Clock, Common, Level, Worker};
-use crate::{Error, Recipe};
+use crate::{Error, Recipe, folder};
 use grawa_comm::group::Teller;
 use grawa_comm::{Collective, threads};
 use grawa_core::{Kept, Layout, Memory, Method, Replica, Share, Tracker};
@@ -21,9 +21,9 @@ use grawa_data::Dataset;
 use grawa_nn::{Graph, State};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A worker that takes no step for so long while others wait is given up.
@@ -50,6 +50,8 @@ pub struct Run {
     checkpoint: Option<Checkpoint>,
     recording: Option<Recording>,
     stop: Arc<AtomicBool>,
+    /// What all workers start with, once it was made.
+    start: OnceLock<State>,
 }
 
 /// Where the work is done.
@@ -86,10 +88,17 @@ impl Run {
         Run::of(recipe, material)
     }
 
-    /// The same with a network of one's own instead of the recipe's.
-    pub fn with_network(recipe: Recipe, data: &Dataset, network: &Graph) -> Result<Self, Error> {
+    /// The same with a network of one's own instead of the recipe's; [`Run::recipe`] names that one from here on.
+    pub fn with_network(mut recipe: Recipe, data: &Dataset, network: &Graph) -> Result<Self, Error> {
         let material = Material::with_network(&recipe, data, network)?;
+        let name = network.name().into();
+        recipe.model = Model { name, width: None, classes: None, init: recipe.model.init };
         Run::of(recipe, material)
+    }
+
+    /// The recipe, which names the network that is trained: the one to make a folder with.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
     }
 
     fn of(recipe: Recipe, material: Material) -> Result<Self, Error> {
@@ -103,7 +112,7 @@ impl Run {
 
     fn by(works: Works, recipe: Recipe, graph: Graph, examples: usize) -> Self {
         let (folder, checkpoint, recording, stop) = (None, None, None, Arc::default());
-        Run { recipe, graph, examples, works, folder, checkpoint, recording, stop }
+        Run { recipe, graph, examples, works, folder, checkpoint, recording, stop, start: OnceLock::new() }
     }
 
     /// The same on cards of the test's choice.
@@ -142,12 +151,16 @@ impl Run {
     }
 
     /// What all workers start with.
-    fn start(&self) -> Result<State, Error> {
-        let (graph, seed) = (&self.graph, self.recipe.train.seed);
-        match &self.recipe.model.init {
-            Some(path) => Ok(crate::init::start(graph, path, seed)?.0),
-            None => Ok(State::initial(graph, seed)),
+    fn start(&self) -> Result<&State, Error> {
+        if let Some(state) = self.start.get() {
+            return Ok(state);
         }
+        let (graph, seed) = (&self.graph, self.recipe.train.seed);
+        let state = match &self.recipe.model.init {
+            Some(path) => crate::init::start(graph, path, seed)?.0,
+            None => State::initial(graph, seed),
+        };
+        Ok(self.start.get_or_init(|| state))
     }
 
     /// Trains. Returns how it ended; an error if every worker was lost, or what happened could not be recorded.
@@ -159,11 +172,13 @@ impl Run {
             }
             None => {
                 let state = self.start()?;
-                let starts = vec![(state.parameters, state.statistics); self.recipe.train.workers as usize];
+                let start = (state.parameters.clone(), state.statistics.clone());
+                let starts = vec![start; self.recipe.train.workers as usize];
                 fresh(&self.recipe.method, self.graph.parameters(), starts)?
             }
         };
-        let Run { recipe, graph, examples, works, folder, checkpoint, recording, stop } = self;
+        let Run { recipe, graph, examples, works, folder, checkpoint, recording, stop, start } = self;
+        drop(start);
         let resumed = checkpoint.is_some();
         let launch =
             Launch { recording, ..Launch::new(recipe, graph, examples, folder.as_deref(), stop, resumed) };
@@ -195,6 +210,22 @@ impl Run {
 /// Whether a checkpoint is of such a run.
 fn fits(recipe: &Recipe, graph: &Graph, checkpoint: &Checkpoint) -> Result<(), Error> {
     let wrong = |why: String| Err(Error::AnotherRun { path: checkpoint.path.clone(), why });
+    if let Some(origin) = &checkpoint.origin {
+        if let Some(why) = origin.objection(graph) {
+            return wrong(why);
+        }
+        // A checkpoint lies two folders below the run's own.
+        let here = checkpoint.path.ancestors().nth(2).and_then(folder::digest);
+        if let (Some(then), Some(now)) = (&origin.recipe, &here)
+            && then != now
+        {
+            return wrong(format!(
+                "{} was changed since: what it says of data, model, method or training has the digest {now}, and the run had {then}; \
+                 put the recipe back, or start another run with it: grawa train --recipe FILE",
+                folder::RECIPE
+            ));
+        }
+    }
     for part in &checkpoint.snapshot.parts {
         let (found, expected) = (part.parameters.len(), graph.parameters().len());
         if found != expected || part.velocity.len() != expected {
@@ -529,6 +560,7 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
             in_cycle: part.in_cycle,
             loss: part.loss,
             finite: part.finite,
+            diverged: part.diverged,
             tally: part.tally,
             past: part.past,
             history: history.clone(),

@@ -50,6 +50,7 @@ pub(crate) struct Part {
     pub(crate) in_cycle: u64,
     pub(crate) loss: f64,
     pub(crate) finite: bool,
+    pub(crate) diverged: bool,
     pub(crate) tally: Tally,
     pub(crate) past: Past,
     /// The centres of groups in which it is the first: level, group, centre.
@@ -172,6 +173,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             in_cycle: if elastic { 0 } else { self.in_cycle },
             loss: self.loss,
             finite: self.finite,
+            diverged: self.diverged,
             tally: self.tally,
             past,
             centres,

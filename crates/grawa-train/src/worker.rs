@@ -97,6 +97,8 @@ pub(crate) struct Worker<R: Replica, C> {
     /// The loss of its last batch, and whether its parameters are finite.
     pub(crate) loss: f64,
     pub(crate) finite: bool,
+    /// No worker was finite at the last round, or at the last meeting.
+    pub(crate) diverged: bool,
     pub(crate) tally: Tally,
     pub(crate) past: Past,
     pub(crate) history: Vec<Evaluated>,
@@ -195,6 +197,11 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             return Ok(true);
         }
         self.count_in(&words);
+        let nobody = words.iter().all(|(_, word)| !word.finite);
+        // A round gives all workers the last finite centre: only the next round can tell that they stay finite.
+        if nobody || is_round || shares_gradients {
+            self.diverged = nobody;
+        }
         common.pacing.renew(common.course.cycle(&self.at))?;
         let mut mixed = Vec::new();
         if shares_gradients {
@@ -664,7 +671,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                     times: tally.times,
                 });
             }
-            self.say(Event::Finished(Finished { at: self.place(), reason, workers, bytes }));
+            let diverged = self.diverged;
+            self.say(Event::Finished(Finished { at: self.place(), reason, workers, bytes, diverged }));
         }
         Ok(())
     }

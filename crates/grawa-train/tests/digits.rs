@@ -158,9 +158,11 @@ fn a_checkpoint_that_cannot_be_written_loses_nothing() {
     impl Observer for Vandal {
         fn event(&mut self, event: &Event) -> Result<(), Error> {
             if let Event::Evaluated(_) = event {
-                // From now on nothing can be written aside.
-                let blocked = self.0.join(format!("checkpoints/.partial-{}", std::process::id()));
-                let _ = fs::write(blocked, "");
+                // From now on nothing can be written there.
+                if !self.0.join("kept").exists() {
+                    fs::rename(self.0.join("checkpoints"), self.0.join("kept")).unwrap();
+                    fs::write(self.0.join("checkpoints"), "").unwrap();
+                }
             }
             if let Event::Fault(fault) = event {
                 self.1.lock().unwrap().push(fault.what.clone());
@@ -175,12 +177,13 @@ fn a_checkpoint_that_cannot_be_written_loses_nothing() {
     let recipe = recipe("mean:period=3", &["train.budget=12step"]);
     let run = Run::new(recipe.clone(), &data).unwrap().keep_in(place.path());
     let error = run.go(&mut [Box::new(vandal)]).unwrap_err().to_string();
-    assert!(error.contains(".partial-"), "{error}");
+    assert!(error.contains("checkpoints"), "{error}");
     assert!(faults.lock().unwrap()[0].contains("the checkpoint before is whole"), "{faults:?}");
+    // When there is room again the run goes on to the same end.
+    fs::remove_file(place.path().join("checkpoints")).unwrap();
+    fs::rename(place.path().join("kept"), place.path().join("checkpoints")).unwrap();
     let checkpoint = Checkpoint::newest(place.path()).unwrap();
     assert!(checkpoint.steps() < 12);
-    // When there is room again the run goes on to the same end.
-    fs::remove_file(place.path().join(format!("checkpoints/.partial-{}", std::process::id()))).unwrap();
     let run = Run::new(recipe.clone(), &data).unwrap().keep_in(place.path()).resume(checkpoint);
     run.go(&mut []).unwrap();
     let whole = TempDir::new().unwrap();
@@ -188,4 +191,20 @@ fn a_checkpoint_that_cannot_be_written_loses_nothing() {
     let newest =
         |folder: &Path| fs::read(folder.join("checkpoints/step-00000012/state.safetensors")).unwrap();
     assert!(newest(place.path()) == newest(whole.path()));
+}
+
+/// What a run starts from is made once: the file may be gone when the check has passed.
+#[test]
+fn what_a_run_starts_from_is_read_once() {
+    let data = digits().unwrap();
+    let place = TempDir::new().unwrap();
+    let mut recipe = recipe("mean:period=3", &[]);
+    go(&recipe, &data, place.path());
+    let init = place.path().join("init.safetensors");
+    fs::copy(place.path().join("checkpoints/step-00000010/model.safetensors"), &init).unwrap();
+    recipe.model.init = Some(init.clone());
+    let run = Run::new(recipe, &data).unwrap();
+    run.check().unwrap();
+    fs::remove_file(&init).unwrap();
+    assert_eq!(run.go(&mut []).unwrap().at.steps, 10);
 }

@@ -13,7 +13,9 @@ fn facts(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         for entry in fs::read_dir(next).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if ["timing.toml", "journal.jsonl", "about.toml", "tensorboard"].contains(&name.as_str()) {
+            if ["timing.toml", "checksums.toml", "journal.jsonl", "about.toml", "tensorboard"]
+                .contains(&name.as_str())
+            {
                 continue;
             }
             if path.is_dir() {

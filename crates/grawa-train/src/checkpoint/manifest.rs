@@ -1,17 +1,63 @@
 //! What a checkpoint says besides its vectors: the reproducible part and the seconds, apart.
 
+use super::checksums::crc;
 use crate::course::Position;
 use crate::snapshot::{Part, Past, Snapshot};
 use crate::word::Tally;
 use crate::{Error, Evaluated, Times};
 use grawa_core::{Memory, Notes};
-use grawa_nn::{Data, Tensors};
+use grawa_nn::{Data, Graph, Tensors};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
 
-/// The form of checkpoints; one of another form is refused.
-const FORM: u32 = 1;
+/// The form of checkpoints that is written. Form 1 had no checksums and did not say what it was made by; it is still read.
+pub(super) const FORM: u32 = 2;
+
+/// What a checkpoint was made by.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// The digest of the recipe in the run's folder, where it has one.
+    pub(crate) recipe: Option<String>,
+    network: Option<Network>,
+}
+
+/// A network: its name, and a digest of the names and shapes of its tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Network {
+    name: String,
+    layout: String,
+}
+
+impl Origin {
+    pub(crate) fn of(recipe: Option<String>, graph: Option<&Graph>) -> Self {
+        let network = graph.map(|graph| {
+            let spans = graph.parameters().spans().iter().chain(graph.statistics().spans());
+            let text: String = spans.map(|span| format!("{} {:?}\n", span.name(), span.shape())).collect();
+            Network { name: graph.name().into(), layout: crc(text.as_bytes()) }
+        });
+        Origin { recipe, network }
+    }
+
+    /// Why a network is not the one that was trained, if it is not.
+    pub(crate) fn objection(&self, graph: &Graph) -> Option<String> {
+        let trained = self.network.as_ref()?;
+        let given = Origin::of(None, Some(graph)).network?;
+        if *trained == given {
+            return None;
+        }
+        let Network { name, .. } = trained;
+        Some(if *name == given.name {
+            format!("its network '{name}' has other tensors than the network of that name here")
+        } else {
+            format!(
+                "it holds the network '{name}', and this is '{}'; a network that is not of the zoo can only be used by the \
+                 program that builds it, with Run::with_network",
+                given.name
+            )
+        })
+    }
+}
 
 /// Everything that is the same in every run of a recipe.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,6 +69,7 @@ pub(super) struct Manifest {
     settled: Option<Position>,
     /// Where the statistics of `model.safetensors` come from.
     statistics: String,
+    origin: Option<Origin>,
     workers: Vec<WorkerEntry>,
     memories: Vec<MemoryEntry>,
     history: Vec<Evaluated>,
@@ -35,6 +82,8 @@ struct WorkerEntry {
     in_cycle: u64,
     loss: f64,
     finite: bool,
+    #[serde(default)]
+    diverged: bool,
     tally: Tally,
     past: Past,
     notes: Vec<Notes>,
@@ -50,6 +99,9 @@ struct MemoryEntry {
 /// Everything that is not.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Timing {
+    /// Its number in the order of writing.
+    #[serde(default)]
+    order: u64,
     elapsed: f64,
     settled: f64,
     history: Vec<f64>,
@@ -57,8 +109,9 @@ pub(super) struct Timing {
 }
 
 impl Manifest {
-    pub(super) fn of(snapshot: &Snapshot) -> (Manifest, Timing) {
+    pub(super) fn of(snapshot: &Snapshot, origin: Origin, order: u64) -> (Manifest, Timing) {
         let timing = Timing {
+            order,
             elapsed: snapshot.at.elapsed.as_secs_f64(),
             settled: snapshot.settled.map_or(0.0, |at| at.elapsed.as_secs_f64()),
             history: snapshot.history.iter().map(|evaluated| evaluated.at.elapsed).collect(),
@@ -70,6 +123,7 @@ impl Manifest {
             in_cycle: part.in_cycle,
             loss: part.loss,
             finite: part.finite,
+            diverged: part.diverged,
             tally: part.tally,
             past: part.past,
             notes: part.notes.clone(),
@@ -92,6 +146,7 @@ impl Manifest {
             settled: snapshot.settled,
             statistics: if snapshot.calibrated.is_some() { "as evaluated" } else { "average of the workers" }
                 .into(),
+            origin: Some(origin),
             workers: workers.collect(),
             memories: memories.collect(),
             history: history.collect(),
@@ -99,12 +154,18 @@ impl Manifest {
         (manifest, timing)
     }
 
-    /// The snapshot again.
-    pub(super) fn restore(self, timing: &Timing, state: &Tensors, path: &Path) -> Result<Snapshot, Error> {
+    pub(super) fn into_origin(self) -> Option<Origin> {
+        self.origin
+    }
+
+    /// The snapshot again, and what it was made by.
+    pub(super) fn restore(
+        self,
+        timing: &Timing,
+        state: &Tensors,
+        path: &Path,
+    ) -> Result<(Snapshot, Option<Origin>), Error> {
         let wrong = |why: &str| Error::NotACheckpoint { path: path.into(), why: why.into() };
-        if self.form != FORM {
-            return Err(wrong(&format!("it is of form {}, and this program reads form {FORM}", self.form)));
-        }
         let vector = |name: &str| match state.find(name).map(|tensor| &tensor.data) {
             Some(Data::F32(numbers)) => Ok(numbers.clone()),
             _ => Err(wrong(&format!("it has no vector '{name}'"))),
@@ -131,6 +192,7 @@ impl Manifest {
                 in_cycle: entry.in_cycle,
                 loss: entry.loss,
                 finite: entry.finite,
+                diverged: entry.diverged,
                 tally: entry.tally,
                 past: Past { times: timing.workers.get(index).copied().unwrap_or_default(), ..entry.past },
                 centres: Vec::new(),
@@ -150,7 +212,7 @@ impl Manifest {
             .iter_mut()
             .zip(&timing.history)
             .for_each(|(evaluated, &elapsed)| evaluated.at.elapsed = elapsed);
-        Ok(Snapshot {
+        let snapshot = Snapshot {
             at: Position { elapsed: seconds(timing.elapsed), ..self.at },
             settled: self.settled.map(|at| Position { elapsed: seconds(timing.settled), ..at }),
             stopped: self.stopped,
@@ -160,6 +222,7 @@ impl Manifest {
             history,
             calibrated: None,
             held: None,
-        })
+        };
+        Ok((snapshot, self.origin))
     }
 }

@@ -41,6 +41,14 @@ impl Files {
         Ok(Files { log, metrics: Metrics::create(folder, [])?, board: Board::create(folder, [], now)? })
     }
 
+    /// That the record in a folder can be cut back to a checkpoint, or that there is none. Nothing is changed.
+    pub fn check(folder: &Path, checkpoint: &Path) -> Result<(), Error> {
+        match folder.join(log::EVENTS).exists() {
+            true => Log::back_to(folder, checkpoint).map(|_| ()),
+            false => Ok(()),
+        }
+    }
+
     /// The files of a run, cut back to where they stood at a checkpoint of it.
     pub fn resume(folder: &Path, checkpoint: &Path) -> Result<Self, Error> {
         Files::after(folder, Log::resume(folder, checkpoint)?)

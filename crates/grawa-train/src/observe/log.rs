@@ -56,6 +56,13 @@ impl Log {
 
     /// The files of a run, cut back to where they stood at a checkpoint of it: the last one of that name.
     pub fn resume(folder: &Path, checkpoint: &Path) -> Result<Self, Error> {
+        let (lines, keep, end) = Log::back_to(folder, checkpoint)?;
+        let (events, journal) = (cut(folder, EVENTS, keep)?, cut(folder, JOURNAL, end)?);
+        Ok(Log { folder: folder.into(), events, journal, lines })
+    }
+
+    /// Where the files stood at a checkpoint: the lines of the events, their bytes, and those of the journal. Nothing is changed.
+    pub(super) fn back_to(folder: &Path, checkpoint: &Path) -> Result<(u64, usize, usize), Error> {
         let journal = Lines::read(&folder.join(JOURNAL))?;
         let is_it = |entry: &Entry| matches!(&entry.event, Some(Event::Checkpoint { path, .. }) if path.file_name() == checkpoint.file_name());
         let mut found = None;
@@ -84,8 +91,7 @@ impl Log {
             line: events.ends.len(),
             why: format!("{lines} lines belong to {}; resume from another checkpoint", checkpoint.display()),
         })?;
-        let (events, journal) = (cut(folder, EVENTS, keep)?, cut(folder, JOURNAL, end)?);
-        Ok(Log { folder: folder.into(), events, journal, lines })
+        Ok((lines, keep, end))
     }
 
     /// The files of a run as they are, to be gone on with: only what a crash left of the last line is cut off.

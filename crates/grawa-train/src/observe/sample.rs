@@ -71,6 +71,7 @@ pub(crate) fn run(method: &str, workers: u32, rounds: u64) -> Vec<Event> {
         reason: Reason::Spent,
         workers,
         bytes: 20_000 * rounds,
+        diverged: false,
     }));
     events
 }

@@ -31,6 +31,7 @@ pub use keys::{KEYS, Key};
 pub use mistake::Mistake;
 pub use study::{Point, Study};
 pub use text::Said;
+pub(crate) use text::TABLES;
 pub use words::{BatchNorm, Device, Format, Pace};
 
 use grawa_core::{Amount, Method, Schedule, Sgd};

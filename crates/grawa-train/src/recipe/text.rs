@@ -25,7 +25,8 @@ struct Entry {
 }
 
 /// The tables of a recipe, besides the study's.
-const TABLES: [&str; 7] = ["data", "model", "method", "train", "evaluate", "checkpoint", "machine"];
+pub(crate) const TABLES: [&str; 7] =
+    ["data", "model", "method", "train", "evaluate", "checkpoint", "machine"];
 
 impl Said {
     /// Adds what a file says.

@@ -115,7 +115,7 @@ impl Run {
         let snapshot = beginning.snapshot(Part::decode(job.rank(), &part)?)?;
         drop(part);
 
-        let Run { recipe, graph, examples, works, folder, checkpoint: _, recording, stop } = self;
+        let Run { recipe, graph, examples, works, folder, checkpoint: _, recording, stop, start: _ } = self;
         let pacing = match (&recording, recipe.train.pace) {
             (Some(recording), pace) => {
                 Pacing::Replay { recording: recording.clone(), even: pace == Pace::Even }
@@ -174,7 +174,8 @@ impl Run {
             None => {
                 // All begin alike, so that one part serves for all, and one centre.
                 let state = self.start()?;
-                let one = fresh(&recipe.method, layout, vec![(state.parameters, state.statistics)])?;
+                let start = (state.parameters.clone(), state.statistics.clone());
+                let one = fresh(&recipe.method, layout, vec![start])?;
                 let groups = levels(&recipe.method, recipe.train.workers);
                 let memories = groups.iter().map(|(_, groups)| vec![Memory::default(); groups.len()]);
                 (Snapshot { memories: memories.collect(), ..one }, true)

@@ -236,7 +236,7 @@ impl Trial {
         for checkpoint in std::fs::read_dir(self.folder.path().join("checkpoints")).unwrap() {
             for file in std::fs::read_dir(checkpoint.unwrap().path()).unwrap() {
                 let path = file.unwrap().path();
-                if !path.ends_with("timing.toml") {
+                if !path.ends_with("timing.toml") && !path.ends_with("checksums.toml") {
                     let name = path.strip_prefix(self.folder.path()).unwrap().to_owned();
                     files.push((name, std::fs::read(&path).unwrap()));
                 }
@@ -436,6 +436,23 @@ fn one_worker_by_itself_is_not_healed_and_says_so() {
     assert_eq!(trial.ear.rounds().last().unwrap().loss, None);
     let faults = trial.ear.faults();
     assert!(faults.len() == 1 && faults[0].what.contains("nobody to heal it"), "{faults:?}");
+}
+
+/// A run in which nobody is finite at the last round or at the end has diverged; one that is healed has not.
+#[test]
+fn a_run_says_whether_it_has_diverged() {
+    for method in methods() {
+        let starts = starts(&method);
+        for (mishap, diverged) in [
+            ((|_, _| Mishap::NotANumber) as Mishaps, true),
+            (|worker, _| if worker == 0 { Mishap::None } else { Mishap::NotANumber }, false),
+            (|_, step| if step < 5 { Mishap::NotANumber } else { Mishap::None }, method == "sgd"),
+        ] {
+            let mut trial = Trial::new(&method, &starts, 14);
+            trial.mishap = mishap;
+            assert_eq!(trial.go().unwrap().diverged, diverged, "{method}");
+        }
+    }
 }
 
 #[test]

@@ -105,7 +105,7 @@ pub(crate) fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     for checkpoint in fs::read_dir(folder.join("checkpoints")).unwrap() {
         for file in fs::read_dir(checkpoint.unwrap().path()).unwrap() {
             let path = file.unwrap().path();
-            if !path.ends_with("timing.toml") {
+            if !path.ends_with("timing.toml") && !path.ends_with("checksums.toml") {
                 files.push((path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap()));
             }
         }

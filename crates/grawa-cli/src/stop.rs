@@ -1,0 +1,39 @@
+//! Signals that ask a command to stop: Ctrl-C, or a polite kill.
+
+use crate::failure::Failure;
+use std::time::{Duration, Instant};
+
+/// One request may arrive as several signals: `timeout`, Slurm and supervisors send them to a process and to its group. What comes within
+/// this time of the first is the same request.
+const SAME: Duration = Duration::from_secs(1);
+
+/// Calls `ask` at the first signal. One that comes a second or more later is impatience, and ends the process at once: the newest
+/// checkpoint is whole, whatever is being written.
+pub(crate) fn on_signal(mut ask: impl FnMut() + Send + 'static) -> Result<(), Failure> {
+    let mut first: Option<Instant> = None;
+    let watch = move || match first {
+        None => {
+            first = Some(Instant::now());
+            ask();
+        }
+        Some(first) if is_impatience(first.elapsed()) => std::process::exit(1),
+        Some(_) => {}
+    };
+    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })
+}
+
+/// Whether a signal so long after the first one is another request.
+fn is_impatience(later: Duration) -> bool {
+    later >= SAME
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_comes_twice_is_one_request() {
+        assert!(!is_impatience(Duration::ZERO) && !is_impatience(Duration::from_millis(999)));
+        assert!(is_impatience(Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,154 @@
+//! Writing checkpoints, so that a process that ends at any moment leaves the newest or the one before whole.
+
+use super::checksums::{CHECKSUMS, Checksums, crc};
+use super::manifest::Manifest;
+use super::order::{self, Entry};
+use super::{FOLDER, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
+use crate::held::GROUP;
+use crate::snapshot::Snapshot;
+use crate::{Error, Recipe, durable};
+use grawa_nn::{Graph, State, Tensor, Tensors};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is being written, what is being replaced, and what is being removed: followed by what makes their names unique.
+const PARTIAL: &str = ".partial-";
+const OLD: &str = ".old-";
+const GONE: &str = ".gone-";
+
+/// Writes the checkpoints of a run.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    place: PathBuf,
+    recipe: Recipe,
+    graph: Option<Graph>,
+    origin: Origin,
+}
+
+impl Writer {
+    pub(crate) fn new(folder: &Path, recipe: &Recipe, graph: Option<Graph>) -> Self {
+        let origin = Origin::of(crate::folder::digest(folder), graph.as_ref());
+        Writer { place: folder.join(FOLDER), recipe: recipe.clone(), graph, origin }
+    }
+
+    /// Where a snapshot will lie.
+    pub(crate) fn path(&self, snapshot: &Snapshot) -> PathBuf {
+        self.place.join(Name::of(snapshot).to_string())
+    }
+
+    /// Writes a snapshot and removes what it makes superfluous.
+    pub(crate) fn write(&self, snapshot: Snapshot) -> Result<PathBuf, Error> {
+        let place = &self.place;
+        durable::create_folders(place).map_err(io("create", place))?;
+        let name = Name::of(&snapshot);
+        let number = order::next(&order::entries(place).map_err(io("look into", place))?);
+        let (path, unique) = (self.path(&snapshot), durable::unique());
+        let aside = place.join(format!("{PARTIAL}{unique}"));
+        let written = self.write_aside(&aside, snapshot, number).and_then(|()| {
+            put_in_place(&aside, &path, &place.join(format!("{OLD}{name}~{unique}")))
+                .map_err(io("write", &path))
+        });
+        if let Err(error) = written {
+            // Already failing: the reason to report is the first one.
+            let _ = durable::remove(&aside);
+            return Err(error);
+        }
+        let there = order::entries(place).map_err(io("look into", place))?;
+        for name in order::superfluous(&there, &Entry { name, order: Some(number) }) {
+            let old = place.join(name.to_string());
+            discard(&old).map_err(io("remove", &old))?;
+        }
+        Ok(path)
+    }
+
+    /// Removes what was being written when a process ended. No other process may be writing here.
+    pub(crate) fn tidy(&self) -> Result<(), Error> {
+        tidy(&self.place)
+    }
+
+    fn write_aside(&self, aside: &Path, mut snapshot: Snapshot, number: u64) -> Result<(), Error> {
+        durable::create_folder(aside).map_err(io("create", aside))?;
+        let mut checksums = Checksums::new();
+        let mut write = |name: &str, bytes: &[u8]| {
+            let path = aside.join(name);
+            checksums.insert(name.into(), crc(bytes));
+            durable::create(&path, bytes).map(drop).map_err(io("write", &path))
+        };
+        let (manifest, timing) = Manifest::of(&snapshot, self.origin.clone(), number);
+        write(MANIFEST, toml::to_string(&manifest).map_err(unprintable)?.as_bytes())?;
+        write(TIMING, toml::to_string(&timing).map_err(unprintable)?.as_bytes())?;
+        if let Some(held) = &snapshot.held {
+            write(GROUP, &held.to_bytes()?)?;
+        }
+        if let Some(graph) = &self.graph {
+            let model: State = model::model(&self.recipe, graph, &mut snapshot)?;
+            write(MODEL, &model.to_bytes(graph)?)?;
+        }
+        let mut state = Tensors::new(&aside.join(STATE), "the run");
+        let mut put = |name: String, vector: Vec<f32>| state.put(name, Tensor::f32(&[vector.len()], vector));
+        for part in snapshot.parts {
+            put(format!("worker.{}.parameters", part.worker), part.parameters);
+            put(format!("worker.{}.momentum", part.worker), part.velocity);
+            put(format!("worker.{}.statistics", part.worker), part.statistics);
+            for (level, group, centre) in part.centres {
+                put(format!("centre.{level}.{group}"), centre);
+            }
+        }
+        write(STATE, &state.to_bytes()?)?;
+        let path = aside.join(CHECKSUMS);
+        let text = toml::to_string(&checksums).map_err(unprintable)?;
+        durable::create(&path, text.as_bytes()).map_err(io("write", &path))?;
+        durable::sync(aside).map_err(io("write", aside))
+    }
+}
+
+/// Gives a folder its name. One that has the name already is renamed to `old` first, and removed when all of it is done: if the process
+/// ends between the two, `tidy` gives it its name back.
+fn put_in_place(aside: &Path, path: &Path, old: &Path) -> std::io::Result<()> {
+    let replaces = path.exists();
+    if replaces {
+        durable::rename(path, old)?;
+    }
+    if let Err(error) = durable::rename(aside, path) {
+        if replaces {
+            // Already failing: the reason to report is the first one.
+            let _ = durable::rename(old, path);
+        }
+        return Err(error);
+    }
+    durable::sync(path.parent().unwrap_or(path))?;
+    if replaces { discard(old) } else { Ok(()) }
+}
+
+/// Removes a checkpoint; renamed first, so that what is being removed is never taken for one.
+fn discard(checkpoint: &Path) -> std::io::Result<()> {
+    let gone = checkpoint.with_file_name(format!("{GONE}{}", durable::unique()));
+    match durable::rename(checkpoint, &gone) {
+        // Another process was faster.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        renamed => renamed.and_then(|()| durable::remove(&gone)),
+    }
+}
+
+/// Puts in order what processes that ended have left in a folder of checkpoints: one that was about to be replaced gets its name
+/// back, and what was being written or removed goes. No other process may be writing there.
+pub(crate) fn tidy(place: &Path) -> Result<(), Error> {
+    let Ok(entries) = fs::read_dir(place) else { return Ok(()) };
+    for entry in entries.flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let replaced = name.strip_prefix(OLD).and_then(|name| Name::parse(name.split('~').next()?));
+        let back = replaced.map(|name| place.join(name.to_string())).filter(|back| !back.exists());
+        if let Some(back) = back {
+            durable::rename(&path, &back).map_err(io("restore", &back))?;
+        } else if [PARTIAL, OLD, GONE].iter().any(|prefix| name.starts_with(prefix)) {
+            durable::remove(&path).map_err(io("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+// `map_err` gives what it is given.
+#[allow(clippy::needless_pass_by_value)]
+fn unprintable(error: toml::ser::Error) -> Error {
+    Error::NotACheckpoint { path: MANIFEST.into(), why: error.to_string() }
+}

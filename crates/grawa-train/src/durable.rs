@@ -1,0 +1,163 @@
+//! Changes of files and folders that a crash leaves either done or undone: what is new is written under another name, brought
+//! to the disk, and renamed.
+
+use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Creates a file that appears under its name only when all of it is on the disk. Nothing may have that name yet.
+pub fn place(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there already"));
+    }
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().display();
+    let aside = folder.join(format!(".{name}-{}", unique()));
+    let placed = create(&aside, bytes).and_then(|file| rename(&aside, path).map(|()| file));
+    if placed.is_err() {
+        // Already failing: the reason to report is the first one.
+        let _ = fs::remove_file(&aside);
+    }
+    let file = placed?;
+    sync(folder)?;
+    Ok(file)
+}
+
+/// Creates a folder and those above it, and brings their names to the disk.
+pub(crate) fn create_folders(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let above = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    above.map_or(Ok(()), create_folders)?;
+    match create_folder(path) {
+        // Another process was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made.and_then(|()| sync(above.unwrap_or(Path::new(".")))),
+    }
+}
+
+/// A part of a file name that no other process has, on this host, another host or in another container: process ids repeat there.
+pub(crate) fn unique() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
+    let host: String = (host.as_deref().unwrap_or("host").trim().chars())
+        .filter(|letter| letter.is_ascii_alphanumeric() || *letter == '-')
+        .take(32)
+        .collect();
+    format!("{host}-{:016x}", std::hash::RandomState::new().build_hasher().finish())
+}
+
+pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
+    step()?;
+    fs::create_dir(path)
+}
+
+/// Creates a file that must not exist yet, and brings what is in it to the disk.
+pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    step()?;
+    let mut file = File::create_new(path)?;
+    // A crash here leaves a part of it.
+    step().inspect_err(|_| drop(file.write_all(&bytes[..bytes.len() / 2])))?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    step()?;
+    fs::rename(from, to)
+}
+
+/// Brings the names in a folder to the disk.
+pub(crate) fn sync(folder: &Path) -> io::Result<()> {
+    step()?;
+    File::open(folder)?.sync_all()
+}
+
+/// Removes a folder and the files in it.
+pub(crate) fn remove(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        step()?;
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    step()?;
+    fs::remove_dir(folder)
+}
+
+/// Before every change: where a test lets the process end.
+fn step() -> io::Result<()> {
+    #[cfg(test)]
+    crash::step()?;
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod crash {
+    use std::cell::Cell;
+    use std::io;
+
+    thread_local!(static LEFT: Cell<Option<usize>> = const { Cell::new(None) });
+
+    /// Runs `work`, of whose changes this many are made; every later one fails, as if the process had ended.
+    pub(crate) fn after<T>(changes: usize, work: impl FnOnce() -> T) -> T {
+        LEFT.set(Some(changes));
+        let done = work();
+        LEFT.set(None);
+        done
+    }
+
+    pub(super) fn step() -> io::Result<()> {
+        match LEFT.get() {
+            None => Ok(()),
+            Some(0) => Err(io::Error::other("the process has ended")),
+            Some(left) => {
+                LEFT.set(Some(left - 1));
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_there_whole_or_not_at_all() {
+        for changes in 0.. {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("recipe.toml");
+            let placed = crash::after(changes, || place(&path, b"all of it"));
+            if path.exists() {
+                assert_eq!(fs::read(&path).unwrap(), b"all of it", "after {changes}");
+            }
+            if placed.is_ok() {
+                assert!(changes > 2 && path.exists());
+                assert!(place(&path, b"other").is_err(), "it was overwritten");
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_nobody_else() {
+        assert_ne!(unique(), unique());
+    }
+
+    #[test]
+    fn folders_are_made_and_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let deep = place.path().join("a/b");
+        create_folders(&deep).unwrap();
+        create_folders(&deep).unwrap();
+        create(&deep.join("file"), b"x").unwrap();
+        assert!(create_folders(&deep.join("file")).is_err());
+        remove(&place.path().join("a")).unwrap();
+        assert!(!place.path().join("a").exists());
+    }
+}
