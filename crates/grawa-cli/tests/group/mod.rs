@@ -219,7 +219,7 @@ pub(crate) fn ask(page: &str, path: &str) -> String {
     let host = page.trim_start_matches("http://").trim_end_matches('/');
     let mut socket = TcpStream::connect(host).unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
-    socket.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).unwrap();
+    socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
