@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// The longest first message.
 const SHORT: usize = 4096;
 /// Connections that are accepted, and such that are looked at, in a turn.
-const ACCEPTED: usize = 64;
+const ACCEPTED: usize = 256;
 const LOOKED_AT: usize = 32;
 /// From one turn to the next while nobody comes.
 const IDLE: Duration = Duration::from_secs(1);
