@@ -91,11 +91,12 @@ fn a_worker(group: &Group) -> String {
 fn outsiders_cost_a_run_nothing() {
     assert!(raise_file_limit() > 2 * CONNECTIONS as u64 + 100, "this process may not open enough files");
     for line in [PLAIN, ["--key", "run.key"]] {
-        let group = Group::begin(4, ENDLESS, &line, &["method.period=256"]);
+        let group = Group::begin(4, ENDLESS, &line, &["method.period=32"]);
         let _workers = [group.join(), group.join(), group.join(), group.join()];
         group.wait_members(4);
         let from = group.last_round().0;
         std::thread::sleep(Duration::from_secs(3));
+        group.wait_rounds(3);
         let quiet = longest_since(&group, from);
         let (stop, addresses) = (AtomicBool::new(false), [group.address.clone(), a_worker(&group)]);
         let (beset_at, used, from) = (Instant::now(), group.coordinator.used(), group.last_round().0);
@@ -151,6 +152,8 @@ fn a_coordinator_without_files_waits() {
 #[test]
 fn a_coordinator_without_threads_goes_on() {
     let mut group = Group::begin(1, ENDLESS, &PLAIN, &[]);
+    // Until all its own threads are there.
+    std::thread::sleep(Duration::from_millis(500));
     let status = std::fs::read_to_string(format!("/proc/{}/status", group.coordinator.0.id())).unwrap();
     let size = status.lines().find(|line| line.starts_with("VmSize:")).unwrap();
     let kilobytes: u64 = size.split_whitespace().nth(1).unwrap().parse().unwrap();

@@ -125,7 +125,7 @@ impl Partial {
                     _ => 0,
                 };
             if whole - HEAD > longest {
-                let why = too_long(whole - HEAD, longest).to_string();
+                let why = format!("a body of {} bytes, where {longest} are allowed", whole - HEAD);
                 return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
             }
             if here == whole {
