@@ -9,9 +9,9 @@ use libfuzzer_sys::fuzz_target;
 
 // What is asked is known when the head is there, and stays what it is whatever comes after it.
 fuzz_target!(|bytes: &[u8]| {
-    let whole = http::asked(bytes);
+    let whole = http::asked(bytes, "gpu3.local:8080");
     for end in 0..bytes.len() {
-        let early = http::asked(&bytes[..end]);
+        let early = http::asked(&bytes[..end], "gpu3.local:8080");
         assert!(early.is_none() || early == whole);
     }
 });

@@ -75,7 +75,10 @@ enum Command {
 
 fn main() -> ExitCode {
     // clap itself ends wrong usage with code 2, and --help and --version with 0.
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // Every connection is an open file, and the usual limit is small.
+    grawa_comm::group::raise_file_limit();
+    let result = match command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),
         Command::Key(arguments) => key::run(&arguments),

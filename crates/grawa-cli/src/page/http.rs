@@ -1,18 +1,19 @@
 //! As much of HTTP/1.1 as a page needs that only shows: two addresses, no bodies, no state, one answer a connection.
 //!
-//! Whoever asks is bounded in bytes, in time and in number, so that a run never suffers from who looks at it.
+//! Whoever asks is bounded in bytes, in time and in number, so that a run never suffers from who looks at it. A browser that was led
+//! here by a name of someone else's (DNS rebinding) is refused: its pages must not read this one.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest question.
 const LONGEST: usize = 8 << 10;
 /// How long it may take to ask, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// More who ask at once than this are turned away.
+/// Of more connections than this the oldest is ended.
 const CALLERS: usize = 16;
 
 /// What is asked for.
@@ -20,12 +21,14 @@ const CALLERS: usize = 16;
 pub(super) enum Asked {
     Page,
     Status,
+    /// It was asked of a host that this is not.
+    OtherHost,
     /// Nothing that is there: the code and the words to answer with.
     Wrong(u16, &'static str),
 }
 
-/// What the bytes that have come so far ask for; nothing while they are too few to tell.
-pub(super) fn asked(bytes: &[u8]) -> Option<Asked> {
+/// What the bytes that have come so far ask for; nothing while they are too few to tell. The page was given `name` to listen at.
+pub(super) fn asked(bytes: &[u8], name: &str) -> Option<Asked> {
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|end| &bytes[..end]);
     let Some(head) = head.filter(|head| head.len() <= LONGEST) else {
         return (bytes.len() > LONGEST).then_some(Asked::Wrong(431, "Request Header Fields Too Large"));
@@ -38,6 +41,12 @@ pub(super) fn asked(bytes: &[u8]) -> Option<Asked> {
     else {
         return Some(Asked::Wrong(400, "Bad Request"));
     };
+    match host(head) {
+        Host::None if version == Some(b"HTTP/1.0") => {}
+        Host::One(host) if is_ours(host, name) => {}
+        Host::One(_) => return Some(Asked::OtherHost),
+        Host::None | Host::Several => return Some(Asked::Wrong(400, "Bad Request")),
+    }
     // What stands behind a question mark is for pages that can do more.
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     Some(match (method, path) {
@@ -48,41 +57,108 @@ pub(super) fn asked(bytes: &[u8]) -> Option<Asked> {
     })
 }
 
-/// Answers everyone who asks, until the process ends.
+/// The field `Host` of a request's head.
+enum Host<'a> {
+    None,
+    One(&'a [u8]),
+    Several,
+}
+
+fn host(head: &[u8]) -> Host<'_> {
+    let mut found = Host::None;
+    for line in head.split(|byte| *byte == b'\n').skip(1) {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        if line[..colon].eq_ignore_ascii_case(b"host") {
+            found = match found {
+                Host::None => Host::One(line[colon + 1..].trim_ascii()),
+                Host::One(_) | Host::Several => Host::Several,
+            };
+        }
+    }
+    found
+}
+
+/// Whether a host, with or without a port, is one of this page's: an address, which nobody can lead elsewhere, `localhost`, or the host
+/// in the name it was given to listen at.
+fn is_ours(host: &[u8], name: &str) -> bool {
+    let Ok(host) = std::str::from_utf8(host) else { return false };
+    let host = without_port(host);
+    let is_local =
+        host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost");
+    is_local || host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case(without_port(name))
+}
+
+fn without_port(host: &str) -> &str {
+    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => host.split_once(':').map_or(host, |(host, _)| host),
+    }
+}
+
+/// Connections that are open, the oldest first.
+#[derive(Default)]
+struct Callers {
+    next: u64,
+    open: VecDeque<(u64, TcpStream)>,
+}
+
+fn lock(callers: &Mutex<Callers>) -> MutexGuard<'_, Callers> {
+    callers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Callers {
+    /// One came; the oldest ends if there are too many. Returns its number.
+    fn add(&mut self, socket: &TcpStream) -> std::io::Result<u64> {
+        if self.open.len() >= CALLERS
+            && let Some((_, oldest)) = self.open.pop_front()
+        {
+            // Its thread finds the end.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        self.next += 1;
+        self.open.push_back((self.next, socket.try_clone()?));
+        Ok(self.next)
+    }
+
+    fn remove(&mut self, number: u64) {
+        self.open.retain(|(open, _)| *open != number);
+    }
+}
+
+/// Answers everyone who asks, until the process ends. `name` is what it was given to listen at.
 pub(super) fn serve(
     listener: &TcpListener,
+    name: &str,
     page: &'static str,
     status: impl Fn() -> String + Send + Sync + 'static,
 ) {
-    let (status, callers) = (Arc::new(status), Arc::new(AtomicUsize::new(0)));
+    let (status, callers, name) =
+        (Arc::new(status), Arc::<Mutex<Callers>>::default(), Arc::<str>::from(name));
     for socket in listener.incoming() {
         let Ok(socket) = socket else {
             // Too many open files, most likely: it passes, and must not spin.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        if callers.fetch_add(1, Ordering::Relaxed) >= CALLERS {
-            callers.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let (status, leaves) = (Arc::clone(&status), Arc::clone(&callers));
+        let Ok(number) = lock(&callers).add(&socket) else { continue };
+        let (status, leaves, name) = (Arc::clone(&status), Arc::clone(&callers), Arc::clone(&name));
         let answer = move || {
             // Who hangs up has seen enough.
-            let _ = answer(socket, page, &*status);
-            leaves.fetch_sub(1, Ordering::Relaxed);
+            let _ = answer(socket, &name, page, &*status);
+            lock(&leaves).remove(number);
         };
         if std::thread::Builder::new().name("grawa-page".into()).spawn(answer).is_err() {
-            callers.fetch_sub(1, Ordering::Relaxed);
+            lock(&callers).remove(number);
         }
     }
 }
 
-fn answer(mut socket: TcpStream, page: &str, status: &dyn Fn() -> String) -> std::io::Result<()> {
+fn answer(mut socket: TcpStream, name: &str, page: &str, status: &dyn Fn() -> String) -> std::io::Result<()> {
     let began = Instant::now();
     socket.set_write_timeout(Some(PATIENCE))?;
     let mut bytes = Vec::new();
     let asked = loop {
-        if let Some(asked) = asked(&bytes) {
+        if let Some(asked) = asked(&bytes, name) {
             break asked;
         }
         let left = PATIENCE.saturating_sub(began.elapsed());
@@ -99,6 +175,11 @@ fn answer(mut socket: TcpStream, page: &str, status: &dyn Fn() -> String) -> std
     let (code, words, kind, body) = match asked {
         Asked::Page => (200, "OK", "text/html; charset=utf-8", page.to_owned()),
         Asked::Status => (200, "OK", "application/json", status()),
+        Asked::OtherHost => {
+            let help =
+                "Open this page by an address, as localhost, or by the host that was given to --page.\n";
+            (421, "Misdirected Request", "text/plain", help.to_owned())
+        }
         Asked::Wrong(code, words) => (code, words, "text/plain", format!("{words}\n")),
     };
     let head = format!(
@@ -117,24 +198,61 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const NAME: &str = "gpu3.local:8080";
+
+    /// Pages of others cannot read this one by a name that they make lead here.
+    #[test]
+    fn other_hosts_are_refused() {
+        let ours = [
+            "localhost",
+            "LocalHost:7",
+            "run.localhost:7",
+            "127.0.0.1:7",
+            "[::1]:7",
+            "192.0.2.7",
+            "GPU3.local:1",
+        ];
+        let others = [
+            "evil.example",
+            "evil.example:80",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "notlocalhost",
+            "",
+            "[evil]",
+            "gpu3",
+        ];
+        for (hosts, expected) in [(&ours[..], Asked::Page), (&others[..], Asked::OtherHost)] {
+            for host in hosts {
+                let question = format!("GET / HTTP/1.1\r\nAccept: */*\r\nHOST: {host}\r\n\r\n");
+                assert_eq!(asked(question.as_bytes(), NAME), Some(expected), "{host}");
+            }
+        }
+    }
+
     #[test]
     fn two_addresses_are_known() {
         for (bytes, expected) in [
-            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", Some(Asked::Page)),
+            ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", Some(Asked::Page)),
             ("GET /?theme=dark HTTP/1.0\r\n\r\n", Some(Asked::Page)),
-            ("GET /status.json HTTP/1.1\r\n\r\nmore", Some(Asked::Status)),
-            ("GET /../etc/passwd HTTP/1.1\r\n\r\n", Some(Asked::Wrong(404, "Not Found"))),
-            ("POST / HTTP/1.1\r\n\r\n", Some(Asked::Wrong(405, "Method Not Allowed"))),
+            ("GET /status.json HTTP/1.1\r\nHost:127.0.0.1:80\r\n\r\nmore", Some(Asked::Status)),
+            ("GET /../etc/passwd HTTP/1.0\r\n\r\n", Some(Asked::Wrong(404, "Not Found"))),
+            ("POST / HTTP/1.0\r\n\r\n", Some(Asked::Wrong(405, "Method Not Allowed"))),
+            ("GET / HTTP/1.1\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
+            (
+                "GET / HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n\r\n",
+                Some(Asked::Wrong(400, "Bad Request")),
+            ),
             ("GET /\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
             ("GET / HTTP/1.1 twice\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
             ("\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
             ("GET / HTTP/1.1\r\nHost: x\r\n", None),
             ("", None),
         ] {
-            assert_eq!(asked(bytes.as_bytes()), expected, "{bytes:?}");
+            assert_eq!(asked(bytes.as_bytes(), NAME), expected, "{bytes:?}");
         }
         let long = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(LONGEST));
-        assert_eq!(asked(long.as_bytes()), Some(Asked::Wrong(431, "Request Header Fields Too Large")));
+        assert_eq!(asked(long.as_bytes(), NAME), Some(Asked::Wrong(431, "Request Header Fields Too Large")));
     }
 
     proptest! {
@@ -142,15 +260,15 @@ mod tests {
         #[test]
         fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..400), tail in 0usize..2) {
             let mut bytes = bytes;
-            let before = asked(&bytes);
+            let before = asked(&bytes, NAME);
             bytes.extend(vec![b'a'; tail * LONGEST]);
-            if let Some(before) = before { prop_assert_eq!(asked(&bytes), Some(before)); }
-            if bytes.len() > LONGEST { prop_assert!(asked(&bytes).is_some()); }
+            if let Some(before) = before { prop_assert_eq!(asked(&bytes, NAME), Some(before)); }
+            if bytes.len() > LONGEST { prop_assert!(asked(&bytes, NAME).is_some()); }
         }
 
         #[test]
         fn near_questions_are_answered(method in "[A-Z]{0,5}", path in "/?[a-z./?]{0,12}", version in "HTTP/1.[01]|HTTP/2|", end in "(\r\n){0,3}") {
-            let _ = asked(format!("{method} {path} {version}{end}").as_bytes());
+            let _ = asked(format!("{method} {path} {version}{end}").as_bytes(), NAME);
         }
     }
 
@@ -158,9 +276,9 @@ mod tests {
     fn who_says_nothing_or_nonsense_holds_up_nobody() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        std::thread::spawn(move || serve(&listener, "<p>page</p>", || "{}".into()));
+        std::thread::spawn(move || serve(&listener, "127.0.0.1:0", "<p>page</p>", || "{}".into()));
         let mut silent = Vec::new();
-        for _ in 0..CALLERS - 2 {
+        for _ in 0..10 * CALLERS {
             silent.push(TcpStream::connect(address).unwrap());
         }
         let ask = |question: &[u8]| {
@@ -172,12 +290,14 @@ mod tests {
             answer
         };
         let began = Instant::now();
-        let found = ask(b"GET / HTTP/1.1\r\n\r\n");
+        let found = ask(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert!(
             found.starts_with("HTTP/1.1 200 OK\r\n") && found.ends_with("\r\n\r\n<p>page</p>"),
             "{found}"
         );
-        assert!(ask(b"GET /status.json HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n{}"));
+        assert!(ask(b"GET /status.json HTTP/1.0\r\n\r\n").ends_with("\r\n\r\n{}"));
+        let other = ask(b"GET /status.json HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+        assert!(other.starts_with("HTTP/1.1 421 ") && other.contains("--page"), "{other}");
         assert!(ask(b"\x16\x03\x01\x02\x00\r\n\r\n").starts_with("HTTP/1.1 400 "));
         assert!(began.elapsed() < PATIENCE, "the silent ones were waited for");
         // Those who say nothing are sent away after a while.

@@ -118,7 +118,8 @@ impl Page {
             let status = host.upgrade().map(|host| host.status()).unwrap_or_default();
             shown.lock().unwrap_or_else(PoisonError::into_inner).sent(&status, now())
         };
-        let serve = move || http::serve(&listener, HTML, status);
+        let name = address.to_owned();
+        let serve = move || http::serve(&listener, &name, HTML, status);
         std::thread::Builder::new().name("grawa-page".into()).spawn(serve).map_err(wrong)?;
         Ok(at)
     }

@@ -66,6 +66,20 @@ impl Process {
         None
     }
 
+    /// Seconds on a core that it has used.
+    pub(crate) fn used(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        // After the name, which is in brackets: the 14th and 15th field, in hundredths.
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
+    }
+
+    /// Limits what it may have of something, as `prlimit` of util-linux says it.
+    pub(crate) fn limit(&self, what: &str) {
+        let status = Command::new("prlimit").args(["--pid", &self.0.id().to_string(), what]).status();
+        assert!(status.is_ok_and(|status| status.success()), "`prlimit {what}` is needed here, and failed");
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         signal(name, &self.0.id().to_string());
     }
@@ -219,7 +233,7 @@ pub(crate) fn ask(page: &str, path: &str) -> String {
     let host = page.trim_start_matches("http://").trim_end_matches('/');
     let mut socket = TcpStream::connect(host).unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
-    socket.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).unwrap();
+    socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()

@@ -1,16 +1,18 @@
 //! Where a member is reached by the others: connections that bring vectors, and newcomers that ask for what it holds.
 //!
-//! Who connects and says nothing, or takes nothing, is given up: neither strangers nor members that stopped half-way may use up
-//! the threads and the memory of one who works.
+//! Who connects and says nothing, or takes nothing, is given up: neither unauthenticated peers nor members that stopped half-way
+//! may use up the threads, the files and the memory of one who works.
 
 use super::digest;
 use super::exchange::Tag;
+use super::files::Limits;
 use super::key::Wire;
 use super::link::{self, FOR_EVER, GoOn, In, LOOK, Out};
+use super::listener::{self, Opened, Server};
 use super::message::{Peer, Stand, decode, encode};
 use crate::Error;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,12 +39,10 @@ pub enum Greeting {
     },
 }
 
-/// A greeting is short.
-const SHORT: usize = 4096;
-/// How long a connection from a member is waited for, and a greeting on one that is made.
+/// How long a connection from a member is waited for.
 const COMES: Duration = Duration::from_secs(3);
-/// More callers than this at once, who have not yet said what they want or are being given it, are turned away.
-const CALLERS: usize = 1024;
+/// How long a connection is kept whose token is not that of a known member: it may come before the news of who the members are.
+const UNKNOWN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 /// What is held is given in parts of so many bytes, and each must be through within this time, be the network ever so busy: one who
 /// stopped half-way would else hold a centre in memory, or wait for one, for ever.
 const PART: usize = 1 << 18;
@@ -68,11 +68,48 @@ pub(super) struct Door {
     pub(super) address: SocketAddr,
     wire: Wire,
     run: AtomicU64,
-    came: Mutex<HashMap<u64, (Tag, In)>>,
+    came: Mutex<Came>,
     changed: Condvar,
     held: Mutex<Option<Arc<Held>>>,
+    /// Newcomers that are being given what is held; and the most of them, and of connections of unknown members, that there may be.
     callers: AtomicUsize,
+    most: usize,
     is_shut: AtomicBool,
+}
+
+/// Connections that came from members, by their tokens, and whose tokens are known.
+#[derive(Debug, Default)]
+struct Came {
+    by_token: HashMap<u64, Arrived>,
+    known: HashSet<u64>,
+}
+
+/// A connection that came, for which move and when.
+#[derive(Debug)]
+struct Arrived {
+    tag: Tag,
+    at: Instant,
+    from: In,
+}
+
+impl Came {
+    /// Keeps a connection. Of those with unknown tokens the oldest makes room, if there are more than may be.
+    fn add(&mut self, token: u64, arrived: Arrived, most: usize) {
+        self.by_token.insert(token, arrived);
+        let unknown = || self.by_token.iter().filter(|(token, _)| !self.known.contains(token));
+        if unknown().count() > most
+            && let Some(oldest) = unknown().min_by_key(|(_, one)| one.at).map(|(token, _)| *token)
+        {
+            self.by_token.remove(&oldest);
+        }
+        self.give_up_unknown();
+    }
+
+    /// Gives up connections with unknown tokens that came some time ago.
+    fn give_up_unknown(&mut self) {
+        let Came { by_token, known } = self;
+        by_token.retain(|token, one| known.contains(token) || one.at.elapsed() < UNKNOWN);
+    }
 }
 
 /// A caller, who is one fewer when this is gone.
@@ -81,7 +118,7 @@ struct Caller(Arc<Door>);
 impl Caller {
     fn new(door: &Arc<Door>) -> Option<Self> {
         let caller = Caller(Arc::clone(door));
-        (door.callers.fetch_add(1, Ordering::Relaxed) < CALLERS).then_some(caller)
+        (door.callers.fetch_add(1, Ordering::Relaxed) < door.most).then_some(caller)
     }
 }
 
@@ -101,6 +138,8 @@ impl Door {
     pub(super) fn open(address: &str, wire: Wire) -> Result<Arc<Self>, Error> {
         let listener = TcpListener::bind(address)
             .map_err(|error| Error::Connection { why: format!("cannot listen at {address}: {error}") })?;
+        listener.set_nonblocking(true)?;
+        let limits = Limits::here();
         let door = Arc::new(Door {
             address: listener.local_addr()?,
             wire,
@@ -109,21 +148,12 @@ impl Door {
             changed: Condvar::new(),
             held: Mutex::default(),
             callers: AtomicUsize::new(0),
+            most: limits.pending,
             is_shut: AtomicBool::new(false),
         });
         let keeper = Arc::clone(&door);
-        let keep = move || {
-            for socket in listener.incoming() {
-                if keeper.is_shut.load(Ordering::Relaxed) {
-                    return;
-                }
-                let (Ok(socket), Some(caller)) = (socket, Caller::new(&keeper)) else { continue };
-                // A caller that is slow to say what it wants holds up nobody else. What it does wrong is its own loss.
-                let answer = move || drop(caller.0.answer(socket));
-                let _ = std::thread::Builder::new().name("grawa-door".into()).spawn(answer);
-            }
-        };
-        std::thread::Builder::new().name("grawa-door".into()).spawn(keep)?;
+        let listen = move || listener::serve(&listener, &keeper.wire, limits, &keeper);
+        std::thread::Builder::new().name("grawa-door".into()).spawn(listen)?;
         Ok(door)
     }
 
@@ -147,27 +177,15 @@ impl Door {
         lock(&self.held).clone()
     }
 
-    fn answer(&self, socket: TcpStream) -> Result<(), Error> {
-        let (mut out, mut from) = link::link(socket, &self.wire, false)?;
-        let began = Instant::now();
-        let Some(bytes) = from.receive(SHORT, &|| began.elapsed() < COMES)? else { return Ok(()) };
-        let ours = self.run.load(Ordering::Relaxed);
-        match decode(&bytes)? {
-            Greeting::Pieces { run, token, tag } if run == ours => {
-                lock(&self.came).insert(token, (tag, from));
-                self.changed.notify_all();
-            }
-            Greeting::Asks { run, stand } if run == ours => {
-                let held = self.held().filter(|held| held.stand == stand);
-                let gift = held.as_ref().map(|held| (&held.memory, held.centre.len() as u64));
-                let go_on = || !self.is_shut.load(Ordering::Relaxed);
-                in_time(&go_on, |go_on| out.send(&encode(&gift)?, go_on))?;
-                let centre = held.as_ref().map_or(&[][..], |held| digest::bytes(&held.centre));
-                for part in centre.chunks(PART) {
-                    in_time(&go_on, |go_on| out.write_bulk(&[], part, None, None, go_on))?;
-                }
-            }
-            Greeting::Pieces { .. } | Greeting::Asks { .. } => out.end(),
+    /// Gives a newcomer what it asks for, if it is held.
+    fn give(&self, stand: Stand, mut out: Out) -> Result<(), Error> {
+        let held = self.held().filter(|held| held.stand == stand);
+        let gift = held.as_ref().map(|held| (&held.memory, held.centre.len() as u64));
+        let go_on = || !self.is_shut.load(Ordering::Relaxed);
+        in_time(&go_on, |go_on| out.send(&encode(&gift)?, go_on))?;
+        let centre = held.as_ref().map_or(&[][..], |held| digest::bytes(&held.centre));
+        for part in centre.chunks(PART) {
+            in_time(&go_on, |go_on| out.write_bulk(&[], part, None, None, go_on))?;
         }
         Ok(())
     }
@@ -178,10 +196,10 @@ impl Door {
         let mut came = lock(&self.came);
         loop {
             // One made for a later attempt is for that: this one will be given up.
-            if came.get(&peer.token).is_some_and(|(of, _)| *of <= tag)
-                && let Some((_, from)) = came.remove(&peer.token)
+            if came.by_token.get(&peer.token).is_some_and(|one| one.tag <= tag)
+                && let Some(one) = came.by_token.remove(&peer.token)
             {
-                return Ok(from);
+                return Ok(one.from);
             }
             if !go_on() || began.elapsed() > COMES {
                 let why = format!(
@@ -197,24 +215,58 @@ impl Door {
     /// Keeps a connection for the next move.
     pub(super) fn keep(&self, peer: &Peer, tag: Tag, from: In) {
         // A newer one may have come meanwhile.
-        lock(&self.came).entry(peer.token).or_insert((tag, from));
+        lock(&self.came).by_token.entry(peer.token).or_insert(Arrived { tag, at: Instant::now(), from });
     }
 
-    /// Gives up connections from those who took no part in this move, unless they were made for a later one: most of them are
-    /// gone for good, and every one that stayed open would be a file more.
+    /// These are the members. Connections of others are given up, but for those that came of late, for a later move than this:
+    /// most are gone for good, and every one that stayed open would be a file more.
     pub(super) fn keep_only(&self, peers: &[Peer], tag: Tag) {
-        let is_here = |token: &u64| peers.iter().any(|peer| peer.token == *token);
-        lock(&self.came).retain(|token, (of, _)| *of > tag || is_here(token));
+        let mut came = lock(&self.came);
+        came.known = peers.iter().map(|peer| peer.token).collect();
+        came.give_up_unknown();
+        let Came { by_token, known } = &mut *came;
+        by_token.retain(|token, one| one.tag > tag || known.contains(token));
     }
 
     #[cfg(test)]
     pub(super) fn connections(&self) -> usize {
-        lock(&self.came).len()
+        lock(&self.came).by_token.len()
     }
 
     /// Gives up connections made for moves before this one: something may be left in them.
     pub(super) fn forget_before(&self, tag: Tag) {
-        lock(&self.came).retain(|_, (of, _)| *of >= tag);
+        lock(&self.came).by_token.retain(|_, one| one.tag >= tag);
+    }
+}
+
+impl Server for Arc<Door> {
+    fn is_over(&self) -> bool {
+        self.is_shut.load(Ordering::Relaxed)
+    }
+
+    /// What a peer does wrong is its own loss.
+    fn open(&self, Opened { out, input, first, .. }: Opened) -> Result<(), Error> {
+        let ours = self.run.load(Ordering::Relaxed);
+        match decode(&first)? {
+            Greeting::Pieces { run, token, tag } if run == ours => {
+                lock(&self.came).add(token, Arrived { tag, at: Instant::now(), from: input }, self.most);
+                self.changed.notify_all();
+                Ok(())
+            }
+            Greeting::Asks { run, stand } if run == ours => {
+                let Some(caller) = Caller::new(self) else {
+                    return Err(Error::Connection { why: "too many ask at once".into() });
+                };
+                // One that is slow to take it holds up nobody else.
+                let give = move || drop(caller.0.give(stand, out));
+                std::thread::Builder::new().name("grawa-give".into()).spawn(give)?;
+                Ok(())
+            }
+            Greeting::Pieces { .. } | Greeting::Asks { .. } => {
+                out.end();
+                Err(Error::Message { why: "it belongs to another run".into() })
+            }
+        }
     }
 }
 
@@ -297,7 +349,7 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         let silent = std::thread::spawn(move || {
             let (mut out, mut from) = link::link(listener.accept().unwrap().0, &Wire::Plain, false).unwrap();
-            from.receive(SHORT, FOR_EVER).unwrap();
+            from.receive(4096, FOR_EVER).unwrap();
             out.send(&encode(&Some((vec![0u8], 1000u64))).unwrap(), FOR_EVER).unwrap();
             out.write_bulk(&[], &[0; 2000], None, None, FOR_EVER).unwrap();
             out
@@ -333,14 +385,57 @@ mod tests {
         drop((out, from));
     }
 
-    /// Callers who say nothing cannot use up all threads.
+    /// Those who ask cannot use up all threads.
     #[test]
     fn too_many_callers_are_turned_away() {
         let door = Door::open("127.0.0.1:0", Wire::Plain).unwrap();
-        let callers: Vec<Caller> = (0..CALLERS).map(|_| Caller::new(&door).unwrap()).collect();
+        let callers: Vec<Caller> = (0..door.most).map(|_| Caller::new(&door).unwrap()).collect();
         assert!(Caller::new(&door).is_none());
         drop(callers);
         assert!(Caller::new(&door).is_some());
         assert_eq!(door.callers.load(Ordering::Relaxed), 0);
+    }
+
+    /// What does not belong to a member is given up: after a while, beyond a number, and when the members are known.
+    #[test]
+    fn connections_of_unknown_members_are_not_kept() {
+        let door = Door::open("127.0.0.1:0", Wire::Plain).unwrap();
+        door.belongs_to(7);
+        let peer = |token| Peer { worker: token as u32, token, address: door.address.to_string() };
+        // For a move that never comes.
+        let later = (9, 9, 9);
+        let arrives = |token: u64| {
+            let out = visit(&peer(token), &Wire::Plain, 7, token, later).unwrap();
+            let began = Instant::now();
+            while !lock(&door.came).by_token.contains_key(&token) {
+                assert!(began.elapsed() < Duration::from_secs(10));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            out
+        };
+        let _outs: Vec<Out> = (1..=20).map(arrives).collect();
+        door.keep_only(&[peer(1), peer(2)], (1, 1, 1));
+        // They may be members of the next round, of whom it has not heard yet.
+        assert_eq!(door.connections(), 20);
+        std::thread::sleep(UNKNOWN);
+        let _one_more = arrives(21);
+        let mut left: Vec<u64> = lock(&door.came).by_token.keys().copied().collect();
+        left.sort_unstable();
+        assert_eq!(left, [1, 2, 21]);
+    }
+
+    #[test]
+    fn there_are_not_too_many_of_them_at_once() {
+        let mut came = Came { known: HashSet::from([1000]), ..Came::default() };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for token in [1000].into_iter().chain(1..=30) {
+            let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (_, from) = link::link(dialled, &Wire::Plain, true).unwrap();
+            came.add(token, Arrived { tag: (9, 9, 9), at: Instant::now(), from }, 8);
+            drop(listener.accept().unwrap());
+        }
+        let mut left: Vec<u64> = came.by_token.keys().copied().collect();
+        left.sort_unstable();
+        assert_eq!(left, [23, 24, 25, 26, 27, 28, 29, 30, 1000]);
     }
 }

@@ -106,6 +106,41 @@ pub fn read(from: &mut impl Read, numbers: &mut Numbers, longest: usize) -> Resu
     }
 }
 
+/// A frame as it comes in on a connection that is not waited for.
+#[derive(Debug, Default)]
+pub struct Partial {
+    /// What has come of it.
+    pub bytes: Vec<u8>,
+}
+
+impl Partial {
+    /// Reads on until it is whole, and not a byte more: what follows may be no frame. False at the end of the connection. Where it
+    /// pauses it goes on at the next call. What is wrong with its inside is found by [`read`].
+    pub fn read(&mut self, from: &mut impl Read, longest: usize) -> std::io::Result<bool> {
+        loop {
+            let here = self.bytes.len();
+            let whole = HEAD
+                + match self.bytes.first_chunk::<4>() {
+                    Some(len) if here >= HEAD => u32::from_le_bytes(*len) as usize,
+                    _ => 0,
+                };
+            if whole - HEAD > longest {
+                let why = format!("a body of {} bytes, where {longest} are allowed", whole - HEAD);
+                return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
+            }
+            if here == whole {
+                return Ok(true);
+            }
+            self.bytes.resize(whole, 0);
+            let read = from.read(&mut self.bytes[here..]);
+            self.bytes.truncate(here + read.as_ref().map_or(0, |n| *n));
+            if read? == 0 {
+                return Ok(false);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,5 +197,38 @@ mod tests {
             bytes[at] ^= 1 << bit;
             prop_assert!(all(&bytes).is_err());
         }
+
+        /// However it is cut, a frame is read as a whole one is, and nothing after it is touched.
+        #[test]
+        fn a_frame_may_come_in_pieces(body in proptest::collection::vec(any::<u8>(), 0..90), cut in 1usize..200, after in 0usize..30) {
+            struct Pieces<'a>(&'a [u8], usize, bool);
+            impl Read for Pieces<'_> {
+                fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                    self.2 = !self.2;
+                    let most = buffer.len().min(self.1);
+                    if self.2 { Err(std::io::ErrorKind::WouldBlock.into()) } else { self.0.read(&mut buffer[..most]) }
+                }
+            }
+            let mut bytes = framed(std::slice::from_ref(&body));
+            let whole = bytes.len();
+            bytes.extend(vec![7; after]);
+            let (mut from, mut partial) = (Pieces(&bytes, cut, false), Partial::default());
+            let is_whole = loop {
+                match partial.read(&mut from, 1000) {
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                    read => break read.unwrap(),
+                }
+            };
+            prop_assert!(is_whole && partial.bytes == bytes[..whole] && from.0.len() == after);
+            prop_assert_eq!(all(&partial.bytes).unwrap(), [body]);
+        }
+    }
+
+    #[test]
+    fn a_partial_frame_that_claims_too_much_is_refused() {
+        let bytes = framed(&[vec![0; 1001]]);
+        assert!(Partial::default().read(&mut &bytes[..HEAD - 1], 1000).is_ok_and(|is_whole| !is_whole));
+        let error = Partial::default().read(&mut &bytes[..], 1000).unwrap_err();
+        assert!(error.to_string().contains("1001 bytes, where 1000 are allowed"), "{error}");
     }
 }

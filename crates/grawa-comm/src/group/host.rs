@@ -1,17 +1,20 @@
-//! The coordinator on sockets: a thread that decides, and two for every connection that hear and speak.
+//! The coordinator on sockets: a thread that decides, one that listens, and two for every authenticated connection that hear and
+//! speak.
 
 use super::coordinator::{Action, Coordinator, Event, Settings};
+use super::files::Limits;
 use super::frame::HEAD;
 use super::key::Wire;
-use super::link::{self, In, LOOK, Out};
+use super::link::{In, LOOK, Out};
+use super::listener::{self, Opened, Server};
 use super::log::Log;
 use super::message::{Down, LONGEST, Record, Stand, Up, decode, encode};
 use super::notice::Notice;
+use super::rejected::{Rejected, Report};
 use super::seat::{Session, State};
-use super::strangers::Strangers;
 use crate::Error;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -20,12 +23,8 @@ use std::time::{Duration, Instant};
 
 /// How often the coordinator looks at the clock.
 const TICK: Duration = Duration::from_millis(50);
-/// A hello is short.
-const SHORT: usize = 4096;
-/// How long a newcomer may take to say hello, and a message to be taken.
-const HELLO: Duration = Duration::from_secs(3);
-/// More connections than this at once are turned away.
-const CONNECTIONS: u64 = 4096;
+/// How long a message may take to be sent.
+const SENT: Duration = Duration::from_secs(3);
 
 /// Something to be told of.
 #[derive(Clone, Debug)]
@@ -39,11 +38,11 @@ pub enum Told {
         /// What.
         what: Vec<u8>,
     },
-    /// A connection that came to nothing.
+    /// A connection that was rejected: the last of those since the last report, of which there is one a minute at most.
     Stranger {
         /// From where.
         from: String,
-        /// Why.
+        /// Why, and how many more were.
         why: String,
     },
     /// The coordinator cannot go on.
@@ -143,6 +142,8 @@ impl Host {
         let listener = TcpListener::bind(listen)
             .map_err(|error| Error::Connection { why: format!("cannot listen at {listen}: {error}") })?;
         let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let limits = Limits::here();
         let (log, records) = match log.map(Log::open).transpose()? {
             None => (None, Vec::new()),
             Some((log, records)) => (Some(log), records),
@@ -155,11 +156,16 @@ impl Host {
             wire,
             events: events.clone(),
             tell: tell.clone(),
-            strangers: Mutex::default(),
+            rejected: Mutex::default(),
             began: Instant::now(),
             is_over: Arc::clone(&is_over),
+            sessions: AtomicU64::new(0),
+            open: Arc::default(),
+            most: limits.open as u64,
         };
-        std::thread::Builder::new().name("grawa-entrance".into()).spawn(move || door.keep(&listener))?;
+        let door = Arc::new(door);
+        let listen = move || listener::serve(&listener, &door.wire, limits, &door);
+        std::thread::Builder::new().name("grawa-listen".into()).spawn(listen)?;
         let mut desk = Desk {
             coordinator,
             log,
@@ -210,31 +216,28 @@ impl Drop for Host {
 
 #[derive(Debug)]
 enum Heard {
-    Opened { session: Session, out: Box<Out> },
+    Opened { session: Session, line: Line },
     Up { session: Session, up: Up, bytes: usize },
     Ended { session: Session },
     Dismiss { why: String },
 }
 
-/// Lets in whoever connects.
+/// Lets in who was authenticated and says hello.
 struct Entrance {
     wire: Wire,
     events: Sender<Heard>,
     tell: Sender<Told>,
-    strangers: Mutex<Strangers>,
+    rejected: Mutex<Rejected>,
     began: Instant,
     is_over: Arc<AtomicBool>,
+    sessions: AtomicU64,
+    /// Connections that are open, and the most that may be.
+    open: Arc<AtomicU64>,
+    most: u64,
 }
 
 /// A connection, of which there is one fewer when this is gone.
 struct Open(Arc<AtomicU64>);
-
-impl Open {
-    fn new(open: &Arc<AtomicU64>) -> Option<Self> {
-        let one = Open(Arc::clone(open));
-        (open.fetch_add(1, Ordering::Relaxed) < CONNECTIONS).then_some(one)
-    }
-}
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -242,51 +245,54 @@ impl Drop for Open {
     }
 }
 
-impl Entrance {
-    fn keep(self, listener: &TcpListener) {
-        let entrance = Arc::new(self);
-        let open = Arc::new(AtomicU64::new(0));
-        for (session, socket) in (0..).zip(listener.incoming()) {
-            if entrance.is_over.load(Ordering::Relaxed) {
-                return;
-            }
-            let (Ok(socket), Some(open)) = (socket, Open::new(&open)) else { continue };
-            let entrance = Arc::clone(&entrance);
-            // Whether a thread can be had or not, what is counted is given back.
-            let answer = move || {
-                let _open = open;
-                let from = socket.peer_addr();
-                if let Err(error) = entrance.hear(session, socket) {
-                    entrance.complain(from.ok(), &error);
-                }
-            };
-            let _ = std::thread::Builder::new().name("grawa-hear".into()).spawn(answer);
-        }
+impl Server for Arc<Entrance> {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Tells of a connection that came to nothing, if its address was not told of of late.
-    fn complain(&self, from: Option<SocketAddr>, error: &Error) {
-        let address = from.map_or(IpAddr::from([0, 0, 0, 0]), |from| from.ip());
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(others) = strangers.came(address, self.began.elapsed()) else { return };
-        let from = from.map_or_else(|| "nowhere".into(), |from| from.to_string());
-        let more = if others > 0 { format!(" (as were {others} more from there)") } else { String::new() };
-        let _ = self.tell.send(Told::Stranger { from, why: format!("{error}{more}") });
-    }
-
-    /// Passes on what is heard on a connection. What is wrong with it ends it, and it alone.
-    fn hear(&self, session: Session, socket: TcpStream) -> Result<(), Error> {
-        let (out, mut from) = link::link(socket, &self.wire, false)?;
-        let began = Instant::now();
-        let first = from.receive(SHORT, &|| began.elapsed() < HELLO)?;
-        let Some(first) = first else { return Ok(()) };
+    fn open(&self, Opened { from, out, input, first }: Opened) -> Result<(), Error> {
         let (up, bytes) = (decode::<Up>(&first)?, HEAD + first.len());
-        let out = Box::new(out);
         if !matches!(up, Up::Hello { .. }) {
             return Err(Error::Message { why: "the first message is not a hello".into() });
         }
+        let entrance = Arc::clone(self);
+        let open = Open(Arc::clone(&entrance.open));
+        if entrance.open.fetch_add(1, Ordering::Relaxed) >= entrance.most {
+            let why =
+                format!("{} connections are open, and no more fit into the limit on files", entrance.most);
+            return Err(Error::Connection { why });
+        }
+        let session = entrance.sessions.fetch_add(1, Ordering::Relaxed);
+        // Where no thread can be had, this connection ends with it, and what is counted is given back.
+        let hear = move || {
+            let _open = open;
+            if let Err(error) = entrance.hear(session, out, input, up, bytes) {
+                entrance.reject(from, &error);
+            }
+        };
+        std::thread::Builder::new().name("grawa-hear".into()).spawn(hear)?;
+        Ok(())
+    }
+
+    fn reject(&self, from: SocketAddr, why: &Error) {
+        let mut rejected = self.rejected.lock().unwrap_or_else(PoisonError::into_inner);
+        rejected.add(from.to_string(), why.to_string());
+    }
+
+    fn tick(&self) {
+        let mut rejected = self.rejected.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Report { from, why }) = rejected.due(self.began.elapsed()) {
+            let _ = self.tell.send(Told::Stranger { from, why });
+        }
+    }
+}
+
+impl Entrance {
+    /// Passes on what is heard on a connection. What is wrong with it ends it, and it alone.
+    fn hear(&self, session: Session, out: Out, mut from: In, up: Up, bytes: usize) -> Result<(), Error> {
+        let line = Line::new(out)?;
         let gone = |_| Error::Connection { why: "the coordinator has ended".into() };
-        self.events.send(Heard::Opened { session, out }).map_err(gone)?;
+        self.events.send(Heard::Opened { session, line }).map_err(gone)?;
         self.events.send(Heard::Up { session, up, bytes }).map_err(gone)?;
         let result = self.hear_on(session, &mut from);
         from.end();
@@ -313,6 +319,7 @@ impl Entrance {
 }
 
 /// A connection to a worker: what is said on it, and how much both ways.
+#[derive(Debug)]
 struct Line {
     say: Sender<Down>,
     opened: Instant,
@@ -321,6 +328,28 @@ struct Line {
 }
 
 impl Line {
+    /// A thread of its own speaks on a connection, so that one that takes nothing holds up nobody else.
+    fn new(mut out: Out) -> Result<Self, Error> {
+        let (say, messages) = channel::<Down>();
+        let bytes = Arc::<AtomicU64>::default();
+        let line = Line { say, opened: Instant::now(), bytes: Arc::clone(&bytes), told: 0 };
+        std::thread::Builder::new().name("grawa-speak".into()).spawn(move || {
+            for down in messages {
+                let began = Instant::now();
+                let body = encode(&down);
+                let sent = body.and_then(|body| {
+                    bytes.fetch_add((HEAD + body.len()) as u64, Ordering::Relaxed);
+                    out.send(&body, &|| began.elapsed() < SENT)
+                });
+                if sent.is_err() {
+                    break;
+                }
+            }
+            out.end();
+        })?;
+        Ok(line)
+    }
+
     fn traffic(&self) -> Traffic {
         let control = self.bytes.load(Ordering::Relaxed);
         Traffic { control, told: self.told, open: self.opened.elapsed() }
@@ -344,8 +373,8 @@ impl Desk {
         let mut ticked = Instant::now();
         while !is_over.load(Ordering::Relaxed) {
             let event = match inbox.recv_timeout(TICK.saturating_sub(ticked.elapsed())) {
-                Ok(Heard::Opened { session, out }) => {
-                    self.open(session, *out)?;
+                Ok(Heard::Opened { session, line }) => {
+                    self.lines.insert(session, line);
                     continue;
                 }
                 Ok(Heard::Dismiss { why }) => {
@@ -379,28 +408,6 @@ impl Desk {
             actions.into_iter().for_each(|action| self.act(action));
             self.note(now);
         }
-        Ok(())
-    }
-
-    /// A thread of its own speaks on a connection, so that one that takes nothing holds up nobody else.
-    fn open(&mut self, session: Session, mut out: Out) -> Result<(), Error> {
-        let (say, messages) = channel::<Down>();
-        let bytes = Arc::<AtomicU64>::default();
-        self.lines.insert(session, Line { say, opened: Instant::now(), bytes: Arc::clone(&bytes), told: 0 });
-        std::thread::Builder::new().name("grawa-speak".into()).spawn(move || {
-            for down in messages {
-                let began = Instant::now();
-                let body = encode(&down);
-                let sent = body.and_then(|body| {
-                    bytes.fetch_add((HEAD + body.len()) as u64, Ordering::Relaxed);
-                    out.send(&body, &|| began.elapsed() < HELLO)
-                });
-                if sent.is_err() {
-                    break;
-                }
-            }
-            out.end();
-        })?;
         Ok(())
     }
 

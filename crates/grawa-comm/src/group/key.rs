@@ -12,8 +12,8 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,10 +37,23 @@ pub struct Keys {
 }
 
 impl Wire {
-    /// The wire of the key in this file.
+    /// The wire of the key in this file, which must be its owner's alone.
     pub fn with_key(path: &Path) -> Result<Self, Error> {
         let wrong = |why: String| Error::Key { path: path.into(), why };
-        let pem = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let read = || {
+            let mut file = File::open(path)?;
+            let (mode, mut pem) = (shared_mode(&file)?, String::new());
+            file.read_to_string(&mut pem)?;
+            Ok((mode, pem))
+        };
+        let (mode, pem) = read().map_err(|error: std::io::Error| wrong(error.to_string()))?;
+        if let Some(mode) = mode {
+            let why = format!(
+                "others than its owner may use it (mode {mode:04o}), and whoever holds it can join; run: chmod 600 {}",
+                path.display()
+            );
+            return Err(wrong(why));
+        }
         let key = KeyPair::from_pem(&pem)
             .map_err(|error| wrong(format!("{error}; it is no key that `grawa key new` has written")))?;
         Ok(Wire::Tls(Arc::new(keys(key).map_err(wrong)?)))
@@ -63,15 +76,39 @@ impl Wire {
 pub fn new_key(path: &Path) -> Result<(), Error> {
     let wrong = |why: String| Error::Key { path: path.into(), why };
     let key = KeyPair::generate().map_err(|error| wrong(error.to_string()))?;
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path).map_err(|error| match error.kind() {
+    write_new(path, key.serialize_pem().as_bytes()).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => wrong("it exists, and is not written over; choose another name".into()),
         _ => wrong(error.to_string()),
-    })?;
-    file.write_all(key.serialize_pem().as_bytes()).map_err(|error| wrong(error.to_string()))
+    })
+}
+
+/// Writes a file aside, for its owner alone, and gives it its name when it is whole: there is all of it or nothing.
+fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".key-").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path)?;
+    // Its name must outlast a power cut, too. Only here are folders opened as files are.
+    #[cfg(unix)]
+    File::open(folder)?.sync_all()?;
+    Ok(())
+}
+
+/// The mode of a file of this user's if others may use it, as ssh asks of its keys.
+fn shared_mode(file: &File) -> std::io::Result<Option<u32>> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let (about, me) = (file.metadata()?, rustix::process::geteuid().as_raw());
+        let mode = about.mode() & 0o7777;
+        Ok((about.uid() == me && mode & 0o077 != 0).then_some(mode))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = file;
+        Ok(None)
+    }
 }
 
 fn keys(authority: KeyPair) -> Result<Keys, String> {
@@ -121,4 +158,33 @@ fn keys(authority: KeyPair) -> Result<Keys, String> {
     // Nobody resumes a connection: it is made anew.
     server.send_tls13_tickets = 0;
     Ok(Keys { client: Arc::new(client), server: Arc::new(server) })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::fs::{Permissions, metadata, read_dir, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_its_owners_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        new_key(&path).unwrap();
+        assert_eq!(metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        assert!(new_key(&path).unwrap_err().to_string().contains("not written over"));
+        assert_eq!(read_dir(folder.path()).unwrap().count(), 1, "something was left beside it");
+        for (mode, is_good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)]
+        {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            match Wire::with_key(&path) {
+                Ok(_) => assert!(is_good, "{mode:o}"),
+                Err(error) => {
+                    let expected = format!("(mode {mode:04o})");
+                    let error = error.to_string();
+                    assert!(!is_good && error.contains(&expected) && error.contains("chmod 600"), "{error}");
+                }
+            }
+        }
+    }
 }

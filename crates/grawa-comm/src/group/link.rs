@@ -1,10 +1,11 @@
 //! A connection whose two directions are used by two threads, in the clear or encrypted.
 //!
 //! Messages go through TLS; vectors are sealed beside it, in between. So never is more read than is sure to be TLS's.
-//! Waiting is never for ever: reads and writes look every [`LOOK`] whether to go on.
+//! Waiting is never for ever: reads and writes look every [`LOOK`] whether to go on, also where something drips in.
 
 use super::digest::{Crc, crc};
 use super::frame::{self, Numbers};
+use super::handshake::Handshake;
 use super::key::Wire;
 use super::pages::Loans;
 use super::seal::{BLOCK, Seal, TAG};
@@ -18,11 +19,13 @@ use std::time::{Duration, Instant};
 /// How often one who waits looks whether it should.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// Until a connection must be made.
-const MADE: Duration = Duration::from_secs(3);
+pub(super) const MADE: Duration = Duration::from_secs(3);
 /// How long vectors may stand still on their way.
 const STILL: Duration = Duration::from_secs(5);
 /// How much later than the others one may be through with them.
 const SLOWER: Duration = Duration::from_secs(120);
+/// A bulk transfer that moves fewer bytes than this within [`LOOK`] counts as paused: one byte now and then is no progress.
+const DRIP: usize = 16 << 10;
 /// The bytes before a record of TLS, and the longest record (RFC 8446, section 5.2).
 const RECORD: (usize, usize) = (5, 5 + (1 << 14) + 256);
 
@@ -32,26 +35,26 @@ pub(super) type GoOn<'a> = &'a (dyn Fn() -> bool + Sync);
 /// Always.
 pub(super) const FOR_EVER: GoOn<'static> = &|| true;
 
-type Shared = Option<Arc<Mutex<Connection>>>;
+pub(super) type Shared = Option<Arc<Mutex<Connection>>>;
 
 /// The direction out.
 #[derive(Debug)]
 pub(super) struct Out {
-    socket: TcpStream,
-    tls: Shared,
-    seal: Option<Seal>,
-    numbers: Numbers,
-    sealed: Vec<u8>,
+    pub(super) socket: Arc<TcpStream>,
+    pub(super) tls: Shared,
+    pub(super) seal: Option<Seal>,
+    pub(super) numbers: Numbers,
+    pub(super) sealed: Vec<u8>,
 }
 
 /// The direction in.
 #[derive(Debug)]
 pub(super) struct In {
-    socket: TcpStream,
-    tls: Shared,
-    seal: Option<Seal>,
-    numbers: Numbers,
-    record: Record,
+    pub(super) socket: Arc<TcpStream>,
+    pub(super) tls: Shared,
+    pub(super) seal: Option<Seal>,
+    pub(super) numbers: Numbers,
+    pub(super) record: Record,
 }
 
 /// Connects to an address.
@@ -67,66 +70,17 @@ pub(super) fn dial(address: &str, wire: &Wire) -> Result<(Out, In), Error> {
 }
 
 /// Makes both directions of a socket.
-pub(super) fn link(mut socket: TcpStream, wire: &Wire, dials: bool) -> Result<(Out, In), Error> {
-    socket.set_nodelay(true)?;
-    hurry(&socket)?;
-    socket.set_read_timeout(Some(MADE))?;
-    socket.set_write_timeout(Some(MADE))?;
-    let mut connection = wire.connection(dials)?;
-    let mut seals = [None, None];
-    if let Some(connection) = &mut connection {
-        connection.set_buffer_limit(None);
-        shake_hands(connection, &mut socket)?;
-        seals = [Some(Seal::new(connection, dials)?), Some(Seal::new(connection, !dials)?)];
-    }
+pub(super) fn link(socket: TcpStream, wire: &Wire, dials: bool) -> Result<(Out, In), Error> {
     socket.set_read_timeout(Some(LOOK))?;
-    socket.set_write_timeout(Some(LOOK))?;
-    let tls = connection.map(|connection| Arc::new(Mutex::new(connection)));
-    let (numbers, [seal, open]) = (Numbers::default(), seals);
-    let out = Out { socket: socket.try_clone()?, tls: tls.clone(), seal, numbers, sealed: Vec::new() };
-    Ok((out, In { socket, tls, seal: open, numbers, record: Record::default() }))
-}
-
-/// Between processes of one machine there is nothing to pace: where the system paces its connections (BBR), timers cost
-/// a tenth of the time of a round.
-fn hurry(socket: &TcpStream) -> std::io::Result<()> {
-    #[cfg(target_os = "linux")]
-    if socket.peer_addr()?.ip() == socket.local_addr()?.ip() {
-        // Where it is not allowed it stays as it is.
-        let _ = rustix::net::sockopt::set_tcp_congestion(socket, "cubic");
-    }
-    let _ = socket;
-    Ok(())
-}
-
-/// Reads until a moment, however many bytes come until then: one that sends a byte now and then is not waited for.
-struct Until<'a>(&'a mut TcpStream, Instant);
-
-impl Read for Until<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if Instant::now() > self.1 { Err(ErrorKind::TimedOut.into()) } else { self.0.read(buffer) }
-    }
-}
-
-fn shake_hands(connection: &mut Connection, socket: &mut TcpStream) -> Result<(), Error> {
-    let mut record = Record::default();
+    socket.set_write_timeout(Some(MADE))?;
+    let mut handshake = Handshake::new(socket, wire, dials)?;
     let end = Instant::now() + MADE;
-    while connection.is_handshaking() || connection.wants_write() {
-        while connection.wants_write() {
-            connection.write_tls(socket)?;
-        }
-        if connection.is_handshaking() {
-            if !record.read(&mut Until(socket, end))? {
-                return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into());
-            }
-            if let Err(why) = record.hand_to(connection) {
-                // What is wrong is told to the other side, if it still hears.
-                let _ = connection.write_tls(socket);
-                return Err(Error::Strange { why: why.to_string() });
-            }
+    while !handshake.advance(end)? {
+        if Instant::now() > end {
+            return Err(given_up());
         }
     }
-    Ok(())
+    handshake.finish()
 }
 
 /// A record of TLS as it comes in, and not a byte more: what follows may be a vector.
@@ -159,7 +113,7 @@ impl Record {
         }
     }
 
-    fn hand_to(&mut self, tls: &mut Connection) -> std::io::Result<()> {
+    pub(super) fn hand_to(&mut self, tls: &mut Connection) -> std::io::Result<()> {
         let mut rest = &self.bytes[..];
         while !rest.is_empty() {
             tls.read_tls(&mut rest)?;
@@ -170,7 +124,7 @@ impl Record {
     }
 }
 
-fn is_pause(error: &std::io::Error) -> bool {
+pub(super) fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
@@ -187,7 +141,7 @@ impl Out {
     }
 
     fn write(&mut self, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
-        let Some(tls) = &self.tls else { return put(&mut self.socket, bytes, &[], go_on) };
+        let Some(tls) = &self.tls else { return put(&self.socket, bytes, &[], go_on) };
         self.sealed.clear();
         {
             let mut tls = tls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,7 +150,7 @@ impl Out {
                 tls.write_tls(&mut self.sealed)?;
             }
         }
-        put(&mut self.socket, &self.sealed, &[], go_on)
+        put(&self.socket, &self.sealed, &[], go_on)
     }
 
     /// Sends bytes of vectors after a head, which [`In::read_head`] and [`In::read_body`] of the same lengths take. Their
@@ -214,18 +168,18 @@ impl Out {
         front.extend_from_slice(&crc(&front).to_le_bytes());
         let Some(seal) = &mut self.seal else {
             return match loans {
-                Some(loans) => lend(&mut self.socket, &front, body, loans, go_on),
-                None => put(&mut self.socket, &front, body, go_on),
+                Some(loans) => lend(&self.socket, &front, body, loans, go_on),
+                None => put(&self.socket, &front, body, go_on),
             };
         };
         self.sealed.clear();
         add_sealed(seal, &front, &mut self.sealed)?;
         for block in body.chunks(BLOCK) {
             add_sealed(seal, block, &mut self.sealed)?;
-            put(&mut self.socket, &self.sealed, &[], go_on)?;
+            put(&self.socket, &self.sealed, &[], go_on)?;
             self.sealed.clear();
         }
-        put(&mut self.socket, &self.sealed, &[], go_on)
+        put(&self.socket, &self.sealed, &[], go_on)
     }
 
     /// Ends the connection, both ways.
@@ -244,7 +198,7 @@ fn add_sealed(seal: &mut Seal, block: &[u8], to: &mut Vec<u8>) -> Result<(), Err
 }
 
 /// Sends two stretches of bytes as one: what is short would else wake the other side for itself.
-fn put(socket: &mut TcpStream, first: &[u8], second: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
+fn put(mut socket: &TcpStream, first: &[u8], second: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
     let mut parts = [IoSlice::new(first), IoSlice::new(second)];
     let mut parts = &mut parts[..];
     send(first.len() + second.len(), go_on, |_| {
@@ -256,7 +210,7 @@ fn put(socket: &mut TcpStream, first: &[u8], second: &[u8], go_on: GoOn<'_>) -> 
 
 /// The same, but the second is lent and not copied.
 fn lend(
-    socket: &mut TcpStream,
+    socket: &TcpStream,
     first: &[u8],
     mut second: &[u8],
     loans: &Loans,
@@ -292,16 +246,47 @@ fn lend(
     put(socket, front, &[], go_on)
 }
 
+/// How many bytes have moved since when: tells a transfer that flows from one that only drips.
+struct Pace {
+    since: Instant,
+    bytes: usize,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace { since: Instant::now(), bytes: 0 }
+    }
+}
+
+impl Pace {
+    /// So many bytes have moved. Whether fewer than [`DRIP`] did within the last [`LOOK`].
+    fn drips(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes;
+        if self.since.elapsed() < LOOK {
+            return false;
+        }
+        let drips = self.bytes < DRIP;
+        *self = Pace::default();
+        drips
+    }
+}
+
 /// Takes steps until so many bytes are sent; a step is told how many are left.
 fn send(
     mut left: usize,
     go_on: GoOn<'_>,
     mut step: impl FnMut(usize) -> std::io::Result<usize>,
 ) -> Result<(), Error> {
+    let mut pace = Pace::default();
     while left > 0 {
         match step(left) {
             Ok(0) => return Err(Error::Connection { why: "it takes nothing any more".into() }),
-            Ok(n) => left -= n,
+            Ok(n) => {
+                left -= n;
+                if pace.drips(n) && left > 0 && !go_on() {
+                    return Err(given_up());
+                }
+            }
             Err(error) if is_pause(&error) => {
                 if !go_on() {
                     return Err(given_up());
@@ -350,7 +335,7 @@ impl In {
         let mut sum = Crc::default();
         match self.seal {
             // Summed as it comes: then it is still in cache.
-            None => get(&mut self.socket, body, |bytes| sum.add(bytes), go_on)?,
+            None => get(&self.socket, body, |bytes| sum.add(bytes), go_on)?,
             Some(_) => {
                 for block in body.chunks_mut(BLOCK) {
                     self.read_block(block, go_on)?;
@@ -362,10 +347,10 @@ impl In {
     }
 
     fn read_block(&mut self, block: &mut [u8], go_on: GoOn<'_>) -> Result<(), Error> {
-        get(&mut self.socket, block, |_| {}, go_on)?;
+        get(&self.socket, block, |_| {}, go_on)?;
         if let Some(seal) = &mut self.seal {
             let mut tag = [0; TAG];
-            get(&mut self.socket, &mut tag, |_| {}, go_on)?;
+            get(&self.socket, &mut tag, |_| {}, go_on)?;
             seal.open(block, tag)?;
         }
         Ok(())
@@ -376,15 +361,15 @@ impl In {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let Some(tls) = &self.tls else { return self.socket.read(buffer) };
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let Some(tls) = &self.tls else { return (&*self.socket).read(buffer) };
         loop {
             match tls.lock().unwrap_or_else(PoisonError::into_inner).reader().read(buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 read => return read,
             }
             // Not under the lock: the other direction goes on meanwhile.
-            if !self.record.read(&mut self.socket)? {
+            if !self.record.read(&mut &*self.socket)? {
                 return Ok(0);
             }
             self.record.hand_to(&mut tls.lock().unwrap_or_else(PoisonError::into_inner))?;
@@ -402,12 +387,12 @@ fn check(bytes: &[u8], found: u32, sent: u32) -> Result<(), Error> {
 
 /// Fills a buffer; `each` sees what comes as it comes. It may take long, but not without a byte for [`STILL`].
 fn get(
-    socket: &mut TcpStream,
+    mut socket: &TcpStream,
     mut buffer: &mut [u8],
     mut each: impl FnMut(&[u8]),
     go_on: GoOn<'_>,
 ) -> Result<(), Error> {
-    let mut last = Instant::now();
+    let (mut last, mut pace) = (Instant::now(), Pace::default());
     while !buffer.is_empty() {
         match socket.read(buffer) {
             Ok(0) => return Err(Error::Connection { why: "it ended".into() }),
@@ -415,6 +400,9 @@ fn get(
                 each(&buffer[..n]);
                 buffer = &mut buffer[n..];
                 last = Instant::now();
+                if pace.drips(n) && !buffer.is_empty() && !go_on() {
+                    return Err(given_up());
+                }
             }
             Err(error) if is_pause(&error) => {
                 if !go_on() || last.elapsed() > STILL {
@@ -436,12 +424,12 @@ struct Waiting<'a> {
 impl Read for Waiting<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
+            // Before every read, not only when one has paused: a message that drips in must end in time, too.
+            if !(self.go_on)() {
+                return Err(std::io::Error::other("it was given up"));
+            }
             match self.from.read(buffer) {
-                Err(error) if is_pause(&error) => {
-                    if !(self.go_on)() {
-                        return Err(std::io::Error::other("it was given up"));
-                    }
-                }
+                Err(error) if is_pause(&error) => {}
                 read => return read,
             }
         }

@@ -5,12 +5,14 @@
 //! fault. What is promised is on the page `docs/protocol.md`.
 
 mod accord;
+mod allowance;
 mod collective;
 mod coordinator;
 mod deadline;
 pub mod digest;
 mod door;
 mod exchange;
+mod files;
 mod flight;
 pub mod forecast;
 pub mod frame;
@@ -18,12 +20,14 @@ pub mod frame;
 pub mod fuzz;
 mod guest;
 mod half;
+mod handshake;
 mod host;
 mod key;
 #[cfg(test)]
 mod lies;
 mod line;
 mod link;
+mod listener;
 pub mod log;
 mod meeting;
 mod member;
@@ -31,15 +35,16 @@ pub mod message;
 mod notice;
 mod pages;
 mod participant;
+mod pending;
 #[cfg(test)]
 mod quiet;
+mod rejected;
 mod seal;
 mod seat;
 #[cfg(test)]
 mod simulate;
 #[cfg(test)]
 mod slow;
-mod strangers;
 mod succession;
 #[cfg(test)]
 mod tests;
@@ -50,6 +55,7 @@ pub use coordinator::{Action, Coordinator, Event, Settings};
 pub use deadline::Deadline;
 pub use door::Greeting;
 pub use exchange::{HEAD, Head, Tag};
+pub use files::raise_file_limit;
 pub use flight::Travel;
 pub use guest::Guest;
 pub use host::{Host, Standing, Status, Told, Traffic};

@@ -45,7 +45,7 @@ impl Toy {
     fn at(&self, stage: &'static str) -> Result<(), Error> {
         match (self.fails)(self.worker) {
             Some(at) if at == (self.evaluations, stage) => {
-                Err(grawa_core::Error::Replica { why: format!("it fails at the {stage}") }.into())
+                Err(grawa_core::Error::replica(format!("it fails at the {stage}")).into())
             }
             _ => Ok(()),
         }

@@ -207,10 +207,9 @@ fn more_cards_than_there_are_is_said_before_anything_starts() {
 
 /// A worker that is dealt another share reads that, also where the step has the number of the last one it took.
 #[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_worker_on_a_card_reads_what_it_is_dealt() {
-    if card("a worker that is dealt another share").is_none() {
-        return;
-    }
+    needs::gpu();
     let data = digits().unwrap();
     let net = |workers: usize| {
         let recipe = recipe("dp-sgd", workers);
