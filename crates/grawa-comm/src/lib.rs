@@ -33,7 +33,6 @@ pub mod mpi;
 pub mod threads;
 
 pub use error::Error;
-pub use threads::digest;
 
 use grawa_core::{Layout, Plan};
 use serde::{Deserialize, Serialize};

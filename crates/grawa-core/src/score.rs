@@ -26,8 +26,8 @@ pub struct Report {
 /// An exponential average of several numbers with bias correction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Average {
-    sums: Vec<f64>,
-    weights: Vec<f64>,
+    pub(crate) sums: Vec<f64>,
+    pub(crate) weights: Vec<f64>,
 }
 
 impl Average {
@@ -72,7 +72,7 @@ impl Average {
 pub struct Memory {
     /// Rounds so far.
     pub rounds: u64,
-    averages: BTreeMap<u32, Average>,
+    pub(crate) averages: BTreeMap<u32, Average>,
 }
 
 impl Memory {

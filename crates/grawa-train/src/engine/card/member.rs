@@ -2,7 +2,7 @@
 
 use super::{OnCard, Stock};
 use grawa_comm::threads;
-use grawa_comm::{Collective, Error, Gathered, Lost, Outcome, digest};
+use grawa_comm::{Collective, Error, Gathered, Lost, Outcome};
 use grawa_core::{Layout, Plan};
 use grawa_nn::cuda::{Link, Part, Seat, Vectors};
 use std::ops::Range;
@@ -120,7 +120,7 @@ impl Collective for CardMember {
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut OnCard) -> Result<Outcome, Error> {
-        let Gathered { messages, mut outcome } = self.talk.gather(&digest(plan).to_le_bytes())?;
+        let Gathered { messages, mut outcome } = self.talk.gather(&plan.digest().to_le_bytes())?;
         let start = Instant::now();
         if let Some((other, _)) = messages.iter().find(|(_, message)| *message != messages[0].1) {
             return Err(Error::PlansDiffer { first: messages[0].0, other: *other });
