@@ -412,7 +412,8 @@ impl Desk {
 
     /// Writes down what must be, at once, before anything is done.
     fn keep(&mut self, actions: &[Action]) -> Result<(), Error> {
-        let record = |action: &Action| if let Action::Keep(record) = action { Some(*record) } else { None };
+        let record =
+            |action: &Action| if let Action::Keep(record) = action { Some(record.clone()) } else { None };
         let records: Vec<Record> = actions.iter().filter_map(record).collect();
         match &mut self.log {
             Some(log) if !records.is_empty() => log.keep(&records),

@@ -5,6 +5,7 @@
 //! fault. What is promised is on the page `docs/protocol.md`.
 
 mod accord;
+mod allowance;
 mod collective;
 mod coordinator;
 mod deadline;
