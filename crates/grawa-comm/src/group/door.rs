@@ -153,7 +153,9 @@ impl Door {
         let Some(bytes) = from.receive(SHORT, &|| began.elapsed() < COMES)? else { return Ok(()) };
         let ours = self.run.load(Ordering::Relaxed);
         match decode(&bytes)? {
-            Greeting::Pieces { run, token, tag } if run == ours => {
+            Greeting::Pieces { run, token, tag }
+                if run == ours && from.token().is_none_or(|certified| certified == token) =>
+            {
                 lock(&self.came).insert(token, (tag, from));
                 self.changed.notify_all();
             }

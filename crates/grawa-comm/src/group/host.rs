@@ -13,8 +13,8 @@ use crate::Error;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,11 @@ const TICK: Duration = Duration::from_millis(50);
 const SHORT: usize = 4096;
 /// How long a newcomer may take to say hello, and a message to be taken.
 const HELLO: Duration = Duration::from_secs(3);
+/// Messages that may wait to be handled, and those that may wait to be sent on one connection.
+const WAITING: usize = 256;
+const UNSENT: usize = 1024;
+/// Bytes of reports that may wait for whoever takes them. Who has another one waits, and gives no sign of life meanwhile.
+const REPORTS: usize = 64 << 20;
 /// More connections than this at once are turned away.
 const CONNECTIONS: u64 = 4096;
 
@@ -112,6 +117,8 @@ pub struct Standing {
     pub has_come: bool,
     /// Others have come and wait for it.
     pub is_awaited: bool,
+    /// What ends the run needs most of those of whom this holds.
+    pub has_vote: bool,
     /// Of its control connection.
     pub traffic: Traffic,
 }
@@ -123,7 +130,8 @@ pub struct Host {
     is_over: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
     told: Mutex<Receiver<Told>>,
-    events: Sender<Heard>,
+    reports: Arc<AtomicUsize>,
+    events: SyncSender<Heard>,
 }
 
 impl Host {
@@ -150,11 +158,13 @@ impl Host {
         let coordinator = Coordinator::new(settings, run, charter, &records);
         let (is_over, status) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Status>>::default());
         let (tell, told) = channel();
-        let (events, inbox) = channel();
+        let (events, inbox) = sync_channel(WAITING);
+        let reports = Arc::<AtomicUsize>::default();
         let door = Entrance {
             wire,
             events: events.clone(),
             tell: tell.clone(),
+            reports: Arc::clone(&reports),
             strangers: Mutex::default(),
             began: Instant::now(),
             is_over: Arc::clone(&is_over),
@@ -166,6 +176,7 @@ impl Host {
             lines: HashMap::new(),
             traffic: Traffic::default(),
             tell,
+            reports: Arc::clone(&reports),
             status: Arc::clone(&status),
             began: Instant::now(),
         };
@@ -176,7 +187,7 @@ impl Host {
             }
             over.store(true, Ordering::Relaxed);
         })?;
-        Ok(Host { address, is_over, status, told: Mutex::new(told), events })
+        Ok(Host { address, is_over, status, told: Mutex::new(told), reports, events })
     }
 
     /// Where it listens.
@@ -195,9 +206,14 @@ impl Host {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The next thing it tells; nothing if there is none for so long.
+    /// The next thing it tells; nothing if there is none for so long. Reports wait for this: when there are very many of them their
+    /// members wait, too.
     pub fn next(&self, patience: Duration) -> Option<Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(patience).ok()
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(patience).ok()?;
+        if let Told::Word { what, .. } = &told {
+            self.reports.fetch_sub(what.len(), Ordering::Relaxed);
+        }
+        Some(told)
     }
 }
 
@@ -219,8 +235,9 @@ enum Heard {
 /// Lets in whoever connects.
 struct Entrance {
     wire: Wire,
-    events: Sender<Heard>,
+    events: SyncSender<Heard>,
     tell: Sender<Told>,
+    reports: Arc<AtomicUsize>,
     strangers: Mutex<Strangers>,
     began: Instant,
     is_over: Arc<AtomicBool>,
@@ -282,8 +299,14 @@ impl Entrance {
         let Some(first) = first else { return Ok(()) };
         let (up, bytes) = (decode::<Up>(&first)?, HEAD + first.len());
         let out = Box::new(out);
-        if !matches!(up, Up::Hello { .. }) {
+        let Up::Hello { token, .. } = &up else {
             return Err(Error::Message { why: "the first message is not a hello".into() });
+        };
+        // One place for a certificate: nobody says hello as another member.
+        if from.token().is_some_and(|certified| certified != *token) {
+            return Err(Error::Message {
+                why: "it says hello with a token that is not its certificate's".into(),
+            });
         }
         let gone = |_| Error::Connection { why: "the coordinator has ended".into() };
         self.events.send(Heard::Opened { session, out }).map_err(gone)?;
@@ -300,6 +323,16 @@ impl Entrance {
             match from.receive(LONGEST, &go_on) {
                 Ok(Some(body)) => {
                     let (up, bytes) = (decode(&body)?, HEAD + body.len());
+                    if !matches!(up, Up::Tell(_)) && body.len() > SHORT {
+                        let why = format!("a message of {} bytes, where {SHORT} are allowed", body.len());
+                        return Err(Error::Message { why });
+                    }
+                    while matches!(up, Up::Tell(_)) && self.reports.load(Ordering::Relaxed) > REPORTS {
+                        if !go_on() {
+                            return Ok(());
+                        }
+                        std::thread::sleep(TICK);
+                    }
                     if self.events.send(Heard::Up { session, up, bytes }).is_err() {
                         return Ok(());
                     }
@@ -314,7 +347,7 @@ impl Entrance {
 
 /// A connection to a worker: what is said on it, and how much both ways.
 struct Line {
-    say: Sender<Down>,
+    say: SyncSender<Down>,
     opened: Instant,
     bytes: Arc<AtomicU64>,
     told: u64,
@@ -335,6 +368,7 @@ struct Desk {
     /// Of connections that have ended.
     traffic: Traffic,
     tell: Sender<Told>,
+    reports: Arc<AtomicUsize>,
     status: Arc<Mutex<Status>>,
     began: Instant,
 }
@@ -350,7 +384,7 @@ impl Desk {
                 }
                 Ok(Heard::Dismiss { why }) => {
                     for (_, line) in self.lines.drain() {
-                        let _ = line.say.send(Down::Refused { why: why.clone() });
+                        let _ = line.say.try_send(Down::Refused { why: why.clone() });
                     }
                     continue;
                 }
@@ -384,7 +418,7 @@ impl Desk {
 
     /// A thread of its own speaks on a connection, so that one that takes nothing holds up nobody else.
     fn open(&mut self, session: Session, mut out: Out) -> Result<(), Error> {
-        let (say, messages) = channel::<Down>();
+        let (say, messages) = sync_channel::<Down>(UNSENT);
         let bytes = Arc::<AtomicU64>::default();
         self.lines.insert(session, Line { say, opened: Instant::now(), bytes: Arc::clone(&bytes), told: 0 });
         std::thread::Builder::new().name("grawa-speak".into()).spawn(move || {
@@ -424,14 +458,18 @@ impl Desk {
     fn act(&mut self, action: Action) {
         match action {
             Action::Send { session, down } => {
-                if let Some(line) = self.lines.get(&session) {
-                    let _ = line.say.send(down);
+                // One that takes nothing, or asks for more than it takes, is given up.
+                if self.lines.get(&session).is_some_and(|line| line.say.try_send(down).is_err()) {
+                    self.end(session);
                 }
             }
             Action::End { session } => self.end(session),
             Action::Keep(_) => {}
             // Nobody need listen to what is told.
-            Action::Tell { worker, what } => drop(self.tell.send(Told::Word { worker, what })),
+            Action::Tell { worker, what } => {
+                self.reports.fetch_add(what.len(), Ordering::Relaxed);
+                let _ = self.tell.send(Told::Word { worker, what });
+            }
             Action::Say(notice) => drop(self.tell.send(Told::Notice(notice))),
         }
     }
@@ -447,6 +485,7 @@ impl Desk {
             silent: now.saturating_sub(seat.seen()),
             has_come: coordinator.has_come(*worker),
             is_awaited: awaited.contains(worker),
+            has_vote: seat.has_vote(),
             traffic: seat
                 .session
                 .and_then(|session| self.lines.get(&session))

@@ -30,6 +30,8 @@ mod meeting;
 mod member;
 pub mod message;
 mod notice;
+#[cfg(test)]
+mod outsider;
 mod pages;
 mod participant;
 #[cfg(test)]
