@@ -1,7 +1,7 @@
 //! One that speaks the protocol to a real coordinator and does not keep to it: the others meet on, and it gains nothing.
 
 use super::key::Wire;
-use super::link::{self, FOR_EVER, In, Out};
+use super::link::{self, In, Out};
 use super::message::{Down, LONGEST, Own, Up, VERSION, decode, encode};
 use super::{Guest, Host, Settings, Stand, Told, Travel, new_key};
 use crate::{Collective, Error};
@@ -33,7 +33,8 @@ impl Outsider {
     }
 
     fn say(&mut self, up: &Up) -> Result<(), Error> {
-        self.0.send(&encode(up).unwrap(), FOR_EVER)
+        let began = Instant::now();
+        self.0.send(&encode(up).unwrap(), &|| began.elapsed() < LONG / 4)
     }
 
     /// What it hears next; nothing if the connection was ended.
