@@ -126,7 +126,7 @@ fn seeds() {
     keep("word", [&part.encode()[..], b"hello"].concat());
     let (mut log, mut numbers) = (Vec::new(), frame::Numbers::default());
     for op in 0..3 {
-        let record = Record { run: 7, epoch: op, stand: Stand { op, ..stand }, members: 3 };
+        let record = Record { run: 7, epoch: op, stand: Stand { op, ..stand }, members: 3, tokens: vec![op] };
         keep("record", encode(&record).unwrap());
         frame::write(&mut log, &mut numbers, &encode(&record).unwrap()).unwrap();
     }

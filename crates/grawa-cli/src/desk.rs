@@ -1,5 +1,6 @@
 //! A coordinator at its desk: it listens for workers, writes down what they tell, and says how the run stands.
 
+use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::page::Page;
@@ -10,6 +11,7 @@ use grawa_comm::{Lost, Why};
 use grawa_train::observe::{About, EVENTS, Files, Repeats, Screen, Turns, read};
 use grawa_train::recipe::Pace;
 use grawa_train::{Event, Fault, Finished, Observer, Place, Reason, Recipe, folder, objection, told};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -144,6 +146,7 @@ impl Desk {
         let (began, mut last) = (Instant::now(), Instant::now());
         let (mut looked, mut over) = (Instant::now(), None);
         let mut last_word: Option<(Instant, Event)> = None;
+        let (mut ending, mut is_agreed) = (Ending::default(), false);
         // At the end all leave: that is no fault.
         let mut left: Vec<(Instant, Notice)> = Vec::new();
         loop {
@@ -176,7 +179,7 @@ impl Desk {
                 let end = if let Event::Finished(end) = event { Some(end) } else { None };
                 return Ok((end, is_kept));
             }
-            let due = match told {
+            let mut due = match told {
                 None => {
                     if last.elapsed() > PATIENCE && !quiet {
                         last = Instant::now();
@@ -189,15 +192,32 @@ impl Desk {
                     }
                     turns.due(began.elapsed())
                 }
-                Some(Told::Word { what, .. }) => match told::unpack(&what) {
+                Some(Told::Word { worker, what }) => match told::unpack(&what) {
+                    // Every worker says that the run is over; one alone is not believed.
+                    Ok(Event::Finished(end)) => {
+                        ending.say(worker, end);
+                        Vec::new()
+                    }
                     // Every worker says that it begins; the run begins once.
                     Ok(Event::Started(_)) if std::mem::replace(&mut has_started, true) => continue,
-                    Ok(event) if repeats.is_new(&event) => turns.take(event, began.elapsed()),
+                    Ok(event) if repeats.is_new(&event) => {
+                        if matches!(event, Event::Round(_)) {
+                            ending.goes_on(|| voters(&host));
+                        }
+                        turns.take(event, began.elapsed())
+                    }
                     _ => continue,
                 },
-                Some(Told::Notice(Notice::Joined { .. } | Notice::Overshot { .. })) => continue,
+                Some(Told::Notice(Notice::Joined { .. })) => {
+                    ending.goes_on(|| voters(&host));
+                    continue;
+                }
+                Some(Told::Notice(Notice::Overshot { .. })) => continue,
                 // Who goes when the run is over is not missed, whether its last word was heard or not.
                 Some(Told::Notice(Notice::Lost(_))) if last_word.is_some() => continue,
+                Some(Told::Notice(Notice::Lost(Lost { worker, .. }))) if ending.is_said_by(worker) => {
+                    continue;
+                }
                 Some(Told::Notice(notice @ Notice::Lost(Lost { why: Why::Left, .. }))) => {
                     left.push((Instant::now(), notice));
                     continue;
@@ -209,6 +229,10 @@ impl Desk {
                 }
                 Some(Told::Failed { why }) => return Err(Failure::Coordinator { why }),
             };
+            if !is_agreed && let Some(end) = ending.agreed(|| voters(&host)) {
+                is_agreed = true;
+                due.extend(turns.take(Event::Finished(end.clone()), began.elapsed()));
+            }
             let is_fault = |(at, _): &(Instant, Notice)| last_word.is_none() && at.elapsed() > LAST;
             let faults =
                 left.extract_if(.., |one| is_fault(one)).map(|(_, notice)| fault(&notice, at, &place));
@@ -223,6 +247,11 @@ impl Desk {
             }
         }
     }
+}
+
+/// Those of whom most must say that the run is over.
+fn voters(host: &Host) -> BTreeSet<u32> {
+    host.status().workers.iter().filter(|one| one.has_vote).map(|one| one.worker).collect()
 }
 
 fn host(

@@ -68,7 +68,9 @@ impl Identity {
         if written.wire != word(keyed) {
             let (needs, found) = match keyed {
                 true => ("without a key", "--wire plain"),
-                false => ("with a key", "its --key FILE"),
+                false => {
+                    ("with a key", "its --key FILE (after `grawa launch` that is run.key in this folder)")
+                }
             };
             return Err(wrong(format!("its workers connect {needs}: give {found}")));
         }

@@ -9,11 +9,12 @@ use crate::join;
 use crate::say::say;
 use crate::train;
 use clap::Args;
-use grawa_comm::group::Wire;
+use grawa_comm::group::{Wire, new_key};
 use grawa_train::{Checkpoint, Reason, Recipe};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +25,10 @@ use std::time::{Duration, Instant};
 /// Takes the options of `grawa train`, and its methods but those that share gradients or have groups inside groups. A worker that dies is
 /// missed by nobody for long: the others go on. What each process says is in worker-N.log in the run's folder; its first line names the
 /// worker. Ctrl-C ends them all within a step and, after the first round, leaves a checkpoint, from which `grawa train --resume DIR` goes on; another one, a second or more later, ends at once.
-/// If this command itself is killed they go on, and come back to `grawa coordinate --resume DIR --wire plain`.
+/// If this command itself is killed they go on, and come back to `grawa coordinate --resume DIR --key DIR/run.key`.
+///
+/// Nobody else on this machine can join: the workers hold a key that is made for the run, lies in its folder as run.key, readable by its
+/// owner alone, and is removed at the end. `--wire plain` does without.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
 // The options of `train` bring a group of this name.
@@ -34,6 +38,29 @@ pub(crate) struct Arguments {
     train: train::Arguments,
     #[command(flatten)]
     look: Look,
+    /// Without a key: everything in the clear, on a machine whose other users are trusted
+    #[arg(long, value_parser = ["plain"])]
+    wire: Option<String>,
+}
+
+/// The run's key, in its folder; it is removed when the run ends.
+struct Key(PathBuf);
+
+impl Key {
+    const FILE: &str = "run.key";
+
+    fn new(place: &Path) -> Result<Self, Failure> {
+        let path = place.join(Key::FILE);
+        new_key(&path)?;
+        Ok(Key(path))
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        // The folder itself may be gone.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// How long one is waited for that holds what the run had come to.
@@ -91,7 +118,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         arguments.look.at(arguments.train.quiet).map_or(Ok(()), check_free)
     };
     let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
-    let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", Wire::Plain, PATIENCE)?;
+    let key = if arguments.wire.is_some() { None } else { Some(Key::new(&place)?) };
+    let wire = key.as_ref().map_or(Ok(Wire::Plain), |key| Wire::with_key(&key.0))?;
+    let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", wire, PATIENCE)?;
     desk.show(&arguments.look, arguments.train.quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
@@ -102,8 +131,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     for number in 0..recipe.train.workers {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
         let mut command = Command::new(std::env::current_exe().map_err(io)?);
-        command.args(["join", &desk.host.address().to_string(), "--wire", "plain", "--threads"]);
-        command.arg(threads.to_string()).arg("--launched").arg("--out").arg(&place);
+        command.args(["join", &desk.host.address().to_string(), "--threads", &threads.to_string()]);
+        match &key {
+            Some(Key(path)) => command.arg("--key").arg(path),
+            None => command.args(["--wire", "plain"]),
+        };
+        command.arg("--launched").arg("--out").arg(&place);
         // Of Ctrl-C they hear from here, and only so: it must not reach them twice.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -142,7 +175,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
     }
     drop(children);
-    drop(host);
+    drop((host, key));
     let is_kept = Checkpoint::newest_path(&place).is_ok();
     let place = place.display();
     let go_on = match is_kept {

@@ -11,6 +11,7 @@ mod data;
 mod demo;
 mod desk;
 mod device;
+mod ending;
 mod eval;
 mod failure;
 mod flatness;

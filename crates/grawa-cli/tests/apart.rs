@@ -95,6 +95,58 @@ fn a_busy_launch_hears_ctrl_c() {
     assert_eq!(rounds, (1..=rounds.len() as u64).collect::<Vec<_>>());
 }
 
+/// Only those with the run's key join a launched run, and nobody but its owner can read that. It is removed at the end. Without a key
+/// anyone on the machine may join.
+#[cfg(unix)]
+#[test]
+fn a_launch_is_its_own_workers() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let key = grawa(folder.path(), &["key", "new", "other.key"]).output().unwrap();
+    assert!(key.status.success(), "{}", text(&key));
+    let outsider = |out: &str, line: &[&str]| {
+        let coordinator = std::fs::read_to_string(folder.path().join(out).join("coordinator.toml")).unwrap();
+        let address = coordinator.split_once("address = \"").unwrap().1.split('"').next().unwrap().to_owned();
+        let mut command = grawa(folder.path(), &["join", &address, "--patience", "2"]);
+        command.args(line).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for (out, line) in [("keyed", &[][..]), ("plain", &["--wire", "plain"][..])] {
+        let words = ["launch", "--data", "digits", "--method", "mean:period=4", "--workers", "2", "--quiet"];
+        let mut command = grawa(folder.path(), &words);
+        command.args(["--set", "train.batch=16", "--set", "model.width=4", "--set", "evaluate.every=end"]);
+        let launch = command.args(["--budget", "10000000step", "--out", out]).args(line);
+        let mut launch = Kept(launch.stdout(Stdio::null()).spawn().unwrap());
+        let events =
+            || std::fs::read_to_string(folder.path().join(out).join("events.jsonl")).unwrap_or_default();
+        let began = Instant::now();
+        let wait = |what: &str| {
+            while !events().contains(what) {
+                assert!(began.elapsed() < Duration::from_secs(100), "{what:?} never came:\n{}", events());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        wait("\"event\":\"round\"");
+        let key = folder.path().join(out).join("run.key");
+        if out == "keyed" {
+            assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+            for line in [&["--wire", "plain"][..], &["--key", "other.key"]] {
+                let refused = outsider(out, line).wait_with_output().unwrap();
+                assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+            }
+            assert!(!events().contains("takes over what worker"), "{}", events());
+        } else {
+            assert!(!key.exists());
+            let mut joined = Kept(outsider(out, line));
+            wait("takes over what worker");
+            joined.0.kill().unwrap();
+        }
+        assert!(Command::new("kill").args(["-INT", &launch.0.id().to_string()]).status().unwrap().success());
+        assert!(!launch.ends_well(), "what is not finished has not succeeded");
+        assert!(!key.exists(), "the key outlives its run");
+        assert!(grawa(folder.path(), &["eval", out]).output().unwrap().status.success());
+    }
+}
+
 /// Nobody comes in the place of a launched worker: without it the first round would be waited for for ever.
 #[cfg(target_os = "linux")]
 #[test]

@@ -370,7 +370,8 @@ fn a_killed_launch_is_gone_on_with() {
     };
     let mut first = launch("first");
     first.kill();
-    let again = grawa(folder.path(), &["coordinate", "--resume", "first", "--wire", "plain", "--quiet"]);
+    let words = ["coordinate", "--resume", "first", "--key", "first/run.key", "--quiet"];
+    let again = grawa(folder.path(), &words);
     let again = { again }.output().unwrap();
     assert!(again.status.success(), "{}", text(&again));
     // All at once.

@@ -30,10 +30,11 @@ mod error;
 pub mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+mod printable;
 pub mod threads;
 
 pub use error::Error;
-pub use threads::digest;
+pub use printable::printable;
 
 use grawa_core::{Layout, Plan};
 use serde::{Deserialize, Serialize};
@@ -177,6 +178,10 @@ pub enum Why {
     },
     /// It holds other bits than the others.
     Differs,
+    /// It called another operation than most others.
+    OutOfStep,
+    /// It sent more than a member may.
+    Excess,
 }
 
 impl fmt::Display for Lost {
@@ -194,6 +199,8 @@ impl fmt::Display for Lost {
                 write!(f, "worker {worker} did not come within {:.1} s", after.as_secs_f64())
             }
             Why::Differs => write!(f, "worker {worker} holds other bits than the others"),
+            Why::OutOfStep => write!(f, "worker {worker} called another operation than most others"),
+            Why::Excess => write!(f, "worker {worker} sent more than a member may"),
         }
     }
 }

@@ -21,6 +21,8 @@ use crate::weights::{self, Rulings};
 use crate::{Error, Layout, Memory, Method, Report, score};
 use std::fmt;
 
+mod digest;
+
 /// A span whose norm is below this share of the sum of all norms, in every worker, is taken for silent:
 /// rounding in `f32` alone leaves as much.
 pub const NOISE: f64 = 1e-6;

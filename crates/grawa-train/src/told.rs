@@ -1,11 +1,13 @@
 //! Events as they are told to a coordinator: the same events in few bytes.
 //!
 //! Rounds and evaluations may come many times a second, so they are packed; all other events are seldom, and are JSON. What a
-//! repetition of the run would say again crosses bit for bit, and times to the microsecond.
+//! repetition of the run would say again crosses bit for bit, and times to the microsecond. Text loses its control characters: it comes
+//! from another process, and goes to a terminal.
 
 use crate::Error;
-use crate::event::{Evaluated, Event, Mixed, Model, Place, Round, Share, Times};
+use crate::event::{Evaluated, Event, Fault, Mixed, Model, Place, Round, Share, Started, Times};
 use grawa_comm::group::Teller;
+use grawa_comm::printable;
 use serde::{Deserialize, Serialize};
 
 /// The first byte of a round, and of an evaluation. JSON begins with another.
@@ -121,14 +123,57 @@ pub(crate) fn tell(teller: &Teller, event: &Event) -> Result<(), Error> {
 
 /// The event in bytes.
 pub fn unpack(bytes: &[u8]) -> Result<Event, Error> {
-    match bytes.split_first() {
-        Some((&ROUND, rest)) => round(whole(rest)?),
+    let mut event = match bytes.split_first() {
+        Some((&ROUND, rest)) => round(whole(rest)?)?,
         Some((&EVALUATED, rest)) => {
             let PackedEvaluated { at, models } = whole(rest)?;
             check(&at, models.iter().filter_map(|model| model.loss))?;
-            Ok(Event::Evaluated(Evaluated { at: at.unpack(), models }))
+            Event::Evaluated(Evaluated { at: at.unpack(), models })
         }
-        _ => serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string())),
+        _ => serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?,
+    };
+    texts(&mut event, |text| *text = printable(text));
+    Ok(event)
+}
+
+/// Does something with every text of an event. Its parts are named one by one, so that no text is added without a place here.
+fn texts(event: &mut Event, mut change: impl FnMut(&mut String)) {
+    match event {
+        Event::Started(Started {
+            method,
+            network,
+            data,
+            spans,
+            at: _,
+            workers: _,
+            batch: _,
+            seed: _,
+            budget: _,
+            steps: _,
+            parameters: _,
+            examples: _,
+            resumed: _,
+        }) => {
+            [method, network, data].into_iter().for_each(&mut change);
+            spans.iter_mut().for_each(change);
+        }
+        Event::Round(Round { mixed, at: _, rate: _, loss: _, workers: _, bytes: _ }) => {
+            for Mixed { reasons, workers: _, weights: _, pull: _ } in mixed {
+                reasons.iter_mut().for_each(&mut change);
+            }
+        }
+        Event::Evaluated(Evaluated { models, at: _ }) => {
+            for Model { which, loss: _, wrong: _, examples: _ } in models {
+                change(which);
+            }
+        }
+        Event::Checkpoint { path, at: _ } => {
+            let mut text = path.to_string_lossy().into_owned();
+            change(&mut text);
+            *path = text.into();
+        }
+        Event::Fault(Fault { what, at: _, worker: _ }) => change(what),
+        Event::Finished(crate::Finished { at: _, reason: _, workers: _, bytes: _ }) => {}
     }
 }
 
@@ -204,6 +249,46 @@ mod tests {
         bytes.push(0);
         assert!(unpack(&bytes).unwrap_err().to_string().contains("1 bytes too many"));
         assert!(unpack(&[]).is_err() && unpack(b"{}").is_err() && unpack(&[ROUND, 7]).is_err());
+    }
+
+    /// Whatever text a worker puts into an event, no terminal obeys it.
+    #[test]
+    fn text_is_printable_once_it_is_unpacked() {
+        let evil = || String::from("\u{1b}[2J\u{1b}]0;title\u{7}\u{9b}31m\r\n");
+        let [Event::Round(round), Event::Evaluated(evaluated), Event::Fault(fault)] = some() else {
+            unreachable!()
+        };
+        let mut mixed = round.mixed.clone();
+        mixed[0].reasons = vec![evil()];
+        let models = vec![Model { which: evil(), ..evaluated.models[0].clone() }];
+        let started = Started {
+            at: round.at,
+            method: evil(),
+            network: evil(),
+            data: evil(),
+            workers: 2,
+            batch: 32,
+            seed: 7,
+            budget: grawa_core::Amount::Steps(64),
+            steps: Some(64),
+            parameters: 800,
+            spans: vec![evil(); 2],
+            examples: 359,
+            resumed: false,
+        };
+        for (event, texts) in [
+            (Event::Started(started), 5),
+            (Event::Round(Round { mixed, ..round.clone() }), 1),
+            (Event::Evaluated(Evaluated { models, ..evaluated }), 1),
+            (Event::Checkpoint { at: round.at, path: evil().into() }, 1),
+            (Event::Fault(Fault { what: evil(), ..fault }), 1),
+        ] {
+            let found = format!("{:?}", unpack(&pack(&event).unwrap()).unwrap());
+            // `Debug` writes control characters as escapes.
+            assert!(!found.contains('\\'), "{found}");
+            let defused = "\u{fffd}[2J\u{fffd}]0;title\u{fffd}\u{fffd}31m  ";
+            assert_eq!(found.matches(defused).count(), texts, "{found}");
+        }
     }
 
     proptest! {

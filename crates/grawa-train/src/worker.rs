@@ -120,6 +120,8 @@ pub(crate) struct Worker<R: Replica, C> {
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Works until the budget is spent or someone is asked to stop.
     pub(crate) fn run(mut self) -> Result<(), Error> {
+        // Workers are made one after the other: time begins when they begin to work.
+        self.began = (self.common.clock)();
         // Stopped between a cycle's last step and its round, the next round tells of the rate of a step taken before.
         self.rate = self.rate_after(self.in_cycle.saturating_sub(1));
         loop {
@@ -189,6 +191,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             self.score(0)?;
         }
         let (words, lost) = self.meet(full)?;
+        self.begin_clock(&words);
         self.note_keepers(&words);
         self.speak_up(&lost);
         self.tell_lost(&lost);
@@ -393,6 +396,16 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         for note in untold.map(Note::Untold).into_iter().chain([Note::Event(event)]) {
             // Nobody listens any more only when the run was given up: the next meeting will tell.
             let _ = notes.send(note);
+        }
+    }
+
+    /// Those who came first have waited for the others: at the first meeting of the run everyone's clock is set to what the first worker had
+    /// spent on its steps by then.
+    fn begin_clock(&mut self, words: &[(u32, Word)]) {
+        if self.elastic.is_some() && self.at == Position::default() {
+            let spent = words.first().map_or(0.0, |(_, word)| word.elapsed);
+            self.before = Duration::try_from_secs_f64(spent).unwrap_or_default();
+            self.began = (self.common.clock)();
         }
     }
 

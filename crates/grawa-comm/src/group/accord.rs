@@ -128,7 +128,7 @@ impl Coordinator {
     }
 
     /// What one tells of their own accord. It is remembered, and shown; where the group stands all say when they have stopped.
-    pub(super) fn note_own(&mut self, worker: u32, own: Own) {
+    pub(super) fn note_own(&mut self, worker: u32, own: Own, now: Duration) {
         let Some(seat) = self.seats.get_mut(&worker).filter(|seat| seat.state == State::Active) else {
             return;
         };
@@ -136,13 +136,23 @@ impl Coordinator {
         let is_member = |accord: &Accord| accord.members.contains(&worker);
         let is_alone = self.accord.as_ref().is_some_and(is_member);
         seat.next = next.filter(|_| is_alone);
+        // One that leaves tells at once after a sign of life, and no more often: each time is a write to the disk.
+        let is_soon = seat.noted[0].is_some_and(|noted| now.saturating_sub(noted) < self.settings.beat / 2);
+        if is_soon || (taken.is_empty() && stands.is_empty()) {
+            return;
+        }
+        seat.noted = [seat.noted[1], Some(now)];
         taken.into_iter().take(STANDS).for_each(|taken| self.count_own(taken));
-        let (run, epoch, op) = (self.run, self.epoch, self.op);
-        // The last ones are often told when all have stopped.
-        for stand in stands.into_iter().take(STANDS).filter(|stand| is_alone || stand.op < op) {
+        let (run, epoch, truth) = (self.run, self.epoch, self.truth);
+        // Where they did not meet of their own accord there is nothing to tell of. What is known, be it found to be true or told before, is
+        // not for one member to change.
+        let is_news = |stand: &Stand| is_alone && truth.is_none_or(|truth| stand.op > truth.op);
+        for stand in stands.into_iter().take(STANDS).filter(is_news) {
             self.told = self.told.max(stand.op);
-            if self.remember(stand) {
-                self.actions.push(Action::Keep(Record { run, epoch, stand, members: 0 }));
+            if !self.past.contains_key(&stand.op) {
+                self.remember(stand);
+                let record = Record { run, epoch, stand, members: 0, tokens: Vec::new() };
+                self.actions.push(Action::Keep(record));
             }
         }
     }

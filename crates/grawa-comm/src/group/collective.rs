@@ -8,7 +8,7 @@ use super::member::Deed;
 use super::message::Call;
 use super::participant::{Ended, Ends, Participant};
 use super::words;
-use crate::{Collective, Error, Gathered, Outcome, digest};
+use crate::{Collective, Error, Gathered, Outcome};
 use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -55,7 +55,7 @@ impl Participant {
 
     /// The next centre, from everyone's vector.
     fn make_centre(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Ended<Vec<f32>>, Error> {
-        let call = Call::Mix { plan: digest(plan), centre: self.number };
+        let call = Call::Mix { plan: plan.digest(), centre: self.number };
         let adds = |seat: usize, share: &Range<usize>| {
             plan.share != Share::Nothing && plan.workers.len() > seat && weighs(plan, layout, seat, share)
         };

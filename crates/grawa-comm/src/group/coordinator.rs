@@ -15,7 +15,7 @@ use super::deadline::Deadline;
 use super::digest::majority;
 use super::meeting::{Arrival, Meeting};
 use super::member::OWN;
-use super::message::{Call, Down, Peer, Record, Stand, Up, VERSION};
+use super::message::{Call, Down, LONGEST, Peer, Record, Stand, Up, VERSION};
 use super::notice::Notice;
 use super::seat::{Seat, Session, State};
 use crate::{Lost, Why};
@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Past stands that are remembered for members who come back.
 const PAST: usize = 10_000;
+/// The most that is held back of what one reports that does not take part yet: reports, and bytes of them.
+const HELD: (usize, usize) = (64, LONGEST);
 
 /// How patient a group is.
 #[derive(Clone, Copy, Debug)]
@@ -135,6 +137,8 @@ pub struct Coordinator {
     /// How many members there were when it was last written down, and until when those are waited for who were
     /// members under the coordinator before.
     pub(super) size: u32,
+    /// Their tokens.
+    pub(super) former: Vec<u64>,
     pub(super) returning: Option<Option<Duration>>,
     /// When the last round's first member came, for those who come after it is over.
     pub(super) began: Option<(u64, Duration)>,
@@ -173,6 +177,7 @@ impl Coordinator {
             lost: Vec::new(),
             orphaned: None,
             size: 0,
+            former: Vec::new(),
             returning: None,
             began: None,
             called: None,
@@ -197,10 +202,14 @@ impl Coordinator {
             coordinator.op = record.stand.op;
             coordinator.truth = Some(record.stand);
             coordinator.size = record.members;
+            if !record.tokens.is_empty() {
+                coordinator.former.clone_from(&record.tokens);
+            }
             coordinator.returning = Some(None);
         }
         if let Some(stand) = coordinator.truth {
-            let record = Record { run, epoch: coordinator.epoch, stand, members: coordinator.size.max(1) };
+            let (members, tokens) = (coordinator.size.max(1), Vec::new());
+            let record = Record { run, epoch: coordinator.epoch, stand, members, tokens };
             coordinator.actions.push(Action::Keep(record));
         }
         coordinator
@@ -219,6 +228,7 @@ impl Coordinator {
             Event::Tick => {}
         }
         self.look(now);
+        self.pass_on();
         std::mem::take(&mut self.actions)
     }
 
@@ -300,6 +310,12 @@ impl Coordinator {
             return self.actions.push(Action::End { session });
         };
         seat.seen = now;
+        let bytes = if let Up::Tell(what) = &up { what.len() } else { 0 };
+        if !seat.quota.spend(bytes, now) {
+            let why = "it sent more than a member may: is it the same program?".into();
+            self.send(worker, Down::Refused { why });
+            return self.lose(worker, Why::Excess);
+        }
         match up {
             Up::Hello { .. } => {}
             Up::Enter(stand) => {
@@ -349,13 +365,10 @@ impl Coordinator {
                     seat.moved = now;
                 }
                 self.send(worker, Down::Beat);
-                self.note_own(worker, own);
+                self.note_own(worker, own, now);
                 self.pull_trigger();
             }
-            Up::Tell(what) => {
-                self.actions.push(Action::Tell { worker, what });
-                self.send(worker, Down::Heard);
-            }
+            Up::Tell(what) => self.hold_back(worker, what),
             Up::Leave => self.lose(worker, Why::Left),
             Up::Arrive { op, call, steps, knows } => {
                 self.arrive(worker, op, Arrival { call, steps, knows }, now)
@@ -386,9 +399,9 @@ impl Coordinator {
             let why = format!("it belongs to run {run:016x}, and this is run {:016x}", self.run);
             return self.refuse(session, why);
         }
-        // One connection is one member: else a single one could take any number of places.
-        if self.of(session).is_some_and(|(_, seat)| seat.token != token) {
-            return self.refuse(session, "it says hello as another than before".into());
+        // One connection is one member, and is welcomed once: else a single one could take any number of places.
+        if self.of(session).is_some() {
+            return self.refuse(session, "it says hello a second time".into());
         }
         let known = self.seats.iter_mut().find(|(_, seat)| seat.token == token).map(|(worker, _)| *worker);
         let worker = known
@@ -445,30 +458,69 @@ impl Coordinator {
         self.place_all();
     }
 
-    /// This was true. Returns whether it is news.
-    pub(super) fn remember(&mut self, stand: Stand) -> bool {
-        let is_news = self.past.insert(stand.op, stand.digest) != Some(stand.digest);
+    /// This was true.
+    pub(super) fn remember(&mut self, stand: Stand) {
+        self.past.insert(stand.op, stand.digest);
         if self.past.len() > PAST {
             self.past.pop_first();
         }
-        is_news
+    }
+
+    /// From now on this is the truth, and those who hold it are the members.
+    pub(super) fn believe(&mut self, stand: Stand) {
+        // At the first meeting nobody is a member yet.
+        self.size = self.active().count().max(self.meeting.arrived.len()) as u32;
+        let holds = |worker: &u32, seat: &Seat| {
+            seat.state == State::Active || self.meeting.arrived.contains_key(worker)
+        };
+        let tokens = self.seats.iter().filter(|(worker, seat)| holds(worker, seat));
+        let tokens: Vec<u64> = tokens.map(|(_, seat)| seat.token).collect();
+        let is_news = tokens != self.former;
+        self.former = tokens;
+        self.commit(stand, is_news);
     }
 
     /// From now on this is the truth. It is written down before anyone acts on it.
-    pub(super) fn believe(&mut self, stand: Stand) {
+    pub(super) fn commit(&mut self, stand: Stand, with_tokens: bool) {
         self.orphaned = None;
         self.past.split_off(&stand.op);
         self.remember(stand);
         self.truth = Some(stand);
-        // At the first meeting nobody is a member yet.
-        self.size = self.active().count().max(self.meeting.arrived.len()) as u32;
         self.actions.push(Action::Keep(Record {
             run: self.run,
             epoch: self.epoch,
             stand,
             // One who told would be none.
             members: self.size.max(1),
+            tokens: if with_tokens { self.former.clone() } else { Vec::new() },
         }));
+    }
+
+    /// What one reports is passed on when it takes part, and is dropped if it never does. Of what is too much the oldest is dropped.
+    fn hold_back(&mut self, worker: u32, what: Vec<u8>) {
+        let Some(seat) = self.seats.get_mut(&worker) else { return };
+        seat.reports.push(what);
+        let size = |reports: &[Vec<u8>]| reports.iter().map(Vec::len).sum::<usize>();
+        let mut dropped = 0;
+        while seat.reports.len() - dropped > HELD.0 || size(&seat.reports[dropped..]) > HELD.1 {
+            dropped += 1;
+        }
+        seat.reports.drain(..dropped);
+        (0..dropped).for_each(|_| self.send(worker, Down::Heard));
+    }
+
+    /// Passes on what members report. After a restart nobody is a member until it is known who is back.
+    fn pass_on(&mut self) {
+        if self.returning.is_some() {
+            return;
+        }
+        for (worker, seat) in self.seats.iter_mut().filter(|(_, seat)| seat.state == State::Active) {
+            for what in std::mem::take(&mut seat.reports) {
+                self.actions.push(Action::Tell { worker: *worker, what });
+                let heard = |session| Action::Send { session, down: Down::Heard };
+                self.actions.extend(seat.session.map(heard));
+            }
+        }
     }
 
     pub(super) fn place_all(&mut self) {

@@ -248,7 +248,9 @@ impl Server for Arc<Door> {
     fn open(&self, Opened { out, input, first, .. }: Opened) -> Result<(), Error> {
         let ours = self.run.load(Ordering::Relaxed);
         match decode(&first)? {
-            Greeting::Pieces { run, token, tag } if run == ours => {
+            Greeting::Pieces { run, token, tag }
+                if run == ours && input.token().is_none_or(|certified| certified == token) =>
+            {
                 lock(&self.came).add(token, Arrived { tag, at: Instant::now(), from: input }, self.most);
                 self.changed.notify_all();
                 Ok(())
@@ -264,7 +266,9 @@ impl Server for Arc<Door> {
             }
             Greeting::Pieces { .. } | Greeting::Asks { .. } => {
                 out.end();
-                Err(Error::Message { why: "it belongs to another run".into() })
+                Err(Error::Message {
+                    why: "it belongs to another run, or its token is not its certificate's".into(),
+                })
             }
         }
     }

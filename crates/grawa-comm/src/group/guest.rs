@@ -34,13 +34,15 @@ impl Guest {
         host: Option<&str>,
         patience: Duration,
     ) -> Result<Self, Error> {
+        let wire = wire.of_another()?;
         let door = Door::open(listen, wire.clone())?;
         let reached = match host {
             None => door.address.to_string(),
             Some(host) => format!("{host}:{}", door.address.port()),
         };
-        // Random, and never twice: what it is worth is that no two processes have the same.
-        let token = std::hash::RandomState::new().build_hasher().finish() | 1;
+        // In the clear: random, and never twice. What it is worth is that no two processes have the same.
+        let random = || std::hash::RandomState::new().build_hasher().finish() | 1;
+        let token = wire.token().unwrap_or_else(random);
         let member = Member::new(token, reached);
         let state = State {
             member,

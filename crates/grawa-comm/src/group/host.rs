@@ -16,8 +16,8 @@ use crate::Error;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,13 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(50);
 /// How long a message may take to be sent.
 const SENT: Duration = Duration::from_secs(3);
+/// Messages that may wait to be handled, and those that may wait to be sent on one connection.
+const WAITING: usize = 256;
+const UNSENT: usize = 1024;
+/// Bytes of reports that may wait for whoever takes them. Who has another one waits, and sends no heartbeat meanwhile.
+const REPORTS: usize = 64 << 20;
+/// The longest message that is not a report.
+const SHORT: usize = 4096;
 
 /// Something to be told of.
 #[derive(Clone, Debug)]
@@ -111,6 +118,8 @@ pub struct Standing {
     pub has_come: bool,
     /// Others have come and wait for it.
     pub is_awaited: bool,
+    /// What ends the run needs most of those of whom this holds.
+    pub has_vote: bool,
     /// Of its control connection.
     pub traffic: Traffic,
 }
@@ -122,7 +131,8 @@ pub struct Host {
     is_over: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
     told: Mutex<Receiver<Told>>,
-    events: Sender<Heard>,
+    reports: Arc<AtomicUsize>,
+    events: SyncSender<Heard>,
 }
 
 impl Host {
@@ -151,12 +161,14 @@ impl Host {
         let coordinator = Coordinator::new(settings, run, charter, &records);
         let (is_over, status) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Status>>::default());
         let (tell, told) = channel();
-        let (events, inbox) = channel();
+        let (events, inbox) = sync_channel(WAITING);
+        let reports = Arc::<AtomicUsize>::default();
         let door = Entrance {
             wire,
             events: events.clone(),
             tell: tell.clone(),
             rejected: Mutex::default(),
+            reports: Arc::clone(&reports),
             began: Instant::now(),
             is_over: Arc::clone(&is_over),
             sessions: AtomicU64::new(0),
@@ -172,6 +184,7 @@ impl Host {
             lines: HashMap::new(),
             traffic: Traffic::default(),
             tell,
+            reports: Arc::clone(&reports),
             status: Arc::clone(&status),
             began: Instant::now(),
         };
@@ -182,7 +195,7 @@ impl Host {
             }
             over.store(true, Ordering::Relaxed);
         })?;
-        Ok(Host { address, is_over, status, told: Mutex::new(told), events })
+        Ok(Host { address, is_over, status, told: Mutex::new(told), reports, events })
     }
 
     /// Where it listens.
@@ -201,9 +214,14 @@ impl Host {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The next thing it tells; nothing if there is none for so long.
+    /// The next thing it tells; nothing if there is none for so long. Reports wait for this: when there are very many of them their
+    /// members wait, too.
     pub fn next(&self, patience: Duration) -> Option<Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(patience).ok()
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(patience).ok()?;
+        if let Told::Word { what, .. } = &told {
+            self.reports.fetch_sub(what.len(), Ordering::Relaxed);
+        }
+        Some(told)
     }
 }
 
@@ -225,9 +243,10 @@ enum Heard {
 /// Lets in who was authenticated and says hello.
 struct Entrance {
     wire: Wire,
-    events: Sender<Heard>,
+    events: SyncSender<Heard>,
     tell: Sender<Told>,
     rejected: Mutex<Rejected>,
+    reports: Arc<AtomicUsize>,
     began: Instant,
     is_over: Arc<AtomicBool>,
     sessions: AtomicU64,
@@ -252,8 +271,14 @@ impl Server for Arc<Entrance> {
 
     fn open(&self, Opened { from, out, input, first }: Opened) -> Result<(), Error> {
         let (up, bytes) = (decode::<Up>(&first)?, HEAD + first.len());
-        if !matches!(up, Up::Hello { .. }) {
+        let Up::Hello { token, .. } = &up else {
             return Err(Error::Message { why: "the first message is not a hello".into() });
+        };
+        // One place for a certificate: nobody says hello as another member.
+        if input.token().is_some_and(|certified| certified != *token) {
+            return Err(Error::Message {
+                why: "it says hello with a token that is not its certificate's".into(),
+            });
         }
         let entrance = Arc::clone(self);
         let open = Open(Arc::clone(&entrance.open));
@@ -306,6 +331,16 @@ impl Entrance {
             match from.receive(LONGEST, &go_on) {
                 Ok(Some(body)) => {
                     let (up, bytes) = (decode(&body)?, HEAD + body.len());
+                    if !matches!(up, Up::Tell(_)) && body.len() > SHORT {
+                        let why = format!("a message of {} bytes, where {SHORT} are allowed", body.len());
+                        return Err(Error::Message { why });
+                    }
+                    while matches!(up, Up::Tell(_)) && self.reports.load(Ordering::Relaxed) > REPORTS {
+                        if !go_on() {
+                            return Ok(());
+                        }
+                        std::thread::sleep(TICK);
+                    }
                     if self.events.send(Heard::Up { session, up, bytes }).is_err() {
                         return Ok(());
                     }
@@ -321,7 +356,7 @@ impl Entrance {
 /// A connection to a worker: what is said on it, and how much both ways.
 #[derive(Debug)]
 struct Line {
-    say: Sender<Down>,
+    say: SyncSender<Down>,
     opened: Instant,
     bytes: Arc<AtomicU64>,
     told: u64,
@@ -330,7 +365,7 @@ struct Line {
 impl Line {
     /// A thread of its own speaks on a connection, so that one that takes nothing holds up nobody else.
     fn new(mut out: Out) -> Result<Self, Error> {
-        let (say, messages) = channel::<Down>();
+        let (say, messages) = sync_channel::<Down>(UNSENT);
         let bytes = Arc::<AtomicU64>::default();
         let line = Line { say, opened: Instant::now(), bytes: Arc::clone(&bytes), told: 0 };
         std::thread::Builder::new().name("grawa-speak".into()).spawn(move || {
@@ -364,6 +399,7 @@ struct Desk {
     /// Of connections that have ended.
     traffic: Traffic,
     tell: Sender<Told>,
+    reports: Arc<AtomicUsize>,
     status: Arc<Mutex<Status>>,
     began: Instant,
 }
@@ -379,7 +415,7 @@ impl Desk {
                 }
                 Ok(Heard::Dismiss { why }) => {
                     for (_, line) in self.lines.drain() {
-                        let _ = line.say.send(Down::Refused { why: why.clone() });
+                        let _ = line.say.try_send(Down::Refused { why: why.clone() });
                     }
                     continue;
                 }
@@ -419,7 +455,8 @@ impl Desk {
 
     /// Writes down what must be, at once, before anything is done.
     fn keep(&mut self, actions: &[Action]) -> Result<(), Error> {
-        let record = |action: &Action| if let Action::Keep(record) = action { Some(*record) } else { None };
+        let record =
+            |action: &Action| if let Action::Keep(record) = action { Some(record.clone()) } else { None };
         let records: Vec<Record> = actions.iter().filter_map(record).collect();
         match &mut self.log {
             Some(log) if !records.is_empty() => log.keep(&records),
@@ -430,14 +467,18 @@ impl Desk {
     fn act(&mut self, action: Action) {
         match action {
             Action::Send { session, down } => {
-                if let Some(line) = self.lines.get(&session) {
-                    let _ = line.say.send(down);
+                // One that takes nothing, or asks for more than it takes, is given up.
+                if self.lines.get(&session).is_some_and(|line| line.say.try_send(down).is_err()) {
+                    self.end(session);
                 }
             }
             Action::End { session } => self.end(session),
             Action::Keep(_) => {}
             // Nobody need listen to what is told.
-            Action::Tell { worker, what } => drop(self.tell.send(Told::Word { worker, what })),
+            Action::Tell { worker, what } => {
+                self.reports.fetch_add(what.len(), Ordering::Relaxed);
+                let _ = self.tell.send(Told::Word { worker, what });
+            }
             Action::Say(notice) => drop(self.tell.send(Told::Notice(notice))),
         }
     }
@@ -453,6 +494,7 @@ impl Desk {
             silent: now.saturating_sub(seat.seen()),
             has_come: coordinator.has_come(*worker),
             is_awaited: awaited.contains(worker),
+            has_vote: seat.has_vote(),
             traffic: seat
                 .session
                 .and_then(|session| self.lines.get(&session))

@@ -2,14 +2,17 @@
 //!
 //! The key is an authority of its own. Every holder signs itself a certificate with it and trusts those signed by it, on both
 //! sides of every connection (TLS 1.3). There is nobody else to ask, and no other secret.
+//!
+//! A certificate is also who its holder is: a member's token is the digest of its certificate, so that nobody can say hello as
+//! another member without that member's private key, which never leaves its process.
 
 use crate::Error;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::crypto::{CryptoProvider, ring as provided};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use std::fs::File;
@@ -32,6 +35,8 @@ pub enum Wire {
 /// A holder's certificate and whom it trusts.
 #[derive(Debug)]
 pub struct Keys {
+    authority: Arc<KeyPair>,
+    token: u64,
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
@@ -56,7 +61,19 @@ impl Wire {
         }
         let key = KeyPair::from_pem(&pem)
             .map_err(|error| wrong(format!("{error}; it is no key that `grawa key new` has written")))?;
-        Ok(Wire::Tls(Arc::new(keys(key).map_err(wrong)?)))
+        Ok(Wire::Tls(Arc::new(keys(Arc::new(key)).map_err(wrong)?)))
+    }
+
+    /// The same for another member: with a certificate, and so a token, of its own.
+    pub(super) fn of_another(&self) -> Result<Self, Error> {
+        let Wire::Tls(own) = self else { return Ok(Wire::Plain) };
+        let another = keys(Arc::clone(&own.authority)).map_err(|why| Error::Connection { why })?;
+        Ok(Wire::Tls(Arc::new(another)))
+    }
+
+    /// The token that its certificate stands for, if it has one.
+    pub(super) fn token(&self) -> Option<u64> {
+        if let Wire::Tls(keys) = self { Some(keys.token) } else { None }
     }
 
     /// This side's end of an encrypted connection, if it is to be one.
@@ -70,6 +87,12 @@ impl Wire {
         }
         Ok(Some(ServerConnection::new(Arc::clone(&keys.server)).map_err(wrong)?.into()))
     }
+}
+
+/// The token of whoever holds this certificate.
+pub(super) fn token_of(certificate: &CertificateDer<'_>) -> u64 {
+    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+    digest.as_ref().iter().take(8).fold(0, |token, byte| token << 8 | u64::from(*byte))
 }
 
 /// Writes a new key to a file that does not exist yet, readable by its owner alone.
@@ -111,14 +134,14 @@ fn shared_mode(file: &File) -> std::io::Result<Option<u32>> {
     }
 }
 
-fn keys(authority: KeyPair) -> Result<Keys, String> {
+fn keys(authority: Arc<KeyPair>) -> Result<Keys, String> {
     let words = |error: rcgen::Error| error.to_string();
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     params.distinguished_name.push(DnType::CommonName, "grawa run");
     // Every holder makes this certificate anew; what is trusted is its name and its key, which are always the same.
-    let root = params.self_signed(&authority).map_err(words)?;
+    let root = params.self_signed(&*authority).map_err(words)?;
     let own = KeyPair::generate().map_err(words)?;
     let mut params = CertificateParams::new(vec![NAME.into()]).map_err(words)?;
     params.extended_key_usages =
@@ -126,7 +149,7 @@ fn keys(authority: KeyPair) -> Result<Keys, String> {
     let mut issuer = CertificateParams::default();
     issuer.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     issuer.distinguished_name.push(DnType::CommonName, "grawa run");
-    let certificate = params.signed_by(&own, &Issuer::new(issuer, authority)).map_err(words)?;
+    let certificate = params.signed_by(&own, &Issuer::new(issuer, &*authority)).map_err(words)?;
 
     let words = |error: rustls::Error| error.to_string();
     let mut roots = RootCertStore::empty();
@@ -135,10 +158,10 @@ fn keys(authority: KeyPair) -> Result<Keys, String> {
     let provider = Arc::new(CryptoProvider {
         // The quickest first: a round sends a whole model.
         cipher_suites: vec![
-            ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
-            ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+            provided::cipher_suite::TLS13_AES_128_GCM_SHA256,
+            provided::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
         ],
-        ..ring::default_provider()
+        ..provided::default_provider()
     });
     let chain = vec![certificate.der().clone()];
     let private = || PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.serialize_der()));
@@ -157,7 +180,8 @@ fn keys(authority: KeyPair) -> Result<Keys, String> {
         .map_err(words)?;
     // Nobody resumes a connection: it is made anew.
     server.send_tls13_tickets = 0;
-    Ok(Keys { client: Arc::new(client), server: Arc::new(server) })
+    let token = token_of(certificate.der());
+    Ok(Keys { authority, token, client: Arc::new(client), server: Arc::new(server) })
 }
 
 #[cfg(all(test, unix))]

@@ -1,6 +1,6 @@
 //! One member that says what it should not: the others go on, and nothing breaks down.
 
-use super::message::{Call, Down, End, Own, Up, VERSION};
+use super::message::{Call, Down, End, Own, Record, Up, VERSION};
 use super::{Action, Coordinator, Event, Settings, Stand};
 use std::time::Duration;
 
@@ -246,4 +246,144 @@ fn what_one_has_ended_has_taken_place() {
     let actions = stopped(&mut coordinator, 2, next, true, stand);
     assert!((0..3).all(|session| !ends(&actions, session)), "{actions:?}");
     assert_eq!(coordinator.op(), next);
+}
+
+fn told(actions: &[Action]) -> Vec<(u32, Vec<u8>)> {
+    let told = actions.iter().filter_map(|action| match action {
+        Action::Tell { worker, what } => Some((*worker, what.clone())),
+        _ => None,
+    });
+    told.collect()
+}
+
+/// One that waits to take part reports nothing, until it does.
+#[test]
+fn only_members_report() {
+    let mut coordinator = group(2);
+    assert_eq!(told(&hear(&mut coordinator, 0, Up::Tell(vec![1]))), [(0, vec![1])]);
+    assert_eq!(told(&hear(&mut coordinator, 2, Up::Tell(vec![2]))), []);
+    hear(&mut coordinator, 9, hello(900));
+    assert_eq!(told(&hear(&mut coordinator, 9, Up::Tell(vec![3]))), []);
+    assert_eq!(told(&coordinator.on(Event::Ended { session: 9 }, Duration::from_millis(1))), []);
+    // The one that waits takes over what the others hold, and comes.
+    let stand = Stand { op: 1, digest: 6 };
+    (0..2).for_each(|session| drop(hear(&mut coordinator, session, Up::Stands(stand))));
+    hear(&mut coordinator, 2, Up::Took(stand));
+    hear(&mut coordinator, 2, arrive(1, Call::Gather));
+    let actions: Vec<Action> =
+        (0..2).flat_map(|session| hear(&mut coordinator, session, arrive(1, Call::Gather))).collect();
+    assert_eq!(told(&actions), [(2, vec![2])], "{actions:?}");
+    assert!(actions.contains(&Action::Send { session: 2, down: Down::Heard }));
+}
+
+/// A coordinator that goes on from a log does not take the first to come back at its word.
+#[test]
+fn reports_wait_until_the_members_are_back() {
+    let stand = Stand { op: 4, digest: 9 };
+    let records = [Record { run: 7, epoch: 1, stand, members: 3, tokens: vec![100, 101, 102] }];
+    let mut coordinator = Coordinator::new(Settings::default(), 7, Vec::new(), &records);
+    let back = |coordinator: &mut Coordinator, session: u64| {
+        let (version, token, address) = (VERSION, 100 + session, "nowhere".into());
+        let worker = Some(session as u32);
+        let mut actions = hear(coordinator, session, Up::Hello { version, run: 7, token, worker, address });
+        actions.extend(hear(coordinator, session, Up::Enter(stand)));
+        actions.extend(hear(coordinator, session, Up::Tell(vec![session as u8])));
+        told(&actions)
+    };
+    assert_eq!(back(&mut coordinator, 0), []);
+    assert_eq!(back(&mut coordinator, 1), []);
+    assert_eq!(back(&mut coordinator, 2).len(), 3);
+}
+
+/// Newcomers who say that they stand further on, however many they are, do not move a run that goes on from its log; those who
+/// were members do.
+#[test]
+fn newcomers_do_not_say_where_the_run_stands() {
+    let (stand, further) = (Stand { op: 4, digest: 9 }, Stand { op: 40, digest: 66 });
+    let records = [
+        Record { run: 7, epoch: 1, stand: Stand { op: 2, digest: 8 }, members: 2, tokens: vec![101, 102] },
+        Record { run: 7, epoch: 1, stand, members: 2, tokens: Vec::new() },
+    ];
+    let enter = |coordinator: &mut Coordinator, session: u64, token: u64| {
+        let (version, worker, address) = (VERSION, None, "nowhere".into());
+        hear(coordinator, session, Up::Hello { version, run: 7, token, worker, address });
+        hear(coordinator, session, Up::Enter(further));
+    };
+    let mut coordinator = Coordinator::new(Settings::default(), 7, Vec::new(), &records);
+    (0..10).for_each(|session| enter(&mut coordinator, session, 900 + session));
+    assert_eq!(coordinator.truth(), Some(stand));
+    enter(&mut coordinator, 10, 101);
+    assert_eq!(coordinator.truth(), Some(stand), "one of two");
+    enter(&mut coordinator, 11, 102);
+    assert_eq!(coordinator.truth(), Some(further));
+}
+
+fn kept(actions: &[Action]) -> usize {
+    actions.iter().filter(|action| matches!(action, Action::Keep(_))).count()
+}
+
+/// What one tells of rounds that the coordinator led is not written down, and does not change what is known of them. Where members are
+/// left alone neither is what is known already, nor more than a sign of life holds, however often it is given.
+#[test]
+fn news_do_not_change_what_is_known() {
+    let news = |op: u64, digest: u64| {
+        let own = Own { stands: vec![Stand { op, digest }], ..Own::default() };
+        Up::Beat { steps: 0, progress: 0, own }
+    };
+    let mut coordinator = group(3);
+    for op in 0..5 {
+        assert_eq!(kept(&hear(&mut coordinator, 0, news(op, 66))), 0, "news of {op}");
+    }
+    assert_eq!(coordinator.past.get(&0), Some(&START.digest));
+
+    let (mut coordinator, next) = alone();
+    let known = coordinator.past.clone();
+    assert_eq!(kept(&hear(&mut coordinator, 0, news(1, 66))), 0);
+    assert_eq!(coordinator.past, known);
+    assert_eq!(kept(&hear(&mut coordinator, 1, news(next + 2, 6))), 1);
+    assert_eq!(kept(&hear(&mut coordinator, 2, news(next + 2, 66))), 0, "one was first");
+    assert_eq!(coordinator.past.get(&(next + 2)), Some(&6));
+    let often: usize = (3..1000).map(|op| kept(&hear(&mut coordinator, 1, news(next + op, 6)))).sum();
+    assert_eq!(often, 1, "twice at once: a sign of life, and one that leaves");
+}
+
+/// One of three that calls something else is left out, and the others go on; of two there is no majority.
+#[test]
+fn one_out_of_step_does_not_end_the_run() {
+    let mut coordinator = group(3);
+    (0..3).for_each(|session| drop(hear(&mut coordinator, session, Up::Stands(Stand { op: 1, digest: 6 }))));
+    hear(&mut coordinator, 0, arrive(1, Call::Barrier));
+    hear(&mut coordinator, 1, arrive(1, Call::Gather));
+    let actions = hear(&mut coordinator, 2, arrive(1, Call::Gather));
+    assert_eq!(ended(&actions), None, "{actions:?}");
+    let (done, lost) = (&actions, crate::Lost { worker: 0, why: crate::Why::OutOfStep });
+    let met = |session: u64| {
+        done.iter().any(|action| {
+            matches!(action, Action::Send { session: to, down: Down::Met { lost: named, .. } }
+                if *to == session && *named == [lost.clone()])
+        })
+    };
+    assert!(!met(0) && met(1) && met(2), "{actions:?}");
+    let mut coordinator = group(2);
+    (0..2).for_each(|session| drop(hear(&mut coordinator, session, Up::Stands(Stand { op: 1, digest: 6 }))));
+    hear(&mut coordinator, 0, arrive(1, Call::Barrier));
+    let actions = hear(&mut coordinator, 1, arrive(1, Call::Gather));
+    assert!(matches!(ended(&actions), Some(End::OutOfStep { .. })), "{actions:?}");
+}
+
+/// Who is complained of still has a vote on the end of the run.
+#[test]
+fn complaints_take_nobodys_vote() {
+    let mut coordinator = moving(2);
+    let epoch = coordinator.epoch();
+    let mut now = Duration::from_millis(1);
+    for attempt in 1..=3 {
+        let up = Up::Broken { epoch, op: 1, attempt, peer: 1, why: "no reason".into() };
+        coordinator.on(Event::Heard { session: 0, up }, now);
+        now += Duration::from_millis(250);
+        coordinator.on(Event::Tick, now);
+    }
+    let seat = &coordinator.seats()[&1];
+    assert!(seat.state() != super::State::Active && seat.has_vote(), "{seat:?}");
+    assert!(!coordinator.seats()[&2].has_vote(), "one that never took part has none");
 }

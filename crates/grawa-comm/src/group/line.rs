@@ -190,7 +190,13 @@ impl Shared {
             if let Some(Deed::Known { beat, .. }) = &deed {
                 self.beat.store((*beat).clamp(10, 10_000), Ordering::Relaxed);
                 let lost = state.since.take().unwrap_or(began);
-                state.told.retain(|(at, _)| lost.saturating_duration_since(*at) < HEARD);
+                // Before the first round it is not answered, however long that takes: that was not heard.
+                let heard = state.told.len().saturating_sub(state.unheard);
+                let mut number = 0;
+                state.told.retain(|(at, _)| {
+                    number += 1;
+                    number > heard || lost.saturating_duration_since(*at) < HEARD
+                });
                 state.unheard = state.told.len();
                 let again: Vec<Up> = state.told.iter().map(|(_, what)| Up::Tell(what.clone())).collect();
                 send(&mut state, again);

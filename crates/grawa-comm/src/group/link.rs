@@ -6,7 +6,7 @@
 use super::digest::{Crc, crc};
 use super::frame::{self, Numbers};
 use super::handshake::Handshake;
-use super::key::Wire;
+use super::key::{Wire, token_of};
 use super::pages::Loans;
 use super::seal::{BLOCK, Seal, TAG};
 use crate::Error;
@@ -299,6 +299,12 @@ fn send(
 }
 
 impl In {
+    /// The token that the other side's certificate stands for; none in the clear.
+    pub(super) fn token(&self) -> Option<u64> {
+        let tls = self.tls.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        tls.peer_certificates()?.first().map(token_of)
+    }
+
     /// The next message; nothing at the end.
     pub(super) fn receive(&mut self, longest: usize, go_on: GoOn<'_>) -> Result<Option<Vec<u8>>, Error> {
         let mut numbers = self.numbers;

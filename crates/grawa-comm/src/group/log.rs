@@ -10,6 +10,10 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+/// A record without tokens is no longer than this, and one with those of thousands of members than that.
+const SHORT: usize = 64;
+const LONGEST: usize = 1 << 16;
+
 /// The log of a run.
 #[derive(Debug)]
 pub struct Log {
@@ -32,7 +36,11 @@ impl Log {
         let (records, numbers, good) = records(&mut BufReader::new(&file));
         // Only what a crash left of the last record may be lost.
         let rest = file.metadata().map_err(|error| wrong(error.to_string()))?.len() - good;
-        if rest > 2 * (frame::HEAD + size_of::<Record>()) as u64 {
+        let mut length = [0; 4];
+        let start = file.seek(SeekFrom::Start(good)).and_then(|_| file.read_exact(&mut length));
+        let length = start.map_or(0, |()| u32::from_le_bytes(length) as usize);
+        let length = if length > LONGEST { 0 } else { length };
+        if rest > (2 * (frame::HEAD + SHORT)).max(frame::HEAD + length) as u64 {
             return Err(wrong(format!(
                 "{rest} bytes after the first {good} are no records; move it away to start anew"
             )));
@@ -64,7 +72,7 @@ pub fn records(from: &mut impl Read) -> (Vec<Record>, Numbers, u64) {
     let (mut records, mut numbers, mut good) = (Vec::new(), Numbers::default(), 0);
     loop {
         let mut tried = numbers;
-        let Ok(Some(body)) = frame::read(from, &mut tried, 1 << 10) else { break };
+        let Ok(Some(body)) = frame::read(from, &mut tried, LONGEST) else { break };
         let Ok(record) = decode::<Record>(&body) else { break };
         numbers = tried;
         good += (frame::HEAD + body.len()) as u64;
@@ -82,8 +90,13 @@ mod tests {
     fn a_log_survives_a_crash_at_any_byte() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let record =
-            |op| Record { run: 7, epoch: op, stand: Stand { op, digest: u64::MAX - op }, members: 3 };
+        let record = |op| Record {
+            run: 7,
+            epoch: op,
+            stand: Stand { op, digest: u64::MAX - op },
+            members: 3,
+            tokens: vec![u64::MAX; 40],
+        };
         let (mut log, none) = Log::open(&path).unwrap();
         assert!(none.is_empty());
         log.keep(&[record(0)]).unwrap();
@@ -93,7 +106,7 @@ mod tests {
         for end in 0..=whole.len() {
             std::fs::write(&path, &whole[..end]).unwrap();
             let (mut log, mut found) = Log::open(&path).unwrap();
-            assert!(found.iter().copied().eq((0..found.len() as u64).map(record)), "{end} bytes: {found:?}");
+            assert!(found.iter().cloned().eq((0..found.len() as u64).map(record)), "{end} bytes: {found:?}");
             assert!(found.len() + 1 > 3 * end / whole.len());
             // It goes on where the last whole record ends.
             log.keep(&[record(9)]).unwrap();

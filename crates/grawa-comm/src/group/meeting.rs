@@ -210,9 +210,14 @@ impl Coordinator {
 
     /// All are there: everyone hears who came, and what is to be moved begins to move.
     fn meet(&mut self) {
-        let Some((_, first)) = self.meeting.arrived.first_key_value() else { return };
-        let call = first.call;
-        if self.meeting.arrived.values().any(|arrival| arrival.call != call) {
+        let arrived = &self.meeting.arrived;
+        let agree = |call: Call| arrived.values().filter(|arrival| arrival.call == call).count();
+        let Some(call) = arrived.values().map(|arrival| arrival.call).max_by_key(|call| agree(*call)) else {
+            return;
+        };
+        if 2 * agree(call) > arrived.len() {
+            self.leave_out(call);
+        } else {
             let calls =
                 self.meeting.arrived.iter().map(|(worker, arrival)| (*worker, arrival.call)).collect();
             return self.end(Down::Closed { op: self.op, end: End::OutOfStep { calls }, accord: false });
@@ -246,6 +251,21 @@ impl Coordinator {
             again: None,
         });
         self.say_met();
+    }
+
+    /// Most have called this: a few who called something else do not end the run for them.
+    fn leave_out(&mut self, call: Call) {
+        let others = self.meeting.arrived.iter().filter(|(_, arrival)| arrival.call != call);
+        for worker in others.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            self.meeting.arrived.remove(&worker);
+            if let Some(seat) = self.seats.get_mut(&worker) {
+                seat.state = State::Waiting;
+            }
+            let lost = Lost { worker, why: Why::OutOfStep };
+            self.lost.push(lost.clone());
+            self.say(Notice::Lost(lost));
+        }
+        self.lost.sort_by_key(|lost| lost.worker);
     }
 
     /// What one hears who came, and knows the members of an epoch.

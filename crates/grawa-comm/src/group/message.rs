@@ -2,11 +2,11 @@
 //!
 //! Every message is here, and nothing else crosses a control connection. Parameters never do: they move between members.
 
-use crate::{Error, Lost};
+use crate::{Error, Lost, printable};
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol; both sides must have the same.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// The longest message on a control connection. What workers say to each other does not cross it, and a charter and what is told of
 /// a round of thousands are shorter.
@@ -29,6 +29,7 @@ pub struct Peer {
     /// Drawn by its process when it started: a number may come back, a token never does.
     pub token: u64,
     /// Where it listens for vectors.
+    #[serde(deserialize_with = "printable::text")]
     pub address: String,
 }
 
@@ -79,6 +80,7 @@ pub enum Up {
         /// The number it had, if any.
         worker: Option<u32>,
         /// Where it listens for vectors.
+        #[serde(deserialize_with = "printable::text")]
         address: String,
     },
     /// It is ready to take part, from where it stands.
@@ -118,6 +120,7 @@ pub enum Up {
         /// Whom it could not exchange with.
         peer: u32,
         /// Why.
+        #[serde(deserialize_with = "printable::text")]
         why: String,
     },
     /// It took over what a donor holds.
@@ -138,6 +141,7 @@ pub enum Up {
         /// Where it stood last.
         stand: Option<Stand>,
         /// Whom it could not exchange with, and why, if that is why it stopped.
+        #[serde(deserialize_with = "printable::of_worker")]
         trouble: Option<(u32, String)>,
     },
     /// A sign of life.
@@ -185,6 +189,7 @@ pub enum Down {
     /// It may not join.
     Refused {
         /// Why.
+        #[serde(deserialize_with = "printable::text")]
         why: String,
     },
     /// It stands where all stand, and may come to this meeting.
@@ -258,7 +263,7 @@ pub enum End {
 }
 
 /// What must survive the coordinator: where the run stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The run.
     pub run: u64,
@@ -268,6 +273,8 @@ pub struct Record {
     pub stand: Stand,
     /// How many hold it; 0 where it is only told that all did, by members who met of their own accord.
     pub members: u32,
+    /// Their tokens, where these are others than in the record before.
+    pub tokens: Vec<u64>,
 }
 
 /// A message as bytes.
@@ -305,6 +312,30 @@ mod tests {
             Down::Closed { op: 1, end: End::Shrunk { lost }, accord: false },
         ] {
             assert_eq!(decode::<Down>(&encode(&down).unwrap()).unwrap(), down);
+        }
+    }
+
+    /// Whatever a member says that is text, no terminal obeys it.
+    #[test]
+    fn text_is_printable_once_it_is_unpacked() {
+        let evil = || String::from("\u{1b}]0;x\u{7}\u{9b}2J\n");
+        let peer = Peer { worker: 3, token: 9, address: evil() };
+        let lost = Vec::new();
+        let ups = [
+            Up::Hello { version: 1, run: 2, token: 3, worker: None, address: evil() },
+            Up::Broken { epoch: 1, op: 2, attempt: 3, peer: 4, why: evil() },
+            Up::Stopped { epoch: 1, op: 2, done: false, stand: None, trouble: Some((4, evil())) },
+        ];
+        let downs = [
+            Down::Refused { why: evil() },
+            Down::Take { donor: peer.clone(), stand: Stand { op: 0, digest: 0 } },
+            Down::Met { epoch: 1, op: 2, members: Some(vec![peer]), lost, attempt: None },
+        ];
+        let ups = ups.map(|up| format!("{:?}", decode::<Up>(&encode(&up).unwrap()).unwrap()));
+        let downs = downs.map(|down| format!("{:?}", decode::<Down>(&encode(&down).unwrap()).unwrap()));
+        for said in ups.iter().chain(&downs) {
+            // `Debug` writes control characters as escapes.
+            assert!(said.contains("\u{fffd}]0;x\u{fffd}\u{fffd}2J ") && !said.contains("\\u{"), "{said}");
         }
     }
 

@@ -33,11 +33,14 @@ mod meeting;
 mod member;
 pub mod message;
 mod notice;
+#[cfg(test)]
+mod outsider;
 mod pages;
 mod participant;
 mod pending;
 #[cfg(test)]
 mod quiet;
+mod quota;
 mod rejected;
 mod seal;
 mod seat;

@@ -1,6 +1,7 @@
 //! A member as the coordinator sees it.
 
 use super::message::{Peer, Stand};
+use super::quota::Quota;
 use std::time::Duration;
 
 /// A connection to a member.
@@ -46,6 +47,11 @@ pub struct Seat {
     /// How often it has given, and how often it was not reached since it last took part.
     pub(super) gifts: u64,
     pub(super) blames: u32,
+    /// What it may still send, and when it told of stands, the last two times.
+    pub(super) quota: Quota,
+    pub(super) noted: [Option<Duration>; 2],
+    /// What it has reported before it takes part.
+    pub(super) reports: Vec<Vec<u8>>,
 }
 
 impl Seat {
@@ -67,6 +73,9 @@ impl Seat {
             chases: 0,
             gifts: 0,
             blames: 0,
+            quota: Quota::new(now),
+            noted: [None; 2],
+            reports: Vec::new(),
         }
     }
 
@@ -77,6 +86,11 @@ impl Seat {
     /// What it is to the group.
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Whether it takes part, or would if others had not complained of it: what ends the run needs most of these.
+    pub fn has_vote(&self) -> bool {
+        self.state == State::Active || self.blames > 0
     }
 
     /// Whether there is a connection to it; one that ended may come back.

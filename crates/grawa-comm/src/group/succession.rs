@@ -14,9 +14,7 @@ impl Coordinator {
         self.epoch += 1;
         if self.truth != Some(stand) {
             self.say(Notice::Succession { from: self.truth, to: stand });
-            let size = self.size;
-            self.believe(stand);
-            self.size = size;
+            self.commit(stand, false);
         }
         self.op = stand.op;
         self.meeting = Meeting::default();
@@ -29,12 +27,13 @@ impl Coordinator {
     }
 
     /// The members may have gone on after the coordinator, or the one before it, had last heard of them: if more than half
-    /// of them stand together further on, that is where the run is.
+    /// of them stand together further on, that is where the run is. Newcomers have no say in it.
     pub(super) fn catch_up(&mut self) {
         let may_be = self.returning.is_some() || self.active().next().is_none();
         let Some(truth) = self.truth.filter(|_| may_be) else { return };
         let mut ahead: BTreeMap<Stand, u32> = BTreeMap::new();
-        for stand in self.seats.values().filter_map(|seat| seat.stand).filter(|stand| stand.op > truth.op) {
+        let former = self.seats.values().filter(|seat| self.former.contains(&seat.token));
+        for stand in former.filter_map(|seat| seat.stand).filter(|stand| stand.op > truth.op) {
             *ahead.entry(stand).or_default() += 1;
         }
         if let Some((stand, _)) = ahead.into_iter().find(|(_, count)| 2 * count > self.size) {

@@ -3,7 +3,6 @@
 use super::Running;
 use super::call::Comm;
 use crate::cut::{share, stripes};
-use crate::threads::digest;
 use crate::{Collective, Error, Gathered, Outcome};
 use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
 use std::sync::Arc;
@@ -210,7 +209,7 @@ impl Collective for Member {
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
-        let (brought, mut outcome) = self.meet(Call::Mix, digest(plan), mine.len())?;
+        let (brought, mut outcome) = self.meet(Call::Mix, plan.digest(), mine.len())?;
         let start = Instant::now();
         if let Some(other) = brought.iter().position(|other| other[1] != brought[0][1]) {
             return Err(Error::PlansDiffer { first: self.members[0], other: self.members[other] });

@@ -84,7 +84,7 @@ impl Member {
     }
 
     fn mix_share(&self, plan: &Plan, layout: &Layout, met: &meeting::Met) -> Result<(), Error> {
-        let (first, mine) = (&met.offers[0], digest(plan));
+        let (first, mine) = (&met.offers[0], plan.digest());
         for (worker, offer) in &met.offers {
             if offer.call != first.1.call {
                 return Err(Error::PlansDiffer { first: first.0, other: *worker });
@@ -147,7 +147,7 @@ impl Collective for Member {
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
-        let call = Call::Mix { digest: digest(plan) };
+        let call = Call::Mix { digest: plan.digest() };
         self.version += 1;
         self.together(call, mine, |member, met| member.mix_share(plan, layout, met))
     }
@@ -223,17 +223,6 @@ fn share(len: usize, seat: usize, members: usize) -> std::ops::Range<usize> {
     let lines = len.div_ceil(LINE);
     let cut = |seat: usize| (lines * seat / members * LINE).min(len);
     cut(seat)..cut(seat + 1)
-}
-
-/// A number that differs where plans differ (FNV-1a over what decides the result).
-pub fn digest(plan: &Plan) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut take = |word: u32| hash = (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3);
-    plan.workers.iter().for_each(|&worker| take(worker));
-    plan.weights.rows().flatten().for_each(|weight| take(weight.to_bits()));
-    plan.replaced.iter().for_each(|&lost| take(lost.into()));
-    take(plan.pull.to_bits());
-    hash
 }
 
 #[cfg(test)]

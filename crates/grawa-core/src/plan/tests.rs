@@ -248,3 +248,45 @@ fn one_exploding_score_leaves_the_others_apart() {
     let weights = plan.weights.of(0);
     assert!((weights[0] - 0.75).abs() < 1e-6 && (weights[1] - 0.25).abs() < 1e-6, "{weights:?}");
 }
+
+/// Every field, changed by itself, changes the digest; what a plan does not differ in does not.
+#[test]
+fn the_digest_covers_every_field() {
+    let reports: Vec<Report> = (0..3).map(|worker| report(worker, &[1.0 + f64::from(worker); 2])).collect();
+    let base = decide("lgrawa", &layers(2), &reports);
+    assert_eq!(base.digest(), decide("lgrawa", &layers(2), &reports).digest());
+    let mut averages = base.memory.clone();
+    averages.averages.get_mut(&1).unwrap().sums[1] += 1e-12;
+    let mut trust = base.memory.clone();
+    trust.averages.get_mut(&2).unwrap().weights[0] /= 2.0;
+    let mut rows = base.weights.clone();
+    rows.rows[4] = f32::from_bits(rows.rows[4].to_bits() + 1);
+    let moving = |rate| Plan { centre: Centre::Moving { rate }, ..base.clone() };
+    let changed = [
+        Plan { share: Share::Gradients, ..base.clone() },
+        Plan { share: Share::Nothing, ..base.clone() },
+        Plan { workers: vec![0, 1, 3], ..base.clone() },
+        Plan { workers: vec![1, 0, 2], ..base.clone() },
+        Plan { weights: rows, ..base.clone() },
+        Plan { weights: Weights { workers: 2, rows: base.weights.rows.clone() }, ..base.clone() },
+        moving(0.1),
+        moving(f64::from_bits(0.1f64.to_bits() + 1)),
+        Plan { pull: -base.pull, ..base.clone() },
+        Plan { toward: Toward::Old, ..base.clone() },
+        Plan { replaced: vec![false, false, true], ..base.clone() },
+        Plan { reasons: vec![Reason::Alone { worker: 0 }], ..base.clone() },
+        Plan { reasons: vec![Reason::Leads { worker: 0, score: 0.5 }], ..base.clone() },
+        Plan {
+            memory: Memory { rounds: base.memory.rounds + (1 << 32), ..base.memory.clone() },
+            ..base.clone()
+        },
+        Plan { memory: averages, ..base.clone() },
+        Plan { memory: trust, ..base.clone() },
+        Plan { memory: Memory { rounds: base.memory.rounds, ..Memory::default() }, ..base.clone() },
+    ];
+    let mut digests: Vec<u64> = changed.iter().map(Plan::digest).chain([base.digest()]).collect();
+    let plans = digests.len();
+    digests.sort_unstable();
+    digests.dedup();
+    assert_eq!(digests.len(), plans, "two of these plans have the same digest");
+}

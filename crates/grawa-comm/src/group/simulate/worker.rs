@@ -307,7 +307,7 @@ impl Worker {
                 self.broken = Some(format!("weights {row:?} sum to {sum}"));
             }
         }
-        let digest = crate::digest(&plan);
+        let digest = plan.digest();
         self.phase = Phase::Mix { plan: Box::new(plan), reports };
         self.come(Call::Mix { plan: digest, centre: 0 }, 0, wishes);
     }

@@ -3,7 +3,7 @@
 use super::{OnCard, Stock};
 use crate::engine::net::told;
 use grawa_comm::threads;
-use grawa_comm::{Collective, Error, Gathered, Lost, Outcome, digest};
+use grawa_comm::{Collective, Error, Gathered, Lost, Outcome};
 use grawa_core::{Layout, Plan};
 use grawa_nn::cuda::{Link, Part, Seat, Vectors};
 use std::ops::Range;
@@ -123,7 +123,7 @@ impl Collective for CardMember {
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut OnCard) -> Result<Outcome, Error> {
-        let Gathered { messages, mut outcome } = self.talk.gather(&digest(plan).to_le_bytes())?;
+        let Gathered { messages, mut outcome } = self.talk.gather(&plan.digest().to_le_bytes())?;
         let start = Instant::now();
         if let Some((other, _)) = messages.iter().find(|(_, message)| *message != messages[0].1) {
             return Err(Error::PlansDiffer { first: messages[0].0, other: *other });
@@ -191,10 +191,8 @@ impl Collective for CardMember {
 
     fn copy_centre(&self) -> Result<Vec<f32>, Error> {
         let Home { stock, place: (level, group), .. } = &self.homes[self.own];
-        let copied = stock
-            .deck
-            .alone(|fleet| fleet.centre(*level, *group))
-            .map_err(|error| told(error.into()))?;
+        let copied =
+            stock.deck.alone(|fleet| fleet.centre(*level, *group)).map_err(|error| told(error.into()))?;
         Ok(copied.unwrap_or_default())
     }
 

@@ -1,0 +1,177 @@
+//! One that speaks the protocol to a real coordinator and does not keep to it: the others meet on, and it gains nothing.
+
+use super::key::Wire;
+use super::link::{self, In, Out};
+use super::message::{Down, LONGEST, Own, Up, VERSION, decode, encode};
+use super::{Guest, Host, Settings, Stand, Told, Travel, new_key};
+use crate::{Collective, Error};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn host(founders: u32, wire: &Wire) -> Host {
+    let settings = Settings { founders, ..Settings::default() };
+    Host::new("127.0.0.1:0", wire.clone(), settings, 7, vec![0; 1000], None).unwrap()
+}
+
+fn tls() -> Wire {
+    let folder = tempfile::tempdir().unwrap();
+    new_key(&folder.path().join("key")).unwrap();
+    Wire::with_key(&folder.path().join("key")).unwrap()
+}
+
+struct Outsider(Out, In);
+
+impl Outsider {
+    fn new(host: &Host, wire: &Wire, token: u64) -> Self {
+        let (out, from) = link::dial(&host.address().to_string(), wire).unwrap();
+        let mut outsider = Outsider(out, from);
+        let address = "127.0.0.1:9".into();
+        outsider.say(&Up::Hello { version: VERSION, run: 0, token, worker: None, address }).unwrap();
+        outsider
+    }
+
+    fn say(&mut self, up: &Up) -> Result<(), Error> {
+        let began = Instant::now();
+        self.0.send(&encode(up).unwrap(), &|| began.elapsed() < LONG / 4)
+    }
+
+    /// What it hears next; nothing if the connection was ended.
+    fn hear(&mut self) -> Option<Down> {
+        let began = Instant::now();
+        let heard = self.1.receive(LONGEST, &|| began.elapsed() < LONG);
+        assert!(began.elapsed() < LONG, "nothing is heard, and the connection does not end");
+        heard.ok().flatten().map(|bytes| decode(&bytes).unwrap())
+    }
+
+    fn is_ended(&mut self) -> bool {
+        while self.hear().is_some() {}
+        true
+    }
+}
+
+/// While this is done, two members meet on; they are not held up for long.
+fn beside_two_members(host: &Host, wire: &Wire, act: impl FnOnce()) {
+    let (rounds, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let work = || {
+        let address = host.address().to_string();
+        let guest = Guest::new(&address, wire.clone(), "127.0.0.1:0", None, LONG).unwrap();
+        let teller = guest.teller();
+        teller.tell(b"begins".to_vec()).unwrap();
+        let (mut ends, _) = guest.enter(vec![0], vec![0.0; 4], &[], Travel::default()).unwrap();
+        let mut last = Instant::now();
+        loop {
+            let over = is_over.load(Ordering::Relaxed);
+            let found = ends[0].gather(&[over.into()]).unwrap();
+            assert!(found.outcome.lost.is_empty(), "{:?}", found.outcome.lost);
+            assert!(last.elapsed() < Duration::from_secs(5), "a round took {:?}", last.elapsed());
+            last = Instant::now();
+            rounds.fetch_add(1, Ordering::Relaxed);
+            if found.messages.iter().any(|(_, message)| message == &[1]) {
+                teller.tell(b"ends".to_vec()).unwrap();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    let wait = |more: u64| {
+        let (began, from) = (Instant::now(), rounds.load(Ordering::Relaxed));
+        while rounds.load(Ordering::Relaxed) < from + more {
+            assert!(began.elapsed() < LONG, "the members do not meet");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    std::thread::scope(|scope| {
+        let members = [scope.spawn(work), scope.spawn(work)];
+        wait(10);
+        // A failure here must end the members, too.
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            act();
+            wait(20);
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        members.into_iter().for_each(|member| member.join().unwrap());
+        done.unwrap();
+    });
+}
+
+/// Everything that was reported so far.
+fn reports(host: &Host) -> Vec<Vec<u8>> {
+    let told = std::iter::from_fn(|| host.next(Duration::from_millis(300)));
+    told.filter_map(|told| if let Told::Word { what, .. } = told { Some(what) } else { None }).collect()
+}
+
+#[test]
+fn one_that_takes_no_part_reports_nothing() {
+    for wire in [Wire::Plain, tls()] {
+        let host = host(2, &wire);
+        beside_two_members(&host, &wire, || {
+            let mut outsider = Outsider::new(&host, &wire, wire.token().unwrap_or(1));
+            outsider.say(&Up::Tell(b"the run is over".to_vec())).unwrap();
+            outsider.say(&Up::Enter(Stand { op: 0, digest: 1 })).unwrap();
+            outsider.say(&Up::Tell(b"the run is over".to_vec())).unwrap();
+            assert!(matches!(outsider.hear(), Some(Down::Welcome { .. })));
+        });
+        let found = reports(&host);
+        // What members said before they took part is heard, once each.
+        let count = |what: &[u8]| found.iter().filter(|found| *found == what).count();
+        assert_eq!((count(b"begins"), count(b"ends")), (2, 2), "{found:?}");
+        assert_eq!(found.len(), 4, "{found:?}");
+    }
+}
+
+/// Reports, signs of life and hellos without end: its own connection ends, and little of it is kept.
+#[test]
+fn who_sends_too_much_is_refused() {
+    let floods: [fn(u64) -> Up; 4] = [
+        |_| Up::Tell(vec![7; 1 << 20]),
+        |_| Up::Tell(Vec::new()),
+        |number| Up::Beat { steps: number, progress: number, own: Own::default() },
+        // Longer than any honest one.
+        |number| Up::Beat {
+            steps: 0,
+            progress: 0,
+            own: Own { stands: vec![Stand { op: number, digest: u64::MAX }; 1000], ..Own::default() },
+        },
+    ];
+    for flood in floods {
+        let host = host(2, &Wire::Plain);
+        beside_two_members(&host, &Wire::Plain, || {
+            let mut outsider = Outsider::new(&host, &Wire::Plain, 1);
+            let began = Instant::now();
+            let sent = (0..).take_while(|number| {
+                assert!(began.elapsed() < LONG, "{number} messages were taken");
+                outsider.say(&flood(*number)).is_ok()
+            });
+            assert!(sent.count() < 1_000_000);
+            assert!(outsider.is_ended());
+        });
+        let found: usize = reports(&host).iter().map(Vec::len).sum();
+        assert!(found < 100, "{found} bytes of an outsider's reports were passed on");
+    }
+}
+
+/// With a key nobody says hello as another: the token must be that of its certificate.
+#[test]
+fn a_certificate_has_one_token_and_one_place() {
+    let wire = tls();
+    let host = host(2, &wire);
+    beside_two_members(&host, &wire, || {
+        let own = wire.of_another().unwrap();
+        let token = own.token().unwrap();
+        for token in [token ^ 1, wire.token().unwrap(), 1] {
+            assert_eq!(Outsider::new(&host, &own, token).hear(), None, "it was let in as another");
+        }
+        let mut first = Outsider::new(&host, &own, token);
+        let Some(Down::Welcome { worker, .. }) = first.hear() else { panic!("it was not let in") };
+        let mut others: Vec<Outsider> = (0..5).map(|_| Outsider::new(&host, &own, token)).collect();
+        for other in &mut others {
+            let heard = other.hear();
+            assert!(matches!(heard, Some(Down::Welcome { worker: same, .. }) if same == worker), "{heard:?}");
+        }
+        assert!(first.is_ended(), "the first connection is replaced");
+        let workers = host.status().workers;
+        assert_eq!(workers.len(), 3, "{workers:?}");
+    });
+}
