@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use grawa_core::Name;
 use grawa_lab::Table;
 use grawa_lab::lab::{
-    self, Cell, EXPERIMENTS, Finding, Means, Plan, Progress, Request, Select, Stage, Store,
+    self, Cell, Cost, EXPERIMENTS, Finding, Means, Plan, Progress, Request, Select, Stage, Store,
 };
 use grawa_train::observe::About;
 use indicatif::{HumanDuration, ProgressBar};
@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 ///
 /// An experiment is a table of cells: a recipe, a seed, and what is measured. Cells run in parallel; each finished one is kept in the
 /// folder, and the same command goes on where it was stopped or killed. At the end stand tables (Markdown, CSV, LaTeX), pictures (SVG,
-/// PNG) and a page in DIR/results. Each method's setting is chosen on held-out training examples, then run on the whole training
-/// set with fresh seeds.
+/// PNG) and a page in DIR/results. Where a method has a grid, its setting is chosen on held-out training examples, then run on the
+/// whole training set with fresh seeds.
 #[derive(Args)]
 #[command(after_help = AFTER)]
 pub(crate) struct Arguments {
@@ -146,31 +146,43 @@ fn plan(arguments: &Arguments) -> Result<Plan, Failure> {
 fn dry_run(plan: &Plan) -> Result<(), Failure> {
     let cells = plan.cells(&lab::Found::new())?;
     let unnamed = plan.unnamed(&cells);
-    let mut table = Table::new(["cell", "seed", "method", "setting", "budget", "operations"]);
+    let mut table =
+        Table::new(["cell", "data", "network", "seed", "method", "setting", "budget", "operations"]);
     for cell in &cells {
         let stage = if cell.stage == Stage::Search { "search" } else { "final" };
         table.push([
             stage.into(),
+            cell.recipe.data.kind.to_string(),
+            cell.network(),
             cell.seed().to_string(),
             cell.method().to_string(),
             cell.settings.join(", "),
             cell.recipe.train.budget.to_string(),
-            format!("{:.2e}", cell.work),
+            cell.work.map_or("unknown".into(), |work| format!("{work:.2e}")),
         ]);
     }
     say(table.text().trim_end());
-    let work: f64 = cells.iter().map(|cell| cell.work).sum();
-    let all = work * (cells.len() + unnamed) as f64 / cells.len().max(1) as f64;
+    let Cost { work, unknown } = plan.cost(&cells);
     say(&format!(
-        "\n{} cells, and {unnamed} more when settings have been chosen: {all:.1e} multiplications and additions of training.",
+        "\n{} cells, and {unnamed} more when settings have been chosen: {work:.1e} multiplications and additions of training.",
         cells.len()
     ));
-    let hours = |rate: f64| HumanDuration(Duration::from_secs_f64(all / rate));
-    say(&format!(
-        "About {} at 100 GFLOP/s (two good cores), {} at 10 TFLOP/s (a GPU); measurements besides training not counted.",
-        hours(1e11),
-        hours(1e13)
-    ));
+    for note in plan.notes()? {
+        say(&note);
+    }
+    if unknown > 0 {
+        say(&format!(
+            "The total leaves out {unknown} cells whose cost is unknown: their data is not here, or their budget is a time."
+        ));
+    }
+    if work > 0.0 {
+        let hours = |rate: f64| HumanDuration(Duration::from_secs_f64(work / rate));
+        say(&format!(
+            "About {} at 100 GFLOP/s (two good cores), {} at 10 TFLOP/s (a GPU); measurements besides training not counted.",
+            hours(1e11),
+            hours(1e13)
+        ));
+    }
     Ok(())
 }
 
@@ -209,5 +221,8 @@ fn news(cell: &Cell, finding: &Finding) -> String {
         Some(found) => format!("{stage} error {:.2} % in {:.1} s", 100.0 * found.test.error, found.seconds),
         None => "diverged".into(),
     };
-    format!("{} {} seed {}: {what}", cell.method().title(), cell.settings.join(" "), cell.seed())
+    let mut words =
+        vec![format!("{}, {}:", cell.recipe.data.kind, cell.network()), cell.method().title().into()];
+    words.extend(cell.settings.iter().cloned());
+    format!("{} seed {}: {what}", words.join(" "), cell.seed())
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use grawa_core::{Key, Purpose};
 use grawa_flat::{Line, Losses, Plane, Principal, filter_normalised, principal};
 use grawa_lab::flatness::{put_line, put_plane};
+use grawa_lab::picture::apart::{same, told_apart};
 use grawa_nn::State;
 use grawa_train::{Checkpoint, locate};
 use std::path::PathBuf;
@@ -137,8 +138,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let here = losses.at(&middle.parameters, &middle.statistics)?;
         let highest = plane.standings.iter().map(|standing| standing.loss).fold(f64::NEG_INFINITY, f64::max);
         let lowest = plane.standings.iter().map(|standing| standing.loss).fold(f64::INFINITY, f64::min);
-        say(&format!("Loss in the middle: {:.4}; on the plane from {lowest:.4} to {highest:.4}", here.loss));
+        say(&extent(here.loss, lowest, highest));
     }
     say(&format!("Table and picture: {}", folder.finish()?.display()));
     Ok(())
+}
+
+/// The loss in the middle of a plane, and its range, with digits enough to tell them apart.
+fn extent(middle: f64, lowest: f64, highest: f64) -> String {
+    let [middle, low, high] = &told_apart(&[middle, lowest, highest])[..] else { return String::new() };
+    match same(lowest, highest) {
+        true => format!("Loss in the middle: {middle}; the plane is flat: {low} to {high}"),
+        false => format!("Loss in the middle: {middle}; on the plane from {low} to {high}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::extent;
+
+    #[test]
+    fn a_narrow_range_is_told_with_more_digits() {
+        assert_eq!(
+            extent(0.0019957, 0.0019931, 0.0020042),
+            "Loss in the middle: 0.001996; on the plane from 0.001993 to 0.002004"
+        );
+        assert_eq!(
+            extent(0.002, 0.002, 0.002),
+            "Loss in the middle: 0.00200; the plane is flat: 0.00200 to 0.00200"
+        );
+    }
 }

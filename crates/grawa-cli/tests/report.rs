@@ -105,6 +105,8 @@ const USE: &str = r"
     const paths = () => [...document.querySelectorAll('#curves path')].map(path => path.getAttribute('d'));
     const input = (id, change) => { const node = document.getElementById(id); change(node); node.dispatchEvent(new Event('input')); };
     const all = paths();
+    const signs = new Set([...document.querySelectorAll('#methods polygon')].map(node => node.getAttribute('points') + node.getAttribute('fill')));
+    const marked = new Set([...document.querySelectorAll('#curves polygon')].map(node => node.getAttribute('points')));
     document.querySelector('[data-method=lgrawa]').click();
     const without = paths().length;
     document.querySelector('[data-method=lgrawa]').click();
@@ -133,7 +135,7 @@ const USE: &str = r"
     input('which', node => { node.value = String(which.indexOf('model')); });
     const lines = document.querySelectorAll('#weights path').length, gone = !document.querySelector('#weights canvas');
     return {
-        curves: all.length, without, means, isLog: log.join() !== all.join(), isSmooth: smooth.join() !== rough.join(),
+        curves: all.length, signs: signs.size, marked: marked.size, without, means, isLog: log.join() !== all.join(), isSmooth: smooth.join() !== rough.join(),
         isSeconds: seconds.join() !== smooth.join(), hover, map, lines, gone, layer: layer.replace(/[,:].*/, ''), weighted: which.length,
         bars: document.querySelectorAll('#split .parts').length, fetched: performance.getEntriesByType('resource').length,
     };
@@ -162,6 +164,8 @@ fn a_page_can_be_used_in_a_browser() {
     for (key, expected) in [
         ("errors", "[]"),
         ("curves", "4"),
+        ("signs", "4"),
+        ("marked", "4"),
         ("without", "3"),
         ("means", "4"),
         ("isLog", "true"),

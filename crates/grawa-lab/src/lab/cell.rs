@@ -3,7 +3,6 @@
 use super::finding::Finding;
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use grawa_core::{Amount, Name};
-use grawa_nn::Shape;
 use grawa_train::Recipe;
 use grawa_train::recipe::Facts;
 use std::collections::BTreeMap;
@@ -63,18 +62,19 @@ pub struct Cell {
     pub recipe: Recipe,
     /// What is measured.
     pub wants: Wants,
-    /// Multiplications and additions of its training, roughly; 1 where nobody knows.
-    pub work: f64,
+    /// Multiplications and additions of its training, roughly; none where the data's size is not known or the budget is a time.
+    pub work: Option<f64>,
 }
 
 impl Cell {
-    /// The cell of a recipe. Cores are no part of it: they change no result.
+    /// The cell of a recipe, with what is known of its data. Cores are no part of it: they change no result.
     pub(super) fn new(
         (study, setup): (usize, &str),
         stage: Stage,
         (point, settings): (usize, Vec<String>),
         mut recipe: Recipe,
         wants: Wants,
+        facts: Option<Facts>,
     ) -> Self {
         recipe.machine.threads = None;
         let described = format!("{}{wants:?}", recipe.to_toml());
@@ -85,7 +85,7 @@ impl Cell {
             recipe.train.seed,
             (crc_fast::checksum(Crc32Iscsi, described.as_bytes()) as u32)
         );
-        let work = work(&recipe).unwrap_or(1.0);
+        let work = facts.and_then(|facts| work(&recipe, &facts));
         Cell { name, study, stage, point, settings, recipe, wants, work }
     }
 
@@ -98,14 +98,20 @@ impl Cell {
     pub fn seed(&self) -> u64 {
         self.recipe.train.seed
     }
+
+    /// The network, with its width where it was chosen.
+    pub fn network(&self) -> String {
+        let model = &self.recipe.model;
+        match model.width {
+            Some(width) => format!("{} (width {width})", model.name),
+            None => model.name.clone(),
+        }
+    }
 }
 
 /// Three forward passes an image, six for SAM, and one step's worth for a score.
-fn work(recipe: &Recipe) -> Option<f64> {
-    let facts = Facts::published(recipe)?;
-    let [channels, height, width] =
-        [facts.shape.channels, facts.shape.height, facts.shape.width].map(|side| side as usize);
-    let graph = recipe.model.build(Shape { channels, height, width }, facts.classes as usize).ok()?;
+fn work(recipe: &Recipe, facts: &Facts) -> Option<f64> {
+    let graph = facts.network(recipe).ok()?;
     let train = &recipe.train;
     let images = match train.budget {
         Amount::Steps(steps) => steps as f64 * f64::from(train.workers) * f64::from(train.batch),

@@ -6,6 +6,7 @@ use super::finding::Finding;
 use super::plan::Plan;
 use super::store::Store;
 use crate::Error;
+use crate::statistics::mean;
 use grawa_data::Dataset;
 use grawa_train::observe::About;
 use grawa_train::recipe::Device;
@@ -210,10 +211,14 @@ impl Hall<'_> {
             true => 1.0,
             false => shares.get(&cell.name).copied().unwrap_or(0.0),
         };
+        // A cell whose work is not known is taken to be like the others.
+        let known: Vec<f64> = state.cells.iter().filter_map(|cell| cell.work).collect();
+        let usual = if known.is_empty() { 1.0 } else { mean(&known) };
         let (mut work, mut done) = (0.0, 0.0);
         for cell in &state.cells {
-            work += cell.work;
-            done += cell.work * done_of(cell);
+            let own = cell.work.unwrap_or(usual);
+            work += own;
+            done += own * done_of(cell);
         }
         let unnamed = self.plan.unnamed(&state.cells);
         let all = state.cells.len() + unnamed;

@@ -14,6 +14,7 @@ mod plan;
 mod published;
 mod results;
 mod sheet;
+mod sizes;
 mod store;
 mod tables;
 
@@ -21,7 +22,7 @@ pub use cell::{Cell, Found, Lens, Stage, Wants};
 pub use conduct::{Means, Progress, Tell};
 pub use experiment::{EXPERIMENTS, Experiment, Scale, experiment};
 pub use finding::{Finding, Flatness, Gradient, Measured, Outcome, Score, Spot};
-pub use plan::{HELD_OUT, Plan, Request, SEARCH_SEED, Select};
+pub use plan::{Cost, HELD_OUT, Plan, Request, SEARCH_SEED, Select};
 pub use results::Results;
 pub use sheet::{Output, Sheet};
 pub use store::Store;

@@ -7,10 +7,13 @@
 use super::cell::{Cell, Found, Stage, Wants};
 use super::experiment::{Experiment, Scale, Source};
 use super::published;
+use super::sizes::Sizes;
 use crate::Error;
+use crate::statistics::mean;
 use grawa_core::Name;
-use grawa_train::recipe::{Facts, Point, Study};
-use std::path::Path;
+use grawa_data::Kind;
+use grawa_train::recipe::{Point, Study};
+use std::path::{Path, PathBuf};
 
 /// The seed of searches, or the next one that is none of a study's: its own are fresh.
 pub const SEARCH_SEED: u64 = 7;
@@ -64,6 +67,16 @@ pub struct Plan {
     scale: Scale,
     settings: Vec<String>,
     studies: Vec<(String, Study)>,
+    sizes: Sizes,
+}
+
+/// What the cells of a plan cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Multiplications and additions of training, those of cells that are not named yet included.
+    pub work: f64,
+    /// Cells whose cost is not known, and is left out.
+    pub unknown: usize,
 }
 
 impl Plan {
@@ -109,8 +122,21 @@ impl Plan {
             }
         }
         let select = request.select.unwrap_or_default();
-        let plan =
-            Plan { experiment, select, scale: request.scale, settings: request.settings.clone(), studies };
+        let mut plan = Plan {
+            experiment,
+            select,
+            scale: request.scale,
+            settings: request.settings.clone(),
+            studies,
+            sizes: Sizes::default(),
+        };
+        for (_, study) in &plan.studies {
+            for &method in &study.methods {
+                for point in study.points(method, SEARCH_SEED)? {
+                    plan.sizes.count(&point.recipe);
+                }
+            }
+        }
         // What is wrong with a setting is found before anything is done.
         plan.cells(&Found::new())?;
         Ok(plan)
@@ -176,16 +202,47 @@ impl Plan {
 
     /// How many cells are still to come that cannot be named yet.
     pub fn unnamed(&self, cells: &[Cell]) -> usize {
-        let waits = |number: usize, method: Name| {
-            let mut own = cells.iter().filter(|cell| cell.study == number && cell.method() == method);
-            own.all(|cell| cell.stage == Stage::Search)
+        self.waiting(cells).map(|(_, seeds)| seeds).sum()
+    }
+
+    /// What cells cost, with those that cannot be named yet: each is taken to be like the searches of its method.
+    pub fn cost(&self, cells: &[Cell]) -> Cost {
+        let mut cost = Cost::default();
+        let mut add = |work: Option<f64>, count: usize| match work {
+            Some(work) => cost.work += work * count as f64,
+            None => cost.unknown += count,
         };
-        let studies = self.studies.iter().enumerate();
-        studies
-            .map(|(number, (_, study))| {
-                study.methods.iter().filter(|&&name| waits(number, name)).count() * study.seeds.len()
-            })
-            .sum()
+        cells.iter().for_each(|cell| add(cell.work, 1));
+        for (own, seeds) in self.waiting(cells) {
+            let known: Vec<f64> = own.iter().filter_map(|cell| cell.work).collect();
+            add((!known.is_empty()).then(|| mean(&known)), seeds);
+        }
+        cost
+    }
+
+    /// Where the sizes of class folders come from, in words.
+    pub fn notes(&self) -> Result<Vec<String>, Error> {
+        let mut folders: Vec<(&str, PathBuf)> = Vec::new();
+        for cell in self.cells(&Found::new())? {
+            let (study, dir) = (self.studies[cell.study].0.as_str(), cell.recipe.data.dir);
+            if cell.recipe.data.kind == Kind::Folder && !folders.contains(&(study, dir.clone())) {
+                folders.push((study, dir));
+            }
+        }
+        Ok(self.sizes.notes(folders.into_iter()))
+    }
+
+    /// The searches of every method whose setting is not chosen yet, and how many seeds it will be run with.
+    fn waiting<'a>(&'a self, cells: &'a [Cell]) -> impl Iterator<Item = (Vec<&'a Cell>, usize)> + 'a {
+        let of = move |number: usize, method: Name| {
+            let own = cells.iter().filter(|cell| cell.study == number && cell.method() == method);
+            own.collect::<Vec<_>>()
+        };
+        self.studies.iter().enumerate().flat_map(move |(number, (_, study))| {
+            let own = study.methods.iter().map(move |&method| of(number, method));
+            let own = own.filter(|own| own.iter().all(|cell| cell.stage == Stage::Search));
+            own.map(|own| (own, study.seeds.len()))
+        })
     }
 
     /// The cells of a method.
@@ -194,23 +251,26 @@ impl Plan {
         let at = |seed: u64| study.points(method, seed);
         let wants = (self.experiment.wants)(self.scale);
         let last = |(point, Point { settings, recipe }): (usize, Point)| {
-            Cell::new((number, name), Stage::Final, (point, settings), recipe, wants)
+            let facts = self.sizes.facts(name, &recipe);
+            Cell::new((number, name), Stage::Final, (point, settings), recipe, wants, facts)
         };
         let seed = (SEARCH_SEED..).find(|seed| !study.seeds.contains(seed)).unwrap_or(SEARCH_SEED);
         let grid = at(seed)?;
         let mut cells = Vec::new();
         if self.experiment.search && self.select == Select::HeldOut && grid.len() > 1 {
             for (point, Point { settings, mut recipe }) in grid.into_iter().enumerate() {
-                let examples = Facts::published(&recipe).map_or(u64::MAX, |facts| facts.examples);
+                let examples = self.sizes.facts(name, &recipe).map_or(u64::MAX, |facts| facts.examples);
                 recipe.data.held_out = HELD_OUT.min(examples / 5) as u32;
                 // A search looks at the end alone.
                 recipe.evaluate.every = None;
+                let facts = self.sizes.facts(name, &recipe);
                 cells.push(Cell::new(
                     (number, name),
                     Stage::Search,
                     (point, settings),
                     recipe,
                     Wants::default(),
+                    facts,
                 ));
             }
             let Some(best) = best(&cells, found) else { return Ok(cells) };
@@ -327,6 +387,41 @@ mod tests {
         assert!(results.remarks()[0].contains("CHOSEN ON THE TEST SET"));
     }
 
+    /// What stands under a table is what was done: nothing was chosen where there was nothing to choose from.
+    #[test]
+    fn captions_tell_of_a_choice_only_where_there_was_one() {
+        let place = tempfile::tempdir().unwrap();
+        let grid = "[study.grid.mean]\nmethod.pull = [0.3, 0.5]\n";
+        let other = "[study.grid.lgrawa]\nmethod.pull = [0.3, 0.5]\n";
+        for (number, (grids, select, words)) in [
+            (String::new(), Select::HeldOut, "No setting was searched for"),
+            (String::new(), Select::Test, "No setting was searched for"),
+            (grid.to_owned(), Select::HeldOut, "Where there was a grid (see Settings)"),
+            (grid.to_owned(), Select::Test, "WHERE THERE WAS A GRID, SETTINGS WERE CHOSEN ON THE TEST SET"),
+            (format!("{grid}{other}"), Select::HeldOut, "Each method's setting was chosen on held-out"),
+            (format!("{grid}{other}"), Select::Test, "SETTINGS WERE CHOSEN ON THE TEST SET"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let path = place.path().join(format!("{number}.toml"));
+            let text = format!("[study]\nmethods = ['lgrawa', 'mean']\nseeds = [1, 2]\n{grids}");
+            std::fs::write(&path, text).unwrap();
+            let request = Request { recipes: vec![path], select: Some(select), ..Request::default() };
+            let plan = plan("table1", &request);
+            let searched = find(&plan.cells(&Found::new()).unwrap(), |_| Some(0.2));
+            let found = find(&plan.cells(&searched).unwrap(), |_| Some(0.1));
+            let output =
+                crate::lab::tables::errors(&crate::lab::Results::new(&plan, &found).unwrap()).unwrap();
+            for sheet in &output.sheets {
+                let caption = &sheet.caption;
+                assert!(sheet.name == "errors-differences" || caption.contains(words), "{caption}");
+                let chosen = caption.to_lowercase().contains("chosen");
+                assert!(!chosen || !words.starts_with("No setting"), "{caption}");
+            }
+        }
+    }
+
     #[test]
     fn a_request_is_obeyed() {
         let request = Request {
@@ -357,6 +452,58 @@ mod tests {
         );
     }
 
+    /// Own pictures count as what they are; where they are not, nothing is made up.
+    #[test]
+    fn class_folders_are_counted_or_left_out() {
+        let place = tempfile::tempdir().unwrap();
+        for part in ["train", "val"] {
+            for (class, number) in (0..6).map(|number| (["cat", "dog", "elk"][number % 3], number)) {
+                let folder = place.path().join(part).join(class);
+                std::fs::create_dir_all(&folder).unwrap();
+                image(&folder.join(format!("{number}.png")));
+            }
+        }
+        let ask = |dir: &Path| {
+            let settings = [
+                "data.kind=folder".to_owned(),
+                format!("data.dir={:?}", dir.display().to_string()),
+                "data.augment=none".to_owned(),
+                "train.budget=10epoch".to_owned(),
+            ];
+            plan("gap", &Request { settings: settings.into(), ..Request::default() })
+        };
+        let here = ask(place.path());
+        let cells = here.cells(&Found::new()).unwrap();
+        // Five of six pictures ten times, three passes, over the digits' network at 32 × 32 with three classes.
+        let facts =
+            grawa_train::recipe::Facts { examples: 6, classes: 3, shape: grawa_data::Shape::new(3, 32, 32) };
+        let dp = cells.iter().find(|cell| cell.method() == Name::DpSgd).unwrap();
+        assert_eq!(dp.recipe.data.held_out, 1);
+        let flops = facts.network(&dp.recipe).unwrap().flops() as f64;
+        assert_eq!(dp.work, Some(50.0 * 3.0 * flops));
+        let notes = here.notes().unwrap();
+        assert!(notes.len() == 1 && notes[0].contains("6 training images of 3 classes"), "{notes:?}");
+        let cost = here.cost(&cells);
+        let named: f64 = cells.iter().filter_map(|cell| cell.work).sum();
+        assert!(cost.unknown == 0 && (cost.work / named - 2.5).abs() < 1e-9, "{cost:?} {named}");
+
+        let away = ask(&place.path().join("nowhere"));
+        let cells = away.cells(&Found::new()).unwrap();
+        assert!(cells.iter().all(|cell| cell.work.is_none()));
+        assert_eq!(away.cost(&cells), Cost { work: 0.0, unknown: 14 + 21 });
+        let notes = away.notes().unwrap();
+        assert!(
+            notes.len() == 1 && notes[0].contains("cost unknown") && notes[0].contains("nowhere"),
+            "{notes:?}"
+        );
+    }
+
+    /// A picture of 32 × 32.
+    fn image(path: &Path) {
+        let root = crate::picture::Picture::draw(32, 32, |_| Ok(())).unwrap();
+        std::fs::write(path, root.png().unwrap()).unwrap();
+    }
+
     /// Every experiment can be planned at every scale, and the paper's has the paper's grids.
     #[test]
     fn every_scale_has_its_cells() {
@@ -365,13 +512,28 @@ mod tests {
             for scale in Scale::ALL {
                 let plan = Plan::new(experiment, &Request { scale, ..Request::default() }).unwrap();
                 let cells = plan.cells(&Found::new()).unwrap();
-                assert!(!cells.is_empty() && cells.iter().all(|cell| cell.work > 0.0), "{}", experiment.name);
+                assert!(
+                    !cells.is_empty() && cells.iter().all(|cell| cell.work.is_some_and(|work| work > 1e6)),
+                    "{}",
+                    experiment.name
+                );
                 if scale == Scale::Paper && experiment.name == "table1" {
                     // Six studies with 9 + 12 + 3·12 + 2·6 points, ImageNet with 9 + 12 + 3·12 + 2·2.
                     assert_eq!((cells.len(), plan.unnamed(&cells)), (6 * 69 + 61, 7 * 7 * 3));
                     let published =
                         cells.iter().filter(|cell| cell.recipe.data.kind != grawa_data::Kind::Folder);
                     assert!(published.clone().all(|cell| cell.recipe.data.held_out == 5_000));
+                    // ImageNet is not here: three passes of 8.18 GFLOP over 1.28 million images, 90 times.
+                    let own = |cell: &&Cell| cell.recipe.data.kind == grawa_data::Kind::Folder;
+                    let plain = cells.iter().filter(own).find(|cell| cell.method() == Name::DpSgd).unwrap();
+                    let expected = 3.0 * 8.18e9 * (1_281_167.0 - 5_000.0) * 90.0;
+                    assert!((plain.work.unwrap() / expected - 1.0).abs() < 0.02, "{:?}", plain.work);
+                    let notes = plan.notes().unwrap();
+                    assert!(notes.len() == 1 && notes[0].contains("published size"), "{notes:?}");
+                    // 61 searches and 7 methods with three seeds each.
+                    let cost = plan.cost(&cells);
+                    let searches: f64 = cells.iter().filter(own).filter_map(|cell| cell.work).sum();
+                    assert!(cost.unknown == 0 && cost.work > searches * 1.3 && searches > 61.0 * expected);
                 }
                 if scale == Scale::Paper && experiment.name == "gradnorm" {
                     assert_eq!(cells.len(), 243);

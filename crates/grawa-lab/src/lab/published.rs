@@ -1,6 +1,8 @@
 //! What the paper's tables say, to stand beside what is measured at its scale.
 
 use grawa_core::Name;
+use grawa_data::Shape;
+use grawa_train::recipe::Facts;
 
 /// A published mean and its deviation (of the population of three seeds, as the authors' data show).
 pub(super) type Published = (f64, f64);
@@ -99,6 +101,12 @@ pub(super) const GAPS: &[Row] = &[
 pub(super) fn published(table: &[Row], study: &str, method: Name) -> Option<Published> {
     let (_, row) = table.iter().find(|(name, _)| *name == study)?;
     METHODS.iter().position(|&known| known == method).map(|column| row[column])
+}
+
+/// The size of a study's training set where it lies in class folders: that of ImageNet (ILSVRC 2012), whose pictures are resized.
+pub(super) fn size(study: &str) -> Option<Facts> {
+    let imagenet = Facts { examples: 1_281_167, classes: 1_000, shape: Shape::new(3, 224, 224) };
+    (study == "imagenet-resnet50").then_some(imagenet)
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use super::plan::{Plan, Select};
 use crate::Error;
 use crate::statistics::mean;
 use grawa_core::Name;
-use grawa_train::Recipe;
 use grawa_train::recipe::Device;
 
 /// A figure of a run; none where it was not measured or is not finite.
@@ -60,20 +59,43 @@ impl<'a> Results<'a> {
     /// What the figures of all methods belong to: data, network, workers.
     pub fn setup(&self, study: usize) -> [String; 3] {
         let first = self.all().find(|(cell, _)| cell.study == study);
-        let words = |recipe: &Recipe| {
-            [recipe.data.kind.to_string(), network(recipe), recipe.train.workers.to_string()]
+        let words = |cell: &Cell| {
+            let recipe = &cell.recipe;
+            [recipe.data.kind.to_string(), cell.network(), recipe.train.workers.to_string()]
         };
-        first.map_or_else(Default::default, |(cell, _)| words(&cell.recipe))
+        first.map_or_else(Default::default, |(cell, _)| words(cell))
+    }
+
+    /// How settings were chosen: only what was really done.
+    fn choice(&self) -> String {
+        let all: Vec<(usize, Name)> = (0..self.plan.studies())
+            .flat_map(|study| self.plan.methods(study).iter().map(move |&method| (study, method)))
+            .collect();
+        let searched = all.iter().filter(|(study, method)| {
+            let own = |cell: &Cell| cell.study == *study && cell.method() == *method;
+            match self.plan.select {
+                Select::HeldOut => self.all().any(|(cell, _)| own(cell) && cell.stage == Stage::Search),
+                Select::Test => self.all().any(|(cell, _)| own(cell) && cell.point > 0),
+            }
+        });
+        let searched = searched.count();
+        if searched == 0 {
+            return "No setting was searched for: every method has those of its recipe.".into();
+        }
+        let some = searched < all.len();
+        match (self.plan.select, some) {
+            (Select::HeldOut, false) => "Each method's setting was chosen on held-out training examples with a seed of its own, then run on the whole training set with fresh seeds.".into(),
+            (Select::HeldOut, true) => "Where there was a grid (see Settings), a method's setting was chosen on held-out training examples with a seed of its own, then run on the whole training set with fresh seeds; other methods have the settings of their recipe.".into(),
+            (Select::Test, false) => "SETTINGS WERE CHOSEN ON THE TEST SET (the paper's way): errors are too low by the luck of the choice, and the more so the larger the grid.".into(),
+            (Select::Test, true) => "WHERE THERE WAS A GRID, SETTINGS WERE CHOSEN ON THE TEST SET (the paper's way): those errors are too low by the luck of the choice, and the more so the larger the grid. Other methods have the settings of their recipe.".into(),
+        }
     }
 
     /// Sentences that belong under every table: how settings were chosen, what the machine did, what was lost.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if self.plan.experiment.search {
-            remarks.push(match self.plan.select {
-                Select::HeldOut => "Each method's setting was chosen on held-out training examples with a seed of its own, then run on the whole training set with fresh seeds.".into(),
-                Select::Test => "SETTINGS WERE CHOSEN ON THE TEST SET (the paper's way): errors are too low by the luck of the choice, and the more so the larger the grid.".to_owned(),
-            });
+            remarks.push(self.choice());
         }
         let lost = self.all().filter(|(_, finding)| finding.measured().is_none()).count();
         if lost > 0 {
@@ -103,12 +125,4 @@ fn best(finals: &[(&Cell, &Finding)]) -> Option<usize> {
         mean(&errors.collect::<Vec<_>>())
     };
     points.into_iter().min_by(|&a, &b| of(a).total_cmp(&of(b)))
-}
-
-/// The network, with its width where it was chosen.
-fn network(recipe: &Recipe) -> String {
-    match recipe.model.width {
-        Some(width) => format!("{} (width {width})", recipe.model.name),
-        None => recipe.model.name.clone(),
-    }
 }

@@ -39,9 +39,25 @@ const NAME: Text = Text::of(14.0);
 const TICK: Text = Text::of(13.0);
 
 impl Dots {
-    /// Draws the picture. The axis covers all measurements; intervals may reach beyond it.
+    /// What the marks are, for a caption: bars only where there are some.
+    pub fn key(&self) -> &'static str {
+        match self.rows.iter().any(|row| row.interval.is_some()) {
+            true => "Hollow marks are single seeds, bars the 95 % intervals of the means.",
+            false => "Hollow marks are single seeds.",
+        }
+    }
+
+    /// The axis: it covers all measurements and all intervals.
+    fn scale(&self) -> Scale {
+        let ends = |row: &Row| row.interval.map(|(mean, half)| [mean - half, mean + half]);
+        let numbers =
+            |row: &Row| row.values.iter().copied().chain(ends(row).into_iter().flatten()).collect::<Vec<_>>();
+        Scale::of(self.rows.iter().flat_map(numbers), false)
+    }
+
+    /// Draws the picture.
     pub fn draw(&self) -> Result<Picture, Error> {
-        let scale = Scale::of(self.rows.iter().flat_map(|row| row.values.iter().copied()), false);
+        let scale = self.scale();
         let widest = self.rows.iter().map(|row| NAME.width(&row.name)).fold(0.0, f64::max);
         let left = (widest + 48.0).max(120.0);
         let bottom = TOP + STEP * self.rows.len() as f64;
@@ -74,8 +90,7 @@ impl Dots {
                 {
                     let y = y - 9.0;
                     line(root, &[(low, y), (high, y)], look.colour, 2.4)?;
-                    // What reaches beyond the axis has no end.
-                    for end in [low, high].into_iter().filter(|end| (left + 0.5..RIGHT - 0.5).contains(end)) {
+                    for end in [low, high] {
                         line(root, &[(end, y - 5.0), (end, y + 5.0)], look.colour, 1.6)?;
                     }
                     look.marker.fill(root, fine((middle, y)), px(6.5).into(), look.colour)?;
@@ -89,6 +104,30 @@ impl Dots {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The intervals of three seeds are far wider than what was measured.
+    #[test]
+    fn the_axis_covers_measurements_and_intervals() {
+        let row = |values: &[f64], interval| Row { values: values.into(), interval, ..Row::default() };
+        let rows = vec![
+            row(&[1.0, 1.4, 1.2], Some((1.2, 0.5))),
+            row(&[1.3, 1.3], None),
+            row(&[0.9, 2.0, 1.0], Some((1.3, 1.51))),
+        ];
+        let dots = Dots { rows, ..Dots::default() };
+        let scale = dots.scale();
+        for row in &dots.rows {
+            let ends = row.interval.map(|(mean, half)| [mean - half, mean + half]);
+            for x in row.values.iter().copied().chain(ends.into_iter().flatten()) {
+                let share = scale.share(x).unwrap();
+                // Inside, with room for the cap.
+                assert!((0.01..=0.99).contains(&share), "{x} lies at {share}");
+            }
+        }
+        assert!(dots.key().contains("bars"));
+        let single = Dots { rows: vec![row(&[1.0], None)], ..Dots::default() };
+        assert!(!single.key().contains("bars"));
+    }
 
     #[test]
     fn any_numbers_make_dots() {

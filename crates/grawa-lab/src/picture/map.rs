@@ -8,6 +8,7 @@ use plotters::element::Rectangle;
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, WHITE};
 
+use super::apart::{same, told_apart};
 use super::chart::Scale;
 use super::marker::Marker;
 use super::pen::{Point, Text, fine, line};
@@ -52,7 +53,7 @@ impl Map {
             for (index, (name, at)) in self.marks.iter().enumerate() {
                 let (marker, colour, size) = match index {
                     0 => (Marker::Star, palette::INK, 9.0),
-                    _ => (Marker::Circle, palette::series(index - 1), 6.0),
+                    _ => (palette::series_marker(index - 1), palette::series(index - 1), 6.0),
                 };
                 if let [Some(along), Some(up)] = [scales[0].share(at.0), scales[1].share(at.1)]
                     && (0.0..=1.0).contains(&along)
@@ -162,12 +163,17 @@ impl Map {
     fn legend(&self, root: &Canvas<'_>, bands: &Bands) -> Result<f64, Error> {
         let (x, top, step) = (PLOT[2] + 24.0, PLOT[1] + 34.0, 22.0);
         TEXT.bold().write(root, &self.axes[2], (x, PLOT[1] + 10.0), HPos::Left)?;
+        let texts = bands.texts();
         for band in 0..=bands.levels.len() {
             let y = top + step * (bands.levels.len() - band) as f64;
             root.draw(&Rectangle::new([fine((x, y)), fine((x + 22.0, y + step))], colour(band).filled()))?;
-            if band < bands.levels.len() {
-                TEXT.write(root, &bands.text(band), (x + 32.0, y), HPos::Left)?;
+            if let Some(text) = texts.get(band) {
+                TEXT.write(root, text, (x + 32.0, y), HPos::Left)?;
             }
+        }
+        if let Some(height) = bands.flat {
+            let text = format!("flat: {} everywhere", told_apart(&[height]).concat());
+            TEXT.write(root, &text, (x + 32.0, top + 0.5 * step), HPos::Left)?;
         }
         Ok(top + step * (bands.levels.len() + 1) as f64 + 26.0)
     }
@@ -187,17 +193,21 @@ fn colour(band: usize) -> plotters::style::RGBColor {
 struct Bands {
     levels: Vec<f64>,
     logarithmic: bool,
+    /// The height, where all are the same.
+    flat: Option<f64>,
 }
 
 impl Bands {
     fn of(heights: &[f64]) -> Self {
         let finite = || heights.iter().copied().filter(|height| height.is_finite());
         let logarithmic = finite().all(|height| height > 0.0);
-        let mut bands = Bands { levels: Vec::new(), logarithmic };
-        let scaled = finite().filter_map(|height| bands.scaled(height));
+        let mut bands = Bands { levels: Vec::new(), logarithmic, flat: None };
         let (low, high) =
-            scaled.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
-        if low < high {
+            finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+        // Bands of rounding errors would say nothing.
+        if low <= high && same(low, high) {
+            bands.flat = Some(0.5 * (low + high));
+        } else if let [Some(low), Some(high)] = [low, high].map(|end| bands.scaled(end)) {
             bands.levels = (1..BANDS).map(|level| low + (high - low) * level as f64 / BANDS as f64).collect();
         }
         bands
@@ -212,19 +222,10 @@ impl Bands {
         scaled.is_finite().then(|| self.levels.iter().filter(|level| **level <= scaled).count())
     }
 
-    /// The height between a band and the next.
-    fn text(&self, band: usize) -> String {
-        let level = self.levels[band];
-        let height = if self.logarithmic { libm::pow(10.0, level) } else { level };
-        let size = height.abs();
-        let text = match (1e-3..1e4).contains(&size) || size == 0.0 {
-            true => format!(
-                "{height:.*}",
-                (2.0 - libm::floor(libm::log10(size.max(1e-3)))).clamp(0.0, 5.0) as usize
-            ),
-            false => format!("{height:.1e}"),
-        };
-        text.replace('-', "−")
+    /// The heights between the bands, from the lowest up.
+    fn texts(&self) -> Vec<String> {
+        let height = |&level: &f64| if self.logarithmic { libm::pow(10.0, level) } else { level };
+        told_apart(&self.levels.iter().map(height).collect::<Vec<_>>())
     }
 }
 
@@ -256,7 +257,22 @@ mod tests {
             (Some(0), Some(BANDS - 1), None)
         );
         assert!(!Bands::of(&[-1.0, 1.0]).logarithmic);
-        assert!(Bands::of(&[2.0, 2.0]).levels.is_empty());
+        let flat = Bands::of(&[2.0, 2.0]);
+        assert_eq!((flat.levels.len(), flat.flat), (0, Some(2.0)));
+    }
+
+    /// However narrow the range, no two entries of a legend read the same; where it is nothing, the map says so.
+    #[test]
+    fn legends_tell_their_levels_apart() {
+        for (low, high) in [(0.00199, 0.002), (0.0019999, 0.002), (1.0, 1.001), (-0.5, 30.0), (1e-9, 1e9)] {
+            let mut texts = Bands::of(&[low, 0.5 * (low + high), high]).texts();
+            assert_eq!(texts.len(), BANDS - 1);
+            texts.dedup();
+            assert_eq!(texts.len(), BANDS - 1, "{texts:?}");
+        }
+        let flat = |height: f64| Map { heights: vec![height, 0.002], ..bowl(2, 0.0) }.draw().unwrap();
+        assert!(flat(0.002 * (1.0 + 1e-8)).svg().contains("flat: 0.00200 everywhere"));
+        assert!(!flat(0.0019).svg().contains("flat"));
     }
 
     #[test]

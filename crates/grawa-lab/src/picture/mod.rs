@@ -3,6 +3,7 @@
 //! Text is measured and rendered with an embedded font only, so a picture is the same on every machine. A
 //! picture carries no element ids: any number of them can stand inline in one HTML page.
 
+pub mod apart;
 pub mod bars;
 pub mod chart;
 pub mod dots;

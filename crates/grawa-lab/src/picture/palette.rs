@@ -35,8 +35,8 @@ pub const LOST: RGBColor = RGBColor(0, 0, 0);
 const METHODS: [(Name, u32, Marker); 11] = [
     (Name::Easgd, 0x0072B2, Marker::Square),
     (Name::Lsgd, 0xE69F00, Marker::Up),
-    (Name::Grawa, 0x009E73, Marker::Diamond),
-    (Name::Mgrawa, 0x56B4E9, Marker::Down),
+    (Name::Grawa, 0x44CCCC, Marker::Diamond),
+    (Name::Mgrawa, 0x009E73, Marker::Down),
     (Name::Lgrawa, 0xD55E00, Marker::Circle),
     (Name::LocalMgrawa, 0x332288, Marker::Pentagon),
     (Name::LocalLgrawa, 0xCC79A7, Marker::Star),
@@ -54,7 +54,7 @@ const fn hex(rgb: u32) -> RGBColor {
 pub fn look(method: &str) -> Look<'_> {
     let known = METHODS.iter().find(|(name, ..)| name.as_str() == method);
     known.map_or(
-        Look { label: method, colour: hex(0x8C564B), marker: Marker::Right },
+        Look { label: method, colour: hex(0x7A4A1E), marker: Marker::Right },
         |&(name, rgb, marker)| Look { label: name.title(), colour: hex(rgb), marker },
     )
 }
@@ -66,8 +66,22 @@ pub fn rank(method: &str) -> usize {
 
 /// The colour of the `index`-th of several like things, such as workers.
 pub fn series(index: usize) -> RGBColor {
-    const SERIES: [u32; 7] = [0x0072B2, 0xD55E00, 0x009E73, 0xAA3377, 0xC98A00, 0x332288, 0x3A9BD0];
     hex(SERIES[index % SERIES.len()])
+}
+
+/// So many like things have colours of their own.
+pub const SERIES_COLOURS: usize = SERIES.len();
+
+const SERIES: [u32; 7] = [0x0072B2, 0xD55E00, 0x009E73, 0xAA3377, 0xE6B400, 0x6A5ACD, 0x8A8A8A];
+
+/// The marker of the `index`-th of several like things: with its colour it is unlike any of the first 35.
+pub fn series_marker(index: usize) -> Marker {
+    [Marker::Circle, Marker::Square, Marker::Up, Marker::Diamond, Marker::Down][index % 5]
+}
+
+/// A colour as a page writes it.
+pub fn css(colour: RGBColor) -> String {
+    format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
 }
 
 /// The colour of a height of f, from −2 (blue) over 0 (cream) to 2 (brown).
@@ -105,18 +119,52 @@ mod tests {
         part(a.0, b.0) + part(a.1, b.1) + part(a.2, b.2)
     }
 
+    /// The distance of two colours in CIE L*a*b*, which is made to follow the eye: 2 is just to be seen, and blue and sky blue are 26.
+    fn seen(a: RGBColor, b: RGBColor) -> f64 {
+        let (a, b) = (lab(a), lab(b));
+        a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
+    }
+
+    fn lab(RGBColor(r, g, b): RGBColor) -> [f64; 3] {
+        let linear = |part: u8| {
+            let part = f64::from(part) / 255.0;
+            if part <= 0.04045 { part / 12.92 } else { libm::pow((part + 0.055) / 1.055, 2.4) }
+        };
+        let [r, g, b] = [r, g, b].map(linear);
+        let x = (0.412_456_4 * r + 0.357_576_1 * g + 0.180_437_5 * b) / 0.950_47;
+        let y = 0.212_672_9 * r + 0.715_152_2 * g + 0.072_175 * b;
+        let z = (0.019_333_9 * r + 0.119_192 * g + 0.950_304_1 * b) / 1.088_83;
+        let root =
+            |t: f64| if t > 216.0 / 24_389.0 { libm::cbrt(t) } else { (24_389.0 / 27.0 * t + 16.0) / 116.0 };
+        let [x, y, z] = [x, y, z].map(root);
+        [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+    }
+
     #[test]
     fn methods_differ_in_colour_and_in_shape() {
+        assert!(Name::ALL.iter().all(|name| METHODS.iter().any(|(known, ..)| known == name)));
         let mut looks: Vec<_> = METHODS.iter().map(|(name, ..)| look(name.as_str())).collect();
         looks.push(look("no such method"));
         for (index, a) in looks.iter().enumerate() {
             for b in &looks[..index] {
-                assert!(distance(a.colour, b.colour) > 40 * 40, "{} and {} look alike", a.label, b.label);
+                let seen = seen(a.colour, b.colour);
+                assert!(seen > 30.0, "{} and {} look alike: {seen}", a.label, b.label);
                 assert_ne!(a.marker, b.marker);
             }
         }
         assert_eq!((look("local-mgrawa").label, look("other").label), ("Local-MGRAWA", "other"));
         assert!(rank("easgd") < rank("mean") && rank("mean") < rank("other"));
+    }
+
+    #[test]
+    fn like_things_can_be_told_apart() {
+        for b in 0..35 {
+            for a in 0..b {
+                assert!((series(a), series_marker(a)) != (series(b), series_marker(b)), "{a} and {b}");
+                let seen = seen(series(a), series(b));
+                assert!(b >= SERIES_COLOURS || seen > 30.0, "{a} and {b}: {seen}");
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,6 @@ use plotters::style::WHITE;
 use plotters::style::text_anchor::HPos;
 
 use super::chart::Scale;
-use super::marker::Marker;
 use super::pen::{Point, Text, fine, line};
 use super::{Error, Picture, palette, px};
 
@@ -59,7 +58,7 @@ impl Scatter {
             name.write(root, &self.axes[0], (0.5 * (LEFT + right), BOTTOM + 42.0), HPos::Center)?;
             name.upward().write(root, &self.axes[1], (LEFT - 70.0, 0.5 * (TOP + BOTTOM)), HPos::Center)?;
             for (index, (name, points)) in self.groups.iter().enumerate() {
-                let (colour, marker) = (palette::series(index), marker(index));
+                let (colour, marker) = (palette::series(index), palette::series_marker(index));
                 for &(x, y) in points {
                     if let [Some(x), Some(y)] = [scales[0].share(x), scales[1].share(y)] {
                         let place = (LEFT + x * (right - LEFT), BOTTOM - y * (BOTTOM - TOP));
@@ -73,10 +72,6 @@ impl Scatter {
             Ok(())
         })
     }
-}
-
-fn marker(index: usize) -> Marker {
-    [Marker::Circle, Marker::Square, Marker::Up, Marker::Diamond, Marker::Down][index % 5]
 }
 
 #[cfg(test)]

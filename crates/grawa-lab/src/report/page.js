@@ -43,7 +43,7 @@
     return found;
   };
 
-  // A chart of lines { name, colour, x, y, dash } in a box; hovering names the nearest point.
+  // A chart of lines { name, colour, x, y, dash, marker } in a box; hovering names the nearest point.
   const plot = (box, lines, axes, log) => {
     const wide = Math.max(280, box.clientWidth || 800), high = Math.max(240, Math.min(460, wide * 0.55));
     const [left, right, top, bottom] = [58, wide - 12, 26, high - 44];
@@ -77,7 +77,8 @@
     make('text', { x: (left + right) / 2, y: high - 8, 'text-anchor': 'middle' }, svg).textContent = axes[0];
     make('text', { x: 4, y: 14 }, svg).textContent = axes[1];
     const points = [];
-    for (const line of lines) {
+    for (const [index, line] of lines.entries()) {
+      const from = points.length;
       let path = '', pen = false;
       const curve = make('path', { class: 'curve', stroke: line.colour }, svg);
       if (line.dash) curve.setAttribute('stroke-dasharray', line.dash);
@@ -90,6 +91,11 @@
         points.push([place[0], place[1], line, x, y, curve]);
       });
       curve.setAttribute('d', path);
+      // Marks at some places, not the same for all lines: where lines coincide, each can be seen.
+      const own = points.slice(from), every = Math.max(1, Math.ceil(own.length / 12));
+      if (line.marker && lines.length > 1)
+        for (let at = index % every; at < own.length; at += every)
+          make('polygon', { class: 'mark', points: line.marker, fill: line.colour, transform: `translate(${own[at][0].toFixed(1)} ${own[at][1].toFixed(1)})` }, svg);
     }
     const tip = box.querySelector('.tip') || html('div', { className: 'tip' }, box);
     let lit = null;
@@ -141,7 +147,7 @@
     const shown = data.runs.filter(run => !off.has(run.method) && run.metrics[metric.value]);
     const line = run => {
       const series = run.metrics[metric.value];
-      return { name: run.name, colour: run.colour, x: series[axis.value], y: smooth(series.y, share) };
+      return { name: run.name, colour: run.colour, marker: run.marker, x: series[axis.value], y: smooth(series.y, share) };
     };
     if (!mean.checked) {
       const seen = {};
@@ -159,7 +165,7 @@
         const numbers = all.map(one => one[key][at]);
         return numbers.includes(null) ? null : numbers.reduce((sum, x) => sum + x, 0) / numbers.length;
       });
-      return { name: `${runs[0].title}, mean of ${runs.length}`, colour: runs[0].colour, x: middle('x'), y: middle('y') };
+      return { name: `${runs[0].title}, mean of ${runs.length}`, colour: runs[0].colour, marker: runs[0].marker, x: middle('x'), y: middle('y') };
     });
   };
   const curves = () => plot(byId('curves'), lines(), [AXES[axis.value], metric.value], log.checked);
@@ -168,7 +174,9 @@
   for (const [method, run] of methods) {
     const chip = html('button', { type: 'button', className: 'chip' }, chips);
     chip.dataset.method = method;
-    html('i', {}, chip).style.background = run.colour;
+    const sign = make('svg', { viewBox: '-13 -6 26 12', 'aria-hidden': 'true' }, chip);
+    make('line', { x1: -13, x2: 13, y1: 0, y2: 0, stroke: run.colour, 'stroke-width': 1.6 }, sign);
+    make('polygon', { points: run.marker, fill: run.colour }, sign);
     chip.append(run.title);
     chip.setAttribute('aria-pressed', 'true');
     chip.addEventListener('click', () => {
@@ -221,7 +229,7 @@
       tip.style.top = `${Math.max(0, event.clientY - frame.top - 36)}px`;
     };
   };
-  const SERIES = ['#0072B2', '#D55E00', '#009E73', '#AA3377', '#C98A00', '#6A5ACD', '#3A9BD0'];
+  const SERIES = data.series;
   const weights = () => {
     const run = weighted[Number(which.value)], box = byId('weights');
     if (!run) return;

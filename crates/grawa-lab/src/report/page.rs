@@ -232,7 +232,9 @@ fn flat(toml: &str) -> Vec<(String, String)> {
 
 fn data(stories: &[&Story]) -> Value {
     let runs: Vec<Value> = stories.iter().map(|story| run(story)).collect();
-    json!({ "parts": PARTS, "runs": runs })
+    let series: Vec<String> =
+        (0..palette::SERIES_COLOURS).map(|index| palette::css(palette::series(index))).collect();
+    json!({ "parts": PARTS, "series": series, "runs": runs })
 }
 
 fn run(story: &Story) -> Value {
@@ -257,6 +259,7 @@ fn run(story: &Story) -> Value {
         "method": story.method().as_str(),
         "title": story.method().title(),
         "colour": story.colour(),
+        "marker": story.marker(),
         "metrics": metrics,
         "times": seconds.map(|x| number(Some(x))),
         "weights": weights,
@@ -318,6 +321,22 @@ mod tests {
             html.contains("&lt;/script&gt;&lt;script&gt;alert(&#39;1&#39;)")
                 && html.contains("1 of 1 runs are not finished")
         );
+    }
+
+    /// Every method has a colour and a marker of its own, and every part of the time a colour.
+    #[test]
+    fn legends_tell_their_entries_apart() {
+        let mut recipe = grawa_train::Recipe::for_data(grawa_data::Kind::Digits, None).unwrap();
+        let mut signs = std::collections::BTreeSet::new();
+        for method in Name::ALL {
+            recipe.method = grawa_core::Method::named(method, grawa_core::Preset::Paper);
+            let budget = crate::report::weights::Budget::for_runs(1);
+            let story = Story::of(method.to_string(), recipe.clone(), &[], budget);
+            // A grey for black would be that of SGD.
+            assert!(method == Name::Sgd || !["#696969", "#777777"].contains(&story.colour().as_str()));
+            assert!(signs.insert(story.colour()) && signs.insert(story.marker()), "{method}");
+        }
+        assert!(PARTS.len() <= palette::SERIES_COLOURS);
     }
 
     #[test]

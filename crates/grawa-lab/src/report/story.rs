@@ -134,11 +134,19 @@ impl Story {
         self.recipe.method.name
     }
 
-    /// The method's colour, as a page writes it. Black is a grey that can be seen in the dark.
+    /// The method's colour, as a page writes it. Black is the colour of text, which can be seen in the dark.
     pub(super) fn colour(&self) -> String {
-        let colour = palette::look(self.method().as_str()).colour;
-        let colour = if self.method() == Name::Mean { palette::FAINT } else { colour };
-        format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
+        match self.method() {
+            Name::Mean => "currentColor".into(),
+            method => palette::css(palette::look(method.as_str()).colour),
+        }
+    }
+
+    /// The method's marker, as the points of a polygon around 0, 0.
+    pub(super) fn marker(&self) -> String {
+        let outline = palette::look(self.method().as_str()).marker.outline((0, 0), 45.0);
+        let point = |(x, y): (i32, i32)| format!("{:.1},{:.1}", f64::from(x) / 10.0, f64::from(y) / 10.0);
+        outline.into_iter().map(point).collect::<Vec<_>>().join(" ")
     }
 }
 

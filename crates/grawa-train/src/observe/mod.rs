@@ -6,6 +6,7 @@
 
 mod about;
 mod files;
+mod lines;
 mod log;
 mod metrics;
 mod render;

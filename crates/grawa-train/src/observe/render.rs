@@ -28,7 +28,9 @@ pub fn line(view: &View) -> String {
     let mut parts =
         vec![format!("step {}", group(at.steps)), format!("epoch {:.1}", at.epochs), percent(at.share)];
     parts.extend(view.loss.map(|loss| format!("loss {loss:.4}")));
-    parts.extend(view.errors.last().map(|error| format!("test error {}", precise(*error))));
+    // An error belongs to the step it was measured at.
+    let error = view.errors.last().filter(|_| view.evaluated == Some(at.steps));
+    parts.extend(error.map(|error| format!("test error {}", precise(*error))));
     parts.extend(left(view).map(|left| format!("{left} left")));
     parts.join("  ")
 }
@@ -67,7 +69,9 @@ fn figures(view: &View, width: usize) -> String {
     let mut parts = vec![format!("rate {}", rate(view.rate))];
     parts.extend(view.loss.map(|loss| format!("loss {loss:.4}")));
     if let (Some(last), Some(best)) = (view.errors.last(), view.best()) {
-        parts.push(format!("test error {} of {} (best {})", precise(*last), view.model, precise(best)));
+        let earlier = view.evaluated.filter(|&step| step != view.at.steps);
+        let at = earlier.map(|step| format!(" at step {}", group(step))).unwrap_or_default();
+        parts.push(format!("test error {} of {}{at} (best {})", precise(*last), view.model, precise(best)));
     }
     let line = parts.join("  ");
     let room = width.saturating_sub(line.chars().count() + 2).min(40);
@@ -116,7 +120,8 @@ fn workers(view: &View, width: usize, room: usize) -> Vec<String> {
 /// Where the time went: the parts that are more than a hundredth, largest first.
 fn times(view: &View, width: usize) -> Vec<String> {
     let parts = view.times.parts();
-    let total: f64 = parts.iter().filter(|(name, _)| *name != "evaluate").map(|(_, seconds)| seconds).sum();
+    // Evaluation too is time of the workers, though no budget counts it.
+    let total: f64 = parts.iter().map(|(_, seconds)| seconds).sum();
     if total <= 0.0 {
         return Vec::new();
     }
@@ -193,7 +198,7 @@ mod tests {
         let expected = [
             "mgrawa  digits on digits, 3 workers, seed 7                            0:03 left",
             "[████████████████████████▋            ]  67 %  step 16 of 24  round 4  epoch 1.0",
-            "rate 0.1  loss 0.4000  test error 33.43 % of mean (best 33.43 %)",
+            "rate 0.1  loss 0.4000  test error 33.43 % of mean at step 8 (best 33.43 %)",
             "! worker 1 lost its parameters and starts again from the centre",
             "",
             "worker     steps      loss  weight β",
@@ -227,6 +232,27 @@ mod tests {
         assert_eq!(strip(&[0.5, 1.0], 1.0, 5), "▅▅██");
     }
 
+    /// Every part is a share of the whole, evaluation too.
+    #[test]
+    fn shares_of_time_add_up() {
+        let spent = crate::Times {
+            compute: 4.7,
+            score: 0.1,
+            queue: 4.2,
+            data: 0.5,
+            wait: 0.5,
+            evaluate: 2.1,
+            ..crate::Times::default()
+        };
+        let found = times(&View { times: spent, ..View::default() }, 200).join(" ");
+        let shares: Vec<f64> =
+            (found.split(" %")).filter_map(|words| words.rsplit(' ').next()?.parse().ok()).collect();
+        assert_eq!(shares.len(), 6, "{found}");
+        // Six roundings are off by half a percent each at most.
+        assert!((shares.iter().sum::<f64>() - 100.0).abs() <= 3.0, "{found}");
+        assert!(found.contains("compute 39 %") && found.contains("evaluate 17 %"), "{found}");
+    }
+
     #[test]
     fn more_workers_than_lines_are_counted() {
         let found = render(&view("mean", 64, 4), 80, 12);
@@ -236,9 +262,10 @@ mod tests {
 
     #[test]
     fn a_line_where_there_is_no_terminal() {
+        assert_eq!(line(&view("mgrawa", 3, 10)), "step 16  epoch 1.0  67 %  loss 0.4000  0:03 left");
         assert_eq!(
-            line(&view("mgrawa", 3, 10)),
-            "step 16  epoch 1.0  67 %  loss 0.4000  test error 33.43 %  0:03 left"
+            line(&view("mgrawa", 3, 11)),
+            "step 16  epoch 1.0  67 %  loss 0.4000  test error 20.06 %  0:03 left"
         );
         assert_eq!(line(&View::default()), "step 0  epoch 0.0  0 %");
     }

@@ -1,6 +1,7 @@
 //! A run on a terminal: drawn in place, at most ten times a second. Where standard error is no terminal it is told in plain
 //! lines instead.
 
+use super::lines::Lines;
 use super::{View, line, render};
 use crate::{Error, Event, Observer};
 use console::Term;
@@ -9,8 +10,6 @@ use std::time::{Duration, Instant};
 
 /// The time between two pictures.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Plain lines come at every such share of the budget, besides evaluations.
-const PART: f64 = 0.1;
 
 /// A listener that shows a run on standard error.
 #[derive(Debug)]
@@ -21,8 +20,8 @@ pub struct Screen {
     passing: bool,
     drawn: usize,
     last: Option<Instant>,
-    told: f64,
-    said: String,
+    began: Instant,
+    lines: Lines,
 }
 
 impl Screen {
@@ -37,8 +36,8 @@ impl Screen {
             passing: false,
             drawn: 0,
             last: None,
-            told: 0.0,
-            said: String::new(),
+            began: Instant::now(),
+            lines: Lines::default(),
         }
     }
 
@@ -46,7 +45,7 @@ impl Screen {
     pub fn after<'a>(so_far: impl IntoIterator<Item = &'a Event>) -> Self {
         let mut screen = Screen::new();
         so_far.into_iter().for_each(|event| screen.view.event(event));
-        screen.told = screen.view.at.share;
+        screen.lines = Lines::after(screen.view.at.share);
         screen
     }
 
@@ -78,35 +77,10 @@ impl Screen {
     }
 
     fn tell(&mut self, event: &Event) -> io::Result<()> {
-        let due = self.view.at.share >= self.told + PART;
-        match event {
-            Event::Started(started) => {
-                let (verb, what) = (if started.resumed { "goes on" } else { "starts" }, &started.method);
-                let on = format!("{} on {}, {} workers", started.network, started.data, started.workers);
-                self.term
-                    .write_line(&format!("{what} {verb}: {on}, seed {}, {}", started.seed, started.budget))?;
-            }
-            Event::Fault(fault) => {
-                self.term.write_line(&format!("step {}: {}", fault.at.steps, fault.what))?
-            }
-            Event::Evaluated(_) | Event::Finished(_) => self.tell_line()?,
-            Event::Round(_) if due => self.tell_line()?,
-            Event::Round(_) | Event::Checkpoint { .. } => {}
+        for line in self.lines.event(event, &self.view, self.began.elapsed()) {
+            self.term.write_line(&line)?;
         }
         self.term.flush()
-    }
-}
-
-impl Screen {
-    /// Where the run is, unless that was the last thing said.
-    fn tell_line(&mut self) -> io::Result<()> {
-        self.told = self.view.at.share;
-        let line = line(&self.view);
-        if self.said != line {
-            self.term.write_line(&line)?;
-            self.said = line;
-        }
-        Ok(())
     }
 }
 

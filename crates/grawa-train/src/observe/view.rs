@@ -26,6 +26,8 @@ pub struct View {
     pub errors: Vec<f64>,
     /// Which model the last one was of.
     pub model: String,
+    /// The step of the last evaluation, unless the run went back behind it.
+    pub evaluated: Option<u64>,
     /// The last thing that went wrong.
     pub fault: Option<String>,
     /// Why the run is over, if it is.
@@ -57,6 +59,7 @@ impl View {
             }
             Event::Round(round) => {
                 (self.rate, self.loss) = (round.rate, round.loss);
+                self.evaluated = self.evaluated.filter(|&step| step < round.at.steps);
                 self.bytes += round.bytes;
                 // A worker that was lost has no share any more, and leaves the view.
                 let before = std::mem::take(&mut self.workers);
@@ -88,6 +91,7 @@ impl View {
                     }
                     self.errors.push(best.error());
                     self.model.clone_from(&best.which);
+                    self.evaluated = Some(evaluated.at.steps);
                 }
             }
             Event::Checkpoint { .. } => {}
@@ -115,6 +119,7 @@ mod tests {
         assert_eq!(view.workers[2].weights, [0.5; 3]);
         assert_eq!((view.errors.len(), view.bytes, view.model.as_str()), (2, 80_000, "mean"));
         assert_eq!(view.best(), view.errors.last().copied());
+        assert_eq!(view.evaluated, Some(16));
         assert!((view.times.compute - 0.9 * 12.0).abs() < 1e-9);
         assert!(view.fault.unwrap().contains("worker 1"));
     }

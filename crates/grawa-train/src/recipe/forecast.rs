@@ -33,8 +33,16 @@ impl Facts {
             Kind::Mnist | Kind::FashionMnist => (60_000, 10, Shape::new(1, 28, 28)),
             Kind::Folder => return None,
         };
-        let examples = u64::saturating_sub(examples, recipe.data.held_out.into());
-        Some(Facts { examples, classes, shape: recipe.data.augment.output(shape) })
+        Some(Facts { examples, classes, shape }.for_recipe(recipe))
+    }
+
+    /// What a recipe makes of a data set whose training set is this.
+    pub fn for_recipe(self, recipe: &Recipe) -> Self {
+        Facts {
+            examples: self.examples.saturating_sub(recipe.data.held_out.into()),
+            shape: recipe.data.augment.output(self.shape),
+            ..self
+        }
     }
 
     /// The recipe's network for such data, if it fits.

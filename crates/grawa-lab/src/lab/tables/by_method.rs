@@ -82,10 +82,7 @@ pub(super) fn compare(results: &Results<'_>, kind: &Kind<'_>, output: &mut Outpu
             axis: kind.axis.into(),
             rows: rows.filter(|row| !row.values.is_empty()).collect(),
         };
-        let caption = format!(
-            "{}: {}. Hollow marks are single seeds, bars the 95 % intervals of the means.",
-            picture.title, kind.title
-        );
+        let caption = format!("{}: {}. {}", picture.title, kind.title, picture.key());
         let name = if studies > 1 { format!("{}-{}", kind.name, study + 1) } else { kind.name.into() };
         output.pictures.push((name, caption, picture.draw()?));
     }
@@ -159,8 +156,8 @@ fn differences(results: &Results<'_>, kind: &Kind<'_>, methods: &[Name]) -> Opti
         }
         table.push(row);
     }
-    let caption = "Difference to the plain mean of the workers (Mean), the control: MGRAWA and LGRAWA without their weights β, \
-                   with the setting chosen for it; paired by seed, ± half of its 95 % interval (Student's t, one comparison at a time; none where all seeds give the same difference). Bold: the interval excludes zero.";
+    let caption = "Difference to the plain mean of the workers (Mean), the control: MGRAWA and LGRAWA without their weights β; \
+                   every method with its own setting (see Settings), paired by seed, ± half of its 95 % interval (Student's t, one comparison at a time; none where all seeds give the same difference). Bold: the interval excludes zero.";
     Some(Sheet {
         name: format!("{}-differences", kind.name),
         title: format!("{}: differences to Mean", kind.title),

@@ -46,13 +46,11 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
             }));
         }
         let title = format!("{data}, {network}");
-        let caption = format!(
-            "{title}: test error by the number of workers. Hollow marks are single seeds, bars the 95 % intervals of the means."
-        );
-        let picture = Dots { title, axis: "test error, %".into(), rows }.draw()?;
+        let picture = Dots { title, axis: "test error, %".into(), rows };
+        let caption = format!("{}: test error by the number of workers. {}", picture.title, picture.key());
         let name =
             if results.plan.studies() > 1 { format!("workers-{}", study + 1) } else { "workers".into() };
-        output.pictures.push((name, caption, picture));
+        output.pictures.push((name, caption, picture.draw()?));
     }
     let rule = "Mean ± standard deviation (n − 1) over the seeds, in %. The last column is the difference between most and fewest workers, \
                 paired by seed, ± half of its 95 % interval (Student's t); bold where that excludes zero.";
