@@ -22,7 +22,7 @@ const BELIEVED: Duration = Duration::from_secs(8);
 fn over() -> Up {
     // Rounds that were told of: what comes after others is held back for a while.
     let at = Place { steps: 10_000_000, rounds: 1, share: 1.0, ..Place::default() };
-    let end = Finished { at, reason: Reason::Spent, workers: Vec::new(), bytes: 0 };
+    let end = Finished { at, reason: Reason::Spent, workers: Vec::new(), bytes: 0, diverged: false };
     Up::Tell(told::pack(&Event::Finished(end)).unwrap())
 }
 

@@ -173,7 +173,7 @@ fn texts(event: &mut Event, mut change: impl FnMut(&mut String)) {
             *path = text.into();
         }
         Event::Fault(Fault { what, at: _, worker: _ }) => change(what),
-        Event::Finished(crate::Finished { at: _, reason: _, workers: _, bytes: _ }) => {}
+        Event::Finished(crate::Finished { at: _, reason: _, workers: _, bytes: _, diverged: _ }) => {}
     }
 }
 
