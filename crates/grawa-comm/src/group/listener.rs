@@ -13,15 +13,16 @@ use super::link::{In, LOOK, MADE, Out, is_pause};
 use super::pending::Pending;
 use crate::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cmp::Reverse;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The longest first message.
 const SHORT: usize = 4096;
-/// Connections that are accepted, and such that are looked at, in a turn.
+/// Connections that are accepted in a turn, and time on a core that goes to those that are open.
 const ACCEPTED: usize = 256;
-const LOOKED_AT: usize = 32;
+const TURN: Duration = Duration::from_millis(5);
 /// From one turn to the next while nobody comes.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -142,24 +143,30 @@ impl<S: Server> Turns<'_, S> {
         (is_due, (0..count).filter(is_ready).collect())
     }
 
-    /// Goes on with connections that have something to read, those from known addresses first.
+    /// Goes on with connections that have something to read, those from known addresses first. Then the newest: where more comes than
+    /// there is time for, some are served at once, and not all too late.
     fn advance(&mut self, mut ready: Vec<usize>) {
         let entries = self.pending.entries();
-        ready.sort_by_key(|at| !self.pending.is_known(entries[*at].address));
-        ready.truncate(LOOKED_AT);
-        // From the last one, so that the places of those before it stay.
-        ready.sort_unstable_by(|a, b| b.cmp(a));
+        ready.sort_by_key(|at| (!self.pending.is_known(entries[*at].address), Reverse(*at)));
+        let (mut over, mut before) = (Vec::new(), time_on_core());
+        let end = before + TURN;
         for at in ready {
             let entry = self.pending.entry_mut(at);
-            let end = self.began + entry.since + MADE;
-            let before = time_on_core();
-            let step = entry.one.advance(self.wire, end);
-            entry.one.used += time_on_core().saturating_sub(before);
-            if matches!(step, Ok(Step::Waits)) {
-                continue;
+            let step = entry.one.advance(self.wire, self.began + entry.since + MADE);
+            let after = time_on_core();
+            entry.one.used += after.saturating_sub(before);
+            before = after;
+            if !matches!(step, Ok(Step::Waits)) {
+                over.push((at, step));
             }
+            if after > end {
+                break;
+            }
+        }
+        // From the last one, so that the places of those before it stay.
+        over.sort_by_key(|(at, _)| Reverse(*at));
+        for (at, step) in over {
             let entry = self.pending.remove(at);
-            let from = entry.one.from;
             let done = match step {
                 Ok(Step::Opened(opened)) => self.server.open(opened).map(|()| {
                     self.pending.learn(entry.address);
@@ -169,7 +176,7 @@ impl<S: Server> Turns<'_, S> {
                 Err(why) => Err(why),
             };
             if let Err(why) = done {
-                self.server.reject(from, &why);
+                self.server.reject(entry.one.from, &why);
             }
         }
     }
