@@ -47,7 +47,7 @@ mod tests {
 
     fn end(steps: u64) -> Finished {
         let at = Place { steps, ..Place::default() };
-        Finished { at, reason: Reason::Spent, workers: Vec::new(), bytes: 0 }
+        Finished { at, reason: Reason::Spent, workers: Vec::new(), bytes: 0, diverged: false }
     }
 
     fn steps(ending: &Ending, here: &[u32]) -> Option<u64> {

@@ -598,7 +598,8 @@ impl Coordinator {
         let Settings { silence, grace, stall, .. } = self.settings;
         let (opens, mut gone) = (self.begins_round(), Vec::new());
         for (worker, seat) in &self.seats {
-            let waited = self.meeting.waits_for(*worker, seat, opens, self.truth.is_none());
+            let founds = self.truth.is_none() && *worker < self.settings.founders;
+            let waited = self.meeting.waits_for(*worker, seat, opens, founds);
             let idle = waited.map(|since| now.saturating_sub(since.max(seat.moved)));
             if seat.closed.is_some_and(|closed| now.saturating_sub(closed) >= grace) {
                 gone.push((*worker, Why::Disconnected));

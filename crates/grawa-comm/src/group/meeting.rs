@@ -59,18 +59,18 @@ impl Meeting {
         self.arrived.values().next().map(|arrival| arrival.call)
     }
 
-    /// Whether the first meeting of all waits for this one: it is ready for it, and has not come.
+    /// Whether the first meeting of all waits for this founder: it is ready for it, and has not come.
     fn awaits_founder(&self, worker: u32, seat: &Seat) -> bool {
         seat.state == State::Ready && !self.arrived.contains_key(&worker)
     }
 
     /// Since when this one holds up a meeting that cannot do without it.
-    pub(super) fn waits_for(&self, worker: u32, seat: &Seat, open: bool, founding: bool) -> Option<Duration> {
+    pub(super) fn waits_for(&self, worker: u32, seat: &Seat, open: bool, founds: bool) -> Option<Duration> {
         let is_late = match &self.moving {
             Some(moving) => {
                 !moving.done.contains_key(&worker) && moving.members.iter().any(|peer| peer.worker == worker)
             }
-            None if founding => self.awaits_founder(worker, seat),
+            None if founds => self.awaits_founder(worker, seat),
             None => !open && seat.state == State::Active && !self.arrived.contains_key(&worker),
         };
         self.began.filter(|_| is_late)
@@ -149,9 +149,10 @@ impl Coordinator {
         if self.meeting.arrived.len() < quorum.max(1) as usize {
             return;
         }
-        // A founder is still at its first steps while one beyond the founders, who takes none, has come already: it must not be left
-        // out for that.
-        if founding && self.seats.iter().any(|(worker, seat)| self.meeting.awaits_founder(*worker, seat)) {
+        // A founder is at its first steps while one beyond the founders, who takes none, has come already: it must not be left out
+        // for that.
+        let mut founders = self.seats.range(..self.settings.founders);
+        if founding && founders.any(|(worker, seat)| self.meeting.awaits_founder(*worker, seat)) {
             return;
         }
         let missing: Vec<u32> = self
@@ -435,4 +436,64 @@ fn blame(complaints: &[(u32, u32, String)]) -> Option<u32> {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     complaints.iter().for_each(|(_, peer, _)| *counts.entry(*peer).or_default() += 1);
     counts.into_iter().max_by_key(|(worker, count)| (*count, *worker)).map(|(worker, _)| worker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Own, Up, VERSION};
+    use super::super::{Event, Settings, Stand};
+    use super::*;
+
+    fn hear(coordinator: &mut Coordinator, session: u64, up: Up, now: Duration) {
+        coordinator.on(Event::Heard { session, up }, now);
+    }
+
+    /// Three who are ready where there are to be two founders; the last one, beyond them, and the first founder have come.
+    fn founding() -> Coordinator {
+        let mut coordinator =
+            Coordinator::new(Settings { founders: 2, ..Settings::default() }, 7, vec![], &[]);
+        for session in 0..3 {
+            let hello =
+                Up::Hello { version: VERSION, run: 0, token: session, worker: None, address: "here".into() };
+            hear(&mut coordinator, session, hello, Duration::ZERO);
+            hear(&mut coordinator, session, Up::Enter(Stand { op: 0, digest: 5 }), Duration::ZERO);
+        }
+        for session in [2, 0] {
+            hear(&mut coordinator, session, arrive(), Duration::ZERO);
+        }
+        coordinator
+    }
+
+    fn arrive() -> Up {
+        Up::Arrive { op: 0, call: Call::Barrier, steps: 0, knows: 0 }
+    }
+
+    fn members(coordinator: &Coordinator) -> Vec<u32> {
+        coordinator.active().map(|(worker, _)| worker).collect()
+    }
+
+    /// One beyond the founders comes without a step, and so before them: it takes nobody's place in the first round.
+    #[test]
+    fn the_first_round_waits_for_founders_that_are_ready() {
+        let mut coordinator = founding();
+        assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]));
+        hear(&mut coordinator, 1, arrive(), Duration::from_secs(1));
+        assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 1, 2]));
+    }
+
+    /// One that gives signs of life and takes no step is waited for as long as inside a round.
+    #[test]
+    fn a_founder_that_does_not_move_on_is_given_up() {
+        let mut coordinator = founding();
+        let stall = coordinator.settings.stall;
+        for second in 0..stall.as_secs() {
+            for session in 0..3 {
+                let up = Up::Beat { steps: 0, progress: 0, own: Own::default() };
+                hear(&mut coordinator, session, up, Duration::from_secs(second));
+            }
+            assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]), "after {second} s");
+        }
+        coordinator.on(Event::Tick, stall);
+        assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 2]));
+    }
 }
