@@ -215,7 +215,9 @@ impl Desk {
                 Some(Told::Notice(Notice::Overshot { .. })) => continue,
                 // Who goes when the run is over is not missed, whether its last word was heard or not.
                 Some(Told::Notice(Notice::Lost(_))) if last_word.is_some() => continue,
-                Some(Told::Notice(Notice::Lost(Lost { worker, .. }))) if ending.is_said_by(worker) => {
+                Some(Told::Notice(Notice::Lost(Lost { worker, why: Why::Left })))
+                    if ending.is_said_by(worker) =>
+                {
                     continue;
                 }
                 Some(Told::Notice(notice @ Notice::Lost(Lost { why: Why::Left, .. }))) => {

@@ -410,6 +410,8 @@ impl Coordinator {
         let seat = self.seats.entry(worker).or_insert_with(|| Seat::new(token, address, session, now));
         let before = seat.session.replace(session).filter(|before| *before != session);
         seat.closed = None;
+        // What was not answered it reports again.
+        seat.reports.clear();
         (seat.seen, seat.moved) = (now, now);
         let known = matches!(seat.state, State::Active | State::Ready) && !seat.is_placed;
         if !known {

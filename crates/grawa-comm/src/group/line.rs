@@ -25,7 +25,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// What was told last is told again on a new connection: nobody knows whether it was heard on the old one. What was told
 /// so long before that one was lost was heard. All workers do so, so that it must not be much.
 const TOLD: usize = 64;
-const HEARD: Duration = Duration::from_secs(10);
+const HEARD: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 /// The most that is told at once: what the message around it adds is less than a kilobyte.
 const MOST: usize = LONGEST - (1 << 10);
 /// How long one that has lost contact waits at the beginning of a round before it goes on training.

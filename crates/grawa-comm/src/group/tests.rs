@@ -382,3 +382,45 @@ fn who_is_gone_is_let_go() {
         assert!(found.iter().all(|&connections| connections <= 2), "{found:?}");
     });
 }
+
+/// What was reported before the first round is passed on at the first round, however long that takes, and whether the coordinator
+/// was replaced meanwhile or not.
+#[test]
+fn what_waits_for_the_first_round_is_not_lost() {
+    let first = host(2, &Wire::Plain);
+    let address = first.address().to_string();
+    std::thread::scope(|scope| {
+        let address = &address;
+        let work = move || {
+            let guest = Guest::new(address, Wire::Plain, "127.0.0.1:0", None, LONG).unwrap();
+            guest.teller().tell(b"begins".to_vec()).unwrap();
+            let (mut ends, _) = guest.enter(vec![0], vec![0.0; 4], &[], Travel::default()).unwrap();
+            while let Err(error) = ends[0].barrier() {
+                assert!(matches!(error, Error::OutOfContact | Error::Behind), "{error}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        let early = scope.spawn(work);
+        // Longer ago than what is reported again although it was answered.
+        std::thread::sleep(Duration::from_millis(1500));
+        let reports = |host: &Host| {
+            let told = std::iter::from_fn(|| host.next(Duration::from_millis(300)));
+            told.filter(|told| matches!(told, Told::Word { what, .. } if what == b"begins")).count()
+        };
+        assert_eq!(reports(&first), 0);
+        drop(first);
+        let began = Instant::now();
+        let second = loop {
+            match Host::new(address, Wire::Plain, settings(2), 7, b"charter".to_vec(), None) {
+                Ok(host) => break host,
+                // The port of the one before may still be closing.
+                Err(_) if began.elapsed() < LONG => std::thread::sleep(Duration::from_millis(20)),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let late = scope.spawn(work);
+        early.join().unwrap();
+        late.join().unwrap();
+        assert_eq!(reports(&second), 2);
+    });
+}
