@@ -69,6 +69,15 @@ fn beset(address: &str, opened: &AtomicUsize, stop: &AtomicBool) {
     }
 }
 
+/// Tells those who beset an address to stop when this is gone, also when a test has failed.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The longest time from one round to the next after a moment, in seconds.
 fn longest_since(group: &Group, rounds: u64) -> f64 {
     let walls = group.events().into_iter().filter_map(|(event, wall)| match event {
@@ -102,6 +111,7 @@ fn outsiders_cost_a_run_nothing() {
         let (beset_at, used, from) = (Instant::now(), group.coordinator.used(), group.last_round().0);
         let opened: [AtomicUsize; 2] = Default::default();
         std::thread::scope(|scope| {
+            let _stops = Stops(&stop);
             for (address, opened) in addresses.iter().zip(&opened) {
                 let stop = &stop;
                 scope.spawn(move || beset(address, opened, stop));
@@ -113,7 +123,6 @@ fn outsiders_cost_a_run_nothing() {
             // One can join meanwhile, which takes a connection to everybody.
             let _newcomer = group.join();
             until("a fifth takes part", || group.last_round().1.len() == 5);
-            stop.store(true, Ordering::Relaxed);
         });
         let seconds = beset_at.elapsed().as_secs_f64();
         let share = (group.coordinator.used() - used) / seconds;

@@ -515,6 +515,33 @@ mod tests {
         assert!(error.to_string().contains("checksum"), "{error}");
     }
 
+    /// A byte now and then is no progress, neither of a message nor of a vector.
+    #[test]
+    fn what_drips_in_is_given_up() {
+        type Reads = fn(&mut In, GoOn<'_>) -> Result<(), Error>;
+        let message: Reads = |from, go_on| from.receive(4096, go_on).map(|_| ());
+        let vector: Reads = |from, go_on| from.read_body(&mut vec![0; 4096], 0, go_on);
+        for reads in [message, vector] {
+            let (out, mut from) = pair();
+            let (began, is_over) = (Instant::now(), std::sync::atomic::AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                // A frame of a kilobyte, or some of a vector.
+                (&*out.socket).write_all(&[0, 4, 0, 0]).unwrap();
+                scope.spawn(|| {
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let _ = (&*out.socket).write_all(&[0]);
+                        std::thread::sleep(LOOK / 10);
+                    }
+                });
+                let read = reads(&mut from, &|| began.elapsed() < 3 * LOOK);
+                let took = began.elapsed();
+                is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+                let error = read.unwrap_err().to_string();
+                assert!(error.contains("given up") && took < 20 * LOOK, "after {took:?}: {error}");
+            });
+        }
+    }
+
     /// One that takes nothing is not waited for for ever, though it was lent something.
     #[test]
     fn what_nobody_takes_is_given_up() {

@@ -80,7 +80,7 @@ enum Step {
     Waits,
     /// It has ended without a byte: nobody need hear of it.
     Ended,
-    Opened(Opened),
+    Opened(Box<Opened>),
 }
 
 struct Turns<'a, S> {
@@ -168,7 +168,7 @@ impl<S: Server> Turns<'_, S> {
         for (at, step) in over {
             let entry = self.pending.remove(at);
             let done = match step {
-                Ok(Step::Opened(opened)) => self.server.open(opened).map(|()| {
+                Ok(Step::Opened(opened)) => self.server.open(*opened).map(|()| {
                     self.pending.learn(entry.address);
                     self.allowance.give_back(entry.one.used);
                 }),
@@ -245,7 +245,7 @@ impl Incoming {
             return Ok(Step::Ended);
         };
         let (out, input) = handshake.finish()?;
-        Ok(Step::Opened(Opened { from: self.from, out, input, first }))
+        Ok(Step::Opened(Box::new(Opened { from: self.from, out, input, first })))
     }
 }
 

@@ -137,8 +137,8 @@ mod tests {
     fn known_addresses_are_preferred() {
         let mut pending = Pending::new(LIMITS);
         pending.learn(ip(1));
-        (0..5).for_each(|number| drop(pending.add(ip(1), Duration::ZERO, number)));
-        (5..8).for_each(|number| drop(pending.add(ip(2), Duration::ZERO, number)));
+        assert!((0..5).all(|number| pending.add(ip(1), Duration::ZERO, number).is_none()));
+        assert!((5..8).all(|number| pending.add(ip(2), Duration::ZERO, number).is_none()));
         assert_eq!(pending.add(ip(3), Duration::ZERO, 8).unwrap().one, 5);
         assert_eq!(pending.add(ip(1), Duration::ZERO, 9).unwrap().one, 6);
         // Many addresses do not make it forget more than it must.
