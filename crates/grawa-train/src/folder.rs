@@ -1,7 +1,6 @@
 //! A run's folder: its recipe, its events, its checkpoints. Nothing that is there already is touched.
 
-use crate::checkpoint::io;
-use crate::checkpoint::{FOLDER, crc, tidy};
+use crate::checkpoint::{FOLDER, crc, io, tidy};
 use crate::recipe::{Said, TABLES};
 use crate::{Error, Recipe, durable};
 use grawa_nn::zoo;
@@ -82,7 +81,7 @@ pub(crate) fn check_recipe(file: &Path) -> Result<(), Error> {
         let why = format!(
             "it has no [{missing}], and the recipe of a run has every table: it is damaged; put back the recipe that the run began with"
         );
-        return Err(Error::Damaged { path: file.into(), line: text.lines().count(), why });
+        return Err(Error::Damaged { path: file.into(), line: text.lines().count().max(1), why });
     }
     match said.get("model").and_then(|model| model.get("name")).and_then(Value::as_str) {
         Some(network) if zoo::find(network).is_err() => {
