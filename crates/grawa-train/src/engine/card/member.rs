@@ -185,10 +185,8 @@ impl Collective for CardMember {
 
     fn copy_centre(&self) -> Result<Vec<f32>, Error> {
         let Home { stock, place: (level, group), .. } = &self.homes[self.own];
-        let copied = stock
-            .deck
-            .alone(|fleet| fleet.centre(*level, *group))
-            .map_err(|error| told(error.into()))?;
+        let copied =
+            stock.deck.alone(|fleet| fleet.centre(*level, *group)).map_err(|error| told(error.into()))?;
         Ok(copied.unwrap_or_default())
     }
 
