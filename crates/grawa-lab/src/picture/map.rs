@@ -35,6 +35,8 @@ const PLOT: [f64; 4] = [92.0, 56.0, 662.0, 626.0];
 const TEXT: Text = Text::of(13.0);
 /// Bands of colour.
 const BANDS: usize = 12;
+/// Heights within this share of the highest are nearly the same.
+const NARROW: f64 = 0.02;
 /// Cells to a side in which the bands are painted.
 const CELLS: usize = 190;
 
@@ -175,7 +177,11 @@ impl Map {
             let text = format!("flat: {} everywhere", told_apart(&[height]).concat());
             TEXT.write(root, &text, (x + 32.0, top + 0.5 * step), HPos::Left)?;
         }
-        Ok(top + step * (bands.levels.len() + 1) as f64 + 26.0)
+        let end = top + step * (bands.levels.len() + 1) as f64 + 26.0;
+        let Some(spread) = bands.narrow else { return Ok(end) };
+        let text = format!("nearly flat: within {:.1} %", (100.0 * spread).max(0.1));
+        TEXT.write(root, &text, (x, end), HPos::Left)?;
+        Ok(end + 28.0)
     }
 }
 
@@ -195,20 +201,23 @@ struct Bands {
     logarithmic: bool,
     /// The height, where all are the same.
     flat: Option<f64>,
+    /// How far apart the heights are as a share of the highest, where that is next to nothing: colours alone would not show it.
+    narrow: Option<f64>,
 }
 
 impl Bands {
     fn of(heights: &[f64]) -> Self {
         let finite = || heights.iter().copied().filter(|height| height.is_finite());
         let logarithmic = finite().all(|height| height > 0.0);
-        let mut bands = Bands { levels: Vec::new(), logarithmic, flat: None };
+        let mut bands = Bands { levels: Vec::new(), logarithmic, flat: None, narrow: None };
         let (low, high) =
             finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
         // Bands of rounding errors would say nothing.
         if low <= high && same(low, high) {
             bands.flat = Some(0.5 * (low + high));
-        } else if let [Some(low), Some(high)] = [low, high].map(|end| bands.scaled(end)) {
-            bands.levels = (1..BANDS).map(|level| low + (high - low) * level as f64 / BANDS as f64).collect();
+        } else if let [Some(from), Some(to)] = [low, high].map(|end| bands.scaled(end)) {
+            bands.narrow = Some((high - low) / low.abs().max(high.abs())).filter(|spread| *spread < NARROW);
+            bands.levels = (1..BANDS).map(|level| from + (to - from) * level as f64 / BANDS as f64).collect();
         }
         bands
     }
@@ -272,6 +281,7 @@ mod tests {
         }
         let flat = |height: f64| Map { heights: vec![height, 0.002], ..bowl(2, 0.0) }.draw().unwrap();
         assert!(flat(0.002 * (1.0 + 1e-8)).svg().contains("flat: 0.00200 everywhere"));
+        assert!(flat(0.00199).svg().contains("nearly flat: within 0.5 %"));
         assert!(!flat(0.0019).svg().contains("flat"));
     }
 

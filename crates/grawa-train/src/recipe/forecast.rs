@@ -4,7 +4,7 @@
 //! hands over: its parameters (or gradients) once a round, and what it says at the meeting before it.
 
 use super::{Device, Recipe};
-use crate::figure::{bytes, group};
+use crate::figure::{bytes, group, rate};
 use grawa_core::{Amount, Progress, Share};
 use grawa_data::{Kind, Shape};
 use grawa_nn::{Arena, Error, Program};
@@ -162,7 +162,9 @@ impl Forecast {
     pub fn plan(&self, recipe: &Recipe) -> String {
         let (train, method) = (&recipe.train, &recipe.method);
         let known = |number: Option<u64>| number.map_or("as many as the time allows".into(), group);
-        let rate_at_start = train.rate.rate(&Progress { steps: 1, ..Progress::default() });
+        // A warm-up may be counted in epochs, of which a step is a part.
+        let epochs = self.epochs.zip(self.steps).map_or(0.0, |(epochs, steps)| epochs / steps.max(1) as f64);
+        let first = rate(train.rate.rate(&Progress { steps: 1, epochs, ..Progress::default() }));
         let rounds = match (self.rounds, self.inner_rounds) {
             (Some(rounds), Some(inner)) if inner > 0 => {
                 format!("{} of all, {} inside groups", group(rounds), group(inner))
@@ -185,7 +187,7 @@ impl Forecast {
             ("steps a worker", known(self.steps)),
             ("epochs", self.epochs.map_or("unknown".into(), |epochs| format!("{epochs:.1}"))),
             ("rounds", rounds),
-            ("learning rate", format!("{} (first step: {rate_at_start})", train.rate)),
+            ("learning rate", format!("{} (first step: {first})", train.rate)),
             (
                 "memory",
                 if recipe.machine.device == Device::Cuda {
@@ -265,6 +267,10 @@ mod tests {
             (shared.rounds, shared.round_bytes, shared.centre_bytes),
             (Some(10), 4 * shared.parameters + 120, 0)
         );
+        // The warm-up of MNIST's defaults is an epoch, which is 469 steps.
+        let (recipe, warm) = forecast(&["data.kind=mnist"]);
+        let plan = warm.plan(&recipe);
+        assert!(plan.contains("(first step: 0.000043)"), "{plan}");
         let (_, alone) = forecast(&["method.name=sgd", "train.budget=10step"]);
         assert_eq!((alone.rounds, alone.total_bytes, alone.arenas), (Some(0), Some(0), 1));
     }
