@@ -65,7 +65,7 @@ impl Wire {
     }
 
     /// The same for another member: with a certificate, and so a token, of its own.
-    pub(super) fn of_another(&self) -> Result<Self, Error> {
+    pub(super) fn of_another(self) -> Result<Self, Error> {
         let Wire::Tls(own) = self else { return Ok(Wire::Plain) };
         let another = keys(Arc::clone(&own.authority)).map_err(|why| Error::Connection { why })?;
         Ok(Wire::Tls(Arc::new(another)))

@@ -158,7 +158,7 @@ fn a_certificate_has_one_token_and_one_place() {
     let wire = tls();
     let host = host(2, &wire);
     beside_two_members(&host, &wire, || {
-        let own = wire.of_another().unwrap();
+        let own = wire.clone().of_another().unwrap();
         let token = own.token().unwrap();
         for token in [token ^ 1, wire.token().unwrap(), 1] {
             assert_eq!(Outsider::new(&host, &own, token).hear(), None, "it was let in as another");
