@@ -121,9 +121,12 @@ impl Replica for Watched {
     }
 }
 
+/// Workers, and the steps each took.
+type Steps = Vec<(u32, u64)>;
+
 /// The rounds of all workers: which, and who took how many steps.
 #[derive(Clone, Default)]
-struct Rounds(Arc<Mutex<BTreeMap<u64, Vec<(u32, u64)>>>>);
+struct Rounds(Arc<Mutex<BTreeMap<u64, Steps>>>);
 
 impl Observer for Rounds {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
