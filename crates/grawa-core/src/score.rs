@@ -292,11 +292,16 @@ mod tests {
             workers.iter_mut().for_each(|worker| worker.step(1.0, &[1.0, 1.0], true));
             workers.iter_mut().for_each(Tracker::round);
             workers[1].step(9.0, &[9.0, 9.0], true);
-            let reports: Vec<Report> = (0..).zip(&workers).map(|(id, worker)| worker.report(id, &[])).collect();
+            let reports: Vec<Report> =
+                (0..).zip(&workers).map(|(id, worker)| worker.report(id, &[])).collect();
             assert!(reports[0].scores.iter().all(|score| score.is_nan()), "{text}: {:?}", reports[0]);
             let plan = crate::plan(&method, &layout, &Memory::default(), &reports).unwrap();
             assert!(plan.weights.rows().all(|row| row == [0.0, 1.0]), "{text}: {:?}", plan.weights);
-            assert!(plan.reasons.contains(&crate::Reason::NoStep { worker: 0 }), "{text}: {:?}", plan.reasons);
+            assert!(
+                plan.reasons.contains(&crate::Reason::NoStep { worker: 0 }),
+                "{text}: {:?}",
+                plan.reasons
+            );
             workers[0].step(1.0, &[1.0, 1.0], true);
             let scores = workers[0].report(0, &[]).scores;
             assert!(scores.iter().all(|score| score.is_finite()), "{text}: {scores:?}");

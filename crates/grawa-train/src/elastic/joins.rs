@@ -121,9 +121,12 @@ impl Replica for Watched {
     }
 }
 
-/// The rounds of all workers: which, and who took how many steps.
+/// Who took how many steps in a round.
+type Steps = Vec<(u32, u64)>;
+
+/// The rounds that workers told of.
 #[derive(Clone, Default)]
-struct Rounds(Arc<Mutex<BTreeMap<u64, Vec<(u32, u64)>>>>);
+struct Rounds(Arc<Mutex<BTreeMap<u64, Steps>>>);
 
 impl Observer for Rounds {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
@@ -176,7 +179,7 @@ fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
     let rounds = rounds.0.lock().unwrap();
     assert_eq!(rounds.len(), 10, "{what}: {rounds:?}");
     for (number, steps) in rounds.iter() {
-        let expected: Vec<(u32, u64)> = (0..FOUNDERS + if *number < round { 0 } else { joiners })
+        let expected: Steps = (0..FOUNDERS + if *number < round { 0 } else { joiners })
             .map(|worker| (worker, if worker >= FOUNDERS && *number == round { 0 } else { PERIOD }))
             .collect();
         assert_eq!(*steps, expected, "{what}: round {number}");
