@@ -179,7 +179,7 @@ fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
     let rounds = rounds.0.lock().unwrap();
     assert_eq!(rounds.len(), 10, "{what}: {rounds:?}");
     for (number, steps) in rounds.iter() {
-        let expected: Vec<(u32, u64)> = (0..FOUNDERS + if *number < round { 0 } else { joiners })
+        let expected: Steps = (0..FOUNDERS + if *number < round { 0 } else { joiners })
             .map(|worker| (worker, if worker >= FOUNDERS && *number == round { 0 } else { PERIOD }))
             .collect();
         assert_eq!(*steps, expected, "{what}: round {number}");
