@@ -230,7 +230,7 @@ fn resume(place: &Path, arguments: &Arguments) -> Result<bool, Failure> {
     let _hold = folder::hold(place, true)?;
     let checkpoint = choose(place, arguments)?;
     if is_finished(place, &checkpoint) {
-        return Ok(true);
+        return Ok(!checkpoint.has_diverged());
     }
     leave_aside(&recipe);
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
@@ -275,7 +275,8 @@ pub(crate) fn record(place: &Path, checkpoint: &Path) -> Result<Files, Failure> 
 pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> bool {
     if checkpoint.is_finished() {
         let (place, steps) = (place.display(), checkpoint.steps());
-        say(&format!("the run in {place} is finished, at step {steps}: nothing to do"));
+        let how = if checkpoint.has_diverged() { "has diverged" } else { "is finished" };
+        say(&format!("the run in {place} {how}, at step {steps}: nothing to do"));
     }
     checkpoint.is_finished()
 }

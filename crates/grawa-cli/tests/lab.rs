@@ -262,7 +262,8 @@ fn a_dry_run_lists_the_cells_and_runs_nothing() {
     assert!(listed.contains("published size is used: 1281167 training images of 1000 classes"), "{listed}");
     assert!(listed.contains(": 4.6e20 multiplications and additions"), "{listed}");
     // Rows name their data and network: a method's search of the same setting is done for each of them.
-    let rows = |network: &str| listed.lines().filter(|line| line.contains(network)).count();
+    let cells = || listed.lines().filter(|line| line.starts_with("search"));
+    let rows = |network: &str| cells().filter(|line| line.contains(network)).count();
     assert_eq!((rows("resnet50"), rows("vgg16")), (61, 69), "{listed}");
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     // Pictures that are not there are not made up.

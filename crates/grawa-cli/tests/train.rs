@@ -358,6 +358,10 @@ fn a_run_whose_workers_all_diverged_fails_and_says_so() {
         let events = fs::read_to_string(place.path().join(method).join("events.jsonl")).unwrap();
         assert!(events.lines().last().unwrap().contains("\"diverged\":true"), "{method}");
         assert!(place.path().join(method).join("checkpoints").read_dir().unwrap().count() > 0, "{method}");
+        // It is no more of a success the second time.
+        let output = train(place.path(), &["--resume", method]);
+        assert_eq!(output.status.code(), Some(1), "{method}: {}", text(&output.stdout));
+        assert!(text(&output.stdout).contains("has diverged"), "{method}: {}", text(&output.stdout));
     }
     let output = train(place.path(), &small("40step", "fine"));
     assert!(!text(&output.stdout).contains("diverged"), "{}", text(&output.stdout));

@@ -137,6 +137,13 @@ impl Checkpoint {
         self.snapshot.finished
     }
 
+    /// Whether no worker's parameters were finite when the run was over.
+    pub fn has_diverged(&self) -> bool {
+        self.snapshot.finished
+            && !self.snapshot.parts.is_empty()
+            && self.snapshot.parts.iter().all(|part| part.diverged)
+    }
+
     /// Every worker that was left: its number, its parameters, its running statistics.
     pub fn workers(&self) -> impl Iterator<Item = (u32, &[f32], &[f32])> {
         self.snapshot.parts.iter().map(|part| (part.worker, &*part.parameters, &*part.statistics))

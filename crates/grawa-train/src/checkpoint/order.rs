@@ -4,9 +4,11 @@
 //! So every checkpoint carries its number in the order of writing, and the last one written is the newest.
 
 use super::{TIMING, read_toml};
+use crate::Error;
 use crate::snapshot::Snapshot;
 use serde::Deserialize;
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// How many are kept.
@@ -75,8 +77,14 @@ pub(super) fn entries(place: &Path) -> std::io::Result<Vec<Entry>> {
     for entry in std::fs::read_dir(place)? {
         let entry = entry?;
         if let Some(name) = Name::parse(&entry.file_name().to_string_lossy()) {
-            let order = read_toml::<Order>(&entry.path().join(TIMING)).ok().map(|order| order.order);
-            entries.push(Entry { name, order });
+            match read_toml::<Order>(&entry.path().join(TIMING)) {
+                Ok(Order { order }) => entries.push(Entry { name, order: Some(order) }),
+                // Another process has removed it meanwhile.
+                Err(_) if !entry.path().exists() => {}
+                // What cannot be read now may be whole: it must not count as damaged, or it would be removed.
+                Err(Error::Io { source, .. }) if source.kind() != ErrorKind::NotFound => return Err(source),
+                Err(_) => entries.push(Entry { name, order: None }),
+            }
         }
     }
     entries.sort_by_key(Entry::age);
