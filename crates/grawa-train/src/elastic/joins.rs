@@ -202,19 +202,22 @@ fn in_each_round(method: &str, joiners: u32, data: &Dataset) {
 }
 
 /// With every method that a group accepts.
-#[test]
-fn one_joins_a_group_of_four_in_each_of_the_first_rounds() {
+fn with_each_method(joiners: u32) {
     let data = grawa_data::load("digits", ".".as_ref()).unwrap();
     for name in Name::ALL {
         if objection(&Recipe { method: name.to_string().parse().unwrap(), ..recipe("mean") }).is_some() {
             continue;
         }
-        in_each_round(&name.to_string(), 1, &data);
+        in_each_round(&name.to_string(), joiners, &data);
     }
 }
 
 #[test]
+fn one_joins_a_group_of_four_in_each_of_the_first_rounds() {
+    with_each_method(1);
+}
+
+#[test]
 fn five_join_a_group_of_four_in_each_of_the_first_rounds() {
-    let data = grawa_data::load("digits", ".".as_ref()).unwrap();
-    in_each_round("easgd", 5, &data);
+    with_each_method(5);
 }
