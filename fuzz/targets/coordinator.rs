@@ -2,7 +2,7 @@
 //! fall, and the coordinator goes on from its own records.
 #![no_main]
 
-use grawa_comm::group::message::{Call, Down, Own, Stand, Up, VERSION, encode};
+use grawa_comm::group::message::{Call, Down, Stand, Up, VERSION, encode};
 use grawa_comm::group::{Action, Coordinator, Event, Member, Record, Settings};
 use libfuzzer_sys::fuzz_target;
 use std::time::Duration;
@@ -124,35 +124,7 @@ fn seeds() {
         (0..3).filter(|_| op == 2).for_each(|session| say(session, &Up::Done { epoch: 2, op, attempt: 1, digest: 6 }));
     }
     say(0, &Up::Broken { epoch: 2, op: 3, attempt: 1, peer: 2, why: String::new() });
-    say(1, &Up::Beat { steps: 4, progress: 4, own: Own::default() });
+    say(1, &Up::Beat { steps: 4, progress: 4 });
     bytes.extend([1, 2, 0xf8, 0, 0xf8, 0, 2, 0]);
     std::fs::write(std::path::Path::new(&folder).join("round"), bytes).unwrap();
-    alone(std::path::Path::new(&folder));
-}
-
-/// Two who come to meet of their own accord, and stop.
-fn alone(folder: &std::path::Path) {
-    let mut bytes = vec![2u8];
-    let mut say = |session: u8, up: &Up| {
-        bytes.extend([7, session]);
-        bytes.extend(encode(up).unwrap());
-    };
-    for session in 0..2u8 {
-        let token = 100 + u64::from(session);
-        say(session, &Up::Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() });
-        say(session, &Up::Enter(Stand { op: 0, digest: 5 }));
-    }
-    for op in 0..8 {
-        let arrive = Up::Arrive { op, call: Call::Gather, steps: 4, knows: u64::from(op > 0) };
-        (0..2).for_each(|session| say(session, &arrive));
-        (0..2).for_each(|session| say(session, &Up::Done { epoch: 1, op, attempt: 1, digest: 6 }));
-        (0..2).for_each(|session| say(session, &Up::Stands(Stand { op: op + 1, digest: 7 })));
-    }
-    let stand = Stand { op: 9, digest: 7 };
-    let own = Own { next: Some(9), taken: vec![(9, 4)], stands: vec![stand] };
-    say(0, &Up::Beat { steps: 4, progress: 4, own });
-    say(0, &Up::Stopped { epoch: 1, op: 10, done: false, stand: Some(stand), trouble: None });
-    say(1, &Up::Stopped { epoch: 1, op: 9, done: true, stand: Some(stand), trouble: Some((0, String::new())) });
-    say(1, &Up::Leave);
-    std::fs::write(folder.join("alone"), bytes).unwrap();
 }

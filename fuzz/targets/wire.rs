@@ -3,7 +3,7 @@
 //! charter is a recipe, and has its own target; what is encrypted is opened by rustls and ring.
 #![no_main]
 
-use grawa_comm::group::message::{Call, Down, End, Own, Peer, Record, Stand, Up, VERSION, decode, encode};
+use grawa_comm::group::message::{Call, Down, End, Peer, Record, Stand, Up, VERSION, decode, encode};
 use grawa_comm::group::{Greeting, HEAD, Head, frame, fuzz, log, words};
 use grawa_comm::{Lost, Why};
 use libfuzzer_sys::fuzz_target;
@@ -72,7 +72,6 @@ fn seeds() {
         Lost { worker: 2, why: Why::Late { after: Duration::from_millis(2500) } },
     ];
     let mix = Call::Mix { plan: 5, centre: 1 };
-    let own = Own { next: Some(8), taken: vec![(7, 32)], stands: vec![stand] };
     let ups = [
         Up::Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() },
         Up::Enter(stand),
@@ -83,8 +82,7 @@ fn seeds() {
         Up::Broken { epoch: 1, op: 2, attempt: 1, peer: 2, why: "gone".into() },
         Up::Took(stand),
         Up::NotTaken { donor: 1 },
-        Up::Beat { steps: 300, progress: 70_000, own },
-        Up::Stopped { epoch: 1, op: 2, done: true, stand: Some(stand), trouble: Some((2, "gone".into())) },
+        Up::Beat { steps: 300, progress: 70_000 },
         Up::Tell(b"{}".to_vec()),
         Up::Leave,
     ];
@@ -95,7 +93,6 @@ fn seeds() {
         Down::Take { donor: peer.clone(), stand },
         Down::Beat,
         Down::Heard,
-        Down::Stop { epoch: 1 },
         Down::Round { op: 7 },
         Down::Met {
             epoch: 1,
@@ -104,9 +101,9 @@ fn seeds() {
             lost: lost.clone(),
             attempt: Some(1),
         },
-        Down::Closed { op: 1, end: End::Shrunk { lost: lost.clone() }, accord: false },
-        Down::Closed { op: 1, end: End::Commit { lost }, accord: true },
-        Down::Closed { op: 1, end: End::OutOfStep { calls: vec![(0, mix), (1, Call::Gather)] }, accord: false },
+        Down::Closed { op: 1, end: End::Shrunk { lost: lost.clone() } },
+        Down::Closed { op: 1, end: End::Commit { lost } },
+        Down::Closed { op: 1, end: End::OutOfStep { calls: vec![(0, mix), (1, Call::Gather)] } },
     ];
     let (mut framed, mut numbers) = (Vec::new(), frame::Numbers::default());
     for (number, up) in ups.iter().enumerate() {

@@ -141,8 +141,7 @@ impl Collective for Participant {
         loop {
             let mut messages = Vec::new();
             let ended = self.meet(Call::Gather, |Ends { tag, peers, seat, outs, ins, go_on }| {
-                let (words, moved) =
-                    words::Exchange { tag, seat, outs, ins, is_patient: false, go_on }.run(message)?;
+                let (words, moved) = words::Exchange { tag, seat, outs, ins, go_on }.run(message)?;
                 messages = peers.iter().map(|peer| peer.worker).zip(words).collect();
                 Ok(moved)
             })?;
@@ -218,7 +217,7 @@ impl Collective for Participant {
     fn barrier(&mut self) -> Result<Outcome, Error> {
         let start = Instant::now();
         self.land()?;
-        // It moves nothing; of their own accord members vow that they have come.
+        // It moves nothing.
         let nothing = |Ends { outs, ins, .. }: Ends<'_>| Ok(Moved { digest: 0, bytes: 0, outs, ins });
         let (Ended::Well((), Outcome { lost, .. }) | Ended::Not(lost)) = self.meet(Call::Barrier, nothing)?;
         let lost = std::mem::take(&mut self.lost).into_iter().chain(lost).collect();

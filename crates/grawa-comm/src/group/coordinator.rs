@@ -6,15 +6,12 @@
 //! *truth*. Who stands elsewhere, a newcomer, one who was late, one whose bits differ, takes the truth over from a member
 //! that holds it before it may come to a meeting; so nothing a newcomer brings can become the truth for others.
 //!
-//! What happens at a meeting is in [`meeting`](super::meeting), how members are left to themselves in
-//! [`accord`](super::accord), who calls them at a free pace in [`trigger`](super::trigger), and where the run goes on when those
+//! What happens at a meeting is in [`meeting`](super::meeting), who calls them at a free pace in [`trigger`](super::trigger), and where the run goes on when those
 //! who knew are gone in [`succession`](super::succession).
 
-use super::accord::Accord;
 use super::deadline::Deadline;
 use super::digest::majority;
 use super::meeting::{Arrival, Meeting};
-use super::member::OWN;
 use super::message::{Call, Down, LONGEST, Peer, Record, Stand, Up, VERSION};
 use super::notice::Notice;
 use super::seat::{Seat, Session, State};
@@ -145,14 +142,8 @@ pub struct Coordinator {
     pub(super) called: Option<u64>,
     /// At a free pace: steps of all cycles so far that were more than asked for.
     pub(super) overshot: u64,
-    /// Of rounds of members' own accord: how many have told of them, and their steps; and how many there were to tell.
-    pub(super) taken: BTreeMap<u64, (u64, u64)>,
-    pub(super) alone: u64,
-    /// Those who meet of their own accord, and how many meetings in a row were so quiet that they may.
-    pub(super) accord: Option<Accord>,
-    pub(super) quiet: u32,
-    /// The newest meeting they told of.
-    pub(super) told: u64,
+    /// The log does not name every state that was committed: version 4 of the protocol wrote it.
+    pub(super) has_gaps: bool,
     pub(super) actions: Vec<Action>,
 }
 
@@ -182,15 +173,12 @@ impl Coordinator {
             began: None,
             called: None,
             overshot: 0,
-            taken: BTreeMap::new(),
-            alone: 0,
-            accord: None,
-            quiet: 0,
-            told: 0,
+            has_gaps: false,
             actions: Vec::new(),
         };
         for record in records.iter().filter(|record| record.run == run) {
             if record.members == 0 {
+                coordinator.has_gaps = true;
                 coordinator.remember(record.stand);
                 continue;
             }
@@ -249,8 +237,7 @@ impl Coordinator {
 
     /// The next meeting.
     pub fn op(&self) -> u64 {
-        // Of those who meet of their own accord it is known where they say they stood.
-        if self.accord.is_some() { self.told.max(self.op) } else { self.op }
+        self.op
     }
 
     /// What all hold, as far as it is known.
@@ -260,9 +247,7 @@ impl Coordinator {
 
     /// Whether the next meeting begins a round, to which newcomers may come: they may not any more when words are moving.
     pub fn is_open(&self) -> bool {
-        self.accord.is_none()
-            && self.meeting.moving.is_none()
-            && self.truth.is_none_or(|truth| truth.op == self.op)
+        self.meeting.moving.is_none() && self.truth.is_none_or(|truth| truth.op == self.op)
     }
 
     /// Whether the next meeting begins a round as far as anyone says, if not all have said so yet.
@@ -304,7 +289,7 @@ impl Coordinator {
         if let Up::Hello { version, run, token, worker, address } = up {
             return self.greet(session, (version, run), token, worker, address, now);
         }
-        let (op, is_moving, is_alone) = (self.op, self.meeting.moving.is_some(), self.accord.is_some());
+        let (op, is_moving) = (self.op, self.meeting.moving.is_some());
         let Some((worker, seat)) = self.of(session) else {
             // Given up by now, or never greeted: it must say hello again.
             return self.actions.push(Action::End { session });
@@ -327,10 +312,7 @@ impl Coordinator {
             }
             Up::Stands(stand) => {
                 // While words move it has nothing new to say, and the round has begun on what was said before.
-                if seat.state == State::Active && is_alone {
-                    // It has stopped, and others have not yet.
-                    (seat.stand, seat.steps) = (Some(stand), 0);
-                } else if seat.state == State::Active && stand.op == op && !is_moving {
+                if seat.state == State::Active && stand.op == op && !is_moving {
                     seat.stand = Some(stand);
                     seat.steps = 0;
                     self.settle(false);
@@ -352,20 +334,13 @@ impl Coordinator {
                     self.place(worker);
                 }
             }
-            Up::Stopped { epoch, op, done, stand, trouble } => {
-                let is_news = self.stopped(worker, epoch, (op, done), stand, now);
-                if let Some((peer, why)) = trouble.filter(|_| is_news) {
-                    self.say(Notice::Again { worker, peer, attempt: OWN + 1, why });
-                }
-            }
-            Up::Beat { steps, progress, own } => {
+            Up::Beat { steps, progress } => {
                 seat.steps = steps;
                 if seat.progress != progress {
                     seat.progress = progress;
                     seat.moved = now;
                 }
                 self.send(worker, Down::Beat);
-                self.note_own(worker, own, now);
                 self.pull_trigger();
             }
             Up::Tell(what) => self.hold_back(worker, what),
@@ -373,7 +348,7 @@ impl Coordinator {
             Up::Arrive { op, call, steps, knows } => {
                 self.arrive(worker, op, Arrival { call, steps, knows }, now)
             }
-            Up::Done { epoch, op, attempt, digest } => self.done(worker, (epoch, op, attempt), digest, now),
+            Up::Done { epoch, op, attempt, digest } => self.done(worker, (epoch, op, attempt), digest),
             Up::Broken { epoch, op, attempt, peer, why } => {
                 self.broken(worker, (epoch, op, attempt), (peer, why), now);
             }
@@ -423,7 +398,6 @@ impl Coordinator {
         let charter = (run == 0).then(|| self.charter.clone());
         let beat = self.settings.beat.as_millis() as u64;
         self.send(worker, Down::Welcome { run: self.run, worker, known, beat, charter });
-        self.stop(worker);
         self.call(worker);
     }
 
@@ -492,7 +466,6 @@ impl Coordinator {
             run: self.run,
             epoch: self.epoch,
             stand,
-            // One who told would be none.
             members: self.size.max(1),
             tokens: if with_tokens { self.former.clone() } else { Vec::new() },
         }));
@@ -612,9 +585,6 @@ impl Coordinator {
             }
         }
         gone.into_iter().for_each(|(worker, why)| self.lose(worker, why));
-        if self.look_at_accord(now) {
-            return;
-        }
         if self.active().next().is_none() && !self.is_open() {
             // All who were in the round are gone: what it was to be is not known to anyone.
             if let Some(truth) = self.truth {
@@ -652,7 +622,6 @@ impl Coordinator {
         let list = |workers: Vec<u32>| workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let came = self.meeting.arrived.len();
         match (&self.meeting.moving, self.meeting.began) {
-            _ if self.accord.is_some() => "local steps; the workers meet of their own accord".into(),
             (Some(_), _) => {
                 let what = if self.meeting.call() == Some(Call::Gather) { "words" } else { "vectors" };
                 format!("meeting {}: {what} are moving; not done: workers {}", self.op, list(self.awaited()))

@@ -1,6 +1,6 @@
 //! One member that says what it should not: the others go on, and nothing breaks down.
 
-use super::message::{Call, Down, End, Own, Record, Up, VERSION};
+use super::message::{Call, Down, End, Record, Up, VERSION};
 use super::{Action, Coordinator, Event, Settings, Stand};
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn an_idle_complaint_changes_nothing() {
     }
     let later = Duration::from_secs(1);
     for session in 0..4 {
-        let up = Up::Beat { steps: 0, progress: 0, own: Own::default() };
+        let up = Up::Beat { steps: 0, progress: 0 };
         coordinator.on(Event::Heard { session, up }, later);
     }
     assert_eq!(coordinator.on(Event::Tick, later), [], "nothing is tried again");
@@ -91,13 +91,9 @@ fn absurd_numbers_do_no_harm() {
     let stand = Stand { op: 1, digest: 6 };
     for session in 0..2 {
         hear(&mut coordinator, session, Up::Stands(stand));
-        hear(
-            &mut coordinator,
-            session,
-            Up::Beat { steps: u64::MAX, progress: u64::MAX, own: Own::default() },
-        );
+        hear(&mut coordinator, session, Up::Beat { steps: u64::MAX, progress: u64::MAX });
     }
-    let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0, own: Own::default() });
+    let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0 });
     assert!(actions.iter().all(|action| !matches!(action, Action::Say(_))), "{actions:?}");
     let mut fresh = Coordinator::new(Settings::default(), 7, Vec::new(), &[]);
     let far = Stand { op: u64::MAX, digest: 1 };
@@ -171,83 +167,6 @@ fn a_round_that_has_begun_is_not_changed() {
     assert_eq!(ended(&done(&mut coordinator, 2, 9)), Some(&End::Commit { lost: vec![] }));
 }
 
-/// Three who have met so often, and so quietly, that they meet of their own accord, and where they are by then.
-fn alone() -> (Coordinator, u64) {
-    let mut coordinator = group(3);
-    coordinator.on(Event::Ended { session: 3 }, Duration::from_millis(1));
-    coordinator.on(Event::Tick, Duration::from_millis(1500));
-    for op in 1.. {
-        let mut last = Vec::new();
-        (0..3).for_each(|session| drop(hear(&mut coordinator, session, Up::Stands(Stand { op, digest: 6 }))));
-        (0..3).for_each(|session| drop(hear(&mut coordinator, session, arrive(op, Call::Gather))));
-        for session in 0..3 {
-            let epoch = coordinator.epoch();
-            last = hear(&mut coordinator, session, Up::Done { epoch, op, attempt: 1, digest: 9 });
-        }
-        if last.iter().any(|it| matches!(it, Action::Send { down: Down::Closed { accord: true, .. }, .. })) {
-            return (coordinator, op + 1);
-        }
-        assert!(op < 20, "{last:?}");
-    }
-    unreachable!()
-}
-
-fn stopped(coordinator: &mut Coordinator, session: u64, op: u64, done: bool, stand: Stand) -> Vec<Action> {
-    let epoch = coordinator.epoch();
-    let up =
-        Up::Stopped { epoch, op, done, stand: Some(stand), trouble: Some((u32::MAX, "no reason".into())) };
-    hear(coordinator, session, up)
-}
-
-/// What one tells of their own accord is not the truth, however far on it is, nor where it says it stopped.
-#[test]
-fn one_alone_does_not_say_where_all_stand() {
-    for (op, done) in [(u64::MAX, false), (u64::MAX, true), (0, true)] {
-        let (mut coordinator, next) = alone();
-        let lie = Stand { op: next + 2, digest: 66 };
-        let taken = vec![(u64::MAX, u64::MAX); 1000];
-        let own = Own { next: Some(u64::MAX), taken, stands: vec![lie; 1000] };
-        let actions = hear(&mut coordinator, 0, Up::Beat { steps: u64::MAX, progress: 0, own });
-        assert_eq!(actions.iter().filter(|action| matches!(action, Action::Keep(_))).count(), 1);
-        stopped(&mut coordinator, 0, op, done, lie);
-        let right = Stand { op: next + 2, digest: 6 };
-        stopped(&mut coordinator, 1, next + 2, false, right);
-        let actions = stopped(&mut coordinator, 2, next + 2, false, right);
-        assert_eq!(coordinator.truth(), Some(right), "{actions:?}");
-        assert_eq!(coordinator.op(), next + 2);
-        let ready = |session| Action::Send { session, down: Down::Ready { op: next + 2 } };
-        assert!(actions.contains(&ready(1)) && actions.contains(&ready(2)), "{actions:?}");
-        assert!(!actions.contains(&ready(0)), "{actions:?}");
-    }
-}
-
-/// One who is done with a meeting that another has ended hears that it took place; so does one who says it again.
-#[test]
-fn what_one_has_ended_has_taken_place() {
-    let (mut coordinator, next) = alone();
-    let stand = Stand { op: next, digest: 6 };
-    stopped(&mut coordinator, 0, next + 1, false, stand);
-    stopped(&mut coordinator, 1, next, true, stand);
-    let actions = stopped(&mut coordinator, 2, next, true, stand);
-    let ends = |actions: &[Action], session: u64| {
-        actions.iter().any(|action| {
-            matches!(action, Action::Send { session: to, down: Down::Closed { op, end: End::Commit { .. }, accord: false } }
-                if (*to, *op) == (session, next))
-        })
-    };
-    assert!(!ends(&actions, 0) && ends(&actions, 1) && ends(&actions, 2), "{actions:?}");
-    assert_eq!(coordinator.op(), next + 1);
-    let again = stopped(&mut coordinator, 1, next, true, stand);
-    assert!(ends(&again, 1), "{again:?}");
-    // None is ahead: it is begun anew.
-    let (mut coordinator, next) = alone();
-    let stand = Stand { op: next, digest: 6 };
-    (0..2).for_each(|session| drop(stopped(&mut coordinator, session, next, true, stand)));
-    let actions = stopped(&mut coordinator, 2, next, true, stand);
-    assert!((0..3).all(|session| !ends(&actions, session)), "{actions:?}");
-    assert_eq!(coordinator.op(), next);
-}
-
 fn told(actions: &[Action]) -> Vec<(u32, Vec<u8>)> {
     let told = actions.iter().filter_map(|action| match action {
         Action::Tell { worker, what } => Some((*worker, what.clone())),
@@ -316,35 +235,6 @@ fn newcomers_do_not_say_where_the_run_stands() {
     assert_eq!(coordinator.truth(), Some(stand), "one of two");
     enter(&mut coordinator, 11, 102);
     assert_eq!(coordinator.truth(), Some(further));
-}
-
-fn kept(actions: &[Action]) -> usize {
-    actions.iter().filter(|action| matches!(action, Action::Keep(_))).count()
-}
-
-/// What one tells of rounds that the coordinator led is not written down, and does not change what is known of them. Where members are
-/// left alone neither is what is known already, nor more than a sign of life holds, however often it is given.
-#[test]
-fn news_do_not_change_what_is_known() {
-    let news = |op: u64, digest: u64| {
-        let own = Own { stands: vec![Stand { op, digest }], ..Own::default() };
-        Up::Beat { steps: 0, progress: 0, own }
-    };
-    let mut coordinator = group(3);
-    for op in 0..5 {
-        assert_eq!(kept(&hear(&mut coordinator, 0, news(op, 66))), 0, "news of {op}");
-    }
-    assert_eq!(coordinator.past.get(&0), Some(&START.digest));
-
-    let (mut coordinator, next) = alone();
-    let known = coordinator.past.clone();
-    assert_eq!(kept(&hear(&mut coordinator, 0, news(1, 66))), 0);
-    assert_eq!(coordinator.past, known);
-    assert_eq!(kept(&hear(&mut coordinator, 1, news(next + 2, 6))), 1);
-    assert_eq!(kept(&hear(&mut coordinator, 2, news(next + 2, 66))), 0, "one was first");
-    assert_eq!(coordinator.past.get(&(next + 2)), Some(&6));
-    let often: usize = (3..1000).map(|op| kept(&hear(&mut coordinator, 1, news(next + op, 6)))).sum();
-    assert_eq!(often, 1, "twice at once: a sign of life, and one that leaves");
 }
 
 /// One of three that calls something else is left out, and the others go on; of two there is no majority.

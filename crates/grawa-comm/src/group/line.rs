@@ -127,7 +127,7 @@ impl Shared {
         }
         let mut state = lock(&self.state);
         let last = state.member.leave();
-        send(&mut state, last);
+        send(&mut state, [last]);
         if let Some(out) = state.out.take() {
             out.end();
         }
@@ -248,20 +248,6 @@ impl Shared {
     /// Whether something else than what is being done is to be done.
     pub(super) fn is_interrupted(&self) -> bool {
         self.is_over() || lock(&self.state).is_interrupted()
-    }
-
-    /// Waits until the coordinator has heard what was told; false if it is not waited for any longer.
-    pub(super) fn is_heard(&self, go_on: link::GoOn<'_>) -> bool {
-        loop {
-            let state = lock(&self.state);
-            if state.unheard == 0 {
-                return true;
-            }
-            drop(self.changed.wait_timeout(state, link::LOOK));
-            if !go_on() {
-                return false;
-            }
-        }
     }
 
     /// Whether this is still what is to be moved.

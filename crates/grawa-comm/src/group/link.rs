@@ -22,8 +22,6 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 pub(super) const MADE: Duration = Duration::from_secs(3);
 /// How long vectors may stand still on their way.
 const STILL: Duration = Duration::from_secs(5);
-/// How much later than the others one may be through with them.
-const SLOWER: Duration = Duration::from_secs(120);
 /// A bulk transfer that moves fewer bytes than this within [`LOOK`] counts as paused: one byte now and then is no progress.
 const DRIP: usize = 16 << 10;
 /// The bytes before a record of TLS, and the longest record (RFC 8446, section 5.2).
@@ -311,18 +309,6 @@ impl In {
         let body = frame::read(&mut Waiting { from: self, go_on }, &mut numbers, longest);
         self.numbers = numbers;
         body
-    }
-
-    /// Waits until something comes, be it long: one may be slower than the others. What is wrong is found by whoever reads it.
-    pub(super) fn attend(&self, go_on: GoOn<'_>) -> Result<(), Error> {
-        let began = Instant::now();
-        loop {
-            match self.socket.peek(&mut [0]) {
-                Err(error) if is_pause(&error) && go_on() && began.elapsed() < SLOWER => {}
-                Err(error) if is_pause(&error) => return Err(given_up()),
-                _ => return Ok(()),
-            }
-        }
     }
 
     /// Fills a buffer with the head of what [`Out::write_bulk`] sends. Returns the checksum of its body.

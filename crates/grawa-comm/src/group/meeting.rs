@@ -7,7 +7,6 @@
 
 use super::coordinator::Coordinator;
 use super::digest::majority;
-use super::member::OWN;
 use super::message::{Call, Down, End, Peer};
 use super::notice::Notice;
 use super::seat::{Seat, State};
@@ -15,7 +14,7 @@ use crate::{Lost, Why};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often moving something is tried, beside what members try of their own accord.
+/// How often moving something is tried.
 const ATTEMPTS: u32 = 3;
 /// From a failed attempt to the next: if the one who failed is gone, that will be known by then.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -27,8 +26,6 @@ const CHASES: std::ops::RangeInclusive<u32> = 2..=4;
 #[derive(Debug, Default)]
 pub(super) struct Meeting {
     pub(super) began: Option<Duration>,
-    /// How long the first to come had waited when the last had.
-    waited: Duration,
     pub(super) arrived: BTreeMap<u32, Arrival>,
     pub(super) moving: Option<Moving>,
 }
@@ -100,10 +97,6 @@ impl Coordinator {
             }
             return;
         }
-        if self.accord.is_some() {
-            // It came while it was out of contact: the others wait for it. All come again when they have stopped.
-            return self.stop_all(now);
-        }
         if op > self.op {
             let found = format!("it came to meeting {op}, and the next is {}", self.op);
             self.send(worker, Down::Refused { why: found });
@@ -143,7 +136,6 @@ impl Coordinator {
         }
         let Some(began) = self.meeting.began else { return };
         let waited = now.saturating_sub(began);
-        self.meeting.waited = waited;
         let founding = self.truth.is_none();
         let quorum = if founding { self.settings.founders } else { self.settings.at_least };
         if self.meeting.arrived.len() < quorum.max(1) as usize {
@@ -221,7 +213,7 @@ impl Coordinator {
         } else {
             let calls =
                 self.meeting.arrived.iter().map(|(worker, arrival)| (*worker, arrival.call)).collect();
-            return self.end(Down::Closed { op: self.op, end: End::OutOfStep { calls }, accord: false });
+            return self.end(Down::Closed { op: self.op, end: End::OutOfStep { calls } });
         }
         let is_here = |worker: &u32| self.meeting.arrived.contains_key(worker);
         let moves = match call {
@@ -238,7 +230,6 @@ impl Coordinator {
             // Who knows the members of an epoch is not told of them again: they must be the same throughout.
             self.members.clone_from(&members);
             self.epoch += 1;
-            self.quiet = 0;
         }
         if !moves {
             return self.end(self.met(0));
@@ -246,7 +237,7 @@ impl Coordinator {
         self.meeting.moving = Some(Moving {
             members,
             before: std::mem::take(&mut self.lost),
-            attempt: OWN + 1,
+            attempt: 1,
             done: BTreeMap::new(),
             complaints: Vec::new(),
             again: None,
@@ -305,13 +296,7 @@ impl Coordinator {
         self.op = self.op.saturating_add(1);
     }
 
-    pub(super) fn done(
-        &mut self,
-        worker: u32,
-        (epoch, op, attempt): (u64, u64, u32),
-        digest: u64,
-        now: Duration,
-    ) {
+    pub(super) fn done(&mut self, worker: u32, (epoch, op, attempt): (u64, u64, u32), digest: u64) {
         let is_member = self.seats.get(&worker).is_some_and(|seat| seat.state == State::Active);
         if let Some((last, down)) = self.last.clone()
             && last == op
@@ -332,7 +317,6 @@ impl Coordinator {
             return;
         }
         let Some((right, wrong)) = majority(&moving.done) else { return };
-        let is_smooth = moving.attempt == OWN + 1 && moving.before.is_empty() && wrong.is_empty();
         let done = std::mem::take(&mut moving.done);
         for worker in wrong {
             // It hears nothing now, and takes over what the others hold when the round is over.
@@ -345,19 +329,8 @@ impl Coordinator {
             }
             self.epoch += 1;
         }
-        // Of their own accord all must have each other's words soon; vectors take their time.
-        let waited = match self.meeting.call() {
-            Some(Call::Gather) => {
-                self.meeting.began.map_or(Duration::ZERO, |began| now.saturating_sub(began))
-            }
-            _ => self.meeting.waited,
-        };
-        let accord = self.leaves_alone(is_smooth, waited);
         let end = End::Commit { lost: self.lost.clone() };
-        self.end(Down::Closed { op, end, accord });
-        if accord {
-            self.leave_alone();
-        }
+        self.end(Down::Closed { op, end });
     }
 
     pub(super) fn broken(
@@ -391,7 +364,7 @@ impl Coordinator {
         if !moving.members.iter().all(is_open) {
             return;
         }
-        if moving.attempt < OWN + ATTEMPTS {
+        if moving.attempt < ATTEMPTS {
             moving.attempt += 1;
             moving.again = None;
             moving.done.clear();
@@ -426,7 +399,7 @@ impl Coordinator {
         let Some(moving) = &self.meeting.moving else { return };
         if moving.members.iter().any(|peer| peer.worker == worker) {
             let end = End::Shrunk { lost: self.lost.clone() };
-            self.end(Down::Closed { op: self.op, end, accord: false });
+            self.end(Down::Closed { op: self.op, end });
         }
     }
 }
@@ -440,7 +413,7 @@ fn blame(complaints: &[(u32, u32, String)]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Own, Up, VERSION};
+    use super::super::message::{Up, VERSION};
     use super::super::{Event, Settings, Stand};
     use super::*;
 
@@ -488,7 +461,7 @@ mod tests {
         let stall = coordinator.settings.stall;
         for second in 0..stall.as_secs() {
             for session in 0..3 {
-                let up = Up::Beat { steps: 0, progress: 0, own: Own::default() };
+                let up = Up::Beat { steps: 0, progress: 0 };
                 hear(&mut coordinator, session, up, Duration::from_secs(second));
             }
             assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]), "after {second} s");

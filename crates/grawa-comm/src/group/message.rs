@@ -6,7 +6,7 @@ use crate::{Error, Lost, printable};
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol; both sides must have the same.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// The longest message on a control connection. What workers say to each other does not cross it, and a charter and what is told of
 /// a round of thousands are shorter.
@@ -130,44 +130,17 @@ pub enum Up {
         /// The donor.
         donor: u32,
     },
-    /// Members may not meet of their own accord any more: it has stopped, here. Also said unasked, by one that cannot go on so.
-    Stopped {
-        /// The epoch of the accord.
-        epoch: u64,
-        /// The next meeting, or the one it is at.
-        op: u64,
-        /// Whether its part of that is done: then others may have ended it.
-        done: bool,
-        /// Where it stood last.
-        stand: Option<Stand>,
-        /// Whom it could not exchange with, and why, if that is why it stopped.
-        #[serde(deserialize_with = "printable::of_worker")]
-        trouble: Option<(u32, String)>,
-    },
     /// A sign of life.
     Beat {
         /// Local steps of this cycle so far.
         steps: u64,
         /// Grows whenever its work moves on.
         progress: u64,
-        /// Of their own accord: what this one has to tell.
-        own: Own,
     },
     /// Something for whoever watches the run.
     Tell(Vec<u8>),
     /// It ends.
     Leave,
-}
-
-/// What a member tells of what they did of their own accord since its last sign of life.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Own {
-    /// The meeting it takes local steps for; none inside a round.
-    pub next: Option<u64>,
-    /// At a free pace: meetings that began rounds, and with how many steps it came to each.
-    pub taken: Vec<(u64, u64)>,
-    /// Where all stood, if it is this one's turn to tell.
-    pub stands: Vec<Stand>,
 }
 
 /// What the coordinator says to a member.
@@ -230,16 +203,9 @@ pub enum Down {
         op: u64,
         /// How it ended.
         end: End,
-        /// From the next one on its members meet of their own accord.
-        accord: bool,
     },
     /// What it told was heard.
     Heard,
-    /// They may not any more.
-    Stop {
-        /// The epoch of the accord.
-        epoch: u64,
-    },
 }
 
 /// How a meeting that moved something ended. Those who were lost before it began are not named again.
@@ -271,7 +237,7 @@ pub struct Record {
     pub epoch: u64,
     /// What all hold.
     pub stand: Stand,
-    /// How many hold it; 0 where it is only told that all did, by members who met of their own accord.
+    /// How many hold it. Version 4 of the protocol also wrote 0, for a state that a member had only reported.
     pub members: u32,
     /// Their tokens, where these are others than in the record before.
     pub tokens: Vec<u64>,
@@ -309,7 +275,7 @@ mod tests {
         for down in [
             Down::Take { donor: peer.clone(), stand },
             Down::Met { epoch: 1, op: 2, members: Some(vec![peer]), lost: lost.clone(), attempt: Some(1) },
-            Down::Closed { op: 1, end: End::Shrunk { lost }, accord: false },
+            Down::Closed { op: 1, end: End::Shrunk { lost } },
         ] {
             assert_eq!(decode::<Down>(&encode(&down).unwrap()).unwrap(), down);
         }
@@ -324,7 +290,6 @@ mod tests {
         let ups = [
             Up::Hello { version: 1, run: 2, token: 3, worker: None, address: evil() },
             Up::Broken { epoch: 1, op: 2, attempt: 3, peer: 4, why: evil() },
-            Up::Stopped { epoch: 1, op: 2, done: false, stand: None, trouble: Some((4, evil())) },
         ];
         let downs = [
             Down::Refused { why: evil() },

@@ -4,9 +4,10 @@
 //! ([`Coordinator`], [`Member`]): the same code runs on sockets and, in the tests, on a simulated network with every kind of
 //! fault. What is promised is on the page `docs/protocol.md`.
 
-mod accord;
 mod allowance;
 mod collective;
+#[cfg(test)]
+mod control_traffic_tests;
 mod coordinator;
 mod deadline;
 pub mod digest;
@@ -38,8 +39,6 @@ mod outsider;
 mod pages;
 mod participant;
 mod pending;
-#[cfg(test)]
-mod quiet;
 mod quota;
 mod rejected;
 mod seal;
@@ -65,7 +64,7 @@ pub use host::{Host, Standing, Status, Told, Traffic};
 pub use key::{Wire, new_key};
 pub use line::{Contact, Teller};
 pub use log::Log;
-pub use member::{Deed, Member, OWN};
+pub use member::{Deed, Member};
 pub use message::{Peer, Record, Stand};
 pub use notice::Notice;
 pub use participant::Participant;

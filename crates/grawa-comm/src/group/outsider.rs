@@ -2,7 +2,7 @@
 
 use super::key::Wire;
 use super::link::{self, In, Out};
-use super::message::{Down, LONGEST, Own, Up, VERSION, decode, encode};
+use super::message::{Down, LONGEST, Up, VERSION, decode, encode};
 use super::{Guest, Host, Settings, Stand, Told, Travel, new_key};
 use crate::{Collective, Error};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -127,13 +127,9 @@ fn who_sends_too_much_is_refused() {
     let floods: [fn(u64) -> Up; 4] = [
         |_| Up::Tell(vec![7; 1 << 20]),
         |_| Up::Tell(Vec::new()),
-        |number| Up::Beat { steps: number, progress: number, own: Own::default() },
+        |number| Up::Beat { steps: number, progress: number },
         // Longer than any honest one.
-        |number| Up::Beat {
-            steps: 0,
-            progress: 0,
-            own: Own { stands: vec![Stand { op: number, digest: u64::MAX }; 1000], ..Own::default() },
-        },
+        |_| Up::Broken { epoch: 0, op: 0, attempt: 0, peer: 0, why: "long ".repeat(1000) },
     ];
     for flood in floods {
         let host = host(2, &Wire::Plain);

@@ -8,17 +8,13 @@ use super::exchange::{Failed, Moved, Tag};
 use super::flight::{Flight, Landed, Travel};
 use super::line::{Anchor, Shared, State, lock, send};
 use super::link::{GoOn, In, Out};
-use super::member::{Deed, OWN};
+use super::member::Deed;
 use super::message::{Call, End, Peer};
-use super::words;
 use crate::{Error, Lost, Outcome};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-/// How long those who meet of their own accord wait for one who is late, before they ask the coordinator to.
-const LATE: Duration = Duration::from_millis(500);
+use std::time::Instant;
 
 /// A worker's end of a group: the operations on one of its centres.
 #[derive(Debug)]
@@ -158,12 +154,11 @@ impl Participant {
                     self.note_members();
                     return Ok(Ended::Not(lost));
                 }
-                Deed::Move { epoch, op, attempt, lost, anew } => {
+                Deed::Move { epoch, op, attempt, lost } => {
                     wait.get_or_insert_with(|| start.elapsed());
                     before = lost;
-                    core.is_clean &= !anew;
                     let tag = (epoch, op, attempt);
-                    let moved = self.try_once(&mut core, tag, call, &mut act);
+                    let moved = self.try_once(&mut core, tag, &mut act);
                     core.is_clean = false;
                     match moved {
                         Ok(()) => {}
@@ -172,10 +167,7 @@ impl Participant {
                         }
                         // The others would wait for one who cannot go on: it ends, and they hear of it.
                         Err(Trouble::Own(why)) => return Err(why),
-                        // Will be found next, unless it was given up because someone is late.
-                        Err(Trouble::Interrupted) if attempt == OWN => {
-                            self.shared.tell(|member| member.broken(tag, self.worker, "it is late".into()));
-                        }
+                        // What interrupted it is found next.
                         Err(Trouble::Interrupted) => {}
                     }
                 }
@@ -200,12 +192,11 @@ impl Participant {
         }
     }
 
-    /// One attempt; says that it is done, to the coordinator or, of their own accord, to the others.
+    /// One attempt; says to the coordinator that it is done.
     fn try_once(
         &self,
         core: &mut Core,
         tag: Tag,
-        call: Call,
         act: &mut impl FnMut(Ends<'_>) -> Result<Moved, Failed>,
     ) -> Result<(), Trouble> {
         let Shared { door, wire, token, state, .. } = &*self.shared;
@@ -218,10 +209,7 @@ impl Participant {
             core.outs.clear();
             door.forget_before(tag);
         }
-        // Vectors take their time. Who comes late to anything else is for the coordinator to wait for.
-        let is_brief = tag.2 == OWN && matches!(call, Call::Gather | Call::Barrier);
-        let began = Instant::now();
-        let go_on = || self.shared.moves(tag) && !(is_brief && began.elapsed() > LATE);
+        let go_on = || self.shared.moves(tag);
         let (mut outs, mut ins) = (Vec::new(), Vec::new());
         for (index, peer) in peers.iter().enumerate() {
             outs.push(match (index == seat, core.outs.remove(&peer.token)) {
@@ -243,21 +231,7 @@ impl Participant {
             Some(seat) => Trouble::With(peers[seat].worker, failed.why),
             None => Trouble::Own(failed.why),
         };
-        let mut moved = act(Ends { tag, peers: &peers, seat, outs, ins, go_on: &go_on }).map_err(trouble)?;
-        let done = lock(state).member.done(tag, moved.digest.into());
-        let mut vows = None;
-        if tag.2 == OWN {
-            // Who goes on has been heard: what others tell after this meeting comes after what this one told before.
-            if !self.shared.is_heard(&go_on) {
-                return Err(Trouble::Interrupted);
-            }
-            let vow = lock(state).member.vow(tag).ok_or(Trouble::Interrupted)?;
-            let (outs, ins) = (moved.outs, moved.ins);
-            let exchange = words::Exchange { tag, seat, outs, ins, is_patient: true, go_on: &go_on };
-            let (heard, vowed) = exchange.run(&vow).map_err(trouble)?;
-            moved = Moved { digest: moved.digest, bytes: moved.bytes + vowed.bytes, ..vowed };
-            vows = Some(heard);
-        }
+        let moved = act(Ends { tag, peers: &peers, seat, outs, ins, go_on: &go_on }).map_err(trouble)?;
         core.outs.clear();
         door.keep_only(&peers, tag);
         for ((peer, out), from) in peers.iter().zip(moved.outs).zip(moved.ins) {
@@ -267,13 +241,7 @@ impl Participant {
             }
         }
         core.bytes += moved.bytes;
-        let mut state = lock(state);
-        let (up, deed) = match vows {
-            None => (done, None),
-            Some(vows) => state.member.agree(tag, &vows),
-        };
-        send(&mut state, up);
-        state.deeds.extend(deed);
+        self.shared.tell(|member| member.done(tag, moved.digest.into()));
         Ok(())
     }
 

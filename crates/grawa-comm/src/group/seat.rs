@@ -39,17 +39,14 @@ pub struct Seat {
     pub(super) moved: Duration,
     pub(super) closed: Option<Duration>,
     pub(super) steps: u64,
-    /// Of their own accord: the meeting these are taken for.
-    pub(super) next: Option<u64>,
     pub(super) progress: u64,
     /// How often in a row what it took over was old by then.
     pub(super) chases: u32,
     /// How often it has given, and how often it was not reached since it last took part.
     pub(super) gifts: u64,
     pub(super) blames: u32,
-    /// What it may still send, and when it told of stands, the last two times.
+    /// What it may still send.
     pub(super) quota: Quota,
-    pub(super) noted: [Option<Duration>; 2],
     /// What it has reported before it takes part.
     pub(super) reports: Vec<Vec<u8>>,
 }
@@ -68,13 +65,11 @@ impl Seat {
             moved: now,
             closed: None,
             steps: 0,
-            next: None,
             progress: 0,
             chases: 0,
             gifts: 0,
             blames: 0,
             quota: Quota::new(now),
-            noted: [None; 2],
             reports: Vec::new(),
         }
     }

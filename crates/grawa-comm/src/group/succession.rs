@@ -70,7 +70,7 @@ impl Coordinator {
             return self.say(Notice::Orphaned { stand: truth });
         };
         let waited = now.saturating_sub(since);
-        // One that stands further on met the others of its own accord, and is hardly mistaken.
+        // One that stands further on holds what was committed, and the coordinator died before it had heard of it.
         let is_ahead =
             self.seats.values().any(|seat| waits(seat) && seat.stand.is_some_and(|it| it.op > truth.op));
         if waited < if is_ahead { self.settings.succession / 6 } else { self.settings.succession } {
@@ -82,10 +82,9 @@ impl Coordinator {
             stands.filter(|stand| stand.op > 0)
         };
         let heir = held().filter(was_true).max_by_key(|stand| stand.op);
-        // The last meeting of members' own accord may have taken place for one who was lost, and for the others not.
-        let heir = heir.or_else(|| {
-            held().filter(|_| waited >= 2 * self.settings.succession).max_by_key(|stand| stand.op)
-        });
+        // Where the log has gaps, a state that it does not name may have been committed all the same.
+        let is_late = self.has_gaps && waited >= 2 * self.settings.succession;
+        let heir = heir.or_else(|| held().filter(|_| is_late).max_by_key(|stand| stand.op));
         if let Some(heir) = heir {
             for seat in self.seats.values_mut().filter(|seat| matches!(seat.state, State::Taking(_))) {
                 seat.state = State::Waiting;

@@ -1,6 +1,5 @@
 //! At a free pace: when a round is due, and what was too much.
 
-use super::accord::{Accord, STANDS};
 use super::coordinator::Coordinator;
 use super::message::Down;
 use super::notice::Notice;
@@ -10,9 +9,6 @@ impl Coordinator {
     /// At a free pace a round is due when all members together have taken M·τ steps, as far as their signs of life tell.
     pub(super) fn pull_trigger(&mut self) {
         let Some(period) = self.settings.trigger else { return };
-        if let Some(op) = self.due(period).filter(|op| self.called != Some(*op)) {
-            return self.call_all(op);
-        }
         if !self.is_open() || self.called == Some(self.op) {
             return;
         }
@@ -37,23 +33,8 @@ impl Coordinator {
 
     /// Calls one who was not there when all were called.
     pub(super) fn call(&mut self, worker: u32) {
-        if let Some(op) = self.called.filter(|op| *op == self.op || self.accord.is_some()) {
+        if let Some(op) = self.called.filter(|op| *op == self.op) {
             self.send(worker, Down::Round { op });
-        }
-    }
-
-    /// At a free pace: with so many steps one came to a round. When all have told, it is known what was too much.
-    pub(super) fn count_own(&mut self, (op, steps): (u64, u64)) {
-        let (count, sum) = self.taken.entry(op).or_default();
-        (*count, *sum) = (*count + 1, sum.saturating_add(steps));
-        if *count == self.alone {
-            let sum = *sum;
-            self.taken.remove(&op);
-            self.overshoot(op, sum, self.alone);
-        }
-        // Those of which one was lost who did not tell.
-        if self.taken.len() > STANDS {
-            self.taken.pop_first();
         }
     }
 
@@ -65,18 +46,5 @@ impl Coordinator {
             self.overshot = self.overshot.saturating_add(steps);
             self.say(Notice::Overshot { op, steps });
         }
-    }
-
-    /// At a free pace: the meeting that is due for those who meet of their own accord, by the steps they tell of.
-    pub(super) fn due(&self, period: u64) -> Option<u64> {
-        let alone = self.accord.as_ref().and_then(Accord::at_work)?;
-        let members = alone.iter().filter_map(|worker| self.seats.get(worker));
-        // They are at the same meeting, or some at the one before; one alone may say anything.
-        let count = |next: u64| members.clone().filter(|seat| seat.next == Some(next)).count();
-        let next = members.clone().filter_map(|seat| seat.next).max_by_key(|next| (count(*next), *next))?;
-        // Who is not there yet speaks of steps that were counted.
-        let steps = members.filter(|seat| seat.next == Some(next)).map(|seat| seat.steps);
-        let taken = steps.fold(0, u64::saturating_add);
-        (taken >= period.saturating_mul(alone.len() as u64)).then_some(next)
     }
 }

@@ -100,15 +100,13 @@ pub(super) struct Exchange<'a> {
     /// The ends of the connections by seat; none at one's own.
     pub(super) outs: Vec<Option<Out>>,
     pub(super) ins: Vec<Option<In>>,
-    /// Whether one is waited for who is slower than the others, as long as it may be.
-    pub(super) is_patient: bool,
     pub(super) go_on: GoOn<'a>,
 }
 
 impl Exchange<'_> {
     /// Exchanges: returns the words of all, by seat.
     pub(super) fn run(self, mine: &[u8]) -> Result<(Vec<Vec<u8>>, Moved), Failed> {
-        let Exchange { tag, seat: me, mut outs, mut ins, is_patient, go_on: asked } = self;
+        let Exchange { tag, seat: me, mut outs, mut ins, go_on: asked } = self;
         let (members, failed) = (outs.len(), AtomicBool::new(false));
         let go_on = || !failed.load(Ordering::Relaxed) && asked();
         // Who failed first is to blame, not the thread that was told to stop for it.
@@ -125,7 +123,7 @@ impl Exchange<'_> {
             });
             let heard: Result<Vec<(usize, Vec<u8>)>, Failed> = (1..members)
                 .map(|n| (me + members - n) % members)
-                .map(|seat| match hear(ins[seat].as_mut(), tag, is_patient, &go_on) {
+                .map(|seat| match hear(ins[seat].as_mut(), tag, &go_on) {
                     Ok(word) => Ok((seat, word)),
                     Err(why) => Err(Failed { seat: Some(seat), why }),
                 })
@@ -170,11 +168,8 @@ fn say(to: Option<&mut Out>, tag: Tag, word: &[u8], go_on: GoOn<'_>) -> Result<u
     Ok(bytes)
 }
 
-fn hear(from: Option<&mut In>, tag: Tag, is_patient: bool, go_on: GoOn<'_>) -> Result<Vec<u8>, Error> {
+fn hear(from: Option<&mut In>, tag: Tag, go_on: GoOn<'_>) -> Result<Vec<u8>, Error> {
     let (from, mut coming) = (from.ok_or_else(none)?, Coming::default());
-    if is_patient {
-        from.attend(go_on)?;
-    }
     while !coming.is_whole() {
         let mut head = [0; HEAD];
         let checksum = from.read_head(&mut head, go_on)?;
@@ -275,8 +270,7 @@ mod tests {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (words.iter().zip(connections(words.len())).enumerate())
                 .map(|(seat, (word, (outs, ins)))| {
-                    let exchange =
-                        Exchange { tag: TAG, seat, outs, ins, is_patient: seat == 0, go_on: FOR_EVER };
+                    let exchange = Exchange { tag: TAG, seat, outs, ins, go_on: FOR_EVER };
                     scope.spawn(move || exchange.run(word))
                 })
                 .collect();
@@ -302,8 +296,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let honest: Vec<_> = (honest.into_iter().enumerate())
                     .map(|(seat, (outs, ins))| {
-                        let exchange =
-                            Exchange { tag: TAG, seat, outs, ins, is_patient: seat == 0, go_on: FOR_EVER };
+                        let exchange = Exchange { tag: TAG, seat, outs, ins, go_on: FOR_EVER };
                         scope.spawn(move || exchange.run(b"word").map(|_| ()))
                     })
                     .collect();

@@ -2,7 +2,7 @@
 //! protocol. It keeps a ledger of whose steps were counted, as part of what all must agree on.
 
 use super::super::message::{Call, Down, End, Up};
-use super::super::{Deed, Member, OWN, Peer, Stand, Tag, digest, words};
+use super::super::{Deed, Member, Peer, Stand, Tag, digest, words};
 use super::faults::SETTLED;
 use crate::cut;
 use grawa_core::{Layout, Memory, Method, Plan, Report, centre_part, plan, pull_part};
@@ -52,8 +52,6 @@ pub(super) struct Piece {
 #[derive(Clone, Debug)]
 enum What {
     Word(Vec<u8>),
-    /// That one is done, and with what.
-    Vow(Vec<u8>),
     /// A share of a summand, or of the sum.
     Summand(Vec<f32>),
     Sum(Vec<f32>),
@@ -104,7 +102,6 @@ enum Phase {
 struct Moving {
     of: Tag,
     words: BTreeMap<u32, Vec<u8>>,
-    vows: BTreeMap<u32, Vec<u8>>,
     summands: BTreeMap<u32, Vec<f32>>,
     sums: BTreeMap<u32, Vec<f32>>,
     result: Option<Vec<f32>>,
@@ -127,8 +124,6 @@ pub(super) struct Worker {
     early: Vec<Piece>,
     /// Rounds it took part in, and when the last one was.
     pub(super) took_part: u64,
-    /// Meetings of their own accord.
-    pub(super) own: u64,
     pub(super) last_round: Duration,
     /// The longest from one to the next when all should have settled.
     longest: Duration,
@@ -157,7 +152,6 @@ impl Worker {
             moving: None,
             early: Vec::new(),
             took_part: 0,
-            own: 0,
             last_round: Duration::ZERO,
             longest: Duration::ZERO,
             now: Duration::ZERO,
@@ -343,15 +337,9 @@ impl Worker {
         }
     }
 
-    /// It is done: says so to the coordinator, or to the others.
+    /// It is done.
     fn done(&mut self, of: Tag, digest: u64, wishes: &mut Vec<Wish>) {
         wishes.extend(self.member.done(of, digest).map(Wish::Say));
-        let me = self.member.worker().unwrap_or(u32::MAX);
-        if let Some(vow) = self.member.vow(of) {
-            for to in self.member.members().to_vec() {
-                wishes.push(Wish::Send { to, piece: Piece { of, from: me, what: What::Vow(vow.clone()) } });
-            }
-        }
     }
 
     pub(super) fn receive(&mut self, piece: Piece) -> Vec<Wish> {
@@ -371,19 +359,6 @@ impl Worker {
                 if moving.words.len() == members.len() && !std::mem::replace(&mut moving.is_done, true) {
                     let spoken: Vec<Vec<u8>> = moving.words.values().cloned().collect();
                     self.done(of, words::digest(&spoken).into(), &mut wishes);
-                }
-                return wishes;
-            }
-            What::Vow(vow) => {
-                moving.vows.insert(piece.from, vow);
-                if moving.vows.len() == members.len() && moving.is_done {
-                    let vows: Vec<Vec<u8>> = moving.vows.values().cloned().collect();
-                    let (up, deed) = self.member.agree(of, &vows);
-                    wishes.extend(up.map(Wish::Say));
-                    if let Some(deed) = deed {
-                        self.own += 1;
-                        self.act(deed, &mut wishes);
-                    }
                 }
                 return wishes;
             }
@@ -416,8 +391,7 @@ impl Worker {
 
     /// The watch over a move, or a failed attempt to send.
     pub(super) fn complain(&mut self, of: Tag, of_whom: Option<u32>) -> Vec<Wish> {
-        let is_own = of.2 == OWN;
-        let Some(moving) = self.moving.as_ref().filter(|it| it.of == of && (!it.is_done || is_own)) else {
+        let Some(moving) = self.moving.as_ref().filter(|it| it.of == of && !it.is_done) else {
             return Vec::new();
         };
         let missing = |peer: &&Peer| match &self.phase {
@@ -427,8 +401,7 @@ impl Worker {
             _ => !moving.words.contains_key(&peer.worker),
         };
         let first = self.member.members().iter().find(missing).map(|peer| peer.worker);
-        let own = self.member.worker().filter(|_| is_own);
-        let Some(peer) = of_whom.or(first).or(own) else { return Vec::new() };
+        let Some(peer) = of_whom.or(first) else { return Vec::new() };
         self.member.broken(of, peer, "simulated".into()).map(Wish::Say).into_iter().collect()
     }
 
