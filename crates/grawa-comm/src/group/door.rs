@@ -185,7 +185,7 @@ impl Door {
         in_time(&go_on, |go_on| out.send(&encode(&gift)?, go_on))?;
         let centre = held.as_ref().map_or(&[][..], |held| digest::bytes(&held.centre));
         for part in centre.chunks(PART) {
-            in_time(&go_on, |go_on| out.write_bulk(&[], part, None, None, go_on))?;
+            in_time(&go_on, |go_on| out.write_bulk(&[], part, None, go_on))?;
         }
         Ok(())
     }
@@ -355,7 +355,7 @@ mod tests {
             let (mut out, mut from) = link::link(listener.accept().unwrap().0, &Wire::Plain, false).unwrap();
             from.receive(4096, FOR_EVER).unwrap();
             out.send(&encode(&Some((vec![0u8], 1000u64))).unwrap(), FOR_EVER).unwrap();
-            out.write_bulk(&[], &[0; 2000], None, None, FOR_EVER).unwrap();
+            out.write_bulk(&[], &[0; 2000], None, FOR_EVER).unwrap();
             out
         });
         let donor = Peer { worker: 3, token: 1, address };

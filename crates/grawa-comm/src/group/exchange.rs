@@ -8,7 +8,6 @@
 use super::digest::{Crc, bytes, bytes_mut};
 use super::half::{halve, restore};
 use super::link::{GoOn, In, Out};
-use super::pages::{Loans, enlarge};
 use crate::Error;
 use crate::cut::{share, stripes};
 use std::collections::VecDeque;
@@ -143,15 +142,12 @@ impl Move<'_> {
         let (hand_over, handed) = channel();
         let (mut outs, mut ins) = (std::mem::take(&mut self.outs), std::mem::take(&mut self.ins));
         let plan = Plan { tag: self.tag, me: self.seat, members, adds: self.adds, base: self.base };
-        [mine, sums].into_iter().for_each(enlarge);
-        // A sum comes of what was lent for it, and the meeting ends when all have all sums: until then neither is changed.
-        let loans = if self.base.is_none() && mine.len() > SHARE { Loans::new() } else { None };
         let sums = cut(sums, members);
         let mut digests = vec![Vec::new(); members];
         let (sent, received) = std::thread::scope(|scope| {
             let (failed, outs, go_on) = (&failed, &mut outs, &go_on);
             let sender = scope.spawn(move || {
-                let sent = Sending { plan, go_on, handed, halves: Vec::new(), loans }.run(mine, outs);
+                let sent = Sending { plan, go_on, handed, halves: Vec::new() }.run(mine, outs);
                 if sent.is_err() {
                     failed.store(true, Ordering::Relaxed);
                 }
@@ -200,7 +196,6 @@ struct Sending<'a, 's> {
     go_on: GoOn<'a>,
     handed: Receiver<Handed<'s>>,
     halves: Vec<u16>,
-    loans: Option<Loans>,
 }
 
 impl Sending<'_, '_> {
@@ -264,7 +259,7 @@ impl Sending<'_, '_> {
         let (start, floats) = (share.start as u64, values.len() as u32);
         let head = Head { is_sum, tag: self.plan.tag, start, floats };
         let body = if self.plan.base.is_some() { bytes(halves) } else { bytes(values) };
-        out.write_bulk(&head.encode(), body, checksum, self.loans.as_ref(), self.go_on).map_err(at(seat))?;
+        out.write_bulk(&head.encode(), body, checksum, self.go_on).map_err(at(seat))?;
         Ok((FRONT + body.len()) as u64)
     }
 }

@@ -7,7 +7,6 @@ use super::digest::{Crc, crc};
 use super::frame::{self, Numbers};
 use super::handshake::Handshake;
 use super::key::{Wire, token_of};
-use super::pages::Loans;
 use super::seal::{BLOCK, Seal, TAG};
 use crate::Error;
 use rustls::Connection;
@@ -152,23 +151,19 @@ impl Out {
     }
 
     /// Sends bytes of vectors after a head, which [`In::read_head`] and [`In::read_body`] of the same lengths take. Their
-    /// checksum may be known already. Given what to lend through, they must stay as they are until they were received.
+    /// checksum may be known already.
     pub(super) fn write_bulk(
         &mut self,
         head: &[u8],
         body: &[u8],
         checksum: Option<u32>,
-        loans: Option<&Loans>,
         go_on: GoOn<'_>,
     ) -> Result<(), Error> {
         let mut front = head.to_vec();
         front.extend_from_slice(&checksum.unwrap_or_else(|| crc(body)).to_le_bytes());
         front.extend_from_slice(&crc(&front).to_le_bytes());
         let Some(seal) = &mut self.seal else {
-            return match loans {
-                Some(loans) => lend(&self.socket, &front, body, loans, go_on),
-                None => put(&self.socket, &front, body, go_on),
-            };
+            return put(&self.socket, &front, body, go_on);
         };
         self.sealed.clear();
         add_sealed(seal, &front, &mut self.sealed)?;
@@ -199,49 +194,26 @@ fn add_sealed(seal: &mut Seal, block: &[u8], to: &mut Vec<u8>) -> Result<(), Err
 fn put(mut socket: &TcpStream, first: &[u8], second: &[u8], go_on: GoOn<'_>) -> Result<(), Error> {
     let mut parts = [IoSlice::new(first), IoSlice::new(second)];
     let mut parts = &mut parts[..];
-    send(first.len() + second.len(), go_on, |_| {
-        let n = socket.write_vectored(parts)?;
-        IoSlice::advance_slices(&mut parts, n);
-        Ok(n)
-    })
-}
-
-/// The same, but the second is lent and not copied.
-fn lend(
-    socket: &TcpStream,
-    first: &[u8],
-    mut second: &[u8],
-    loans: &Loans,
-    go_on: GoOn<'_>,
-) -> Result<(), Error> {
-    let mut front = first;
-    while !second.is_empty() {
-        let copied = if front.is_empty() { 0 } else { loans.copy(front)? };
-        let Ok(lent) = loans.lend(second) else {
-            // Not all memory can be lent: a device's cannot.
-            loans.take_back(copied)?;
-            return put(socket, front, second, go_on);
-        };
-        let mut handed = 0;
-        let sent = send(copied + lent, go_on, |left| {
-            let n = loans.hand_to(socket, left)?;
-            handed += n;
-            Ok(n)
-        });
-        match sent {
-            Ok(()) => {}
-            // Some systems forbid to hand over; what is wrong with the connection itself is found by copying, too.
-            Err(_) if handed == 0 && go_on() => {
-                loans.take_back(copied + lent)?;
-                put(socket, front, second, go_on)?;
-                Loans::give_up();
-                return Ok(());
+    let (mut left, mut pace) = (first.len() + second.len(), Pace::default());
+    while left > 0 {
+        match socket.write_vectored(parts) {
+            Ok(0) => return Err(Error::Connection { why: "it takes nothing any more".into() }),
+            Ok(n) => {
+                IoSlice::advance_slices(&mut parts, n);
+                left -= n;
+                if pace.drips(n) && left > 0 && !go_on() {
+                    return Err(given_up());
+                }
             }
-            Err(error) => return Err(error),
+            Err(error) if is_pause(&error) => {
+                if !go_on() {
+                    return Err(given_up());
+                }
+            }
+            Err(error) => return Err(error.into()),
         }
-        (front, second) = (&[], &second[lent..]);
     }
-    put(socket, front, &[], go_on)
+    Ok(())
 }
 
 /// How many bytes have moved since when: tells a transfer that flows from one that only drips.
@@ -267,33 +239,6 @@ impl Pace {
         *self = Pace::default();
         drips
     }
-}
-
-/// Takes steps until so many bytes are sent; a step is told how many are left.
-fn send(
-    mut left: usize,
-    go_on: GoOn<'_>,
-    mut step: impl FnMut(usize) -> std::io::Result<usize>,
-) -> Result<(), Error> {
-    let mut pace = Pace::default();
-    while left > 0 {
-        match step(left) {
-            Ok(0) => return Err(Error::Connection { why: "it takes nothing any more".into() }),
-            Ok(n) => {
-                left -= n;
-                if pace.drips(n) && left > 0 && !go_on() {
-                    return Err(given_up());
-                }
-            }
-            Err(error) if is_pause(&error) => {
-                if !go_on() {
-                    return Err(given_up());
-                }
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 impl In {
@@ -461,46 +406,6 @@ mod tests {
         (out, link(listener.accept().unwrap().0, &Wire::Plain, false).unwrap().1)
     }
 
-    /// Several fillings of a pipe, from the middle of a page to the middle of another, and what follows.
-    #[test]
-    fn what_is_lent_arrives_as_what_is_copied_does() {
-        let bytes: Vec<u8> = (0..5_000_011u32).map(|n| (n % 251) as u8).collect();
-        let (mut out, mut from) = pair();
-        let body = &bytes[7..];
-        let sender = std::thread::scope(|scope| {
-            let sender = scope.spawn(|| {
-                let loans = Loans::new();
-                assert_eq!(loans.is_some(), cfg!(target_os = "linux"));
-                for loans in [loans.as_ref(), None, loans.as_ref()] {
-                    out.write_bulk(b"head", body, None, loans, FOR_EVER).unwrap();
-                }
-            });
-            for _ in 0..3 {
-                let (mut head, mut came) = ([0; 4], vec![0; body.len()]);
-                let checksum = from.read_head(&mut head, FOR_EVER).unwrap();
-                from.read_body(&mut came, checksum, FOR_EVER).unwrap();
-                assert_eq!(&head, b"head");
-                assert!(came == body);
-            }
-            sender.join()
-        });
-        sender.unwrap();
-    }
-
-    /// Whoever changes what is lent too early is found out.
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn what_changes_while_it_is_lent_has_a_wrong_checksum() {
-        let (mut out, mut from) = pair();
-        let mut body = vec![1; 1 << 16];
-        let loans = Loans::new();
-        out.write_bulk(&[], &body, None, loans.as_ref(), FOR_EVER).unwrap();
-        body.fill(2);
-        let checksum = from.read_head(&mut [], FOR_EVER).unwrap();
-        let error = from.read_body(&mut vec![0; 1 << 16], checksum, FOR_EVER).unwrap_err();
-        assert!(error.to_string().contains("checksum"), "{error}");
-    }
-
     /// A byte now and then is no progress, neither of a message nor of a vector.
     #[test]
     fn what_drips_in_is_given_up() {
@@ -528,13 +433,13 @@ mod tests {
         }
     }
 
-    /// One that takes nothing is not waited for for ever, though it was lent something.
+    /// One that takes nothing is not waited for for ever.
     #[test]
     fn what_nobody_takes_is_given_up() {
         let (mut out, from) = pair();
-        let (body, began, loans) = (vec![0; 64 << 20], Instant::now(), Loans::new());
+        let (body, began) = (vec![0; 64 << 20], Instant::now());
         let go_on = || began.elapsed() < 3 * LOOK;
-        let error = out.write_bulk(&[], &body, None, loans.as_ref(), &go_on).unwrap_err();
+        let error = out.write_bulk(&[], &body, None, &go_on).unwrap_err();
         assert!(error.to_string().contains("given up"), "{error}");
         drop(from);
     }

@@ -36,7 +36,6 @@ pub mod message;
 mod notice;
 #[cfg(test)]
 mod outsider;
-mod pages;
 mod participant;
 mod pending;
 mod quota;

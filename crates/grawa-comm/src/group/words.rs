@@ -162,7 +162,7 @@ fn none() -> Error {
 fn say(to: Option<&mut Out>, tag: Tag, word: &[u8], go_on: GoOn<'_>) -> Result<u64, Error> {
     let (to, mut bytes) = (to.ok_or_else(none)?, 0);
     for (head, part) in parts(tag, word) {
-        to.write_bulk(&head, part, Some(crc(part)), None, go_on)?;
+        to.write_bulk(&head, part, Some(crc(part)), go_on)?;
         bytes += (HEAD + 8 + part.len()) as u64;
     }
     Ok(bytes)
@@ -302,7 +302,7 @@ mod tests {
                     .collect();
                 lies.iter_mut()
                     .flatten()
-                    .for_each(|to| to.write_bulk(&head, b"lies", None, None, FOR_EVER).unwrap());
+                    .for_each(|to| to.write_bulk(&head, b"lies", None, FOR_EVER).unwrap());
                 drop(lies);
                 for found in honest {
                     let failed = found.join().unwrap().unwrap_err();
