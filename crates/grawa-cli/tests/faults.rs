@@ -6,7 +6,7 @@
 
 mod group;
 
-use grawa_comm::group::message::{Call, Down, Up, encode};
+use grawa_comm::group::internals::messages::{Call, ToCoordinator, ToMember, encode};
 use grawa_train::Event;
 use group::relay::{HOST, Relay, Said, seen};
 use group::{Group, Process, grawa, signal, text, until};
@@ -48,31 +48,31 @@ impl Point {
 }
 
 fn is_gather(said: &Said) -> bool {
-    matches!(said, Said::Up(Up::Arrive { call: Call::Gather, .. }))
+    matches!(said, Said::Up(ToCoordinator::Arrive { call: Call::Gather, .. }))
 }
 
 fn is_mix(said: &Said) -> bool {
-    matches!(said, Said::Up(Up::Arrive { call: Call::Mix { .. }, .. }))
+    matches!(said, Said::Up(ToCoordinator::Arrive { call: Call::Mix { .. }, .. }))
 }
 
 fn is_move(said: &Said) -> bool {
-    matches!(said, Said::Down(Down::Met { attempt: Some(_), .. }))
+    matches!(said, Said::Down(ToMember::Begin { attempt: Some(_), .. }))
 }
 
 fn is_done(said: &Said) -> bool {
-    matches!(said, Said::Up(Up::Done { .. }))
+    matches!(said, Said::Up(ToCoordinator::Done { .. }))
 }
 
 fn is_closed(said: &Said) -> bool {
-    matches!(said, Said::Down(Down::Closed { .. }))
+    matches!(said, Said::Down(ToMember::Ended { .. }))
 }
 
 fn is_stands(said: &Said) -> bool {
-    matches!(said, Said::Up(Up::Stands(_)))
+    matches!(said, Said::Up(ToCoordinator::Holds(_)))
 }
 
 fn is_told(said: &Said) -> bool {
-    matches!(said, Said::Up(Up::Tell(_)))
+    matches!(said, Said::Up(ToCoordinator::Report(_)))
 }
 
 fn is_pieces(said: &Said) -> bool {
@@ -105,11 +105,11 @@ const RECEIVED: [usize; 8] = [1, 2, 3, 5, 6, 7, 8, 10];
 
 /// A newcomer, from hello to its first round.
 const COMING: [Point; 6] = [
-    after("when it has said hello", |said| matches!(said, Said::Up(Up::Hello { .. }))),
-    before("before it is welcome", |said| matches!(said, Said::Down(Down::Welcome { .. }))),
-    after("when it is to take over", |said| matches!(said, Said::Down(Down::Take { .. }))),
-    after("when it has taken over", |said| matches!(said, Said::Up(Up::Took(_)))),
-    before("before it hears that it is ready", |said| matches!(said, Said::Down(Down::Ready { .. }))),
+    after("when it has said hello", |said| matches!(said, Said::Up(ToCoordinator::Hello { .. }))),
+    before("before it is welcome", |said| matches!(said, Said::Down(ToMember::Welcome { .. }))),
+    after("when it is to take over", |said| matches!(said, Said::Down(ToMember::Restore { .. }))),
+    after("when it has taken over", |said| matches!(said, Said::Up(ToCoordinator::Restored(_)))),
+    before("before it hears that it is ready", |said| matches!(said, Said::Down(ToMember::Ready { .. }))),
     after("when it comes to its first meeting", is_gather),
 ];
 
@@ -117,7 +117,7 @@ const COMING: [Point; 6] = [
 fn lay_trap(relay: &Relay, pid: &Arc<AtomicU32>, point: &'static Point, meetings: u32) -> Arc<AtomicBool> {
     let (mut is_of_words, mut ended) = (None, 0);
     let is_there = move |said: &Said| {
-        if let Said::Up(Up::Arrive { call, .. }) = said {
+        if let Said::Up(ToCoordinator::Arrive { call, .. }) = said {
             is_of_words = Some(*call == Call::Gather);
         }
         let is_it = point.1(said) && point.2.is_none_or(|of_words| is_of_words == Some(of_words));
@@ -210,8 +210,8 @@ fn nothing_that_is_said_for_all_is_lost() {
     let flag = Arc::clone(&sprung);
     relay.watch(move |said| {
         match said {
-            Said::Down(Down::Closed { .. }) => ended += 1,
-            Said::Up(Up::Tell(what))
+            Said::Down(ToMember::Ended { .. }) => ended += 1,
+            Said::Up(ToCoordinator::Report(what))
                 if ended > 10 && matches!(grawa_train::told::unpack(what), Ok(Event::Evaluated(_))) =>
             {
                 faults.is_mute.store(true, Ordering::Relaxed);
@@ -405,7 +405,7 @@ fn a_group_comes_back_from_a_checkpoint() {
     assert_eq!(workers.each_mut().map(Process::code), [Some(0); 3], "{:#?}", group.faults());
     assert_eq!(group.coordinator.code(), Some(0));
     let faults = group.faults();
-    assert!(faults.iter().any(|fault| fault.contains("the run goes on from meeting")), "{faults:#?}");
+    assert!(faults.iter().any(|fault| fault.contains("the run continues from operation")), "{faults:#?}");
     assert_eq!(group.last_round(), (300, vec![0, 1, 2]));
     // A folder belongs to one run.
     let other = Group::begin(1, "8step", &PLAIN, &[]);
@@ -475,12 +475,14 @@ fn cost(workers: usize, method: &str) -> [f64; 2] {
     let _others: Vec<Process> = (1..workers).map(|_| group.join()).collect();
     group.wait_rounds(3);
     let counts: Arc<[AtomicU64; 2]> = Arc::default();
-    let (count, head) = (Arc::clone(&counts), grawa_comm::group::frame::HEAD);
+    let (count, head) = (Arc::clone(&counts), grawa_comm::group::internals::frame::HEADER);
     relay.watch(move |said| {
         let (kind, bytes) = match said {
-            Said::Up(up @ Up::Tell(_)) => (0, head + encode(up).unwrap().len()),
-            Said::Down(down @ Down::Heard) => (0, head + encode(down).unwrap().len()),
-            Said::Up(Up::Beat { .. }) | Said::Down(Down::Beat) | Said::Pieces(_) => return false,
+            Said::Up(up @ ToCoordinator::Report(_)) => (0, head + encode(up).unwrap().len()),
+            Said::Down(down @ ToMember::ReportAck) => (0, head + encode(down).unwrap().len()),
+            Said::Up(ToCoordinator::Heartbeat { .. })
+            | Said::Down(ToMember::HeartbeatAck)
+            | Said::Pieces(_) => return false,
             Said::Up(up) => (1, head + encode(up).unwrap().len()),
             Said::Down(down) => (1, head + encode(down).unwrap().len()),
         };

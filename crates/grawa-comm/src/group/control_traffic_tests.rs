@@ -1,7 +1,10 @@
 //! A round costs few bytes on a control connection, and the same number for any size of the group.
 
-use super::message::{Call, Down, End, Stand, Up, encode};
-use super::{Action, Coordinator, Deed, Event, Member, Settings, frame};
+use super::Settings;
+use super::coordinator::{Action, Coordinator, Input};
+use super::member::{Member, MemberAction};
+use super::messages::{Call, End, StateVersion, ToCoordinator, ToMember, encode};
+use super::wire::frame;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -9,13 +12,13 @@ use std::time::Duration;
 struct Group {
     coordinator: Coordinator,
     members: Vec<Member>,
-    deeds: VecDeque<(usize, Deed)>,
+    actions: VecDeque<(usize, MemberAction)>,
     bytes: Vec<usize>,
     rounds: u64,
 }
 
 fn size(message: &impl serde::Serialize) -> usize {
-    frame::HEAD + encode(message).unwrap().len()
+    frame::HEADER + encode(message).unwrap().len()
 }
 
 impl Group {
@@ -26,50 +29,50 @@ impl Group {
             |n: usize| Member::new(1 << 40 | n as u64, format!("10.1.{}.{}:40000", n / 250, n % 250));
         let members = (0..count).map(member).collect();
         let mut group =
-            Group { coordinator, members, deeds: VecDeque::new(), bytes: vec![0; count], rounds: 0 };
+            Group { coordinator, members, actions: VecDeque::new(), bytes: vec![0; count], rounds: 0 };
         for n in 0..count {
             let hello = group.members[n].connected();
             group.say(n, Some(hello));
-            let enter = group.members[n].enter(Stand { op: 0, digest: 5 });
+            let enter = group.members[n].enter(StateVersion { op: 0, digest: 5 });
             group.say(n, enter);
         }
-        group.deeds.clear();
+        group.actions.clear();
         group
     }
 
-    fn say(&mut self, member: usize, up: impl IntoIterator<Item = Up>) {
+    fn say(&mut self, member: usize, up: impl IntoIterator<Item = ToCoordinator>) {
         for up in up {
             self.bytes[member] += size(&up);
-            let event = Event::Heard { session: member as u64, up };
-            for action in self.coordinator.on(event, Duration::from_millis(1)) {
-                let Action::Send { session, down } = action else { continue };
-                self.hear(session as usize, down);
+            let input = Input::Message { session: member as u64, message: up };
+            for action in self.coordinator.handle(input, Duration::from_millis(1)) {
+                let Action::Send { session, message } = action else { continue };
+                self.hear(session as usize, message);
             }
         }
     }
 
-    fn hear(&mut self, member: usize, down: Down) {
+    fn hear(&mut self, member: usize, down: ToMember) {
         self.bytes[member] += size(&down);
-        let (ups, deed) = self.members[member].hear(down);
+        let (ups, action) = self.members[member].handle(down);
         assert_eq!(ups, []);
-        self.deeds.extend(deed.map(|deed| (member, deed)));
+        self.actions.extend(action.map(|action| (member, action)));
     }
 
     /// One operation of all members.
-    fn meet(&mut self, call: Call) {
+    fn operate(&mut self, call: Call) {
         for member in 0..self.members.len() {
-            let (up, deed) = self.members[member].come(call, 32);
-            assert_eq!(deed, None);
+            let (up, action) = self.members[member].call(call, 32);
+            assert_eq!(action, None);
             self.say(member, up);
         }
-        while let Some((member, deed)) = self.deeds.pop_front() {
-            match deed {
-                Deed::Move { epoch, op, attempt, .. } => {
+        while let Some((member, action)) = self.actions.pop_front() {
+            match action {
+                MemberAction::Transfer { attempt, .. } => {
                     assert_eq!(self.members[member].members().len(), self.members.len());
-                    let up = self.members[member].done((epoch, op, attempt), u32::MAX.into());
+                    let up = self.members[member].done(attempt, u32::MAX.into());
                     self.say(member, up);
                 }
-                Deed::Closed(end) => assert_eq!(end, End::Commit { lost: vec![] }),
+                MemberAction::Ended(end) => assert_eq!(end, End::Commit { lost: vec![] }),
                 other => panic!("{other:?}"),
             }
         }
@@ -78,11 +81,11 @@ impl Group {
     /// A round. Returns the bytes of each member.
     fn round(&mut self) -> Vec<usize> {
         self.bytes.fill(0);
-        self.meet(Call::Gather);
-        self.meet(Call::Mix { plan: u64::MAX, centre: 0 });
+        self.operate(Call::Gather);
+        self.operate(Call::Mix { plan: u64::MAX, centre: 0 });
         self.rounds += 1;
         for member in 0..self.members.len() {
-            let up = self.members[member].stands(u64::MAX - self.rounds);
+            let up = self.members[member].publish(u64::MAX - self.rounds);
             self.say(member, up);
         }
         self.bytes.clone()
@@ -91,7 +94,7 @@ impl Group {
 
 /// The first operation names the members. Later ones refer to them by the epoch.
 #[test]
-fn a_round_costs_the_same_however_many_take_part() {
+fn a_round_costs_the_same_for_any_size_of_the_group() {
     let mut cost = Vec::new();
     for count in [1, 4, 12, 200] {
         let mut group = Group::new(count);
