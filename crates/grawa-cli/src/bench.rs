@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use grawa_core::{Key, Purpose, Sgd, step::descend};
 use grawa_lab::Table;
 use grawa_nn::cuda::Precision;
-use grawa_nn::{Arena, Error, Graph, Mode, Program, Watch, peak, zoo};
+use grawa_nn::{Arena, Error, Graph, Mode, Profile, Program, peak_flops, zoo};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -142,7 +142,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
             worker.step(&program, &mut arena, &images, &labels)?;
         }
         if arguments.profile {
-            arena.watch();
+            arena.start_profile();
         }
         barrier.wait();
         let start = Instant::now();
@@ -154,7 +154,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
             }
         }
         let spent = start.elapsed();
-        Ok(Lane { steps, spent, arena: arena.bytes(), watch: arena.watched().cloned() })
+        Ok(Lane { steps, spent, arena: arena.bytes(), profile: arena.profile().cloned() })
     };
     let found: Vec<Result<Lane, Error>> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..lanes).map(|index| scope.spawn(move || lane(index))).collect();
@@ -189,7 +189,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
         cores.to_string(),
         format!("{rate:.1}"),
         format!("{:.1}", flops / 1e9),
-        format!("{:.0} %", 100.0 * flops / peak(cores)),
+        format!("{:.0} %", 100.0 * flops / peak_flops(cores)),
         format!("{:.1}", own as f64 / 1e6),
         format!("{:.1}", found.first().map_or(0, |lane| lane.arena) as f64 / 1e6),
         lanes.to_string(),
@@ -207,7 +207,7 @@ struct Lane {
     steps: usize,
     spent: Duration,
     arena: usize,
-    watch: Option<Watch>,
+    profile: Option<Profile>,
 }
 
 /// Milliseconds of a step by operation, the costliest first; operations of the same kind and shape together.
@@ -215,7 +215,7 @@ fn profile(program: &Program, lanes: &[Lane]) -> Table {
     let steps = lanes.iter().map(|lane| lane.steps).sum::<usize>().max(1) as f64;
     let mut rows: Vec<(String, usize, [f64; 3])> = Vec::new();
     for (index, lane) in lanes.iter().enumerate() {
-        for (name, spent) in lane.watch.iter().flat_map(|watch| watch.operations(program)) {
+        for (name, spent) in lane.profile.iter().flat_map(|profile| profile.operations(program)) {
             let at = rows.iter().position(|row| row.0 == name).unwrap_or_else(|| {
                 rows.push((name, 0, [0.0; 3]));
                 rows.len() - 1

@@ -7,7 +7,7 @@ use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::State;
 use grawa_train::recipe::{Device, Recipe, Said};
-use grawa_train::{Class, Meter, locate};
+use grawa_train::{Class, Evaluator, locate};
 use std::path::PathBuf;
 
 /// Measure a trained model: loss and error on the test set, in all and class by class.
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let said = arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?;
     let recipe = Recipe::resolve(&said)?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    let meter = Meter::new(&recipe, &data)?;
+    let meter = Evaluator::new(&recipe, &data)?;
     located.check(meter.graph())?;
     let state = State::load(meter.graph(), &located.model)?;
     let bar = bar(1000, "measuring");

@@ -107,7 +107,7 @@ fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     grawa_train::check(recipe, &data)?;
     if recipe.machine.device == grawa_train::recipe::Device::Cuda {
-        Device::Cuda.card()?;
+        Device::Cuda.gpu()?;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let engine = match arguments.device {
         Device::Cpu => Engine::Cpu,
-        Device::Cuda => Engine::Cuda(arguments.device.card()?, arguments.precision),
+        Device::Cuda => Engine::Cuda(arguments.device.gpu()?, arguments.precision),
     };
     let found = probe(&arguments.model, arguments.classes, &arguments.values, &arguments.out, &engine)?;
     found.results.write()?;

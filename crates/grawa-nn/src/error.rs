@@ -67,7 +67,7 @@ pub enum Error {
     },
     /// A GPU without enough free memory.
     #[error("the GPU has {} MB free, but {} MB are needed; {fits}", free / 1_000_000, needed / 1_000_000)]
-    CardTooSmall {
+    OutOfDeviceMemory {
         /// Bytes that are needed.
         needed: usize,
         /// Bytes that are free.

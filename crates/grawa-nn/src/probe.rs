@@ -5,7 +5,7 @@
 //! Hessian of the mean loss is multiplied by that vector, and compared with `hvp.*`. `oracle/values.py` writes such files
 //! from PyTorch in f64.
 
-use crate::cuda::{Card, Fleet, Precision, Settings};
+use crate::cuda::{Device, Precision, ReplicaSet, Settings};
 use crate::tensors::{Tensor, Tensors};
 use crate::{Arena, Curvature, Error, Graph, Mode, Program, Shape, zoo};
 use grawa_core::norm::norm;
@@ -41,7 +41,7 @@ pub enum Engine {
     /// All cores, f32.
     Cpu,
     /// A GPU.
-    Cuda(Card, Precision),
+    Cuda(Device, Precision),
 }
 
 /// Runs a network of the zoo on a values file; `out` is where the results will be written.
@@ -78,7 +78,9 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path, engine: &Engine)
     let start = (parameters.as_slice(), before.as_slice());
     let Found { logits, loss, gradient, statistics } = match engine {
         Engine::Cpu => on_cpu(graph, batch, start, (images, &labels))?,
-        Engine::Cuda(card, precision) => on_cuda(graph, batch, start, (images, &labels), card, *precision)?,
+        Engine::Cuda(device, precision) => {
+            on_cuda(graph, batch, start, (images, &labels), device, *precision)?
+        }
     };
 
     let mut results = Tensors::new(out, graph.name());
@@ -137,19 +139,19 @@ fn on_cuda(
     batch: usize,
     (parameters, statistics): (&[f32], &[f32]),
     shown: (&[f32], &[u32]),
-    card: &Card,
+    device: &Device,
     precision: Precision,
 ) -> Result<Found, Error> {
     let settings = Settings { batch, workers: 1, precision, fixed: true };
-    let mut fleet = Fleet::new(card, graph, settings)?;
-    fleet.load(0, parameters, statistics)?;
-    fleet.show(&[shown])?;
-    let outcomes = fleet.gradient(Mode::Train { dropout: None }, 1.0, true)?;
+    let mut set = ReplicaSet::new(device, graph, settings)?;
+    set.load(0, parameters, statistics)?;
+    set.load_batches(&[shown])?;
+    let outcomes = set.gradient(Mode::Train { dropout: None }, 1.0, true)?;
     Ok(Found {
-        logits: fleet.logits(0)?,
+        logits: set.logits(0)?,
         loss: outcomes[0].loss,
-        gradient: fleet.gradient_of(0)?,
-        statistics: fleet.statistics(0)?,
+        gradient: set.gradient_of(0)?,
+        statistics: set.statistics(0)?,
     })
 }
 

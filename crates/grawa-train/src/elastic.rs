@@ -9,7 +9,7 @@
 //! Only one that trains on out of contact goes on in a share that others are dealt as well.
 
 use crate::course::Position;
-use crate::engine::{Material, Net};
+use crate::engine::{CpuReplica, Material};
 use crate::evaluate::viewing;
 use crate::event::{Evaluated, Event, Finished, Observer};
 use crate::held::{Held, Restored};
@@ -363,7 +363,7 @@ pub fn join(
 
 /// The same as one whose replica, on the CPU, is made of a network: tests put something in between.
 fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
-    replica: impl FnOnce(Net) -> R,
+    replica: impl FnOnce(CpuReplica) -> R,
     recipe: Recipe,
     data: &Dataset,
     guest: Guest,
@@ -423,7 +423,7 @@ fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
     let at = Position::default();
     match works {
         Works::Cpu(engine) => {
-            let made = Made::on_cpu(&engine, &engine.examiner(&launch.recipe), &mut part)?;
+            let made = Made::on_cpu(&engine, &engine.evaluator(&launch.recipe), &mut part)?;
             let made = Made { replica: replica(made.replica), waits: made.waits, examiner: made.examiner };
             launch.run(at, pacing, |_, common| seat.take(common, made, member, view), observers)
         }

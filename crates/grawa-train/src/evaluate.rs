@@ -5,7 +5,7 @@
 //! what is trained, and its time is outside the clock.
 
 use crate::Error;
-use crate::engine::{Counts, Examine, average};
+use crate::engine::{Counts, EvaluateShard, average};
 use crate::event::{Evaluated, Event, Model};
 use crate::recipe::BatchNorm;
 use crate::shares::measure_together;
@@ -150,7 +150,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
 
 /// The statistics for the evaluated model, as the policy says.
 fn settle_statistics<C: Collective>(
-    examiner: &mut dyn Examine<C::Buffer>,
+    examiner: &mut dyn EvaluateShard<C::Buffer>,
     model: &C::Buffer,
     own: Vec<f32>,
     (talk, members, lost): (&mut C, &mut Vec<u32>, &mut Vec<Lost>),

@@ -40,7 +40,7 @@ pub use event::{
 };
 pub use held::make_room;
 pub use locate::{Located, locate};
-pub use measure::{Class, Measured, Meter};
+pub use measure::{Class, Evaluator, Measured};
 pub use pace::Recording;
 pub use recipe::Recipe;
 pub use run::Run;

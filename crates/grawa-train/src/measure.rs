@@ -1,6 +1,6 @@
 //! A model by itself: its loss and error on the test set, class by class.
 
-use crate::engine::{Counts, Examine, Material};
+use crate::engine::{Counts, EvaluateShard, Material};
 use crate::recipe::BatchNorm;
 use crate::run::Works;
 use crate::{Error, Recipe};
@@ -42,20 +42,20 @@ impl Measured {
 
 /// Who measures models on the test set of a recipe, on the device it names.
 #[derive(Debug)]
-pub struct Meter {
+pub struct Evaluator {
     works: Works,
     graph: Graph,
     recipe: Recipe,
     examples: usize,
 }
 
-impl Meter {
+impl Evaluator {
     /// For the data set of a recipe and the network it asks for.
     pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
         let material = Material::new(recipe, data)?;
         let (graph, examples) = (material.graph.clone(), material.test.len());
         let works = Works::of_one(recipe, material, (0, 0), recipe.machine.threads)?;
-        Ok(Meter { works, graph, recipe: recipe.clone(), examples })
+        Ok(Evaluator { works, graph, recipe: recipe.clone(), examples })
     }
 
     /// The network.
@@ -63,15 +63,15 @@ impl Meter {
         &self.graph
     }
 
-    /// Measures a model with [`Meter::statistics`]. `done` is told the share that is done, from 0 to 1.
+    /// Measures a model with [`Evaluator::statistics`]. `done` is told the share that is done, from 0 to 1.
     pub fn measure(&self, model: &State, mut done: impl FnMut(f64)) -> Result<Measured, Error> {
         match &self.works {
             Works::Cpu(engine) => {
-                self.by(&mut engine.examiner(&self.recipe), &model.parameters[..], model, &mut done)
+                self.by(&mut engine.evaluator(&self.recipe), &model.parameters[..], model, &mut done)
             }
             Works::Card(engine) => {
                 let placed = engine.place_model(model)?;
-                self.by(&mut engine.examiner(0), &placed, model, &mut done)
+                self.by(&mut engine.evaluator(0), &placed, model, &mut done)
             }
         }
     }
@@ -81,18 +81,18 @@ impl Meter {
     pub fn statistics(&self, model: &State) -> Result<Vec<f32>, Error> {
         match &self.works {
             Works::Cpu(engine) => {
-                self.settle(&mut engine.examiner(&self.recipe), &model.parameters[..], model)
+                self.settle(&mut engine.evaluator(&self.recipe), &model.parameters[..], model)
             }
             Works::Card(engine) => {
                 let placed = engine.place_model(model)?;
-                self.settle(&mut engine.examiner(0), &placed, model)
+                self.settle(&mut engine.evaluator(0), &placed, model)
             }
         }
     }
 
     fn settle<B: ?Sized>(
         &self,
-        examiner: &mut dyn Examine<B>,
+        examiner: &mut dyn EvaluateShard<B>,
         of: &B,
         model: &State,
     ) -> Result<Vec<f32>, Error> {
@@ -107,7 +107,7 @@ impl Meter {
 
     fn by<B: ?Sized>(
         &self,
-        examiner: &mut dyn Examine<B>,
+        examiner: &mut dyn EvaluateShard<B>,
         of: &B,
         model: &State,
         done: &mut dyn FnMut(f64),
@@ -141,7 +141,7 @@ mod tests {
         let data = grawa_data::load("digits", ".".as_ref()).unwrap();
         for policy in BatchNorm::ALL {
             recipe.evaluate.batch_norm = *policy;
-            let meter = Meter::new(&recipe, &data).unwrap();
+            let meter = Evaluator::new(&recipe, &data).unwrap();
             let mut blank = State::initial(meter.graph(), 1);
             blank.parameters.fill(0.0);
             let mut last = 0.0;

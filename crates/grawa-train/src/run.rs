@@ -5,7 +5,9 @@
 
 use crate::checkpoint::{Checkpoint, Writer};
 use crate::course::{Course, Position, cycle};
-use crate::engine::{CardEngine, CardNet, Engine, Examine, Examiner, Material, Net, Waits};
+use crate::engine::{
+    CpuEvaluator, CpuReplica, CudaEngine, CudaReplica, Engine, EvaluateShard, Material, WaitTimes,
+};
 use crate::evaluate::viewing;
 use crate::event::{Event, Finished, Observer, Started};
 use crate::pace::{Pacing, Recording};
@@ -58,7 +60,7 @@ pub struct Run {
 #[derive(Debug)]
 pub(crate) enum Works {
     Cpu(Box<Engine>),
-    Card(CardEngine),
+    Card(CudaEngine),
 }
 
 impl Works {
@@ -76,7 +78,7 @@ impl Works {
                 (alone.train.workers, alone.machine.threads) = (1, cores);
                 Ok(Works::Cpu(Box::new(Engine::of(&alone, material)?)))
             }
-            Device::Cuda => Ok(Works::Card(CardEngine::of_one(recipe, &material, seat, number)?)),
+            Device::Cuda => Ok(Works::Card(CudaEngine::of_one(recipe, &material, seat, number)?)),
         }
     }
 }
@@ -105,7 +107,7 @@ impl Run {
         let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
         let works = match recipe.machine.device {
             Device::Cpu => Works::Cpu(Box::new(Engine::of(&recipe, material)?)),
-            Device::Cuda => Works::Card(CardEngine::new(&recipe, &material)?),
+            Device::Cuda => Works::Card(CudaEngine::new(&recipe, &material)?),
         };
         Ok(Run::by(works, recipe, graph, examples))
     }
@@ -117,7 +119,7 @@ impl Run {
 
     /// The same on cards of the test's choice.
     #[cfg(test)]
-    pub(crate) fn on_cards(engine: CardEngine, recipe: Recipe, material: &Material) -> Self {
+    pub(crate) fn on_cards(engine: CudaEngine, recipe: Recipe, material: &Material) -> Self {
         let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
         Run::by(Works::Card(engine), recipe, graph, examples)
     }
@@ -184,7 +186,7 @@ impl Run {
             Launch { recording, ..Launch::new(recipe, graph, examples, folder.as_deref(), stop, resumed) };
         match works {
             Works::Cpu(engine) => {
-                let examiner = engine.examiner(&launch.recipe);
+                let examiner = engine.evaluator(&launch.recipe);
                 launch.go(
                     snapshot,
                     |part| Made::on_cpu(&engine, &examiner, part),
@@ -305,13 +307,13 @@ pub(crate) fn fresh(
 /// A worker's replica and what goes with it.
 pub(crate) struct Made<R: Replica> {
     pub(crate) replica: R,
-    pub(crate) waits: Option<Arc<Waits>>,
-    pub(crate) examiner: Option<Box<dyn Examine<R::Buffer>>>,
+    pub(crate) waits: Option<Arc<WaitTimes>>,
+    pub(crate) examiner: Option<Box<dyn EvaluateShard<R::Buffer>>>,
 }
 
-impl Made<Net> {
+impl Made<CpuReplica> {
     /// A worker on the CPU, from its part.
-    pub(crate) fn on_cpu(engine: &Engine, examiner: &Examiner, part: &mut Part) -> Result<Self, Error> {
+    pub(crate) fn on_cpu(engine: &Engine, examiner: &CpuEvaluator, part: &mut Part) -> Result<Self, Error> {
         let mut net = engine.worker(part.worker, part.take_state(), part.taken)?;
         net.put(Kept::Velocity, &part.velocity)?;
         let waits = net.waits();
@@ -319,13 +321,13 @@ impl Made<Net> {
     }
 }
 
-impl Made<CardNet> {
+impl Made<CudaReplica> {
     /// A worker on a card, from its part.
-    pub(crate) fn on_card(engine: &CardEngine, part: &mut Part) -> Result<Self, Error> {
+    pub(crate) fn on_card(engine: &CudaEngine, part: &mut Part) -> Result<Self, Error> {
         let mut net = engine.worker(part.worker, &part.take_state(), part.taken)?;
         net.put(Kept::Velocity, &part.velocity)?;
         let waits = net.waits();
-        let examiner = Box::new(engine.examiner(part.worker));
+        let examiner = Box::new(engine.evaluator(part.worker));
         Ok(Made { replica: net, waits: Some(waits), examiner: Some(examiner) })
     }
 }

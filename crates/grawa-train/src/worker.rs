@@ -6,7 +6,7 @@
 
 use crate::course::{Course, Position};
 use crate::elastic::Elastic;
-use crate::engine::{Examine, Waits};
+use crate::engine::{EvaluateShard, WaitTimes};
 use crate::event::{Event, Fault, Finished, Mixed, Place, Reason, Round, Share as WorkerShare};
 use crate::pace::Pacing;
 use crate::snapshot::{Past, Snapshots};
@@ -86,8 +86,8 @@ pub(crate) struct Worker<R: Replica, C> {
     /// The group that makes the model to be evaluated.
     pub(crate) view: C,
     /// Who measures that model.
-    pub(crate) examiner: Option<Box<dyn Examine<R::Buffer>>>,
-    pub(crate) waits: Option<Arc<Waits>>,
+    pub(crate) examiner: Option<Box<dyn EvaluateShard<R::Buffer>>>,
+    pub(crate) waits: Option<Arc<WaitTimes>>,
     /// Where the run stood at the last meeting, and up to where everything due was done.
     pub(crate) at: Position,
     pub(crate) settled: Option<Position>,

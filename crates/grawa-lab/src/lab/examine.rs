@@ -7,7 +7,7 @@ use grawa_core::norm::{norm, norms};
 use grawa_data::{Dataset, Feed};
 use grawa_flat::{Examples, Losses, Settings};
 use grawa_nn::{Graph, Mode, State};
-use grawa_train::Meter;
+use grawa_train::Evaluator;
 use grawa_train::recipe::{BatchNorm, Device};
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub(super) fn examine(
     recipe.evaluate.batch_norm = BatchNorm::Keep;
     // Here the training set is what is measured on.
     let data = Dataset { test: data.train.clone(), ..data.clone() };
-    let meter = Meter::new(&recipe, &data)?;
+    let meter = Evaluator::new(&recipe, &data)?;
     let state = State::load(meter.graph(), model).map_err(grawa_train::Error::from)?;
     let feed =
         Feed::new(&data.train, &data.normalise, recipe.data.augment).map_err(grawa_train::Error::from)?;

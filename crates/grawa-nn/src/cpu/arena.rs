@@ -1,18 +1,18 @@
 //! What a pass writes to, allocated once: results, gradients, blocked weights, and the threads that share the work.
 
-use super::convolve::Bench;
-use super::lanes::{Line, Machine};
+use super::convolution::ConvWorkspace;
 use super::memory::zeros;
 use super::norm::{Affine, Moments};
+use super::profile::Profile;
 use super::program::{Kind, Place, Program};
-use super::watch::Watch;
+use super::simd::{F32x16, Isa};
 use crate::Error;
 use std::sync::Arc;
 
 /// A buffer of a place.
 #[derive(Debug)]
 pub(crate) enum Buffer {
-    Planes(Vec<Line>),
+    Planes(Vec<F32x16>),
     Vectors(Vec<f32>),
 }
 
@@ -24,11 +24,11 @@ impl Buffer {
         }
     }
 
-    pub(crate) fn planes(&self) -> &[Line] {
+    pub(crate) fn planes(&self) -> &[F32x16] {
         if let Buffer::Planes(planes) = self { planes } else { &[] }
     }
 
-    pub(crate) fn planes_mut(&mut self) -> &mut [Line] {
+    pub(crate) fn planes_mut(&mut self) -> &mut [F32x16] {
         if let Buffer::Planes(planes) = self { planes } else { &mut [] }
     }
 
@@ -49,7 +49,7 @@ impl Buffer {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// A convolution's bias, as lines.
-    pub(crate) bias: Vec<Line>,
+    pub(crate) bias: Vec<F32x16>,
     /// Moments of every image: of a convolution's result, or of a batch norm's input.
     pub(crate) moments: Vec<Moments>,
     /// What a batch norm normalised with.
@@ -67,18 +67,18 @@ pub(crate) struct Scratch {
 /// What passes of one program write to. It belongs to a core, or to all of them: never to a worker.
 #[derive(Debug)]
 pub struct Arena {
-    pub(crate) machine: Machine,
+    pub(crate) isa: Isa,
     pub(crate) pool: Arc<rayon::ThreadPool>,
     pub(crate) values: Vec<Option<Buffer>>,
     pub(crate) gradients: Vec<Option<Buffer>>,
     pub(crate) scratch: Vec<Scratch>,
-    pub(crate) bench: Bench,
+    pub(crate) workspace: ConvWorkspace,
     pub(crate) logits: Vec<f32>,
     /// The gradient of the logits.
     pub(crate) flow: Vec<f32>,
     /// Whether the last pass was one of training, whose statistics can be tracked.
     pub(crate) trained: bool,
-    pub(crate) watch: Option<Watch>,
+    pub(crate) profile: Option<Profile>,
 }
 
 impl Arena {
@@ -90,15 +90,15 @@ impl Arena {
             .build()
             .map_err(|error| Error::Threads { why: error.to_string() })?;
         let convolutions = program.steps.iter().filter_map(|step| match &step.kind {
-            Kind::Conv { walk, way, .. } => Some((walk, &**way)),
+            Kind::Conv { geometry, algorithm, .. } => Some((geometry, &**algorithm)),
             _ => None,
         });
-        let bench = Bench::new(convolutions, program.batch, threads);
-        Ok(Arena::on(program, Arc::new(pool), bench))
+        let workspace = ConvWorkspace::new(convolutions, program.batch, threads);
+        Ok(Arena::on(program, Arc::new(pool), workspace))
     }
 
     /// Room for passes of a program on threads and with a bench that are there.
-    pub(crate) fn on(program: &Program, pool: Arc<rayon::ThreadPool>, bench: Bench) -> Self {
+    pub(crate) fn on(program: &Program, pool: Arc<rayon::ThreadPool>, workspace: ConvWorkspace) -> Self {
         let batch = program.batch;
         let mut values: Vec<Option<Buffer>> = program.places.iter().map(|_| None).collect();
         for node in program.steps.iter().map(|step| step.output).chain([0]) {
@@ -110,10 +110,10 @@ impl Arena {
             let moments = |blocks: usize| (0..batch).map(|_| Moments::new(blocks)).collect::<Vec<_>>();
             let flat = batch * program.graph.nodes()[step.inputs[0]].shape.len();
             match &step.kind {
-                Kind::Conv { walk, .. } => {
-                    scratch.moments = moments(walk.to.blocks());
-                    scratch.bias = zeros(walk.to.blocks());
-                    scratch.sum = vec![0.0; walk.to.shape.channels];
+                Kind::Conv { geometry, .. } => {
+                    scratch.moments = moments(geometry.to.blocks());
+                    scratch.bias = zeros(geometry.to.blocks());
+                    scratch.sum = vec![0.0; geometry.to.shape.channels];
                 }
                 Kind::Norm { .. } => {
                     let place = program.planes(step.inputs[0]);
@@ -146,27 +146,27 @@ impl Arena {
         let scratch = scratch.collect();
         let logits = vec![0.0; batch * program.graph.classes()];
         Arena {
-            machine: Machine::here(),
+            isa: Isa::detect(),
             pool,
             values,
             gradients,
             scratch,
-            bench,
+            workspace,
             flow: logits.clone(),
             logits,
             trained: false,
-            watch: None,
+            profile: None,
         }
     }
 
     /// From now on notes how long every operation takes.
-    pub fn watch(&mut self) {
-        self.watch = Some(Watch::new(self.scratch.len()));
+    pub fn start_profile(&mut self) {
+        self.profile = Some(Profile::new(self.scratch.len()));
     }
 
     /// What was noted since.
-    pub fn watched(&self) -> Option<&Watch> {
-        self.watch.as_ref()
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
     }
 
     /// The logits of the last pass, example after example.
@@ -178,6 +178,6 @@ impl Arena {
     pub fn bytes(&self) -> usize {
         let buffers = self.values.iter().chain(&self.gradients).flatten().map(Buffer::bytes).sum::<usize>();
         let plain = |scratch: &Scratch| size_of::<f32>() * (scratch.flat.len() + scratch.flow.len());
-        buffers + self.bench.bytes() + self.scratch.iter().map(plain).sum::<usize>()
+        buffers + self.workspace.bytes() + self.scratch.iter().map(plain).sum::<usize>()
     }
 }

@@ -2,13 +2,13 @@
 
 use super::arena::{Arena, Buffer, Scratch};
 use super::block::Blocked;
-use super::convolve::Convolution;
-use super::lanes::{Line, Machine, WIDTH};
+use super::convolution::Convolution;
 use super::norm;
 use super::pass::flattened;
 use super::pixels;
+use super::profile::Part;
 use super::program::{Flow, Kind, Place, Program, Step};
-use super::watch::Part;
+use super::simd::{F32x16, Isa, WIDTH};
 use crate::Mode;
 use crate::op::{batch_norm, dropout, linear};
 use rayon::prelude::*;
@@ -36,28 +36,28 @@ impl Program {
         gradient: &mut [f32],
     ) {
         let step = &self.steps[index];
-        let Arena { values, gradients, scratch, bench, machine, watch, .. } = arena;
-        let machine = *machine;
+        let Arena { values, gradients, scratch, workspace, isa, profile, .. } = arena;
+        let isa = *isa;
         let Some(mut dy) = self.slots[step.output].and_then(|slot| gradients[slot].take()) else { return };
         let value = |node: usize| values[node].as_ref();
         let planes = |node: usize| value(node).map_or(&[][..], Buffer::planes);
         let scratch = &mut scratch[index];
         let spans = self.graph.parameters().spans();
         match (&step.kind, &self.places[step.output]) {
-            (Kind::Conv { walk, way, weight, bias, .. }, _) => {
+            (Kind::Conv { geometry, algorithm, weight, bias, .. }, _) => {
                 let (x, dy) = (planes(step.inputs[0]), dy.planes());
                 let start = Instant::now();
                 let convolution =
-                    Convolution { machine, walk, way, weights: self.learnt(parameters, *weight) };
-                convolution.gradient(bench, x, dy, &mut gradient[spans[weight.0].range()]);
-                if let Some(watch) = watch {
-                    watch.note(index, Part::Weights, start.elapsed());
+                    Convolution { isa, geometry, algorithm, weights: self.parameter(parameters, *weight) };
+                convolution.gradient(workspace, x, dy, &mut gradient[spans[weight.0].range()]);
+                if let Some(profile) = profile {
+                    profile.note(index, Part::Weights, start.elapsed());
                 }
                 if let Some(bias) = bias {
-                    sum_channels(machine, &walk.to, dy, scratch, &mut gradient[spans[bias.0].range()]);
+                    sum_channels(isa, &geometry.to, dy, scratch, &mut gradient[spans[bias.0].range()]);
                 }
                 if let Some((slot, mut dx, add)) = self.flow(gradients, step, 0) {
-                    convolution.back(bench, dy, dx.planes_mut(), add);
+                    convolution.backward(workspace, dy, dx.planes_mut(), add);
                     gradients[slot] = Some(dx);
                 }
             }
@@ -70,14 +70,14 @@ impl Program {
                     dy.planes_mut().par_chunks_exact_mut(to.image()).zip(y.par_chunks_exact(to.image()));
                 images.zip(x.par_chunks_exact(place.image())).zip(&mut *moments).for_each(
                     |(((dy, y), x), out)| {
-                        norm::sums(machine, &place, x, middle, to, relu.then_some(y), dy, out);
+                        norm::sums(isa, &place, x, middle, to, relu.then_some(y), dy, out);
                     },
                 );
                 if step.inputs.len() > 1
                     && let Some((slot, mut other, add)) = self.flow(gradients, step, 1)
                 {
                     let target = *self.planes(step.inputs[1]);
-                    copy_planes(machine, (to, dy.planes()), (&target, other.planes_mut()), add);
+                    copy_planes(isa, (to, dy.planes()), (&target, other.planes_mut()), add);
                     gradients[slot] = Some(other);
                 }
                 // The sums over all images, and with them the gradients of scale and shift.
@@ -103,7 +103,7 @@ impl Program {
                         .par_chunks_exact_mut(place.image())
                         .zip(x.par_chunks_exact(place.image()));
                     images.zip(dy.planes().par_chunks_exact(to.image())).for_each(|((dx, x), dy)| {
-                        norm::backward(machine, &place, x, affine, to, dy, dx, add);
+                        norm::backward(isa, &place, x, affine, to, dy, dx, add);
                     });
                     gradients[slot] = Some(dx);
                 }
@@ -115,7 +115,7 @@ impl Program {
                 let (front, back) = gradient.split_at_mut(spans[weight.0].range().end);
                 let (dweight, dbias) =
                     (&mut front[spans[weight.0].range().start..], &mut back[..spans[bias.0].len()]);
-                let weight = self.learnt(parameters, *weight);
+                let weight = self.parameter(parameters, *weight);
                 linear::backward(self.batch, x, weight, dy.vectors(), flow, dweight, dbias);
                 if let Some((slot, mut buffer, add)) = self.flow(gradients, step, 0) {
                     arrive(&self.places[step.inputs[0]], flow, &mut buffer, add);
@@ -160,13 +160,13 @@ impl Program {
                     let y = planes(step.output);
                     let images =
                         dy.planes_mut().par_chunks_exact_mut(to.image()).zip(y.par_chunks_exact(to.image()));
-                    images.for_each(|(dy, y)| norm::mask(machine, to, y, dy));
+                    images.for_each(|(dy, y)| norm::mask(isa, to, y, dy));
                 }
                 for input in 0..2 {
                     if let Some((slot, mut buffer, add)) = self.flow(gradients, step, input) {
                         match (place, &self.places[step.inputs[input]]) {
                             (Place::Planes(to), Place::Planes(target)) => {
-                                copy_planes(machine, (to, dy.planes()), (target, buffer.planes_mut()), add)
+                                copy_planes(isa, (to, dy.planes()), (target, buffer.planes_mut()), add)
                             }
                             (_, target) => arrive(target, dy.vectors(), &mut buffer, add),
                         }
@@ -211,7 +211,7 @@ impl Program {
                                         }
                                     }
                                     Kind::MaxPool(window) => {
-                                        pixels::max_pool_back(machine, window, &place, x, to, y, dy, dx, add)
+                                        pixels::max_pool_back(isa, window, &place, x, to, y, dy, dx, add)
                                     }
                                     Kind::AveragePool(window) => {
                                         pixels::average_pool_back(window, &place, to, dy, dx, add)
@@ -254,7 +254,7 @@ impl Program {
 }
 
 /// Sums of every channel over all images, in their order.
-fn total<'a>(images: impl Iterator<Item = &'a [Line]>, out: &mut [f64]) {
+fn total<'a>(images: impl Iterator<Item = &'a [F32x16]>, out: &mut [f64]) {
     out.fill(0.0);
     for image in images {
         for (channel, sum) in out.iter_mut().enumerate() {
@@ -265,14 +265,14 @@ fn total<'a>(images: impl Iterator<Item = &'a [Line]>, out: &mut [f64]) {
 
 /// Adds the sums of all pixels of each channel.
 pub(super) fn sum_channels(
-    machine: Machine,
+    isa: Isa,
     place: &Blocked,
-    batch: &[Line],
+    batch: &[F32x16],
     scratch: &mut Scratch,
     out: &mut [f32],
 ) {
     let images = batch.par_chunks_exact(place.image()).zip(&mut scratch.moments);
-    images.for_each(|(image, moments)| norm::moments(machine, place, image, moments));
+    images.for_each(|(image, moments)| norm::moments(isa, place, image, moments));
     total(scratch.moments.iter().map(|image| &image.mean[..]), &mut scratch.sum);
     let area = place.shape.area() as f64;
     out.iter_mut().zip(&scratch.sum).for_each(|(out, mean)| *out += (mean * area) as f32);
@@ -280,13 +280,13 @@ pub(super) fn sum_channels(
 
 /// Copies planes, or adds them to what is there.
 pub(super) fn copy_planes(
-    machine: Machine,
-    (from, x): (&Blocked, &[Line]),
-    (to, y): (&Blocked, &mut [Line]),
+    isa: Isa,
+    (from, x): (&Blocked, &[F32x16]),
+    (to, y): (&Blocked, &mut [F32x16]),
     add: bool,
 ) {
     y.par_chunks_exact_mut(to.image()).zip(x.par_chunks_exact(from.image())).for_each(|(y, x)| {
-        pixels::copy(machine, from, x, to, y, add);
+        pixels::copy(isa, from, x, to, y, add);
     });
 }
 

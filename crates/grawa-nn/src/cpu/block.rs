@@ -5,7 +5,7 @@
 //! network needs, so that no kernel tests for edges; nothing ever writes to the border, nor to the lanes of channels
 //! that do not exist.
 
-use super::lanes::{Line, WIDTH};
+use super::simd::{F32x16, WIDTH};
 use crate::Shape;
 
 /// How the activations of one node lie.
@@ -47,17 +47,17 @@ impl Blocked {
     }
 
     /// Takes an image in plain order: channel by channel, row by row.
-    pub(crate) fn pack(&self, plain: &[f32], image: &mut [Line]) {
+    pub(crate) fn pack(&self, plain: &[f32], image: &mut [F32x16]) {
         self.put(plain, image, |to, value| *to = value);
     }
 
     /// Adds an image in plain order.
-    pub(crate) fn pack_add(&self, plain: &[f32], image: &mut [Line]) {
+    pub(crate) fn pack_add(&self, plain: &[f32], image: &mut [F32x16]) {
         self.put(plain, image, |to, value| *to += value);
     }
 
     #[inline(always)]
-    fn put(&self, plain: &[f32], image: &mut [Line], each: impl Fn(&mut f32, f32)) {
+    fn put(&self, plain: &[f32], image: &mut [F32x16], each: impl Fn(&mut f32, f32)) {
         let Shape { height, width, .. } = self.shape;
         for (channel, plane) in plain.chunks_exact(self.shape.area()).enumerate() {
             let (block, lane) = (channel / WIDTH, channel % WIDTH);
@@ -72,7 +72,7 @@ impl Blocked {
     }
 
     /// Gives an image back in plain order.
-    pub(crate) fn unpack(&self, image: &[Line], plain: &mut [f32]) {
+    pub(crate) fn unpack(&self, image: &[F32x16], plain: &mut [f32]) {
         let Shape { height, width, .. } = self.shape;
         for (channel, plane) in plain.chunks_exact_mut(self.shape.area()).enumerate() {
             let (block, lane) = (channel / WIDTH, channel % WIDTH);
@@ -96,7 +96,7 @@ mod tests {
         for (channels, height, width, border) in [(1, 3, 2, 1), (16, 2, 5, 0), (37, 4, 3, 2)] {
             let blocked = Blocked { shape: Shape { channels, height, width }, border };
             let plain: Vec<f32> = (1..=blocked.shape.len()).map(|x| x as f32).collect();
-            let mut image = vec![Line::ZERO; blocked.image()];
+            let mut image = vec![F32x16::ZERO; blocked.image()];
             blocked.pack(&plain, &mut image);
             let mut back = vec![0.0; plain.len()];
             blocked.unpack(&image, &mut back);

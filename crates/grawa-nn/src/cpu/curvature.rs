@@ -5,7 +5,7 @@
 //! about two gradients; as long as the parameters stay, the point serves any number of products.
 
 use super::arena::{Arena, Buffer};
-use super::convolve::Bench;
+use super::convolution::ConvWorkspace;
 use super::program::{Keep, Place, Program};
 use crate::{Error, Graph, Mode};
 use std::sync::Arc;
@@ -95,8 +95,8 @@ impl Curvature {
     /// Room for one point, which shares the threads of `tangents`.
     pub fn point(&self, tangents: &Tangents) -> Point {
         // Convolutions work on the bench of the tangents: it is lent for a visit.
-        let bench = Bench::new(std::iter::empty(), 0, 0);
-        let arena = Arena::on(&self.kept, Arc::clone(&tangents.arena.pool), bench);
+        let workspace = ConvWorkspace::new(std::iter::empty(), 0, 0);
+        let arena = Arena::on(&self.kept, Arc::clone(&tangents.arena.pool), workspace);
         Point { arena, mode: Mode::Evaluate, factor: 0.0, is_visited: false }
     }
 
@@ -112,9 +112,9 @@ impl Curvature {
         gradient: &mut [f32],
     ) -> Result<f64, Error> {
         point.is_visited = false;
-        std::mem::swap(&mut point.arena.bench, &mut tangents.arena.bench);
+        std::mem::swap(&mut point.arena.workspace, &mut tangents.arena.workspace);
         let loss = self.kept.gradient(&mut point.arena, model, examples, mode, factor, gradient);
-        std::mem::swap(&mut point.arena.bench, &mut tangents.arena.bench);
+        std::mem::swap(&mut point.arena.workspace, &mut tangents.arena.workspace);
         let loss = loss?;
         (point.mode, point.factor, point.is_visited) = (mode, factor as f32, true);
         Ok(loss)
@@ -163,7 +163,7 @@ impl Curvature {
         let Some(slot) = self.flowing.slots[last] else { return };
         self.turn(point, arena, last, slot);
         for index in (0..steps.len()).rev() {
-            self.along_back(index, point, arena, parameters, vector, product);
+            self.tangent_backward(index, point, arena, parameters, vector, product);
         }
     }
 

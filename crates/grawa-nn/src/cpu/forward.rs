@@ -2,12 +2,12 @@
 
 use super::arena::{Arena, Buffer};
 use super::block::Blocked;
-use super::convolve::Convolution;
-use super::lanes::Line;
+use super::convolution::Convolution;
 use super::norm;
 use super::pass::flattened;
 use super::pixels;
 use super::program::{Kind, Place, Program, Step};
+use super::simd::F32x16;
 use crate::Mode;
 use crate::op::{batch_norm, dropout, linear};
 use rayon::prelude::*;
@@ -23,8 +23,8 @@ impl Program {
         mode: Mode,
     ) {
         let step = &self.steps[index];
-        let Arena { values, scratch, bench, machine, .. } = arena;
-        let machine = *machine;
+        let Arena { values, scratch, workspace, isa, .. } = arena;
+        let isa = *isa;
         let Some(mut output) = values[step.output].take() else { return };
         let value = |input: usize| values[step.inputs[input]].as_ref();
         let planes = |input: usize| value(input).map_or(&[][..], Buffer::planes);
@@ -35,20 +35,20 @@ impl Program {
             (&mut rest[0], before)
         };
         match (&step.kind, &self.places[step.output]) {
-            (Kind::Conv { walk, way, weight, bias, moments }, _) => {
+            (Kind::Conv { geometry, algorithm, weight, bias, moments }, _) => {
                 if let Some(bias) = bias {
-                    norm::fill(&mut scratch.bias, self.learnt(parameters, *bias).iter().copied());
+                    norm::fill(&mut scratch.bias, self.parameter(parameters, *bias).iter().copied());
                 }
                 let lines = &scratch.bias;
-                let weights = self.learnt(parameters, *weight);
-                let convolution = Convolution { machine, walk, way, weights };
+                let weights = self.parameter(parameters, *weight);
+                let convolution = Convolution { isa, geometry, algorithm, weights };
                 let output = (output.planes_mut(), false);
-                convolution.forth(bench, planes(0), output, &mut scratch.moments, |y, out| {
+                convolution.forward(workspace, planes(0), output, &mut scratch.moments, |y, out| {
                     if bias.is_some() {
-                        add_bias(&walk.to, lines, y);
+                        add_bias(&geometry.to, lines, y);
                     }
                     if *moments {
-                        norm::moments(machine, &walk.to, y, out);
+                        norm::moments(isa, &geometry.to, y, out);
                     }
                 });
             }
@@ -66,7 +66,7 @@ impl Program {
                         _ => {
                             let moments = &mut scratch.moments;
                             let images = planes(0).par_chunks_exact(place.image());
-                            images.zip(moments).for_each(|(x, out)| norm::moments(machine, &place, x, out));
+                            images.zip(moments).for_each(|(x, out)| norm::moments(isa, &place, x, out));
                             norm::combine(&place, &scratch.moments, &mut scratch.mean, &mut scratch.variance);
                         }
                     }
@@ -76,7 +76,7 @@ impl Program {
                     scratch.variance.copy_from_slice(&statistics[spans[variance.0].range()]);
                 }
                 let affine = &mut scratch.affine;
-                let (scale, shift) = (self.learnt(parameters, *weight), self.learnt(parameters, *bias));
+                let (scale, shift) = (self.parameter(parameters, *weight), self.parameter(parameters, *bias));
                 let slope = scale.iter().zip(&scratch.variance).map(|(&scale, &variance)| {
                     (f64::from(scale) / (f64::from(variance) + batch_norm::EPSILON).sqrt()) as f32
                 });
@@ -89,7 +89,7 @@ impl Program {
                     let other = other
                         .as_ref()
                         .map(|place| (place, &planes(1)[image * place.image()..][..place.image()]));
-                    norm::forward(machine, &place, x, affine, other, *relu, to, y);
+                    norm::forward(isa, &place, x, affine, other, *relu, to, y);
                 });
             }
             (Kind::Linear { weight, bias }, _) => {
@@ -97,8 +97,8 @@ impl Program {
                 linear::forward(
                     self.batch,
                     x,
-                    self.learnt(parameters, *weight),
-                    self.learnt(parameters, *bias),
+                    self.parameter(parameters, *weight),
+                    self.parameter(parameters, *bias),
                     output.vectors_mut(),
                 );
             }
@@ -165,7 +165,7 @@ impl Program {
                                 }
                             });
                         }
-                        Kind::MaxPool(window) => pixels::max_pool(machine, window, &place, x(0), to, y),
+                        Kind::MaxPool(window) => pixels::max_pool(isa, window, &place, x(0), to, y),
                         Kind::AveragePool(window) => pixels::average_pool(window, &place, x(0), to, y),
                         Kind::PadChannels { before } => pixels::place_channels(&place, x(0), to, y, *before),
                         Kind::Subsample { stride } => pixels::subsample(*stride, &place, x(0), to, y),
@@ -195,7 +195,7 @@ impl Program {
     }
 }
 
-pub(super) fn add_bias(place: &Blocked, bias: &[Line], image: &mut [Line]) {
+pub(super) fn add_bias(place: &Blocked, bias: &[F32x16], image: &mut [F32x16]) {
     for (block, plane) in image.chunks_exact_mut(place.plane()).enumerate() {
         for row in 0..place.shape.height {
             for line in &mut plane[place.start(row)..][..place.shape.width] {

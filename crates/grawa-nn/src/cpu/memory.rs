@@ -3,13 +3,13 @@
 
 #![allow(unsafe_code)]
 
-use super::lanes::Line;
+use super::simd::F32x16;
 
 /// Zeros.
-pub(crate) fn zeros(count: usize) -> Vec<Line> {
+pub(crate) fn zeros(count: usize) -> Vec<F32x16> {
     let mut lines = Vec::with_capacity(count);
-    advise(lines.spare_capacity_mut().as_mut_ptr().cast(), count * size_of::<Line>());
-    lines.resize(count, Line::ZERO);
+    advise(lines.spare_capacity_mut().as_mut_ptr().cast(), count * size_of::<F32x16>());
+    lines.resize(count, F32x16::ZERO);
     lines
 }
 

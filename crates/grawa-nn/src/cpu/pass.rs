@@ -5,8 +5,8 @@
 //! bits.
 
 use super::arena::{Arena, Buffer};
+use super::profile::Part;
 use super::program::{Kind, Place, Program};
-use super::watch::Part;
 use crate::op::{batch_norm, cross_entropy};
 use crate::{Error, Mode, TensorId};
 use rayon::prelude::*;
@@ -29,11 +29,11 @@ impl Program {
     ) -> Result<&'a [f32], Error> {
         self.expect_inputs(parameters, statistics, images)?;
         let pool = Arc::clone(&arena.pool);
-        pool.install(|| self.pass_forth(arena, parameters, statistics, images, mode));
+        pool.install(|| self.forward_pass(arena, parameters, statistics, images, mode));
         Ok(&arena.logits)
     }
 
-    fn pass_forth(
+    fn forward_pass(
         &self,
         arena: &mut Arena,
         parameters: &[f32],
@@ -49,8 +49,8 @@ impl Program {
         for index in 0..self.steps.len() {
             let start = Instant::now();
             self.run(index, arena, parameters, statistics, mode);
-            if let Some(watch) = &mut arena.watch {
-                watch.note(index, Part::Forward, start.elapsed());
+            if let Some(profile) = &mut arena.profile {
+                profile.note(index, Part::Forward, start.elapsed());
             }
         }
         arena.trained = mode != Mode::Evaluate;
@@ -91,10 +91,10 @@ impl Program {
         // The threads are entered once: what waits for them is a queue that must not grow in every step.
         let pool = Arc::clone(&arena.pool);
         pool.install(|| {
-            self.pass_forth(arena, parameters, statistics, images, mode);
+            self.forward_pass(arena, parameters, statistics, images, mode);
             let Arena { logits, flow, .. } = arena;
             let loss = cross_entropy::loss(self.graph.classes(), logits, labels, factor as f32, flow)?;
-            self.pass_back(arena, parameters, mode, gradient);
+            self.backward_pass(arena, parameters, mode, gradient);
             Ok(loss)
         })
     }
@@ -105,7 +105,7 @@ impl Program {
         expect("the batch of images", images.len(), self.batch * self.graph.input().len())
     }
 
-    fn pass_back(&self, arena: &mut Arena, parameters: &[f32], mode: Mode, gradient: &mut [f32]) {
+    fn backward_pass(&self, arena: &mut Arena, parameters: &[f32], mode: Mode, gradient: &mut [f32]) {
         let last = self.last();
         let buffer = self.slots[last].and_then(|slot| arena.gradients[slot].as_mut());
         match (&self.places[last], buffer) {
@@ -122,8 +122,8 @@ impl Program {
         for index in (0..self.steps.len()).rev() {
             let start = Instant::now();
             self.flow_back(index, arena, parameters, mode, gradient);
-            if let Some(watch) = &mut arena.watch {
-                watch.note(index, Part::Backward, start.elapsed());
+            if let Some(profile) = &mut arena.profile {
+                profile.note(index, Part::Backward, start.elapsed());
             }
         }
     }
@@ -147,7 +147,7 @@ impl Program {
         Ok(())
     }
 
-    pub(super) fn learnt<'v>(&self, parameters: &'v [f32], id: TensorId) -> &'v [f32] {
+    pub(super) fn parameter<'v>(&self, parameters: &'v [f32], id: TensorId) -> &'v [f32] {
         &parameters[self.graph.parameters().spans()[id.0].range()]
     }
 }

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::block::Blocked;
-use super::lanes::{Lanes, Line, WIDTH, for_machines};
+use super::simd::{F32x16, WIDTH, for_each_isa};
 use crate::Window;
 
 /// Stores a value, or adds it to what is there.
@@ -27,9 +27,9 @@ pub(crate) fn pairs(a: &Blocked, b: &Blocked) -> impl Iterator<Item = (usize, us
 /// y ← f(x), line by line.
 pub(crate) fn map(
     from: &Blocked,
-    x: &[Line],
+    x: &[F32x16],
     to: &Blocked,
-    y: &mut [Line],
+    y: &mut [F32x16],
     mut f: impl FnMut(&mut f32, f32),
 ) {
     for (source, target) in pairs(from, to) {
@@ -39,23 +39,20 @@ pub(crate) fn map(
     }
 }
 
-for_machines! {
+for_each_isa! {
     /// Copies planes between places of one shape, or adds them to what is there.
-    pub(crate) fn copy = copy_with(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line], add: bool)
-}
-
-#[inline(always)]
-unsafe fn copy_with<V: Lanes>(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line], add: bool) {
-    for block in 0..from.blocks() {
-        for row in 0..from.shape.height {
-            let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
-            let y = &mut y[block * to.plane() + to.start(row)..][..from.shape.width];
-            for (y, x) in y.iter_mut().zip(x) {
-                // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
-                unsafe {
-                    let value = V::load(x.at());
-                    let value = if add { value.add(V::load(y.at())) } else { value };
-                    value.store(y.at_mut());
+    pub(crate) fn copy<V>(from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16], add: bool) {
+        for block in 0..from.blocks() {
+            for row in 0..from.shape.height {
+                let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
+                let y = &mut y[block * to.plane() + to.start(row)..][..from.shape.width];
+                for (y, x) in y.iter_mut().zip(x) {
+                    // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a line in a slice.
+                    unsafe {
+                        let value = V::load(x.at());
+                        let value = if add { value.add(V::load(y.at())) } else { value };
+                        value.store(y.at_mut());
+                    }
                 }
             }
         }
@@ -63,7 +60,7 @@ unsafe fn copy_with<V: Lanes>(from: &Blocked, x: &[Line], to: &Blocked, y: &mut 
 }
 
 /// The mean of each channel, as a plain vector.
-pub(crate) fn global_average(from: &Blocked, x: &[Line], y: &mut [f32]) {
+pub(crate) fn global_average(from: &Blocked, x: &[F32x16], y: &mut [f32]) {
     let count = from.shape.area() as f32;
     for (block, y) in y.chunks_mut(WIDTH).enumerate() {
         let mut sum = [0.0; WIDTH];
@@ -75,7 +72,7 @@ pub(crate) fn global_average(from: &Blocked, x: &[Line], y: &mut [f32]) {
 }
 
 /// The gradient of such an x.
-pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [Line], add: bool) {
+pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [F32x16], add: bool) {
     let count = from.shape.area() as f32;
     for (block, dy) in dy.chunks(WIDTH).enumerate() {
         for pixel in 0..from.shape.area() {
@@ -86,7 +83,7 @@ pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [Line], a
 }
 
 /// Copies the channels of `x` to those from `offset` on of `y`.
-pub(crate) fn place_channels(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line], offset: usize) {
+pub(crate) fn place_channels(from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16], offset: usize) {
     for channel in 0..from.shape.channels {
         let (source, target) = (channel, channel + offset);
         for pixel in 0..from.shape.area() {
@@ -99,10 +96,10 @@ pub(crate) fn place_channels(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [
 /// The gradient of such an x.
 pub(crate) fn take_channels(
     to: &Blocked,
-    dy: &[Line],
+    dy: &[F32x16],
     offset: usize,
     from: &Blocked,
-    dx: &mut [Line],
+    dx: &mut [F32x16],
     add: bool,
 ) {
     for channel in 0..from.shape.channels {
@@ -115,7 +112,7 @@ pub(crate) fn take_channels(
 }
 
 /// Every `stride`-th pixel.
-pub(crate) fn subsample(stride: usize, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
+pub(crate) fn subsample(stride: usize, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16]) {
     for block in 0..to.blocks() {
         for pixel in 0..to.shape.area() {
             let (row, column) = (pixel / to.shape.width * stride, pixel % to.shape.width * stride);
@@ -128,9 +125,9 @@ pub(crate) fn subsample(stride: usize, from: &Blocked, x: &[Line], to: &Blocked,
 pub(crate) fn subsample_back(
     stride: usize,
     to: &Blocked,
-    dy: &[Line],
+    dy: &[F32x16],
     from: &Blocked,
-    dx: &mut [Line],
+    dx: &mut [F32x16],
     add: bool,
 ) {
     if !add {
@@ -146,70 +143,55 @@ pub(crate) fn subsample_back(
 }
 
 /// Zeros in all pixels; the border is zero already.
-fn clear(place: &Blocked, image: &mut [Line]) {
+fn clear(place: &Blocked, image: &mut [F32x16]) {
     for (pixel, _) in pairs(place, place) {
-        image[pixel] = Line::ZERO;
+        image[pixel] = F32x16::ZERO;
     }
 }
 
-for_machines! {
+for_each_isa! {
     /// The largest number of each window.
-    pub(crate) fn max_pool = max_pool_with(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line])
-}
-
-/// Written for all lanes alike, so that the compiler makes the machine's own vector instructions of it.
-#[inline(always)]
-unsafe fn max_pool_with<V: Lanes>(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
-    for (block, pixel) in outputs(to) {
-        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
-        let mut best = Line([f32::NEG_INFINITY; WIDTH]);
-        for pixel in members {
-            let x = x[line(from, block, pixel)];
-            for lane in 0..WIDTH {
-                // Not a number beats every number, so that it is seen.
-                let wins = (x.0[lane] > best.0[lane]) | x.0[lane].is_nan();
-                best.0[lane] = if wins { x.0[lane] } else { best.0[lane] };
+    /// Written for all lanes alike, so that the compiler makes the machine's own vector instructions of it.
+    pub(crate) fn max_pool<V>(window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16]) {
+        for (block, pixel) in outputs(to) {
+            let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+            let mut best = F32x16([f32::NEG_INFINITY; WIDTH]);
+            for pixel in members {
+                let x = x[line(from, block, pixel)];
+                for lane in 0..WIDTH {
+                    // Not a number beats every number, so that it is seen.
+                    let wins = (x.0[lane] > best.0[lane]) | x.0[lane].is_nan();
+                    best.0[lane] = if wins { x.0[lane] } else { best.0[lane] };
+                }
             }
+            y[target] = best;
         }
-        y[target] = best;
     }
 }
 
-for_machines! {
+for_each_isa! {
     /// The gradient of such an x: it goes to the first of several equal ones.
-    pub(crate) fn max_pool_back = max_pool_back_with(
-        window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &[Line], dy: &[Line], dx: &mut [Line], add: bool,
-    )
-}
-
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn max_pool_back_with<V: Lanes>(
-    window: &Window,
-    from: &Blocked,
-    x: &[Line],
-    to: &Blocked,
-    y: &[Line],
-    dy: &[Line],
-    dx: &mut [Line],
-    add: bool,
-) {
-    if !add {
-        clear(from, dx);
-    }
-    for (block, pixel) in outputs(to) {
-        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
-        let (best, mut left) = (y[target], dy[target]);
-        for pixel in members {
-            let at = line(from, block, pixel);
-            let (x, mut sum) = (x[at], dx[at]);
-            for lane in 0..WIDTH {
-                let (value, best) = (x.0[lane], best.0[lane]);
-                let is_best = (value == best) | (value.is_nan() & best.is_nan());
-                sum.0[lane] += if is_best { left.0[lane] } else { 0.0 };
-                left.0[lane] = if is_best { 0.0 } else { left.0[lane] };
+    pub(crate) fn max_pool_back<V>(
+        window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &[F32x16], dy: &[F32x16],
+        dx: &mut [F32x16], add: bool,
+    ) {
+        if !add {
+            clear(from, dx);
+        }
+        for (block, pixel) in outputs(to) {
+            let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+            let (best, mut left) = (y[target], dy[target]);
+            for pixel in members {
+                let at = line(from, block, pixel);
+                let (x, mut sum) = (x[at], dx[at]);
+                for lane in 0..WIDTH {
+                    let (value, best) = (x.0[lane], best.0[lane]);
+                    let is_best = (value == best) | (value.is_nan() & best.is_nan());
+                    sum.0[lane] += if is_best { left.0[lane] } else { 0.0 };
+                    left.0[lane] = if is_best { 0.0 } else { left.0[lane] };
+                }
+                dx[at] = sum;
             }
-            dx[at] = sum;
         }
     }
 }
@@ -217,9 +199,9 @@ unsafe fn max_pool_back_with<V: Lanes>(
 /// The tangent of such a y: that of the first of several equal ones.
 pub(crate) fn max_pool_tangent(
     window: &Window,
-    (from, x, dx): (&Blocked, &[Line], &[Line]),
-    (to, y): (&Blocked, &[Line]),
-    dy: &mut [Line],
+    (from, x, dx): (&Blocked, &[F32x16], &[F32x16]),
+    (to, y): (&Blocked, &[F32x16]),
+    dy: &mut [F32x16],
 ) {
     for (block, pixel) in outputs(to) {
         let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
@@ -238,7 +220,7 @@ pub(crate) fn max_pool_tangent(
 }
 
 /// The mean of each window.
-pub(crate) fn average_pool(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
+pub(crate) fn average_pool(window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16]) {
     for (block, pixel) in outputs(to) {
         let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
         let (mut sum, mut count) = ([0.0; WIDTH], 0.0);
@@ -246,7 +228,7 @@ pub(crate) fn average_pool(window: &Window, from: &Blocked, x: &[Line], to: &Blo
             sum.iter_mut().zip(x[line(from, block, pixel)].0).for_each(|(sum, x)| *sum += x);
             count += 1.0;
         }
-        y[target] = Line(sum.map(|sum| sum / count));
+        y[target] = F32x16(sum.map(|sum| sum / count));
     }
 }
 
@@ -255,8 +237,8 @@ pub(crate) fn average_pool_back(
     window: &Window,
     from: &Blocked,
     to: &Blocked,
-    dy: &[Line],
-    dx: &mut [Line],
+    dy: &[F32x16],
+    dx: &mut [F32x16],
     add: bool,
 ) {
     if !add {

@@ -6,8 +6,8 @@
 //! flowed on.
 
 use super::block::Blocked;
-use super::convolve::Way;
-use super::route::Walk;
+use super::conv_geometry::ConvGeometry;
+use super::convolution::ConvAlgorithm;
 use crate::{Error, Graph, NodeId, Op, TensorId, Window};
 
 /// How the results of a node lie.
@@ -23,8 +23,8 @@ pub(crate) enum Place {
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Conv {
-        walk: Walk,
-        way: Box<Way>,
+        geometry: ConvGeometry,
+        algorithm: Box<ConvAlgorithm>,
         weight: TensorId,
         bias: Option<TensorId>,
         moments: bool,
@@ -151,8 +151,8 @@ fn places(graph: &Graph) -> Vec<Place> {
             // The gradient of the output is walked over too.
             let place = |id: NodeId| Blocked { shape: graph.node(id).shape, border: 0 };
             let (from, to) = (place(node.inputs[0]), place(NodeId(index)));
-            let walk = Walk { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
-            borders[index] = walk.border_back().max(borders[index]);
+            let geometry = ConvGeometry { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
+            borders[index] = geometry.border_backward().max(borders[index]);
         }
     }
     let mut places: Vec<Place> = Vec::with_capacity(borders.len());
@@ -237,10 +237,17 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
                 let (Place::Planes(from), Place::Planes(to)) = (places[step.inputs[0]], places[index]) else {
                     unreachable!("convolutions read and write planes")
                 };
-                let walk = Walk { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
+                let geometry =
+                    ConvGeometry { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
                 let moments =
                     users(NodeId(index)).iter().any(|&user| matches!(nodes[user].op, Op::BatchNorm { .. }));
-                Kind::Conv { walk, way: Box::new(Way::of(&walk)), weight: *weight, bias: *bias, moments }
+                Kind::Conv {
+                    geometry,
+                    algorithm: Box::new(ConvAlgorithm::of(&geometry)),
+                    weight: *weight,
+                    bias: *bias,
+                    moments,
+                }
             }
             &Op::BatchNorm { weight, bias, mean, variance } => {
                 let mut last = index;

@@ -1,34 +1,35 @@
-//! Backward passes on a card: each step of the plan turned around.
+//! Backward passes on a GPU: each step of the plan turned around.
 //!
 //! Gradients of kernels run on a side stream, since nothing waits for them until the end; a buffer that one still reads is
 //! not written to before it is done.
 
-use super::card::{Grid, Stream, at};
-use super::engine::{Engine, Ways};
-use super::pass::{Manner, NORMLESS, Pass};
-use super::plan::{Flow, Kind, Layer, Step, pitch};
+use super::compile::{Flow, Kind, Layer, Step, pitch};
+use super::device::{Grid, Stream, at};
+use super::kernel_choice::{KernelChoice, LayerKernels};
+use super::pass::{NORMLESS, Pass, PassMode};
 use crate::Error;
 
 impl Pass<'_> {
     /// A backward pass, after a forward pass and the loss; the gradient is left where `collect` finds it.
-    pub(crate) fn backward(&self, manner: Manner) -> Result<(), Error> {
+    pub(crate) fn backward(&self, pass_mode: PassMode) -> Result<(), Error> {
         // For each buffer what still reads it on the side.
-        let mut readers: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
-        for step in self.plan.steps.iter().rev() {
-            if self.plan.slots[step.output].is_none() {
+        let mut readers: Vec<Option<usize>> = vec![None; self.program.buffers.len()];
+        for step in self.program.steps.iter().rev() {
+            if self.program.slots[step.output].is_none() {
                 continue;
             }
             for (&input, flow) in step.inputs.iter().zip(&step.flows) {
-                if let (true, Some(slot)) = (matches!(flow, Flow::Store | Flow::Add), self.plan.slots[input])
+                if let (true, Some(slot)) =
+                    (matches!(flow, Flow::Store | Flow::Add), self.program.slots[input])
                     && let Some(reader) = readers[slot].take()
                 {
                     self.main.wait_for(&self.events[reader])?;
                 }
             }
-            self.step_backward(step, manner, &mut readers)?;
+            self.step_backward(step, pass_mode, &mut readers)?;
         }
         if self.profile.is_none() {
-            let last = &self.events[2 * self.plan.layers.len()];
+            let last = &self.events[2 * self.program.layers.len()];
             self.side.mark(last)?;
             self.main.wait_for(last)?;
         }
@@ -36,36 +37,36 @@ impl Pass<'_> {
     }
 
     /// Gathers the gradient into its vector.
-    pub(crate) fn collect(&self, manner: Manner) -> Result<(), Error> {
-        let gradient = self.place(self.plan.offsets.gradient);
-        let of_batch = i32::from(manner.of_batch);
+    pub(crate) fn collect(&self, pass_mode: PassMode) -> Result<(), Error> {
+        let gradient = self.address(self.program.offsets.gradient);
+        let of_batch = i32::from(pass_mode.of_batch);
         let mut arguments = [
             at(&self.spans),
             at(&self.chunks),
             at(&gradient),
             at(&self.base),
             at(&of_batch),
-            at(&self.plan.slab),
+            at(&self.program.slab),
         ];
-        self.start(self.main, "collect", Grid::row(self.plan.chunks.len()), &mut arguments)
+        self.start(self.main, "collect", Grid::row(self.program.chunks.len()), &mut arguments)
     }
 
     pub(super) fn step_backward(
         &self,
         step: &Step,
-        manner: Manner,
+        pass_mode: PassMode,
         readers: &mut [Option<usize>],
     ) -> Result<(), Error> {
-        let (main, slab) = (self.main, self.plan.slab);
+        let (main, slab) = (self.main, self.program.slab);
         let (x, y, flow) = (self.value(step.inputs[0]), self.value(step.output), self.gradient(step.output));
-        let (from, to) = (self.plan.shape(step.inputs[0]), self.plan.shape(step.output));
+        let (from, to) = (self.program.shape(step.inputs[0]), self.program.shape(step.output));
         let (dx, add) = self.flow(step, 0);
         let (dother, add_other) = self.flow(step, 1);
-        let batch = self.plan.batch;
+        let batch = self.program.batch;
         match &step.kind {
-            Kind::Layer(index) => self.layer_backward(*index, step, manner, readers),
+            Kind::Layer(index) => self.layer_backward(*index, step, pass_mode, readers),
             Kind::Norm { norm, relu } => {
-                let normed = &self.plan.norms[*norm];
+                let normed = &self.program.norms[*norm];
                 let argument = self.norm(normed, false);
                 let rows = batch * from.area();
                 let rows_argument = rows as i32;
@@ -76,7 +77,7 @@ impl Pass<'_> {
                 };
                 let (dweight, dbias) = (self.slope(normed.weight), self.slope(normed.bias));
                 let grid = self.sums("norm_reduce", rows, from.channels)?;
-                let of_batch = i32::from(manner.of_batch);
+                let of_batch = i32::from(pass_mode.of_batch);
                 let mut arguments = [
                     at(&flow),
                     at(&x),
@@ -107,7 +108,7 @@ impl Pass<'_> {
                 self.start(main, "norm_backward", grid, &mut arguments)
             }
             _ if dx == 0 && dother == 0 && !matches!(step.kind, Kind::Norm { .. }) => Ok(()),
-            Kind::Sum { relu } => {
+            Kind::AllReduce { relu } => {
                 let result = if *relu { y } else { 0 };
                 let eights = self.eights(step.output);
                 let mut arguments = [
@@ -180,7 +181,7 @@ impl Pass<'_> {
                 if dother == 0 {
                     return Ok(());
                 }
-                let wide = self.plan.shape(step.inputs[1]).channels;
+                let wide = self.program.shape(step.inputs[1]).channels;
                 let shift = (to.channels - wide) as i32;
                 self.copy(
                     step.output,
@@ -194,7 +195,7 @@ impl Pass<'_> {
                 )
             }
             Kind::Dropout { probability, node } => {
-                if manner.dropout {
+                if pass_mode.dropout {
                     return self.drop(step, (*probability, *node), flow, dx, add);
                 }
                 let eights = self.eights(step.output);
@@ -209,10 +210,10 @@ impl Pass<'_> {
         &self,
         index: usize,
         step: &Step,
-        manner: Manner,
+        pass_mode: PassMode,
         readers: &mut [Option<usize>],
     ) -> Result<(), Error> {
-        let (layer, ways) = (&self.plan.layers[index], &self.ways[index]);
+        let (layer, layer_kernels) = (&self.program.layers[index], &self.layer_kernels[index]);
         let (x, flow) = (self.value(step.inputs[0]), self.gradient(step.output));
         let aside = self.profile.is_none();
         let side = if aside { self.side } else { self.main };
@@ -220,22 +221,22 @@ impl Pass<'_> {
             self.main.mark(&self.events[2 * index])?;
             side.wait_for(&self.events[2 * index])?;
         }
-        self.layer_sums(layer, ways, side, x, flow)?;
-        if let (Some(bias), false) = (layer.bias, layer.is_normed && manner.of_batch) {
-            let (sums, rows) = (self.slope(bias), layer.forth.pixels() as i32);
+        self.layer_sums(layer, layer_kernels, side, x, flow)?;
+        if let (Some(bias), false) = (layer.bias, layer.is_normed && pass_mode.of_batch) {
+            let (sums, rows) = (self.slope(bias), layer.forward.pixels() as i32);
             let mut arguments = [
                 at(&flow),
                 at(&sums),
                 at(&rows),
-                at(&layer.forth.o),
-                at(&layer.forth.op),
-                at(&self.plan.slab),
+                at(&layer.forward.o),
+                at(&layer.forward.op),
+                at(&self.program.slab),
             ];
-            self.start(side, "channel_sums", Grid::row(layer.forth.o as usize), &mut arguments)?;
+            self.start(side, "channel_sums", Grid::row(layer.forward.o as usize), &mut arguments)?;
         }
         if aside {
             side.mark(&self.events[2 * index + 1])?;
-            if let Some(slot) = self.plan.slots[step.output] {
+            if let Some(slot) = self.program.slots[step.output] {
                 readers[slot] = Some(2 * index + 1);
             }
         }
@@ -243,30 +244,30 @@ impl Pass<'_> {
         if dx == 0 {
             return Ok(());
         }
-        let span = &self.plan.spans[layer.weight.0];
-        match &ways.back {
-            Engine::Own { name, grid } => {
-                let turned = self.place(span.turned);
+        let span = &self.program.spans[layer.weight.0];
+        match &layer_kernels.backward_data {
+            KernelChoice::Own { name, grid } => {
+                let flipped = self.address(span.flipped);
                 let mut arguments = [
-                    at(&layer.back),
+                    at(&layer.backward),
                     at(&flow),
-                    at(&turned),
+                    at(&flipped),
                     at(&0u64),
                     at(&dx),
                     at(&add),
                     at(&0i32),
                     at(&NORMLESS),
-                    at(&self.plan.slab),
+                    at(&self.program.slab),
                 ];
                 self.start(self.main, name, *grid, &mut arguments)
             }
-            Engine::Cudnn(plan) => {
-                let to = if add == 0 { dx } else { self.place(self.plan.offsets.arriving) };
+            KernelChoice::Cudnn(plan) => {
+                let to = if add == 0 { dx } else { self.address(self.program.offsets.arriving) };
                 self.cudnn(
                     self.main,
                     plan,
-                    self.plan.offsets.workspace,
-                    [to, self.place(span.working), flow],
+                    self.program.offsets.workspace,
+                    [to, self.address(span.working), flow],
                 )?;
                 if add == 0 {
                     return Ok(());
@@ -280,7 +281,7 @@ impl Pass<'_> {
                     at(&0u64),
                     at(&0i32),
                     at(&eights),
-                    at(&self.plan.slab),
+                    at(&self.program.slab),
                 ];
                 self.start(self.main, "add_backward", self.over(eights as usize), &mut arguments)
             }
@@ -290,21 +291,27 @@ impl Pass<'_> {
     fn layer_sums(
         &self,
         layer: &Layer,
-        ways: &Ways,
+        layer_kernels: &LayerKernels,
         stream: &Stream,
         x: u64,
         flow: u64,
     ) -> Result<(), Error> {
-        let partial = self.place(self.plan.spans[layer.weight.0].partial);
-        match &ways.sums {
-            Engine::Own { name, grid } => {
-                let stretch = ways.stretch as i32;
-                let mut arguments =
-                    [at(&layer.forth), at(&x), at(&flow), at(&partial), at(&stretch), at(&self.plan.slab)];
+        let partial = self.address(self.program.spans[layer.weight.0].partial);
+        match &layer_kernels.backward_weights {
+            KernelChoice::Own { name, grid } => {
+                let stretch = layer_kernels.stretch as i32;
+                let mut arguments = [
+                    at(&layer.forward),
+                    at(&x),
+                    at(&flow),
+                    at(&partial),
+                    at(&stretch),
+                    at(&self.program.slab),
+                ];
                 self.start(stream, name, *grid, &mut arguments)
             }
-            Engine::Cudnn(plan) => {
-                self.cudnn(stream, plan, self.plan.offsets.side_workspace, [x, partial, flow])
+            KernelChoice::Cudnn(plan) => {
+                self.cudnn(stream, plan, self.program.offsets.side_workspace, [x, partial, flow])
             }
         }
     }

@@ -4,9 +4,9 @@
 //! what this is used for.
 #![allow(unsafe_code)]
 
-use super::card::{Context, Event, Memory, Stream};
+use super::compile::Layer;
+use super::device::{Context, Event, Memory, Stream};
 use super::library::{self, Name};
-use super::plan::Layer;
 use crate::Error;
 use cudarc::cudnn::sys::{self, cudnnBackendAttributeName_t as Attribute};
 use cudarc::cudnn::sys::{cudnnBackendAttributeType_t as Type, cudnnBackendDescriptorType_t as Descriptor};
@@ -20,14 +20,14 @@ fn checked(action: &str, status: sys::cudnnStatus_t) -> Result<(), Error> {
     }
 }
 
-/// cuDNN, open on a card.
+/// cuDNN, open on a GPU.
 #[derive(Debug)]
 pub(crate) struct Cudnn {
     context: Arc<Context>,
     handle: sys::cudnnHandle_t,
 }
 
-// SAFETY: whatever calls cuDNN borrows the fleet that has it mutably: one thread at a time.
+// SAFETY: whatever calls cuDNN borrows the replica set that has it mutably: one thread at a time.
 unsafe impl Send for Cudnn {}
 // SAFETY: as above.
 unsafe impl Sync for Cudnn {}
@@ -93,13 +93,13 @@ impl Drop for Described {
 
 /// What a plan computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// The output.
-    Forth,
+    Forward,
     /// The gradient of the input.
-    Back,
-    /// The gradient of the kernels.
-    Sums,
+    BackwardData,
+    /// The gradient of the weights.
+    BackwardWeights,
 }
 
 /// A plan that can be run.
@@ -137,7 +137,7 @@ impl Cudnn {
     ///
     /// # Safety
     ///
-    /// The tensors lie in memory of this card that lives until the work is done, each as large as the layer that the plan was
+    /// The tensors lie in memory of this GPU that lives until the work is done, each as large as the layer that the plan was
     /// made for says; so does a workspace as large as the plan asks for.
     pub(crate) unsafe fn run(
         &self,
@@ -163,9 +163,14 @@ impl Cudnn {
     }
 
     /// The plans for a layer that can be built and repeat their bits, best advice first.
-    pub(crate) fn plans(&self, layer: &Layer, way: Way, narrow: bool) -> Result<Vec<Plan>, Error> {
+    pub(crate) fn plans(
+        &self,
+        layer: &Layer,
+        direction: Direction,
+        narrow: bool,
+    ) -> Result<Vec<Plan>, Error> {
         self.context.bind()?;
-        let graph = self.describe(layer, way, narrow)?;
+        let graph = self.describe(layer, direction, narrow)?;
         let mut plans: Vec<Plan> = Vec::new();
         use sys::cudnnBackendHeurMode_t as Advice;
         for mode in [Advice::CUDNN_HEUR_MODE_A, Advice::CUDNN_HEUR_MODE_FALLBACK] {
@@ -191,14 +196,14 @@ impl Cudnn {
             )?;
             for config in configs.iter().take(found) {
                 if plans.len() < TRIED && self.repeats(config)? {
-                    plans.extend(self.build(config, way).ok().flatten());
+                    plans.extend(self.build(config, direction).ok().flatten());
                 }
             }
         }
         Ok(plans)
     }
 
-    fn build(&self, config: &Described, way: Way) -> Result<Option<Plan>, Error> {
+    fn build(&self, config: &Described, direction: Direction) -> Result<Option<Plan>, Error> {
         let plan = Described::new(Descriptor::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?
             .set(Attribute::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE, &[self.handle])?
             .set(
@@ -214,25 +219,25 @@ impl Cudnn {
             &mut workspace,
         )?;
         let workspace = workspace[0].max(0) as usize;
-        let name = match way {
-            Way::Forth => "cudnn forward",
-            Way::Back => "cudnn backward (data)",
-            Way::Sums => "cudnn backward (kernels)",
+        let name = match direction {
+            Direction::Forward => "cudnn forward",
+            Direction::BackwardData => "cudnn backward (data)",
+            Direction::BackwardWeights => "cudnn backward (kernels)",
         };
         Ok((workspace <= WORKSPACE).then(|| Plan { plan: Arc::new(plan), workspace, name, seconds: 0.0 }))
     }
 
     /// Whether the engine of a configuration gives the same bits every time.
     fn repeats(&self, config: &Described) -> Result<bool, Error> {
-        let engine = Described::new(Descriptor::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
+        let kernel = Described::new(Descriptor::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
         config.get(
             Attribute::CUDNN_ATTR_ENGINECFG_ENGINE,
             Type::CUDNN_TYPE_BACKEND_DESCRIPTOR,
-            &mut [engine.0],
+            &mut [kernel.0],
         )?;
         use sys::cudnnBackendNumericalNote_t as Note;
         let mut notes = [Note::CUDNN_NUMERICAL_NOTE_TENSOR_CORE; 16];
-        let found = engine.get(
+        let found = kernel.get(
             Attribute::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
             Type::CUDNN_TYPE_NUMERICAL_NOTE,
             &mut notes,
@@ -240,8 +245,8 @@ impl Cudnn {
         Ok(!notes[..found].contains(&Note::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
     }
 
-    fn describe(&self, layer: &Layer, way: Way, narrow: bool) -> Result<Described, Error> {
-        let walk = &layer.forth;
+    fn describe(&self, layer: &Layer, direction: Direction, narrow: bool) -> Result<Described, Error> {
+        let geometry = &layer.forward;
         let stored = match narrow {
             true => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
             false => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
@@ -258,9 +263,9 @@ impl Cudnn {
                 .set(Attribute::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, Type::CUDNN_TYPE_INT64, &[16i64])?
                 .finish()
         };
-        let input = tensor(1, [walk.n, walk.cp, walk.h, walk.w])?;
-        let kernels = tensor(2, [walk.o, walk.cp, walk.kh, walk.kw])?;
-        let output = tensor(3, [walk.n, walk.op, walk.oh, walk.ow])?;
+        let input = tensor(1, [geometry.n, geometry.cp, geometry.h, geometry.w])?;
+        let kernels = tensor(2, [geometry.o, geometry.cp, geometry.kh, geometry.kw])?;
+        let output = tensor(3, [geometry.n, geometry.op, geometry.oh, geometry.ow])?;
         let (stride, pad) = (layer.stride as i64, layer.pad as i64);
         let exact = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
         let cross = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
@@ -274,8 +279,8 @@ impl Cudnn {
             .set(Attribute::CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, Type::CUDNN_TYPE_INT64, &[pad, pad])?
             .finish()?;
         use Attribute as A;
-        let (kind, names, factors) = match way {
-            Way::Forth => (
+        let (kind, names, factors) = match direction {
+            Direction::Forward => (
                 Descriptor::CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
                 [
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
@@ -288,7 +293,7 @@ impl Cudnn {
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
                 ],
             ),
-            Way::Back => (
+            Direction::BackwardData => (
                 Descriptor::CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
                 [
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
@@ -301,7 +306,7 @@ impl Cudnn {
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
                 ],
             ),
-            Way::Sums => (
+            Direction::BackwardWeights => (
                 Descriptor::CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
                 [
                     A::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
@@ -333,7 +338,7 @@ impl Cudnn {
     ///
     /// # Safety
     ///
-    /// The tensors lie in memory of this card, each as large as the layer that the plans were made for says.
+    /// The tensors lie in memory of this GPU, each as large as the layer that the plans were made for says.
     pub(crate) unsafe fn quickest(
         &self,
         plans: Vec<Plan>,
@@ -360,7 +365,7 @@ impl Cudnn {
     }
 }
 
-/// Seconds that some work takes on the card: the least of a few tries, after one that does not count.
+/// Seconds that some work takes on the GPU: the least of a few tries, after one that does not count.
 pub(crate) fn timed(
     context: &Arc<Context>,
     stream: &Stream,

@@ -1,19 +1,19 @@
-//! A data set on the card, as bytes, and how batches are shown from it.
+//! A data set on the GPU, as bytes, and how batches are shown from it.
 //!
-//! The host deals: it says which examples each worker sees in each of the next steps. The card mirrors, crops and
+//! The host deals: it says which examples each worker sees in each of the next steps. The GPU mirrors, crops and
 //! normalises by the same draws as the CPU, so that both see the same batches, bit by bit.
 
-use super::card::{Grid, Memory, at};
-use super::fleet::Fleet;
+use super::compile::pitch;
+use super::device::{Grid, Memory, at};
 use super::limits;
 use super::pass::Pass;
-use super::plan::pitch;
+use super::replica_set::ReplicaSet;
 use crate::{Error, Shape};
 
 /// How an image is shown; see `simple.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Show {
+struct ViewArgument {
     n: i32,
     channels: i32,
     h: i32,
@@ -30,7 +30,7 @@ struct Show {
 
 /// The images and labels of a set, and what bytes become.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes<'a> {
+pub struct DatasetBytes<'a> {
     /// The shape of a stored image.
     pub shape: Shape,
     /// Image after image, plane after plane.
@@ -52,7 +52,7 @@ pub struct View {
 
 /// Which set of examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Set {
+pub enum Split {
     /// Those that are learnt.
     Train,
     /// Those that models are measured on.
@@ -63,51 +63,57 @@ pub enum Set {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// What was shown last.
-    Shown,
+    Loaded,
     /// What was dealt of the training set, by its view.
-    View,
+    Augmented,
     /// What was dealt of a set, the middle of each image.
-    Middle(Set),
+    CentreCrop(Split),
 }
 
 impl Source {
     /// The set that it deals from.
-    pub(crate) fn set(self) -> Option<Set> {
+    pub(crate) fn split(self) -> Option<Split> {
         match self {
-            Source::Shown => None,
-            Source::View => Some(Set::Train),
-            Source::Middle(set) => Some(set),
+            Source::Loaded => None,
+            Source::Augmented => Some(Split::Train),
+            Source::CentreCrop(split) => Some(split),
         }
     }
 }
 
-/// A set on the card.
+/// A set on the GPU.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct DeviceDataset {
     bytes: Memory,
     labels: Memory,
     table: Memory,
     order: Memory,
     order_stride: u64,
     /// Whole batches that each worker was dealt.
-    dealt: Vec<usize>,
+    assigned: Vec<usize>,
     examples: usize,
-    show: Show,
-    middle: Option<Show>,
+    view_argument: ViewArgument,
+    centre_crop: Option<ViewArgument>,
 }
 
-impl Held {
+impl DeviceDataset {
     /// Batches that every worker was dealt.
-    pub(crate) fn dealt_to_all(&self) -> usize {
-        self.dealt.iter().copied().min().unwrap_or(0)
+    pub(crate) fn assigned_to_all(&self) -> usize {
+        self.assigned.iter().copied().min().unwrap_or(0)
     }
 }
 
-impl Fleet {
-    /// Puts a data set on the card; if it is the training set, steps read from it from now on. `steps` is how many can be
+impl ReplicaSet {
+    /// Puts a data set on the GPU; if it is the training set, steps read from it from now on. `steps` is how many can be
     /// dealt at a time.
-    pub fn hold(&mut self, set: Set, data: Bytes<'_>, view: View, steps: usize) -> Result<(), Error> {
-        let (from, to) = (data.shape, self.plan.graph.input());
+    pub fn load_dataset(
+        &mut self,
+        split: Split,
+        data: DatasetBytes<'_>,
+        view: View,
+        steps: usize,
+    ) -> Result<(), Error> {
+        let (from, to) = (data.shape, self.program.graph.input());
         let examples = data.labels.len();
         if examples == 0 {
             return Err(Error::WrongLength { what: "the data set".into(), found: 0, expected: 1 });
@@ -127,7 +133,7 @@ impl Fleet {
                 expected: format!("at least {to} after padding"),
             });
         }
-        let classes = self.plan.graph.classes();
+        let classes = self.program.graph.classes();
         if let Some((example, &label)) =
             data.labels.iter().enumerate().find(|&(_, &label)| label as usize >= classes)
         {
@@ -140,10 +146,10 @@ impl Fleet {
         labels.write(0, data.labels)?;
         let table = memory(data.table.len() * 1024)?;
         table.write(0, data.table)?;
-        let order_stride = (steps.max(1) * self.plan.batch) as u64;
+        let order_stride = (steps.max(1) * self.program.batch) as u64;
         let order = memory(self.workers * 4 * order_stride as usize)?;
-        let middle = Show {
-            n: self.plan.batch as i32,
+        let centre_crop = ViewArgument {
+            n: self.program.batch as i32,
             channels: from.channels as i32,
             h: from.height as i32,
             w: from.width as i32,
@@ -157,62 +163,72 @@ impl Fleet {
             column: (from.width.saturating_sub(to.width) / 2) as i32,
         };
         let flip = i32::from(view.flip);
-        let show = match view.crop {
-            Some(pad) => Show { pad: pad as i32, flip, random: 1, row: 0, column: 0, ..middle },
-            None => Show { flip, ..middle },
+        let view_argument = match view.crop {
+            Some(pad) => ViewArgument { pad: pad as i32, flip, random: 1, row: 0, column: 0, ..centre_crop },
+            None => ViewArgument { flip, ..centre_crop },
         };
         // What is larger than the images has no middle of theirs.
-        let middle = Some(middle).filter(|_| to.height <= from.height && to.width <= from.width);
+        let centre_crop = Some(centre_crop).filter(|_| to.height <= from.height && to.width <= from.width);
         self.forget_jobs();
-        let dealt = vec![0; self.workers];
-        let held = Held { bytes, labels, table, order, order_stride, dealt, examples, show, middle };
-        self.held[set as usize] = Some(held);
+        let assigned = vec![0; self.workers];
+        let dataset = DeviceDataset {
+            bytes,
+            labels,
+            table,
+            order,
+            order_stride,
+            assigned,
+            examples,
+            view_argument,
+            centre_crop,
+        };
+        self.dataset[split as usize] = Some(dataset);
         Ok(())
     }
 
-    /// Deals a worker examples of a set, batch after batch; [`Fleet::place`] says at which step they begin.
-    pub fn deal(&mut self, set: Set, worker: usize, examples: &[u32]) -> Result<(), Error> {
-        limits::one_of("worker", worker, self.workers)?;
-        let batch = self.plan.batch;
-        let Some(shown) = &mut self.held[set as usize] else {
+    /// Deals a worker examples of a set, batch after batch; [`ReplicaSet::place`] says at which step they begin.
+    pub fn assign(&mut self, split: Split, worker: usize, examples: &[u32]) -> Result<(), Error> {
+        limits::index("worker", worker, self.workers)?;
+        let batch = self.program.batch;
+        let Some(dataset) = &mut self.dataset[split as usize] else {
             return Err(Error::Device {
-                action: "deal examples".into(),
-                why: "no data set is on the card".into(),
+                action: "assign examples".into(),
+                why: "no data set is on the GPU".into(),
             });
         };
-        if let Some(&found) = examples.iter().find(|&&example| example as usize >= shown.examples) {
+        if let Some(&found) = examples.iter().find(|&&example| example as usize >= dataset.examples) {
             return Err(Error::WrongLength {
                 what: "an example's number".into(),
                 found: found as usize,
-                expected: shown.examples,
+                expected: dataset.examples,
             });
         }
-        if examples.len() as u64 > shown.order_stride {
+        if examples.len() as u64 > dataset.order_stride {
             return Err(Error::WrongLength {
                 what: "the list of examples".into(),
                 found: examples.len(),
-                expected: shown.order_stride as usize,
+                expected: dataset.order_stride as usize,
             });
         }
-        shown.order.write(worker * 4 * shown.order_stride as usize, examples)?;
-        shown.dealt[worker] = examples.len() / batch;
+        dataset.order.write(worker * 4 * dataset.order_stride as usize, examples)?;
+        dataset.assigned[worker] = examples.len() / batch;
         Ok(())
     }
 
     /// The batch that a worker was shown last: images of planes, and labels.
     pub fn batch(&self, worker: usize) -> Result<(Vec<f32>, Vec<u32>), Error> {
-        let images = self.planes(worker, self.plan.values[0], self.plan.graph.input())?;
-        let mut labels = vec![0u32; self.plan.batch];
-        self.memory.read(self.offset(worker, self.plan.offsets.labels), &mut labels)?;
+        let images = self.planes(worker, self.program.values[0], self.program.graph.input())?;
+        let mut labels = vec![0u32; self.program.batch];
+        self.memory.read(self.offset(worker, self.program.offsets.labels), &mut labels)?;
         Ok((images, labels))
     }
 
     /// What is stored there for a batch, image after image, plane after plane.
     pub(crate) fn planes(&self, worker: usize, offset: u64, shape: Shape) -> Result<Vec<f32>, Error> {
-        let (wide, batch) = (pitch(shape.channels), self.plan.batch);
+        let (wide, batch) = (pitch(shape.channels), self.program.batch);
         let numbers = batch * shape.area() * wide;
         let place = self.offset(worker, offset);
-        let stored: Vec<f32> = if self.plan.wide == 2 {
+        let stored: Vec<f32> = if self.program.wide == 2 {
             let mut bits = vec![0u16; numbers];
             self.memory.read(place, &mut bits)?;
             bits.into_iter().map(|bits| f32::from_bits(u32::from(bits) << 16)).collect()
@@ -232,36 +248,34 @@ impl Fleet {
 
     /// Fills the batches of all workers.
     pub(crate) fn fill(&self, pass: &Pass<'_>, from: Source) -> Result<(), Error> {
-        let (set, of_middle) = match from {
-            Source::Shown => return Ok(()),
-            Source::View => (Set::Train, false),
-            Source::Middle(set) => (set, true),
+        let (split, is_centre_crop) = match from {
+            Source::Loaded => return Ok(()),
+            Source::Augmented => (Split::Train, false),
+            Source::CentreCrop(split) => (split, true),
         };
-        let missing = |why: &str| Error::Device {
-            action: "fill a batch from data on the card".into(),
-            why: why.into(),
+        let missing =
+            |why: &str| Error::Device { action: "fill a batch from data on the GPU".into(), why: why.into() };
+        let dataset = self.dataset[split as usize].as_ref().ok_or_else(|| missing("there are none"))?;
+        let view_argument = match is_centre_crop {
+            true => dataset
+                .centre_crop
+                .ok_or_else(|| missing("the images are smaller than what the network takes"))?,
+            false => dataset.view_argument,
         };
-        let held = self.held[set as usize].as_ref().ok_or_else(|| missing("there are none"))?;
-        let show = match of_middle {
-            true => {
-                held.middle.ok_or_else(|| missing("the images are smaller than what the network takes"))?
-            }
-            false => held.show,
-        };
-        let (x, labels) = (pass.base + self.plan.values[0], pass.base + self.plan.offsets.labels);
+        let (x, labels) = (pass.base + self.program.values[0], pass.base + self.program.offsets.labels);
         let mut arguments = [
-            at(&show),
+            at(&view_argument),
             at(&pass.base),
-            at(&held.bytes.start),
-            at(&held.labels.start),
-            at(&held.order.start),
-            at(&held.table.start),
+            at(&dataset.bytes.start),
+            at(&dataset.labels.start),
+            at(&dataset.order.start),
+            at(&dataset.table.start),
             at(&x),
             at(&labels),
-            at(&self.plan.slab),
-            at(&held.order_stride),
+            at(&self.program.slab),
+            at(&dataset.order_stride),
         ];
-        let pixels = self.plan.batch * self.plan.graph.input().area();
+        let pixels = self.program.batch * self.program.graph.input().area();
         pass.start(&self.main, "augment", Grid::row(pixels.div_ceil(256)), &mut arguments)
     }
 }

@@ -1,32 +1,32 @@
-//! Forward passes on a card: each step of the plan as the kernels it starts, and the loss.
+//! Forward passes on a GPU: each step of the plan as the kernels it starts, and the loss.
 
-use super::card::{Grid, at};
-use super::engine::Engine;
-use super::pass::{Manner, NORMLESS, Pass};
-use super::plan::{Kind, Step, pitch, reader};
+use super::compile::{Kind, Step, pitch, reader};
+use super::device::{Grid, at};
+use super::kernel_choice::KernelChoice;
+use super::pass::{NORMLESS, Pass, PassMode};
 use crate::Error;
 
 impl Pass<'_> {
     /// A forward pass: the logits are there then.
-    pub(crate) fn forward(&self, manner: Manner) -> Result<(), Error> {
-        for step in &self.plan.steps {
-            self.step_forward(step, manner)?;
+    pub(crate) fn forward(&self, pass_mode: PassMode) -> Result<(), Error> {
+        for step in &self.program.steps {
+            self.step_forward(step, pass_mode)?;
         }
         Ok(())
     }
 
-    fn step_forward(&self, step: &Step, manner: Manner) -> Result<(), Error> {
-        let (main, slab) = (self.main, self.plan.slab);
+    fn step_forward(&self, step: &Step, pass_mode: PassMode) -> Result<(), Error> {
+        let (main, slab) = (self.main, self.program.slab);
         let (x, y) = (self.value(step.inputs[0]), self.value(step.output));
-        let (from, to) = (self.plan.shape(step.inputs[0]), self.plan.shape(step.output));
-        let batch = self.plan.batch;
+        let (from, to) = (self.program.shape(step.inputs[0]), self.program.shape(step.output));
+        let batch = self.program.batch;
         match &step.kind {
-            Kind::Layer(index) => self.layer_forward(*index, x, y, manner),
+            Kind::Layer(index) => self.layer_forward(*index, x, y, pass_mode),
             Kind::Norm { norm, relu } => {
-                let normed = &self.plan.norms[*norm];
-                let argument = self.norm(normed, manner.track);
+                let normed = &self.program.norms[*norm];
+                let argument = self.norm(normed, pass_mode.track);
                 let rows = batch * from.area();
-                if !manner.of_batch {
+                if !pass_mode.of_batch {
                     self.start(main, "norm_fold", Grid::row(1), &mut [at(&argument), at(&slab)])?;
                 } else if !normed.by_layer && !normed.by_sum {
                     let grid = self.sums("norm_moments", rows, from.channels)?;
@@ -45,13 +45,13 @@ impl Pass<'_> {
                     [at(&x), at(&other), at(&y), at(&rows), at(&relu), at(&argument), at(&slab)];
                 self.start(main, "norm_forward", grid, &mut arguments)
             }
-            Kind::Sum { relu } => {
+            Kind::AllReduce { relu } => {
                 let other = step.inputs.get(1).map_or(0, |&other| self.value(other));
                 let eights = self.eights(step.output);
                 let relu = i32::from(*relu);
-                let reader = reader(&self.plan.steps, step.output).map(|norm| &self.plan.norms[norm]);
-                if let Some(normed) = reader.filter(|normed| normed.by_sum && manner.of_batch) {
-                    let (argument, rows) = (self.norm(normed, manner.track), batch * from.area());
+                let reader = reader(&self.program.steps, step.output).map(|norm| &self.program.norms[norm]);
+                if let Some(normed) = reader.filter(|normed| normed.by_sum && pass_mode.of_batch) {
+                    let (argument, rows) = (self.norm(normed, pass_mode.track), batch * from.area());
                     let (grid, rows) = (self.sums("add_moments", rows, from.channels)?, rows as i32);
                     let mut arguments =
                         [at(&x), at(&other), at(&y), at(&rows), at(&relu), at(&argument), at(&slab)];
@@ -107,7 +107,7 @@ impl Pass<'_> {
                 )
             }
             Kind::Dropout { probability, node } => {
-                if manner.dropout {
+                if pass_mode.dropout {
                     return self.drop(step, (*probability, *node), x, y, 0);
                 }
                 let eights = self.eights(step.output);
@@ -117,23 +117,23 @@ impl Pass<'_> {
         }
     }
 
-    fn layer_forward(&self, index: usize, x: u64, y: u64, manner: Manner) -> Result<(), Error> {
-        let layer = &self.plan.layers[index];
-        let weight = self.place(self.plan.spans[layer.weight.0].working);
+    fn layer_forward(&self, index: usize, x: u64, y: u64, pass_mode: PassMode) -> Result<(), Error> {
+        let layer = &self.program.layers[index];
+        let weight = self.address(self.program.spans[layer.weight.0].working);
         let bias = layer.bias.map_or(0, |bias| self.parameter(bias));
-        match &self.ways[index].forth {
-            Engine::Own { name, grid } => {
+        match &self.layer_kernels[index].forward {
+            KernelChoice::Own { name, grid } => {
                 let normed = layer
                     .norm
-                    .map(|norm| &self.plan.norms[norm])
-                    .filter(|norm| norm.by_layer && manner.of_batch);
-                let argument = match (normed, self.plan.norms.first()) {
-                    (Some(norm), _) | (None, Some(norm)) => self.norm(norm, manner.track),
+                    .map(|norm| &self.program.norms[norm])
+                    .filter(|norm| norm.by_layer && pass_mode.of_batch);
+                let argument = match (normed, self.program.norms.first()) {
+                    (Some(norm), _) | (None, Some(norm)) => self.norm(norm, pass_mode.track),
                     (None, None) => NORMLESS,
                 };
                 let moments = i32::from(normed.is_some());
                 let mut arguments = [
-                    at(&layer.forth),
+                    at(&layer.forward),
                     at(&x),
                     at(&weight),
                     at(&bias),
@@ -141,20 +141,21 @@ impl Pass<'_> {
                     at(&0i32),
                     at(&moments),
                     at(&argument),
-                    at(&self.plan.slab),
+                    at(&self.program.slab),
                 ];
                 self.start(self.main, name, *grid, &mut arguments)
             }
-            Engine::Cudnn(plan) => {
-                self.cudnn(self.main, plan, self.plan.offsets.workspace, [x, weight, y])?;
+            KernelChoice::Cudnn(plan) => {
+                self.cudnn(self.main, plan, self.program.offsets.workspace, [x, weight, y])?;
                 // Before a batch norm a bias changes nothing.
-                if bias == 0 || (layer.is_normed && manner.of_batch) {
+                if bias == 0 || (layer.is_normed && pass_mode.of_batch) {
                     return Ok(());
                 }
-                let (rows, wide, channels) = (layer.forth.pixels() as i32, layer.forth.op, layer.forth.o);
+                let (rows, wide, channels) =
+                    (layer.forward.pixels() as i32, layer.forward.op, layer.forward.o);
                 let grid = self.over(rows as usize * wide as usize / 8);
                 let mut arguments =
-                    [at(&y), at(&bias), at(&rows), at(&channels), at(&wide), at(&self.plan.slab)];
+                    [at(&y), at(&bias), at(&rows), at(&channels), at(&wide), at(&self.program.slab)];
                 self.start(self.main, "add_bias", grid, &mut arguments)
             }
         }
@@ -162,14 +163,14 @@ impl Pass<'_> {
 
     /// The loss of the batch; `back` leaves the gradient of its sum times `factor`.
     pub(crate) fn loss(&self, factor: f32, back: bool, rates: Option<u64>) -> Result<(), Error> {
-        let last = self.plan.steps.last().map_or(0, |step| step.output);
-        let classes = self.plan.graph.classes();
+        let last = self.program.steps.last().map_or(0, |step| step.output);
+        let classes = self.program.graph.classes();
         let (logits, dlogits) = (self.value(last), if back { self.gradient(last) } else { 0 });
-        let offsets = &self.plan.offsets;
-        let [labels, losses] = [offsets.labels, offsets.losses].map(|offset| self.place(offset));
-        let history = if rates.is_some() { self.place(offsets.history) } else { 0 };
+        let offsets = &self.program.offsets;
+        let [labels, losses] = [offsets.labels, offsets.losses].map(|offset| self.address(offset));
+        let history = if rates.is_some() { self.address(offsets.history) } else { 0 };
         let rates = rates.unwrap_or(0);
-        let (n, classes, wide) = (self.plan.batch as i32, classes as i32, pitch(classes) as i32);
+        let (n, classes, wide) = (self.program.batch as i32, classes as i32, pitch(classes) as i32);
         let mut arguments = [
             at(&self.base),
             at(&logits),
@@ -182,7 +183,7 @@ impl Pass<'_> {
             at(&factor),
             at(&history),
             at(&rates),
-            at(&self.plan.slab),
+            at(&self.program.slab),
         ];
         self.start(self.main, "loss", Grid { threads: 1024, ..Grid::row(1) }, &mut arguments)
     }

@@ -1,4 +1,4 @@
-//! What may be asked of a card's memory: checked here, before a number becomes an address that nobody checks any more.
+//! What may be asked of a GPU's memory: checked here, before a number becomes an address that nobody checks any more.
 
 use crate::Error;
 
@@ -7,11 +7,11 @@ fn refused(action: impl Into<String>, why: impl Into<String>) -> Error {
 }
 
 /// A stretch of so many bytes from an offset on lies in memory of that size.
-pub(crate) fn stretch(offset: usize, bytes: usize, size: usize) -> Result<(), Error> {
+pub(crate) fn range(offset: usize, bytes: usize, size: usize) -> Result<(), Error> {
     match offset.checked_add(bytes) {
         Some(end) if end <= size => Ok(()),
         _ => Err(Error::WrongLength {
-            what: "a stretch of the card's memory".into(),
+            what: "a stretch of the GPU's memory".into(),
             found: offset.saturating_add(bytes),
             expected: size,
         }),
@@ -19,14 +19,14 @@ pub(crate) fn stretch(offset: usize, bytes: usize, size: usize) -> Result<(), Er
 }
 
 /// The number of one of so many things, counted from 0.
-pub(crate) fn one_of(what: &str, number: usize, count: usize) -> Result<(), Error> {
+pub(crate) fn index(what: &str, number: usize, count: usize) -> Result<(), Error> {
     if number < count {
         return Ok(());
     }
     Err(refused(format!("use {what} {number}"), format!("there are {count}, counted from 0")))
 }
 
-/// So many workers in a row are among a card's. A round knows each by a bit, so there are no more than 64.
+/// So many workers in a row are among a GPU's. A round knows each by a bit, so there are no more than 64.
 pub(crate) fn members(first: usize, members: usize, workers: usize) -> Result<(), Error> {
     match first.checked_add(members) {
         Some(end) if end <= workers && members <= 64 => Ok(()),
@@ -40,12 +40,14 @@ pub(crate) fn members(first: usize, members: usize, workers: usize) -> Result<()
 
 /// The next `count` steps find what they read: of `there` things (`what`) so many steps have been taken since the workers were
 /// placed.
-pub(crate) fn ahead(what: &str, taken: usize, count: usize, there: usize) -> Result<(), Error> {
+pub(crate) fn steps_ahead(what: &str, taken: usize, count: usize, there: usize) -> Result<(), Error> {
     match taken.checked_add(count) {
         Some(end) if end <= there => Ok(()),
         _ => Err(refused(
             format!("take {count} more steps after {taken}"),
-            format!("{what} for {there} steps; deal more examples and place the workers again"),
+            format!(
+                "{what} for {there} steps; assign more examples and set the positions of the workers again"
+            ),
         )),
     }
 }
@@ -77,8 +79,8 @@ mod tests {
         fn what_is_let_through_lies_inside(offset: usize, bytes: usize, size in 0usize..1 << 40) {
             for (offset, bytes) in [(offset, bytes), (offset % (2 * size + 1), bytes % (2 * size + 1))] {
                 let inside = offset as u128 + bytes as u128 <= size as u128;
-                prop_assert_eq!(stretch(offset, bytes, size).is_ok(), inside);
-                prop_assert_eq!(ahead("there are batches", offset, bytes, size).is_ok(), inside);
+                prop_assert_eq!(range(offset, bytes, size).is_ok(), inside);
+                prop_assert_eq!(steps_ahead("there are batches", offset, bytes, size).is_ok(), inside);
                 prop_assert_eq!(members(offset, bytes, size).is_ok(), inside && bytes <= 64);
             }
         }
@@ -87,11 +89,11 @@ mod tests {
     #[test]
     fn a_refusal_says_what_there_is() {
         let why = |refused: Result<(), Error>| refused.unwrap_err().to_string();
-        assert_eq!(why(one_of("group", 2, 2)), "cannot use group 2: there are 2, counted from 0");
-        assert!(one_of("group", 1, 2).is_ok());
-        let text = why(ahead("batches were dealt", 3, 2, 4));
+        assert_eq!(why(index("group", 2, 2)), "cannot use group 2: there are 2, counted from 0");
+        assert!(index("group", 1, 2).is_ok());
+        let text = why(steps_ahead("batches are assigned", 3, 2, 4));
         assert!(
-            text.starts_with("cannot take 2 more steps after 3: batches were dealt for 4 steps"),
+            text.starts_with("cannot take 2 more steps after 3: batches are assigned for 4 steps"),
             "{text}"
         );
         let text = why(arguments("mix", [8, 4].into_iter(), &[8, 8]));

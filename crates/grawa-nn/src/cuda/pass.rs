@@ -1,11 +1,11 @@
-//! A pass on a card: where everything of a step lies, how its kernels are spread out, and what both directions share.
+//! A pass on a GPU: where everything of a step lies, how its kernels are spread out, and what both directions share.
 //!
-//! A pass is only asked for; it runs when the card comes to it, or is recorded as a graph.
+//! A pass is only asked for; it runs when the GPU comes to it, or is recorded as a graph.
 
-use super::card::{Argument, Event, Grid, Kernels, Stream, at};
+use super::compile::{Flow, Kind, Layer, Normed, Program, Step, pitch};
 use super::cudnn::Cudnn;
-use super::engine::{Engine, Ways};
-use super::plan::{Flow, Kind, Layer, Normed, Plan, Step, pitch};
+use super::device::{Argument, Event, Grid, Kernels, Stream, at};
+use super::kernel_choice::{KernelChoice, LayerKernels};
 use crate::{Error, TensorId};
 use std::cell::RefCell;
 use std::time::Duration;
@@ -63,7 +63,7 @@ struct Move {
 
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Manner {
+pub(crate) struct PassMode {
     /// The batch's own statistics, not the running ones.
     pub(crate) of_batch: bool,
     /// Whether the running statistics move.
@@ -83,17 +83,17 @@ pub(crate) struct Timed {
 ///
 /// Whoever starts a kernel by it keeps this promise, on which [`Pass::start`] rests: arguments are of the types that the kernel's
 /// source gives its parameters, and every address among them is the first replica's place of what [`Plan::place`] made room
-/// for in every slab, at the shapes that the kernel is told; or memory of the fleet that is as large as the kernel is told. No
-/// address comes from a caller of the fleet: those give numbers, which the fleet checks.
+/// for in every slab, at the shapes that the kernel is told; or memory of the replica set that is as large as the kernel is told. No
+/// address comes from a caller of the replica set: those give numbers, which the replica set checks.
 pub(crate) struct Pass<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) ways: &'a [Ways],
+    pub(crate) program: &'a Program,
+    pub(crate) layer_kernels: &'a [LayerKernels],
     pub(crate) kernels: &'a Kernels,
     pub(crate) cudnn: Option<&'a Cudnn>,
     pub(crate) main: &'a Stream,
     pub(crate) side: &'a Stream,
     /// Streams for cuDNN's calls of the other replicas: beside the main stream, and beside the side stream.
-    pub(crate) lanes: [&'a [Stream]; 2],
+    pub(crate) extra_streams: [&'a [Stream]; 2],
     pub(crate) events: &'a [Event],
     pub(crate) base: u64,
     pub(crate) replicas: usize,
@@ -137,7 +137,7 @@ impl Pass<'_> {
         arguments: &mut [Argument<'_>],
     ) -> Result<(), Error> {
         self.timed(name, || {
-            // SAFETY: the promise that is written at `Pass`. All of that memory is the fleet's, which waits for the card before
+            // SAFETY: the promise that is written at `Pass`. All of that memory is the replica set's, which waits for the GPU before
             // it gives any of it back.
             unsafe { stream.launch(self.kernels, name, grid, replicas, arguments) }
         })
@@ -156,16 +156,16 @@ impl Pass<'_> {
         Ok(())
     }
 
-    pub(crate) fn place(&self, offset: u64) -> u64 {
+    pub(crate) fn address(&self, offset: u64) -> u64 {
         if offset == 0 { 0 } else { self.base + offset }
     }
 
     pub(super) fn value(&self, node: usize) -> u64 {
-        self.place(self.plan.values[node])
+        self.address(self.program.values[node])
     }
 
     pub(super) fn gradient(&self, node: usize) -> u64 {
-        self.plan.slots[node].map_or(0, |slot| self.base + self.plan.buffers[slot])
+        self.program.slots[node].map_or(0, |slot| self.base + self.program.buffers[slot])
     }
 
     /// Where the gradient of a step's input goes, and whether it is added.
@@ -177,42 +177,42 @@ impl Pass<'_> {
     }
 
     pub(super) fn parameter(&self, id: TensorId) -> u64 {
-        self.base + self.plan.offsets.parameters + 4 * u64::from(self.plan.spans[id.0].start)
+        self.base + self.program.offsets.parameters + 4 * u64::from(self.program.spans[id.0].start)
     }
 
     pub(super) fn slope(&self, id: TensorId) -> u64 {
-        self.base + self.plan.offsets.gradient + 4 * u64::from(self.plan.spans[id.0].start)
+        self.base + self.program.offsets.gradient + 4 * u64::from(self.program.spans[id.0].start)
     }
 
     pub(super) fn statistic(&self, id: TensorId) -> u64 {
-        let start = self.plan.graph.statistics().spans()[id.0].range().start as u64;
-        self.base + self.plan.offsets.statistics + 4 * start
+        let start = self.program.graph.statistics().spans()[id.0].range().start as u64;
+        self.base + self.program.offsets.statistics + 4 * start
     }
 
     pub(super) fn norm(&self, norm: &Normed, track: bool) -> NormArgument {
         NormArgument {
-            record: self.place(norm.record),
+            record: self.address(norm.record),
             weight: self.parameter(norm.weight),
             bias: self.parameter(norm.bias),
             running_mean: self.statistic(norm.mean),
             running_variance: self.statistic(norm.variance),
-            partial: self.place(norm.partial),
-            arrived: self.place(norm.arrived),
+            partial: self.address(norm.partial),
+            arrived: self.address(norm.arrived),
             offset: self.unadded(norm),
             channels: norm.shape.channels as i32,
             pitch: pitch(norm.shape.channels) as i32,
             track: i32::from(track),
-            count: (self.plan.batch * norm.shape.area()) as f32,
+            count: (self.program.batch * norm.shape.area()) as f32,
         }
     }
 
     /// The bias of the layer before a batch norm, where cuDNN leaves it out.
     pub(super) fn unadded(&self, norm: &Normed) -> u64 {
         let of =
-            |layer: &&Layer| layer.norm.is_some_and(|index| self.plan.norms[index].record == norm.record);
-        let found = self.plan.layers.iter().zip(self.ways).find(|(layer, _)| of(layer));
+            |layer: &&Layer| layer.norm.is_some_and(|index| self.program.norms[index].record == norm.record);
+        let found = self.program.layers.iter().zip(self.layer_kernels).find(|(layer, _)| of(layer));
         match found {
-            Some((Layer { bias: Some(bias), .. }, Ways { forth: Engine::Cudnn(_), .. })) => {
+            Some((Layer { bias: Some(bias), .. }, LayerKernels { forward: KernelChoice::Cudnn(_), .. })) => {
                 self.parameter(*bias)
             }
             _ => 0,
@@ -225,26 +225,26 @@ impl Pass<'_> {
     }
 
     /// A grid for a walk down rows of that many channels: no more blocks than run at once, since those that come after them
-    /// would leave most of the card idle.
+    /// would leave most of the GPU idle.
     pub(super) fn down(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
-        let lanes = 256 / (pitch(channels) / 8);
+        let extra_streams = 256 / (pitch(channels) / 8);
         let most = self.kernels.resident(name, 0)?.div_ceil(self.replicas);
-        Ok(Grid::row(rows.div_ceil(4 * lanes).clamp(1, most)))
+        Ok(Grid::row(rows.div_ceil(4 * extra_streams).clamp(1, most)))
     }
 
     /// The same where channels are summed, at most 128 to a column of blocks.
     pub(super) fn sums(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
         let groups = pitch(channels) / 8;
         let columns = summing_columns(channels);
-        let lanes = 256 / groups.div_ceil(columns);
-        let shared = summing_room(self.plan.wide);
+        let extra_streams = 256 / groups.div_ceil(columns);
+        let shared = summing_room(self.program.wide);
         let most = shared_out(self.kernels.resident(name, shared)?, self.replicas).div_ceil(columns);
-        let blocks = rows.div_ceil(4 * lanes).clamp(1, most);
+        let blocks = rows.div_ceil(4 * extra_streams).clamp(1, most);
         Ok(Grid { blocks: (blocks as u32, columns as u32), threads: 256, shared })
     }
 
     pub(super) fn eights(&self, node: usize) -> u64 {
-        (self.plan.bytes(node) / self.plan.wide / 8) as u64
+        (self.program.bytes(node) / self.program.wide / 8) as u64
     }
 
     /// Runs a plan of cuDNN's for every replica, side by side.
@@ -263,30 +263,33 @@ impl Pass<'_> {
             });
         };
         let aside = usize::from(std::ptr::eq(stream, self.side));
-        let lanes = self.lanes[aside];
-        let alone = self.replicas == 1 || self.profile.is_some() || lanes.is_empty();
-        let lane = |replica: usize| match replica {
+        let extra_streams = self.extra_streams[aside];
+        let alone = self.replicas == 1 || self.profile.is_some() || extra_streams.is_empty();
+        let stream_of = |replica: usize| match replica {
             0 => stream,
             _ if alone => stream,
-            _ => &lanes[(replica - 1) % lanes.len()],
+            _ => &extra_streams[(replica - 1) % extra_streams.len()],
         };
         // The last events are kept for this.
-        let count = lanes.len() + 1;
+        let count = extra_streams.len() + 1;
         let events = &self.events[self.events.len() - (2 - aside) * count..][..count];
         self.timed(plan.name, || {
             if !alone {
                 stream.mark(&events[0])?;
-                lanes.iter().take(self.replicas - 1).try_for_each(|lane| lane.wait_for(&events[0]))?;
+                extra_streams
+                    .iter()
+                    .take(self.replicas - 1)
+                    .try_for_each(|stream_of| stream_of.wait_for(&events[0]))?;
             }
             for replica in 0..self.replicas {
-                let shift = self.plan.slab * replica as u64;
-                let room = self.place(workspace) + shift;
+                let shift = self.program.slab * replica as u64;
+                let room = self.address(workspace) + shift;
                 // SAFETY: the promise that is written at `Pass`; `Plan::place` made room for the largest workspace of all.
-                unsafe { cudnn.run(plan, lane(replica), tensors.map(|tensor| tensor + shift), room) }?;
+                unsafe { cudnn.run(plan, stream_of(replica), tensors.map(|tensor| tensor + shift), room) }?;
             }
             if !alone {
-                for (lane, event) in lanes.iter().zip(&events[1..]).take(self.replicas - 1) {
-                    lane.mark(event)?;
+                for (stream_of, event) in extra_streams.iter().zip(&events[1..]).take(self.replicas - 1) {
+                    stream_of.mark(event)?;
                     stream.wait_for(event)?;
                 }
             }
@@ -295,12 +298,12 @@ impl Pass<'_> {
     }
 
     pub(super) fn pool(&self, step: &Step) -> Pool {
-        let (from, to) = (self.plan.shape(step.inputs[0]), self.plan.shape(step.output));
+        let (from, to) = (self.program.shape(step.inputs[0]), self.program.shape(step.output));
         let Kind::Pool { window, largest } = &step.kind else {
             unreachable!("only pools are asked for a pool")
         };
         let [n, h, w, oh, ow, pitch, kernel, stride, pad] = [
-            self.plan.batch,
+            self.program.batch,
             from.height,
             from.width,
             to.height,
@@ -327,9 +330,9 @@ impl Pass<'_> {
         target: u64,
         add: i32,
     ) -> Result<(), Error> {
-        let (f, t) = (self.plan.shape(from), self.plan.shape(to));
+        let (f, t) = (self.program.shape(from), self.program.shape(to));
         let [n, h, w, wide, low_, high_, sh, sw, sp, channels, mul, div] = [
-            self.plan.batch,
+            self.program.batch,
             t.height,
             t.width,
             pitch(t.channels),
@@ -348,12 +351,12 @@ impl Pass<'_> {
         // Eight channels at a time where all begins and ends at eight.
         let whole = [low, high, limit, shift.unsigned_abs() as usize].iter().all(|&x| x % 8 == 0);
         let (name, at_once) = if whole { ("move_eight", 8) } else { ("move_one", 1) };
-        let grid = self.over(self.plan.batch * t.area() * (high - low) / at_once);
+        let grid = self.over(self.program.batch * t.area() * (high - low) / at_once);
         self.start(
             self.main,
             name,
             grid,
-            &mut [at(&moved), at(&source), at(&target), at(&add), at(&self.plan.slab)],
+            &mut [at(&moved), at(&source), at(&target), at(&add), at(&self.program.slab)],
         )
     }
 
@@ -365,11 +368,11 @@ impl Pass<'_> {
         y: u64,
         add: i32,
     ) -> Result<(), Error> {
-        let shape = self.plan.shape(step.output);
+        let shape = self.program.shape(step.output);
         let bound = (probability * 4_294_967_296.0) as u64;
         let (bound, scale) = (bound.min(u64::from(u32::MAX)) as u32, (1.0 / (1.0 - probability)) as f32);
         let [n, channels, area, wide] =
-            [self.plan.batch, shape.channels, shape.area(), pitch(shape.channels)].map(|x| x as i32);
+            [self.program.batch, shape.channels, shape.area(), pitch(shape.channels)].map(|x| x as i32);
         let node = node as u32;
         let mut arguments = [
             at(&self.base),
@@ -383,9 +386,9 @@ impl Pass<'_> {
             at(&area),
             at(&wide),
             at(&add),
-            at(&self.plan.slab),
+            at(&self.program.slab),
         ];
-        let grid = self.over(self.plan.batch * shape.area() * pitch(shape.channels));
+        let grid = self.over(self.program.batch * shape.area() * pitch(shape.channels));
         self.start(self.main, "dropout", grid, &mut arguments)
     }
 }
@@ -398,7 +401,7 @@ pub(crate) fn summing_blocks(kernels: &Kernels, wide: usize, replicas: usize) ->
         .try_fold(0, |most, name| Ok(most.max(shared_out(kernels.resident(name, shared)?, replicas))))
 }
 
-/// Blocks of one replica where a card runs so many at once: some, however many replicas there are.
+/// Blocks of one replica where a GPU runs so many at once: some, however many replicas there are.
 fn shared_out(resident: usize, replicas: usize) -> usize {
     resident.div_ceil(replicas).max(64)
 }

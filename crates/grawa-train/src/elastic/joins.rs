@@ -35,7 +35,7 @@ type Dealt = Arc<Mutex<Vec<u64>>>;
 
 /// A replica that notes what it is dealt, and waits before one of its steps.
 struct Watched {
-    net: Net,
+    net: CpuReplica,
     share: (u32, u32),
     dealt: Dealt,
     gate: Option<(u64, Arc<Gate>)>,

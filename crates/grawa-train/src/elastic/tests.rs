@@ -81,13 +81,13 @@ static ENGINES: LazyLock<Vec<Engine>> = LazyLock::new(|| {
 });
 
 /// A worker's network among so many at a step.
-fn net(of: u32, seat: u32, step: u64) -> Net {
+fn net(of: u32, seat: u32, step: u64) -> CpuReplica {
     let engine = &ENGINES[of as usize - 1];
     engine.worker(seat, State::initial(engine.graph(), 7), step).unwrap()
 }
 
 /// Takes a step at a learning rate of zero. Returns the loss: another batch has another.
-fn step(net: &mut Net, seat: u32, step: u64) -> Result<Vec<f64>, grawa_core::Error> {
+fn step(net: &mut CpuReplica, seat: u32, step: u64) -> Result<Vec<f64>, grawa_core::Error> {
     let key = Key::new(7, Purpose::Noise).worker(seat).step(step);
     let taken =
         net.steps(&Stretch { key, rates: &[0.0], sgd: &Sgd::PLAIN, radius: None, prox: &[], norms: true })?;

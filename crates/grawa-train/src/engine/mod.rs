@@ -1,20 +1,20 @@
 //! What trains: a network compiled once, the cores shared out among the workers, and the data.
 //!
-//! A worker owns its parameters, momentum and statistics. What a pass writes to is much larger and belongs to a `Lane`:
+//! A worker owns its parameters, momentum and statistics. What a pass writes to is much larger and belongs to a `ComputeSlot`:
 //! one for each core (or group of cores) that runs passes, borrowed for a step. So 64 workers on two cores need the
 //! memory of two passes, not of 64.
 
-mod card;
-mod examine;
-mod lanes;
-mod net;
+mod compute_slots;
+mod cpu_replica;
+mod cuda;
+mod evaluate;
 
-pub(crate) use card::{CardEngine, CardNet, objection};
-pub use examine::Examiner;
-pub(crate) use examine::{Counts, Examine, SHARE, average, recalibration, recalibration_batches};
-pub use lanes::Lanes;
-pub use net::Net;
-pub(crate) use net::Waits;
+pub use compute_slots::ComputeSlots;
+pub use cpu_replica::CpuReplica;
+pub(crate) use cpu_replica::WaitTimes;
+pub(crate) use cuda::{CudaEngine, CudaReplica, objection};
+pub use evaluate::CpuEvaluator;
+pub(crate) use evaluate::{Counts, EvaluateShard, SHARE, average, recalibration, recalibration_batches};
 
 use crate::{Error, Recipe};
 use grawa_core::Share;
@@ -65,7 +65,7 @@ impl Material {
 #[derive(Clone, Debug)]
 pub struct Engine {
     program: Arc<Program>,
-    lanes: Arc<Lanes>,
+    slots: Arc<ComputeSlots>,
     order: Order,
     train: Feed,
     test: Feed,
@@ -93,8 +93,8 @@ impl Engine {
             |threads| threads as usize,
         );
         let keeps_gradient = recipe.method.share == Share::Gradients;
-        let lanes = Lanes::new(&program, &train, recipe.train.workers as usize, cores.max(1))?;
-        Ok(Engine { program, lanes: Arc::new(lanes), order, train, test, keeps_gradient })
+        let slots = ComputeSlots::new(&program, &train, recipe.train.workers as usize, cores.max(1))?;
+        Ok(Engine { program, slots: Arc::new(slots), order, train, test, keeps_gradient })
     }
 
     /// The network.
@@ -113,20 +113,20 @@ impl Engine {
     }
 
     /// A worker that starts with this state and no momentum, at this step of its data.
-    pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<Net, Error> {
+    pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<CpuReplica, Error> {
         let reader = Reader::new(self.train.clone(), self.order, worker)?;
-        Net::new(self, reader, state, step)
+        CpuReplica::new(self, reader, state, step)
     }
 
     /// Who evaluates models.
-    pub fn examiner(&self, recipe: &Recipe) -> Examiner {
-        Examiner::new(self, recipe)
+    pub fn evaluator(&self, recipe: &Recipe) -> CpuEvaluator {
+        CpuEvaluator::new(self, recipe)
     }
 
     /// Bytes that a worker owns besides its batches, and bytes of what the cores share.
     pub fn bytes(&self) -> (usize, usize) {
         let graph = self.graph();
         let vectors = if self.keeps_gradient { 3 } else { 2 };
-        (4 * (vectors * graph.parameters().len() + graph.statistics().len()), self.lanes.bytes())
+        (4 * (vectors * graph.parameters().len() + graph.statistics().len()), self.slots.bytes())
     }
 }

@@ -52,7 +52,7 @@ impl Toy {
     }
 }
 
-impl Examine<[f32]> for Toy {
+impl EvaluateShard<[f32]> for Toy {
     fn policy(&self) -> BatchNorm {
         BatchNorm::Recalibrate
     }

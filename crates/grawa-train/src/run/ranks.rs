@@ -135,7 +135,7 @@ impl Run {
         let begins = at(&beginning);
         match works {
             Works::Cpu(engine) => {
-                let examiner = engine.examiner(&launch.recipe);
+                let examiner = engine.evaluator(&launch.recipe);
                 let make = |part: &mut Part| Made::on_cpu(&engine, &examiner, part);
                 let gather = |group: Group| Ok(job.group(group.workers, group.centre)?.into_iter().collect());
                 launch.run(

@@ -1,13 +1,13 @@
 //! What tests need of a machine. A test that needs a GPU is ignored, so that nobody takes it for passed; one that is asked for
 //! and finds none fails.
 
-use grawa_nn::cuda::{Card, cards};
+use grawa_nn::cuda::{Device, devices};
 
 /// The first GPU that can be used.
-pub(crate) fn gpu() -> Card {
-    match cards() {
+pub(crate) fn gpu() -> Device {
+    match devices() {
         Ok(found) => {
-            found.into_iter().find(Card::is_usable).expect("a GPU of compute capability 8.0 or newer")
+            found.into_iter().find(Device::is_usable).expect("a GPU of compute capability 8.0 or newer")
         }
         Err(error) => panic!("this test needs an NVIDIA GPU: {error}"),
     }

@@ -17,7 +17,7 @@ __device__ __forceinline__ void matrices(u32 (&r)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
 }
-__device__ __forceinline__ void turned_matrices(u32 (&r)[4], u32 from) {
+__device__ __forceinline__ void transposed_matrices(u32 (&r)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
 }
@@ -29,7 +29,7 @@ __device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b
 
 // BM pixels × BN channels a block, BK numbers of a patch at a time, WM × WN warps.
 template <int BM, int BN, int BK, int WM, int WN, int STAGES>
-__device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x, const u16* __restrict__ weight,
+__device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __restrict__ x, const u16* __restrict__ weight,
                                      const float* __restrict__ bias, u16* y, int add, int moments, const Norm& norm) {
     constexpr int THREADS = WM * WN * 32, PIECES = BK / 8, ROWS = THREADS / PIECES, PASSES = (BM + ROWS - 1) / ROWS;
     constexpr int WEIGHTS = (BN + ROWS - 1) / ROWS, PITCH = BK + 8;
@@ -40,8 +40,8 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
     u16* bs = memory + STAGES * BM * PITCH;
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const int wm = warp / WN, wn = warp % WN;
-    const int pixels = walk.n * walk.oh * walk.ow, first = blockIdx.x * BM, column = blockIdx.y * BN;
-    const int groups = walk.cp / 8, taps = walk.kh * walk.kw, pieces = taps * groups, depth = pieces * 8;
+    const int pixels = geometry.n * geometry.oh * geometry.ow, first = blockIdx.x * BM, column = blockIdx.y * BN;
+    const int groups = geometry.cp / 8, taps = geometry.kh * geometry.kw, pieces = taps * groups, depth = pieces * 8;
     const int piece = thread % PIECES, row = thread / PIECES;
 
     // Where the patch of each of this thread's pixels begins.
@@ -51,15 +51,15 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
     for (int i = 0; i < PASSES; i++) {
         int at = first + row + i * ROWS;
         bool there = at < pixels && row + i * ROWS < BM;
-        int n = there ? at / (walk.oh * walk.ow) : 0, rest = there ? at - n * walk.oh * walk.ow : 0;
-        int oy = rest / walk.ow, ox = rest - oy * walk.ow;
-        image[i] = x + (u64)n * walk.h * walk.w * walk.cp;
-        top[i] = there ? oy * walk.mul - walk.off_y : -100000;
-        left[i] = ox * walk.mul - walk.off_x;
+        int n = there ? at / (geometry.oh * geometry.ow) : 0, rest = there ? at - n * geometry.oh * geometry.ow : 0;
+        int oy = rest / geometry.ow, ox = rest - oy * geometry.ow;
+        image[i] = x + (u64)n * geometry.h * geometry.w * geometry.cp;
+        top[i] = there ? oy * geometry.mul - geometry.off_y : -100000;
+        left[i] = ox * geometry.mul - geometry.off_x;
     }
     // The tap and channel group that this thread's piece of the next chunk belongs to.
     int q = piece, tap = piece / groups, group = piece - tap * groups;
-    int r = tap / walk.kw, s = tap - r * walk.kw;
+    int r = tap / geometry.kw, s = tap - r * geometry.kw;
     auto load = [&](int stage) {
         u32 to = shared_address(as + stage * BM * PITCH);
 #pragma unroll
@@ -68,17 +68,17 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
             if (BM % ROWS != 0 && in_tile >= BM) break;
             int iy = top[i] + r, ix = left[i] + s;
             bool there = q < pieces && iy >= 0 && ix >= 0;
-            if (walk.div == 2) {
+            if (geometry.div == 2) {
                 there = there && ((iy | ix) & 1) == 0;
                 iy >>= 1;
                 ix >>= 1;
-            } else if (walk.div > 2) {
-                there = there && iy % walk.div == 0 && ix % walk.div == 0;
-                iy /= walk.div;
-                ix /= walk.div;
+            } else if (geometry.div > 2) {
+                there = there && iy % geometry.div == 0 && ix % geometry.div == 0;
+                iy /= geometry.div;
+                ix /= geometry.div;
             }
-            there = there && iy < walk.h && ix < walk.w;
-            const u16* from = there ? image[i] + ((iy * walk.w + ix) * walk.cp + group * 8) : x;
+            there = there && iy < geometry.h && ix < geometry.w;
+            const u16* from = there ? image[i] + ((iy * geometry.w + ix) * geometry.cp + group * 8) : x;
             fetch(to + (in_tile * PITCH + piece * 8) * 2, from, there);
         }
         u32 wto = shared_address(bs + stage * BN * PITCH);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
         for (int i = 0; i < WEIGHTS; i++) {
             int in_tile = row + i * ROWS;
             if (in_tile < BN) {
-                bool there = column + in_tile < walk.o && q < pieces;
+                bool there = column + in_tile < geometry.o && q < pieces;
                 const u16* from = there ? weight + (u64)(column + in_tile) * depth + q * 8 : weight;
                 fetch(wto + (in_tile * PITCH + piece * 8) * 2, from, there);
             }
@@ -95,7 +95,7 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
         group += PIECES;
         while (group >= groups) {
             group -= groups;
-            if (++s == walk.kw) { s = 0; r++; }
+            if (++s == geometry.kw) { s = 0; r++; }
         }
     };
 
@@ -149,21 +149,21 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
             int m = wm * MT * 16 + i * 16 + lane / 4, c = wn * NT * 8 + j * 8 + lane % 4 * 2;
             float b0 = 0.0f, b1 = 0.0f;
             if (bias) {
-                b0 = column + c < walk.o ? bias[column + c] : 0.0f;
-                b1 = column + c + 1 < walk.o ? bias[column + c + 1] : 0.0f;
+                b0 = column + c < geometry.o ? bias[column + c] : 0.0f;
+                b1 = column + c + 1 < geometry.o ? bias[column + c + 1] : 0.0f;
             }
             *(float2*)(out + m * OUT + c) = make_float2(sums[i][j][0] + b0, sums[i][j][1] + b1);
             *(float2*)(out + (m + 8) * OUT + c) = make_float2(sums[i][j][2] + b0, sums[i][j][3] + b1);
         }
     __syncthreads();
-    const int width = min(BN, walk.op - column);
+    const int width = min(BN, geometry.op - column);
     for (int at = thread; at < BM * BN / 8; at += THREADS) {
         int m = at / (BN / 8), c = at % (BN / 8) * 8;
         if (first + m < pixels && c < width) {
             float v[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) v[i] = out[m * OUT + c + i];
-            flow8(y + (u64)(first + m) * walk.op + column + c, v, add);
+            flow8(y + (u64)(first + m) * geometry.op + column + c, v, add);
         }
     }
     if (!moments) return;
@@ -196,9 +196,9 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
 
 #define CONV(NAME, BM, BN, BK, WM, WN, STAGES)                                                                         \
     extern "C" __global__ void __launch_bounds__(WM * WN * 32)                                                         \
-        NAME(Walk walk, const u16* x, const u16* weight, const float* bias, u16* y, int add, int moments, Norm norm,   \
+        NAME(ConvGeometry geometry, const u16* x, const u16* weight, const float* bias, u16* y, int add, int moments, Norm norm,\
              u64 slab) {                                                                                               \
-        conv<BM, BN, BK, WM, WN, STAGES>(walk, mine(x, slab), mine(weight, slab), mine(bias, slab), mine(y, slab),     \
+        conv<BM, BN, BK, WM, WN, STAGES>(geometry, mine(x, slab), mine(weight, slab), mine(bias, slab), mine(y, slab), \
                                          add, moments, mine(norm, slab));                                              \
     }
 

@@ -77,7 +77,7 @@ __device__ __forceinline__ void flow8(T* p, float (&v)[8], int add) {
 
 // A convolution, forward or turned around: pixel (y, x) of the target reads pixel ((y·mul − off_y + r) / div, …) of the
 // source wherever that is whole and inside.
-struct Walk {
+struct ConvGeometry {
     int n, h, w, cp;      // source: images, height, width, pitch
     int oh, ow, op, o;    // target: height, width, pitch, channels
     int kh, kw, mul, off_y, off_x, div;

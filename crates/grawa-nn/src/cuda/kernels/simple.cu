@@ -321,42 +321,42 @@ extern "C" __global__ void __launch_bounds__(256) intake(const float* images, T*
 }
 
 // A batch from the data set on the card: bytes through a table, mirrored, padded and cropped by the draws of grawa-data.
-struct Show { int n, channels, h, w, oh, ow, pitch, pad, flip, random, row, column; };
+struct View { int n, channels, h, w, oh, ow, pitch, pad, flip, random, row, column; };
 
 extern "C" __global__ void __launch_bounds__(256)
-    augment(Show show, const Controls* controls, const u8* bytes, const u32* all_labels, const u32* order, const float* table,
+    augment(View view, const Controls* controls, const u8* bytes, const u32* all_labels, const u32* order, const float* table,
             T* x, u32* labels, u64 slab, u64 order_stride) {
     controls = mine(controls, slab); x = mine(x, slab); labels = mine(labels, slab);
-    order += order_stride * blockIdx.z + (u64)controls->slot * show.n;
+    order += order_stride * blockIdx.z + (u64)controls->slot * view.n;
     const Key key = key_of(controls, 3);
-    EACH(at, (u64)show.n * show.oh * show.ow) {
-        const int ox = at % show.ow, oy = at / show.ow % show.oh, image = at / show.ow / show.oh;
+    EACH(at, (u64)view.n * view.oh * view.ow) {
+        const int ox = at % view.ow, oy = at / view.ow % view.oh, image = at / view.ow / view.oh;
         const u32 index = order[image];
-        int row = show.row, column = show.column, flip = 0;
-        if (show.random || show.flip) {
+        int row = view.row, column = view.column, flip = 0;
+        if (view.random || view.flip) {
             const uint4 words = philox(key, image);
-            flip = show.flip && words.x >> 31;
-            if (show.random) {
-                row = (u32)(((u64)words.y * (u32)(show.h + 2 * show.pad - show.oh + 1)) >> 32);
-                column = (u32)(((u64)words.z * (u32)(show.w + 2 * show.pad - show.ow + 1)) >> 32);
+            flip = view.flip && words.x >> 31;
+            if (view.random) {
+                row = (u32)(((u64)words.y * (u32)(view.h + 2 * view.pad - view.oh + 1)) >> 32);
+                column = (u32)(((u64)words.z * (u32)(view.w + 2 * view.pad - view.ow + 1)) >> 32);
             }
         }
-        const int y = oy + row - show.pad;
-        int c = ox + column - show.pad;
-        if (flip) c = show.w - 1 - c;
-        const bool inside = y >= 0 && y < show.h && c >= 0 && c < show.w;
-        const u8* from = bytes + (u64)index * show.channels * show.h * show.w;
-        for (int base = 0; base < show.pitch; base += 8) {
+        const int y = oy + row - view.pad;
+        int c = ox + column - view.pad;
+        if (flip) c = view.w - 1 - c;
+        const bool inside = y >= 0 && y < view.h && c >= 0 && c < view.w;
+        const u8* from = bytes + (u64)index * view.channels * view.h * view.w;
+        for (int base = 0; base < view.pitch; base += 8) {
             float v[8];
             for (int i = 0; i < 8; i++) {
                 const int channel = base + i;
                 v[i] = 0.0f;
-                if (channel < show.channels) {
-                    const u8 byte = inside ? from[((u64)channel * show.h + y) * show.w + c] : 0;
+                if (channel < view.channels) {
+                    const u8 byte = inside ? from[((u64)channel * view.h + y) * view.w + c] : 0;
                     v[i] = table[channel * 256 + byte];
                 }
             }
-            store8(x + at * show.pitch + base, v);
+            store8(x + at * view.pitch + base, v);
         }
         if (ox == 0 && oy == 0) labels[image] = all_labels[index];
     }

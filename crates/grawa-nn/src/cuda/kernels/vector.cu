@@ -9,31 +9,31 @@ struct Span {
     int out_pitch, out;
     int source;                    // of the gradient: 0 it is there, 1 partial sums, 2 stored numbers, 3 it is zero
     int splits, spare;
-    u64 working, turned, partial;  // bytes into the slab; 0 for none
+    u64 working, flipped, partial;  // bytes into the slab; 0 for none
 };
 struct Chunk { u32 start, length, span, spare; };
 
 // The copies that convolutions read: in the stored number, padded; and turned around for the way back.
-__device__ __forceinline__ void spread(const Span& span, char* slab, u32 at, float x) {
+__device__ __forceinline__ void pack_weights(const Span& span, char* slab, u32 at, float x) {
     if (!span.working) return;
-    if (!span.turned && span.channels == span.pitch) {
+    if (!span.flipped && span.channels == span.pitch) {
         put((T*)(slab + span.working) + at, x);
         return;
     }
     const u32 c = at % span.channels, rest = at / span.channels, tap = rest % span.taps, o = rest / span.taps;
     put((T*)(slab + span.working) + (u64)(o * span.taps + tap) * span.pitch + c, x);
-    if (span.turned)
-        put((T*)(slab + span.turned) + (u64)(c * span.taps + span.taps - 1 - tap) * span.out_pitch + o, x);
+    if (span.flipped)
+        put((T*)(slab + span.flipped) + (u64)(c * span.taps + span.taps - 1 - tap) * span.out_pitch + o, x);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    spread_all(const Span* spans, const Chunk* chunks, const float* parameters, char* base, u64 slab) {
+    pack_all_weights(const Span* spans, const Chunk* chunks, const float* parameters, char* base, u64 slab) {
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     parameters = mine(parameters, slab);
     base = mine(base, slab);
     for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256)
-        spread(span, base, i - span.start, parameters[i]);
+        pack_weights(span, base, i - span.start, parameters[i]);
 }
 
 // A number of the gradient, from where the backward pass left it.
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(256)
     };
 #if BF16
     // Large layers, whose gradients cuDNN left as they lie in the vector: four numbers at a time.
-    if (sgd.gather && span.source == 2 && span.channels == span.pitch && !span.turned && chunk.start % 4 == 0 &&
+    if (sgd.gather && span.source == 2 && span.channels == span.pitch && !span.flipped && chunk.start % 4 == 0 &&
         span.start % 4 == 0 && chunk.length % 4 == 0) {
         for (u32 i = chunk.start + 4 * threadIdx.x; i < chunk.start + chunk.length; i += 1024) {
             const u32 at = i - span.start;
@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(256)
         step(i, g, x, v);
         parameters[i] = x;
         velocity[i] = v;
-        spread(span, base, i - span.start, x);
+        pack_weights(span, base, i - span.start, x);
     }
     if (lost) controls->lost = 1;
 }
@@ -193,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(256)
             else if (round.pull == 1.0f) moved = target;
             else moved = bounded((1.0f - round.pull) * *x + round.pull * target);
             *x = moved;
-            if (copies) spread(span, base + m * slab, i - span.start, moved);
+            if (copies) pack_weights(span, base + m * slab, i - span.start, moved);
         }
     }
 }
@@ -213,6 +213,6 @@ extern "C" __global__ void __launch_bounds__(256)
         const float x = parameters[i], moved = x + scale * gradient[i];
         saved[i] = x;
         parameters[i] = moved;
-        spread(span, base, i - span.start, moved);
+        pack_weights(span, base, i - span.start, moved);
     }
 }

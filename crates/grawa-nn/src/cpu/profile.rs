@@ -1,0 +1,74 @@
+//! How long each operation of a program took.
+
+use super::program::{Kind, Program};
+use std::time::Duration;
+
+/// A part of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    /// Its result.
+    Forward,
+    /// All gradients.
+    Backward,
+    /// Of these, the gradient of a convolution's weights.
+    Weights,
+}
+
+/// Times noted by an arena, over all its passes.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    spent: Vec<[Duration; 3]>,
+}
+
+impl Profile {
+    pub(crate) fn new(steps: usize) -> Self {
+        Profile { spent: vec![[Duration::ZERO; 3]; steps] }
+    }
+
+    pub(crate) fn note(&mut self, step: usize, part: Part, time: Duration) {
+        self.spent[step][part as usize] += time;
+    }
+
+    /// The operations of the program with what they took: a name that says kind and shape, and the
+    /// time of its result, of all its gradients, and among these of a convolution's weights.
+    pub fn operations<'a>(
+        &'a self,
+        program: &'a Program,
+    ) -> impl Iterator<Item = (String, [Duration; 3])> + 'a {
+        program.steps.iter().zip(&self.spent).map(|(step, spent)| {
+            let shape = |node: usize| program.graph.nodes()[node].shape;
+            let (from, to) = (shape(step.inputs[0]), shape(step.output));
+            let name = match &step.kind {
+                Kind::Conv { geometry, .. } => format!(
+                    "convolution {k}×{k}{by}, {} → {} channels, {}×{}",
+                    from.channels,
+                    to.channels,
+                    to.height,
+                    to.width,
+                    k = geometry.kernel,
+                    by = if geometry.stride > 1 { format!(" by {}", geometry.stride) } else { String::new() },
+                ),
+                Kind::Linear { .. } => format!("linear, {} → {}", from.len(), to.len()),
+                kind => {
+                    let plus = if step.inputs.len() > 1 { " + sum" } else { "" };
+                    let word = match kind {
+                        Kind::Norm { relu: true, .. } => format!("batch norm{plus} + ReLU"),
+                        Kind::Norm { .. } => format!("batch norm{plus}"),
+                        Kind::Add { relu: true } => "sum + ReLU".into(),
+                        Kind::Add { .. } => "sum".into(),
+                        Kind::Relu => "ReLU".into(),
+                        Kind::MaxPool(_) => "max pool".into(),
+                        Kind::AveragePool(_) => "average pool".into(),
+                        Kind::GlobalAverage => "global average".into(),
+                        Kind::PadChannels { .. } => "channel padding".into(),
+                        Kind::Subsample { .. } => "subsampling".into(),
+                        Kind::Concat => "concatenation".into(),
+                        _ => "dropout".to_string(),
+                    };
+                    format!("{word}, {} channels, {}×{}", to.channels, to.height, to.width)
+                }
+            };
+            (name, *spent)
+        })
+    }
+}
