@@ -158,6 +158,11 @@ pub enum Error {
     },
 }
 
+/// Checks the length of a vector.
+pub(crate) fn expect_len(what: &str, found: usize, expected: usize) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
+}
+
 impl Error {
     /// Whether the request itself was wrong, rather than something failing.
     pub fn is_usage(&self) -> bool {

@@ -195,6 +195,18 @@ impl Graph {
         &self.nodes[id.0]
     }
 
+    /// The nodes that use a node's result, once for each use.
+    pub(crate) fn users(&self, id: usize) -> impl Iterator<Item = usize> {
+        let uses = move |node: &Node| node.inputs.iter().filter(|input| input.0 == id).count();
+        self.nodes.iter().enumerate().flat_map(move |(user, node)| std::iter::repeat_n(user, uses(node)))
+    }
+
+    /// The node that uses a node's result, if there is only one and it uses it once.
+    pub(crate) fn only_user(&self, id: usize) -> Option<usize> {
+        let mut users = self.users(id);
+        users.next().filter(|_| users.next().is_none())
+    }
+
     /// The layout of the parameters.
     pub fn parameters(&self) -> &Layout {
         &self.parameters

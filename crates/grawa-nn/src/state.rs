@@ -11,6 +11,7 @@
 //! # Ok::<(), grawa_nn::Error>(())
 //! ```
 
+use crate::error::expect_len;
 use crate::{Error, Graph, Tensor, Tensors};
 use std::path::Path;
 
@@ -46,13 +47,7 @@ impl State {
         for (layout, vector) in
             [(graph.parameters(), &self.parameters), (graph.statistics(), &self.statistics)]
         {
-            if vector.len() != layout.len() {
-                return Err(Error::WrongLength {
-                    what: "the state".into(),
-                    found: vector.len(),
-                    expected: layout.len(),
-                });
-            }
+            expect_len("the state", vector.len(), layout.len())?;
             for span in layout.spans() {
                 file.put(span.name(), Tensor::f32(span.shape(), vector[span.range()].to_vec()));
             }

@@ -14,6 +14,7 @@
 //! # Ok::<(), grawa_nn::Error>(())
 //! ```
 
+use crate::error::expect_len;
 use crate::op::{
     average_pool, batch_norm, channels, conv, cross_entropy, dropout, linear, max_pool, relu, subsample,
 };
@@ -50,10 +51,6 @@ fn tensor<'v, T>(layout: &Layout, vector: &'v [T], id: TensorId) -> &'v [T] {
     &vector[layout.spans()[id.0].range()]
 }
 
-fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
-}
-
 impl<'g, T: Scalar> Tape<'g, T> {
     /// Runs the network on a batch of images.
     pub fn forward(
@@ -63,10 +60,10 @@ impl<'g, T: Scalar> Tape<'g, T> {
         images: &[T],
         mode: Mode,
     ) -> Result<Self, Error> {
-        expect("the parameters", parameters.len(), graph.parameters().len())?;
-        expect("the statistics", statistics.len(), graph.statistics().len())?;
+        expect_len("the parameters", parameters.len(), graph.parameters().len())?;
+        expect_len("the statistics", statistics.len(), graph.statistics().len())?;
         let batch = images.len() / graph.input().len().max(1);
-        expect("the batch of images", images.len(), batch.max(1) * graph.input().len())?;
+        expect_len("the batch of images", images.len(), batch.max(1) * graph.input().len())?;
         let mut tape =
             Tape { graph, mode, batch, values: Vec::with_capacity(graph.nodes().len()), used: Vec::new() };
         for (index, node) in graph.nodes().iter().enumerate() {
@@ -146,8 +143,8 @@ impl<'g, T: Scalar> Tape<'g, T> {
 
     /// The sum of the losses, and the gradient of that sum times `factor` (1 for the sum, 1/N for the mean).
     pub fn backward(&self, parameters: &[T], labels: &[u32], factor: f64) -> Result<(f64, Vec<T>), Error> {
-        expect("the parameters", parameters.len(), self.graph.parameters().len())?;
-        expect("the list of labels", labels.len(), self.batch)?;
+        expect_len("the parameters", parameters.len(), self.graph.parameters().len())?;
+        expect_len("the list of labels", labels.len(), self.batch)?;
         let mut flows: Vec<Vec<T>> = self.values.iter().map(|value| vec![T::zero(); value.len()]).collect();
         let mut gradient = vec![T::zero(); parameters.len()];
         let last = flows.len() - 1;
@@ -248,7 +245,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
 
     /// Moves the running statistics toward those of this batch, as training does at each step.
     pub fn track(&self, statistics: &mut [T]) -> Result<(), Error> {
-        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
+        expect_len("the statistics", statistics.len(), self.graph.statistics().len())?;
         if self.mode == Mode::Evaluate {
             return Ok(());
         }

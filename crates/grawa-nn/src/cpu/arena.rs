@@ -133,13 +133,7 @@ impl Arena {
                         scratch.flow = vec![0.0; flat];
                     }
                 }
-                Kind::Add { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::GlobalAverage
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat => {}
+                Kind::Add { .. } | Kind::Planes(_) | Kind::GlobalAverage => {}
             }
             scratch
         });

@@ -7,7 +7,8 @@ use super::norm;
 use super::pass::flattened;
 use super::pixels;
 use super::profile::Part;
-use super::program::{Flow, Kind, Place, Program, Step};
+use super::forward::{ON_PLANES, OTHER_ARM};
+use super::program::{Flow, Kind, Place, PlaneOp, Program, Step};
 use super::simd::{F32x16, Isa, WIDTH};
 use crate::Mode;
 use crate::op::{batch_norm, dropout, linear};
@@ -174,78 +175,62 @@ impl Program {
                     }
                 }
             }
-            (
-                kind @ (Kind::Relu
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat),
-                Place::Planes(to),
-            ) => {
+            (kind @ (Kind::Relu | Kind::Planes(_)), Place::Planes(to)) => {
                 let mut offset = 0;
                 for input in 0..step.inputs.len() {
                     let place = *self.planes(step.inputs[input]);
                     if let Some((slot, mut dx, add)) = self.flow(gradients, step, input) {
                         let (x, y) = (planes(step.inputs[input]), planes(step.output));
-                        {
-                            let images = dx
-                                .planes_mut()
-                                .par_chunks_exact_mut(place.image())
-                                .zip(dy.planes().par_chunks_exact(to.image()));
-                            images.enumerate().for_each(|(image, (dx, dy))| {
-                                let x = &x[image * place.image()..][..place.image()];
-                                let y = &y[image * to.image()..][..to.image()];
-                                match kind {
-                                    Kind::Relu => {
-                                        for (source, target) in pixels::pairs(to, &place) {
-                                            for lane in 0..WIDTH {
-                                                let value = if y[source].0[lane] > 0.0 {
-                                                    dy[source].0[lane]
-                                                } else {
-                                                    0.0
-                                                };
-                                                dx[target].0[lane] =
-                                                    if add { dx[target].0[lane] + value } else { value };
-                                            }
+                        let images = dx
+                            .planes_mut()
+                            .par_chunks_exact_mut(place.image())
+                            .zip(dy.planes().par_chunks_exact(to.image()));
+                        images.enumerate().for_each(|(image, (dx, dy))| {
+                            let x = &x[image * place.image()..][..place.image()];
+                            let y = &y[image * to.image()..][..to.image()];
+                            match kind {
+                                Kind::Relu => {
+                                    for (source, target) in pixels::pairs(to, &place) {
+                                        for lane in 0..WIDTH {
+                                            let value = if y[source].0[lane] > 0.0 {
+                                                dy[source].0[lane]
+                                            } else {
+                                                0.0
+                                            };
+                                            dx[target].0[lane] =
+                                                if add { dx[target].0[lane] + value } else { value };
                                         }
                                     }
-                                    Kind::MaxPool(window) => {
-                                        pixels::max_pool_back(isa, window, &place, x, to, y, dy, dx, add)
-                                    }
-                                    Kind::AveragePool(window) => {
-                                        pixels::average_pool_back(window, &place, to, dy, dx, add)
-                                    }
-                                    Kind::PadChannels { before } => {
-                                        pixels::take_channels(to, dy, *before, &place, dx, add)
-                                    }
-                                    Kind::Subsample { stride } => {
-                                        pixels::subsample_back(*stride, to, dy, &place, dx, add)
-                                    }
-                                    Kind::Concat => pixels::take_channels(to, dy, offset, &place, dx, add),
-                                    Kind::Conv { .. }
-                                    | Kind::Norm { .. }
-                                    | Kind::Linear { .. }
-                                    | Kind::GlobalAverage
-                                    | Kind::Dropout { .. }
-                                    | Kind::Add { .. } => unreachable!("it has an arm above"),
                                 }
-                            });
-                        }
+                                Kind::Planes(PlaneOp::MaxPool(window)) => {
+                                    pixels::max_pool_back(isa, window, &place, x, to, y, dy, dx, add)
+                                }
+                                Kind::Planes(PlaneOp::AveragePool(window)) => {
+                                    pixels::average_pool_back(window, &place, to, dy, dx, add)
+                                }
+                                Kind::Planes(PlaneOp::PadChannels { before }) => {
+                                    pixels::take_channels(to, dy, *before, &place, dx, add)
+                                }
+                                Kind::Planes(PlaneOp::Subsample { stride }) => {
+                                    pixels::subsample_back(*stride, to, dy, &place, dx, add)
+                                }
+                                Kind::Planes(PlaneOp::Concat) => {
+                                    pixels::take_channels(to, dy, offset, &place, dx, add)
+                                }
+                                Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {
+                                    unreachable!("{OTHER_ARM}")
+                                }
+                                Kind::GlobalAverage | Kind::Dropout { .. } | Kind::Add { .. } => {
+                                    unreachable!("{OTHER_ARM}")
+                                }
+                            }
+                        });
                         gradients[slot] = Some(dx);
                     }
                     offset += place.shape.channels;
                 }
             }
-            (
-                Kind::Norm { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat,
-                Place::Vectors(_),
-            ) => unreachable!("its result lies in planes"),
+            (Kind::Norm { .. } | Kind::Planes(_), Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
         }
         if let Some(slot) = self.slots[step.output] {
             gradients[slot] = Some(dy);

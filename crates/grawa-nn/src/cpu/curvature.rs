@@ -7,6 +7,7 @@
 use super::arena::{Arena, Buffer};
 use super::convolution::ConvWorkspace;
 use super::program::{Keep, Place, Program};
+use crate::error::expect_len;
 use crate::{Error, Graph, Mode};
 use std::sync::Arc;
 
@@ -64,10 +65,6 @@ impl Tangents {
     pub fn bytes(&self) -> usize {
         self.arena.bytes()
     }
-}
-
-fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
 }
 
 impl Curvature {
@@ -135,7 +132,7 @@ impl Curvature {
             ("the vector", vector.len()),
             ("the product", product.len()),
         ] {
-            expect(what, found, count)?;
+            expect_len(what, found, count)?;
         }
         if !point.is_visited {
             return Err(Error::NotVisited);

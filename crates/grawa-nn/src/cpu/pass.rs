@@ -7,15 +7,12 @@
 use super::arena::{Arena, Buffer};
 use super::profile::Part;
 use super::program::{Kind, Place, Program};
+use crate::error::expect_len;
 use crate::op::{batch_norm, cross_entropy};
 use crate::{Error, Mode, TensorId};
 use rayon::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
-
-fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
-}
 
 impl Program {
     /// Runs a forward pass on a batch; the logits are in the arena then.
@@ -85,8 +82,8 @@ impl Program {
         factor: f64,
         gradient: &mut [f32],
     ) -> Result<f64, Error> {
-        expect("the list of labels", labels.len(), self.batch)?;
-        expect("the gradient", gradient.len(), self.graph.parameters().len())?;
+        expect_len("the list of labels", labels.len(), self.batch)?;
+        expect_len("the gradient", gradient.len(), self.graph.parameters().len())?;
         self.expect_inputs(parameters, statistics, images)?;
         // The threads are entered once: what waits for them is a queue that must not grow in every step.
         let pool = Arc::clone(&arena.pool);
@@ -100,9 +97,9 @@ impl Program {
     }
 
     fn expect_inputs(&self, parameters: &[f32], statistics: &[f32], images: &[f32]) -> Result<(), Error> {
-        expect("the parameters", parameters.len(), self.graph.parameters().len())?;
-        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
-        expect("the batch of images", images.len(), self.batch * self.graph.input().len())
+        expect_len("the parameters", parameters.len(), self.graph.parameters().len())?;
+        expect_len("the statistics", statistics.len(), self.graph.statistics().len())?;
+        expect_len("the batch of images", images.len(), self.batch * self.graph.input().len())
     }
 
     fn backward_pass(&self, arena: &mut Arena, parameters: &[f32], mode: Mode, gradient: &mut [f32]) {
@@ -130,7 +127,7 @@ impl Program {
 
     /// Moves the running statistics toward those of the batch just passed; nothing if that pass was an evaluation.
     pub fn track(&self, arena: &Arena, statistics: &mut [f32]) -> Result<(), Error> {
-        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
+        expect_len("the statistics", statistics.len(), self.graph.statistics().len())?;
         if !arena.trained {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! How long each operation of a program took.
 
-use super::program::{Kind, Program};
+use super::program::{Kind, PlaneOp, Program};
 use std::time::Duration;
 
 /// A part of an operation.
@@ -57,12 +57,12 @@ impl Profile {
                         Kind::Add { relu: true } => "sum + ReLU".into(),
                         Kind::Add { .. } => "sum".into(),
                         Kind::Relu => "ReLU".into(),
-                        Kind::MaxPool(_) => "max pool".into(),
-                        Kind::AveragePool(_) => "average pool".into(),
+                        Kind::Planes(PlaneOp::MaxPool(_)) => "max pool".into(),
+                        Kind::Planes(PlaneOp::AveragePool(_)) => "average pool".into(),
                         Kind::GlobalAverage => "global average".into(),
-                        Kind::PadChannels { .. } => "channel padding".into(),
-                        Kind::Subsample { .. } => "subsampling".into(),
-                        Kind::Concat => "concatenation".into(),
+                        Kind::Planes(PlaneOp::PadChannels { .. }) => "channel padding".into(),
+                        Kind::Planes(PlaneOp::Subsample { .. }) => "subsampling".into(),
+                        Kind::Planes(PlaneOp::Concat) => "concatenation".into(),
                         _ => "dropout".to_string(),
                     };
                     format!("{word}, {} channels, {}×{}", to.channels, to.height, to.width)

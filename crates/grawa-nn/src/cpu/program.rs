@@ -41,23 +41,26 @@ pub(crate) enum Kind {
     Add {
         relu: bool,
     },
-    MaxPool(Window),
-    AveragePool(Window),
+    /// Moves or pools pixels; inputs and result are planes.
+    Planes(PlaneOp),
     GlobalAverage,
     Linear {
         weight: TensorId,
         bias: TensorId,
     },
-    PadChannels {
-        before: usize,
-    },
-    Subsample {
-        stride: usize,
-    },
-    Concat,
     Dropout {
         probability: f64,
     },
+}
+
+/// An operation on planes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PlaneOp {
+    MaxPool(Window),
+    AveragePool(Window),
+    PadChannels { before: usize },
+    Subsample { stride: usize },
+    Concat,
 }
 
 /// Where the gradient of an input goes.
@@ -208,14 +211,6 @@ fn check(graph: &Graph, places: &[Place]) -> Result<(), Error> {
 /// The steps of a graph, with what belongs to a batch norm taken into its step.
 fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
     let nodes = graph.nodes();
-    let users = |id: NodeId| -> Vec<usize> {
-        (0..nodes.len()).filter(|&user| nodes[user].inputs.contains(&id)).collect()
-    };
-    // The one node that uses a result, if there is only one and it uses it once.
-    let only_user = |id: usize| match users(NodeId(id)).as_slice() {
-        &[user] if nodes[user].inputs.iter().filter(|input| input.0 == id).count() == 1 => Some(user),
-        _ => None,
-    };
     let is_relu = |id: usize| matches!(nodes[id].op, Op::Relu);
     let mut taken = vec![false; nodes.len()];
     let mut steps = Vec::new();
@@ -240,7 +235,7 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
                 let geometry =
                     ConvGeometry { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
                 let moments =
-                    users(NodeId(index)).iter().any(|&user| matches!(nodes[user].op, Op::BatchNorm { .. }));
+                    graph.users(index).any(|user| matches!(nodes[user].op, Op::BatchNorm { .. }));
                 Kind::Conv {
                     geometry,
                     algorithm: Box::new(ConvAlgorithm::of(&geometry)),
@@ -251,14 +246,14 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
             }
             &Op::BatchNorm { weight, bias, mean, variance } => {
                 let mut last = index;
-                let sum = only_user(last).filter(|&user| matches!(nodes[user].op, Op::Add) && !taken[user]);
+                let sum = graph.only_user(last).filter(|&user| matches!(nodes[user].op, Op::Add) && !taken[user]);
                 if let Some(sum) = sum {
                     let other = nodes[sum].inputs.iter().map(|input| input.0).find(|&input| input != last);
                     step.inputs.extend(other);
                     last = sum;
                     taken[sum] = true;
                 }
-                let relu = only_user(last).filter(|&user| is_relu(user));
+                let relu = graph.only_user(last).filter(|&user| is_relu(user));
                 if let Some(relu) = relu {
                     last = relu;
                     taken[relu] = true;
@@ -268,20 +263,20 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
             }
             Op::Relu => Kind::Relu,
             Op::Add => {
-                let relu = only_user(index).filter(|&user| is_relu(user) && on_planes);
+                let relu = graph.only_user(index).filter(|&user| is_relu(user) && on_planes);
                 if let Some(relu) = relu {
                     step.output = relu;
                     taken[relu] = true;
                 }
                 Kind::Add { relu: relu.is_some() }
             }
-            Op::MaxPool(window) => Kind::MaxPool(*window),
-            Op::AveragePool(window) => Kind::AveragePool(*window),
+            Op::MaxPool(window) => Kind::Planes(PlaneOp::MaxPool(*window)),
+            Op::AveragePool(window) => Kind::Planes(PlaneOp::AveragePool(*window)),
             Op::GlobalAverage => Kind::GlobalAverage,
             Op::Linear { weight, bias } => Kind::Linear { weight: *weight, bias: *bias },
-            Op::PadChannels { before, .. } => Kind::PadChannels { before: *before },
-            Op::Subsample { stride } => Kind::Subsample { stride: *stride },
-            Op::Concat => Kind::Concat,
+            Op::PadChannels { before, .. } => Kind::Planes(PlaneOp::PadChannels { before: *before }),
+            Op::Subsample { stride } => Kind::Planes(PlaneOp::Subsample { stride: *stride }),
+            Op::Concat => Kind::Planes(PlaneOp::Concat),
             Op::Dropout { probability } => Kind::Dropout { probability: *probability },
         };
         if step.output == index {

@@ -10,7 +10,8 @@ use super::convolution::Convolution;
 use super::curvature::{Curvature, Point};
 use super::forward::add_bias;
 use super::pass::flattened;
-use super::program::{Flow, Kind, Place, Step};
+use super::forward::{ON_PLANES, OTHER_ARM};
+use super::program::{Flow, Kind, Place, PlaneOp, Step};
 use super::simd::F32x16;
 use super::tangent_norm::{self as tangent, Back, Channel, Factors, total};
 use super::{norm, pixels};
@@ -128,7 +129,7 @@ impl Curvature {
                 y.iter_mut().zip(other).for_each(|(y, other)| *y += other);
                 arena.values[step.output] = Some(output);
             }
-            (Kind::MaxPool(window), Place::Planes(to)) => {
+            (Kind::Planes(PlaneOp::MaxPool(window)), Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
                 let Some(mut output) = arena.values[step.output].take() else { return };
                 let (x, y) =
@@ -170,18 +171,10 @@ impl Curvature {
             }
             // Linear: the pass itself, on tangents.
             (
-                Kind::Add { relu: false }
-                | Kind::AveragePool(_)
-                | Kind::GlobalAverage
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat
-                | Kind::Dropout { .. },
+                Kind::Add { relu: false } | Kind::Planes(_) | Kind::GlobalAverage | Kind::Dropout { .. },
                 _,
             ) => program.run(index, arena, parameters, &[], point.mode),
-            (Kind::Norm { .. } | Kind::MaxPool(_) | Kind::Add { relu: true }, Place::Vectors(_)) => {
-                unreachable!("its result lies in planes")
-            }
+            (Kind::Norm { .. } | Kind::Add { relu: true }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
         }
     }
 
@@ -202,15 +195,7 @@ impl Curvature {
             Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {}
             // Linear in what flows back, given the results of the pass forward: the pass itself on tangents, beside those
             // results.
-            Kind::Relu
-            | Kind::Add { .. }
-            | Kind::MaxPool(_)
-            | Kind::AveragePool(_)
-            | Kind::GlobalAverage
-            | Kind::PadChannels { .. }
-            | Kind::Subsample { .. }
-            | Kind::Concat
-            | Kind::Dropout { .. } => {
+            Kind::Relu | Kind::Add { .. } | Kind::Planes(_) | Kind::GlobalAverage | Kind::Dropout { .. } => {
                 std::mem::swap(&mut arena.values, &mut point.arena.values);
                 program.flow_back(index, arena, parameters, point.mode, product);
                 std::mem::swap(&mut arena.values, &mut point.arena.values);
@@ -340,19 +325,9 @@ impl Curvature {
                     arrive(place, &out, buffer, adds(0));
                 }
             }
-            (Kind::Norm { .. }, Place::Vectors(_)) => unreachable!("its result lies in planes"),
-            (
-                Kind::Relu
-                | Kind::Add { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::GlobalAverage
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat
-                | Kind::Dropout { .. },
-                _,
-            ) => unreachable!("what is linear was done above"),
+            (Kind::Norm { .. }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
+            (Kind::Relu | Kind::Add { .. } | Kind::Planes(_), _) => unreachable!("{OTHER_ARM}"),
+            (Kind::GlobalAverage | Kind::Dropout { .. }, _) => unreachable!("{OTHER_ARM}"),
         }
         arena.gradients[slot] = Some(ddy);
         point.arena.gradients[primal] = Some(dy);
