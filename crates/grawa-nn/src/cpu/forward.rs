@@ -4,7 +4,6 @@ use super::arena::{Arena, Buffer};
 use super::block::Blocked;
 use super::convolution::Convolution;
 use super::norm;
-use super::pass::flattened;
 use super::pixels;
 use super::program::{Kind, Place, PlaneOp, Program, Step};
 use super::simd::F32x16;
@@ -59,7 +58,7 @@ impl Program {
                 let place = from(0);
                 let trains = mode != Mode::Evaluate;
                 if trains {
-                    // A convolution right before has taken its moments already.
+                    // A convolution directly before has already computed the moments.
                     let made =
                         self.steps.iter().zip(&*before).find(|(maker, _)| maker.output == step.inputs[0]);
                     match made {
@@ -96,7 +95,8 @@ impl Program {
                 });
             }
             (Kind::Linear { weight, bias }, _) => {
-                let x = flattened(&self.places[step.inputs[0]], value(0), &mut scratch.flat);
+                let place = &self.places[step.inputs[0]];
+                let x = value(0).map_or(&[][..], |value| value.plain(place, &mut scratch.flat));
                 linear::forward(
                     self.batch,
                     x,
@@ -112,7 +112,8 @@ impl Program {
                 vectors.zip(images).for_each(|(y, x)| pixels::global_average(&place, x, y));
             }
             (Kind::Dropout { probability }, to) => {
-                let x = flattened(&self.places[step.inputs[0]], value(0), &mut scratch.flat);
+                let place = &self.places[step.inputs[0]];
+                let x = value(0).map_or(&[][..], |value| value.plain(place, &mut scratch.flat));
                 let y = match to {
                     Place::Vectors(_) => output.vectors_mut(),
                     Place::Planes(_) => &mut scratch.flow,
@@ -123,11 +124,8 @@ impl Program {
                     }
                     _ => y.copy_from_slice(x),
                 }
-                if let Place::Planes(to) = to {
-                    let images = output.planes_mut().chunks_exact_mut(to.image());
-                    images
-                        .zip(scratch.flow.chunks_exact(to.shape.len()))
-                        .for_each(|(image, plain)| to.pack(plain, image));
+                if let Place::Planes(_) = to {
+                    output.store(to, &scratch.flow, false);
                 }
             }
             (Kind::Relu, Place::Vectors(_)) => crate::op::relu::forward(vectors(0), output.vectors_mut()),
@@ -175,7 +173,9 @@ impl Program {
                             pixels::place_channels(&place, x(0), to, y, 0);
                             pixels::place_channels(&from(1), x(1), to, y, place.shape.channels);
                         }
-                        Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => unreachable!("{OTHER_ARM}"),
+                        Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {
+                            unreachable!("{OTHER_ARM}")
+                        }
                         Kind::GlobalAverage | Kind::Dropout { .. } => unreachable!("{OTHER_ARM}"),
                     }
                 });

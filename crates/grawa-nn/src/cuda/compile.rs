@@ -463,8 +463,8 @@ impl Program {
             span.out = layer.forward.o;
             span.working = reserve.bytes(numbers * self.wide);
             if need.flipped {
-                let turned = layer.backward.o as usize * layer.backward.columns();
-                span.flipped = reserve.bytes(turned * self.wide);
+                let flipped = layer.backward.o as usize * layer.backward.columns();
+                span.flipped = reserve.bytes(flipped * self.wide);
             }
             span.splits = need.splits as i32;
             (span.source, span.partial) = match need.splits {
@@ -572,7 +572,7 @@ impl Program {
     }
 
     /// Whether the gradient of a step's input can share the buffer of its output's gradient. Both are equal for a plain sum.
-    /// But whoever adds to the buffer must run after everyone who reads it as the gradient of the other input.
+    /// But a step that adds to the buffer must run after every step that reads it as the gradient of the other input.
     fn may_share(&self, index: usize, place: usize) -> bool {
         let step = &self.steps[index];
         let (Kind::Sum { relu: false }, &[a, b]) = (&step.kind, step.inputs.as_slice()) else {
@@ -582,7 +582,7 @@ impl Program {
         let maker = |node: usize| self.steps.iter().position(|step| step.output == node);
         let (this, other) = if place == 0 { (a, b) } else { (b, a) };
         // The step that makes the other input reads the buffer; steps that add to this input's gradient must run after it.
-        // Conversely, nobody may write before the step that makes this input has read.
+        // Conversely, no step may write before the step that makes this input has read.
         let reads_first = |reader: usize, writers: usize| match (maker(reader), users(writers).max()) {
             (Some(reader), Some(writer)) => reader > writer,
             (_, writer) => writer.is_none(),

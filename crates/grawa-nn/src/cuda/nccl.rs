@@ -49,7 +49,10 @@ struct Communicator {
 
 impl std::fmt::Debug for Nccl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Nccl").field("version", &self.version).field("communicators", &self.communicators).finish()
+        f.debug_struct("Nccl")
+            .field("version", &self.version)
+            .field("communicators", &self.communicators)
+            .finish()
     }
 }
 

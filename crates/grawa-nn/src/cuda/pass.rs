@@ -30,7 +30,7 @@ pub(super) struct NormArgument {
 }
 
 impl NormArgument {
-    /// For kernels that are told to skip batch norm.
+    /// For kernels that skip batch norm.
     pub(super) fn unused() -> Self {
         NormArgument { pitch: 8, count: 1.0, ..Zeroable::zeroed() }
     }

@@ -666,7 +666,8 @@ mod tests {
     #[test]
     fn every_kernel_is_in_the_source() {
         let source = super::super::device::source();
-        for name in [KERNELS, TENSOR_CORE_KERNELS, PLAIN_KERNELS].iter().flat_map(|names| names.split_whitespace())
+        for name in
+            [KERNELS, TENSOR_CORE_KERNELS, PLAIN_KERNELS].iter().flat_map(|names| names.split_whitespace())
         {
             let defined = [format!(" {name}("), format!("({name},")].iter().any(|text| source.contains(text));
             assert!(defined, "no kernel {name}");
