@@ -1,4 +1,4 @@
-//! One worker learns CIFAR-10 with ResNet-20, and its state is left for PyTorch:
+//! Trains ResNet-20 on CIFAR-10 with one worker, and saves the state for PyTorch:
 //! `cargo run --release -p grawa-nn --example learn -- CIFAR-FOLDER [EPOCHS] [OUT.safetensors]`.
 
 use grawa_core::{Key, Purpose, Sgd, step::descend};
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let sum = program.gradient(&mut arena, model, examples, mode, 1.0 / BATCH as f64, &mut gradient)?;
         program.track(&arena, &mut state.statistics)?;
         state.batches += 1;
-        // So few steps end too noisy at a constant rate: it falls in a straight line.
+        // With so few steps a constant rate ends too noisy: it decays linearly.
         let rate = 0.1 * (1.0 - step as f32 / steps as f32);
         descend(&sgd, rate, &mut state.parameters, &mut velocity, &gradient, &[])?;
         loss += sum / BATCH as f64;

@@ -1,11 +1,11 @@
-//! What this machine can multiply: the yardstick for the speed of a step.
+//! The peak arithmetic speed of this machine, to compare the speed of a step with.
 
 use crate::matmul::{As, matmul};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Floating-point operations a second of a product of matrices that fits into cache, on so many threads at once, each with
-/// its own; the best of several stretches.
+/// Floating-point operations per second of matrix products that fit in cache, on `threads` threads at once, each with
+/// its own matrices. The best of several measurements.
 pub fn peak_flops(threads: usize) -> f64 {
     const SIDE: usize = 384;
     let barrier = Barrier::new(threads.max(1));

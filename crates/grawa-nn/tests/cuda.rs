@@ -1,4 +1,4 @@
-//! The engine on a GPU against the plain path in f64, and what it refuses. bf16 has a reference of its own, in
+//! The engine on a GPU against the plain path in f64, and its errors. The reference for bf16 is in
 //! `src/cuda/rounded.rs`.
 
 #![allow(clippy::unwrap_used)]
@@ -151,7 +151,7 @@ fn steps_and_rounds_are_those_of_the_cpu() {
         set.compute_gradients().unwrap();
         let found = set.norms().unwrap();
         let gradients: Vec<Vec<f32>> = (0..3).map(|worker| set.gradient_of(worker).unwrap()).collect();
-        // The step computes the same gradient once more and uses it at once; or it uses the one at hand.
+        // The step recomputes the same gradient and uses it at once, or uses the current one.
         match round % 2 {
             0 => set.steps(sgd, 1).unwrap(),
             _ => set.descend(sgd).unwrap(),
@@ -192,7 +192,8 @@ fn steps_and_rounds_are_those_of_the_cpu() {
     }
 }
 
-/// Every kernel compiles for the oldest architecture we serve and for the one we measure on. Needs the compiler, no GPU.
+/// Every kernel compiles for the oldest supported architecture and for the one we measure on. Needs the compiler, no
+/// GPU.
 #[test]
 #[ignore = "needs NVIDIA's compiler, which .ci/run brings: pip install nvidia-cuda-nvrtc and --include-ignored"]
 fn kernels_compile() {
@@ -206,7 +207,7 @@ fn kernels_compile() {
     }
 }
 
-/// Batches from the data on the GPU are those that grawa-data fills, bit by bit.
+/// Batches made on the GPU are those of grawa-data, bit for bit.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn batches_are_those_of_the_cpu() {
@@ -287,7 +288,7 @@ fn it_learns() {
     }
 }
 
-/// A number that would become an address beyond the GPU's memory is refused, and nothing is touched.
+/// An index that would become an address outside device memory is an error, and nothing is changed.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn what_does_not_exist_is_refused() {
@@ -312,7 +313,7 @@ fn what_does_not_exist_is_refused() {
     refused("a group's centre", set.centre(1, 2).map(|_| ()), "there are 2");
     refused("a far group", set.centre(1, usize::MAX).map(|_| ()), "there are 2");
     refused("a lead as large as a group", set.group_by(2, 2), "an earlier GPU");
-    // Other groups have other centres: a step must not read those of the two from memory for three.
+    // New groups have new centres: a step must not read those of two groups as three.
     set.group_by(1, 0).unwrap();
     assert_eq!(set.centre(1, 0).unwrap(), None);
     set.load_centre(1, 2, &start).unwrap();
@@ -357,7 +358,7 @@ fn what_does_not_exist_is_refused() {
         "another GPU",
     );
 
-    // Steps: no more than batches were dealt, each worker its own.
+    // Steps: no more than batches are assigned, for each worker.
     let (images, labels) = (vec![7u8; 20 * 64], vec![3u32; 20]);
     let table = vec![[0.5; 256]];
     let data = DatasetBytes { shape: Shape::image(1, 8), images: &images, labels: &labels, table: &table };
@@ -387,7 +388,7 @@ fn what_does_not_exist_is_refused() {
     set.synchronise().unwrap();
 }
 
-/// A number that is not finite and has weight is seen in the centre and in who is pulled to it, as on the CPU.
+/// A weighted value that is not finite appears in the centre and in the pulled workers, as on the CPU.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn what_is_not_a_number_stays_so() {
@@ -403,7 +404,7 @@ fn what_is_not_a_number_stays_so() {
     }
     let mut centre = graph.initial(3);
     set.load_centre(0, 0, &centre).unwrap();
-    // Both are said to be finite, so that both have weight.
+    // Both are reported as finite, so that both have weight.
     let reports = [0, 1].map(|worker| Report { worker, scores: Vec::new(), finite: true, steps: 1 });
     let method: Method = "easgd".parse().unwrap();
     let decided = plan(&method, graph.parameters(), &Memory::default(), &reports).unwrap();

@@ -1,4 +1,4 @@
-//! Runs on a GPU beside the same runs on the CPU.
+//! Runs on a GPU against the same runs on the CPU.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ fn on_gpu(method: &str, settings: &[&str]) -> Recipe {
     recipe(method, &[&gpu, settings].concat())
 }
 
-/// Everything in the newest checkpoint, and how many of the last test were wrong.
+/// Everything in the newest checkpoint, and the wrong predictions of the last test.
 fn state(recipe: &Recipe, data: &Dataset) -> (Tensors, u64, Vec<f64>) {
     let place = TempDir::new().unwrap();
     let (_, ear) = go(recipe, data, place.path());
@@ -40,7 +40,7 @@ fn kept(place: &Path) -> Tensors {
     Tensors::read(&path, "the run").unwrap()
 }
 
-/// What was kept there under these names is the same here, but for so much.
+/// These tensors agree within a relative bound.
 fn agree<'a>(
     method: &str,
     cpu: &Tensors,
@@ -63,7 +63,7 @@ fn agree<'a>(
     }
 }
 
-/// The same batches, draws, rounds and measurements: only rounding differs.
+/// The same batches, draws, rounds and evaluations: only rounding differs.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_run_on_a_gpu_is_that_of_the_cpu_but_for_rounding() {
@@ -82,14 +82,14 @@ fn a_run_on_a_gpu_is_that_of_the_cpu_but_for_rounding() {
     }
 }
 
-/// Workers of which each knows of one worker on the GPU, connected by sockets, come to what those of one process come to there;
-/// and while vectors travel beside the steps, to what workers on CPUs come to.
+/// Workers in groups of one for each process, connected by sockets, agree with those of one process on the GPU; and
+/// with overlapped rounds, with workers on CPUs.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_group_of_processes_trains_on_a_gpu() {
     needs::gpu();
     let data = digits().unwrap();
-    // A worker that comes back begins at the centre, so that its parameters are not kept as its own.
+    // A returning worker starts at the centre, so its parameters are not kept.
     let names = ["centre.0.0", "worker.0.momentum", "worker.0.statistics"];
     for method in ["lgrawa:period=3", "mgrawa:period=3", "easgd:period=3", "lsgd:period=3"] {
         let settings = ["train.workers=3", "train.rate=0.02"];
@@ -111,8 +111,8 @@ fn a_group_of_processes_trains_on_a_gpu() {
     }
 }
 
-/// A model measured on a GPU and on the CPU: the same but for rounding, whether its statistics are its own or counted anew. The
-/// last batch is not full, and there are more batches than are looked at together.
+/// A model evaluated on a GPU and on the CPU: the same but for rounding, with its own or recalibrated statistics. The
+/// last batch is partial, and there are more batches than fit in one request.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_model_is_measured_alike() {
@@ -132,12 +132,12 @@ fn a_model_is_measured_alike() {
         assert!((here.loss / there.loss - 1.0).abs() < 1e-4, "{policy}: {} and {}", here.loss, there.loss);
         assert_eq!(here.total().examples, there.total().examples, "{policy}");
         assert!(here.total().wrong.abs_diff(there.total().wrong) <= 2, "{policy}");
-        // It may be asked again.
+        // It can be evaluated again.
         assert_eq!(gpu.measure(&model, |_| {}).unwrap(), there, "{policy}");
     }
 }
 
-/// A data set of pictures in files, and the settings of a run on it.
+/// A data set of images in files, and the settings of a run on it.
 fn pictures(place: &Path) -> (Dataset, Vec<&'static str>) {
     for (part, count) in [("train", 20u8), ("val", 5)] {
         for (class, tint) in [("dusk", [60u8, 20, 40]), ("noon", [120, 180, 90])] {
@@ -147,7 +147,7 @@ fn pictures(place: &Path) -> (Dataset, Vec<&'static str>) {
                 let file = std::fs::File::create(folder.join(format!("{number}.png"))).unwrap();
                 let mut encoder = png::Encoder::new(file, 20, 18);
                 encoder.set_color(png::ColorType::Rgb);
-                // Rough surfaces: where all pixels are equal, batch norm divides by next to nothing.
+                // Noise: where all pixels are equal, batch norm divides by almost zero.
                 let mut draws = Key::new(number.into(), Purpose::Problem).worker(tint[0].into()).stream();
                 let mut pixel = |channel: u8| channel + draws.below(60) as u8;
                 let pixels: Vec<u8> = (0..20 * 18).flat_map(|_| tint.map(&mut pixel)).collect();
@@ -176,7 +176,7 @@ fn pictures_in_files_are_learnt_from() {
     }
 }
 
-/// Pictures in files do not lie on the GPU: they are fed from the host, and give the same run.
+/// Images in files are not on the GPU: they come from the host and give the same run.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn pictures_in_files_are_fed_from_the_host() {
@@ -201,7 +201,7 @@ fn a_run_on_a_gpu_that_was_stopped_and_resumed_leaves_the_same_files() {
         resumes_exactly(&on_gpu(&method, &[]), &data);
     }
     resumes_exactly(&on_gpu("lgrawa:period=3", &["machine.precision=bf16"]), &data);
-    // A network with dropout, whose draws must go on where they stopped.
+    // A network with dropout, whose draws must continue.
     resumes_exactly(&on_gpu("mgrawa:preset=reference,period=3", &["model.name=digits"]), &data);
 }
 
@@ -214,7 +214,7 @@ fn what_a_gpu_cannot_do_is_refused_before_anything_starts() {
     assert!(error.contains("on a GPU all workers step together"), "{error}");
 }
 
-/// A run that wants a GPU begins where there is one, and says so elsewhere.
+/// A run that needs a GPU starts only where there is one.
 #[test]
 fn a_run_that_wants_a_gpu_begins_only_where_there_is_one() {
     let data = digits().unwrap();

@@ -1,4 +1,4 @@
-//! What a pass writes to, allocated once: results, gradients, blocked weights, and the threads that share the work.
+//! The memory of passes, allocated once: results, gradients, packed weights, and the threads that share the work.
 
 use super::convolution::ConvWorkspace;
 use super::memory::zeros;
@@ -9,7 +9,7 @@ use super::simd::{F32x16, Isa};
 use crate::Error;
 use std::sync::Arc;
 
-/// A buffer of a place.
+/// The buffer of a place.
 #[derive(Debug)]
 pub(crate) enum Buffer {
     Planes(Vec<F32x16>),
@@ -40,31 +40,66 @@ impl Buffer {
         if let Buffer::Vectors(vectors) = self { vectors } else { &mut [] }
     }
 
+    /// Stores values in plain order, or adds them if `add`.
+    pub(crate) fn store(&mut self, place: &Place, plain: &[f32], add: bool) {
+        match place {
+            Place::Vectors(_) => {
+                let pairs = self.vectors_mut().iter_mut().zip(plain);
+                pairs.for_each(|(to, &x)| *to = if add { *to + x } else { x });
+            }
+            Place::Planes(blocked) => {
+                let images = self.planes_mut().chunks_exact_mut(blocked.image());
+                for (image, plain) in images.zip(plain.chunks_exact(blocked.shape.len())) {
+                    if add { blocked.pack_add(plain, image) } else { blocked.pack(plain, image) }
+                }
+            }
+        }
+    }
+
+    /// The values in plain order, unpacked into `flat` if they are blocked.
+    pub(crate) fn plain<'a>(&'a self, place: &Place, flat: &'a mut [f32]) -> &'a [f32] {
+        let Place::Planes(blocked) = place else { return self.vectors() };
+        let images = self.planes().chunks_exact(blocked.image());
+        let pairs = images.zip(flat.chunks_exact_mut(blocked.shape.len()));
+        pairs.for_each(|(image, plain)| blocked.unpack(image, plain));
+        flat
+    }
+
+    /// Copies the values in plain order.
+    pub(crate) fn copy_to(&self, place: &Place, plain: &mut [f32]) {
+        match place {
+            Place::Vectors(_) => plain.copy_from_slice(self.vectors()),
+            Place::Planes(_) => {
+                self.plain(place, plain);
+            }
+        }
+    }
+
     fn bytes(&self) -> usize {
         size_of_val(self.planes()) + size_of_val(self.vectors())
     }
 }
 
-/// What one step keeps besides its result.
+/// What a step stores besides its result.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// A convolution's bias, as lines.
+    /// The bias of a convolution, as vectors.
     pub(crate) bias: Vec<F32x16>,
     /// Moments of every image: of a convolution's result, or of a batch norm's input.
     pub(crate) moments: Vec<Moments>,
-    /// What a batch norm normalised with.
+    /// The statistics that a batch norm used.
     pub(crate) mean: Vec<f32>,
     pub(crate) variance: Vec<f32>,
     pub(crate) affine: Affine,
-    /// Sums over all images of what flows back to a batch norm or a bias, and of that along its input.
+    /// Sums over all images of the gradient of a batch norm's or bias's output, and of that times its input.
     pub(crate) sum: Vec<f64>,
     pub(crate) along: Vec<f64>,
-    /// Plain vectors: an input that is blocked elsewhere, and what flows back to it.
+    /// Plain vectors: an input that is blocked elsewhere, and its gradient.
     pub(crate) flat: Vec<f32>,
     pub(crate) flow: Vec<f32>,
 }
 
-/// What passes of one program write to. It belongs to a core, or to all of them: never to a worker.
+/// The memory that passes of one program write to. It belongs to a core or to a group of cores, never to a worker.
 #[derive(Debug)]
 pub struct Arena {
     pub(crate) isa: Isa,
@@ -76,13 +111,13 @@ pub struct Arena {
     pub(crate) logits: Vec<f32>,
     /// The gradient of the logits.
     pub(crate) flow: Vec<f32>,
-    /// Whether the last pass was one of training, whose statistics can be tracked.
+    /// Whether the last pass was in training mode, so that its statistics can be tracked.
     pub(crate) trained: bool,
     pub(crate) profile: Option<Profile>,
 }
 
 impl Arena {
-    /// Room for passes of a program on `threads` threads.
+    /// Memory for passes of a program on `threads` threads.
     pub fn new(program: &Program, threads: usize) -> Result<Self, Error> {
         let threads = threads.max(1);
         let pool = rayon::ThreadPoolBuilder::new()
@@ -97,7 +132,7 @@ impl Arena {
         Ok(Arena::on(program, Arc::new(pool), workspace))
     }
 
-    /// Room for passes of a program on threads and with a bench that are there.
+    /// Memory for passes of a program on an existing thread pool and convolution workspace.
     pub(crate) fn on(program: &Program, pool: Arc<rayon::ThreadPool>, workspace: ConvWorkspace) -> Self {
         let batch = program.batch;
         let mut values: Vec<Option<Buffer>> = program.places.iter().map(|_| None).collect();
@@ -133,13 +168,7 @@ impl Arena {
                         scratch.flow = vec![0.0; flat];
                     }
                 }
-                Kind::Add { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::GlobalAverage
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat => {}
+                Kind::Add { .. } | Kind::Planes(_) | Kind::GlobalAverage => {}
             }
             scratch
         });
@@ -159,22 +188,22 @@ impl Arena {
         }
     }
 
-    /// From now on notes how long every operation takes.
+    /// Starts to record how long every operation takes.
     pub fn start_profile(&mut self) {
         self.profile = Some(Profile::new(self.scratch.len()));
     }
 
-    /// What was noted since.
+    /// The recorded times.
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_ref()
     }
 
-    /// The logits of the last pass, example after example.
+    /// The logits of the last pass, example by example.
     pub fn logits(&self) -> &[f32] {
         &self.logits
     }
 
-    /// Bytes of everything a pass writes to.
+    /// Bytes of all memory that a pass writes to.
     pub fn bytes(&self) -> usize {
         let buffers = self.values.iter().chain(&self.gradients).flatten().map(Buffer::bytes).sum::<usize>();
         let plain = |scratch: &Scratch| size_of::<f32>() * (scratch.flat.len() + scratch.flow.len());

@@ -1,14 +1,14 @@
-//! Blocked activations: sixteen channels side by side, a border of zeros around each plane.
+//! Blocked activations: sixteen channels next to each other, and a border of zeros around each plane.
 //!
-//! The numbers of a batch lie image by image, block of sixteen channels by block, row by row, pixel by pixel, and in a
-//! pixel its sixteen channels: one cache line. A plane has a border of zeros as wide as the widest convolution of the
-//! network needs, so that no kernel tests for edges; nothing ever writes to the border, nor to the lanes of channels
-//! that do not exist.
+//! A batch is stored image by image, block of sixteen channels by block, row by row, pixel by pixel. The sixteen
+//! channels of a pixel fill one cache line. The border of a plane is as wide as the widest convolution of the network
+//! needs, so that no kernel tests for edges. Nothing writes to the border, nor to the lanes of channels that do not
+//! exist.
 
 use super::simd::{F32x16, WIDTH};
 use crate::Shape;
 
-/// How the activations of one node lie.
+/// The layout of a node's activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocked {
     pub(crate) shape: Shape,
@@ -21,22 +21,22 @@ impl Blocked {
         self.shape.channels.div_ceil(WIDTH)
     }
 
-    /// Lines in a row, border included.
+    /// Vectors in a row, border included.
     pub(crate) fn row(&self) -> usize {
         self.shape.width + 2 * self.border
     }
 
-    /// Lines in a plane, border included.
+    /// Vectors in a plane, border included.
     pub(crate) fn plane(&self) -> usize {
         self.row() * (self.shape.height + 2 * self.border)
     }
 
-    /// Lines in an image.
+    /// Vectors in an image.
     pub(crate) fn image(&self) -> usize {
         self.plane() * self.blocks()
     }
 
-    /// The line of the first pixel of row `y` in a plane.
+    /// The index of the first pixel of row `y` in a plane.
     pub(crate) fn start(&self, y: usize) -> usize {
         (y + self.border) * self.row() + self.border
     }
@@ -46,12 +46,12 @@ impl Blocked {
         (self.shape.channels - block * WIDTH).min(WIDTH)
     }
 
-    /// Takes an image in plain order: channel by channel, row by row.
+    /// Stores an image given in plain order: channel by channel, row by row.
     pub(crate) fn pack(&self, plain: &[f32], image: &mut [F32x16]) {
         self.put(plain, image, |to, value| *to = value);
     }
 
-    /// Adds an image in plain order.
+    /// Adds an image given in plain order.
     pub(crate) fn pack_add(&self, plain: &[f32], image: &mut [F32x16]) {
         self.put(plain, image, |to, value| *to += value);
     }
@@ -71,7 +71,7 @@ impl Blocked {
         }
     }
 
-    /// Gives an image back in plain order.
+    /// Writes an image in plain order.
     pub(crate) fn unpack(&self, image: &[F32x16], plain: &mut [f32]) {
         let Shape { height, width, .. } = self.shape;
         for (channel, plane) in plain.chunks_exact_mut(self.shape.area()).enumerate() {

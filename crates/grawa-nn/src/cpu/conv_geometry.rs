@@ -1,13 +1,13 @@
-//! Where a convolution goes: which lines it reads for which it writes, there and back.
+//! The geometry of a convolution: which input pixels each output pixel reads, forward and backward.
 //!
-//! Forth, every output pixel sees all places of the kernel. Back, with a stride of s, the pixels of the input fall into
-//! s × s phases that each see a part of the kernel. A route is checked once, when it is made: every line it names lies in
-//! its plane, which is what the kernels rely on.
+//! Forward, every output pixel uses all positions of the kernel. Backward with a stride of s, the input pixels fall
+//! into s × s phases, each of which uses a part of the kernel. A path is checked once, when it is built: every index
+//! is inside its plane. The kernels rely on that.
 
 use super::block::Blocked;
 use super::simd::WIDTH;
 
-/// A convolution between two blocked places.
+/// A convolution between two blocked layouts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConvGeometry {
     pub(crate) from: Blocked,
@@ -18,7 +18,7 @@ pub(crate) struct ConvGeometry {
 }
 
 impl ConvGeometry {
-    /// Lines of the blocked weights: output block by input block by kernel place by input channel.
+    /// Vectors of the packed weights: output block by input block by kernel position by input channel.
     pub(crate) fn weights(&self) -> usize {
         self.to.blocks() * self.from.blocks() * self.places() * WIDTH
     }
@@ -27,12 +27,12 @@ impl ConvGeometry {
         self.kernel * self.kernel
     }
 
-    /// The line of the input that the first kernel place of the first output pixel sees.
+    /// The input index of the first kernel position at the first output pixel.
     pub(super) fn origin(&self) -> usize {
         (self.from.border - self.pad) * (self.from.row() + 1)
     }
 
-    /// The way from input to output: one phase, all places of the kernel.
+    /// The forward path: one phase with all kernel positions.
     pub(crate) fn forward(&self) -> ConvPath {
         let taps = (0..self.places()).map(|place| {
             let offset = place / self.kernel * self.from.row() + place % self.kernel;
@@ -51,7 +51,7 @@ impl ConvGeometry {
         .checked()
     }
 
-    /// The way from the gradient of the output to that of the input.
+    /// The path from the gradient of the output to that of the input.
     pub(crate) fn backward(&self) -> ConvPath {
         let mut phases = Vec::with_capacity(self.stride * self.stride);
         for down in self.phases(self.from.shape.height) {
@@ -86,7 +86,7 @@ impl ConvGeometry {
         (0..self.stride.min(side)).map(phase).collect()
     }
 
-    /// How wide a border the output needs for the way back.
+    /// The width of the border that the output needs for the backward pass.
     pub(crate) fn border_backward(&self) -> usize {
         let sides =
             [(self.from.shape.height, self.to.shape.height), (self.from.shape.width, self.to.shape.width)];
@@ -102,34 +102,35 @@ impl ConvGeometry {
     }
 }
 
-/// A phase along one side: the first pixel, how many, and which kernel places see them, from how far along the output.
+/// A phase along one side: the first pixel, the number of pixels, and the kernel positions with their shifts in the
+/// output.
 struct Side {
     first: usize,
     count: usize,
     seen: Vec<(usize, isize)>,
 }
 
-/// How a convolution goes over a plane, in phases.
+/// The loops of a convolution over a plane, in phases.
 #[derive(Clone, Debug)]
 pub(crate) struct ConvPath {
     pub(crate) from: Blocked,
     pub(crate) to: Blocked,
-    /// Pixels between neighbours in what is read, and in what is written.
+    /// Distances between neighbouring pixels of the input, and of the output.
     pub(super) step: usize,
     pub(super) spread: usize,
     pub(super) places: usize,
     pub(super) phases: Vec<Phase>,
 }
 
-/// Pixels that see the same places of the kernel.
+/// Pixels that use the same kernel positions.
 #[derive(Clone, Debug)]
 pub(super) struct Phase {
-    /// The first of them, and how many there are.
+    /// The first pixel, and how many there are.
     pub(super) row: usize,
     pub(super) column: usize,
     pub(super) rows: usize,
     pub(super) columns: usize,
-    /// The line that the first of them reads from, and where from there the places of the kernel lie.
+    /// The input index of the first pixel, and the offsets of the kernel positions from there.
     pub(super) origin: usize,
     pub(super) taps: Vec<Tap>,
 }
@@ -141,7 +142,7 @@ pub(super) struct Tap {
 }
 
 impl ConvPath {
-    /// That every line the route reads or writes lies in its plane.
+    /// Asserts that every index the path reads or writes is inside its plane.
     fn checked(self) -> Self {
         for phase in self.phases.iter().filter(|phase| phase.rows > 0 && phase.columns > 0) {
             let last = phase.origin
@@ -165,7 +166,7 @@ impl ConvPath {
         self
     }
 
-    /// Lines of the blocked weights.
+    /// Vectors of the packed weights.
     pub(super) fn weights(&self) -> usize {
         self.to.blocks() * self.from.blocks() * self.places * WIDTH
     }

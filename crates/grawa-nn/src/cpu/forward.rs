@@ -4,13 +4,15 @@ use super::arena::{Arena, Buffer};
 use super::block::Blocked;
 use super::convolution::Convolution;
 use super::norm;
-use super::pass::flattened;
 use super::pixels;
-use super::program::{Kind, Place, Program, Step};
+use super::program::{Kind, Place, PlaneOp, Program, Step};
 use super::simd::F32x16;
 use crate::Mode;
 use crate::op::{batch_norm, dropout, linear};
 use rayon::prelude::*;
+
+pub(super) const OTHER_ARM: &str = "another arm handles it";
+pub(super) const ON_PLANES: &str = "its result is in planes";
 
 impl Program {
     /// Computes the result of a step.
@@ -56,7 +58,7 @@ impl Program {
                 let place = from(0);
                 let trains = mode != Mode::Evaluate;
                 if trains {
-                    // A convolution right before has taken its moments already.
+                    // A convolution directly before has already computed the moments.
                     let made =
                         self.steps.iter().zip(&*before).find(|(maker, _)| maker.output == step.inputs[0]);
                     match made {
@@ -93,7 +95,8 @@ impl Program {
                 });
             }
             (Kind::Linear { weight, bias }, _) => {
-                let x = flattened(&self.places[step.inputs[0]], value(0), &mut scratch.flat);
+                let place = &self.places[step.inputs[0]];
+                let x = value(0).map_or(&[][..], |value| value.plain(place, &mut scratch.flat));
                 linear::forward(
                     self.batch,
                     x,
@@ -109,7 +112,8 @@ impl Program {
                 vectors.zip(images).for_each(|(y, x)| pixels::global_average(&place, x, y));
             }
             (Kind::Dropout { probability }, to) => {
-                let x = flattened(&self.places[step.inputs[0]], value(0), &mut scratch.flat);
+                let place = &self.places[step.inputs[0]];
+                let x = value(0).map_or(&[][..], |value| value.plain(place, &mut scratch.flat));
                 let y = match to {
                     Place::Vectors(_) => output.vectors_mut(),
                     Place::Planes(_) => &mut scratch.flow,
@@ -120,11 +124,8 @@ impl Program {
                     }
                     _ => y.copy_from_slice(x),
                 }
-                if let Place::Planes(to) = to {
-                    let images = output.planes_mut().chunks_exact_mut(to.image());
-                    images
-                        .zip(scratch.flow.chunks_exact(to.shape.len()))
-                        .for_each(|(image, plain)| to.pack(plain, image));
+                if let Place::Planes(_) = to {
+                    output.store(to, &scratch.flow, false);
                 }
             }
             (Kind::Relu, Place::Vectors(_)) => crate::op::relu::forward(vectors(0), output.vectors_mut()),
@@ -136,16 +137,7 @@ impl Program {
                     .zip(vectors(1))
                     .for_each(|((y, a), b)| *y = a + b);
             }
-            (
-                kind @ (Kind::Relu
-                | Kind::Add { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat),
-                Place::Planes(to),
-            ) => {
+            (kind @ (Kind::Relu | Kind::Add { .. } | Kind::Planes(_)), Place::Planes(to)) => {
                 output.planes_mut().par_chunks_exact_mut(to.image()).enumerate().for_each(|(image, y)| {
                     let x = |input: usize| {
                         let place = from(input);
@@ -165,31 +157,30 @@ impl Program {
                                 }
                             });
                         }
-                        Kind::MaxPool(window) => pixels::max_pool(isa, window, &place, x(0), to, y),
-                        Kind::AveragePool(window) => pixels::average_pool(window, &place, x(0), to, y),
-                        Kind::PadChannels { before } => pixels::place_channels(&place, x(0), to, y, *before),
-                        Kind::Subsample { stride } => pixels::subsample(*stride, &place, x(0), to, y),
-                        Kind::Concat => {
+                        Kind::Planes(PlaneOp::MaxPool(window)) => {
+                            pixels::max_pool(isa, window, &place, x(0), to, y)
+                        }
+                        Kind::Planes(PlaneOp::AveragePool(window)) => {
+                            pixels::average_pool(window, &place, x(0), to, y)
+                        }
+                        Kind::Planes(PlaneOp::PadChannels { before }) => {
+                            pixels::place_channels(&place, x(0), to, y, *before)
+                        }
+                        Kind::Planes(PlaneOp::Subsample { stride }) => {
+                            pixels::subsample(*stride, &place, x(0), to, y)
+                        }
+                        Kind::Planes(PlaneOp::Concat) => {
                             pixels::place_channels(&place, x(0), to, y, 0);
                             pixels::place_channels(&from(1), x(1), to, y, place.shape.channels);
                         }
-                        Kind::Conv { .. }
-                        | Kind::Norm { .. }
-                        | Kind::Linear { .. }
-                        | Kind::GlobalAverage
-                        | Kind::Dropout { .. } => unreachable!("it has an arm above"),
+                        Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {
+                            unreachable!("{OTHER_ARM}")
+                        }
+                        Kind::GlobalAverage | Kind::Dropout { .. } => unreachable!("{OTHER_ARM}"),
                     }
                 });
             }
-            (
-                Kind::Norm { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat,
-                Place::Vectors(_),
-            ) => unreachable!("its result lies in planes"),
+            (Kind::Norm { .. } | Kind::Planes(_), Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
         }
         values[step.output] = Some(output);
     }

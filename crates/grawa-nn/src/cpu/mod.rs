@@ -1,8 +1,8 @@
-//! The engine on the CPU: networks compiled for a batch size, on blocked activations, direct convolutions, batch norm
-//! fused with what follows it.
+//! The engine on the CPU: networks compiled for a batch size, with blocked activations, direct and Winograd
+//! convolutions, and batch norm fused with what follows it.
 
-// Kernels index several arrays of sixteen lanes by the same number: as loops over that number they read as what they are,
-// and are what the compiler turns into vector instructions.
+// Kernels index several arrays of sixteen lanes by the same number. Loops over that number are readable, and the
+// compiler vectorises them.
 #![allow(clippy::needless_range_loop)]
 
 mod arena;

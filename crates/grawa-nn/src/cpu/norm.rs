@@ -1,14 +1,14 @@
 //! Batch norm on blocked activations, with what follows it: the sum with a shortcut and the ReLU.
 //!
-//! Statistics are taken image by image in two passes while an image is in cache, and put together in f64 (Chan's
-//! formula), so that nothing cancels and the result does not depend on the number of threads.
+//! Statistics are computed for each image in two passes while it is in cache, and combined in f64 by Chan's formula.
+//! So nothing cancels, and the result does not depend on the number of threads.
 
 #![allow(unsafe_code)]
 
 use super::block::Blocked;
 use super::simd::{F32x16, WIDTH, for_each_isa};
 
-/// Mean and summed squared distance from it, of every channel of one image.
+/// Mean and sum of squared deviations of every channel of one image.
 #[derive(Clone, Debug)]
 pub(crate) struct Moments {
     pub(crate) mean: Vec<F32x16>,
@@ -21,7 +21,7 @@ impl Moments {
     }
 }
 
-/// The rows of a plane: ranges of lines.
+/// The rows of a plane, as ranges of vectors.
 fn rows(place: &Blocked) -> impl Iterator<Item = std::ops::Range<usize>> {
     let (place, width) = (*place, place.shape.width);
     (0..place.shape.height).map(move |y| place.start(y)..place.start(y) + width)
@@ -32,11 +32,11 @@ for_each_isa! {
     pub(crate) fn moments<V>(place: &Blocked, image: &[F32x16], out: &mut Moments) {
         let share = 1.0 / place.shape.area() as f32;
         for (block, plane) in image.chunks_exact(place.plane()).enumerate() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a line in a slice.
+            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
             unsafe {
                 let mut sum = V::zero();
                 for row in rows(place) {
-                    // Row by row: short sums lose little.
+                    // Row by row: short sums lose little precision.
                     sum = sum.add(plane[row].iter().fold(V::zero(), |part, line| part.add(V::load(line.at()))));
                 }
                 let mean = sum.mul(V::splat(share));
@@ -71,14 +71,14 @@ pub(crate) fn combine(place: &Blocked, images: &[Moments], mean: &mut [f32], var
     }
 }
 
-/// Numbers of every channel as lines.
+/// Writes one number for each channel into vectors.
 pub(crate) fn fill(lines: &mut [F32x16], numbers: impl Iterator<Item = f32>) {
     for (channel, x) in numbers.enumerate() {
         lines[channel / WIDTH].0[channel % WIDTH] = x;
     }
 }
 
-/// (x − middle)·slope + shift for every channel; and, for the way back, how the gradient falls along x.
+/// (x − middle)·slope + shift for every channel; `along` is the factor of x in the backward pass.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Affine {
     pub(crate) middle: Vec<F32x16>,
@@ -95,14 +95,14 @@ impl Affine {
 }
 
 for_each_isa! {
-    /// One image: y = (x − middle)·slope + shift, plus `other`, cut at zero if `relu`.
+    /// One image: y = (x − middle)·slope + shift, plus `other`, then ReLU if `relu`.
     pub(crate) fn forward<V>(
         from: &Blocked, x: &[F32x16], affine: &Affine, other: Option<(&Blocked, &[F32x16])>, relu: bool,
         to: &Blocked, y: &mut [F32x16],
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a line in a slice.
+            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
             unsafe {
                 let [middle, slope, shift] =
                     [&affine.middle, &affine.slope, &affine.shift].map(|lines| V::load(lines[block].at()));
@@ -127,13 +127,13 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// One image: cuts the gradient where the ReLU cut, in place.
+    /// One image: sets the gradient to zero where the result of the ReLU is, in place.
     pub(crate) fn mask<V>(place: &Blocked, y: &[F32x16], dy: &mut [F32x16]) {
         for block in 0..place.blocks() {
             for row in rows(place) {
                 let row = block * place.plane() + row.start..block * place.plane() + row.end;
                 for (dy, y) in dy[row.clone()].iter_mut().zip(&y[row]) {
-                    // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a line in a slice.
+                    // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
                     unsafe { V::load(dy.at()).where_positive(V::load(y.at())).store(dy.at_mut()) };
                 }
             }
@@ -142,15 +142,15 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// One image: the sums of dy and of dy·(x − middle), of every channel, into `mean` and `squares`. With a result `y` of
-    /// a ReLU, dy is cut first, in place.
+    /// One image: the sums of dy and of dy·(x − middle) of every channel, into `mean` and `squares`. With the result
+    /// `y` of a ReLU, dy is masked first, in place.
     pub(crate) fn sums<V>(
         from: &Blocked, x: &[F32x16], middle: &[F32x16], to: &Blocked, y: Option<&[F32x16]>,
         dy: &mut [F32x16], out: &mut Moments,
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a line in a slice.
+            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
             unsafe {
                 let (mut sum, mut along, middle) = (V::zero(), V::zero(), V::load(middle[block].at()));
                 for row in 0..from.shape.height {
@@ -183,7 +183,7 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// One image: dx = slope·(dy − sum − (x − middle)·along), with the sum in the affine's shift; added to what is there if
+    /// One image: dx = slope·(dy − sum − (x − middle)·along), with the sum in the affine's shift; added to dx if
     /// `add`.
     pub(crate) fn backward<V>(
         from: &Blocked, x: &[F32x16], affine: &Affine, to: &Blocked, dy: &[F32x16], dx: &mut [F32x16],
@@ -191,7 +191,7 @@ for_each_isa! {
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a line in a slice.
+            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
             unsafe {
                 let [middle, slope, sum] =
                     [&affine.middle, &affine.slope, &affine.shift].map(|lines| V::load(lines[block].at()));

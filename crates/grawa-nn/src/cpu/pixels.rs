@@ -6,17 +6,17 @@ use super::block::Blocked;
 use super::simd::{F32x16, WIDTH, for_each_isa};
 use crate::Window;
 
-/// Stores a value, or adds it to what is there.
+/// Stores a value, or adds it.
 fn put(to: &mut f32, value: f32, add: bool) {
     *to = if add { *to + value } else { value };
 }
 
-/// The line of a pixel in an image.
+/// The index of a pixel in an image.
 fn line(place: &Blocked, block: usize, pixel: usize) -> usize {
     block * place.plane() + place.start(pixel / place.shape.width) + pixel % place.shape.width
 }
 
-/// Every pixel's line in a first place, with its line in a second of the same shape but for the border.
+/// The index of every pixel in two layouts that differ only in their borders.
 pub(crate) fn pairs(a: &Blocked, b: &Blocked) -> impl Iterator<Item = (usize, usize)> {
     let (a, b) = (*a, *b);
     (0..a.blocks()).flat_map(move |block| {
@@ -24,7 +24,7 @@ pub(crate) fn pairs(a: &Blocked, b: &Blocked) -> impl Iterator<Item = (usize, us
     })
 }
 
-/// y ← f(x), line by line.
+/// y ← f(x) for every value.
 pub(crate) fn map(
     from: &Blocked,
     x: &[F32x16],
@@ -40,14 +40,14 @@ pub(crate) fn map(
 }
 
 for_each_isa! {
-    /// Copies planes between places of one shape, or adds them to what is there.
+    /// Copies planes between layouts of one shape, or adds them.
     pub(crate) fn copy<V>(from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16], add: bool) {
         for block in 0..from.blocks() {
             for row in 0..from.shape.height {
                 let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
                 let y = &mut y[block * to.plane() + to.start(row)..][..from.shape.width];
                 for (y, x) in y.iter_mut().zip(x) {
-                    // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a line in a slice.
+                    // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
                     unsafe {
                         let value = V::load(x.at());
                         let value = if add { value.add(V::load(y.at())) } else { value };
@@ -71,7 +71,7 @@ pub(crate) fn global_average(from: &Blocked, x: &[F32x16], y: &mut [f32]) {
     }
 }
 
-/// The gradient of such an x.
+/// The gradient of `global_average`.
 pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [F32x16], add: bool) {
     let count = from.shape.area() as f32;
     for (block, dy) in dy.chunks(WIDTH).enumerate() {
@@ -82,7 +82,7 @@ pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [F32x16],
     }
 }
 
-/// Copies the channels of `x` to those from `offset` on of `y`.
+/// Copies the channels of `x` to those of `y` from `offset` on.
 pub(crate) fn place_channels(from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16], offset: usize) {
     for channel in 0..from.shape.channels {
         let (source, target) = (channel, channel + offset);
@@ -93,7 +93,7 @@ pub(crate) fn place_channels(from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut
     }
 }
 
-/// The gradient of such an x.
+/// The gradient of `place_channels`.
 pub(crate) fn take_channels(
     to: &Blocked,
     dy: &[F32x16],
@@ -121,7 +121,7 @@ pub(crate) fn subsample(stride: usize, from: &Blocked, x: &[F32x16], to: &Blocke
     }
 }
 
-/// The gradient of such an x.
+/// The gradient of `subsample`.
 pub(crate) fn subsample_back(
     stride: usize,
     to: &Blocked,
@@ -142,7 +142,7 @@ pub(crate) fn subsample_back(
     }
 }
 
-/// Zeros in all pixels; the border is zero already.
+/// Sets all pixels to zero; the border is always zero.
 fn clear(place: &Blocked, image: &mut [F32x16]) {
     for (pixel, _) in pairs(place, place) {
         image[pixel] = F32x16::ZERO;
@@ -150,8 +150,7 @@ fn clear(place: &Blocked, image: &mut [F32x16]) {
 }
 
 for_each_isa! {
-    /// The largest number of each window.
-    /// Written for all lanes alike, so that the compiler makes the machine's own vector instructions of it.
+    /// The maximum of each window. The loops treat all lanes alike, so the compiler vectorises them.
     pub(crate) fn max_pool<V>(window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16]) {
         for (block, pixel) in outputs(to) {
             let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
@@ -159,7 +158,7 @@ for_each_isa! {
             for pixel in members {
                 let x = x[line(from, block, pixel)];
                 for lane in 0..WIDTH {
-                    // Not a number beats every number, so that it is seen.
+                    // NaN wins over every number, so that it is noticed.
                     let wins = (x.0[lane] > best.0[lane]) | x.0[lane].is_nan();
                     best.0[lane] = if wins { x.0[lane] } else { best.0[lane] };
                 }
@@ -170,7 +169,7 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// The gradient of such an x: it goes to the first of several equal ones.
+    /// The gradient of `max_pool`: it goes to the first of equal values.
     pub(crate) fn max_pool_back<V>(
         window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &[F32x16], dy: &[F32x16],
         dx: &mut [F32x16], add: bool,
@@ -196,7 +195,7 @@ for_each_isa! {
     }
 }
 
-/// The tangent of such a y: that of the first of several equal ones.
+/// The tangent of `max_pool`: that of the first of equal values.
 pub(crate) fn max_pool_tangent(
     window: &Window,
     (from, x, dx): (&Blocked, &[F32x16], &[F32x16]),
@@ -232,7 +231,7 @@ pub(crate) fn average_pool(window: &Window, from: &Blocked, x: &[F32x16], to: &B
     }
 }
 
-/// The gradient of such an x.
+/// The gradient of `average_pool`.
 pub(crate) fn average_pool_back(
     window: &Window,
     from: &Blocked,
@@ -254,7 +253,7 @@ pub(crate) fn average_pool_back(
     }
 }
 
-/// Every block and pixel of a place.
+/// Every block and pixel of a layout.
 fn outputs(place: &Blocked) -> impl Iterator<Item = (usize, usize)> + use<> {
     let (blocks, area) = (place.blocks(), place.shape.area());
     (0..blocks).flat_map(move |block| (0..area).map(move |pixel| (block, pixel)))

@@ -1,20 +1,20 @@
 //! How long each operation of a program took.
 
-use super::program::{Kind, Program};
+use super::program::{Kind, PlaneOp, Program};
 use std::time::Duration;
 
-/// A part of an operation.
+/// A part of an operation's time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
-    /// Its result.
+    /// The forward pass.
     Forward,
     /// All gradients.
     Backward,
-    /// Of these, the gradient of a convolution's weights.
+    /// The gradient of a convolution's weights; part of `Backward`.
     Weights,
 }
 
-/// Times noted by an arena, over all its passes.
+/// Times recorded by an arena, over all its passes.
 #[derive(Clone, Debug)]
 pub struct Profile {
     spent: Vec<[Duration; 3]>,
@@ -29,8 +29,8 @@ impl Profile {
         self.spent[step][part as usize] += time;
     }
 
-    /// The operations of the program with what they took: a name that says kind and shape, and the
-    /// time of its result, of all its gradients, and among these of a convolution's weights.
+    /// The operations of the program with their times: a name with kind and shape, and the times of the forward pass,
+    /// of all gradients, and of a convolution's weight gradient.
     pub fn operations<'a>(
         &'a self,
         program: &'a Program,
@@ -57,12 +57,12 @@ impl Profile {
                         Kind::Add { relu: true } => "sum + ReLU".into(),
                         Kind::Add { .. } => "sum".into(),
                         Kind::Relu => "ReLU".into(),
-                        Kind::MaxPool(_) => "max pool".into(),
-                        Kind::AveragePool(_) => "average pool".into(),
+                        Kind::Planes(PlaneOp::MaxPool(_)) => "max pool".into(),
+                        Kind::Planes(PlaneOp::AveragePool(_)) => "average pool".into(),
                         Kind::GlobalAverage => "global average".into(),
-                        Kind::PadChannels { .. } => "channel padding".into(),
-                        Kind::Subsample { .. } => "subsampling".into(),
-                        Kind::Concat => "concatenation".into(),
+                        Kind::Planes(PlaneOp::PadChannels { .. }) => "channel padding".into(),
+                        Kind::Planes(PlaneOp::Subsample { .. }) => "subsampling".into(),
+                        Kind::Planes(PlaneOp::Concat) => "concatenation".into(),
                         _ => "dropout".to_string(),
                     };
                     format!("{word}, {} channels, {}×{}", to.channels, to.height, to.width)

@@ -1,16 +1,16 @@
-//! The tangent of one step, forward and back.
+//! The tangents of one step, forward and backward.
 //!
-//! Operations that are linear where they stand (sums, copies, averages, and cuts whose side is settled) have themselves
-//! as tangents: the passes of training run them, on tangents. Products of two things that both move, as in convolutions,
-//! linear layers and batch norm, have a term for each.
+//! Operations that are locally linear (sums, copies, averages, and ReLUs with a known sign) are their own tangents:
+//! the training passes run them on tangents. Products in which both factors change, as in convolutions, linear layers
+//! and batch norm, have one term for each factor.
 
 use super::arena::{Arena, Buffer, Scratch};
-use super::backward::{arrive, copy_planes, sum_channels};
+use super::backward::{copy_planes, sum_channels};
 use super::convolution::Convolution;
 use super::curvature::{Curvature, Point};
 use super::forward::add_bias;
-use super::pass::flattened;
-use super::program::{Flow, Kind, Place, Step};
+use super::forward::{ON_PLANES, OTHER_ARM};
+use super::program::{Flow, Kind, Place, PlaneOp, Step};
 use super::simd::F32x16;
 use super::tangent_norm::{self as tangent, Back, Channel, Factors, total};
 use super::{norm, pixels};
@@ -34,7 +34,7 @@ impl Curvature {
     ) {
         let program = &self.flowing;
         let step = &program.steps[index];
-        // Below a cut, the tangent is cut where the result was.
+        // After a ReLU, the tangent is zero where the result is.
         let gate = || point.arena.values[step.output].as_ref();
         match (&step.kind, &program.places[step.output]) {
             (Kind::Conv { geometry, algorithm, weight, bias, .. }, _) => {
@@ -64,7 +64,7 @@ impl Curvature {
                     &mut scratch.moments,
                     add_bias,
                 );
-                // The images themselves do not move.
+                // The images do not change.
                 if step.inputs[0] != 0 {
                     let dx = planes(values, step.inputs[0]);
                     let output = (output.planes_mut(), true);
@@ -128,7 +128,7 @@ impl Curvature {
                 y.iter_mut().zip(other).for_each(|(y, other)| *y += other);
                 arena.values[step.output] = Some(output);
             }
-            (Kind::MaxPool(window), Place::Planes(to)) => {
+            (Kind::Planes(PlaneOp::MaxPool(window)), Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
                 let Some(mut output) = arena.values[step.output].take() else { return };
                 let (x, y) =
@@ -169,23 +169,14 @@ impl Curvature {
                 arena.values[step.output] = Some(output);
             }
             // Linear: the pass itself, on tangents.
-            (
-                Kind::Add { relu: false }
-                | Kind::AveragePool(_)
-                | Kind::GlobalAverage
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat
-                | Kind::Dropout { .. },
-                _,
-            ) => program.run(index, arena, parameters, &[], point.mode),
-            (Kind::Norm { .. } | Kind::MaxPool(_) | Kind::Add { relu: true }, Place::Vectors(_)) => {
-                unreachable!("its result lies in planes")
+            (Kind::Add { relu: false } | Kind::Planes(_) | Kind::GlobalAverage | Kind::Dropout { .. }, _) => {
+                program.run(index, arena, parameters, &[], point.mode)
             }
+            (Kind::Norm { .. } | Kind::Add { relu: true }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
         }
     }
 
-    /// Adds the tangents of what flows from a step's result to its inputs and its tensors.
+    /// Adds the tangents of a step's contributions to the gradients of its inputs and tensors.
     pub(super) fn tangent_backward(
         &self,
         index: usize,
@@ -200,17 +191,9 @@ impl Curvature {
         let spans = self.graph().parameters().spans();
         match step.kind {
             Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {}
-            // Linear in what flows back, given the results of the pass forward: the pass itself on tangents, beside those
+            // Linear in the gradient, given the results of the forward pass: the pass itself on tangents, with those
             // results.
-            Kind::Relu
-            | Kind::Add { .. }
-            | Kind::MaxPool(_)
-            | Kind::AveragePool(_)
-            | Kind::GlobalAverage
-            | Kind::PadChannels { .. }
-            | Kind::Subsample { .. }
-            | Kind::Concat
-            | Kind::Dropout { .. } => {
+            Kind::Relu | Kind::Add { .. } | Kind::Planes(_) | Kind::GlobalAverage | Kind::Dropout { .. } => {
                 std::mem::swap(&mut arena.values, &mut point.arena.values);
                 program.flow_back(index, arena, parameters, point.mode, product);
                 std::mem::swap(&mut arena.values, &mut point.arena.values);
@@ -251,7 +234,7 @@ impl Curvature {
             }
             (Kind::Norm { weight, bias, relu, .. }, Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
-                // What the pass forward left: the sums of x′.
+                // The forward pass left the sums of x′.
                 let channels = self.channels(step, point, &arena.scratch[index], parameters, vector);
                 let affine = &point.arena.scratch[index].affine;
                 let (x, y) =
@@ -273,7 +256,7 @@ impl Curvature {
 
                     (0..place.shape.channels).map(|channel| total(moments, channel)).collect::<Vec<_>>()
                 };
-                // Σ dy′ and Σ dy′·x̂, with dy′ cut first; then Σ dy·x̂′.
+                // Σ dy′ and Σ dy′·x̂, with dy′ masked first; then Σ dy·x̂′.
                 let changes = sums(x, &affine.middle, *relu, ddy.planes_mut());
                 let along_changes = sums(dx, &middle_change, false, dy.planes_mut());
                 let backs: Vec<Back> = (0..place.shape.channels)
@@ -331,34 +314,24 @@ impl Curvature {
                 let dbias = &mut rest[..spans[bias.0].len()];
                 let (parameter, moved) = (self.tensor(parameters, *weight), self.tensor(vector, *weight));
                 linear::backward(program.batch, &x, parameter, ddy.vectors(), &mut out, dweight, dbias);
-                // The bias's gradient does not depend on x.
+                // The gradient of the bias does not depend on x.
                 let mut unused = vec![0.0; dbias.len()];
                 linear::backward(program.batch, &dx, moved, dy.vectors(), &mut out, dweight, &mut unused);
                 if let Some(slot) = target(0)
                     && let Some(buffer) = arena.gradients[slot].as_mut()
                 {
-                    arrive(place, &out, buffer, adds(0));
+                    buffer.store(place, &out, adds(0));
                 }
             }
-            (Kind::Norm { .. }, Place::Vectors(_)) => unreachable!("its result lies in planes"),
-            (
-                Kind::Relu
-                | Kind::Add { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::GlobalAverage
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat
-                | Kind::Dropout { .. },
-                _,
-            ) => unreachable!("what is linear was done above"),
+            (Kind::Norm { .. }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
+            (Kind::Relu | Kind::Add { .. } | Kind::Planes(_), _) => unreachable!("{OTHER_ARM}"),
+            (Kind::GlobalAverage | Kind::Dropout { .. }, _) => unreachable!("{OTHER_ARM}"),
         }
         arena.gradients[slot] = Some(ddy);
         point.arena.gradients[primal] = Some(dy);
     }
 
-    /// The channels of a batch norm, from the sums of its input's tangents that lie in `scratch`.
+    /// The channels of a batch norm, from the sums of its input's tangents in `scratch`.
     fn channels(
         &self,
         step: &Step,
@@ -392,19 +365,20 @@ fn planes(values: &[Option<Buffer>], node: usize) -> &[F32x16] {
     values[node].as_ref().map_or(&[][..], Buffer::planes)
 }
 
-/// A node's numbers as plain vectors.
+/// A node's values as plain vectors.
 fn plain(place: &Place, arena: &Arena, node: usize) -> Vec<f32> {
+    let Some(buffer) = &arena.values[node] else { return Vec::new() };
     let mut flat = match place {
         Place::Planes(blocked) => {
-            let images = planes(&arena.values, node).len() / blocked.image();
-            vec![0.0; images * blocked.shape.len()]
+            vec![0.0; buffer.planes().len() / blocked.image() * blocked.shape.len()]
         }
-        Place::Vectors(_) => Vec::new(),
+        Place::Vectors(_) => return buffer.vectors().to_vec(),
     };
-    flattened(place, arena.values[node].as_ref(), &mut flat).to_vec()
+    buffer.copy_to(place, &mut flat);
+    flat
 }
 
-/// Cuts a tangent where the result was cut.
+/// Sets a tangent to zero where the result of the ReLU is.
 fn cut(arena: &Arena, place: &Place, gate: Option<&Buffer>, tangent: &mut Buffer) {
     let Some(gate) = gate else { return };
     match place {

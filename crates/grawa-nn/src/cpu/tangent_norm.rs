@@ -1,8 +1,8 @@
 //! The tangents of batch norm on blocked activations, and of what follows it.
 //!
-//! With x̂ = x − mean, s = 1/√(variance + ε), S = Σ dy and T = Σ dy·x̂, a pass forward is y = scale·s·x̂ + shift, and one
-//! back dx = scale·s·(dy − S/n − x̂·s²T/n). Tangents are sums of the same planes with a factor a channel: two of them
-//! forward, four back. The factors are worked out in f64.
+//! With x̂ = x − mean, s = 1/√(variance + ε), S = Σ dy and T = Σ dy·x̂, the forward pass is y = scale·s·x̂ + shift,
+//! and the backward pass dx = scale·s·(dy − S/n − x̂·s²T/n). Tangents are sums of the same planes with one factor for
+//! each channel: two planes forward, four backward. The factors are computed in f64.
 
 #![allow(unsafe_code)]
 
@@ -11,26 +11,26 @@ use super::norm::{self, Moments};
 use super::simd::{F32x16, for_each_isa};
 use crate::op::batch_norm::EPSILON;
 
-/// What a tangent of batch norm is made of, for every channel.
+/// The factors of a tangent of batch norm, for every channel.
 #[derive(Clone, Debug)]
 pub(crate) struct Factors {
-    /// mean and its tangent.
+    /// The mean and its tangent.
     pub(crate) middle: Vec<F32x16>,
     pub(crate) middle_change: Vec<F32x16>,
-    /// Of x̂ and of x̂′.
+    /// The factors of x̂ and of x̂′.
     pub(crate) centred: Vec<F32x16>,
     pub(crate) centred_change: Vec<F32x16>,
-    /// Of dy and of dy′; on the way forward nothing.
+    /// The factors of dy and of dy′; zero in the forward pass.
     pub(crate) flow: Vec<F32x16>,
     pub(crate) flow_change: Vec<F32x16>,
-    /// What is added.
+    /// The constant term.
     pub(crate) constant: Vec<F32x16>,
 }
 
 /// One channel of a batch norm and of its tangent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Channel {
-    /// Numbers in the channel; none where the statistics are constants.
+    /// Values in the channel; none if the statistics are constants.
     pub(crate) count: Option<f64>,
     pub(crate) scale: f64,
     pub(crate) scale_change: f64,
@@ -40,7 +40,7 @@ pub(crate) struct Channel {
     pub(crate) along_change: f64,
 }
 
-/// What flows back through a channel.
+/// The sums of the backward pass of a channel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Back {
     /// S and T.
@@ -72,7 +72,7 @@ impl Channel {
         self.scale * self.inverse()
     }
 
-    /// Its tangent.
+    /// The tangent of scale·s.
     pub(crate) fn slope_change(&self) -> f64 {
         self.scale_change * self.inverse() + self.scale * self.inverse_change()
     }
@@ -97,7 +97,7 @@ impl Channel {
     }
 }
 
-/// The sums over all images of what [`norm::sums`] found in each, for one channel.
+/// The sums of [`norm::sums`] over all images, for one channel.
 pub(crate) fn total(images: &[Moments], channel: usize) -> (f64, f64) {
     let (block, lane) = (channel / super::simd::WIDTH, channel % super::simd::WIDTH);
     let part = |of: &[F32x16]| f64::from(of[block].0[lane]);
@@ -106,7 +106,7 @@ pub(crate) fn total(images: &[Moments], channel: usize) -> (f64, f64) {
         .fold((0.0, 0.0), |(sum, along), image| (sum + part(&image.mean), along + part(&image.squares)))
 }
 
-/// Numbers of every channel as lines.
+/// One number for each channel, as vectors.
 pub(crate) fn lines<'a>(
     channels: &'a [Channel],
     blocks: usize,
@@ -119,14 +119,14 @@ pub(crate) fn lines<'a>(
 }
 
 for_each_isa! {
-    /// One image: y′ = centred·x̂ + centred_change·x̂′ + constant, plus `other`, cut where y is not positive.
+    /// One image: y′ = centred·x̂ + centred_change·x̂′ + constant, plus `other`, zero where y is not positive.
     pub(crate) fn forward<V>(
         from: &Blocked, x: &[F32x16], dx: &[F32x16], factors: &Factors,
         other: Option<(&Blocked, &[F32x16])>, gate: Option<&[F32x16]>, to: &Blocked, y: &mut [F32x16],
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a line in a slice.
+            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
             unsafe {
                 let [middle, change, centred, centred_change, constant] = [
                     &factors.middle,
@@ -158,14 +158,14 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// One image: flow·dy + flow_change·dy′ + centred·x̂ + centred_change·x̂′ + constant, added to what is there if `add`.
+    /// One image: flow·dy + flow_change·dy′ + centred·x̂ + centred_change·x̂′ + constant, added to `out` if `add`.
     pub(crate) fn backward<V>(
         from: &Blocked, x: &[F32x16], dx: &[F32x16], factors: &Factors, to: &Blocked, dy: &[F32x16],
         ddy: &[F32x16], out: &mut [F32x16], add: bool,
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a line in a slice.
+            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
             unsafe {
                 let [middle, change, centred, centred_change, flow, flow_change, constant] = [
                     &factors.middle,

@@ -1,8 +1,8 @@
-//! Which kernel each layer gets: measured once on the GPU at hand, or settled by shape alone.
+//! The kernel of each layer: measured once on this GPU, or chosen by shape alone.
 
 use super::compile::{ConvGeometry, Layer, Program};
 use super::cudnn::{Cudnn, Direction, Plan as CudnnPlan, timed};
-use super::device::{Context, Kernels, Memory, Stream, at};
+use super::device::{Context, Kernels, Memory, Stream, arguments};
 use super::kernel_choice::{KernelChoice, LayerKernels, own, own_sums};
 use super::replica_set::Precision;
 use crate::Error;
@@ -10,22 +10,22 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// What was chosen for a layer, in words.
+/// The kernel chosen for a layer, for people to read.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// The layer's tensor.
+    /// The layer's weight tensor.
     pub layer: String,
-    /// Forward, backward (data) or backward (kernels).
+    /// Forward, backward (data) or backward (weights).
     pub direction: &'static str,
     /// The kernel.
     pub chosen: String,
-    /// Microseconds of ours, if it was measured.
+    /// Microseconds of our kernel, if it was measured.
     pub own: Option<f64>,
-    /// Microseconds of cuDNN's best, if it was measured.
+    /// Microseconds of the fastest cuDNN plan, if it was measured.
     pub cudnn: Option<f64>,
 }
 
-/// Everything that choosing needs.
+/// Chooses the kernels of a program.
 pub(crate) struct Autotuner<'a> {
     pub(crate) context: &'a Arc<Context>,
     pub(crate) kernels: &'a Kernels,
@@ -33,21 +33,21 @@ pub(crate) struct Autotuner<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) precision: Precision,
     pub(crate) replicas: usize,
-    /// Take cuDNN's first advice instead of measuring, so that every start chooses alike.
+    /// Take cuDNN's first suggestion instead of measuring, so that every run chooses the same.
     pub(crate) fixed: bool,
 }
 
-/// A passing of numbers through memory, in bytes a second: what a pass that a kernel saves is taken to cost.
+/// Assumed memory bandwidth in bytes per second: the cost of a pass over memory that a kernel saves.
 const BANDWIDTH: f64 = 2.5e12;
-/// How much faster alone a kernel of ours must be: beside others in a step it gains less than cuDNN's do.
+/// How much faster our kernel must be when it runs alone: beside other kernels it gains less than cuDNN's.
 const ALONE: f64 = 1.15;
-/// What starting a kernel is taken to cost, in seconds.
+/// Assumed cost of a kernel launch, in seconds.
 const START: f64 = 3e-6;
 
 type Cache = HashMap<(ConvGeometry, usize, usize, Direction), (KernelChoice, Option<f64>, Option<f64>)>;
 
 impl Autotuner<'_> {
-    /// Chooses for every layer of a plan.
+    /// Chooses the kernels of every layer.
     pub(crate) fn choose(&self, program: &Program) -> Result<(Vec<LayerKernels>, Vec<Choice>), Error> {
         let mut scratch = None;
         let (mut cache, mut layer_kernels, mut choices) = (Cache::new(), Vec::new(), Vec::new());
@@ -71,7 +71,7 @@ impl Autotuner<'_> {
                     direction: match direction {
                         Direction::Forward => "forward",
                         Direction::BackwardData => "backward (data)",
-                        Direction::BackwardWeights => "backward (kernels)",
+                        Direction::BackwardWeights => "backward (weights)",
                     },
                     chosen: match &kernel {
                         KernelChoice::Own { name, .. } => (*name).to_owned(),
@@ -93,8 +93,8 @@ impl Autotuner<'_> {
         Ok((layer_kernels, choices))
     }
 
-    /// One engine, with the times of ours and of cuDNN's.
-    #[allow(unsafe_code, reason = "plans and kernels are tried on scratch memory")]
+    /// Chooses one kernel. Returns it with the times of our kernel and of cuDNN.
+    #[allow(unsafe_code, reason = "plans and kernels are timed on scratch memory")]
     fn pick(
         &self,
         program: &Program,
@@ -105,7 +105,7 @@ impl Autotuner<'_> {
         scratch: &mut Option<Memory>,
     ) -> Result<(KernelChoice, Option<f64>, Option<f64>), Error> {
         let geometry = &layer.forward;
-        // cuDNN computes whole channels, and knows no padding among the outputs.
+        // cuDNN cannot compute padded output channels.
         let fits = geometry.o == geometry.op;
         let narrow_layer = geometry.cp <= 32 && geometry.op <= 32;
         let Some(cudnn) = self.cudnn.filter(|_| fits && (self.precision == Precision::Tf32 || !narrow_layer))
@@ -129,15 +129,15 @@ impl Autotuner<'_> {
         }
         let Some(memory) = scratch else { return Ok((ours, None, None)) };
         let mut start = memory.start;
-        let places = sizes.map(|bytes| {
-            let place = start;
+        let addresses = sizes.map(|bytes| {
+            let address = start;
             start = (start + bytes as u64).next_multiple_of(256);
-            place
+            address
         });
-        // SAFETY: the scratch memory holds the largest input, kernels and output of all layers, one behind the other.
-        let best = unsafe { cudnn.quickest(plans, self.stream, places) }?;
+        // SAFETY: the scratch memory holds the largest input, weights and output of all layers, one after the other.
+        let best = unsafe { cudnn.fastest(plans, self.stream, addresses) }?;
         // SAFETY: as above.
-        let own_time = unsafe { self.time_own(layer, direction, &ours, places, stretches.0, partial) }?;
+        let own_time = unsafe { self.time_own(layer, direction, &ours, addresses, stretches.0, partial) }?;
         let Some(best) = best else { return Ok((ours, Some(own_time), None)) };
         let cudnn_time = best.seconds;
         let (ours_all, theirs_all) = match direction {
@@ -152,13 +152,13 @@ impl Autotuner<'_> {
         Ok((kernel, Some(own_time), Some(cudnn_time)))
     }
 
-    /// Seconds that our kernel takes.
+    /// The time of our kernel in seconds.
     ///
     /// # Safety
     ///
-    /// Input, kernels and output lie at these places, each as large as the layer says; the sums of all stretches take up
-    /// `partial` bytes.
-    #[allow(unsafe_code, reason = "a kernel reads and writes wherever it is told")]
+    /// Input, weights and output are at these addresses, each as large as the layer requires. The partial sums take `partial`
+    /// bytes.
+    #[allow(unsafe_code, reason = "a kernel accesses the addresses it is given")]
     unsafe fn time_own(
         &self,
         layer: &Layer,
@@ -170,7 +170,7 @@ impl Autotuner<'_> {
     ) -> Result<f64, Error> {
         let KernelChoice::Own { name, grid } = kernel else { return Ok(f64::INFINITY) };
         let (none, no, stretch) = (0u64, 0i32, stretch as i32);
-        // Left out by `moments = 0`, but the kernel expects one.
+        // Unused with `moments = 0`, but the kernel has the parameter.
         let norm = [0u64; 10];
         let sums = if direction == Direction::BackwardWeights {
             Some(Memory::new(self.context, partial)?)
@@ -185,32 +185,21 @@ impl Autotuner<'_> {
                 } else {
                     (&layer.backward, y, x)
                 };
-                let mut arguments = [
-                    at(geometry),
-                    at(&from),
-                    at(&weight),
-                    at(&none),
-                    at(&to),
-                    at(&no),
-                    at(&no),
-                    at(&norm),
-                    at(&none),
-                ];
-                // SAFETY: the arguments are those of `conv_*`; the places are the caller's promise, `timed` waits for the work,
-                // and what is at 0 is left out.
-                unsafe { self.stream.launch(self.kernels, name, *grid, 1, &mut arguments) }
+                let arguments = arguments![*geometry, from, weight, none, to, no, no, norm, none];
+                // SAFETY: the arguments are those of `conv_*`. The addresses are the caller's promise, `timed` waits for the
+                // kernel, and it skips what has address 0.
+                unsafe { self.stream.launch(self.kernels, name, *grid, 1, arguments) }
             }
             Direction::BackwardWeights => {
-                let mut arguments =
-                    [at(&layer.forward), at(&x), at(&y), at(&sums_at), at(&stretch), at(&none)];
+                let arguments = arguments![layer.forward, x, y, sums_at, stretch, none];
                 // SAFETY: the arguments are those of `wgrad_*`; otherwise as above.
-                unsafe { self.stream.launch(self.kernels, name, *grid, 1, &mut arguments) }
+                unsafe { self.stream.launch(self.kernels, name, *grid, 1, arguments) }
             }
         })
     }
 }
 
-/// Bytes of input, kernels and output.
+/// Bytes of input, weights and output.
 fn tensors(program: &Program, layer: &Layer) -> [usize; 3] {
     let geometry = &layer.forward;
     let input = (geometry.n * geometry.h * geometry.w) as usize * geometry.cp as usize;
@@ -220,7 +209,7 @@ fn tensors(program: &Program, layer: &Layer) -> [usize; 3] {
         .map(|numbers| numbers * program.wide)
 }
 
-/// Whether anything of a list was chosen from cuDNN.
+/// Whether any layer uses cuDNN.
 pub(crate) fn uses_cudnn(layer_kernels: &[LayerKernels]) -> bool {
     let is = |kernel: &KernelChoice| matches!(kernel, KernelChoice::Cudnn(CudnnPlan { .. }));
     layer_kernels.iter().any(|of| is(&of.forward) || is(&of.backward_data) || is(&of.backward_weights))

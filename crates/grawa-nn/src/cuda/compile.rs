@@ -1,10 +1,10 @@
-//! A network compiled for a GPU: which steps run, what is fused, and where everything lies in a replica's slab.
+//! A network compiled for a GPU: the steps, what is fused, and the memory layout of a replica's slab.
 //!
-//! A slab holds all of one replica: vectors, statistics, activations, gradients, partial sums. The slabs of all replicas
-//! are laid out alike, one behind the other, so that a kernel serves every replica at once. Memory of gradients is used
-//! again once what lay in it has flowed on.
+//! A slab holds all memory of one replica: vectors, statistics, activations, gradients, partial sums. All replicas have the same
+//! layout, one slab after the other, so one kernel launch serves every replica. Gradient buffers are reused as soon as their
+//! contents are consumed.
 
-use crate::{Conv, Error, Graph, NodeId, Op, Shape, TensorId, Window};
+use crate::{Conv, Error, Graph, Op, Shape, TensorId, Window};
 use bytemuck::{Pod, Zeroable};
 
 /// The geometry of a convolution as the kernels read it; see `prelude.cu`.
@@ -33,31 +33,31 @@ impl ConvGeometry {
         (self.n * self.oh * self.ow) as usize
     }
 
-    /// Numbers of a patch, padding of the channels included.
+    /// Elements of a patch, with channel padding.
     pub(crate) fn columns(&self) -> usize {
         (self.kh * self.kw * self.cp) as usize
     }
 }
 
-/// Channels rounded up so that eight are read at a time.
+/// Channels rounded up to a multiple of eight, the number read at a time.
 pub(crate) fn pitch(channels: usize) -> usize {
     channels.next_multiple_of(8)
 }
 
-/// Where the gradient of an input goes.
+/// What happens to the gradient of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// Nowhere: the input is the image.
+    /// It is not needed: the input is the image.
     Nowhere,
-    /// It is the first to arrive.
+    /// It is stored: the first contribution.
     Store,
-    /// It is added to what has arrived.
+    /// It is added to earlier contributions.
     Add,
-    /// It is the gradient of the output itself, which lies in the same buffer.
+    /// It is the gradient of the output itself, in the same buffer.
     Shared,
 }
 
-/// A convolution or a linear layer, which is a convolution over the whole of its input.
+/// A convolution, or a linear layer as a convolution over its whole input.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub(crate) forward: ConvGeometry,
@@ -67,24 +67,24 @@ pub(crate) struct Layer {
     pub(crate) channels: usize,
     pub(crate) weight: TensorId,
     pub(crate) bias: Option<TensorId>,
-    /// The batch norm that takes its statistics from it, if it is the only one to read it.
+    /// The batch norm whose moments it computes: its only reader.
     pub(crate) norm: Option<usize>,
-    /// Whether nothing but a batch norm reads it, so that its bias has no gradient.
+    /// Whether a batch norm is its only reader. Its bias then has no gradient.
     pub(crate) is_normed: bool,
 }
 
 /// What a step computes.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// Layer of that number.
+    /// The layer of this index.
     Layer(usize),
-    /// Batch norm of that number, then the sum with the second input if there is one, then ReLU if `relu`.
+    /// The batch norm of this index, plus the second input if there is one, then ReLU if `relu`.
     Norm {
         norm: usize,
         relu: bool,
     },
-    /// The sum of two inputs, or one input; then ReLU.
-    AllReduce {
+    /// One input, or the sum of two; then ReLU if `relu`.
+    Sum {
         relu: bool,
     },
     Pool {
@@ -113,9 +113,9 @@ pub(crate) struct Normed {
     pub(crate) bias: TensorId,
     pub(crate) mean: TensorId,
     pub(crate) variance: TensorId,
-    /// Whether its layer takes its moments.
+    /// Whether the layer before it computes its moments.
     pub(crate) by_layer: bool,
-    /// Whether the sum that makes its input takes its moments.
+    /// Whether the sum before it computes its moments.
     pub(crate) by_sum: bool,
     pub(crate) record: u64,
     pub(crate) partial: u64,
@@ -131,7 +131,7 @@ pub(crate) struct Step {
     pub(crate) output: usize,
 }
 
-/// A tensor of the parameters as the kernels read it; see `vector.cu`.
+/// A parameter tensor as the kernels read it; see `vector.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Span {
@@ -150,7 +150,7 @@ pub(crate) struct Span {
     pub(crate) partial: u64,
 }
 
-/// A stretch of one span.
+/// A range inside one span: the work of a block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub(crate) struct Chunk {
@@ -160,16 +160,16 @@ pub(crate) struct Chunk {
     pub(crate) spare: u32,
 }
 
-/// Blocks whose sums one of them adds, at least; see `heap` in `prelude.cu`.
+/// The least number of blocks whose sums one block adds; see `heap` in `prelude.cu`.
 const GROUP: usize = 32;
 
-/// Numbers of a chunk: few where there are few, so that all of the GPU works on them, and four for each thread at most, so
-/// that blocks that run side by side read side by side.
+/// Numbers in a chunk. Small vectors get small chunks, so that the whole GPU works on them. A thread has at most four numbers,
+/// so that neighbouring blocks read neighbouring memory.
 fn chunk(numbers: usize) -> usize {
     (numbers / 1024).next_power_of_two().clamp(256, 1024)
 }
 
-/// Places in a slab, in bytes.
+/// Offsets in a slab, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Offsets {
     pub(crate) parameters: u64,
@@ -183,18 +183,18 @@ pub(crate) struct Offsets {
     pub(crate) squares: u64,
     pub(crate) norms: u64,
     pub(crate) intake: u64,
-    /// What cuDNN adds to a gradient that is already there.
+    /// Gradients that cuDNN computes before they are added to earlier contributions.
     pub(crate) arriving: u64,
-    /// Rooms of cuDNN's own: for the way of the activations, and for that of the kernels' gradients.
+    /// Workspaces of cuDNN: on the main stream, and on the side stream.
     pub(crate) workspace: u64,
     pub(crate) side_workspace: u64,
 }
 
-/// Steps whose losses are kept on the GPU.
+/// Steps whose losses the GPU records.
 pub(crate) const HISTORY: usize = 4096;
 
 /// The first batch norm that reads a node.
-pub(crate) fn reader(steps: &[Step], node: usize) -> Option<usize> {
+pub(crate) fn moments_reader(steps: &[Step], node: usize) -> Option<usize> {
     steps.iter().find_map(|step| match step.kind {
         Kind::Norm { norm, .. } if step.inputs[0] == node => Some(norm),
         _ => None,
@@ -211,9 +211,9 @@ pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) norms: Vec<Normed>,
-    /// Where the result of each node lies; 0 for those inside a fused step.
+    /// The offset of each node's result; 0 inside a fused step.
     pub(crate) values: Vec<u64>,
-    /// For each node the buffer of its gradient.
+    /// The index of the buffer of each node's gradient.
     pub(crate) slots: Vec<Option<usize>>,
     pub(crate) buffers: Vec<u64>,
     pub(crate) spans: Vec<Span>,
@@ -224,31 +224,32 @@ pub(crate) struct Program {
     pub(crate) slab: u64,
 }
 
-/// Hands out stretches of a slab.
-struct Room(u64);
+/// Reserves memory in a slab.
+struct Reserve(u64);
 
-impl Room {
-    fn claim(&mut self, bytes: usize) -> u64 {
+impl Reserve {
+    fn bytes(&mut self, bytes: usize) -> u64 {
         let at = self.0;
         self.0 = (at + bytes as u64).next_multiple_of(256);
         at
     }
 }
 
-/// What is decided about a layer elsewhere: how its kernels' gradient is found, and whether turned kernels are needed.
+/// The memory that the chosen kernels of a layer need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkspaceNeeds {
-    /// Stretches of pixels whose sums are added afterwards; 0 if the gradient is one tensor of stored numbers.
+    /// Partial weight gradients to be summed afterwards; 0 if the gradient is one tensor of stored numbers.
     pub(crate) splits: usize,
+    /// Whether the backward pass reads flipped weights.
     pub(crate) flipped: bool,
-    /// Rows and columns of blocks that leave sums for the batch norm; 0 if the layer leaves none.
+    /// Rows and columns of blocks that leave sums for the batch norm; 0 if there are none.
     pub(crate) blocks: (usize, usize),
     pub(crate) workspace: usize,
     pub(crate) side_workspace: usize,
 }
 
 impl Program {
-    /// The steps of a network, before anything is placed.
+    /// The fused steps of a network, before memory is allocated.
     pub(crate) fn new(graph: &Graph, batch: usize, wide: usize) -> Result<Self, Error> {
         if batch == 0 {
             return Err(Error::WrongLength { what: "the batch".into(), found: 0, expected: 1 });
@@ -281,10 +282,15 @@ impl Program {
         Ok(program)
     }
 
-    /// Bytes of the results of a node for the whole batch.
+    /// Bytes of a node's result for the whole batch.
     pub(crate) fn bytes(&self, node: usize) -> usize {
         let shape = self.graph.nodes()[node].shape;
         self.batch * shape.area() * pitch(shape.channels) * self.wide
+    }
+
+    /// The node of the logits.
+    pub(crate) fn last(&self) -> usize {
+        self.steps.last().map_or(0, |step| step.output)
     }
 
     pub(crate) fn shape(&self, node: usize) -> Shape {
@@ -299,42 +305,14 @@ impl Program {
         sides: (usize, usize),
         tensors: (TensorId, Option<TensorId>),
     ) -> usize {
-        let (kh, kw) = sides;
         let [n, h, w, oh, ow] = [self.batch, from.height, from.width, to.height, to.width].map(|x| x as i32);
-        let (cp, op) = (pitch(from.channels) as i32, pitch(to.channels) as i32);
-        let (kh, kw, stride, pad) = (kh as i32, kw as i32, conv.stride as i32, conv.pad as i32);
-        let forward = ConvGeometry {
-            n,
-            h,
-            w,
-            cp,
-            oh,
-            ow,
-            op,
-            o: to.channels as i32,
-            kh,
-            kw,
-            mul: stride,
-            off_y: pad,
-            off_x: pad,
-            div: 1,
-        };
-        let backward = ConvGeometry {
-            n,
-            h: oh,
-            w: ow,
-            cp: op,
-            oh: h,
-            ow: w,
-            op: cp,
-            o: from.channels as i32,
-            kh,
-            kw,
-            mul: 1,
-            off_y: kh - 1 - pad,
-            off_x: kw - 1 - pad,
-            div: stride,
-        };
+        let [cp, op] = [from, to].map(|shape| pitch(shape.channels) as i32);
+        let [kh, kw, stride, pad] = [sides.0, sides.1, conv.stride, conv.pad].map(|x| x as i32);
+        let (o, mul, off_y, off_x, div) = (to.channels as i32, stride, pad, pad, 1);
+        let forward = ConvGeometry { n, h, w, cp, oh, ow, op, o, kh, kw, mul, off_y, off_x, div };
+        let (o, mul, off_y, off_x, div) = (from.channels as i32, 1, kh - 1 - pad, kw - 1 - pad, stride);
+        let (h, w, cp, oh, ow, op) = (oh, ow, op, h, w, cp);
+        let backward = ConvGeometry { n, h, w, cp, oh, ow, op, o, kh, kw, mul, off_y, off_x, div };
         let (weight, bias) = tensors;
         self.layers.push(Layer {
             forward,
@@ -350,21 +328,14 @@ impl Program {
         self.layers.len() - 1
     }
 
-    /// The steps of the graph, with what belongs to a batch norm taken into its step.
+    /// Builds the steps. A batch norm takes the sum and the ReLU behind it into its step.
     fn fuse(&mut self) {
         let graph = self.graph.clone();
         let nodes = graph.nodes();
-        let users = |id: usize| -> Vec<usize> {
-            (0..nodes.len()).filter(|&user| nodes[user].inputs.contains(&NodeId(id))).collect()
-        };
-        let only_user = |id: usize| match users(id).as_slice() {
-            &[user] if nodes[user].inputs.iter().filter(|input| input.0 == id).count() == 1 => Some(user),
-            _ => None,
-        };
         let mut taken = vec![false; nodes.len()];
         let mut waiting: Vec<Option<Step>> = vec![None; nodes.len()];
         for (index, node) in nodes.iter().enumerate() {
-            // A fused step stands where its last node stood: all it reads has been computed there.
+            // A fused step runs at the position of its last node: everything it reads is computed by then.
             if let Some(step) = waiting[index].take() {
                 self.steps.push(step);
             }
@@ -374,7 +345,7 @@ impl Program {
             let mut inputs: Vec<usize> = node.inputs.iter().map(|input| input.0).collect();
             let mut output = index;
             let mut take = |last: &mut usize, wanted: fn(&Op) -> bool| {
-                let user = only_user(*last).filter(|&user| wanted(&nodes[user].op) && !taken[user])?;
+                let user = graph.only_user(*last).filter(|&user| wanted(&nodes[user].op) && !taken[user])?;
                 taken[user] = true;
                 Some(std::mem::replace(last, user))
             };
@@ -421,8 +392,8 @@ impl Program {
                     });
                     Kind::Norm { norm: self.norms.len() - 1, relu }
                 }
-                Op::Relu => Kind::AllReduce { relu: true },
-                Op::Add => Kind::AllReduce { relu: take(&mut output, |op| matches!(op, Op::Relu)).is_some() },
+                Op::Relu => Kind::Sum { relu: true },
+                Op::Add => Kind::Sum { relu: take(&mut output, |op| matches!(op, Op::Relu)).is_some() },
                 Op::MaxPool(window) => Kind::Pool { window: *window, largest: true },
                 Op::AveragePool(window) => Kind::Pool { window: *window, largest: false },
                 Op::GlobalAverage => Kind::GlobalAverage,
@@ -438,51 +409,49 @@ impl Program {
                 waiting[output] = Some(step);
             }
         }
-        // A layer that one batch norm alone reads takes its moments.
+        // A layer whose only reader is a batch norm computes the moments.
         for step in &self.steps {
             let Kind::Norm { norm, .. } = step.kind else { continue };
             let source = step.inputs[0];
             let maker = self.steps.iter().find(|other| other.output == source);
-            if let (Some(Step { kind: Kind::Layer(layer), .. }), Some(_)) = (maker, only_user(source)) {
+            if let (Some(Step { kind: Kind::Layer(layer), .. }), Some(_)) = (maker, graph.only_user(source)) {
                 self.layers[*layer].norm = Some(norm);
                 self.layers[*layer].is_normed = true;
             }
         }
-        // So does a sum, for the first batch norm that reads it.
-        for step in self
-            .steps
-            .iter()
-            .filter(|step| matches!(step.kind, Kind::AllReduce { .. }) && step.inputs.len() == 2)
+        // A sum computes the moments for the first batch norm that reads it.
+        for step in
+            self.steps.iter().filter(|step| matches!(step.kind, Kind::Sum { .. }) && step.inputs.len() == 2)
         {
-            if let Some(norm) = reader(&self.steps, step.output) {
+            if let Some(norm) = moments_reader(&self.steps, step.output) {
                 self.norms[norm].by_sum = true;
             }
         }
     }
 
-    /// Places everything in the slab. `demands` says for each layer what its kernels need, `blocks` how many blocks sum
-    /// the channels of a batch norm at most.
+    /// Allocates the slab. `needs` holds what the kernels of each layer need, `blocks` the most blocks that sum the channels of a
+    /// batch norm.
     pub(crate) fn allocate(&mut self, needs: &[WorkspaceNeeds], blocks: impl Fn(&Normed) -> (usize, usize)) {
-        // The controls lie first: see `simple.cu`.
-        let mut room = Room(256);
+        // The controls come first; see `simple.cu`.
+        let mut reserve = Reserve(256);
         let (parameters, statistics) = (self.graph.parameters().len(), self.graph.statistics().len());
         let (images, classes) =
             (self.batch * self.graph.input().len(), self.graph.parameters().spans().len());
         self.offsets = Offsets {
-            parameters: room.claim(4 * parameters),
-            velocity: room.claim(4 * parameters),
-            gradient: room.claim(4 * parameters),
-            saved: room.claim(4 * parameters),
-            statistics: room.claim(4 * statistics),
-            labels: room.claim(4 * self.batch),
-            losses: room.claim(4 * self.batch),
-            history: room.claim(8 * HISTORY),
-            norms: room.claim(8 * classes),
-            intake: room.claim(4 * images),
+            parameters: reserve.bytes(4 * parameters),
+            velocity: reserve.bytes(4 * parameters),
+            gradient: reserve.bytes(4 * parameters),
+            saved: reserve.bytes(4 * parameters),
+            statistics: reserve.bytes(4 * statistics),
+            labels: reserve.bytes(4 * self.batch),
+            losses: reserve.bytes(4 * self.batch),
+            history: reserve.bytes(8 * HISTORY),
+            norms: reserve.bytes(8 * classes),
+            intake: reserve.bytes(4 * images),
             ..Offsets::default()
         };
-        self.cut();
-        self.offsets.squares = room.claim(8 * self.chunks.len());
+        self.divide();
+        self.offsets.squares = reserve.bytes(8 * self.chunks.len());
         for (layer, need) in self.layers.iter().zip(needs) {
             let columns = layer.forward.columns();
             let numbers = layer.forward.o as usize * columns;
@@ -492,15 +461,15 @@ impl Program {
             span.pitch = layer.forward.cp;
             span.out_pitch = layer.forward.op;
             span.out = layer.forward.o;
-            span.working = room.claim(numbers * self.wide);
+            span.working = reserve.bytes(numbers * self.wide);
             if need.flipped {
-                let turned = layer.backward.o as usize * layer.backward.columns();
-                span.flipped = room.claim(turned * self.wide);
+                let flipped = layer.backward.o as usize * layer.backward.columns();
+                span.flipped = reserve.bytes(flipped * self.wide);
             }
             span.splits = need.splits as i32;
             (span.source, span.partial) = match need.splits {
-                0 => (2, room.claim(numbers * self.wide)),
-                splits => (1, room.claim(splits * numbers * 4)),
+                0 => (2, reserve.bytes(numbers * self.wide)),
+                splits => (1, reserve.bytes(splits * numbers * 4)),
             };
             if let (Some(bias), true) = (layer.bias, layer.is_normed) {
                 self.spans[bias.0].source = 3;
@@ -512,36 +481,36 @@ impl Program {
             let norm = &mut self.norms[index];
             norm.by_layer = rows > 0;
             let wide = pitch(norm.shape.channels);
-            norm.record = room.claim(8 * wide * 4);
-            // See `tally`: a row of two sums a channel from each block, and from each group of blocks; a counter for each
-            // group, and one for the groups. A column of blocks has at most 128 channels.
+            norm.record = reserve.bytes(8 * wide * 4);
+            // See `tally`: a row of two sums per channel for each block and for each group of blocks, a counter for each group,
+            // and one for the groups. A column of blocks has at most 128 channels.
             let ((own, own_columns), of_layer) = (blocks(norm), rows + rows.div_ceil(GROUP));
             let numbers = (own + own.div_ceil(GROUP)) * own_columns * 2 * 128;
-            norm.partial = room.claim(4 * numbers.max(of_layer * columns * 2 * 128));
-            norm.arrived = room.claim(
+            norm.partial = reserve.bytes(4 * numbers.max(of_layer * columns * 2 * 128));
+            norm.arrived = reserve.bytes(
                 4 * (own_columns * (own.div_ceil(GROUP) + 1)).max(columns * (rows.div_ceil(GROUP) + 1)),
             );
         }
         for node in 0..self.values.len() {
             if node == 0 || self.steps.iter().any(|step| step.output == node) {
-                self.values[node] = room.claim(self.bytes(node));
+                self.values[node] = reserve.bytes(self.bytes(node));
             }
         }
         let sizes = self.flows();
-        self.buffers = sizes.into_iter().map(|bytes| room.claim(bytes)).collect();
+        self.buffers = sizes.into_iter().map(|bytes| reserve.bytes(bytes)).collect();
         let largest = |of: fn(&WorkspaceNeeds) -> usize| needs.iter().map(of).max().unwrap_or(0);
-        self.offsets.workspace = room.claim(largest(|need| need.workspace));
-        self.offsets.side_workspace = room.claim(largest(|need| need.side_workspace));
+        self.offsets.workspace = reserve.bytes(largest(|need| need.workspace));
+        self.offsets.side_workspace = reserve.bytes(largest(|need| need.side_workspace));
         if needs.iter().any(|need| !need.flipped) {
             let widest = self.steps.iter().filter(|step| matches!(step.kind, Kind::Layer(_)));
             let bytes = widest.map(|step| self.bytes(step.inputs[0])).max().unwrap_or(0);
-            self.offsets.arriving = room.claim(bytes);
+            self.offsets.arriving = reserve.bytes(bytes);
         }
-        self.slab = room.0;
+        self.slab = reserve.0;
     }
 
-    /// Spans and chunks of the parameters.
-    fn cut(&mut self) {
+    /// Divides the parameters into spans and chunks.
+    fn divide(&mut self) {
         let chunk = chunk(self.graph.parameters().len());
         for (index, span) in self.graph.parameters().spans().iter().enumerate() {
             self.spans.push(Span {
@@ -558,11 +527,11 @@ impl Program {
         self.first_chunk.push(self.chunks.len() as u32);
     }
 
-    /// Says for each step how gradients arrive at its inputs, and gives every gradient a buffer; returns their sizes.
+    /// Decides for each step what happens to the gradients of its inputs, and assigns buffers. Returns the sizes of the buffers.
     fn flows(&mut self) -> Vec<usize> {
         let sizes: Vec<usize> = (0..self.values.len()).map(|node| self.bytes(node)).collect();
         let mut slots: Vec<Option<usize>> = vec![None; sizes.len()];
-        // Of each buffer its size, and how many gradients lie in it.
+        // The size of each buffer, and how many gradients it holds.
         let mut buffers: Vec<(usize, usize)> = Vec::new();
         let claim = |buffers: &mut Vec<(usize, usize)>, bytes: usize| {
             let free = buffers.iter().position(|&(size, holders)| size == bytes && holders == 0);
@@ -581,7 +550,7 @@ impl Program {
             let mut flows = Vec::with_capacity(step.inputs.len());
             for (place, &input) in step.inputs.iter().enumerate() {
                 flows.push(match (input, slots[input]) {
-                    // Node 0 is the image, to which nothing flows.
+                    // Node 0 is the image: it needs no gradient.
                     (0, _) => Flow::Nowhere,
                     (_, Some(_)) => Flow::Add,
                     (_, None) if self.may_share(index, place) => {
@@ -602,18 +571,18 @@ impl Program {
         buffers.into_iter().map(|(size, _)| size).collect()
     }
 
-    /// Whether the gradient of a step's input can stay where that of its output lies. It is the same for a plain sum; but
-    /// whoever adds to it must come after all who read it as the gradient of another input.
+    /// Whether the gradient of a step's input can share the buffer of its output's gradient. Both are equal for a plain sum.
+    /// But a step that adds to the buffer must run after every step that reads it as the gradient of the other input.
     fn may_share(&self, index: usize, place: usize) -> bool {
         let step = &self.steps[index];
-        let (Kind::AllReduce { relu: false }, &[a, b]) = (&step.kind, step.inputs.as_slice()) else {
+        let (Kind::Sum { relu: false }, &[a, b]) = (&step.kind, step.inputs.as_slice()) else {
             return false;
         };
         let users = |node: usize| (0..index).filter(move |&user| self.steps[user].inputs.contains(&node));
         let maker = |node: usize| self.steps.iter().position(|step| step.output == node);
         let (this, other) = if place == 0 { (a, b) } else { (b, a) };
-        // The other's maker reads the buffer; only then may those who add to this one write to it. The other way round
-        // nobody may write at all before this one's maker has read.
+        // The step that makes the other input reads the buffer; steps that add to this input's gradient must run after it.
+        // Conversely, no step may write before the step that makes this input has read.
         let reads_first = |reader: usize, writers: usize| match (maker(reader), users(writers).max()) {
             (Some(reader), Some(writer)) => reader > writer,
             (_, writer) => writer.is_none(),

@@ -1,7 +1,6 @@
 //! One GPU: its context, compiled kernels, memory, streams and captured graphs.
 //!
-//! Thin and honest wrappers over the driver: everything that can fail returns what was tried and why it failed. All that
-//! belongs to a GPU is freed when it is dropped.
+//! Thin wrappers over the driver. Every error says what was tried and why it failed. Everything is freed when it is dropped.
 #![allow(unsafe_code)]
 
 use super::library::{self, Name};
@@ -14,12 +13,12 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
-/// What an error of the driver was met at.
+/// Converts an error of the driver; `action` is what was tried.
 pub(crate) fn failed(action: impl Into<String>) -> impl FnOnce(result::DriverError) -> Error {
     move |why| Error::Device { action: action.into(), why: format!("{:?}", why.0) }
 }
 
-/// The pointer to an argument of a kernel, and its size. It holds on to what it points to: a launch reads through it.
+/// A pointer to an argument of a kernel, and its size. It borrows the argument, because a launch reads it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Argument<'a> {
     pointer: *mut c_void,
@@ -27,7 +26,7 @@ pub(crate) struct Argument<'a> {
     held: std::marker::PhantomData<&'a ()>,
 }
 
-/// The argument of a kernel that lies there.
+/// The argument of a kernel that is stored at `value`.
 pub(crate) fn at<T: Copy>(value: &T) -> Argument<'_> {
     Argument {
         pointer: std::ptr::from_ref(value).cast_mut().cast(),
@@ -36,12 +35,18 @@ pub(crate) fn at<T: Copy>(value: &T) -> Argument<'_> {
     }
 }
 
-/// What is known of a GPU.
+/// The arguments of a kernel, in the order of its parameters.
+macro_rules! arguments {
+    ($($value:expr),+ $(,)?) => { &mut [$($crate::cuda::device::at(&$value)),+] };
+}
+pub(crate) use arguments;
+
+/// A GPU.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Its number.
+    /// Its index.
     pub index: usize,
-    /// What NVIDIA calls it.
+    /// Its product name.
     pub name: String,
     /// Compute capability.
     pub capability: (i32, i32),
@@ -53,7 +58,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Whether our kernels run on it.
+    /// Whether our kernels run on this GPU.
     pub fn is_usable(&self) -> bool {
         self.capability >= (8, 0)
     }
@@ -68,27 +73,27 @@ pub fn devices() -> Result<Vec<Device>, Error> {
         .map(|index| {
             let handle = result::device::get(index).map_err(failed("find a GPU"))?;
             let attribute =
-                // SAFETY: the driver is open, and named this device itself.
-                |which| unsafe { result::device::get_attribute(handle, which) }.map_err(failed("ask a GPU"));
+                // SAFETY: the driver is open, and returned this device.
+                |which| unsafe { result::device::get_attribute(handle, which) }.map_err(failed("query a GPU"));
             use sys::CUdevice_attribute_enum as Attribute;
             Ok(Device {
                 index: index as usize,
-                name: result::device::get_name(handle).map_err(failed("ask a GPU's name"))?,
+                name: result::device::get_name(handle).map_err(failed("query the name of a GPU"))?,
                 capability: (
                     attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                     attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
                 ),
                 processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
-                // SAFETY: the driver is open, and named this device itself.
-                memory: unsafe { result::device::total_mem(handle) }.map_err(failed("ask a GPU's memory"))?,
+                // SAFETY: the driver is open, and returned this device.
+                memory: unsafe { result::device::total_mem(handle) }.map_err(failed("query the memory of a GPU"))?,
                 handle,
             })
         })
         .collect()
 }
 
-/// A GPU in use by one replica set. Copies and waits go by its main stream alone, so that several replica sets of a process do not
-/// get into each other's way: waiting for the whole GPU would break a graph that another is recording.
+/// The context of a replica set on a GPU. Copies and waits use its main stream alone, so that several replica sets of a process
+/// do not disturb each other: waiting for the whole GPU would break a graph that another is recording.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: Device,
@@ -109,17 +114,17 @@ impl Context {
         let mut context = Context { device, handle, main: std::ptr::null_mut() };
         context.bind()?;
         context.main = result::stream::create(result::stream::StreamKind::NonBlocking)
-            .map_err(failed("open a stream"))?;
+            .map_err(failed("create a stream"))?;
         Ok(Arc::new(context))
     }
 
-    /// Makes it the one that this thread's calls go to.
+    /// Makes this context current on the calling thread.
     pub(crate) fn bind(&self) -> Result<(), Error> {
         // SAFETY: the handle lives as long as self.
-        unsafe { result::ctx::set_current(self.handle) }.map_err(failed("turn to the GPU"))
+        unsafe { result::ctx::set_current(self.handle) }.map_err(failed("select the GPU"))
     }
 
-    /// Waits for all that was asked of the main stream, where everything comes together.
+    /// Waits for the main stream, which all other streams join.
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
         // SAFETY: the handle lives as long as self.
         unsafe { result::stream::synchronize(self.main) }.map_err(failed("wait for the GPU"))
@@ -129,15 +134,15 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if !self.main.is_null() && self.bind().is_ok() {
-            // SAFETY: made once in `open`, and given back once, here.
+            // SAFETY: created once in `open`, and released once, here.
             let _ = unsafe { result::stream::destroy(self.main) };
         }
-        // SAFETY: made once in `open`, and given back once, here.
+        // SAFETY: created once in `open`, and released once, here.
         let _ = unsafe { result::primary_ctx::release(self.device.handle) };
     }
 }
 
-/// Memory on a GPU, zero at first.
+/// Memory on a GPU, initially zero.
 #[derive(Debug)]
 pub(crate) struct Memory {
     context: Arc<Context>,
@@ -149,42 +154,49 @@ impl Memory {
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Error> {
         context.bind()?;
         let bytes = bytes.max(256);
-        let (free, _) = result::mem_get_info().map_err(failed("ask for free memory"))?;
+        let (free, _) = result::mem_get_info().map_err(failed("query free memory"))?;
         if bytes > free {
             let fits = "use fewer workers or a smaller batch".into();
             return Err(Error::OutOfDeviceMemory { needed: bytes, free, fits });
         }
         let start =
-            // SAFETY: a plain allocation, which is filled whole and freed once, in drop.
+            // SAFETY: a plain allocation, cleared as a whole and freed once, in drop.
             unsafe { result::malloc_sync(bytes) }.map_err(failed(format!("allocate {bytes} bytes")))?;
         let memory = Memory { context: context.clone(), start, bytes };
-        // SAFETY: a plain allocation, which is filled whole and freed once, in drop.
+        // SAFETY: a plain allocation, cleared as a whole and freed once, in drop.
         unsafe { result::memset_d8_async(start, 0, bytes, context.main) }.map_err(failed("clear memory"))?;
         context.synchronise()?;
         Ok(memory)
     }
 
-    /// The address of a stretch of this memory.
+    /// Memory that holds these values.
+    pub(crate) fn holding<T: Pod>(context: &Arc<Context>, values: &[T]) -> Result<Self, Error> {
+        let memory = Memory::new(context, size_of_val(values))?;
+        memory.write(0, values)?;
+        Ok(memory)
+    }
+
+    /// The address of a range of this memory.
     pub(crate) fn address(&self, offset: usize, bytes: usize) -> Result<u64, Error> {
         limits::range(offset, bytes, self.bytes)?;
         Ok(self.start + offset as u64)
     }
 
-    /// Copies numbers to the GPU, after all that was asked of it before.
+    /// Copies values to the GPU, after all work enqueued before.
     pub(crate) fn write<T: Pod>(&self, offset: usize, from: &[T]) -> Result<(), Error> {
         self.context.bind()?;
         let to = self.address(offset, size_of_val(from))?;
-        // SAFETY: the range was checked above, any bytes make such numbers, and the slice lives until the copy is done.
+        // SAFETY: the range was checked above, any bytes are valid values, and the slice lives until the copy is done.
         unsafe { result::memcpy_htod_async(to, from, self.context.main) }
             .map_err(failed("copy to the GPU"))?;
         self.context.synchronise()
     }
 
-    /// Copies numbers from the GPU, when all that was asked of it is done.
+    /// Copies values from the GPU, after all work enqueued before.
     pub(crate) fn read<T: Pod>(&self, offset: usize, to: &mut [T]) -> Result<(), Error> {
         self.context.bind()?;
         let from = self.address(offset, size_of_val(to))?;
-        // SAFETY: the range was checked above, any bytes make such numbers, and the slice lives until the copy is done.
+        // SAFETY: the range was checked above, any bytes are valid values, and the slice lives until the copy is done.
         unsafe { result::memcpy_dtoh_async(to, from, self.context.main) }
             .map_err(failed("copy from the GPU"))?;
         self.context.synchronise()
@@ -201,7 +213,7 @@ impl Drop for Memory {
     }
 }
 
-/// The kernels, compiled for this GPU and one stored number.
+/// The kernels, compiled for this GPU and one storage type.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) context: Arc<Context>,
@@ -209,12 +221,12 @@ pub(crate) struct Kernels {
     functions: std::sync::Mutex<HashMap<String, Function>>,
 }
 
-/// A kernel, ready to be launched with that much shared memory.
+/// A kernel, and the shared memory it may be launched with.
 #[derive(Clone, Debug)]
 struct Function {
     handle: sys::CUfunction,
     shared: u32,
-    /// The bytes of each of its parameters.
+    /// The size of each parameter in bytes.
     parameters: Arc<[usize]>,
 }
 
@@ -225,19 +237,19 @@ unsafe impl Sync for Kernels {}
 // SAFETY: as above.
 unsafe impl Send for Function {}
 
-/// The bytes of each parameter of a kernel.
+/// The size of each parameter of a kernel in bytes.
 fn parameters(function: sys::CUfunction) -> Vec<usize> {
     let size = |index: usize| {
         let (mut offset, mut bytes) = (0, 0);
-        // SAFETY: the function was just loaded, and both numbers are there to be written. Beyond the last parameter the driver
-        // returns an error and writes nothing.
+        // SAFETY: the function was just loaded, and both numbers are writable. Beyond the last parameter the driver returns an
+        // error and writes nothing.
         let asked = unsafe { sys::cuFuncGetParamInfo(function, index, &mut offset, &mut bytes) };
         asked.result().is_ok().then_some(bytes)
     };
     (0..).map_while(size).collect()
 }
 
-/// The source of all kernels; they include no header.
+/// The source of all kernels. They include no headers.
 pub(crate) fn source() -> String {
     [
         ("prelude", include_str!("kernels/prelude.cu")),
@@ -253,7 +265,7 @@ pub(crate) fn source() -> String {
     .concat()
 }
 
-/// The machine code of the kernels for an architecture, compiled once in a process.
+/// The machine code of the kernels for an architecture, compiled once per process.
 fn code(architecture: &str, narrow: bool) -> Result<Arc<Vec<u8>>, Error> {
     type Codes = HashMap<(String, bool), Arc<Vec<u8>>>;
     static CODES: std::sync::LazyLock<std::sync::Mutex<Codes>> = std::sync::LazyLock::new(Default::default);
@@ -265,7 +277,7 @@ fn code(architecture: &str, narrow: bool) -> Result<Arc<Vec<u8>>, Error> {
     Ok(codes[&key].clone())
 }
 
-/// Compiles the kernels to machine code of an architecture such as `sm_90`; `narrow` stores bf16, else f32. Needs the
+/// Compiles the kernels to machine code of an architecture such as `sm_90`. `narrow` stores bf16, otherwise f32. Needs the
 /// compiler, but no GPU.
 pub fn compile_kernels(architecture: &str, narrow: bool) -> Result<Vec<u8>, Error> {
     use nvrtc::result as compiler;
@@ -315,12 +327,12 @@ impl Kernels {
         let code = code(&format!("sm_{major}{minor}"), narrow)?;
         context.bind()?;
         let module =
-            // SAFETY: the image is machine code that the compiler made for this GPU.
+            // SAFETY: the image is machine code that was compiled for this GPU.
             unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("load the kernels"))?;
         Ok(Arc::new(Kernels { context: context.clone(), module, functions: Default::default() }))
     }
 
-    /// Finds a kernel. It is loaded here and now, since a graph that is being recorded must not load any.
+    /// Finds a kernel and loads it at once: loading is not allowed while a graph is recorded.
     fn function(&self, name: &str, shared: u32) -> Result<Function, Error> {
         let mut functions = self.functions.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut found = match functions.get(name) {
@@ -335,7 +347,7 @@ impl Kernels {
                 unsafe { sys::cuFuncLoad(function) }
                     .result()
                     .map_err(failed(format!("load the kernel {name}")))?;
-                // Kernels have up to 10 KB of their own beside it.
+                // Kernels also have up to 10 KB of static shared memory.
                 Function { handle: function, shared: 36 * 1024, parameters: parameters(function).into() }
             }
         };
@@ -350,7 +362,7 @@ impl Kernels {
         Ok(found)
     }
 
-    /// How many blocks of a kernel of 256 threads the GPU holds at once.
+    /// How many blocks of 256 threads of a kernel are resident on the GPU at once.
     pub(crate) fn resident(&self, name: &str, shared: u32) -> Result<usize, Error> {
         let function = self.function(name, shared)?;
         let mut blocks = 0i32;
@@ -364,13 +376,13 @@ impl Kernels {
             )
         }
         .result()
-        .map_err(failed(format!("ask how many blocks of {name} fit")))?;
+        .map_err(failed(format!("query the occupancy of {name}")))?;
         Ok(self.context.device.processors * blocks.max(1) as usize)
     }
 
-    /// Loads these kernels.
-    pub(crate) fn load(&self, names: &[&str]) -> Result<(), Error> {
-        names.iter().try_for_each(|name| self.function(name, 0).map(|_| ()))
+    /// Loads the kernels of these names, which spaces separate.
+    pub(crate) fn load(&self, names: &str) -> Result<(), Error> {
+        names.split_whitespace().try_for_each(|name| self.function(name, 0).map(|_| ()))
     }
 }
 
@@ -383,7 +395,7 @@ impl Drop for Kernels {
     }
 }
 
-/// How a kernel is spread out.
+/// The grid of a kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub(crate) blocks: (u32, u32),
@@ -392,13 +404,13 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Blocks in a row, of 256 threads.
+    /// A row of blocks of 256 threads.
     pub(crate) fn row(blocks: usize) -> Self {
         Grid { blocks: (blocks.max(1) as u32, 1), threads: 256, shared: 0 }
     }
 }
 
-/// A stream of work on a GPU.
+/// A stream of a GPU.
 #[derive(Debug)]
 pub(crate) struct Stream {
     context: Arc<Context>,
@@ -415,23 +427,22 @@ impl Stream {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Error> {
         context.bind()?;
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking)
-            .map_err(failed("open a stream"))?;
+            .map_err(failed("create a stream"))?;
         Ok(Stream { context: context.clone(), handle, owned: true })
     }
 
-    /// The stream where everything comes together.
+    /// The main stream of a context.
     pub(crate) fn main(context: &Arc<Context>) -> Self {
         Stream { context: context.clone(), handle: context.main, owned: false }
     }
 
-    /// Starts a kernel on `replicas` replicas. Arguments that differ from the kernel's parameters in number or size are
-    /// refused.
+    /// Launches a kernel for `replicas` replicas. Arguments whose number or sizes differ from the kernel's parameters are an error.
     ///
     /// # Safety
     ///
-    /// The arguments are of the types of the kernel's parameters. Every address among them is 0 where the kernel allows it, or
-    /// lies in memory of this GPU that lives until the work is done, and what the kernel reads and writes from there on, by
-    /// the shapes that it is told and the grid, lies in the same memory.
+    /// The arguments have the types of the kernel's parameters. Every address among them is 0 where the kernel allows it, or is in
+    /// memory of this GPU that lives until the work is done. What the kernel accesses from there, by the shapes and the grid it is
+    /// given, is inside the same memory.
     pub(crate) unsafe fn launch(
         &self,
         kernels: &Kernels,
@@ -440,26 +451,26 @@ impl Stream {
         replicas: usize,
         arguments: &mut [Argument<'_>],
     ) -> Result<(), Error> {
-        // The thread may have turned to another GPU since.
+        // The thread may have selected another GPU since.
         self.context.bind()?;
         let function = kernels.function(name, grid.shared)?;
         limits::arguments(name, arguments.iter().map(|argument| argument.bytes), &function.parameters)?;
         let mut pointers: Vec<*mut c_void> = arguments.iter().map(|argument| argument.pointer).collect();
         let blocks = (grid.blocks.0, grid.blocks.1, replicas as u32);
         let threads = (grid.threads, 1, 1);
-        // SAFETY: there are as many arguments, each as large, as the kernel has parameters; their types and addresses are the
-        // caller's promise. The function and the stream live as long as `kernels` and `self`.
+        // SAFETY: the arguments match the parameters in number and size; their types and addresses are the caller's promise. The
+        // function and the stream live as long as `kernels` and `self`.
         unsafe {
             result::launch_kernel(function.handle, blocks, threads, grid.shared, self.handle, &mut pointers)
         }
         .map_err(failed(format!("start {name}")))
     }
 
-    /// Copies bytes from one place of the GPU to another.
+    /// Copies bytes inside device memory.
     ///
     /// # Safety
     ///
-    /// Both stretches lie in memory of this GPU that lives until the work is done.
+    /// Both ranges are in memory of this GPU that lives until the work is done.
     pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
         self.context.bind()?;
         // SAFETY: the caller's promise; the stream lives as long as self.
@@ -471,40 +482,40 @@ impl Stream {
         unsafe { result::stream::synchronize(self.handle) }.map_err(failed("wait for the GPU"))
     }
 
-    /// Waits for what an event marks, on the GPU.
+    /// Makes later work of this stream wait for an event.
     pub(crate) fn wait_for(&self, event: &Event) -> Result<(), Error> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both handles live as long as they are borrowed.
         unsafe { result::stream::wait_event(self.handle, event.handle, flags) }
-            .map_err(failed("order streams"))
+            .map_err(failed("wait for an event"))
     }
 
-    /// Marks this point of the stream.
+    /// Records an event at this point of the stream.
     pub(crate) fn mark(&self, event: &Event) -> Result<(), Error> {
         // SAFETY: both handles live as long as they are borrowed.
-        unsafe { result::event::record(event.handle, self.handle) }.map_err(failed("mark a stream"))
+        unsafe { result::event::record(event.handle, self.handle) }.map_err(failed("record an event"))
     }
 
-    /// Records what `work` starts as a graph instead of running it.
+    /// Records what `work` enqueues as a graph instead of running it.
     pub(crate) fn capture(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<Captured, Error> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as self.
-        unsafe { result::stream::begin_capture(self.handle, mode) }.map_err(failed("begin a graph"))?;
+        unsafe { result::stream::begin_capture(self.handle, mode) }.map_err(failed("begin a capture"))?;
         let done = work();
         // SAFETY: as above. The capture ends also when the work failed.
         let ended = unsafe { result::stream::end_capture(self.handle) };
-        let graph = ended.map(Recorded).map_err(failed("end a graph"));
+        let graph = ended.map(Recorded).map_err(failed("end a capture"));
         done?;
         let graph = graph?;
         // SAFETY: the graph lives to the end of this function.
         let ready = unsafe { result::graph::instantiate(graph.0, sys::CUgraphInstantiate_flags(0)) };
-        Ok(Captured { context: self.context.clone(), handle: ready.map_err(failed("make a graph ready"))? })
+        Ok(Captured { context: self.context.clone(), handle: ready.map_err(failed("instantiate a graph"))? })
     }
 
-    /// Runs a graph.
+    /// Enqueues a graph.
     pub(crate) fn replay(&self, graph: &Captured) -> Result<(), Error> {
         // SAFETY: both handles live as long as they are borrowed.
-        unsafe { result::graph::launch(graph.handle, self.handle) }.map_err(failed("start a graph"))
+        unsafe { result::graph::launch(graph.handle, self.handle) }.map_err(failed("launch a graph"))
     }
 }
 
@@ -517,17 +528,17 @@ impl Drop for Stream {
     }
 }
 
-/// A graph as it was recorded, before it is made ready.
+/// A recorded graph before it is instantiated.
 struct Recorded(sys::CUgraph);
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        // SAFETY: the driver gave it to us in `capture`, and nobody else has it.
+        // SAFETY: the driver returned it in `capture`, and it has no other owner.
         let _ = unsafe { result::graph::destroy(self.0) };
     }
 }
 
-/// A step recorded as a graph.
+/// An instantiated graph.
 #[derive(Debug)]
 pub(crate) struct Captured {
     context: Arc<Context>,
@@ -542,13 +553,13 @@ unsafe impl Sync for Captured {}
 impl Drop for Captured {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
-            // SAFETY: made once in `capture`.
+            // SAFETY: created once in `capture`.
             let _ = unsafe { result::graph::exec_destroy(self.handle) };
         }
     }
 }
 
-/// A point in a stream.
+/// A point of a stream.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Arc<Context>,
@@ -561,7 +572,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// `timed` ones can be compared.
+    /// An event. Only `timed` events can be compared.
     pub(crate) fn new(context: &Arc<Context>, timed: bool) -> Result<Self, Error> {
         context.bind()?;
         let flags = match timed {
@@ -570,11 +581,11 @@ impl Event {
         };
         Ok(Event {
             context: context.clone(),
-            handle: result::event::create(flags).map_err(failed("make an event"))?,
+            handle: result::event::create(flags).map_err(failed("create an event"))?,
         })
     }
 
-    /// Seconds from this event to a later one, both past.
+    /// Seconds from this event to a later one; both have passed.
     pub(crate) fn seconds_to(&self, later: &Event) -> Result<f64, Error> {
         // SAFETY: both handles live as long as they are borrowed.
         let milliseconds = unsafe { result::event::elapsed(self.handle, later.handle) }

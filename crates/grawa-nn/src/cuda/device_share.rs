@@ -1,31 +1,31 @@
-//! A round's plan, split into the parts that GPUs carry out.
+//! The share of each GPU in a round.
 
 use grawa_core::Plan;
 use std::ops::Range;
 
-/// One GPU's part in a round: some of its workers in a row, what they weigh, who of them stays as it is.
+/// One GPU's share of a round: consecutive workers, their weights, and which of them stay as they are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceShare {
-    /// The first of them, as the GPU counts.
+    /// The index of the first worker on the GPU.
     pub(super) first: usize,
     pub(super) members: usize,
-    /// By span, or once for all: the weight of each, and behind them whether anybody on any GPU has one.
+    /// By span, or once for all: the weight of each worker, and then whether any worker on any GPU has a weight.
     pub(super) rows: Vec<f32>,
-    /// Who takes no part, and who becomes the centre; a bit each.
+    /// One bit for each worker: whether it is absent, and whether it becomes the centre.
     pub(super) absent: u64,
     pub(super) replaced: u64,
 }
 
 impl DeviceShare {
-    /// The part of these workers, the first of whom is the GPU's `first`-th. Those that the plan does not name are lost:
-    /// they have no weight and stay as they are. There are no more than 64.
+    /// The share of these workers, the first of which has index `first` on the GPU. Workers that the plan does not name are lost:
+    /// they have no weight and stay as they are. At most 64.
     ///
     /// ```
     /// use grawa_core::{Layout, Memory, Report, plan};
     /// use grawa_nn::cuda::DeviceShare;
     /// let reports = [0, 1, 3].map(|worker| Report { worker, scores: vec![], finite: true, steps: 8 });
     /// let plan = plan(&"mean".parse()?, &Layout::flat(5), &Memory::default(), &reports)?;
-    /// // Workers 0 and 1 on one GPU, 2 (who is lost) and 3 on another.
+    /// // Workers 0 and 1 on one GPU, 2 (lost) and 3 on another.
     /// assert!(DeviceShare::new(&plan, 0..2, 0) != DeviceShare::new(&plan, 2..4, 0));
     /// # Ok::<(), grawa_core::Error>(())
     /// ```
@@ -79,9 +79,9 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever the cut is, every worker has its weights in one part, and only there.
+        /// Wherever the workers are divided, every worker has its weights in exactly one share.
         #[test]
-        fn parts_make_the_plan(
+        fn shares_make_the_plan(
             here in prop::collection::vec(any::<bool>(), 2..12),
             cut in 1usize..11,
             lost in 0u32..12,
@@ -111,9 +111,9 @@ mod tests {
         }
     }
 
-    /// A GPU none of whose workers weigh anything still hears that others' do.
+    /// A GPU whose workers have no weight still learns that others have one.
     #[test]
-    fn who_weighs_nothing_still_hears_of_the_others() {
+    fn a_share_without_weights_knows_of_the_others() {
         let plan = planned("lsgd", &[true, true], |_| true);
         assert_eq!(DeviceShare::new(&plan, 1..2, 0).rows, [0.0, 1.0]);
         let nobody = planned("mean", &[true, true], |_| false);

@@ -1,7 +1,7 @@
-//! How a layer is computed on a GPU: which kernel, how it is spread out, what memory it asks for.
+//! How a layer is computed on a GPU: the kernel, its grid, and the memory it needs.
 //!
-//! In f32 all layers run on plain kernels. In bf16 narrow layers run on tensor-core kernels of our own, and wide ones
-//! on whichever is faster, ours or cuDNN's; tf32 is cuDNN's alone.
+//! f32 uses plain kernels for all layers. bf16 uses our tensor-core kernels for narrow layers, and the faster of ours and
+//! cuDNN's for wide ones. tf32 uses cuDNN alone.
 
 use super::compile::{ConvGeometry, Layer, WorkspaceNeeds};
 use super::cudnn;
@@ -10,9 +10,9 @@ use super::device::Grid;
 /// A kernel for a layer.
 #[derive(Clone, Debug)]
 pub(crate) enum KernelChoice {
-    /// One of ours, spread out so.
+    /// One of our kernels, with its grid.
     Own { name: &'static str, grid: Grid },
-    /// One of cuDNN's.
+    /// A cuDNN plan.
     Cudnn(cudnn::Plan),
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct LayerKernels {
     pub(crate) forward: KernelChoice,
     pub(crate) backward_data: KernelChoice,
     pub(crate) backward_weights: KernelChoice,
-    /// Pixels whose products one block sums.
+    /// Pixels that one block sums for the weight gradient.
     pub(crate) stretch: usize,
     pub(crate) splits: usize,
 }
@@ -46,15 +46,15 @@ impl LayerKernels {
     }
 }
 
-/// Our kernel for one direction of a layer.
+/// Our kernel for the forward pass, or for the gradient of the input.
 pub(crate) fn own(geometry: &ConvGeometry, narrow: bool) -> KernelChoice {
     let (pixels, wide) = (geometry.pixels(), geometry.op as usize);
-    // Name, pixels and channels of a block, numbers of a patch at a time, warps, stages.
+    // Name, pixels and channels of a block, depth of a stage, threads, stages.
     let (name, rows, columns, depth, threads, stages) = match wide {
         _ if !narrow => ("conv_plain", 64, 64, 0, 256, 0),
         ..=16 => ("conv_16", 256, 16, 32, 256, 3),
         17..=32 => ("conv_32", 128, 32, 32, 256, 3),
-        // Small products are shared out among more blocks.
+        // Small products are divided among more blocks.
         65.. if pixels * wide >= 1 << 20 => ("conv_128", 128, 128, 32, 256, 4),
         _ => ("conv_64", 64, 64, 64, 256, 3),
     };
@@ -63,7 +63,7 @@ pub(crate) fn own(geometry: &ConvGeometry, narrow: bool) -> KernelChoice {
     KernelChoice::Own { name, grid: Grid { blocks, threads, shared } }
 }
 
-/// Our kernel for the gradient of a layer's kernels, and the stretches of pixels it works on.
+/// Our kernel for the weight gradient, the pixels of a block, and the number of partial sums.
 pub(crate) fn own_sums(
     layer: &Layer,
     narrow: bool,
@@ -79,7 +79,7 @@ pub(crate) fn own_sums(
         _ => ("wgrad_64", 64, 144, 128),
     };
     let tiles = out.div_ceil(rows) * columns.div_ceil(wide);
-    // Two blocks a processor, but stretches worth their start.
+    // Two blocks for each multiprocessor, but enough pixels to be worth a block.
     let wanted = (2 * processors).div_ceil(tiles * replicas).max(1);
     let stretch = pixels.div_ceil(wanted).next_multiple_of(64).max(128);
     let splits = pixels.div_ceil(stretch);

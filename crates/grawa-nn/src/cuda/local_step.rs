@@ -1,7 +1,7 @@
-//! What workers on a GPU do between rounds and for them: local steps, scores, and a look at a model on other examples.
+//! Local steps, scores, and the evaluation of models.
 //!
-//! A look borrows the workers' places: their parameters and statistics are put aside, the model is passed through, and
-//! everything is put back bit by bit.
+//! An evaluation replaces the workers' parameters and statistics by those of the models, runs forward passes, and restores the
+//! workers bit for bit.
 
 use super::data::{Source, Split};
 use super::limits;
@@ -10,15 +10,15 @@ use super::replica_set::{Job, ReplicaSet};
 use crate::Error;
 use grawa_core::{Key, Sgd};
 
-/// A pass that learns.
+/// A training pass.
 const TRAINING: PassMode = PassMode { of_batch: true, track: true, dropout: true };
 
-/// A model to look at.
+/// A model to evaluate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// The worker's own.
+    /// The worker's own parameters.
     Own,
-    /// The centre of a group of a level; see [`ReplicaSet::load_centre`].
+    /// The centre of a group; see [`ReplicaSet::load_centre`].
     Centre {
         /// The level.
         level: usize,
@@ -28,26 +28,26 @@ pub enum Model {
 }
 
 impl ReplicaSet {
-    /// The gradient of every worker's mean loss at the next step, statistics included.
+    /// The gradient of every worker's mean loss at the next step. Updates the running statistics.
     pub fn compute_gradients(&mut self) -> Result<(), Error> {
         let (factor, from) = (1.0 / self.program.batch as f32, self.source());
         self.run(Job::Gradient { pass_mode: TRAINING, factor, from, noted: true })
     }
 
-    /// The gradient on the same batch once more, from where the workers are now: SAM's second look.
+    /// The gradient on the same batch at the current parameters: the second pass of SAM.
     pub fn recompute_gradients(&mut self) -> Result<(), Error> {
         let factor = 1.0 / self.program.batch as f32;
         let pass_mode = PassMode { track: false, ..TRAINING };
         self.run(Job::Gradient { pass_mode, factor, from: Source::Loaded, noted: false })
     }
 
-    /// The step with the gradients at hand.
+    /// The update with the current gradients.
     pub fn descend(&mut self, sgd: Sgd) -> Result<(), Error> {
         self.run(Job::Descend { sgd })
     }
 
-    /// The norms, span by span, of each worker's summed gradient on its examples of the training set as evaluation shows
-    /// them; without examples, on what was shown last. Nothing that training can see is changed but the gradient.
+    /// The norms by span of each worker's summed gradient, on examples of the training set without augmentation; without
+    /// examples, on the loaded batches. Changes no training state except the gradient.
     pub fn score(
         &mut self,
         keys: &[Key],
@@ -69,7 +69,7 @@ impl ReplicaSet {
         self.norms()
     }
 
-    /// Puts models in the places of the workers until [`ReplicaSet::give_back`].
+    /// Replaces the workers by models until [`ReplicaSet::unload_models`].
     pub fn load_models(&mut self, models: &[Model]) -> Result<(), Error> {
         if models.len() > self.workers {
             let what = "the list of models".into();
@@ -89,31 +89,31 @@ impl ReplicaSet {
         self.pack_weights()
     }
 
-    /// Where a model lies while the workers' own are put aside.
+    /// The address of a model while the workers are replaced.
     fn model_address(&self, worker: usize, model: Model) -> Result<u64, Error> {
         let place = match model {
             Model::Own => Some(self.vector_address(worker, self.program.offsets.saved)?),
             Model::Centre { level, group } => self.centre_address(level, group)?,
         };
         let why = || "it has not been made yet".into();
-        place.ok_or_else(|| Error::Device { action: "look at a model".into(), why: why() })
+        place.ok_or_else(|| Error::Device { action: "evaluate a model".into(), why: why() })
     }
 
-    /// Where a vector as long as the parameters lies in a worker's slab.
+    /// The address of a vector as long as the parameters in a worker's slab.
     fn vector_address(&self, worker: usize, offset: u64) -> Result<u64, Error> {
         limits::index("worker", worker, self.workers)?;
         self.memory.address(self.offset(worker, offset), 4 * self.program.graph.parameters().len())
     }
 
-    /// Copies a vector as long as the parameters over another; both places come from `vector_at` or `centre_at`.
-    #[allow(unsafe_code, reason = "a copy from one place of the GPU to another")]
+    /// Copies a vector as long as the parameters. Both addresses come from `vector_address` or `centre_address`.
+    #[allow(unsafe_code, reason = "a copy inside device memory")]
     fn copy_vector(&self, to: u64, from: u64) -> Result<(), Error> {
-        // SAFETY: `vector_at` and `centre_at` looked whether as many numbers lie at their places in memory of this replica set, which
-        // waits for the GPU before it gives any back.
+        // SAFETY: `vector_address` and `centre_address` checked that this many numbers are there, in memory of this replica set,
+        // which waits for the GPU before it frees any.
         unsafe { self.main.copy(to, from, 4 * self.program.graph.parameters().len()) }
     }
 
-    /// Gives the workers their places back.
+    /// Restores the workers.
     pub fn unload_models(&mut self) -> Result<(), Error> {
         let Some(statistics) = self.saved_statistics.take() else { return Ok(()) };
         for (worker, statistics) in statistics.iter().enumerate() {
@@ -122,8 +122,8 @@ impl ReplicaSet {
         self.restore()
     }
 
-    /// The statistics of a batch for every worker's borrowed model, as the running average keeps them when it starts from
-    /// nothing: of examples of the training set on the GPU, augmented by the draws at `keys`, or of what was shown last.
+    /// The batch statistics of every worker's loaded model, as the running average keeps them when it starts at zero: of examples
+    /// of the training set, augmented with the draws at `keys`, or of the loaded batches.
     pub fn batch_statistics(
         &mut self,
         keys: &[Key],
@@ -138,7 +138,7 @@ impl ReplicaSet {
         (0..self.workers).map(|worker| self.statistics(worker)).collect()
     }
 
-    /// The logits of every worker's borrowed model on its test examples.
+    /// The logits of every worker's loaded model on its test examples.
     pub fn test(&mut self, examples: Option<&[Vec<u32>]>) -> Result<Vec<Vec<f32>>, Error> {
         let pass_mode = PassMode { of_batch: false, track: false, dropout: false };
         let unused = vec![Key::new(0, grawa_core::Purpose::Augment); self.workers];
@@ -163,7 +163,7 @@ impl ReplicaSet {
         self.run(Job::Forward { pass_mode, from })
     }
 
-    /// Copies one vector of every worker over another of its own.
+    /// Copies one vector of every worker to another vector of the same worker.
     pub(crate) fn copy_each(&self, places: impl Fn(&Self) -> (u64, u64)) -> Result<(), Error> {
         let (from, to) = places(self);
         (0..self.workers).try_for_each(|worker| {

@@ -1,8 +1,8 @@
-//! The engine on NVIDIA GPUs: many replicas on a GPU, a local step of all of them one captured graph.
+//! The engine on NVIDIA GPUs: many replicas on a GPU; one local step of all of them is one captured graph.
 //!
-//! Nothing of CUDA is needed to build: the driver, the compiler of kernels and cuDNN are looked for when they are asked
-//! for, and what is missing is named together with how to get it. [`GPUs`] lists the GPUs; a [`ReplicaSet`] is a network with
-//! the memory of its workers on one of them; a [`Link`] holds rounds whose workers lie on several.
+//! The build needs nothing of CUDA. The driver, the kernel compiler and cuDNN are loaded on first use; an error names what is
+//! missing and how to get it. [`devices`] lists the GPUs. A [`ReplicaSet`] is a network with the memory of its workers on one
+//! GPU. [`MultiGpu`] holds rounds with workers on several GPUs.
 
 mod autotune;
 mod backward;

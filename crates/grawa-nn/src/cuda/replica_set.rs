@@ -1,16 +1,17 @@
-//! Replicas of one network on one GPU: every kernel serves all of them, a local step of all is one graph.
+//! Replicas of one network on one GPU. Every kernel serves all of them; one local step of all is one captured graph.
 //!
-//! A [`ReplicaSet`] owns the memory of its workers. What goes in and comes out are plain vectors in the order of the network's
-//! layouts; how they lie on the GPU is nobody else's business. Nothing waits for the GPU but what reads from it.
+//! A [`ReplicaSet`] owns the memory of its workers. Vectors enter and leave in the order of the network's layouts; the layout on
+//! the GPU is private. Only calls that read from the GPU wait for it.
 
 use super::autotune::{Autotuner, Choice, uses_cudnn};
 use super::compile::{HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
-use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Stream, at};
+use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Stream, arguments};
 use super::kernel_choice::LayerKernels;
 use super::limits;
 use super::pass::{Pass, PassMode, Timed, summing_blocks, summing_columns};
+use crate::error::expect_len;
 use crate::{Error, Graph, Mode};
 use bytemuck::{Pod, Zeroable};
 use grawa_core::{Key, Sgd};
@@ -25,9 +26,9 @@ use std::time::Duration;
 pub enum Precision {
     /// f32 throughout, as on the CPU.
     F32,
-    /// f32 in memory, multiplied with tensor cores in tf32.
+    /// f32 in memory, multiplied on tensor cores in tf32.
     Tf32,
-    /// Activations, and kernels as they are multiplied, in bf16; parameters, statistics, sums and updates in f32.
+    /// Activations and packed weights in bf16; parameters, statistics, sums and updates in f32.
     Bf16,
 }
 
@@ -54,20 +55,20 @@ impl std::fmt::Display for Precision {
     }
 }
 
-/// What a replica set is made for.
+/// The settings of a replica set.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Images in a batch of one worker.
+    /// Images in the batch of one worker.
     pub batch: usize,
     /// Workers.
     pub workers: usize,
     /// How numbers are stored and multiplied.
     pub precision: Precision,
-    /// Choose kernels by shape alone, so that every start gives the same bits, instead of measuring.
+    /// Choose kernels by shape alone instead of by measurement, so that every run gives the same bits.
     pub fixed: bool,
 }
 
-/// What a step is told and what it tells; see `simple.cu`.
+/// Inputs and results of a step; see `simple.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 pub(crate) struct Controls {
@@ -94,18 +95,25 @@ struct Update {
     gather: i32,
 }
 
-/// Something a replica set does, recorded as a graph the first time.
+/// Work of a replica set, recorded as a graph the first time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Job {
     /// A local step.
     Step { sgd: Sgd, from: Source },
-    /// A gradient; its loss is noted if it is that of a step.
+    /// A gradient. Its loss is recorded in the history if `noted`.
     Gradient { pass_mode: PassMode, factor: f32, from: Source, noted: bool },
-    /// The step that uses it.
+    /// The update with that gradient.
     Descend { sgd: Sgd },
     /// A forward pass and its loss.
     Forward { pass_mode: PassMode, from: Source },
 }
+
+/// Kernels of every precision, of bf16 alone and of f32 alone. They are loaded before a graph is recorded.
+const KERNELS: &str = "norm_moments norm_fold norm_forward norm_reduce norm_backward add_forward add_moments add_backward \
+     add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss \
+     channel_sums intake augment pack_all_weights collect update squares norms mix device_sum device_pull ascend";
+const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_128 wgrad_16 wgrad_32 wgrad_64";
+const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
 
 /// Replicas of one network on one GPU.
 #[derive(Debug)]
@@ -127,28 +135,28 @@ pub struct ReplicaSet {
     jobs: Vec<(Job, Captured)>,
     pub(crate) workers: usize,
     pub(crate) controls: Vec<Controls>,
-    /// Steps since the workers were placed: the `slot` of the controls, as it is on the GPU once all is done.
+    /// Steps since the positions were set: the `slot` of the controls once the GPU has finished all enqueued work.
     slot: usize,
-    /// The sets on the GPU.
-    pub(crate) dataset: [Option<DeviceDataset>; 2],
-    /// The learning rates of the steps ahead.
+    /// The data sets on the GPU.
+    pub(crate) datasets: [Option<DeviceDataset>; 2],
+    /// The learning rates of the next steps.
     rates: Memory,
     /// The weights of a round.
     pub(crate) weights: Memory,
-    /// The centre of all workers, those of the groups, and the model that is looked at.
+    /// The centre of all workers, those of the groups, and the model to evaluate.
     pub(crate) centres: [Option<Memory>; 3],
-    /// The weighted sum of a round whose workers lie on several GPUs.
+    /// The weighted sum of a round on several GPUs.
     pub(crate) sums: Option<Memory>,
-    /// Workers in a group, and how many of the first group lie on an earlier GPU.
+    /// Workers in a group, and how many of the first group are on an earlier GPU.
     pub(crate) group: usize,
     pub(crate) lead: usize,
-    /// Everyone's statistics, while a model that is looked at is in the place of theirs.
+    /// The workers' statistics while models to evaluate replace theirs.
     pub(crate) saved_statistics: Option<Vec<Vec<f32>>>,
     settings: Settings,
 }
 
-/// Workers that fit into so much memory if each needs a slab, and the largest batch, halved again and again, with which
-/// one does. Of a slab some six vectors of parameters stay the same for any batch.
+/// How many workers fit into free memory, and the largest batch (of repeated halves) with which one fits. About six parameter
+/// vectors of a slab do not depend on the batch.
 fn what_fits(slab: usize, vector: usize, free: usize, batch: usize) -> (usize, usize) {
     let fixed = (6 * vector).min(slab);
     let needs = |size: usize| fixed + (slab - fixed) / batch.max(1) * size;
@@ -156,13 +164,13 @@ fn what_fits(slab: usize, vector: usize, free: usize, batch: usize) -> (usize, u
     (free / slab.max(1), size.into_iter().find(|&size| needs(size) <= free).unwrap_or(0))
 }
 
-fn fits_in_words((workers, batch): (usize, usize), asked: usize) -> String {
+fn describe_fit((workers, batch): (usize, usize), asked: usize) -> String {
     match (workers, batch) {
         (1.., _) => {
             format!("{workers} of the {asked} workers would fit, or a smaller batch with all of them")
         }
-        (0, 1..) => format!("not even one worker fits; with batches of about {batch} one would"),
-        (0, 0) => "not even one worker with one image fits: this network needs another GPU".into(),
+        (0, 1..) => format!("not even one worker fits; with a batch of about {batch} one would"),
+        (0, 0) => "not even one worker with a batch of one image fits: use a GPU with more memory".into(),
     }
 }
 
@@ -171,12 +179,12 @@ fn fits_in_words((workers, batch): (usize, usize), asked: usize) -> String {
 pub struct Outcome {
     /// The sum of the losses.
     pub loss: f64,
-    /// Images whose largest logit is that of their class.
+    /// Images whose largest logit is that of their label.
     pub correct: u32,
 }
 
 impl ReplicaSet {
-    /// Compiles a network for a GPU and makes room for the workers.
+    /// Compiles a network for a GPU and allocates the memory of the workers.
     pub fn new(device: &Device, graph: &Graph, settings: Settings) -> Result<Self, Error> {
         let Settings { batch, workers, precision, fixed } = settings;
         if workers == 0 {
@@ -185,45 +193,12 @@ impl ReplicaSet {
         let context = Context::open(device.clone())?;
         let narrow = precision == Precision::Bf16;
         let kernels = Kernels::new(&context, narrow)?;
-        kernels.load(&[
-            "norm_moments",
-            "norm_fold",
-            "norm_forward",
-            "norm_reduce",
-            "norm_backward",
-            "add_forward",
-            "add_moments",
-            "add_backward",
-            "add_bias",
-            "pool_forward",
-            "pool_backward",
-            "pool_backward_tiles",
-            "global_forward",
-            "global_backward",
-            "move_one",
-            "move_eight",
-            "dropout",
-            "loss",
-            "channel_sums",
-            "intake",
-            "augment",
-            "pack_all_weights",
-            "collect",
-            "update",
-            "squares",
-            "norms",
-            "mix",
-            "device_sum",
-            "device_pull",
-            "ascend",
-        ])?;
-        let plain = ["conv_plain", "wgrad_plain"];
-        let cores = ["conv_16", "conv_32", "conv_64", "conv_128", "wgrad_16", "wgrad_32", "wgrad_64"];
-        kernels.load(if narrow { &cores[..] } else { &plain[..] })?;
+        kernels.load(KERNELS)?;
+        kernels.load(if narrow { TENSOR_CORE_KERNELS } else { PLAIN_KERNELS })?;
         let cudnn = match precision {
             Precision::F32 => None,
             Precision::Tf32 => Some(Cudnn::open(&context)?),
-            // Slower without, but right.
+            // Without cuDNN bf16 is slower, but correct.
             Precision::Bf16 => Cudnn::open(&context).ok(),
         };
         let main = Stream::main(&context);
@@ -244,17 +219,14 @@ impl ReplicaSet {
         let memory = Memory::new(&context, program.slab as usize * workers).map_err(|error| match error {
             Error::OutOfDeviceMemory { needed, free, .. } => {
                 let fits = what_fits(program.slab as usize, 4 * graph.parameters().len(), free, batch);
-                Error::OutOfDeviceMemory { needed, free, fits: fits_in_words(fits, workers) }
+                Error::OutOfDeviceMemory { needed, free, fits: describe_fit(fits, workers) }
             }
             other => other,
         })?;
         let table = |bytes: usize| Memory::new(&context, bytes);
-        let spans = table(size_of_val(program.spans.as_slice()))?;
-        spans.write(0, &program.spans)?;
-        let chunks = table(size_of_val(program.chunks.as_slice()))?;
-        chunks.write(0, &program.chunks)?;
-        let first_chunk = table(size_of_val(program.first_chunk.as_slice()))?;
-        first_chunk.write(0, &program.first_chunk)?;
+        let spans = Memory::holding(&context, &program.spans)?;
+        let chunks = Memory::holding(&context, &program.chunks)?;
+        let first_chunk = Memory::holding(&context, &program.first_chunk)?;
         let rates = table(4 * HISTORY)?;
         let weights = table(4 * program.spans.len() * (workers + 1))?;
         let extra_streams = if uses_cudnn(&layer_kernels) { (workers - 1).min(7) } else { 0 };
@@ -283,7 +255,7 @@ impl ReplicaSet {
             workers,
             controls,
             slot: 0,
-            dataset: [None, None],
+            datasets: [None, None],
             rates,
             weights,
             centres: [None, None, None],
@@ -295,7 +267,7 @@ impl ReplicaSet {
         })
     }
 
-    /// What it was made for.
+    /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -305,19 +277,14 @@ impl ReplicaSet {
         &self.program.graph
     }
 
-    /// Bytes of one worker: vectors, activations, everything.
+    /// Bytes of device memory for each worker.
     pub fn bytes(&self) -> usize {
         self.program.slab as usize
     }
 
-    /// Which kernel each layer got.
+    /// The kernels chosen for each layer.
     pub fn choices(&self) -> &[Choice] {
         &self.choices
-    }
-
-    /// The version of cuDNN, where it is open.
-    pub fn cudnn_version(&self) -> Option<usize> {
-        self.cudnn.as_ref().map(|_| Cudnn::version())
     }
 
     pub(crate) fn pass<'a>(&'a self, profile: Option<&'a RefCell<Vec<Timed>>>) -> Pass<'a> {
@@ -343,15 +310,15 @@ impl ReplicaSet {
         worker * self.program.slab as usize + offset as usize
     }
 
-    /// From the order of the layout to that on the GPU, or back: kernels lie as out × taps × in there.
+    /// Converts a vector from the layout of the host to that of the GPU, or back. The GPU stores kernels as out × taps × in.
     pub(crate) fn relayout(&self, vector: &[f32], to_device: bool) -> Vec<f32> {
-        let mut turned = vector.to_vec();
+        let mut converted = vector.to_vec();
         for span in self.program.spans.iter().filter(|span| span.taps > 1) {
             let (start, taps, channels) = (span.start as usize, span.taps as usize, span.channels as usize);
             let part = start..start + span.length as usize;
             for (from, to) in vector[part.clone()]
                 .chunks_exact(taps * channels)
-                .zip(turned[part].chunks_exact_mut(taps * channels))
+                .zip(converted[part].chunks_exact_mut(taps * channels))
             {
                 for tap in 0..taps {
                     for channel in 0..channels {
@@ -365,14 +332,11 @@ impl ReplicaSet {
                 }
             }
         }
-        turned
+        converted
     }
 
     pub(crate) fn write_vector(&self, worker: usize, offset: u64, vector: &[f32]) -> Result<(), Error> {
-        let (found, expected) = (vector.len(), self.program.graph.parameters().len());
-        if found != expected {
-            return Err(Error::WrongLength { what: "the vector".into(), found, expected });
-        }
+        expect_len("the vector", vector.len(), self.program.graph.parameters().len())?;
         self.memory.write(self.offset(worker, offset), &self.relayout(vector, true))
     }
 
@@ -382,47 +346,39 @@ impl ReplicaSet {
         Ok(self.relayout(&vector, false))
     }
 
-    /// Gives a worker its parameters and statistics.
+    /// Sets the parameters and statistics of a worker.
     pub fn load(&mut self, worker: usize, parameters: &[f32], statistics: &[f32]) -> Result<(), Error> {
         self.load_statistics(worker, statistics)?;
         self.load_parameters(worker, parameters)
     }
 
-    /// Gives a worker its parameters.
+    /// Sets the parameters of a worker.
     pub fn load_parameters(&mut self, worker: usize, parameters: &[f32]) -> Result<(), Error> {
         self.write_vector(worker, self.program.offsets.parameters, parameters)?;
         self.pack_weights()
     }
 
-    /// Gives a worker a gradient to descend along.
+    /// Sets the gradient of a worker.
     pub fn load_gradient(&mut self, worker: usize, gradient: &[f32]) -> Result<(), Error> {
         self.write_vector(worker, self.program.offsets.gradient, gradient)
     }
 
-    /// Gives a worker its running statistics.
+    /// Sets the running statistics of a worker.
     pub fn load_statistics(&mut self, worker: usize, statistics: &[f32]) -> Result<(), Error> {
-        let (found, expected) = (statistics.len(), self.program.graph.statistics().len());
-        if found != expected {
-            return Err(Error::WrongLength { what: "the statistics".into(), found, expected });
-        }
+        expect_len("the statistics", statistics.len(), self.program.graph.statistics().len())?;
         self.memory.write(self.offset(worker, self.program.offsets.statistics), statistics)
     }
 
-    /// Makes the copies of the kernels that convolutions read.
+    /// Packs the weights into the copies that convolutions read.
     pub(crate) fn pack_weights(&self) -> Result<(), Error> {
-        let parameters = self.memory.start + self.program.offsets.parameters;
-        let mut arguments = [
-            at(&self.spans.start),
-            at(&self.chunks.start),
-            at(&parameters),
-            at(&self.memory.start),
-            at(&self.program.slab),
-        ];
+        let (spans, chunks, base) = (self.spans.start, self.chunks.start, self.memory.start);
+        let (parameters, slab) = (base + self.program.offsets.parameters, self.program.slab);
         let grid = Grid::row(self.program.chunks.len());
-        self.pass(None).start(&self.main, "pack_all_weights", grid, &mut arguments)
+        let arguments = arguments![spans, chunks, parameters, base, slab];
+        self.pass(None).start(&self.main, "pack_all_weights", grid, arguments)
     }
 
-    /// Gives a worker its velocity.
+    /// Sets the velocity of a worker.
     pub fn load_velocity(&mut self, worker: usize, velocity: &[f32]) -> Result<(), Error> {
         self.write_vector(worker, self.program.offsets.velocity, velocity)
     }
@@ -449,50 +405,48 @@ impl ReplicaSet {
         Ok(statistics)
     }
 
-    /// Shows each worker a batch from the host: images of planes, and labels.
+    /// Copies a batch from the host for each worker: images plane by plane, and labels.
     pub fn load_batches(&mut self, batches: &[(&[f32], &[u32])]) -> Result<(), Error> {
-        let expect = |what: &str, found: usize, expected: usize| match found == expected {
-            true => Ok(()),
-            false => Err(Error::WrongLength { what: what.into(), found, expected }),
-        };
-        expect("the list of batches", batches.len(), self.workers)?;
-        let (batch, shape, classes) =
-            (self.program.batch, self.program.graph.input(), self.program.graph.classes());
+        expect_len("the list of batches", batches.len(), self.workers)?;
+        let (batch, shape) = (self.program.batch, self.program.graph.input());
         for (worker, (images, labels)) in batches.iter().enumerate() {
-            expect("the batch of images", images.len(), batch * shape.len())?;
-            expect("the list of labels", labels.len(), batch)?;
-            if let Some((example, &label)) =
-                labels.iter().enumerate().find(|&(_, &label)| label as usize >= classes)
-            {
-                return Err(Error::LabelOutOfRange { example, found: label.into(), classes });
-            }
+            expect_len("the batch of images", images.len(), batch * shape.len())?;
+            expect_len("the list of labels", labels.len(), batch)?;
+            self.check_labels(labels)?;
             self.memory.write(self.offset(worker, self.program.offsets.intake), images)?;
             self.memory.write(self.offset(worker, self.program.offsets.labels), labels)?;
         }
-        let (from, to) =
-            (self.memory.start + self.program.offsets.intake, self.memory.start + self.program.values[0]);
-        let [n, channels, area, wide] =
-            [batch, shape.channels, shape.area(), super::compile::pitch(shape.channels)].map(|x| x as i32);
-        let mut arguments =
-            [at(&from), at(&to), at(&n), at(&channels), at(&area), at(&wide), at(&self.program.slab)];
+        let [from, to] = [self.program.offsets.intake, self.program.values[0]].map(|o| self.memory.start + o);
+        let wide = super::compile::pitch(shape.channels);
+        let [n, channels, area, wide] = [batch, shape.channels, shape.area(), wide].map(|x| x as i32);
         let grid = Grid::row((batch * shape.area()).div_ceil(64));
-        self.pass(None).start(&self.main, "intake", grid, &mut arguments)
+        let arguments = arguments![from, to, n, channels, area, wide, self.program.slab];
+        self.pass(None).start(&self.main, "intake", grid, arguments)
     }
 
-    /// The logits of a worker's last pass, example after example.
+    /// Checks that every label names a class.
+    pub(super) fn check_labels(&self, labels: &[u32]) -> Result<(), Error> {
+        let classes = self.program.graph.classes();
+        match labels.iter().enumerate().find(|&(_, &label)| label as usize >= classes) {
+            Some((example, &label)) => Err(Error::LabelOutOfRange { example, found: label.into(), classes }),
+            None => Ok(()),
+        }
+    }
+
+    /// The logits of a worker's last pass, example by example.
     pub fn logits(&self, worker: usize) -> Result<Vec<f32>, Error> {
-        let last = self.program.steps.last().map_or(0, |step| step.output);
+        let last = self.program.last();
         self.planes(worker, self.program.values[last], self.program.shape(last))
     }
 
-    /// Sets where the workers are in their run: draws, the learning rates of the next steps (the last one stays), the
-    /// strength of the pulls.
+    /// Sets the position of all workers in their run: the key of their random draws, the learning rates of the next steps (the
+    /// last one persists), the strengths of the pulls.
     pub fn set_position(&mut self, key: Key, rates: &[f32], prox: [f32; 2]) -> Result<(), Error> {
         let keys: Vec<Key> = (0..self.workers as u32).map(|worker| key.worker(worker)).collect();
         self.set_positions(&keys, rates, prox)
     }
 
-    /// The same with every worker's own draws.
+    /// The same with a key for each worker.
     pub fn set_positions(&mut self, keys: &[Key], rates: &[f32], prox: [f32; 2]) -> Result<(), Error> {
         let halves = |x: u64| [x as u32, (x >> 32) as u32];
         for (controls, key) in self.controls.iter_mut().zip(keys) {
@@ -505,7 +459,7 @@ impl ReplicaSet {
         self.push_controls()
     }
 
-    /// Sets the learning rate and the strength of the pulls for the step with the gradients at hand.
+    /// Sets the learning rate and the strengths of the pulls for the update with the current gradients.
     pub fn set_rate(&mut self, rate: f32, prox: [f32; 2]) -> Result<(), Error> {
         self.controls.iter_mut().for_each(|controls| (controls.rate, controls.prox) = (rate, prox));
         self.push_controls()
@@ -525,15 +479,15 @@ impl ReplicaSet {
         Ok(controls[0])
     }
 
-    /// A forward and a backward pass in training mode on what was shown: the gradient of the sum of the losses times
-    /// `factor`. Statistics move only if `track`.
+    /// A forward and a backward pass on the loaded batches: the gradient of the sum of the losses times `factor`. Updates the
+    /// running statistics only if `track`.
     pub fn gradient(&mut self, mode: Mode, factor: f64, track: bool) -> Result<Vec<Outcome>, Error> {
         let pass_mode = self.pass_mode(mode, track)?;
         self.run(Job::Gradient { pass_mode, factor: factor as f32, from: Source::Loaded, noted: false })?;
         self.outcomes()
     }
 
-    /// A forward pass on what was shown.
+    /// A forward pass on the loaded batches.
     pub fn forward(&mut self, mode: Mode) -> Result<Vec<Outcome>, Error> {
         let pass_mode = self.pass_mode(mode, false)?;
         self.run(Job::Forward { pass_mode, from: Source::Loaded })?;
@@ -559,20 +513,20 @@ impl ReplicaSet {
             .collect()
     }
 
-    /// `count` local steps of every worker, one after the other, without waiting for the GPU.
+    /// Enqueues `count` local steps of every worker.
     pub fn steps(&mut self, sgd: Sgd, count: usize) -> Result<(), Error> {
         let job = Job::Step { sgd, from: self.source() };
         self.check_slots(job, count)?;
         (0..count).try_for_each(|_| self.run(job))
     }
 
-    /// Where steps take their batches from.
+    /// The source of the batches of steps.
     pub(crate) fn source(&self) -> Source {
-        if self.dataset[Split::Train as usize].is_some() { Source::Augmented } else { Source::Loaded }
+        if self.datasets[Split::Train as usize].is_some() { Source::Augmented } else { Source::Loaded }
     }
 
-    /// The mean losses of the first `count` steps since [`ReplicaSet::place`], on the data of the GPU, and whether a
-    /// parameter of that worker ever was not finite.
+    /// The mean losses of the first `count` steps since [`ReplicaSet::set_position`] on data of the GPU, and whether a parameter
+    /// of the worker was ever not finite.
     pub fn losses(&self, worker: usize, count: usize) -> Result<(Vec<f64>, bool), Error> {
         let mut losses = vec![0.0f64; count.min(HISTORY)];
         self.memory.read(self.offset(worker, self.program.offsets.history), &mut losses)?;
@@ -580,13 +534,13 @@ impl ReplicaSet {
         Ok((losses, self.read_controls(worker)?.lost != 0))
     }
 
-    /// Waits until the GPU has done all it was asked for.
+    /// Waits until the GPU has finished all enqueued work.
     pub fn synchronise(&self) -> Result<(), Error> {
         self.context.bind()?;
         self.context.synchronise()
     }
 
-    /// Whether a job finds all it reads and writes by the number of the step, so many times: the kernels do not look.
+    /// Checks that a job stays inside what it indexes by the number of the step, for `times` runs. The kernels do not check.
     fn check_slots(&self, job: Job, times: usize) -> Result<(), Error> {
         let (from, noted) = match job {
             Job::Step { from, .. } => (from, from != Source::Loaded),
@@ -597,7 +551,7 @@ impl ReplicaSet {
         if noted {
             limits::steps_ahead("there is room", self.slot, times, HISTORY)?;
         }
-        match from.split().and_then(|split| self.dataset[split as usize].as_ref()) {
+        match from.split().and_then(|split| self.datasets[split as usize].as_ref()) {
             Some(dataset) => {
                 limits::steps_ahead("batches are assigned", self.slot, times, dataset.assigned_to_all())
             }
@@ -605,7 +559,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Runs a job, recording it first if it is new.
+    /// Enqueues a job. Records it as a graph the first time.
     pub(crate) fn run(&mut self, job: Job) -> Result<(), Error> {
         self.check_slots(job, 1)?;
         self.context.bind()?;
@@ -619,17 +573,17 @@ impl ReplicaSet {
         Ok(())
     }
 
-    /// The update of a step moves the GPU's count of steps on.
+    /// The update of a step advances the GPU's count of steps.
     fn advance_slot(&mut self, job: Job) {
         self.slot += usize::from(matches!(job, Job::Step { .. } | Job::Descend { .. }));
     }
 
-    /// Forgets recorded graphs, since what they read has moved.
+    /// Drops recorded graphs, because addresses they use have changed.
     pub(crate) fn forget_jobs(&mut self) {
         self.jobs.clear();
     }
 
-    /// Starts everything of a job.
+    /// Launches the kernels of a job.
     fn enqueue(&self, pass: &Pass<'_>, job: Job) -> Result<(), Error> {
         let batch = self.program.batch;
         match job {
@@ -658,38 +612,27 @@ impl ReplicaSet {
         }
     }
 
-    /// The step of SGD and its pulls. `gather`: the gradient is still where the backward pass left it.
+    /// The SGD update and its pulls. `gather`: the gradient is still where the backward pass left it.
     fn update(&self, pass: &Pass<'_>, sgd: Sgd, gather: bool) -> Result<(), Error> {
         let (look_ahead, direct) = if sgd.nesterov { (sgd.momentum, 1.0) } else { (1.0, 0.0) };
         let Sgd { momentum, weight_decay, .. } = sgd;
         let settings = Update { momentum, weight_decay, look_ahead, direct, gather: gather.into() };
         let offsets = &self.program.offsets;
-        let [parameters, velocity, gradient] =
+        let [x, velocity, gradient] =
             [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
         let [outer, inner] =
             [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
-        let (group, lead) = (self.group as u32, self.lead as u32);
+        let (group, lead, slab) = (self.group as u32, self.lead as u32, self.program.slab);
         let length = self.program.graph.parameters().len() as u64;
-        let mut arguments = [
-            at(&pass.spans),
-            at(&pass.chunks),
-            at(&pass.base),
-            at(&settings),
-            at(&parameters),
-            at(&velocity),
-            at(&gradient),
-            at(&outer),
-            at(&inner),
-            at(&group),
-            at(&lead),
-            at(&length),
-            at(&pass.base),
-            at(&self.program.slab),
+        let (spans, chunks, base) = (pass.spans, pass.chunks, pass.base);
+        let arguments = arguments![
+            spans, chunks, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base,
+            slab
         ];
-        pass.start(&self.main, "update", Grid::row(self.program.chunks.len()), &mut arguments)
+        pass.start(&self.main, "update", Grid::row(self.program.chunks.len()), arguments)
     }
 
-    /// Time by kernel of one local step, each kernel alone: name, calls, time; the longest first.
+    /// Times of the kernels of one local step, each run alone: name, calls, time; the longest first.
     pub fn profile(&mut self, sgd: Sgd) -> Result<Vec<(String, usize, Duration)>, Error> {
         let times = RefCell::new(Vec::new());
         let job = Job::Step { sgd, from: self.source() };
@@ -709,7 +652,7 @@ impl ReplicaSet {
 }
 
 impl Drop for ReplicaSet {
-    /// Steps are asked for without waiting: nothing is given back while the GPU may still use it.
+    /// Steps are enqueued without waiting: memory is not freed while the GPU may still use it.
     fn drop(&mut self) {
         let _ = self.synchronise();
     }
@@ -719,12 +662,24 @@ impl Drop for ReplicaSet {
 mod tests {
     use super::*;
 
+    /// Kernels are looked up by name at run time.
     #[test]
-    fn too_large_a_fleet_is_told_what_would_fit() {
-        // 60 bytes of vectors and one byte an image.
+    fn every_kernel_is_in_the_source() {
+        let source = super::super::device::source();
+        for name in
+            [KERNELS, TENSOR_CORE_KERNELS, PLAIN_KERNELS].iter().flat_map(|names| names.split_whitespace())
+        {
+            let defined = [format!(" {name}("), format!("({name},")].iter().any(|text| source.contains(text));
+            assert!(defined, "no kernel {name}");
+        }
+    }
+
+    #[test]
+    fn a_replica_set_that_is_too_large_learns_what_would_fit() {
+        // 60 bytes of vectors and one byte per image.
         let fits = |free| what_fits(60 + 128, 10, free, 128);
         assert_eq!((fits(188 * 3 + 5), fits(100), fits(60)), ((3, 128), (0, 32), (0, 0)));
-        assert!(fits_in_words((3, 128), 4).starts_with("3 of the 4 workers would fit"));
-        assert!(fits_in_words((0, 32), 4).contains("batches of about 32"));
+        assert!(describe_fit((3, 128), 4).starts_with("3 of the 4 workers would fit"));
+        assert!(describe_fit((0, 32), 4).contains("a batch of about 32"));
     }
 }

@@ -1,11 +1,11 @@
-//! What every step of a pass in bf16 must come to, computed from what the GPU itself holds.
+//! The expected result of every step of a bf16 pass, computed from the values on the GPU.
 //!
-//! On a GPU in bf16 every number that a step stores is rounded: images, kernels as they are multiplied, the result of every
-//! step (of a fused one only its last), and gradients of results each time something arrives. All else is f32 or wider there.
-//! Rounding is chaotic: after a few layers two passes that differ in the order of one sum differ in as many numbers as if
-//! they had rounded differently throughout, so comparing the ends of two passes says little. Therefore each step is computed
-//! here in f64 from the numbers that the GPU had before it, and rounded where the GPU rounds: a number may then only differ
-//! where its sum lies on the edge between two neighbours.
+//! In bf16 the GPU rounds every stored value: images, packed weights, the result of every step (of a fused step only
+//! the last), and gradients at each contribution. Everything else is f32 or wider. Rounding is chaotic: after a few
+//! layers, two passes that differ in the order of one sum differ as much as if they rounded differently throughout.
+//! Comparing the ends of two passes therefore says little. Instead each step is computed here in f64 from the values
+//! that the GPU had before it, and rounded where the GPU rounds. A value may then differ only where its sum is on the
+//! edge between two neighbours.
 
 use super::compile::{Kind, Program};
 use super::kernel_choice::{KernelChoice, LayerKernels};
@@ -13,15 +13,15 @@ use crate::op::cross_entropy;
 use crate::scalar::Scalar;
 use crate::{Error, Graph, Mode, Tape};
 
-/// The distance from a bf16 to the next, at most, as a part of it.
+/// The largest relative distance from a bf16 to the next.
 const NEXT: f64 = 1.0 / 128.0;
-/// What sums in f32 may be off by, as a part of the size of what is added up.
+/// The allowed relative error of sums in f32.
 const SUMS: f64 = 1e-4;
-/// How far apart, as a part of their size, two vectors are where few numbers lie on an edge. Rounding every number up or down at
-/// random would make it 2e-3.
+/// The relative distance of two vectors in which few values are on an edge. Rounding every value up or down at random
+/// would give 2e-3.
 const APART: f64 = 1e-3;
 
-/// The nearest bf16, of two as near the even one.
+/// The nearest bf16; ties to even.
 fn rounded<T: Scalar>(x: T) -> T {
     let bits = x.store().to_bits();
     T::load(f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000))
@@ -35,7 +35,7 @@ fn size(numbers: &[f64]) -> f64 {
     (numbers.iter().map(|x| x * x).sum::<f64>() / numbers.len().max(1) as f64).sqrt()
 }
 
-/// Whether numbers that a GPU stored are those that were expected.
+/// Checks stored values against the expected ones.
 fn near(what: &str, found: &[f32], expected: &[f64]) -> Result<(), String> {
     if found.len() != expected.len() {
         return Err(format!("{what}: {} numbers instead of {}", found.len(), expected.len()));
@@ -43,7 +43,7 @@ fn near(what: &str, found: &[f32], expected: &[f64]) -> Result<(), String> {
     let all = size(expected);
     for (at, (&found, &expected)) in found.iter().zip(expected).enumerate() {
         let off = (f64::from(found) - expected).abs();
-        // Also where it is not a number.
+        // Also for NaN.
         if off.is_nan() || off > NEXT * expected.abs() + SUMS * all {
             return Err(format!(
                 "{what}: number {at} is {found}, not {expected} (all are of size {all:.1e})"
@@ -55,19 +55,19 @@ fn near(what: &str, found: &[f32], expected: &[f64]) -> Result<(), String> {
     if apart > APART { Err(format!("{what}: off by {apart:.1e}")) } else { Ok(()) }
 }
 
-/// What a plan stores, and in which order its steps come.
+/// What a program stores, and the order of its steps.
 pub(super) struct Rounded<'p> {
     program: &'p Program,
-    /// Whether the result of a node is stored: of a fused step only the last one is.
+    /// Whether the result of a node is stored: of a fused step only the last is.
     stored: Vec<bool>,
-    /// For each node the one whose result its step stores.
+    /// For each node, the node whose result its step stores.
     home: Vec<usize>,
-    /// For each layer whether cuDNN computes the gradients of its input and of its kernels: it stores them by itself.
+    /// For each layer, whether cuDNN computes the gradients of its input and of its weights: it stores them itself.
     cudnn: Vec<[bool; 2]>,
 }
 
 impl<'p> Rounded<'p> {
-    /// For a plan whose layers are computed in these ways; without any, by our own kernels.
+    /// For a program with these kernels; without any, with our own.
     pub(super) fn new(program: &'p Program, layer_kernels: &[LayerKernels]) -> Self {
         let nodes = program.graph.nodes();
         let is_stored = |node: usize| node == 0 || program.steps.iter().any(|step| step.output == node);
@@ -94,7 +94,7 @@ impl<'p> Rounded<'p> {
         Rounded { program, stored, home, cudnn }
     }
 
-    /// Parameters as layers read them.
+    /// The parameters as layers read them.
     fn read<T: Scalar>(&self, parameters: &[f32]) -> Vec<T> {
         let mut read: Vec<T> = parameters.iter().map(|&x| T::load(x)).collect();
         for layer in &self.program.layers {
@@ -103,7 +103,7 @@ impl<'p> Rounded<'p> {
         read
     }
 
-    /// A forward pass. `see` is shown what each node stores and says what the pass goes on with.
+    /// A forward pass. `see` gets what each node stores, and returns what the pass continues with.
     fn forward<'g, T: Scalar>(
         &self,
         graph: &'g Graph,
@@ -125,7 +125,7 @@ impl<'p> Rounded<'p> {
         Ok(tape)
     }
 
-    /// The gradient of the logits that is stored, and the loss.
+    /// The stored gradient of the logits, and the loss.
     fn loss<T: Scalar>(
         &self,
         tape: &Tape<'_, T>,
@@ -139,7 +139,7 @@ impl<'p> Rounded<'p> {
         Ok((flow, loss))
     }
 
-    /// One step turned around: takes the gradient of its result, adds to those of its inputs and tensors.
+    /// One step backward: takes the gradient of its result, adds to those of its inputs and tensors.
     fn step_back<T: Scalar>(
         &self,
         tape: &Tape<'_, T>,
@@ -157,7 +157,7 @@ impl<'p> Rounded<'p> {
             inputs().for_each(|input| arriving[input] = vec![T::zero(); tape.values[input].len()]);
             tape.flow_back(node, &flow, &mut arriving, parameters, gradient);
             for input in inputs() {
-                // Two inputs that are one node got everything at the first.
+                // If both inputs are the same node, the first got everything.
                 let mut arriving = std::mem::take(&mut arriving[input]);
                 if arriving.is_empty() {
                     continue;
@@ -174,14 +174,14 @@ impl<'p> Rounded<'p> {
         }
     }
 
-    /// What is done to the gradient of the parameters at the end.
+    /// The last operations on the gradient of the parameters.
     fn finish<T: Scalar>(&self, gradient: &mut [T], mode: Mode) {
         let spans = self.program.graph.parameters().spans();
         for (layer, [_, sums]) in self.program.layers.iter().zip(&self.cudnn) {
             if *sums {
                 round(&mut gradient[spans[layer.weight.0].range()]);
             }
-            // Batch norm takes the mean away, and any bias with it: nothing is left to be rounded.
+            // Batch norm removes the mean, and any bias with it: nothing is left to round.
             if let (Some(bias), true, Mode::Train { .. }) = (layer.bias, layer.is_normed, mode) {
                 gradient[spans[bias.0].range()].fill(T::zero());
             }
@@ -189,13 +189,13 @@ impl<'p> Rounded<'p> {
     }
 }
 
-/// A pass of one worker that is followed step by step.
+/// A pass of one worker that is checked step by step.
 pub(super) struct Check<'r> {
     rounded: &'r Rounded<'r>,
     parameters: Vec<f64>,
     statistics: Vec<f64>,
     tape: Tape<'r, f64>,
-    /// The same with sizes instead of numbers, which shows how much was added up.
+    /// The same with absolute values: how much was added.
     sizes: Tape<'r, f64>,
     flows: Vec<Option<Vec<f64>>>,
     gradient: Vec<f64>,
@@ -204,7 +204,7 @@ pub(super) struct Check<'r> {
 }
 
 impl<'r> Check<'r> {
-    /// Follows a forward pass and the loss; `value` and `flow` say what the GPU stored for a node.
+    /// Checks a forward pass and the loss. `value` and `flow` return what the GPU stored for a node.
     pub(super) fn forward(
         rounded: &'r Rounded<'r>,
         (parameters, statistics): (&[f32], &[f32]),
@@ -228,7 +228,7 @@ impl<'r> Check<'r> {
         near("the gradient of the logits", &flow(last), &expected)?;
         let sizes = |x: &Vec<f64>| x.iter().map(|x| x.abs()).collect::<Vec<f64>>();
         let mut used = tape.used.clone();
-        // Batch norm takes its mean away: the sizes of both are added up.
+        // Batch norm subtracts its mean: the absolute values of both are added.
         used.iter_mut().flat_map(|used| &mut used.mean).for_each(|mean| *mean = -mean.abs());
         let sizes = Tape { values: tape.values.iter().map(sizes).collect(), used, ..tape };
         let mut flows = vec![None; tape.values.len()];
@@ -237,7 +237,7 @@ impl<'r> Check<'r> {
         Ok(Check { rounded, parameters, statistics, tape, sizes, flows, gradient, magnitude, loss })
     }
 
-    /// Follows a step of the backward pass that the GPU has just done.
+    /// Checks a step of the backward pass that the GPU has just completed.
     pub(super) fn step_back(&mut self, step: usize, flow: impl Fn(usize) -> Vec<f32>) -> Result<(), String> {
         let (rounded, done) = (self.rounded, &self.rounded.program.steps[step]);
         let mut sizes: Vec<Option<Vec<f64>>> = (self.flows.iter())
@@ -254,7 +254,7 @@ impl<'r> Check<'r> {
         Ok(())
     }
 
-    /// Looks at what a pass leaves.
+    /// Checks the results of a pass.
     pub(super) fn finish(
         mut self,
         loss: f64,
@@ -321,10 +321,10 @@ mod tests {
         (images, (0..BATCH).map(|_| draws.below(graph.classes() as u64) as u32).collect())
     }
 
-    /// What a step stores, made worse: which, and how.
+    /// A fault: where to change stored values, and how.
     type Fault = (&'static str, fn(&mut [f32]));
 
-    /// A pass that rounds as a GPU does, with sums in f32, and a fault in it: what the check says of it.
+    /// Simulates a pass that rounds as the GPU does, with sums in f32 and a fault. Returns the verdict of the check.
     fn played(graph: &Graph, mode: Mode, fault: Option<Fault>) -> Result<(), String> {
         let mut program = Program::new(graph, BATCH, 2).unwrap();
         let need =
@@ -372,8 +372,8 @@ mod tests {
         check.finish(loss, &gradient, &tracked, true)
     }
 
-    /// Sums of another precision are let through, in every network and mode; faults of one percent, of one bit, or of rounding
-    /// toward zero are not.
+    /// Sums of another precision pass, in every network and mode. Errors of one percent, of one bit, or from rounding
+    /// toward zero do not.
     #[test]
     fn the_check_finds_what_is_wrong() {
         for (name, graph) in all_networks() {
@@ -431,7 +431,7 @@ mod tests {
                 let pass_mode = set.pass_mode(mode, true).unwrap();
                 followed(&set, pass_mode, &states, &batches, mode)
                     .unwrap_or_else(|why| panic!("{name}, {mode:?}: {why}"));
-                // Recorded as a graph, with kernels side by side, the same steps give the same bits, every time.
+                // As a recorded graph, with parallel kernels, the same steps give the same bits every time.
                 let expected = bits(&set);
                 for time in 0..3 {
                     load(&mut set);
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// A forward and a backward pass of two workers on a GPU, step by step.
+    /// A forward and a backward pass of two workers on a GPU, checked step by step.
     fn followed(
         set: &ReplicaSet,
         pass_mode: PassMode,
@@ -451,7 +451,7 @@ mod tests {
         mode: Mode,
     ) -> Result<(), String> {
         let words = |error: Error| error.to_string();
-        // A pass that is timed runs one kernel after the other, and waits for each.
+        // A profiled pass runs one kernel after the other and waits for each.
         let times = std::cell::RefCell::new(Vec::new());
         let (program, pass) = (&set.program, set.pass(Some(&times)));
         let rounded = Rounded::new(program, pass.layer_kernels);

@@ -1,7 +1,7 @@
-//! The cores, shared out: a lane is what one pass at a time needs, and a worker borrows one for a step.
+//! The cores as compute slots: a slot holds what one pass at a time needs, and a worker borrows one for a step.
 //!
-//! Lanes are given out in the order in which they were asked for, so that workers of equal speed take equal turns. One
-//! that breaks down gives its lane back.
+//! Slots are given out in the order of the requests, so that workers of equal speed take equal turns. A worker that
+//! fails returns its slot.
 
 use crate::Error;
 use grawa_data::{Batch, Feed};
@@ -10,19 +10,19 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What a pass writes to.
+/// The memory of a pass.
 #[derive(Debug)]
 pub(super) struct ComputeSlot {
     pub(super) arena: Arena,
-    /// The gradient of a step, where workers do not keep their own.
+    /// The gradient of a step, if workers do not keep their own.
     pub(super) gradient: Vec<f32>,
-    /// Parameters that SAM puts back.
+    /// The parameters that SAM restores.
     pub(super) saved: Vec<f32>,
-    /// A score batch, or one of an evaluation.
+    /// A score batch, or a batch of an evaluation.
     pub(super) batch: Batch,
 }
 
-/// All lanes of a machine.
+/// All compute slots of a process.
 #[derive(Debug)]
 pub struct ComputeSlots {
     queue: Mutex<Queue>,
@@ -39,7 +39,7 @@ struct Queue {
 }
 
 impl ComputeSlots {
-    /// As many lanes as cores, but no more than workers: with fewer workers the cores of a lane share each pass.
+    /// As many slots as cores, but no more than workers. With fewer workers the cores of a slot share each pass.
     pub fn new(program: &Program, feed: &Feed, workers: usize, cores: usize) -> Result<Self, Error> {
         let count = workers.min(cores).max(1);
         let parameters = program.graph().parameters().len();
@@ -58,17 +58,17 @@ impl ComputeSlots {
         Ok(ComputeSlots { queue: Mutex::new(queue), changed: Condvar::new(), count, bytes })
     }
 
-    /// How many there are.
+    /// The number of slots.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all slots.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Borrows a lane, when this worker's turn has come.
+    /// Borrows a slot when it is this worker's turn.
     pub(super) fn borrow(self: &Arc<Self>) -> SlotGuard {
         let mut queue = self.lock();
         let ticket = queue.next;
@@ -89,12 +89,12 @@ impl ComputeSlots {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // The queue is whole whenever the lock is free: nothing panics inside.
+        // The queue is consistent whenever the lock is free: nothing panics while it is held.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A lane on loan; dropping it gives it back.
+/// A borrowed slot; dropping it returns it.
 #[derive(Debug)]
 pub(super) struct SlotGuard {
     slots: Arc<ComputeSlots>,

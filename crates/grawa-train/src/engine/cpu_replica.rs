@@ -1,7 +1,7 @@
-//! A worker's copy of the network: parameters, momentum, running statistics, and its stream of batches.
+//! A worker's replica on the CPU: parameters, momentum, running statistics, and its stream of batches.
 //!
-//! Between the gradient and the step that uses it the worker holds a lane, in which the gradient lies; where gradients
-//! are shared it keeps a gradient of its own, since all workers hold theirs at once.
+//! Between a gradient and the step that uses it, the worker keeps the compute slot that holds the gradient. Where
+//! gradients are shared it has a gradient of its own, because all workers hold theirs at the same time.
 
 use super::compute_slots::SlotGuard;
 use super::{ComputeSlots, Engine};
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Batches prepared ahead: the next one is always ready, and 64 workers do not fill the memory with them.
+/// Batches prepared ahead: the next one is always ready, and 64 workers do not fill the memory.
 const AHEAD: usize = 1;
 
-/// One worker's network.
+/// One worker's replica.
 #[derive(Debug)]
 pub struct CpuReplica {
     program: Arc<Program>,
@@ -30,16 +30,16 @@ pub struct CpuReplica {
     /// Its own gradient, where gradients are shared.
     gradient: Option<Vec<f32>>,
     slot: Option<SlotGuard>,
-    /// Whether the parameters are where SAM's ascent led, and those to come back to lie in the lane.
+    /// Whether the parameters are those of SAM's ascent, and the ones to restore are in the slot.
     ascended: bool,
     batches: Option<Prefetch>,
-    /// The place of the batch at hand, and the step of the one that comes next.
+    /// The key of the current batch, and the step of the next one.
     key: Option<Key>,
     next: u64,
     waits: Arc<WaitTimes>,
 }
 
-/// How long a worker waited for what is not its work; read and cleared by the run's accounting.
+/// How long a worker waited; read and cleared by the run's accounting.
 #[derive(Debug, Default)]
 pub(crate) struct WaitTimes {
     queue: AtomicU64,
@@ -84,7 +84,7 @@ impl CpuReplica {
         })
     }
 
-    /// What it waited for.
+    /// Its waiting times.
     pub(crate) fn waits(&self) -> Arc<WaitTimes> {
         Arc::clone(&self.waits)
     }
@@ -106,7 +106,7 @@ impl CpuReplica {
         })
     }
 
-    /// Makes the batch of `key` the one at hand.
+    /// Makes the batch of `key` the current one.
     fn fetch(&mut self, key: Key) -> Result<bool, Error> {
         if self.key == Some(key) {
             return Ok(false);
@@ -143,7 +143,7 @@ impl CpuReplica {
             factor,
             gradient,
         )? * factor;
-        // SAM's second look at the same batch is from where the model will not stay.
+        // SAM's second pass on the same batch is at parameters that will be discarded.
         if is_new {
             self.program.track(&slot.arena, &mut self.state.statistics)?;
             self.state.batches += 1;
@@ -153,14 +153,7 @@ impl CpuReplica {
     }
 
     fn score_pass(&mut self, key: Key, dropout: bool, out: &mut [f64]) -> Result<(), Error> {
-        let (who, round) = key.place();
-        let size = self.program.batch();
-        let examples = self.order.examples() as usize;
-        let mut chosen = self.order.score_batch(size.min(examples), who, round)?;
-        // A batch larger than the training set holds some examples twice.
-        for at in examples..size {
-            chosen.push(chosen[at - examples]);
-        }
+        let chosen = super::score_examples(&self.order, key)?;
         let mut slot = self.slot();
         let slot_parts = &mut *slot;
         let batch = &mut slot_parts.batch;
@@ -178,7 +171,7 @@ impl CpuReplica {
     }
 }
 
-/// The methods know one kind of error; what the engine or the data failed with travels in it as its cause.
+/// Converts to the error type of the methods. The original error becomes its cause.
 pub(super) fn replica_error(error: Error) -> grawa_core::Error {
     match error {
         Error::Core(error) => error,
@@ -199,7 +192,7 @@ impl Replica for CpuReplica {
         let order = order.map_err(|error| replica_error(error.into()))?;
         let reader = Reader::new(self.reader.feed().clone(), order, seat);
         self.reader = reader.map_err(|error| replica_error(error.into()))?;
-        // A step may have the same number among others: what was read for it before is not its batch any more.
+        // In the new shard, a step of the same number has another batch.
         (self.order, self.batches, self.key) = (order, None, None);
         Ok(())
     }
@@ -207,7 +200,7 @@ impl Replica for CpuReplica {
     fn gradient(&mut self, key: Key) -> Result<f64, grawa_core::Error> {
         let loss = self.pass(key).map_err(replica_error)?;
         if self.gradient.is_some() && !self.ascended {
-            // The lane is for others while this worker waits for their gradients.
+            // Other workers use the slot while this one waits for their gradients.
             self.slot = None;
         }
         Ok(loss)
@@ -284,5 +277,5 @@ impl Replica for CpuReplica {
 }
 
 fn no_gradient() -> grawa_core::Error {
-    grawa_core::Error::replica("a step was asked for before a gradient")
+    grawa_core::Error::replica("a step needs a gradient first")
 }

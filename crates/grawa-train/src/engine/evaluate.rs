@@ -1,11 +1,11 @@
-//! Measuring a model on the test set, shared out: each of several workers takes every n-th batch.
+//! Evaluation of a model on the test set, divided among workers: each takes every n-th batch.
 //!
-//! Nothing that training can see is touched. Batch norm's statistics for the measured model are an explicit choice:
+//! It does not change training state. The batch norm statistics of the evaluated model are an explicit choice:
 //! recalibrated on training batches, averaged over the workers, or those of one worker.
 //!
-//! Recalibration shows the model training batches as training does, augmented and in training mode but without dropout,
-//! and averages the statistics of these batches with equal weights (PyTorch's `momentum=None`). Statistics of images that
-//! are not augmented do not fit the network: they cost VGG-16 on CIFAR-10 almost one percent of test error.
+//! Recalibration runs the model on training batches as in training, augmented and in training mode but without
+//! dropout, and averages the statistics of these batches with equal weights (PyTorch's `momentum=None`). Statistics of
+//! images without augmentation do not fit the network: they cost VGG-16 on CIFAR-10 almost one percent of test error.
 
 use super::{ComputeSlots, Engine};
 use crate::recipe::BatchNorm;
@@ -15,15 +15,15 @@ use grawa_data::{Feed, Order};
 use grawa_nn::{Mode, Program};
 use std::sync::Arc;
 
-/// Who measures models that lie in such vectors, for one worker: each of several seats takes its share of the batches.
+/// Evaluates models of this vector type for one worker. Each of several shards covers its part of the batches.
 pub(crate) trait EvaluateShard<B: ?Sized>: Send {
-    /// Where the measured model's statistics come from.
+    /// Where the statistics of the evaluated model come from.
     fn policy(&self) -> BatchNorm;
 
-    /// Where the running statistics lie.
+    /// The layout of the running statistics.
     fn statistics(&self) -> &Layout;
 
-    /// The sum of the batch statistics over this seat's batches of recalibration, and how many batches they are.
+    /// The sum of the batch statistics over this shard's recalibration batches, and the number of batches.
     fn recalibrate(
         &mut self,
         model: &B,
@@ -31,7 +31,7 @@ pub(crate) trait EvaluateShard<B: ?Sized>: Send {
         alive: &mut dyn FnMut(),
     ) -> Result<(Vec<f64>, u64), Error>;
 
-    /// Shows the logits and the label of every example of this seat's test batches.
+    /// Calls `show` with the logits and the label of every example of this shard's test batches.
     fn each(
         &mut self,
         model: &B,
@@ -41,7 +41,7 @@ pub(crate) trait EvaluateShard<B: ?Sized>: Send {
         show: &mut dyn FnMut(&[f32], usize),
     ) -> Result<(), Error>;
 
-    /// What this seat's test batches give.
+    /// The counts of this shard's test batches.
     fn test(
         &mut self,
         model: &B,
@@ -87,7 +87,7 @@ impl EvaluateShard<[f32]> for CpuEvaluator {
                 &batch.images,
                 Mode::Train { dropout: None },
             )?;
-            // From zero, the running average keeps a tenth of the batch's own statistics.
+            // Starting at zero, the running average keeps a tenth of the batch statistics.
             let mut found = vec![0.0; start.len()];
             self.program.track(&slot.arena, &mut found)?;
             sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += f64::from(found) / SHARE);
@@ -126,7 +126,7 @@ impl EvaluateShard<[f32]> for CpuEvaluator {
     }
 }
 
-/// Who measures models on the CPU.
+/// Evaluates models on the CPU.
 #[derive(Clone, Debug)]
 pub struct CpuEvaluator {
     program: Arc<Program>,
@@ -135,11 +135,11 @@ pub struct CpuEvaluator {
     train: Feed,
     test: Feed,
     policy: BatchNorm,
-    /// Batches that recalibration looks at.
+    /// The number of recalibration batches.
     batches: usize,
 }
 
-/// What was counted on a part of the test set.
+/// Counts over a part of the test set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
     pub(crate) loss: f64,
@@ -147,19 +147,19 @@ pub(crate) struct Counts {
     pub(crate) examples: u64,
 }
 
-/// PyTorch's momentum of running statistics: what a single batch leaves of itself where nothing was before.
+/// PyTorch's momentum of running statistics: the share that one batch contributes, starting at zero.
 pub(crate) const SHARE: f64 = 0.1;
 
-/// Batches that recalibration looks at.
+/// The number of recalibration batches.
 pub(crate) fn recalibration_batches(recipe: &Recipe, examples: usize) -> usize {
     ((recipe.evaluate.images as usize).min(examples) / recipe.train.batch as usize).max(1)
 }
 
-/// The number in whose name recalibration draws its augmentation. No worker has it, so no training batch shares the draws.
+/// The worker number of recalibration's random draws. No worker has it, so no training batch shares the draws.
 const RECALIBRATION: u32 = u32::MAX;
 
-/// A seat's batches of recalibration: the draws of each batch's augmentation, and its examples, the first ones of epoch 0.
-/// All seats together see the same batches however many they are.
+/// A shard's recalibration batches: the key of each batch's augmentation, and its examples, the first ones of epoch 0.
+/// All shards together see the same batches, however many there are.
 pub(crate) fn recalibration(
     order: &Order,
     (shard, shards): (usize, usize),
@@ -202,8 +202,8 @@ impl Counts {
     }
 }
 
-/// The mean of the workers' running statistics: means averaged, variances with the differences between workers in them,
-/// as if all batches had been seen by one. Means and variances stand in pairs of spans.
+/// The average of the workers' running statistics: means are averaged, variances include the differences between
+/// workers, as if one worker had seen all batches. Means and variances are pairs of spans.
 pub(crate) fn average(layout: &Layout, workers: &[Vec<f32>]) -> Vec<f32> {
     let mut out = workers.first().cloned().unwrap_or_default();
     let count = workers.len() as f64;
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(average(&layout, &[vec![3.0, 5.0]]), [3.0, 5.0]);
     }
 
-    /// However many share the work, all batches are shown once, with the same draws.
+    /// However many shards there are, all batches are shown once, with the same draws.
     #[test]
     fn recalibration_shows_the_same_batches_to_any_number_of_seats() {
         let batches = |workers, shards: usize| {
@@ -248,7 +248,7 @@ mod tests {
         for shards in 2..20 {
             assert_eq!(batches(shards as u32, shards), one);
         }
-        // No worker of a run draws the same.
+        // No worker of a run has the same draws.
         let order = Order::new(5, 100, 4, 8).unwrap();
         assert!(one.iter().all(|(key, _)| key.place().0 >= order.workers()));
     }

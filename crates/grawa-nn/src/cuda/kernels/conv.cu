@@ -1,11 +1,12 @@
-// Convolutions on tensor cores, forward and turned around, as one matrix product: rows are pixels of the target, columns
-// its channels, and the sum runs over (tap, channel of the source). Patches are gathered straight into shared memory.
+// Convolutions on tensor cores, forward and backward (data), as one matrix product: rows are pixels of the target,
+// columns its channels, and the sum runs over (tap, channel of the source). Patches are gathered directly into shared
+// memory.
 
 #if BF16
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-// Sixteen bytes to shared memory without passing through registers; zeros where there is nothing to read.
+// Copies sixteen bytes to shared memory, bypassing registers; zeros where `there` is false.
 __device__ __forceinline__ void fetch(u32 to, const void* from, bool there) {
     int bytes = there ? 16 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
@@ -27,7 +28,7 @@ __device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// BM pixels × BN channels a block, BK numbers of a patch at a time, WM × WN warps.
+// BM pixels × BN channels for each block, BK elements of a patch at a time, WM × WN warps.
 template <int BM, int BN, int BK, int WM, int WN, int STAGES>
 __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __restrict__ x, const u16* __restrict__ weight,
                                      const float* __restrict__ bias, u16* y, int add, int moments, const Norm& norm) {
@@ -44,7 +45,7 @@ __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __
     const int groups = geometry.cp / 8, taps = geometry.kh * geometry.kw, pieces = taps * groups, depth = pieces * 8;
     const int piece = thread % PIECES, row = thread / PIECES;
 
-    // Where the patch of each of this thread's pixels begins.
+    // The start of the patch of each of this thread's pixels.
     const u16* image[PASSES];
     int top[PASSES], left[PASSES];
 #pragma unroll
@@ -57,7 +58,7 @@ __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __
         top[i] = there ? oy * geometry.mul - geometry.off_y : -100000;
         left[i] = ox * geometry.mul - geometry.off_x;
     }
-    // The tap and channel group that this thread's piece of the next chunk belongs to.
+    // The tap and channel group of this thread's piece of the next chunk.
     int q = piece, tap = piece / groups, group = piece - tap * groups;
     int r = tap / geometry.kw, s = tap - r * geometry.kw;
     auto load = [&](int stage) {
@@ -139,7 +140,7 @@ __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __
     wait<0>();
     __syncthreads();
 
-    // Through shared memory, so that whole lines are written and the channels can be summed.
+    // Through shared memory, so that stores are contiguous and the channels can be summed.
     constexpr int OUT = BN + 4;
     float* out = (float*)memory;
 #pragma unroll
@@ -167,7 +168,7 @@ __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __
         }
     }
     if (!moments) return;
-    // Sums of what was stored, in an order that the shape decides.
+    // Sums of the stored values, in an order fixed by the shape.
     constexpr int LANES = THREADS / BN > 0 ? THREADS / BN : 1;
     __shared__ float parts[2][LANES][BN];
     for (int c = thread % BN, part = thread / BN; c < BN && part < LANES; c += THREADS) {
@@ -188,7 +189,7 @@ __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __
         for (int part = 0; part < LANES; part++) sum += parts[at / BN][part][at % BN];
         rows[(u64)blockIdx.x * 2 * BN + at] = sum;
     }
-    // What was staged is not needed any more.
+    // The staged outputs are no longer needed.
     double* totals = (double*)memory;
     if (!tally<THREADS>(rows, norm.arrived + blockIdx.y * (heaps + 1), 2 * BN, totals + 2 * BN, totals)) return;
     for (int c = thread; c < width; c += THREADS) settle(norm, column + c, totals[c], totals[BN + c], 0.0);

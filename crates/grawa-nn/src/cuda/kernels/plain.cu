@@ -1,4 +1,4 @@
-// Convolutions in full f32 with ordinary multiplications: exact, the same bits every time, not fast.
+// Convolutions in full f32 without tensor cores: exact and deterministic, not fast.
 
 #if !BF16
 

@@ -1,5 +1,5 @@
-// The gradient of a convolution's kernels on tensor cores: rows are output channels, columns (tap, input channel), and the
-// sum runs over pixels. Blocks take stretches of the pixels and leave partial sums, which `collect` adds in their order.
+// The weight gradient of a convolution on tensor cores: rows are output channels, columns (tap, input channel), and
+// the sum runs over pixels. Each block takes a range of pixels and leaves partial sums, which `collect` adds in order.
 
 #if BF16
 
@@ -18,7 +18,7 @@ __device__ __forceinline__ void wgrad(const ConvGeometry& geometry, const u16* _
     const int row0 = blockIdx.y % rows * BM, column0 = blockIdx.y / rows * BN;
     const int begin = blockIdx.x * stretch, end = min(begin + stretch, pixels);
 
-    // Two threads load a pixel: one takes the even pieces, one the odd.
+    // Two threads load a pixel: one the even pieces, one the odd.
     const int in_tile = thread >> 1, half = thread & 1;
     auto load = [&](int stage, int at) {
         at += in_tile;

@@ -1,5 +1,5 @@
-//! A worker's batch for a GPU: the numbers of examples that lie there, or images from the host where the set is too
-//! large or in files.
+//! A worker's batch for a GPU: indices of examples on the GPU, or images from the host if the data set is too large or
+//! in files.
 
 use crate::Error;
 use grawa_nn::cuda::ReplicaSet;
@@ -7,13 +7,13 @@ use grawa_nn::cuda::ReplicaSet;
 /// A batch of one worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Batch {
-    /// Examples that lie on the GPU.
+    /// Examples on the GPU.
     Examples(Vec<u32>),
     /// Images and labels.
     Images(Vec<f32>, Vec<u32>),
 }
 
-/// Shows the workers their batches if they come from the host; else returns the examples to be dealt.
+/// Loads batches that come from the host. Otherwise returns the examples to assign.
 pub(super) fn load_host_batches(
     set: &mut ReplicaSet,
     batches: Vec<Batch>,

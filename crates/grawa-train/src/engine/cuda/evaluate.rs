@@ -1,4 +1,4 @@
-//! Measuring a model on a GPU: all workers lend it their places and take every n-th batch, as on the CPU.
+//! Evaluation of a model on a GPU: it replaces all workers, and each takes every n-th batch, as on the CPU.
 
 use super::batch::{Batch, load_host_batches};
 use super::{DeviceShared, DeviceVector};
@@ -9,27 +9,28 @@ use grawa_core::{Key, Layout, Purpose};
 use grawa_nn::cuda::{Model, ReplicaSet};
 use std::sync::Arc;
 
-/// One worker's share in measuring models.
+/// Evaluates models for one worker.
 #[derive(Debug)]
 pub(crate) struct CudaEvaluator {
     pub(super) shared: Arc<DeviceShared>,
     pub(super) worker: usize,
     pub(super) policy: BatchNorm,
-    /// Batches that recalibration looks at.
+    /// The number of recalibration batches.
     pub(super) batches: usize,
 }
 
-/// What a worker hands in: a model, its statistics, and batches with the draws of their augmentation, if they are augmented.
+/// A worker's request: a model, its statistics, and batches with the keys of their augmentation.
 struct Request {
     model: Model,
     statistics: Option<Vec<f32>>,
     batches: Vec<(Key, Batch)>,
 }
 
-/// Batches of a worker that are looked at together: those that come from the host must all find room there.
+/// Batches of a worker in one request: those from the host must all fit in its memory.
 const AT_ONCE: usize = 16;
 
-/// A seat's batches, so many at once. Every seat has as many turns as one that has `most`, since the GPU waits for all to ask.
+/// A shard's batches in chunks. Every shard has as many chunks as one with `most` batches, because the GPU waits for
+/// all workers.
 fn chunks_of_batches<T>(batches: &[T], most: usize) -> impl Iterator<Item = &[T]> {
     let part = |from: usize| &batches[from.min(batches.len())..(from + AT_ONCE).min(batches.len())];
     (0..most).step_by(AT_ONCE).map(part)
@@ -42,7 +43,7 @@ fn model(of: &DeviceVector) -> Model {
     }
 }
 
-/// Passes every worker's batches through the model in its place, one of each at a time; `pass` says what comes of one.
+/// Runs every worker's batches through its model, one of each at a time; `pass` computes the result of one.
 fn run_batches<T>(
     set: &mut ReplicaSet,
     mut requests: Vec<Request>,
@@ -56,7 +57,7 @@ fn run_batches<T>(
     }
     let mut found: Vec<Vec<T>> = requests.iter().map(|_| Vec::new()).collect();
     let most = requests.iter().map(|request| request.batches.len()).max().unwrap_or(0);
-    // Whoever has fewer batches looks at somebody's again.
+    // A worker with fewer batches repeats another's.
     let filler = requests.iter().find_map(|request| request.batches.first().cloned());
     for number in 0..most {
         let next = |request: &Request| request.batches.get(number).cloned().or_else(|| filler.clone());
@@ -72,7 +73,7 @@ fn run_batches<T>(
     Ok(found)
 }
 
-/// The same, and the workers get their places back whatever happens.
+/// The same, and restores the workers in any case.
 fn with_models<T>(
     set: &mut ReplicaSet,
     requests: Vec<Request>,
@@ -102,8 +103,9 @@ impl EvaluateShard<DeviceVector> for CudaEvaluator {
         let (mut sums, mut count) = (vec![0.0; self.statistics().len()], 0);
         for chosen in chunks_of_batches(&chosen, self.batches.div_ceil(shards)) {
             alive();
-            let batch =
-                |(key, chosen): &(Key, Vec<u32>)| Ok((*key, self.shared.augmented(*key, chosen.clone())?));
+            let batch = |(key, chosen): &(Key, Vec<u32>)| {
+                Ok((*key, self.shared.train_batch(Some(*key), chosen.clone())?))
+            };
             let batches = chosen.iter().map(batch).collect::<Result<_, Error>>()?;
             let request = Request { model: model(of), statistics: None, batches };
             let found = self.shared.lockstep.together(self.worker, request, |set, requests| {

@@ -1,4 +1,4 @@
-//! A group of workers on one GPU or on several: words go between threads, vectors are mixed where they lie.
+//! A group of workers on one or several GPUs: messages go between threads, vectors are mixed in device memory.
 
 use super::{DeviceShared, DeviceVector};
 use crate::engine::cpu_replica::replica_error;
@@ -10,30 +10,30 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A GPU where workers of a group live.
+/// The members of a group on one GPU.
 #[derive(Debug)]
 pub(super) struct DeviceMembers {
     pub(super) shared: Arc<DeviceShared>,
-    /// Who they are.
+    /// Their numbers.
     pub(super) workers: Range<u32>,
-    /// The group's level and number, as that GPU counts: where its centre lies there.
+    /// Level and group of the group's centre on that GPU.
     pub(super) centre: (usize, usize),
 }
 
-/// One worker's end of a group.
+/// One worker's member of a group.
 #[derive(Debug)]
 pub(crate) struct CudaMember {
     threads: threads::Member,
     devices: Arc<[DeviceMembers]>,
-    /// Which of them is this worker's.
+    /// The index of this worker's GPU.
     own: usize,
-    /// What connects them, if the group lies on several GPUs.
+    /// The connection between GPUs, if the group uses several.
     multi_gpu: Option<Arc<MultiGpu>>,
     centre: DeviceVector,
     version: u64,
 }
 
-/// Connects the workers of a group, who live here.
+/// Connects the workers of a group.
 pub(super) fn group(
     devices: Vec<DeviceMembers>,
     multi_gpu: Option<&Arc<MultiGpu>>,
@@ -59,19 +59,19 @@ pub(super) fn group(
         .collect()
 }
 
-/// What a GPU says, as the group knows it.
+/// An error of a GPU, as an error of the group.
 fn failed(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     grawa_core::Error::replica(why).into()
 }
 
 impl DeviceMembers {
-    /// Which of the GPU's workers the first one is.
+    /// The index of the first member on the GPU.
     fn first(&self) -> usize {
         self.shared.index_of(self.workers.start)
     }
 }
 
-/// Carries out a plan on the GPUs of a group.
+/// Executes a plan on the GPUs of a group.
 fn mix(
     devices: &[DeviceMembers],
     multi_gpu: Option<&MultiGpu>,
@@ -82,7 +82,7 @@ fn mix(
         let device = &devices[0];
         return device.shared.lockstep.alone(|set| set.mix(plan, device.centre, device.first(), vectors));
     };
-    // A GPU whose workers were all lost is left out. The others are taken in their order, so that nobody waits in a circle.
+    // A GPU without remaining workers is skipped. The others are locked in order, which avoids deadlock.
     let devices: Vec<&DeviceMembers> =
         devices.iter().filter(|device| plan.workers.iter().any(|who| device.workers.contains(who))).collect();
     let mut sets: Vec<_> = devices.iter().map(|device| device.shared.lockstep.set()).collect();
@@ -97,14 +97,14 @@ fn mix(
 }
 
 impl CudaMember {
-    /// What its GPU's workers share.
+    /// What the workers of its GPU share.
     #[cfg(test)]
     pub(super) fn shared(&self) -> &Arc<DeviceShared> {
         &self.devices[self.own].shared
     }
 
-    /// Has the first of the group do something on the GPUs, while the others wait to hear how it went: if it failed, nobody
-    /// knows how far it came, and none can go on. Returns who was lost meanwhile.
+    /// Executes something on the GPUs in the first member, while the others wait for its result. After an error the
+    /// state is unknown and no worker can continue. Returns the workers that were lost meanwhile.
     fn on_first_member(
         &mut self,
         act: impl FnOnce() -> Result<(), grawa_nn::Error>,
@@ -119,7 +119,7 @@ impl CudaMember {
         match gathered.messages.iter().find(|(worker, _)| Some(*worker) == first) {
             Some((_, why)) if why.is_empty() => Ok(gathered.outcome.lost),
             Some((_, why)) => Err(failed(String::from_utf8_lossy(why).into_owned())),
-            None => Err(failed("the worker that mixed for all was lost on the way")),
+            None => Err(failed("the worker that mixed for all was lost")),
         }
     }
 }
@@ -152,11 +152,11 @@ impl Collective for CudaMember {
             DeviceVector::Parameters => Vectors::Parameters,
             DeviceVector::Gradients => Vectors::Gradients,
             DeviceVector::Centre { .. } => {
-                return Err(failed("a centre takes no part in a round"));
+                return Err(failed("a centre cannot be mixed"));
             }
         };
         if self.multi_gpu.is_none() && plan.workers.len() != self.devices[0].workers.len() {
-            return Err(failed("a worker is gone, and a GPU's workers go together"));
+            return Err(failed("a worker ended, and the workers of a GPU cannot continue without it"));
         }
         self.version += 1;
         let (devices, multi_gpu) = (Arc::clone(&self.devices), self.multi_gpu.clone());
@@ -179,7 +179,7 @@ impl Collective for CudaMember {
         };
         let lost = self.on_first_member(|| {
             if !is_parameters {
-                let (action, why) = ("hand on a vector".into(), "only parameters are handed on".into());
+                let (action, why) = ("broadcast a vector".into(), "only parameters can be broadcast".into());
                 return Err(grawa_nn::Error::Device { action, why });
             }
             let shared = &device(leader).shared;

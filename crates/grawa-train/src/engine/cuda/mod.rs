@@ -1,7 +1,7 @@
-//! Training on GPUs: workers are dealt to the GPUs, their vectors and the data set with them.
+//! Training on GPUs: the workers are placed on the GPUs, with their vectors and the data set.
 //!
-//! The worker's loop is the same as on the CPU. What differs is here: a `CudaReplica` takes its steps together with the
-//! others, a `CudaMember` mixes where the vectors lie, a `CudaEvaluator` measures there.
+//! The worker's loop is the same as on the CPU. What differs is here: a `CudaReplica` steps together with the others,
+//! a `CudaMember` mixes in device memory, a `CudaEvaluator` evaluates there.
 
 mod batch;
 mod evaluate;
@@ -27,71 +27,60 @@ use grawa_comm::Collective;
 use grawa_core::{Kept, Key, Replica, Share};
 use grawa_data::{Crop, Feed, Order};
 use grawa_nn::cuda::{AllReduce, DatasetBytes, Device, MultiGpu, ReplicaSet, Settings, Split, View, devices};
-use grawa_nn::{Graph, Shape, State};
+use grawa_nn::{Graph, State};
 use placement::{in_step, place_workers};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A vector on the GPU, to those who cannot look into it.
+/// The name of a vector on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceVector {
     /// A worker's parameters.
     Parameters,
     /// A worker's gradient.
     Gradients,
-    /// The centre of a group of a level: 0 that of all workers, 1 that of the GPU's groups, 2 the model that is looked at.
+    /// The centre of a group: level 0 for all workers, 1 for the groups of the GPU, 2 for the model to evaluate.
     Centre { level: usize, group: usize },
 }
 
-/// The level of the model that is looked at.
+/// The level of the model to evaluate.
 const EVALUATED: usize = 2;
-/// Of a GPU's free memory no more than this share is given to data.
+/// The largest share of a GPU's memory for data.
 const SHARE_OF_DATA: f64 = 0.5;
 
-/// What a GPU's workers share.
+/// What the workers of a GPU share.
 #[derive(Debug)]
 pub(crate) struct DeviceShared {
     pub(super) lockstep: Lockstep,
-    /// Who they are.
+    /// Their numbers.
     pub(super) workers: Range<u32>,
     pub(super) graph: Graph,
     pub(super) order: Order,
     pub(super) train: Feed,
     pub(super) test: Feed,
-    /// Whether the data lie on the GPU.
+    /// Whether the data are on the GPU.
     pub(super) data_on_device: bool,
 }
 
 impl DeviceShared {
-    /// Which of the GPU's workers this one is.
+    /// The index of a worker on the GPU.
     fn index_of(&self, worker: u32) -> usize {
         worker.saturating_sub(self.workers.start) as usize
     }
 
-    /// A batch of these training examples as evaluation shows them.
-    fn plain(&self, examples: Vec<u32>) -> Result<Batch, Error> {
+    /// A batch of training examples, augmented with the draws at `key` if there is one.
+    fn train_batch(&self, key: Option<Key>, examples: Vec<u32>) -> Result<Batch, Error> {
         if self.data_on_device {
             return Ok(Batch::Examples(examples));
         }
-        let mut images = vec![0.0; examples.len() * self.train.output().len()];
-        let mut labels = vec![0; examples.len()];
-        self.train.plain(&examples, &mut images, &mut labels)?;
-        Ok(Batch::Images(images, labels))
+        host_batch(&self.train, examples.len(), |images, labels| match key {
+            Some(key) => self.train.augmented(key, &examples, images, labels),
+            None => self.train.plain(&examples, images, labels),
+        })
     }
 
-    /// A batch of these training examples, augmented by the draws at `key`.
-    fn augmented(&self, key: Key, examples: Vec<u32>) -> Result<Batch, Error> {
-        if self.data_on_device {
-            return Ok(Batch::Examples(examples));
-        }
-        let mut images = vec![0.0; examples.len() * self.train.output().len()];
-        let mut labels = vec![0; examples.len()];
-        self.train.augmented(key, &examples, &mut images, &mut labels)?;
-        Ok(Batch::Images(images, labels))
-    }
-
-    /// A batch of the test set; what is missing at its end is filled up.
+    /// A batch of the test set, padded with its last example.
     fn test_batch(&self, number: usize) -> Result<Batch, Error> {
         let size = self.order.batch_size() as usize;
         if self.data_on_device {
@@ -99,17 +88,27 @@ impl DeviceShared {
             let examples = number * size..(number + 1) * size;
             return Ok(Batch::Examples(examples.map(|example| example.min(last) as u32).collect()));
         }
-        let mut images = vec![0.0; size * self.test.output().len()];
-        let mut labels = vec![0; size];
-        self.test.evaluation(number, &mut images, &mut labels)?;
-        Ok(Batch::Images(images, labels))
+        host_batch(&self.test, size, |images, labels| {
+            self.test.evaluation(number, images, labels).map(|_| ())
+        })
     }
 }
 
-/// A network and its data on every GPU that is used, ready to make workers.
+/// A batch of `size` examples that `fill` writes on the host.
+fn host_batch(
+    feed: &Feed,
+    size: usize,
+    fill: impl FnOnce(&mut [f32], &mut [u32]) -> Result<(), grawa_data::Error>,
+) -> Result<Batch, Error> {
+    let (mut images, mut labels) = (vec![0.0; size * feed.output().len()], vec![0; size]);
+    fill(&mut images, &mut labels)?;
+    Ok(Batch::Images(images, labels))
+}
+
+/// A network and its data on every GPU in use, ready to create workers.
 #[derive(Clone, Debug)]
 pub(crate) struct CudaEngine {
-    /// What connects the GPUs, if there are several.
+    /// The connection between the GPUs, if there are several.
     multi_gpu: Option<Arc<MultiGpu>>,
     devices: Vec<Arc<DeviceShared>>,
     policy: crate::recipe::BatchNorm,
@@ -120,16 +119,14 @@ pub(crate) struct CudaEngine {
 }
 
 impl CudaEngine {
-    /// Compiles the network for the GPUs that the recipe asks for, deals the workers to them and puts the data there.
+    /// Compiles the network for the GPUs of the recipe, places the workers and copies the data.
     pub(crate) fn new(recipe: &Recipe, material: &Material) -> Result<Self, Error> {
         let mut found = match recipe.machine.cards {
             None => usable(u32::MAX, false)?,
             Some(asked) => usable(asked, true)?,
         };
         if recipe.train.workers.div_ceil(found.len() as u32) > MOST && recipe.method.share != Share::Nothing {
-            let why = format!(
-                "{MOST} workers a GPU are the most there can be; use more GPUs, or processes of their own"
-            );
+            let why = format!("a GPU can have at most {MOST} workers; use more GPUs or more processes");
             return Err(grawa_nn::Error::Device {
                 action: format!("train {} workers", recipe.train.workers),
                 why,
@@ -144,8 +141,8 @@ impl CudaEngine {
         CudaEngine::on(recipe, material, &found, multi_gpu)
     }
 
-    /// The same for the one worker that this process has of a run's, on the GPU that its number chooses: those of a machine take
-    /// turns. A machine may have fewer GPUs than the recipe names for another.
+    /// The engine for this process's single worker of a run, on the GPU that its number selects: the workers of a
+    /// machine take its GPUs in turn. A machine may have fewer GPUs than the recipe names.
     pub(crate) fn of_one(
         recipe: &Recipe,
         material: &Material,
@@ -158,7 +155,7 @@ impl CudaEngine {
         Ok(CudaEngine::with(recipe, material, vec![Arc::new(shared)], None))
     }
 
-    /// The same on these GPUs; what connects them may be left out if it is one.
+    /// The engine on these GPUs. A single GPU needs no connection.
     fn on(
         recipe: &Recipe,
         material: &Material,
@@ -187,19 +184,19 @@ impl CudaEngine {
         }
     }
 
-    /// The GPU that a worker lives on.
+    /// The GPU of a worker.
     fn shared_of(&self, worker: u32) -> &Arc<DeviceShared> {
         let found = self.devices.iter().find(|shared| shared.workers.contains(&worker));
         found.unwrap_or(&self.devices[0])
     }
 
-    /// Whether workers that are in the middle of such cycles can go on together.
+    /// Whether workers at these positions of a cycle can continue together.
     pub(crate) fn is_in_step(&self, parts: &[Part]) -> bool {
         let blocks: Vec<Range<u32>> = self.devices.iter().map(|shared| shared.workers.clone()).collect();
         in_step(&blocks, &parts.iter().map(|part| (part.worker, part.in_cycle)).collect::<Vec<_>>())
     }
 
-    /// A worker that starts with this state and no momentum, at this step of its data.
+    /// A worker with this state and no momentum, at this step of its data.
     pub(crate) fn worker(&self, worker: u32, state: &State, step: u64) -> Result<CudaReplica, Error> {
         let mut net = CudaReplica::new(Arc::clone(self.shared_of(worker)), worker, step)?;
         net.put(Kept::Statistics, &state.statistics)?;
@@ -207,13 +204,13 @@ impl CudaEngine {
         Ok(net)
     }
 
-    /// Puts a model into the place of the first worker, for one who only looks at it.
+    /// Loads a model in place of the first worker, for evaluation only.
     pub(crate) fn place_model(&self, model: &State) -> Result<DeviceVector, Error> {
         self.devices[0].lockstep.alone(|set| set.load(0, &model.parameters, &model.statistics))?;
         Ok(DeviceVector::Parameters)
     }
 
-    /// Connects a group of workers and gives it its centre, one on every GPU where it has workers.
+    /// Connects a group of workers and sets its centre on every GPU where it has members.
     pub(crate) fn gather(&self, group: &Group, deadline: Duration) -> Result<Vec<CudaMember>, Error> {
         let mut members = Vec::new();
         for shared in &self.devices {
@@ -228,12 +225,12 @@ impl CudaEngine {
             }
             members.push(DeviceMembers { shared: Arc::clone(shared), workers, centre });
         }
-        // A group that lies on one GPU stays there.
+        // A group on one GPU needs no connection.
         let multi_gpu = self.multi_gpu.clone().filter(|_| members.len() > 1);
         Ok(member::group(members, multi_gpu.as_ref(), deadline))
     }
 
-    /// A worker's end of a group that lies elsewhere.
+    /// A worker's member of a group of other processes.
     pub(crate) fn staged<C: Collective<Buffer = [f32]>>(
         &self,
         member: C,
@@ -243,27 +240,27 @@ impl CudaEngine {
         Ok(Staged::new(member, Arc::clone(shared), self.centre_place(place, shared))?)
     }
 
-    /// Where a GPU keeps the centre of a group; the group that makes the evaluated model has no place in the run.
+    /// Level and group of a group's centre on a GPU. The group of the evaluated model has no level in the run.
     fn centre_place(&self, of: Option<(usize, usize)>, shared: &DeviceShared) -> (usize, usize) {
         match of {
             None => (EVALUATED, 0),
-            // The level of all workers is the last of the run's, and the GPU's first.
+            // The level of all workers is the last in the run, and the first on the GPU.
             Some((level, _)) if level + 1 == self.levels => (0, 0),
-            // A GPU counts groups from its own first one on.
+            // A GPU counts groups from its first one.
             Some((level, number)) => {
                 (self.levels - 1 - level, number - (shared.workers.start / self.group) as usize)
             }
         }
     }
 
-    /// A worker's share in measuring models.
+    /// Evaluates models for one worker.
     pub(crate) fn evaluator(&self, worker: u32) -> CudaEvaluator {
         let shared = Arc::clone(self.shared_of(worker));
         CudaEvaluator { worker: shared.index_of(worker), shared, policy: self.policy, batches: self.batches }
     }
 }
 
-/// At most so many of the GPUs that can be used; or all of these, or none.
+/// At most `most` usable GPUs; with `all`, exactly that many or an error.
 fn usable(most: u32, all: bool) -> Result<Vec<Device>, Error> {
     let mut found = devices()?;
     if found.iter().any(Device::is_usable) {
@@ -272,7 +269,7 @@ fn usable(most: u32, all: bool) -> Result<Vec<Device>, Error> {
     let asked = most as usize;
     if found.is_empty() || (all && asked > found.len()) {
         let (action, why) = match found.len() {
-            0 => ("use a GPU".into(), "the driver knows of none; see `grawa devices`".into()),
+            0 => ("use a GPU".into(), "the driver reports none; see `grawa devices`".into()),
             count => {
                 let why = format!("there are {count}; set machine.cards to {count} or less");
                 (format!("use {asked} GPUs"), why)
@@ -284,7 +281,7 @@ fn usable(most: u32, all: bool) -> Result<Vec<Device>, Error> {
     Ok(found)
 }
 
-/// Compiles the network for a GPU, for these workers, and puts the data there.
+/// Compiles the network for a GPU with these workers, and copies the data.
 fn share_device(
     recipe: &Recipe,
     material: &Material,
@@ -308,13 +305,8 @@ fn share_device(
         bytes(train).zip(bytes(test)).is_some_and(|(train, test)| ((train + test) as f64) < room);
     if data_on_device {
         for (split, feed, steps) in [(Split::Train, train, replica::STRIDE), (Split::Test, test, 1)] {
-            let shape = feed.part().shape();
             let data = DatasetBytes {
-                shape: Shape {
-                    channels: shape.channels as usize,
-                    height: shape.height as usize,
-                    width: shape.width as usize,
-                },
+                shape: super::network_shape(feed.part().shape()),
                 images: feed.part().bytes().unwrap_or_default(),
                 labels: feed.part().labels(),
                 table: feed.table(),
@@ -337,10 +329,10 @@ fn share_device(
     })
 }
 
-/// The most workers of one GPU.
+/// The most workers on one GPU.
 const MOST: u32 = 64;
 
-/// What does not go together with a GPU, if anything: the key to change and why.
+/// A setting that a GPU does not support, if any: its key and the reason.
 pub(crate) fn objection(recipe: &Recipe) -> Option<(&'static str, String)> {
     use crate::recipe::Pace;
     if recipe.train.pace == Pace::Free {

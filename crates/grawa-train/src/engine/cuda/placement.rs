@@ -1,9 +1,9 @@
-//! Who lives on which GPU.
+//! The placement of workers on GPUs.
 
 use std::ops::Range;
 
-/// Deals workers to GPUs: neighbours in blocks, as even as can be, the larger ones first. No GPU is without a worker, so
-/// there are as many blocks as GPUs are used.
+/// Places workers on GPUs: consecutive blocks of nearly equal size, larger ones first. Every GPU in use has a worker,
+/// so there are as many blocks as GPUs in use.
 pub(super) fn place_workers(workers: u32, devices: usize) -> Vec<Range<u32>> {
     let devices = u32::try_from(devices).unwrap_or(u32::MAX).clamp(1, workers.max(1));
     let (size, larger) = (workers / devices, workers % devices);
@@ -11,8 +11,8 @@ pub(super) fn place_workers(workers: u32, devices: usize) -> Vec<Range<u32>> {
     (0..devices).map(|device| start(device)..start(device + 1)).collect()
 }
 
-/// Whether the workers of every GPU have taken as many steps of their cycle. Those that are not there were lost and come
-/// back where the first one stands.
+/// Whether the workers of every GPU have taken equally many steps of their cycle. Missing workers were lost; they
+/// return at the position of the first.
 pub(super) fn in_step(blocks: &[Range<u32>], steps: &[(u32, u64)]) -> bool {
     let first = steps.first().map_or(0, |(_, steps)| *steps);
     let of = |worker: u32| steps.iter().find(|(who, _)| *who == worker).map_or(first, |(_, steps)| *steps);
@@ -40,7 +40,7 @@ mod tests {
             !in_step(&place_workers(4, 1), &steps)
                 && !in_step(&place_workers(4, 3), &[(0, 3), (1, 2), (2, 2), (3, 2)])
         );
-        // Worker 3 was lost, and comes back where worker 0 is.
+        // Worker 3 was lost and returns at the position of worker 0.
         assert!(
             !in_step(&place_workers(4, 2), &steps[..3])
                 && in_step(&place_workers(4, 2), &[(0, 3), (1, 3), (2, 3)])

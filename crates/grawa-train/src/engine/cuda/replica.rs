@@ -1,5 +1,5 @@
-//! A worker's copy of the network on a GPU. Its vectors stay there; what comes to the host are losses, norms, and copies
-//! for checkpoints.
+//! A worker's replica on a GPU. Its vectors stay there; only losses, norms, and copies for checkpoints come to the
+//! host.
 
 use super::batch::{Batch, load_host_batches};
 use super::{DeviceShared, DeviceVector, Lockstep};
@@ -12,29 +12,29 @@ use grawa_nn::cuda::Split;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most steps between two looks at what the host may want.
+/// The most steps in one request.
 pub(super) const STRIDE: usize = 256;
-/// Batches prepared ahead on the host, where the GPU cannot hold the data.
+/// Batches prepared ahead on the host, if the data are not on the GPU.
 const AHEAD: usize = 2;
 
-/// One worker's network on a GPU.
+/// One worker's replica on a GPU.
 #[derive(Debug)]
 pub(crate) struct CudaReplica {
     shared: Arc<DeviceShared>,
-    /// Which of the GPU's workers it is.
+    /// Its index on the GPU.
     worker: usize,
     cursor: Cursor,
-    /// Batches from the host and the step of the next one, where the GPU does not hold the data.
+    /// Batches from the host and the step of the next one, if the data are not on the GPU.
     host_batches: Option<(Option<Prefetch>, u64)>,
     reader: Reader,
-    /// The place of the last gradient's batch.
+    /// The key of the last gradient's batch.
     key: Option<Key>,
     parameters: DeviceVector,
     gradients: DeviceVector,
     waits: Arc<WaitTimes>,
 }
 
-/// What a worker asks for when it takes steps.
+/// A worker's request for steps.
 struct Request {
     key: Key,
     batches: Vec<Batch>,
@@ -65,7 +65,7 @@ impl CudaReplica {
         })
     }
 
-    /// What it waited for.
+    /// Its waiting times.
     pub(crate) fn waits(&self) -> Arc<WaitTimes> {
         Arc::clone(&self.waits)
     }
@@ -74,7 +74,7 @@ impl CudaReplica {
         &self.shared.lockstep
     }
 
-    /// The batches of so many steps.
+    /// The batches of `count` steps.
     fn batches(&mut self, first: u64, count: usize) -> Result<Vec<Batch>, Error> {
         let mut batches = Vec::with_capacity(count);
         for step in first..first + count as u64 {
@@ -103,16 +103,9 @@ impl CudaReplica {
         Ok(batches)
     }
 
-    /// The examples that a score is computed on, as on the CPU.
+    /// The batch of a score, as on the CPU.
     fn score_batch(&self, key: Key) -> Result<Batch, Error> {
-        let shared = &self.shared;
-        let (who, round) = key.place();
-        let (size, examples) = (shared.order.batch_size() as usize, shared.order.examples() as usize);
-        let mut chosen = shared.order.score_batch(size.min(examples), who, round)?;
-        for at in examples..size {
-            chosen.push(chosen[at - examples]);
-        }
-        shared.plain(chosen)
+        self.shared.train_batch(None, crate::engine::score_examples(&self.shared.order, key)?)
     }
 
     fn take_steps(&mut self, stretch: &Stretch<'_, DeviceVector>) -> Result<Taken, Error> {
@@ -175,7 +168,7 @@ impl CudaReplica {
             let mut taken = Vec::with_capacity(requests.len());
             for (worker, norms) in found.into_iter().enumerate() {
                 let (losses, lost) = set.losses(worker, count)?;
-                // The GPU notes whether a number ever was not finite; it does not come back by itself.
+                // The GPU records whether a number was ever not finite; such a number stays.
                 taken.push(Taken { losses, finite: vec![!lost; count], norms });
             }
             Ok(taken)
@@ -196,7 +189,7 @@ impl CudaReplica {
             let batches: Vec<Batch> = requests.into_iter().filter_map(|request| request.1).collect();
             if batches.is_empty() {
                 set.recompute_gradients()?;
-                // Of the second look nobody asks for the loss.
+                // The loss of SAM's second pass is not used.
                 return Ok(vec![f64::NAN; workers]);
             }
             if let Some(examples) = load_host_batches(set, batches)? {
@@ -211,7 +204,7 @@ impl CudaReplica {
     }
 }
 
-/// The strengths of the pulls: to the centre of all, and to that of the group.
+/// The strengths of the pulls to the centre of all and to that of the group.
 fn strengths(prox: &[Prox<'_, DeviceVector>]) -> [f32; 2] {
     let mut strengths = [0.0; 2];
     for prox in prox {
@@ -238,7 +231,7 @@ impl Replica for CudaReplica {
         self.cursor = order.cursor(seat).map_err(|error| replica_error(error.into()))?;
         self.reader = Reader::new(self.shared.train.clone(), order, seat)
             .map_err(|error| replica_error(error.into()))?;
-        // What was prepared ahead, and what the GPU was shown last, was for another seat.
+        // Prefetched and loaded batches were those of another shard.
         self.host_batches.iter_mut().for_each(|(prefetch, _)| *prefetch = None);
         self.key = None;
         Ok(())
@@ -310,7 +303,7 @@ impl Replica for CudaReplica {
 
     fn reset(&mut self) {
         let (worker, zeros) = (self.worker, vec![0.0; self.layout().len()]);
-        // A GPU that cannot be written to says so at the next step.
+        // If the GPU fails, the next step reports it.
         let _ = self.lockstep().alone(|set| set.load_velocity(worker, &zeros));
     }
 

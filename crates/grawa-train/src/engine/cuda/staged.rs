@@ -1,7 +1,7 @@
-//! A worker on a GPU whose group lies elsewhere: in other processes, on other machines.
+//! A worker on a GPU whose group is in other processes or on other machines.
 //!
-//! Vectors go by way of the host: a copy is mixed there as that of any worker on a CPU, by whatever connects the group, and what came
-//! out goes back to the GPU with the new centre, which the next steps are pulled toward.
+//! Vectors go through the host: the group mixes a copy there, as for a worker on a CPU. The result returns to the GPU
+//! together with the new centre, toward which the next steps are pulled.
 
 use super::{DeviceShared, DeviceVector};
 use crate::engine::cpu_replica::replica_error;
@@ -9,25 +9,25 @@ use grawa_comm::{Collective, Error, Gathered, Lost, Outcome};
 use grawa_core::{Layout, Plan};
 use std::sync::Arc;
 
-/// One worker's end of such a group.
+/// One worker's member of such a group.
 #[derive(Debug)]
 pub(crate) struct Staged<C> {
     group: C,
     shared: Arc<DeviceShared>,
-    /// Where the centre lies on the GPU.
+    /// Level and group of the centre on the GPU.
     centre_place: (usize, usize),
     centre: DeviceVector,
-    /// The version of the one that was brought there last.
+    /// The version of the centre on the GPU.
     loaded_version: u64,
 }
 
-/// What a GPU says, as the group knows it.
+/// An error of a GPU, as an error of the group.
 fn failed(error: grawa_nn::Error) -> Error {
     replica_error(error.into()).into()
 }
 
 impl<C: Collective<Buffer = [f32]>> Staged<C> {
-    /// The end of a group for the one worker of a GPU.
+    /// The member of a group for the only worker of a GPU.
     pub(super) fn new(
         group: C,
         shared: Arc<DeviceShared>,
@@ -40,7 +40,7 @@ impl<C: Collective<Buffer = [f32]>> Staged<C> {
         Ok(staged)
     }
 
-    /// Any meeting may be the one at which the centre is another: one that was on its way has come.
+    /// Any operation may complete an overlapped round and change the centre.
     fn refresh_centre(&mut self) -> Result<(), Error> {
         if self.group.centre_version() == self.loaded_version { Ok(()) } else { self.load_centre() }
     }
@@ -48,14 +48,14 @@ impl<C: Collective<Buffer = [f32]>> Staged<C> {
     fn load_centre(&mut self) -> Result<(), Error> {
         let (centre, (level, number)) = (self.group.centre(), self.centre_place);
         self.loaded_version = self.group.centre_version();
-        // A group whose model nobody looks at has none.
+        // A group whose model is not evaluated has no centre.
         if centre.is_empty() {
             return Ok(());
         }
         self.shared.lockstep.alone(|set| set.load_centre(level, number, centre)).map_err(failed)
     }
 
-    /// Has the group do something with a copy of a vector, which goes back to where it came from.
+    /// Lets the group act on a copy of a vector, and writes the copy back.
     fn through_host(
         &mut self,
         of: DeviceVector,

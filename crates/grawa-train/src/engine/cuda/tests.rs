@@ -1,5 +1,5 @@
-//! Groups on GPUs against what every transport promises, and runs on several GPUs beside the same runs on one. Several
-//! GPUs are played by one, with sums through this machine's memory; NCCL is asked with one GPU.
+//! Groups on GPUs against the conformance suite of transports, and runs on several GPUs against the same runs on one.
+//! One GPU plays several, with sums in host memory; NCCL runs with one GPU.
 
 #[path = "../../../tests/needs/mod.rs"]
 mod needs;
@@ -36,7 +36,7 @@ fn recipe(method: &str, workers: usize) -> Recipe {
     recipe
 }
 
-/// A network whose parameters lie as the suite's vectors do: spans of 500, 3 and 500 numbers.
+/// A network whose parameters have the layout of the suite's vectors: spans of 500, 3 and 500 numbers.
 fn spans() -> Graph {
     let mut net = Builder::new("spans", Shape::image(1, 8));
     let x = net.input();
@@ -50,7 +50,7 @@ fn spans() -> Graph {
     net.finish(z).unwrap()
 }
 
-/// A group of workers whose rounds go over the link however many GPUs they live on.
+/// A group of workers whose rounds use the connection, however many GPUs they are on.
 fn members_on(devices: &[Device], workers: usize, multi_gpu: MultiGpu) -> Vec<CudaMember> {
     let (recipe, data) = (recipe("mean", workers), digits().unwrap());
     let material = Material::with_network(&recipe, &data, &spans()).unwrap();
@@ -62,7 +62,7 @@ fn members_on(devices: &[Device], workers: usize, multi_gpu: MultiGpu) -> Vec<Cu
     member::group(engine.devices.iter().map(device).collect(), Some(&Arc::new(multi_gpu)), LONG)
 }
 
-/// Runs the checks of the suite on every member: all operations, or what is seen when the last one leaves.
+/// Runs the checks of the suite on every member: all operations, or the loss of the last member.
 fn conforms(devices: &[Device], workers: usize, sum: AllReduce, loses: bool) {
     let members = members_on(devices, workers, MultiGpu::new(sum, devices).unwrap());
     std::thread::scope(|scope| {
@@ -100,7 +100,7 @@ fn nccl_conforms_with_one_gpu() {
     conforms(&[needs::gpu()], 1, AllReduce::Nccl, false);
 }
 
-/// With one worker a GPU sums are taken in the order of the workers, so even the bits are those of the plain mix.
+/// With one worker for each GPU, sums are in worker order, so even the bits are those of the plain mix.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn several_gpus_conform() {
@@ -108,7 +108,7 @@ fn several_gpus_conform() {
     for count in 1..=3 {
         conforms(&vec![device.clone(); count], count, AllReduce::Host, false);
     }
-    // A GPU that loses its only worker, and one of whose two workers another is left.
+    // A GPU that loses its only worker, and one that keeps another.
     for workers in [2, 5] {
         conforms(&[device.clone(), device.clone()], workers, AllReduce::Host, true);
     }
@@ -126,7 +126,7 @@ impl Observer for Stopper {
     }
 }
 
-/// Everything that the last checkpoint holds of a run on so many GPUs, played by one; stopped at every so many events.
+/// All vectors of the last checkpoint of a run on `count` GPUs, played by one; stopped after every `stops` events.
 fn run(device: &Device, count: usize, method: &str, stops: Option<usize>) -> Vec<Vec<f32>> {
     let (recipe, data) = (recipe(method, 4), digits().unwrap());
     let material = Material::new(&recipe, &data).unwrap();
@@ -157,7 +157,7 @@ fn run(device: &Device, count: usize, method: &str, stops: Option<usize>) -> Vec
     vectors.collect()
 }
 
-/// Two workers a GPU, or blocks of 2, 1 and 1 that cut a group in two: only rounding differs from one GPU.
+/// Two workers for each GPU, or blocks of 2, 1 and 1 that split a group: only rounding differs from one GPU.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_run_on_several_gpus_is_that_on_one_but_for_rounding() {
@@ -205,7 +205,7 @@ fn more_gpus_than_exist_are_refused_before_anything_starts() {
     }
 }
 
-/// A worker that is dealt another share reads that, also where the step has the number of the last one it took.
+/// A worker that is assigned another shard reads it, even at a step of the same number.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_worker_on_a_gpu_reads_the_shard_it_is_assigned() {
