@@ -11,7 +11,7 @@ use super::{Engine, Lanes};
 use crate::recipe::BatchNorm;
 use crate::{Error, Recipe};
 use grawa_core::{Key, Layout, Purpose};
-use grawa_data::{Feed, Order};
+use grawa_data::{Feed, Sampler};
 use grawa_nn::{Mode, Program};
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ impl Examine<[f32]> for Examiner {
 pub struct Examiner {
     program: Arc<Program>,
     lanes: Arc<Lanes>,
-    order: Order,
+    order: Sampler,
     train: Feed,
     test: Feed,
     policy: BatchNorm,
@@ -161,7 +161,7 @@ const RECALIBRATION: u32 = u32::MAX;
 /// A seat's batches of recalibration: the draws of each batch's augmentation, and its examples, the first ones of epoch 0.
 /// All seats together see the same batches however many they are.
 pub(crate) fn recalibration(
-    order: &Order,
+    order: &Sampler,
     (seat, seats): (usize, usize),
     batches: usize,
 ) -> Result<Vec<(Key, Vec<u32>)>, Error> {
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn recalibration_shows_the_same_batches_to_any_number_of_seats() {
         let batches = |workers, seats: usize| {
-            let order = Order::new(5, 100, workers, 8).unwrap();
+            let order = Sampler::new(5, 100, workers, 8).unwrap();
             let mut all: Vec<(Key, Vec<u32>)> =
                 (0..seats).flat_map(|seat| recalibration(&order, (seat, seats), 17).unwrap()).collect();
             all.sort_by_key(|(key, _)| key.place());
@@ -249,7 +249,7 @@ mod tests {
             assert_eq!(batches(seats as u32, seats), one);
         }
         // No worker of a run draws the same.
-        let order = Order::new(5, 100, 4, 8).unwrap();
+        let order = Sampler::new(5, 100, 4, 8).unwrap();
         assert!(one.iter().all(|(key, _)| key.place().0 >= order.workers()));
     }
 

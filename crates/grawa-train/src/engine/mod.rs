@@ -18,7 +18,7 @@ pub(crate) use net::Waits;
 
 use crate::{Error, Recipe};
 use grawa_core::Share;
-use grawa_data::{Augment, Dataset, Feed, Order, Reader};
+use grawa_data::{Augment, Dataset, Feed, Loader, Sampler};
 use grawa_nn::{Graph, Program, Shape, State};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Material {
     pub(crate) graph: Graph,
-    pub(crate) order: Order,
+    pub(crate) order: Sampler,
     pub(crate) train: Feed,
     pub(crate) test: Feed,
 }
@@ -56,7 +56,7 @@ impl Material {
         };
         let feed = |part, augment: Augment| Feed::new(part, &data.normalise, augment);
         let (train, test) = (feed(&train, recipe.data.augment)?, feed(&test, recipe.data.augment)?);
-        let order = Order::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
+        let order = Sampler::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
         Ok(Material { graph: graph.clone(), order, train, test })
     }
 }
@@ -66,7 +66,7 @@ impl Material {
 pub struct Engine {
     program: Arc<Program>,
     lanes: Arc<Lanes>,
-    order: Order,
+    order: Sampler,
     train: Feed,
     test: Feed,
     /// Whether workers share gradients, and each must keep its own.
@@ -103,7 +103,7 @@ impl Engine {
     }
 
     /// Which examples each worker sees when.
-    pub fn order(&self) -> &Order {
+    pub fn order(&self) -> &Sampler {
         &self.order
     }
 
@@ -114,7 +114,7 @@ impl Engine {
 
     /// A worker that starts with this state and no momentum, at this step of its data.
     pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<Net, Error> {
-        let reader = Reader::new(self.train.clone(), self.order, worker)?;
+        let reader = Loader::new(self.train.clone(), self.order, worker)?;
         Net::new(self, reader, state, step)
     }
 

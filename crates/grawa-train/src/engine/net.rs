@@ -8,8 +8,8 @@ use super::{Engine, Lanes};
 use crate::Error;
 use grawa_core::norm::norms;
 use grawa_core::step::{ascend, descend};
-use grawa_core::{Kept, Key, Layout, Prox, Purpose, Replica, Sgd};
-use grawa_data::{Order, Prefetch, Reader};
+use grawa_core::{Key, Layout, Prox, Purpose, Replica, Sgd, StateKind};
+use grawa_data::{Loader, PrefetchLoader, Sampler};
 use grawa_nn::{Mode, Program, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ const AHEAD: usize = 1;
 pub struct Net {
     program: Arc<Program>,
     lanes: Arc<Lanes>,
-    order: Order,
-    reader: Reader,
+    order: Sampler,
+    reader: Loader,
     state: State,
     velocity: Vec<f32>,
     /// Its own gradient, where gradients are shared.
@@ -32,7 +32,7 @@ pub struct Net {
     lane: Option<Borrowed>,
     /// Whether the parameters are where SAM's ascent led, and those to come back to lie in the lane.
     ascended: bool,
-    batches: Option<Prefetch>,
+    batches: Option<PrefetchLoader>,
     /// The place of the batch at hand, and the step of the one that comes next.
     key: Option<Key>,
     next: u64,
@@ -60,7 +60,7 @@ impl Waits {
 }
 
 impl Net {
-    pub(super) fn new(engine: &Engine, reader: Reader, state: State, step: u64) -> Result<Self, Error> {
+    pub(super) fn new(engine: &Engine, reader: Loader, state: State, step: u64) -> Result<Self, Error> {
         let graph = engine.graph();
         let (found, expected) = (state.parameters.len(), graph.parameters().len());
         if found != expected {
@@ -89,11 +89,11 @@ impl Net {
         Arc::clone(&self.waits)
     }
 
-    fn kept(&mut self, what: Kept) -> &mut [f32] {
+    fn kept(&mut self, what: StateKind) -> &mut [f32] {
         match what {
-            Kept::Parameters => &mut self.state.parameters,
-            Kept::Velocity => &mut self.velocity,
-            Kept::Statistics => &mut self.state.statistics,
+            StateKind::Parameters => &mut self.state.parameters,
+            StateKind::Velocity => &mut self.velocity,
+            StateKind::Statistics => &mut self.state.statistics,
         }
     }
 
@@ -113,7 +113,7 @@ impl Net {
         }
         let (_, step) = key.place();
         if self.batches.is_none() || step != self.next {
-            self.batches = Some(Prefetch::training(self.reader.clone(), step, AHEAD)?);
+            self.batches = Some(PrefetchLoader::training(self.reader.clone(), step, AHEAD)?);
         }
         let start = Instant::now();
         if let Some(batches) = &mut self.batches {
@@ -128,7 +128,7 @@ impl Net {
     fn pass(&mut self, key: Key) -> Result<f64, Error> {
         let is_new = self.fetch(key)?;
         let mut lane = self.lane();
-        let Some(batch) = self.batches.as_ref().and_then(Prefetch::current) else {
+        let Some(batch) = self.batches.as_ref().and_then(PrefetchLoader::current) else {
             return Err(grawa_data::Error::NoMoreBatches { panicked: false }.into());
         };
         let mode = Mode::Train { dropout: Some(key.purpose(Purpose::Dropout)) };
@@ -195,9 +195,9 @@ impl Replica for Net {
 
     fn deal(&mut self, seat: u32, of: u32) -> Result<(), grawa_core::Error> {
         let order =
-            Order::new(self.order.seed(), self.order.examples() as usize, of, self.order.batch_size());
+            Sampler::new(self.order.seed(), self.order.examples() as usize, of, self.order.batch_size());
         let order = order.map_err(|error| told(error.into()))?;
-        let reader = Reader::new(self.reader.feed().clone(), order, seat);
+        let reader = Loader::new(self.reader.feed().clone(), order, seat);
         self.reader = reader.map_err(|error| told(error.into()))?;
         // A step may have the same number among others: what was read for it before is not its batch any more.
         (self.order, self.batches, self.key) = (order, None, None);
@@ -274,11 +274,11 @@ impl Replica for Net {
         }
     }
 
-    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, grawa_core::Error> {
+    fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, grawa_core::Error> {
         Ok(self.kept(what).to_vec())
     }
 
-    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), grawa_core::Error> {
+    fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), grawa_core::Error> {
         what.fill(self.kept(what), values)
     }
 }

@@ -139,7 +139,7 @@ impl Examine<OnCard> for CardExaminer {
                 look_and_leave(fleet, asks, |fleet, _, examples| fleet.test(examples))
             })?;
             for (&number, logits) in numbers.iter().zip(&found) {
-                let labels = self.stock.test.part().labels()[number * size..].iter();
+                let labels = self.stock.test.split().labels()[number * size..].iter();
                 for (logits, &label) in logits.chunks_exact(classes).zip(labels) {
                     show(logits, label as usize);
                 }

@@ -25,8 +25,8 @@ use crate::{Error, Recipe};
 use batch::Batch;
 use deal::{deal, in_step};
 use grawa_comm::Collective;
-use grawa_core::{Kept, Key, Replica, Share};
-use grawa_data::{Crop, Feed, Order};
+use grawa_core::{Key, Replica, Share, StateKind};
+use grawa_data::{Crop, Feed, Sampler};
 use grawa_nn::cuda::{Bytes, Card, Fleet, Link, Set, Settings, Sum, View, cards};
 use grawa_nn::{Graph, Shape, State};
 use std::ops::Range;
@@ -56,7 +56,7 @@ pub(crate) struct Stock {
     /// Who they are.
     pub(super) workers: Range<u32>,
     pub(super) graph: Graph,
-    pub(super) order: Order,
+    pub(super) order: Sampler,
     pub(super) train: Feed,
     pub(super) test: Feed,
     /// Whether the data lie on the card.
@@ -192,8 +192,8 @@ impl CardEngine {
     /// A worker that starts with this state and no momentum, at this step of its data.
     pub(crate) fn worker(&self, worker: u32, state: &State, step: u64) -> Result<CardNet, Error> {
         let mut net = CardNet::new(Arc::clone(self.home(worker)), worker, step)?;
-        net.put(Kept::Statistics, &state.statistics)?;
-        net.put(Kept::Parameters, &state.parameters)?;
+        net.put(StateKind::Statistics, &state.statistics)?;
+        net.put(StateKind::Parameters, &state.parameters)?;
         Ok(net)
     }
 
@@ -288,19 +288,19 @@ fn stock(recipe: &Recipe, material: &Material, card: &Card, workers: Range<u32>)
     if let Some(inner) = &recipe.method.inner {
         fleet.group_by(inner.group as usize, (workers.start % inner.group.max(1)) as usize)?;
     }
-    let bytes = |feed: &Feed| feed.part().bytes().map(<[u8]>::len);
+    let bytes = |feed: &Feed| feed.split().bytes().map(<[u8]>::len);
     let holds = bytes(train).zip(bytes(test)).is_some_and(|(train, test)| ((train + test) as f64) < room);
     if holds {
         for (set, feed, steps) in [(Set::Train, train, net::STRIDE), (Set::Test, test, 1)] {
-            let shape = feed.part().shape();
+            let shape = feed.split().shape();
             let data = Bytes {
                 shape: Shape {
                     channels: shape.channels as usize,
                     height: shape.height as usize,
                     width: shape.width as usize,
                 },
-                images: feed.part().bytes().unwrap_or_default(),
-                labels: feed.part().labels(),
+                images: feed.split().bytes().unwrap_or_default(),
+                labels: feed.split().labels(),
                 table: feed.table(),
             };
             let crop = match feed.augment().crop {

@@ -6,8 +6,8 @@ use super::{Deck, OnCard, Stock};
 use crate::Error;
 use crate::engine::Waits;
 use crate::engine::net::told;
-use grawa_core::{Kept, Key, Layout, Prox, Purpose, Replica, Sgd, Stretch, Taken};
-use grawa_data::{Cursor, Order, Prefetch, Reader};
+use grawa_core::{Key, Layout, Prox, Purpose, Replica, Sgd, StateKind, StepRequest, StepResults};
+use grawa_data::{Loader, PrefetchLoader, Sampler, WorkerSampler};
 use grawa_nn::cuda::Set;
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,10 +23,10 @@ pub(crate) struct CardNet {
     stock: Arc<Stock>,
     /// Which of the card's workers it is.
     worker: usize,
-    cursor: Cursor,
+    cursor: WorkerSampler,
     /// Batches from the host and the step of the next one, where the card does not hold the data.
-    fed: Option<(Option<Prefetch>, u64)>,
-    reader: Reader,
+    fed: Option<(Option<PrefetchLoader>, u64)>,
+    reader: Loader,
     /// The place of the last gradient's batch.
     key: Option<Key>,
     parameters: OnCard,
@@ -47,8 +47,8 @@ struct Ask {
 
 impl CardNet {
     pub(super) fn new(stock: Arc<Stock>, worker: u32, step: u64) -> Result<Self, Error> {
-        let cursor = stock.order.cursor(worker)?;
-        let reader = Reader::new(stock.train.clone(), stock.order, worker)?;
+        let cursor = stock.order.for_worker(worker)?;
+        let reader = Loader::new(stock.train.clone(), stock.order, worker)?;
         let fed = (!stock.holds).then_some((None, step));
         let (parameters, gradients) = (OnCard::Parameters, OnCard::Gradients);
         let waits = Arc::default();
@@ -82,7 +82,7 @@ impl CardNet {
                 None => Batch::Examples(self.cursor.batch(step)?.to_vec()),
                 Some((prefetch, next)) => {
                     if prefetch.is_none() || *next != step {
-                        *prefetch = Some(Prefetch::training(self.reader.clone(), step, AHEAD)?);
+                        *prefetch = Some(PrefetchLoader::training(self.reader.clone(), step, AHEAD)?);
                     }
                     *next = step + 1;
                     let start = Instant::now();
@@ -115,7 +115,7 @@ impl CardNet {
         stock.plain(chosen)
     }
 
-    fn take_steps(&mut self, stretch: &Stretch<'_, OnCard>) -> Result<Taken, Error> {
+    fn take_steps(&mut self, stretch: &StepRequest<'_, OnCard>) -> Result<StepResults, Error> {
         let (_, first) = stretch.key.place();
         let ask = Ask {
             key: stretch.key,
@@ -129,7 +129,7 @@ impl CardNet {
         self.deck().together(self.worker, ask, |fleet, mut asks| {
             let count = asks.iter().map(|ask| ask.rates.len()).min().unwrap_or(0);
             if count == 0 {
-                return Ok(vec![Taken::default(); asks.len()]);
+                return Ok(vec![StepResults::default(); asks.len()]);
             }
             let keys: Vec<Key> = asks.iter().map(|ask| ask.key).collect();
             let (prox, sgd) = (asks[0].prox, asks[0].sgd);
@@ -175,7 +175,7 @@ impl CardNet {
             for (worker, norms) in found.into_iter().enumerate() {
                 let (losses, lost) = fleet.losses(worker, count)?;
                 // The card notes whether a number ever was not finite; it does not come back by itself.
-                taken.push(Taken { losses, finite: vec![!lost; count], norms });
+                taken.push(StepResults { losses, finite: vec![!lost; count], norms });
             }
             Ok(taken)
         })
@@ -232,11 +232,11 @@ impl Replica for CardNet {
 
     fn deal(&mut self, seat: u32, of: u32) -> Result<(), grawa_core::Error> {
         let known = &self.stock.order;
-        let order = Order::new(known.seed(), known.examples() as usize, of, known.batch_size())
+        let order = Sampler::new(known.seed(), known.examples() as usize, of, known.batch_size())
             .map_err(|error| told(error.into()))?;
-        self.cursor = order.cursor(seat).map_err(|error| told(error.into()))?;
+        self.cursor = order.for_worker(seat).map_err(|error| told(error.into()))?;
         self.reader =
-            Reader::new(self.stock.train.clone(), order, seat).map_err(|error| told(error.into()))?;
+            Loader::new(self.stock.train.clone(), order, seat).map_err(|error| told(error.into()))?;
         // What was prepared ahead, and what the card was shown last, was for another seat.
         self.fed.iter_mut().for_each(|(prefetch, _)| *prefetch = None);
         self.key = None;
@@ -267,7 +267,7 @@ impl Replica for CardNet {
         if self.fed.is_some() { 1 } else { STRIDE }
     }
 
-    fn steps(&mut self, stretch: &Stretch<'_, OnCard>) -> Result<Taken, grawa_core::Error> {
+    fn steps(&mut self, stretch: &StepRequest<'_, OnCard>) -> Result<StepResults, grawa_core::Error> {
         self.take_steps(stretch).map_err(told)
     }
 
@@ -320,22 +320,22 @@ impl Replica for CardNet {
         &mut self.gradients
     }
 
-    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, grawa_core::Error> {
+    fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, grawa_core::Error> {
         let worker = self.worker;
         let copied = self.deck().alone(|fleet| match what {
-            Kept::Parameters => fleet.parameters(worker),
-            Kept::Velocity => fleet.velocity(worker),
-            Kept::Statistics => fleet.statistics(worker),
+            StateKind::Parameters => fleet.parameters(worker),
+            StateKind::Velocity => fleet.velocity(worker),
+            StateKind::Statistics => fleet.statistics(worker),
         });
         copied.map_err(|error| told(error.into()))
     }
 
-    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), grawa_core::Error> {
+    fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), grawa_core::Error> {
         let worker = self.worker;
         let done = self.deck().alone(|fleet| match what {
-            Kept::Parameters => fleet.load_parameters(worker, values),
-            Kept::Velocity => fleet.load_velocity(worker, values),
-            Kept::Statistics => fleet.load_statistics(worker, values),
+            StateKind::Parameters => fleet.load_parameters(worker, values),
+            StateKind::Velocity => fleet.load_velocity(worker, values),
+            StateKind::Statistics => fleet.load_statistics(worker, values),
         });
         done.map_err(|error| told(error.into()))
     }
