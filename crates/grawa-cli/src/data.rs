@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.what {
         What::Get { name, dir } => {
             let bar = bar(1, "download");
-            let place = grawa_data::get(name, dir, &mut |progress| match progress {
+            let place = grawa_data::download(name, dir, &mut |progress| match progress {
                 Progress::Downloading { done, total } => {
                     bar.set_length(total.unwrap_or(done).max(1));
                     bar.set_position(done);

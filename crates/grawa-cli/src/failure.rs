@@ -8,6 +8,9 @@ pub(crate) enum Failure {
     /// An experiment.
     #[error(transparent)]
     Lab(#[from] grawa_lab::Error),
+    /// A toy experiment, or a folder of results.
+    #[error(transparent)]
+    Toy(#[from] grawa_toy::Error),
     /// The engine.
     #[error(transparent)]
     Engine(#[from] grawa_nn::Error),
@@ -117,6 +120,7 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         let usage = match self {
             Failure::Lab(error) => error.is_usage(),
+            Failure::Toy(error) => error.is_usage(),
             Failure::Engine(error) => error.is_usage(),
             Failure::Data(error) => {
                 matches!(

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use grawa_core::Name;
 use grawa_lab::Table;
 use grawa_lab::lab::{
-    self, Cell, Cost, EXPERIMENTS, Finding, Means, Plan, Progress, Request, Select, Stage, Store,
+    self, Cell, Cost, EXPERIMENTS, Finding, Plan, Progress, Request, Scheduler, Select, Stage, Store,
 };
 use grawa_train::observe::About;
 use indicatif::{HumanDuration, ProgressBar};
@@ -98,8 +98,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
     let jobs = arguments.jobs.map(usize::from);
     let screen = Screen::new();
-    let (found, is_all) =
-        plan.conduct(&store, &Means { jobs, about, stop }, &|progress| screen.show(progress))?;
+    let scheduler = Scheduler { plan: &plan, store: &store, jobs, about, stop };
+    let (found, is_all) = scheduler.run(&|progress| screen.show(progress))?;
     screen.bar.finish_and_clear();
     if !is_all {
         let words = format!("stopped with {} finished cells; the same command goes on", found.len());
@@ -107,8 +107,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         return Ok(false);
     }
     let (output, path) = lab::conclude(&plan, &store, &found)?;
-    for sheet in &output.sheets {
-        say(&sheet.text());
+    for table in &output.tables {
+        say(&table.text());
     }
     say(&format!("Tables and pictures: {}", path.join("index.html").display()));
     Ok(true)
@@ -149,9 +149,8 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
     let mut table =
         Table::new(["cell", "data", "network", "seed", "method", "setting", "budget", "operations"]);
     for cell in &cells {
-        let stage = if cell.stage == Stage::Search { "search" } else { "final" };
         table.push([
-            stage.into(),
+            cell.stage.as_str().into(),
             cell.recipe.data.kind.to_string(),
             cell.network(),
             cell.seed().to_string(),

@@ -9,7 +9,7 @@ use clap::Args;
 use grawa_core::{Key, Purpose};
 use grawa_flat::{Line, Losses, Plane, Principal, filter_normalised, principal};
 use grawa_lab::flatness::{put_line, put_plane};
-use grawa_lab::picture::apart::{same, told_apart};
+use grawa_lab::picture::digits::{distinct, same};
 use grawa_nn::State;
 use grawa_train::{Checkpoint, locate};
 use std::path::PathBuf;
@@ -106,11 +106,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         bar.finish_and_clear();
         put_line(&line, &title, &mut folder)?;
         let at = |place: f64| line.places.iter().position(|here| (here - place).abs() < 1e-9);
-        let highest =
-            line.standings.iter().zip(&line.places).filter(|(_, place)| (0.0..=1.0).contains(*place));
-        let highest = highest.map(|(standing, _)| standing.loss).fold(f64::NEG_INFINITY, f64::max);
+        let highest = line.values.iter().zip(&line.places).filter(|(_, place)| (0.0..=1.0).contains(*place));
+        let highest = highest.map(|(value, _)| value.loss).fold(f64::NEG_INFINITY, f64::max);
         if let (Some(first), Some(second)) = (at(0.0), at(1.0)) {
-            let (first, second) = (line.standings[first].loss, line.standings[second].loss);
+            let (first, second) = (line.values[first].loss, line.values[second].loss);
             say(&format!("Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"));
         }
     } else {
@@ -136,8 +135,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             .extend(places.iter().enumerate().map(|(index, at)| (format!("worker {index}"), (at[0], at[1]))));
         put_plane(&plane, &title, names, marks, &mut folder)?;
         let here = losses.at(&middle.parameters, &middle.statistics)?;
-        let highest = plane.standings.iter().map(|standing| standing.loss).fold(f64::NEG_INFINITY, f64::max);
-        let lowest = plane.standings.iter().map(|standing| standing.loss).fold(f64::INFINITY, f64::min);
+        let highest = plane.values.iter().map(|value| value.loss).fold(f64::NEG_INFINITY, f64::max);
+        let lowest = plane.values.iter().map(|value| value.loss).fold(f64::INFINITY, f64::min);
         say(&extent(here.loss, lowest, highest));
     }
     say(&format!("Table and picture: {}", folder.finish()?.display()));
@@ -146,7 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// The loss in the middle of a plane, and its range, with digits enough to tell them apart.
 fn extent(middle: f64, lowest: f64, highest: f64) -> String {
-    let [middle, low, high] = &told_apart(&[middle, lowest, highest])[..] else { return String::new() };
+    let [middle, low, high] = &distinct(&[middle, lowest, highest])[..] else { return String::new() };
     match same(lowest, highest) {
         true => format!("Loss in the middle: {middle}; the plane is flat: {low} to {high}"),
         false => format!("Loss in the middle: {middle}; on the plane from {low} to {high}"),

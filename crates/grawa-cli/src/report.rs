@@ -25,14 +25,14 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let stories = report::read(&arguments.runs)?;
-    let html = report::html(&stories)?;
+    let runs = report::read(&arguments.runs)?;
+    let html = report::html(&runs)?;
     report::write(&arguments.out, &html)?;
-    let (runs, size) = (stories.len(), html.len().div_ceil(1000));
+    let (count, size) = (runs.len(), html.len().div_ceil(1000));
     say(&format!(
-        "{} holds {runs} run{} in {size} kB",
+        "{} holds {count} run{} in {size} kB",
         arguments.out.display(),
-        if runs == 1 { "" } else { "s" }
+        if count == 1 { "" } else { "s" }
     ));
     Ok(())
 }

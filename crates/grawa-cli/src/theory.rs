@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::say::say;
 use crate::vincent::claim;
 use clap::Args;
-use grawa_lab::theory::{Scale, Theory, run as experiments};
+use grawa_toy::theory::{Scale, Theory, run as experiments};
 use std::path::PathBuf;
 use std::sync::Mutex;
 

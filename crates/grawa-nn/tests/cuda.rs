@@ -211,17 +211,17 @@ fn kernels_compile() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn batches_are_those_of_the_cpu() {
-    use grawa_data::{Augment, Feed, Kind, Order};
+    use grawa_data::{Augment, Feed, DatasetKind, Sampler};
     let device = needs::gpu();
     let mut draws = Key::new(9, Purpose::Problem).stream();
     let examples = 50;
     let bytes: Vec<u8> = (0..examples * 3 * 32 * 32).map(|_| draws.word() as u8).collect();
     let labels: Vec<u32> = (0..examples).map(|_| draws.below(10) as u32).collect();
     let shape = grawa_data::Shape::new(3, 32, 32);
-    let part = grawa_data::Part::from_bytes(shape, bytes.clone(), labels.clone(), 10).unwrap();
+    let part = grawa_data::Split::from_bytes(shape, bytes.clone(), labels.clone(), 10).unwrap();
     for text in ["flip+crop28", "flip+pad4crop32", "none"] {
         let augment: Augment = text.parse().unwrap();
-        let feed = Feed::new(&part, &Kind::Cifar10.normalise(), augment).unwrap();
+        let feed = Feed::new(&part, &DatasetKind::Cifar10.normalise(), augment).unwrap();
         let side = feed.output().height as usize;
         let graph = zoo::resnet("resnet", Shape::image(3, side), 1, 8, 10).unwrap();
         let settings = Settings { batch: 16, workers: 2, precision: Precision::F32, fixed: true };
@@ -233,7 +233,7 @@ fn batches_are_those_of_the_cpu() {
         let data =
             DatasetBytes { shape: Shape::image(3, 32), images: &bytes, labels: &labels, table: feed.table() };
         set.load_dataset(Split::Train, data, View { flip: augment.flip, crop }, 4).unwrap();
-        let order = Order::new(36, examples, 2, 16).unwrap();
+        let order = Sampler::new(36, examples, 2, 16).unwrap();
         for worker in 0..2 {
             set.load(worker, &graph.initial(1), &graph.initial_statistics()).unwrap();
             let assigned: Vec<u32> =

@@ -169,11 +169,11 @@ pub(crate) fn cycle(method: &Method) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_data::Kind;
+    use grawa_data::DatasetKind;
     use proptest::prelude::*;
 
     fn course(method: &str, budget: &str, every: &str) -> Course {
-        let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
         recipe.method = method.parse().unwrap();
         recipe.train.budget = budget.parse().unwrap();
         recipe.evaluate.every = Some(every.parse().unwrap());

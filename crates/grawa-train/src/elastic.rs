@@ -22,7 +22,7 @@ use crate::worker::{Common, Level, Worker};
 use crate::{Error, Recipe};
 use grawa_comm::group::{Guest, Travel};
 use grawa_comm::{Collective, Lost};
-use grawa_core::{Kept, Memory, Replica, Share, Tracker};
+use grawa_core::{Memory, Replica, Share, StateKind, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::State;
 use serde::{Deserialize, Serialize};
@@ -273,7 +273,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let counted = counts.taken.get(&id).copied();
         if self.taken == 0 {
             let centre = self.all().member.copy_centre()?;
-            self.replica.put(Kept::Parameters, &centre)?;
+            self.replica.put(StateKind::Parameters, &centre)?;
             self.replica.reset();
         }
         // A number may have had another worker, whose steps were counted; its own that were not are not lost.

@@ -13,7 +13,8 @@ use crate::word::{from_bytes, to_bytes};
 use crate::worker::{Worker, finite};
 use grawa_comm::{Collective, Error as CommError, Lost};
 use grawa_core::{
-    Evaluate, Kept, Layout, Memory, Method, Name, Plan, Preset, Pull, Replica, Report, Score, Weighting, plan,
+    Evaluate, Layout, Memory, Method, Name, Plan, Preset, Pull, Replica, Report, Score, StateKind, Weighting,
+    plan,
 };
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         }
         let start = (common.clock)();
         let best = self.make_view()?;
-        let statistics = self.replica.copy(Kept::Statistics)?;
+        let statistics = self.replica.copy(StateKind::Statistics)?;
         let Some(examiner) = &mut self.examiner else { return Ok(()) };
         let last = self.levels.len() - 1;
         // The model lies in one group, so the workers talk through the other; through that of the model they have met last.

@@ -109,13 +109,13 @@ pub(crate) fn digest(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_data::Kind;
+    use grawa_data::DatasetKind;
 
     #[test]
     fn a_folder_is_for_one_run_and_says_which() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("deep/run");
-        let recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+        let recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
         create(&path, &recipe).unwrap();
         assert_eq!(super::recipe(&path).unwrap(), recipe);
         let again = create(&path, &recipe).unwrap_err().to_string();
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn the_first_to_come_tidies_up() {
         let place = tempfile::tempdir().unwrap();
-        create(&place.path().join("run"), &Recipe::for_data(Kind::Digits, None).unwrap()).unwrap();
+        create(&place.path().join("run"), &Recipe::for_data(DatasetKind::Digits, None).unwrap()).unwrap();
         let path = place.path().join("run");
         let left = path.join(FOLDER).join(".partial-host-7");
         for alone in [false, true] {
@@ -154,7 +154,7 @@ mod tests {
     fn a_digest_is_of_what_decides_the_training() {
         let digest = |change: fn(&mut Recipe)| {
             let place = tempfile::tempdir().unwrap();
-            let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+            let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
             change(&mut recipe);
             create(&place.path().join("run"), &recipe).unwrap();
             digest(&place.path().join("run")).unwrap()

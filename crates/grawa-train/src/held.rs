@@ -73,13 +73,14 @@ mod tests {
     use crate::run::fresh;
     use crate::snapshot::Snapshot;
     use grawa_core::Layout;
-    use grawa_data::Kind;
+    use grawa_data::DatasetKind;
 
     /// A group that went back brings back what it wrote since, not what it abandoned; a damaged checkpoint is passed over with words.
     #[test]
     fn a_group_goes_on_from_what_was_written_last() {
         let place = tempfile::tempdir().unwrap();
-        let (path, recipe) = (place.path().join("kept"), Recipe::for_data(Kind::Digits, None).unwrap());
+        let (path, recipe) =
+            (place.path().join("kept"), Recipe::for_data(DatasetKind::Digits, None).unwrap());
         drop(make_room(&path, &recipe, 7).unwrap());
         let layout = Layout::new([("a", vec![3])]).unwrap();
         for (steps, meeting) in [(900, 90), (1000, 100), (850, 101), (875, 102)] {

@@ -132,12 +132,12 @@ impl Evaluator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_data::Kind;
+    use grawa_data::DatasetKind;
 
     /// A network that knows nothing gives every class the same: nothing is right, and the loss is ln 10.
     #[test]
     fn a_blank_network_is_wrong_everywhere() {
-        let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
         let data = grawa_data::load("digits", ".".as_ref()).unwrap();
         for policy in BatchNorm::ALL {
             recipe.evaluate.batch_norm = *policy;

@@ -18,7 +18,7 @@ use crate::worker::{Clock, Common, Level, Worker};
 use crate::{Error, Recipe, folder};
 use grawa_comm::group::Teller;
 use grawa_comm::{Collective, threads};
-use grawa_core::{Kept, Layout, Memory, Method, Replica, Share, Tracker};
+use grawa_core::{Layout, Memory, Method, Replica, Share, StateKind, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::{Graph, State};
 use std::ops::Range;
@@ -315,7 +315,7 @@ impl Made<CpuReplica> {
     /// A worker on the CPU, from its part.
     pub(crate) fn on_cpu(engine: &Engine, examiner: &CpuEvaluator, part: &mut Part) -> Result<Self, Error> {
         let mut net = engine.worker(part.worker, part.take_state(), part.taken)?;
-        net.put(Kept::Velocity, &part.velocity)?;
+        net.put(StateKind::Velocity, &part.velocity)?;
         let waits = net.waits();
         Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
     }
@@ -325,7 +325,7 @@ impl Made<CudaReplica> {
     /// A worker on a card, from its part.
     pub(crate) fn on_card(engine: &CudaEngine, part: &mut Part) -> Result<Self, Error> {
         let mut net = engine.worker(part.worker, &part.take_state(), part.taken)?;
-        net.put(Kept::Velocity, &part.velocity)?;
+        net.put(StateKind::Velocity, &part.velocity)?;
         let waits = net.waits();
         let examiner = Box::new(engine.evaluator(part.worker));
         Ok(Made { replica: net, waits: Some(waits), examiner: Some(examiner) })

@@ -10,7 +10,7 @@ use crate::word::Tally;
 use crate::worker::{Note, Worker};
 use crate::{Error, Evaluated, Times};
 use grawa_comm::{Collective, Error as CommError};
-use grawa_core::{Kept, Memory, Notes, Replica, Share};
+use grawa_core::{Memory, Notes, Replica, Share, StateKind};
 use grawa_nn::State;
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
@@ -164,9 +164,13 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         past.times += self.tally.times;
         let part = Part {
             worker: self.id,
-            parameters: if shows { self.view.copy_centre()? } else { self.replica.copy(Kept::Parameters)? },
-            velocity: self.replica.copy(Kept::Velocity)?,
-            statistics: self.replica.copy(Kept::Statistics)?,
+            parameters: if shows {
+                self.view.copy_centre()?
+            } else {
+                self.replica.copy(StateKind::Parameters)?
+            },
+            velocity: self.replica.copy(StateKind::Velocity)?,
+            statistics: self.replica.copy(StateKind::Statistics)?,
             notes: self.levels.iter().map(|level| level.tracker.notes().clone()).collect(),
             // Where workers come and go a cycle that was broken off begins anew.
             taken: self.taken - if elastic { self.in_cycle } else { 0 },

@@ -17,7 +17,7 @@ use grawa_comm::group::Teller;
 use grawa_comm::{Collective, Error as CommError, Lost, Why};
 use grawa_core::{
     Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Report, Schedule, Score, Sgd, Share, Source,
-    Stretch, Tracker, plan,
+    StepRequest, Tracker, plan,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -279,7 +279,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let key = self.key();
         let taken = {
             let prox = pulls(&self.levels);
-            self.replica.steps(&Stretch {
+            self.replica.steps(&StepRequest {
                 key,
                 rates: &rates.iter().map(|&rate| rate as f32).collect::<Vec<_>>(),
                 sgd: &common.sgd,
@@ -302,7 +302,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
 
     fn key(&self) -> Key {
         let (worker, step) = self.dealt().unwrap_or((self.id, self.taken));
-        Key::new(self.common.seed, Purpose::Noise).worker(worker).step(step)
+        Key::new(self.common.seed, Purpose::Step).worker(worker).step(step)
     }
 
     /// The gradient of the next step, to be shared: SAM's where the method has a radius.

@@ -4,7 +4,7 @@
 
 mod runs;
 
-use grawa_core::{Kept, Replica, Sequential, Share};
+use grawa_core::{Replica, Sequential, Share, StateKind};
 use grawa_data::digits;
 use grawa_nn::State;
 use grawa_train::engine::Engine;
@@ -41,8 +41,8 @@ fn a_run_of_networks_has_the_bits_of_the_sequential_one() {
         for (worker, replica) in sequential.replicas().iter_mut().enumerate() {
             for (name, expected) in [
                 ("parameters", replica.parameters().to_vec()),
-                ("momentum", replica.copy(Kept::Velocity).unwrap()),
-                ("statistics", replica.copy(Kept::Statistics).unwrap()),
+                ("momentum", replica.copy(StateKind::Velocity).unwrap()),
+                ("statistics", replica.copy(StateKind::Statistics).unwrap()),
             ] {
                 let found = tensors.f32(&format!("worker.{worker}.{name}"), &[expected.len()]).unwrap();
                 assert!(found == expected, "{}: {name} of worker {worker}", recipe.method);

@@ -4,11 +4,11 @@ use crate::course::Position;
 use crate::durable::crash;
 use crate::run::fresh;
 use grawa_core::Layout;
-use grawa_data::Kind;
+use grawa_data::DatasetKind;
 use tempfile::TempDir;
 
 fn recipe() -> Recipe {
-    Recipe::for_data(Kind::Digits, None).unwrap()
+    Recipe::for_data(DatasetKind::Digits, None).unwrap()
 }
 
 /// A run of two workers at this step; `mark` is what its parameters are.

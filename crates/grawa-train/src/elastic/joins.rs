@@ -112,11 +112,11 @@ impl Replica for Watched {
         self.net.gradients()
     }
 
-    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, grawa_core::Error> {
+    fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, grawa_core::Error> {
         self.net.copy(what)
     }
 
-    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), grawa_core::Error> {
+    fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), grawa_core::Error> {
         self.net.put(what, values)
     }
 }

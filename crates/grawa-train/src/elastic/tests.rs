@@ -3,8 +3,8 @@
 use super::*;
 use crate::engine::Engine;
 use crate::recipe::Said;
-use grawa_core::{Key, Purpose, Sgd, Stretch};
-use grawa_data::Order;
+use grawa_core::{Key, Purpose, Sgd, StepRequest};
+use grawa_data::Sampler;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -34,7 +34,7 @@ proptest! {
                 // Someone meets those who come.
                 group.extend(counts.since.keys().next());
             }
-            let order = Order::new(1, examples, counts.among, batch as u32).unwrap();
+            let order = Sampler::new(1, examples, counts.among, batch as u32).unwrap();
             // Who is lost on the way, or late, has trained as well.
             let absent = counts.since.keys().copied().filter(|worker| even && !group.contains(worker));
             for worker in absent.chain(group.iter().copied()).collect::<Vec<u32>>() {
@@ -88,9 +88,9 @@ fn net(of: u32, seat: u32, step: u64) -> CpuReplica {
 
 /// Takes a step at a learning rate of zero. Returns the loss: another batch has another.
 fn step(net: &mut CpuReplica, seat: u32, step: u64) -> Result<Vec<f64>, grawa_core::Error> {
-    let key = Key::new(7, Purpose::Noise).worker(seat).step(step);
+    let key = Key::new(7, Purpose::Step).worker(seat).step(step);
     let taken =
-        net.steps(&Stretch { key, rates: &[0.0], sgd: &Sgd::PLAIN, radius: None, prox: &[], norms: true })?;
+        net.steps(&StepRequest { key, rates: &[0.0], sgd: &Sgd::PLAIN, radius: None, prox: &[], norms: true })?;
     Ok([taken.losses, taken.norms].concat())
 }
 

@@ -8,8 +8,8 @@ use super::{ComputeSlots, Engine};
 use crate::Error;
 use grawa_core::norm::norms;
 use grawa_core::step::{ascend, descend};
-use grawa_core::{Kept, Key, Layout, Prox, Purpose, Replica, Sgd};
-use grawa_data::{Order, Prefetch, Reader};
+use grawa_core::{StateKind, Key, Layout, Prox, Purpose, Replica, Sgd};
+use grawa_data::{Sampler, PrefetchLoader, Loader};
 use grawa_nn::{Mode, Program, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ const AHEAD: usize = 1;
 pub struct CpuReplica {
     program: Arc<Program>,
     slots: Arc<ComputeSlots>,
-    order: Order,
-    reader: Reader,
+    order: Sampler,
+    reader: Loader,
     state: State,
     velocity: Vec<f32>,
     /// Its own gradient, where gradients are shared.
@@ -32,7 +32,7 @@ pub struct CpuReplica {
     slot: Option<SlotGuard>,
     /// Whether the parameters are those of SAM's ascent, and the ones to restore are in the slot.
     ascended: bool,
-    batches: Option<Prefetch>,
+    batches: Option<PrefetchLoader>,
     /// The key of the current batch, and the step of the next one.
     key: Option<Key>,
     next: u64,
@@ -60,7 +60,7 @@ impl WaitTimes {
 }
 
 impl CpuReplica {
-    pub(super) fn new(engine: &Engine, reader: Reader, state: State, step: u64) -> Result<Self, Error> {
+    pub(super) fn new(engine: &Engine, reader: Loader, state: State, step: u64) -> Result<Self, Error> {
         let graph = engine.graph();
         let (found, expected) = (state.parameters.len(), graph.parameters().len());
         if found != expected {
@@ -89,11 +89,11 @@ impl CpuReplica {
         Arc::clone(&self.waits)
     }
 
-    fn kept(&mut self, what: Kept) -> &mut [f32] {
+    fn kept(&mut self, what: StateKind) -> &mut [f32] {
         match what {
-            Kept::Parameters => &mut self.state.parameters,
-            Kept::Velocity => &mut self.velocity,
-            Kept::Statistics => &mut self.state.statistics,
+            StateKind::Parameters => &mut self.state.parameters,
+            StateKind::Velocity => &mut self.velocity,
+            StateKind::Statistics => &mut self.state.statistics,
         }
     }
 
@@ -113,7 +113,7 @@ impl CpuReplica {
         }
         let (_, step) = key.place();
         if self.batches.is_none() || step != self.next {
-            self.batches = Some(Prefetch::training(self.reader.clone(), step, AHEAD)?);
+            self.batches = Some(PrefetchLoader::training(self.reader.clone(), step, AHEAD)?);
         }
         let start = Instant::now();
         if let Some(batches) = &mut self.batches {
@@ -128,7 +128,7 @@ impl CpuReplica {
     fn pass(&mut self, key: Key) -> Result<f64, Error> {
         let is_new = self.fetch(key)?;
         let mut slot = self.slot();
-        let Some(batch) = self.batches.as_ref().and_then(Prefetch::current) else {
+        let Some(batch) = self.batches.as_ref().and_then(PrefetchLoader::current) else {
             return Err(grawa_data::Error::NoMoreBatches { panicked: false }.into());
         };
         let mode = Mode::Train { dropout: Some(key.purpose(Purpose::Dropout)) };
@@ -188,9 +188,9 @@ impl Replica for CpuReplica {
 
     fn deal(&mut self, seat: u32, of: u32) -> Result<(), grawa_core::Error> {
         let order =
-            Order::new(self.order.seed(), self.order.examples() as usize, of, self.order.batch_size());
+            Sampler::new(self.order.seed(), self.order.examples() as usize, of, self.order.batch_size());
         let order = order.map_err(|error| replica_error(error.into()))?;
-        let reader = Reader::new(self.reader.feed().clone(), order, seat);
+        let reader = Loader::new(self.reader.feed().clone(), order, seat);
         self.reader = reader.map_err(|error| replica_error(error.into()))?;
         // In the new shard, a step of the same number has another batch.
         (self.order, self.batches, self.key) = (order, None, None);
@@ -267,11 +267,11 @@ impl Replica for CpuReplica {
         }
     }
 
-    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, grawa_core::Error> {
+    fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, grawa_core::Error> {
         Ok(self.kept(what).to_vec())
     }
 
-    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), grawa_core::Error> {
+    fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), grawa_core::Error> {
         what.fill(self.kept(what), values)
     }
 }

@@ -11,7 +11,7 @@ use super::{ComputeSlots, Engine};
 use crate::recipe::BatchNorm;
 use crate::{Error, Recipe};
 use grawa_core::{Key, Layout, Purpose};
-use grawa_data::{Feed, Order};
+use grawa_data::{Feed, Sampler};
 use grawa_nn::{Mode, Program};
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ impl EvaluateShard<[f32]> for CpuEvaluator {
 pub struct CpuEvaluator {
     program: Arc<Program>,
     slots: Arc<ComputeSlots>,
-    order: Order,
+    order: Sampler,
     train: Feed,
     test: Feed,
     policy: BatchNorm,
@@ -161,7 +161,7 @@ const RECALIBRATION: u32 = u32::MAX;
 /// A shard's recalibration batches: the key of each batch's augmentation, and its examples, the first ones of epoch 0.
 /// All shards together see the same batches, however many there are.
 pub(crate) fn recalibration(
-    order: &Order,
+    order: &Sampler,
     (shard, shards): (usize, usize),
     batches: usize,
 ) -> Result<Vec<(Key, Vec<u32>)>, Error> {
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn recalibration_shows_the_same_batches_to_any_number_of_seats() {
         let batches = |workers, shards: usize| {
-            let order = Order::new(5, 100, workers, 8).unwrap();
+            let order = Sampler::new(5, 100, workers, 8).unwrap();
             let mut all: Vec<(Key, Vec<u32>)> =
                 (0..shards).flat_map(|shard| recalibration(&order, (shard, shards), 17).unwrap()).collect();
             all.sort_by_key(|(key, _)| key.place());
@@ -249,7 +249,7 @@ mod tests {
             assert_eq!(batches(shards as u32, shards), one);
         }
         // No worker of a run has the same draws.
-        let order = Order::new(5, 100, 4, 8).unwrap();
+        let order = Sampler::new(5, 100, 4, 8).unwrap();
         assert!(one.iter().all(|(key, _)| key.place().0 >= order.workers()));
     }
 

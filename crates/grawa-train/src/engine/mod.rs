@@ -18,7 +18,7 @@ pub(crate) use evaluate::{Counts, EvaluateShard, SHARE, average, recalibration, 
 
 use crate::{Error, Recipe};
 use grawa_core::{Key, Share};
-use grawa_data::{Augment, Dataset, Feed, Order, Reader};
+use grawa_data::{Augment, Dataset, Feed, Sampler, Loader};
 use grawa_nn::{Graph, Program, Shape, State};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Material {
     pub(crate) graph: Graph,
-    pub(crate) order: Order,
+    pub(crate) order: Sampler,
     pub(crate) train: Feed,
     pub(crate) test: Feed,
 }
@@ -51,7 +51,7 @@ impl Material {
         };
         let feed = |part, augment: Augment| Feed::new(part, &data.normalise, augment);
         let (train, test) = (feed(&train, recipe.data.augment)?, feed(&test, recipe.data.augment)?);
-        let order = Order::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
+        let order = Sampler::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
         Ok(Material { graph: graph.clone(), order, train, test })
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn network_shape(shape: grawa_data::Shape) -> Shape {
 }
 
 /// The examples of a worker's score in a round. A batch larger than the training set contains some examples twice.
-fn score_examples(order: &Order, key: Key) -> Result<Vec<u32>, Error> {
+fn score_examples(order: &Sampler, key: Key) -> Result<Vec<u32>, Error> {
     let ((worker, round), examples) = (key.place(), order.examples() as usize);
     let size = order.batch_size() as usize;
     let mut chosen = order.score_batch(size.min(examples), worker, round)?;
@@ -78,7 +78,7 @@ fn score_examples(order: &Order, key: Key) -> Result<Vec<u32>, Error> {
 pub struct Engine {
     program: Arc<Program>,
     slots: Arc<ComputeSlots>,
-    order: Order,
+    order: Sampler,
     train: Feed,
     test: Feed,
     /// Whether workers share gradients, so that each keeps its own.
@@ -115,7 +115,7 @@ impl Engine {
     }
 
     /// Which worker sees which examples when.
-    pub fn order(&self) -> &Order {
+    pub fn order(&self) -> &Sampler {
         &self.order
     }
 
@@ -126,7 +126,7 @@ impl Engine {
 
     /// A worker with this state and no momentum, at this step of its data.
     pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<CpuReplica, Error> {
-        let reader = Reader::new(self.train.clone(), self.order, worker)?;
+        let reader = Loader::new(self.train.clone(), self.order, worker)?;
         CpuReplica::new(self, reader, state, step)
     }
 

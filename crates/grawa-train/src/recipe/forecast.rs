@@ -6,7 +6,7 @@
 use super::{Device, Recipe};
 use crate::figure::{bytes, group, rate};
 use grawa_core::{Amount, Progress, Share};
-use grawa_data::{Kind, Shape};
+use grawa_data::{DatasetKind, Shape};
 use grawa_nn::{Arena, Error, Program};
 
 /// Bytes that a worker says at a meeting besides its scores.
@@ -27,11 +27,11 @@ impl Facts {
     /// What is known of a published data set without reading it; `None` for folders.
     pub fn published(recipe: &Recipe) -> Option<Self> {
         let (examples, classes, shape) = match recipe.data.kind {
-            Kind::Digits => (1_438, 10, Shape::new(1, 8, 8)),
-            Kind::Cifar10 => (50_000, 10, Shape::new(3, 32, 32)),
-            Kind::Cifar100 => (50_000, 100, Shape::new(3, 32, 32)),
-            Kind::Mnist | Kind::FashionMnist => (60_000, 10, Shape::new(1, 28, 28)),
-            Kind::Folder => return None,
+            DatasetKind::Digits => (1_438, 10, Shape::new(1, 8, 8)),
+            DatasetKind::Cifar10 => (50_000, 10, Shape::new(3, 32, 32)),
+            DatasetKind::Cifar100 => (50_000, 100, Shape::new(3, 32, 32)),
+            DatasetKind::Mnist | DatasetKind::FashionMnist => (60_000, 10, Shape::new(1, 28, 28)),
+            DatasetKind::Folder => return None,
         };
         Some(Facts { examples, classes, shape }.for_recipe(recipe))
     }

@@ -35,7 +35,7 @@ pub(crate) use text::TABLES;
 pub use words::{BatchNorm, Device, Format, Pace};
 
 use grawa_core::{Amount, Method, Schedule, Sgd};
-use grawa_data::{Augment, Kind};
+use grawa_data::{Augment, DatasetKind};
 use grawa_nn::cuda::Precision;
 use std::path::PathBuf;
 
@@ -62,7 +62,7 @@ pub struct Recipe {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Data {
     /// The data set.
-    pub kind: Kind,
+    pub kind: DatasetKind,
     /// The folder it lies in; the digits need none.
     pub dir: PathBuf,
     /// How many training examples are kept from training and evaluated instead of the test set; 0 for the test set.

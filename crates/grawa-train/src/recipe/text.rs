@@ -5,7 +5,7 @@
 
 use super::{KEYS, Mistake, Recipe, keys};
 use grawa_core::{Method, Name, nearest};
-use grawa_data::Kind;
+use grawa_data::DatasetKind;
 use std::fs;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
@@ -182,7 +182,7 @@ impl Recipe {
     fn start(said: &Said) -> Result<Self, Mistake> {
         let place = said.place("data.kind");
         let own = |error: grawa_core::Error| Mistake::new(&place, error.to_string());
-        let mut recipe = Recipe::for_data(Kind::Digits, None).map_err(own)?;
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).map_err(own)?;
         for key in ["data.kind", "model.name"] {
             if let (Some(entry), Some(key)) = (said.find(key), keys::find(key)) {
                 (key.read)(&mut recipe, &entry.value)

@@ -141,7 +141,7 @@ impl EvaluateShard<DeviceVector> for CudaEvaluator {
                 with_models(set, requests, |set, _, examples| set.test(examples))
             })?;
             for (&number, logits) in numbers.iter().zip(&found) {
-                let labels = self.shared.test.part().labels()[number * size..].iter();
+                let labels = self.shared.test.split().labels()[number * size..].iter();
                 for (logits, &label) in logits.chunks_exact(classes).zip(labels) {
                     show(logits, label as usize);
                 }

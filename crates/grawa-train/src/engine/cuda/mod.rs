@@ -24,8 +24,8 @@ use crate::snapshot::Part;
 use crate::{Error, Recipe};
 use batch::Batch;
 use grawa_comm::Collective;
-use grawa_core::{Kept, Key, Replica, Share};
-use grawa_data::{Crop, Feed, Order};
+use grawa_core::{StateKind, Key, Replica, Share};
+use grawa_data::{Crop, Feed, Sampler};
 use grawa_nn::cuda::{AllReduce, DatasetBytes, Device, MultiGpu, ReplicaSet, Settings, Split, View, devices};
 use grawa_nn::{Graph, State};
 use placement::{in_step, place_workers};
@@ -56,7 +56,7 @@ pub(crate) struct DeviceShared {
     /// Their numbers.
     pub(super) workers: Range<u32>,
     pub(super) graph: Graph,
-    pub(super) order: Order,
+    pub(super) order: Sampler,
     pub(super) train: Feed,
     pub(super) test: Feed,
     /// Whether the data are on the GPU.
@@ -199,8 +199,8 @@ impl CudaEngine {
     /// A worker with this state and no momentum, at this step of its data.
     pub(crate) fn worker(&self, worker: u32, state: &State, step: u64) -> Result<CudaReplica, Error> {
         let mut net = CudaReplica::new(Arc::clone(self.shared_of(worker)), worker, step)?;
-        net.put(Kept::Statistics, &state.statistics)?;
-        net.put(Kept::Parameters, &state.parameters)?;
+        net.put(StateKind::Statistics, &state.statistics)?;
+        net.put(StateKind::Parameters, &state.parameters)?;
         Ok(net)
     }
 
@@ -300,15 +300,15 @@ fn share_device(
     if let Some(inner) = &recipe.method.inner {
         set.group_by(inner.group as usize, (workers.start % inner.group.max(1)) as usize)?;
     }
-    let bytes = |feed: &Feed| feed.part().bytes().map(<[u8]>::len);
+    let bytes = |feed: &Feed| feed.split().bytes().map(<[u8]>::len);
     let data_on_device =
         bytes(train).zip(bytes(test)).is_some_and(|(train, test)| ((train + test) as f64) < room);
     if data_on_device {
         for (split, feed, steps) in [(Split::Train, train, replica::STRIDE), (Split::Test, test, 1)] {
             let data = DatasetBytes {
-                shape: super::network_shape(feed.part().shape()),
-                images: feed.part().bytes().unwrap_or_default(),
-                labels: feed.part().labels(),
+                shape: super::network_shape(feed.split().shape()),
+                images: feed.split().bytes().unwrap_or_default(),
+                labels: feed.split().labels(),
                 table: feed.table(),
             };
             let crop = match feed.augment().crop {

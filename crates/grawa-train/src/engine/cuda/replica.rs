@@ -6,8 +6,8 @@ use super::{DeviceShared, DeviceVector, Lockstep};
 use crate::Error;
 use crate::engine::WaitTimes;
 use crate::engine::cpu_replica::replica_error;
-use grawa_core::{Kept, Key, Layout, Prox, Purpose, Replica, Sgd, Stretch, Taken};
-use grawa_data::{Cursor, Order, Prefetch, Reader};
+use grawa_core::{StateKind, Key, Layout, Prox, Purpose, Replica, Sgd, StepRequest, StepResults};
+use grawa_data::{WorkerSampler, Sampler, PrefetchLoader, Loader};
 use grawa_nn::cuda::Split;
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,10 +23,10 @@ pub(crate) struct CudaReplica {
     shared: Arc<DeviceShared>,
     /// Its index on the GPU.
     worker: usize,
-    cursor: Cursor,
+    cursor: WorkerSampler,
     /// Batches from the host and the step of the next one, if the data are not on the GPU.
-    host_batches: Option<(Option<Prefetch>, u64)>,
-    reader: Reader,
+    host_batches: Option<(Option<PrefetchLoader>, u64)>,
+    reader: Loader,
     /// The key of the last gradient's batch.
     key: Option<Key>,
     parameters: DeviceVector,
@@ -47,8 +47,8 @@ struct Request {
 
 impl CudaReplica {
     pub(super) fn new(shared: Arc<DeviceShared>, worker: u32, step: u64) -> Result<Self, Error> {
-        let cursor = shared.order.cursor(worker)?;
-        let reader = Reader::new(shared.train.clone(), shared.order, worker)?;
+        let cursor = shared.order.for_worker(worker)?;
+        let reader = Loader::new(shared.train.clone(), shared.order, worker)?;
         let host_batches = (!shared.data_on_device).then_some((None, step));
         let (parameters, gradients) = (DeviceVector::Parameters, DeviceVector::Gradients);
         let waits = Arc::default();
@@ -82,7 +82,7 @@ impl CudaReplica {
                 None => Batch::Examples(self.cursor.batch(step)?.to_vec()),
                 Some((prefetch, next)) => {
                     if prefetch.is_none() || *next != step {
-                        *prefetch = Some(Prefetch::training(self.reader.clone(), step, AHEAD)?);
+                        *prefetch = Some(PrefetchLoader::training(self.reader.clone(), step, AHEAD)?);
                     }
                     *next = step + 1;
                     let start = Instant::now();
@@ -108,7 +108,7 @@ impl CudaReplica {
         self.shared.train_batch(None, crate::engine::score_examples(&self.shared.order, key)?)
     }
 
-    fn take_steps(&mut self, stretch: &Stretch<'_, DeviceVector>) -> Result<Taken, Error> {
+    fn take_steps(&mut self, stretch: &StepRequest<'_, DeviceVector>) -> Result<StepResults, Error> {
         let (_, first) = stretch.key.place();
         let request = Request {
             key: stretch.key,
@@ -122,7 +122,7 @@ impl CudaReplica {
         self.lockstep().together(self.worker, request, |set, mut requests| {
             let count = requests.iter().map(|request| request.rates.len()).min().unwrap_or(0);
             if count == 0 {
-                return Ok(vec![Taken::default(); requests.len()]);
+                return Ok(vec![StepResults::default(); requests.len()]);
             }
             let keys: Vec<Key> = requests.iter().map(|request| request.key).collect();
             let (prox, sgd) = (requests[0].prox, requests[0].sgd);
@@ -169,7 +169,7 @@ impl CudaReplica {
             for (worker, norms) in found.into_iter().enumerate() {
                 let (losses, lost) = set.losses(worker, count)?;
                 // The GPU records whether a number was ever not finite; such a number stays.
-                taken.push(Taken { losses, finite: vec![!lost; count], norms });
+                taken.push(StepResults { losses, finite: vec![!lost; count], norms });
             }
             Ok(taken)
         })
@@ -226,10 +226,10 @@ impl Replica for CudaReplica {
 
     fn deal(&mut self, seat: u32, of: u32) -> Result<(), grawa_core::Error> {
         let known = &self.shared.order;
-        let order = Order::new(known.seed(), known.examples() as usize, of, known.batch_size())
+        let order = Sampler::new(known.seed(), known.examples() as usize, of, known.batch_size())
             .map_err(|error| replica_error(error.into()))?;
-        self.cursor = order.cursor(seat).map_err(|error| replica_error(error.into()))?;
-        self.reader = Reader::new(self.shared.train.clone(), order, seat)
+        self.cursor = order.for_worker(seat).map_err(|error| replica_error(error.into()))?;
+        self.reader = Loader::new(self.shared.train.clone(), order, seat)
             .map_err(|error| replica_error(error.into()))?;
         // Prefetched and loaded batches were those of another shard.
         self.host_batches.iter_mut().for_each(|(prefetch, _)| *prefetch = None);
@@ -261,7 +261,7 @@ impl Replica for CudaReplica {
         if self.host_batches.is_some() { 1 } else { STRIDE }
     }
 
-    fn steps(&mut self, stretch: &Stretch<'_, DeviceVector>) -> Result<Taken, grawa_core::Error> {
+    fn steps(&mut self, stretch: &StepRequest<'_, DeviceVector>) -> Result<StepResults, grawa_core::Error> {
         self.take_steps(stretch).map_err(replica_error)
     }
 
@@ -315,22 +315,22 @@ impl Replica for CudaReplica {
         &mut self.gradients
     }
 
-    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, grawa_core::Error> {
+    fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, grawa_core::Error> {
         let worker = self.worker;
         let copied = self.lockstep().alone(|set| match what {
-            Kept::Parameters => set.parameters(worker),
-            Kept::Velocity => set.velocity(worker),
-            Kept::Statistics => set.statistics(worker),
+            StateKind::Parameters => set.parameters(worker),
+            StateKind::Velocity => set.velocity(worker),
+            StateKind::Statistics => set.statistics(worker),
         });
         copied.map_err(|error| replica_error(error.into()))
     }
 
-    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), grawa_core::Error> {
+    fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), grawa_core::Error> {
         let worker = self.worker;
         let done = self.lockstep().alone(|set| match what {
-            Kept::Parameters => set.load_parameters(worker, values),
-            Kept::Velocity => set.load_velocity(worker, values),
-            Kept::Statistics => set.load_statistics(worker, values),
+            StateKind::Parameters => set.load_parameters(worker, values),
+            StateKind::Velocity => set.load_velocity(worker, values),
+            StateKind::Statistics => set.load_statistics(worker, values),
         });
         done.map_err(|error| replica_error(error.into()))
     }

@@ -217,7 +217,7 @@ fn a_worker_on_a_gpu_reads_the_shard_it_is_assigned() {
         let engine = CudaEngine::of_one(&recipe, &material, 0, 0).unwrap();
         engine.worker(0, &State::initial(&material.graph, 7), 3).unwrap()
     };
-    let key = Key::new(7, Purpose::Noise).step(3);
+    let key = Key::new(7, Purpose::Step).step(3);
     let (mut net, mut fresh) = (net(2), net(3));
     let before = net.gradient(key).unwrap();
     net.deal(0, 3).unwrap();
