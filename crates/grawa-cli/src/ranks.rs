@@ -5,7 +5,7 @@
 //! why and ends the job, since the others would wait for it for ever.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use crate::train::{self, Arguments};
 use grawa_comm::mpi::{Job, Member};
 use grawa_comm::{Collective, Error as CommError};
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     match ended {
         Ok(end) => {
             if is_first {
-                say(&train::summary(&end, &place, &command));
+                print(&train::summary(&end, &place, &command));
             }
             Ok(train::succeeded(&end))
         }
@@ -94,7 +94,7 @@ fn decide(arguments: &Arguments, ranks: u32) -> Result<Errand, Failure> {
         let recipe = folder::recipe(place)?;
         let hold = folder::hold(place, true)?;
         let checkpoint = train::choose(place, arguments)?;
-        if train::is_finished(place, &checkpoint) {
+        if train::is_finished(place, &checkpoint)? {
             return Ok(Errand::default());
         }
         train::leave_aside(&recipe);

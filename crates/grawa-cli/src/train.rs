@@ -1,7 +1,7 @@
 //! `grawa train`: a run from a recipe, gone on with, or replayed.
 
 use crate::failure::Failure;
-use crate::say::{say, warn};
+use crate::output::{print, warn};
 use crate::stop::on_signal;
 use clap::Args;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
@@ -130,7 +130,7 @@ pub(crate) fn travels(recipe: &Recipe) -> bool {
 /// Says so where a run goes on without what it says of that.
 pub(crate) fn leave_aside(recipe: &Recipe) {
     if travels(recipe) {
-        say("train.overlap and train.wire are left aside: they are for workers that come and go");
+        print("train.overlap and train.wire are left aside: they are for workers that come and go");
     }
 }
 
@@ -148,10 +148,14 @@ pub(crate) fn listen_for_stop(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     on_signal(move || asked.store(true, Ordering::Relaxed))
 }
 
+/// This program, for the record of a run.
+pub(crate) fn about() -> About {
+    About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"))
+}
+
 /// The record of a new run.
 pub(crate) fn files(place: &Path) -> Result<Files, Failure> {
-    let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
-    Ok(Files::create(place, &about)?)
+    Ok(Files::create(place, &about())?)
 }
 
 /// What was said on the command line, over what the recipe file says.
@@ -202,8 +206,8 @@ pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    say(recipe.to_toml().trim_end());
-    say(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
+    print(recipe.to_toml().trim_end());
+    print(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
     Ok(())
 }
 
@@ -229,7 +233,7 @@ fn resume(place: &Path, arguments: &Arguments) -> Result<bool, Failure> {
     let recipe = folder::recipe(place)?;
     let _hold = folder::hold(place, true)?;
     let checkpoint = choose(place, arguments)?;
-    if is_finished(place, &checkpoint) {
+    if is_finished(place, &checkpoint)? {
         return Ok(!checkpoint.has_diverged());
     }
     leave_aside(&recipe);
@@ -254,9 +258,9 @@ pub(crate) fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, 
     }
     let path = checkpoint.path().display();
     match (checkpoint.skipped().is_empty(), arguments.quiet) {
-        (false, false) => say(&format!("resuming from {path} instead")),
+        (false, false) => print(&format!("resuming from {path} instead")),
         (false, true) => warn(&format!("resuming from {path} instead")),
-        (true, false) if !checkpoint.is_finished() => say(&format!("resuming from {path}")),
+        (true, false) if !checkpoint.is_finished() => print(&format!("resuming from {path}")),
         (true, _) => {}
     }
     Ok(checkpoint)
@@ -272,13 +276,14 @@ pub(crate) fn record(place: &Path, checkpoint: &Path) -> Result<Files, Failure> 
 }
 
 /// Whether there is nothing to go on with, which is then said.
-pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> bool {
+pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> Result<bool, Failure> {
     if checkpoint.is_finished() {
+        checkpoint.check_recipe()?;
         let (place, steps) = (place.display(), checkpoint.steps());
         let how = if checkpoint.has_diverged() { "has diverged" } else { "is finished" };
-        say(&format!("the run in {place} {how}, at step {steps}: nothing to do"));
+        print(&format!("the run in {place} {how}, at step {steps}: nothing to do"));
     }
-    checkpoint.is_finished()
+    Ok(checkpoint.is_finished())
 }
 
 /// Trains, and returns whether the run is finished.
@@ -291,7 +296,7 @@ fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure
     }
     let end = run.keep_in(place).stop_by(stop).go(&mut observers)?;
     drop(observers);
-    say(&summary(&end, place, "grawa train"));
+    print(&summary(&end, place, "grawa train"));
     Ok(succeeded(&end))
 }
 

@@ -7,7 +7,7 @@ use super::store::{Store, io};
 use crate::Error;
 use grawa_data::Dataset;
 use grawa_train::observe::{About, Files, read};
-use grawa_train::{Checkpoint, Event, Observer, Reason, Run, folder, locate};
+use grawa_train::{Checkpoint, Event, Observer, Reason, Run, find_model, folder};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(super) fn carry_out(
         Ok(false) => return Ok(None),
         Ok(true) => {
             let mut measured = ended(&place).ok_or_else(|| Error::NoEnd { path: place.clone() })?;
-            examine::examine(cell, data, &locate(&place)?.model, room.threads, &mut measured)?;
+            examine::examine(cell, data, &find_model(&place)?.model, room.threads, &mut measured)?;
             Outcome::Done(measured)
         }
         // It diverged, which is a result.
@@ -117,8 +117,8 @@ fn ended(place: &Path) -> Option<Measured> {
 /// Leaves the model of a finished run, and removes what only a run that goes on needs: eight workers of a wide network are
 /// gigabytes.
 fn thin(place: &Path) -> Result<(), Error> {
-    let Ok(located) = locate(place) else { return Ok(()) };
-    let Some((last, all)) = located.model.parent().and_then(|last| Some((last, last.parent()?))) else {
+    let Ok(found) = find_model(place) else { return Ok(()) };
+    let Some((last, all)) = found.model.parent().and_then(|last| Some((last, last.parent()?))) else {
         return Ok(());
     };
     for entry in fs::read_dir(all).map_err(io("look into", all))? {
@@ -165,7 +165,7 @@ mod tests {
         assert!(whole.train.is_some() && whole.flatness.is_none() && whole.bytes > 0);
         // What a run goes on from is gone, its model is there.
         let run = store.run(&cell);
-        assert!(locate(&run).is_err());
+        assert!(find_model(&run).is_err());
         let last = run.join("checkpoints/step-00000016");
         assert!(last.join("model.safetensors").exists() && !last.join("state.safetensors").exists());
 

@@ -1,6 +1,7 @@
 //! Workers that join a run in each of its first rounds, on real sockets: nobody is lost, and nobody is dealt what another was.
 
 use super::*;
+use crate::Event;
 use crate::recipe::Said;
 use grawa_comm::group::{Host, Settings, Wire};
 use grawa_core::{Key, Layout, Name, Prox, Sgd};

@@ -4,7 +4,7 @@
 //! hands over: its parameters (or gradients) once a round, and what it says at the meeting before it.
 
 use super::{Device, Recipe};
-use crate::figure::{bytes, group, rate};
+use crate::human_format::{bytes, group, rate};
 use grawa_core::{Amount, Progress, Share};
 use grawa_data::{Kind, Shape};
 use grawa_nn::{Arena, Error, Program};

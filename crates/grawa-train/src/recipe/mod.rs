@@ -17,6 +17,7 @@
 //! ```
 
 mod check;
+mod choices;
 mod defaults;
 mod forecast;
 mod keys;
@@ -24,15 +25,14 @@ mod mistake;
 mod model;
 mod study;
 mod text;
-mod words;
 
+pub use choices::{BatchNorm, Device, Format, Pace};
 pub use forecast::{Facts, Forecast};
 pub use keys::{KEYS, Key};
 pub use mistake::Mistake;
 pub use study::{Point, Study};
 pub use text::Said;
 pub(crate) use text::TABLES;
-pub use words::{BatchNorm, Device, Format, Pace};
 
 use grawa_core::{Amount, Method, Schedule, Sgd};
 use grawa_data::{Augment, Kind};
