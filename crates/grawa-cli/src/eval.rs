@@ -6,7 +6,7 @@ use crate::output::{print, warn};
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::State;
-use grawa_train::recipe::{Device, Recipe, Said};
+use grawa_train::recipe::{Device, Overrides, Recipe};
 use grawa_train::{Class, Meter, find_model};
 use std::path::PathBuf;
 
@@ -47,23 +47,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for why in &found.skipped {
         warn(&format!("a newer checkpoint cannot be used: {why}"));
     }
-    let mut said = match &found.recipe {
-        Some(recipe) => Said::default().read(recipe)?,
-        None => Said::default(),
-    };
-    for (key, value, flag) in [
+    let overrides = found.overrides()?.options(&[
         ("data.kind", &arguments.data, "--data"),
         ("data.dir", &arguments.dir, "--dir"),
         ("model.name", &arguments.model, "--model"),
         ("evaluate.batch_norm", &Some(arguments.batch_norm.clone()), "--batch-norm"),
         ("machine.device", &Some(arguments.device.clone()), "--device"),
-    ] {
-        if let Some(value) = value {
-            said = said.value(key, value.as_str(), flag)?;
-        }
-    }
-    let said = arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?;
-    let recipe = Recipe::resolve(&said)?;
+    ])?;
+    let recipe = Recipe::resolve(&overrides.set_all(&arguments.settings)?)?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     let meter = Meter::new(&recipe, &data)?;
     found.check(meter.graph())?;

@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     Train(#[from] grawa_train::Error),
     /// A recipe.
     #[error(transparent)]
-    Recipe(#[from] grawa_train::recipe::Mistake),
+    Recipe(#[from] grawa_train::recipe::RecipeError),
     /// A Ctrl-C that cannot be listened for.
     #[error("cannot listen for Ctrl-C: {why}")]
     Signals {

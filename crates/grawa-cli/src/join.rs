@@ -7,7 +7,7 @@ use crate::stop::on_signal;
 use crate::train::succeeded;
 use clap::Args;
 use grawa_comm::group::{Contact, Guest};
-use grawa_train::recipe::Said;
+use grawa_train::recipe::Overrides;
 use grawa_train::{Error, Reason, Recipe, Stop, join, make_room};
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -75,17 +75,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     listen_for_stop(&stop, arguments.launched)?;
     let text = String::from_utf8_lossy(&guest.charter).into_owned();
-    let mut said = Said::default().file("the coordinator's recipe", &text)?;
-    if let Some(dir) = &arguments.dir {
-        said = said.value("data.dir", dir.as_str(), "--dir")?;
-    }
-    if let Some(device) = &arguments.device {
-        said = said.value("machine.device", device.as_str(), "--device")?;
-    }
-    if let Some(threads) = arguments.threads {
-        said = said.value("machine.threads", i64::from(threads), "--threads")?;
-    }
-    let recipe = Recipe::resolve(&said)?;
+    let overrides = Overrides::default()
+        .file("the coordinator's recipe", &text)?
+        .options(&[("data.dir", &arguments.dir, "--dir"), ("machine.device", &arguments.device, "--device")])?
+        .options(&[("machine.threads", &arguments.threads, "--threads")])?;
+    let recipe = Recipe::resolve(&overrides)?;
     let _hold = match &arguments.out {
         Some(out) => {
             let (hold, damaged) = make_room(out, &recipe, guest.run())?;

@@ -6,7 +6,7 @@ use clap::Args;
 use grawa_data::{Feed, load};
 use grawa_flat::Examples;
 use grawa_nn::{Graph, Mode, Shape, State};
-use grawa_train::recipe::{Recipe, Said};
+use grawa_train::recipe::{Overrides, Recipe};
 use grawa_train::{FoundModel, find_model};
 use std::path::{Path, PathBuf};
 
@@ -68,21 +68,12 @@ impl Standpoint {
         for why in &found.skipped {
             warn(&format!("a newer checkpoint cannot be used: {why}"));
         }
-        let mut said = match &found.recipe {
-            Some(recipe) => Said::default().read(recipe)?,
-            None => Said::default(),
-        };
-        for (key, value, flag) in [
+        let overrides = found.overrides()?.options(&[
             ("data.kind", &self.data, "--data"),
             ("data.dir", &self.dir, "--dir"),
             ("model.name", &self.model, "--model"),
-        ] {
-            if let Some(value) = value {
-                said = said.value(key, value.as_str(), flag)?;
-            }
-        }
-        let said = self.settings.iter().try_fold(said, |said, setting| said.set(setting))?;
-        let recipe = Recipe::resolve(&said)?;
+        ])?;
+        let recipe = Recipe::resolve(&overrides.set_all(&self.settings)?)?;
         let set = load(recipe.data.kind.name(), &recipe.data.dir)?;
         let train = match recipe.data.held_out {
             0 => set.train,

@@ -5,7 +5,7 @@ use crate::output::{print, warn};
 use crate::stop::on_signal;
 use clap::Args;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
-use grawa_train::recipe::{Facts, Forecast, Format, Recipe, Said};
+use grawa_train::recipe::{Facts, Forecast, Format, Overrides, Recipe};
 use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let recipe = match &arguments.replay {
         Some(place) => folder::recipe(place)?,
-        None => Recipe::resolve(&said(arguments)?)?,
+        None => Recipe::resolve(&overrides(arguments)?)?,
     };
     if travels(&recipe) {
         return Err(Failure::OnlyApart);
@@ -139,7 +139,7 @@ pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
     if arguments.resume.is_some() || arguments.replay.is_some() || arguments.comm != "threads" {
         return Err(Failure::OnlyTrain);
     }
-    Ok(Recipe::resolve(&said(arguments)?)?)
+    Ok(Recipe::resolve(&overrides(arguments)?)?)
 }
 
 /// Sets the flag at the first Ctrl-C.
@@ -158,41 +158,32 @@ pub(crate) fn files(place: &Path) -> Result<Files, Failure> {
     Ok(Files::create(place, &about())?)
 }
 
-/// What was said on the command line, over what the recipe file says.
-pub(crate) fn said(arguments: &Arguments) -> Result<Said, Failure> {
-    let mut said = match &arguments.recipe {
-        Some(path) => Said::default().read(path)?,
-        None => Said::default(),
+/// The options of the command line, over what the recipe file says.
+pub(crate) fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
+    let mut overrides = match &arguments.recipe {
+        Some(path) => Overrides::default().read(path)?,
+        None => Overrides::default(),
     };
     if let Some(method) = &arguments.method {
-        said = said.method(method, "--method")?;
+        overrides = overrides.method(method, "--method")?;
     }
-    let words = [
-        ("method.preset", &arguments.preset, "--preset"),
-        ("data.kind", &arguments.data, "--data"),
-        ("data.dir", &arguments.dir, "--dir"),
-        ("model.name", &arguments.model, "--model"),
-        ("model.init", &arguments.init, "--init"),
-        ("train.budget", &arguments.budget, "--budget"),
-        ("machine.device", &arguments.device, "--device"),
-        ("machine.precision", &arguments.precision, "--precision"),
-    ];
-    for (key, value, flag) in words {
-        if let Some(value) = value {
-            said = said.value(key, value.as_str(), flag)?;
-        }
-    }
-    if arguments.overlap {
-        said = said.value("train.overlap", true, "--overlap")?;
-    }
-    for (key, value, flag) in
-        [("train.workers", arguments.workers, "--workers"), ("train.seed", arguments.seed, "--seed")]
-    {
-        if let Some(value) = value {
-            said = said.value(key, i64::from(value), flag)?;
-        }
-    }
-    Ok(arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?)
+    let overrides = overrides
+        .options(&[
+            ("method.preset", &arguments.preset, "--preset"),
+            ("data.kind", &arguments.data, "--data"),
+            ("data.dir", &arguments.dir, "--dir"),
+            ("model.name", &arguments.model, "--model"),
+            ("model.init", &arguments.init, "--init"),
+            ("train.budget", &arguments.budget, "--budget"),
+            ("machine.device", &arguments.device, "--device"),
+            ("machine.precision", &arguments.precision, "--precision"),
+        ])?
+        .options(&[("train.overlap", &arguments.overlap.then_some(true), "--overlap")])?
+        .options(&[
+            ("train.workers", &arguments.workers, "--workers"),
+            ("train.seed", &arguments.seed, "--seed"),
+        ])?;
+    Ok(overrides.set_all(&arguments.settings)?)
 }
 
 pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {

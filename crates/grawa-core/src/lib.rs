@@ -47,7 +47,7 @@ mod trigger;
 pub mod weights;
 
 pub use amount::{Amount, Progress};
-pub use error::{Cause, Error, nearest};
+pub use error::{Cause, Error, did_you_mean, nearest};
 pub use layout::{Layout, Span};
 pub use method::{
     Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting,

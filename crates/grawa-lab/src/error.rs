@@ -15,7 +15,7 @@ pub enum Error {
     Train(#[from] grawa_train::Error),
     /// A recipe.
     #[error(transparent)]
-    Recipe(#[from] grawa_train::recipe::Mistake),
+    Recipe(#[from] grawa_train::recipe::RecipeError),
     /// An edge rule that does not exist.
     #[error("there is no edge rule '{found}'; the rules are none, clip and reflect")]
     UnknownEdge {

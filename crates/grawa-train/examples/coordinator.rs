@@ -5,7 +5,7 @@
 use grawa_comm::group::{Guest, Wire};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome};
 use grawa_train::observe::About;
-use grawa_train::recipe::Said;
+use grawa_train::recipe::Overrides;
 use grawa_train::{Recipe, Stop, folder, join};
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Failure> {
 
 /// Coordinates a run of the digits in a new folder.
 pub fn coordinate(place: &Path) -> Result<Outcome, Failure> {
-    let said = Said::default()
+    let said = Overrides::default()
         .method("lgrawa:period=4", "here")?
         .set("train.workers=2")?
         .set("train.budget=32step")?;
@@ -48,8 +48,9 @@ pub fn coordinate(place: &Path) -> Result<Outcome, Failure> {
 fn work(address: &str) -> Result<(), Failure> {
     let guest = Guest::new(address, Wire::Plain, "127.0.0.1:0", None, Duration::from_secs(60))?;
     let text = String::from_utf8_lossy(&guest.charter).into_owned();
-    let recipe =
-        Recipe::resolve(&Said::default().file("the coordinator's recipe", &text)?.set("machine.threads=1")?)?;
+    let recipe = Recipe::resolve(
+        &Overrides::default().file("the coordinator's recipe", &text)?.set("machine.threads=1")?,
+    )?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     join(recipe, &data, guest, None, Stop::default(), &mut [])?;
     Ok(())

@@ -191,7 +191,7 @@ pub enum Error {
     },
     /// Something wrong with a recipe.
     #[error(transparent)]
-    Recipe(#[from] crate::recipe::Mistake),
+    Recipe(#[from] crate::recipe::RecipeError),
     /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

@@ -1,6 +1,7 @@
 //! Where a trained model lies.
 
 use crate::checkpoint::{MODEL, Origin, model_origin};
+use crate::recipe::Overrides;
 use crate::{Checkpoint, Error, folder};
 use grawa_nn::Graph;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,11 @@ pub struct FoundModel {
 }
 
 impl FoundModel {
+    /// What its recipe says, if it has one.
+    pub fn overrides(&self) -> Result<Overrides, Error> {
+        Ok(self.recipe.as_deref().map_or(Ok(Overrides::default()), |path| Overrides::default().read(path))?)
+    }
+
     /// That this network is the one that was trained, where that is known.
     pub fn check(&self, graph: &Graph) -> Result<(), Error> {
         match self.origin.as_ref().and_then(|origin| origin.objection(graph)) {

@@ -1,7 +1,7 @@
 //! A run's folder: its recipe, its events, its checkpoints. Nothing that is there already is touched.
 
 use crate::checkpoint::{FOLDER, crc, io, tidy};
-use crate::recipe::{Said, TABLES};
+use crate::recipe::{Overrides, TABLES};
 use crate::{Error, Recipe, durable};
 use grawa_nn::zoo;
 use std::fs;
@@ -83,7 +83,7 @@ pub fn recipe(path: &Path) -> Result<Recipe, Error> {
         return Err(Error::NoCheckpoint { path: path.into() });
     }
     check_recipe(&file)?;
-    Ok(Recipe::resolve(&Said::default().read(&file)?)?)
+    Ok(Recipe::resolve(&Overrides::default().read(&file)?)?)
 }
 
 /// That a recipe is one that a run has left, whole, and that its network can be built here. A file that is empty or cut off would be read as the

@@ -1,8 +1,8 @@
 //! Which member reports to the coordinator, and what the others keep in case it is lost.
 //!
-//! All members know the same events of a round. One of them, the reporter, sends them. It stays the reporter until it is lost; then the
-//! member with the lowest number takes over, of those that know all that the coordinator has not acknowledged, and sends that again. The
-//! coordinator drops reports whose number it has seen.
+//! All members know the same events of a round. One of them, the reporter, sends them: the one with the lowest number. If it is lost, the next
+//! one, of those that know all that the coordinator has not acknowledged, sends that again. The coordinator drops reports whose number it
+//! has seen.
 
 use crate::event::{Event, Place};
 use crate::event_codec::{Report, Sequence};
@@ -35,8 +35,10 @@ impl SharedReports {
     pub(crate) fn elect(&mut self, worker: u32, messages: &[(u32, RoundMessage)]) -> Vec<Report> {
         let reporter = messages.iter().find_map(|(id, message)| Some((*id, message.unacknowledged?)));
         if let Some((reporter, unacknowledged)) = reporter {
-            self.is_reporter = reporter == worker;
             self.keep_last(unacknowledged as usize);
+            // A member with a lower number has joined. It takes over when nothing of the other is on its way.
+            let first = messages.first().map_or(reporter, |(first, _)| *first);
+            self.is_reporter = worker == if unacknowledged == 0 { first } else { reporter };
             return Vec::new();
         }
         // A member that has joined since does not know the oldest ones.

@@ -32,8 +32,8 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// A run that is ready to start.
 ///
 /// ```
-/// use grawa_train::{Recipe, Run, recipe::Said};
-/// let said = Said::default().method("mgrawa:period=8", "here")?.set("train.budget=16step")?;
+/// use grawa_train::{Recipe, Run, recipe::Overrides};
+/// let said = Overrides::default().method("mgrawa:period=8", "here")?.set("train.budget=16step")?;
 /// let recipe = Recipe::resolve(&said)?;
 /// let data = grawa_data::load("digits", ".".as_ref())?;
 /// let end = Run::new(recipe, &data)?.go(&mut [])?;

@@ -314,7 +314,7 @@ impl Following<'_> {
                 }
                 return Ok(());
             }
-            Notice::Succession { .. } => self.inbox.rewind(),
+            Notice::Succession { from: Some(from), to } if to.op < from.op => self.inbox.rewind(),
             _ => {}
         }
         self.record_notice(&notice)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::Engine;
-use crate::recipe::Said;
+use crate::recipe::Overrides;
 use grawa_core::{Key, Purpose, Sgd, Stretch};
 use grawa_data::Order;
 use proptest::prelude::*;
@@ -71,7 +71,7 @@ static ENGINES: LazyLock<Vec<Engine>> = LazyLock::new(|| {
     let data = grawa_data::load("digits", ".".as_ref()).unwrap();
     let engine = |workers: u32| {
         let workers = format!("train.workers={workers}");
-        let said = Said::default().method("easgd", "test").unwrap();
+        let said = Overrides::default().method("easgd", "test").unwrap();
         let said = ["model.width=4", "train.batch=4", "machine.threads=1", &workers]
             .iter()
             .fold(said, |said, setting| said.set(setting).unwrap());

@@ -221,10 +221,10 @@ impl Forecast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::Said;
+    use crate::recipe::Overrides;
 
     fn forecast(settings: &[&str]) -> (Recipe, Forecast) {
-        let said = settings.iter().try_fold(Said::default(), |said, setting| said.set(setting)).unwrap();
+        let said = settings.iter().try_fold(Overrides::default(), |said, setting| said.set(setting)).unwrap();
         let recipe = Recipe::resolve(&said).unwrap();
         let forecast = Forecast::of(&recipe, &Facts::published(&recipe).unwrap(), 2).unwrap();
         (recipe, forecast)
