@@ -3,7 +3,7 @@
 use crate::bench_cuda;
 use crate::device::Device;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::{Args, Subcommand};
 use grawa_core::{Key, Purpose, Sgd, step::descend};
 use grawa_lab::Table;
@@ -195,9 +195,9 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
         lanes.to_string(),
         peak_memory().map_or("unknown".into(), |bytes| format!("{:.1}", bytes as f64 / 1e6)),
     ]);
-    say(&table.text());
+    print(&table.text());
     if arguments.profile {
-        say(&format!("\n{}", profile(&program, &found).text()));
+        print(&format!("\n{}", profile(&program, &found).text()));
     }
     Ok(())
 }

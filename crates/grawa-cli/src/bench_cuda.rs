@@ -2,7 +2,7 @@
 
 use crate::bench::StepArguments;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use grawa_core::{Key, Purpose, Sgd};
 use grawa_lab::Table;
 use grawa_nn::cuda::{ReplicaSet, Settings};
@@ -67,7 +67,7 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
         format!("{:.0}", set.bytes() as f64 / 1e6),
         format!("{:.1}", ready.as_secs_f64()),
     ]);
-    say(&table.text());
+    print(&table.text());
     if arguments.profile {
         profile(&mut set, sgd)?;
     }
@@ -89,10 +89,10 @@ fn profile(set: &mut ReplicaSet, sgd: Sgd) -> Result<(), Failure> {
             format!("{:.1} %", micros / whole / 1e4),
         ]);
     }
-    say(
+    print(
         "One step of all workers, kernel after kernel, each alone: longer than the captured step, where they overlap.",
     );
-    say(&table.text());
+    print(&table.text());
     let mut table = Table::new(["layer", "way", "chosen", "ours, µs", "cuDNN, µs"]);
     let time = |micros: Option<f64>| micros.map_or("–".to_owned(), |micros| format!("{micros:.1}"));
     for choice in set.choices() {
@@ -104,6 +104,6 @@ fn profile(set: &mut ReplicaSet, sgd: Sgd) -> Result<(), Failure> {
             time(choice.cudnn),
         ]);
     }
-    say(&table.text());
+    print(&table.text());
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::{Args, Subcommand};
 use grawa_data::Progress;
 use std::path::PathBuf;
@@ -48,9 +48,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 _ => {}
             })?;
             bar.finish_and_clear();
-            say(&format!("{name} lies in {}", place.display()));
+            print(&format!("{name} lies in {}", place.display()));
         }
-        What::Info { dir } => say(&grawa_data::info(dir)?.to_string()),
+        What::Info { dir } => print(&grawa_data::info(dir)?.to_string()),
     }
     Ok(())
 }

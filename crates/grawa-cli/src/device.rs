@@ -1,7 +1,7 @@
 //! Where a command runs, and `grawa devices`: what this machine has.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::{Args, ValueEnum};
 use grawa_lab::Table;
 use grawa_nn::Error;
@@ -36,11 +36,11 @@ pub(crate) struct Arguments {}
 
 pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    say(&format!("CPU: {cores} cores"));
+    print(&format!("CPU: {cores} cores"));
     match cuda::devices() {
-        Ok(gpus) if gpus.is_empty() => say("GPU: the driver is there, but knows of none"),
-        Ok(gpus) => gpus.iter().for_each(|gpu| say(&describe(gpu))),
-        Err(error) => say(&format!("GPU: none ({error})")),
+        Ok(gpus) if gpus.is_empty() => print("GPU: the driver is there, but knows of none"),
+        Ok(gpus) => gpus.iter().for_each(|gpu| print(&describe(gpu))),
+        Err(error) => print(&format!("GPU: none ({error})")),
     }
     let mut table = Table::new(["library", "found", "for"]);
     let mut advice = Vec::new();
@@ -57,8 +57,8 @@ pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
         };
         table.push([library.to_string(), found, library.purpose().to_owned()]);
     }
-    say(&table.text());
-    advice.iter().for_each(|line| say(line));
+    print(&table.text());
+    advice.iter().for_each(|line| print(line));
     Ok(())
 }
 

@@ -1,7 +1,5 @@
 //! What ends a command without success, and with which exit code.
 
-use std::path::PathBuf;
-
 /// Why a command ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -22,7 +20,7 @@ pub(crate) enum Failure {
     Train(#[from] grawa_train::Error),
     /// A recipe.
     #[error(transparent)]
-    Recipe(#[from] grawa_train::recipe::Mistake),
+    Recipe(#[from] grawa_train::recipe::RecipeError),
     /// A Ctrl-C that cannot be listened for.
     #[error("cannot listen for Ctrl-C: {why}")]
     Signals {
@@ -32,20 +30,6 @@ pub(crate) enum Failure {
     /// Something between workers.
     #[error(transparent)]
     Comm(#[from] grawa_comm::Error),
-    /// A coordinator that cannot go on.
-    #[error("the coordinator cannot go on: {why}")]
-    Coordinator {
-        /// Why.
-        why: String,
-    },
-    /// A folder whose run another coordinator cannot go on with.
-    #[error("cannot go on with the run of {}: {why}", path.display())]
-    Identity {
-        /// The file that says whose it is.
-        path: PathBuf,
-        /// Why not.
-        why: String,
-    },
     /// A page that cannot be served.
     #[error(
         "cannot serve the page at {address}: {why}; choose another place with --page, or none with --page none"
@@ -131,12 +115,11 @@ impl Failure {
             Failure::Train(error) => error.is_usage(),
             Failure::Signals { .. }
             | Failure::Listen { .. }
-            | Failure::Coordinator { .. }
             | Failure::Process { .. }
             | Failure::Page { .. } => false,
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
             Failure::Told { code } | Failure::Rank { code, .. } => return *code,
-            Failure::OnlyTrain | Failure::OnlyApart | Failure::NoMpi | Failure::Identity { .. } => true,
+            Failure::OnlyTrain | Failure::OnlyApart | Failure::NoMpi => true,
             Failure::Flat(error) => error.is_usage(),
             Failure::Core(_) | Failure::Recipe(_) => true,
         };

@@ -2,7 +2,7 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use crate::standpoint::Standpoint;
 use crate::vincent::claim;
 use clap::Args;
@@ -78,19 +78,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     bar.finish_and_clear();
     put(&figures, &settings, &view.words, &view.chosen, &mut folder)?;
     let path = folder.finish()?;
-    say(&format!("{}; {} parameters", view.words, figures.parameters));
-    say(&table(&figures, &settings).text());
+    print(&format!("{}; {} parameters", view.words, figures.parameters));
+    print(&table(&figures, &settings).text());
     let (kept, batches) = figures.kept;
-    say(&format!(
+    print(&format!(
         "Memory: {} MB at most; the passes of {kept} of {batches} batches were kept.",
         figures.bytes.div_ceil(1_000_000)
     ));
     // The search of the box comes first, the further products last.
     let [start, end] = [settings.search + 1, clock.len() - 1 - settings.extra].map(|at| clock[at]);
-    say(&format!(
+    print(&format!(
         "Lanczos took {:.1} s, with the passes at the checkpoint.",
         end.duration_since(start).as_secs_f64()
     ));
-    say(&format!("Tables and spectrum: {}", path.display()));
+    print(&format!("Tables and spectrum: {}", path.display()));
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! `grawa join`: one worker of a run that is coordinated elsewhere.
 
-use crate::coordinate::Line;
+use crate::coordinate::Security;
 use crate::failure::Failure;
-use crate::say::{say, warn};
+use crate::output::{print, warn};
 use crate::stop::on_signal;
 use crate::train::succeeded;
 use clap::Args;
 use grawa_comm::group::{Contact, Guest};
-use grawa_train::recipe::Said;
+use grawa_train::recipe::Overrides;
 use grawa_train::{Error, Reason, Recipe, Stop, join, make_room};
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "HOST:PORT", value_parser = crate::address::address)]
     address: String,
     #[command(flatten)]
-    line: Line,
+    security: Security,
     /// Where this worker listens for the others; port 0 is any, and 0.0.0.0 all addresses of this machine [default: any port of the
     /// address that leads to the coordinator]
     #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address)]
@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
 pub(crate) const STOP: &str = "stop\n";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    let wire = arguments.line.wire()?;
+    let wire = arguments.security.wire()?;
     let here = way_to(&arguments.address)?;
     let patience = Duration::from_secs(arguments.patience);
     let listen = arguments.listen.clone().unwrap_or_else(|| format!("{here}:0"));
@@ -75,17 +75,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     listen_for_stop(&stop, arguments.launched)?;
     let text = String::from_utf8_lossy(&guest.charter).into_owned();
-    let mut said = Said::default().file("the coordinator's recipe", &text)?;
-    if let Some(dir) = &arguments.dir {
-        said = said.value("data.dir", dir.as_str(), "--dir")?;
-    }
-    if let Some(device) = &arguments.device {
-        said = said.value("machine.device", device.as_str(), "--device")?;
-    }
-    if let Some(threads) = arguments.threads {
-        said = said.value("machine.threads", i64::from(threads), "--threads")?;
-    }
-    let recipe = Recipe::resolve(&said)?;
+    let overrides = Overrides::default()
+        .file("the coordinator's recipe", &text)?
+        .options(&[("data.dir", &arguments.dir, "--dir"), ("machine.device", &arguments.device, "--device")])?
+        .options(&[("machine.threads", &arguments.threads, "--threads")])?;
+    let recipe = Recipe::resolve(&overrides)?;
     let _hold = match &arguments.out {
         Some(out) => {
             let (hold, damaged) = make_room(out, &recipe, guest.run())?;
@@ -97,24 +91,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         None => None,
     };
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    say(&format!("taking part as worker {}", guest.worker));
+    print(&format!("taking part as worker {}", guest.worker));
     let contact = guest.contact();
     std::thread::spawn(move || tell_of(&contact));
     match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut []) {
         Ok(end) if end.reason == Reason::Interrupted => {
-            say(&format!("the run was stopped after step {}", end.at.steps));
+            print(&format!("the run was stopped after step {}", end.at.steps));
             Ok(false)
         }
         Ok(end) => {
             let how = if end.diverged { ": it has diverged, no worker's parameters are finite" } else { "" };
-            say(&format!(
+            print(&format!(
                 "the run is over after {} steps a worker and {} rounds{how}",
                 end.at.steps, end.at.rounds
             ));
             Ok(succeeded(&end))
         }
         Err(Error::Left) => {
-            say("left the run; the others go on");
+            print("left the run; the others go on");
             Ok(false)
         }
         Err(error) => Err(error.into()),
@@ -151,17 +145,17 @@ fn tell_of(contact: &Contact) {
     while let Some(lost) = contact.lost_for() {
         match said {
             None if lost > ALONE => {
-                say(
+                print(
                     "the coordinator is out of reach: no rounds until it is back; between rounds training goes on alone",
                 );
                 said = Some(lost);
             }
             Some(_) if lost.is_zero() => {
-                say("in contact with the coordinator again");
+                print("in contact with the coordinator again");
                 said = None;
             }
             Some(last) if lost > last + AGAIN => {
-                say(&format!("out of reach of the coordinator for {:.0} s", lost.as_secs_f64()));
+                print(&format!("out of reach of the coordinator for {:.0} s", lost.as_secs_f64()));
                 said = Some(lost);
             }
             _ => {}

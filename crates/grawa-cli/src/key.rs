@@ -1,7 +1,7 @@
 //! `grawa key`: who may take part in a run.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -29,6 +29,6 @@ enum Action {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Action::New { file } = &arguments.action;
     grawa_comm::group::new_key(file)?;
-    say(&format!("wrote {}, readable by you alone; copy it to the machines of the run", file.display()));
+    print(&format!("wrote {}, readable by you alone; copy it to the machines of the run", file.display()));
     Ok(())
 }

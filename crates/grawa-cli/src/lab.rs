@@ -2,7 +2,7 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use crate::stop::on_signal;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
@@ -103,14 +103,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     screen.bar.finish_and_clear();
     if !is_all {
         let words = format!("stopped with {} finished cells; the same command goes on", found.len());
-        say(&words);
+        print(&words);
         return Ok(false);
     }
     let (output, path) = lab::conclude(&plan, &store, &found)?;
     for table in &output.tables {
-        say(&table.text());
+        print(&table.text());
     }
-    say(&format!("Tables and pictures: {}", path.join("index.html").display()));
+    print(&format!("Tables and pictures: {}", path.join("index.html").display()));
     Ok(true)
 }
 
@@ -160,23 +160,23 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
             cell.work.map_or("unknown".into(), |work| format!("{work:.2e}")),
         ]);
     }
-    say(table.text().trim_end());
+    print(table.text().trim_end());
     let Cost { work, unknown } = plan.cost(&cells);
-    say(&format!(
+    print(&format!(
         "\n{} cells, and {unnamed} more when settings have been chosen: {work:.1e} multiplications and additions of training.",
         cells.len()
     ));
     for note in plan.notes()? {
-        say(&note);
+        print(&note);
     }
     if unknown > 0 {
-        say(&format!(
+        print(&format!(
             "The total leaves out {unknown} cells whose cost is unknown: their data is not here, or their budget is a time."
         ));
     }
     if work > 0.0 {
         let hours = |rate: f64| HumanDuration(Duration::from_secs_f64(work / rate));
-        say(&format!(
+        print(&format!(
             "About {} at 100 GFLOP/s (two good cores), {} at 10 TFLOP/s (a GPU); measurements besides training not counted.",
             hours(1e11),
             hours(1e13)

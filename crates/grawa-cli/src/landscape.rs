@@ -2,7 +2,7 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use crate::standpoint::{Standpoint, View};
 use crate::vincent::claim;
 use clap::Args;
@@ -11,7 +11,7 @@ use grawa_flat::{Line, Losses, Plane, Principal, filter_normalised, principal};
 use grawa_lab::flatness::{put_line, put_plane};
 use grawa_lab::picture::digits::{distinct, same};
 use grawa_nn::State;
-use grawa_train::{Checkpoint, locate};
+use grawa_train::{Checkpoint, find_model};
 use std::path::PathBuf;
 
 /// Slices of the loss: along the line between two checkpoints, or over a plane around one.
@@ -61,11 +61,11 @@ fn evenly(low: f64, high: f64, count: usize) -> Vec<f64> {
 fn others_of(arguments: &Arguments, view: &View, named: &[PathBuf]) -> Result<Vec<(String, State)>, Failure> {
     if !named.is_empty() {
         let read = |(number, path): (usize, &PathBuf)| {
-            Ok((format!("worker {number}"), State::load(&view.graph, &locate(path)?.model)?))
+            Ok((format!("worker {number}"), State::load(&view.graph, &find_model(path)?.model)?))
         };
         return named.iter().enumerate().map(read).collect();
     }
-    let folder = view.located.model.parent().filter(|_| view.located.recipe.is_some() && !arguments.random);
+    let folder = view.found.model.parent().filter(|_| view.found.recipe.is_some() && !arguments.random);
     let Some(folder) = folder else { return Ok(Vec::new()) };
     let checkpoint = Checkpoint::read(folder)?;
     let workers = checkpoint.workers().map(|(number, parameters, statistics)| {
@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let highest = highest.map(|(value, _)| value.loss).fold(f64::NEG_INFINITY, f64::max);
         if let (Some(first), Some(second)) = (at(0.0), at(1.0)) {
             let (first, second) = (line.values[first].loss, line.values[second].loss);
-            say(&format!("Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"));
+            print(&format!("Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"));
         }
     } else {
         let key = Key::new(arguments.standpoint.seed, Purpose::Direction);
@@ -137,9 +137,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let here = losses.at(&middle.parameters, &middle.statistics)?;
         let highest = plane.values.iter().map(|value| value.loss).fold(f64::NEG_INFINITY, f64::max);
         let lowest = plane.values.iter().map(|value| value.loss).fold(f64::INFINITY, f64::min);
-        say(&extent(here.loss, lowest, highest));
+        print(&extent(here.loss, lowest, highest));
     }
-    say(&format!("Table and picture: {}", folder.finish()?.display()));
+    print(&format!("Table and picture: {}", folder.finish()?.display()));
     Ok(())
 }
 

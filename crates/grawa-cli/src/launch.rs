@@ -1,17 +1,17 @@
 //! `grawa launch`: a run of several processes on this machine.
 
 use crate::address::check_free;
-use crate::coordinate::prepare;
-use crate::desk::{Desk, Look};
+use crate::coordinate::{follow, observers, prepare};
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::join;
-use crate::say::say;
+use crate::output::print;
+use crate::page;
 use crate::train;
 use clap::Args;
 use grawa_comm::group::{Wire, new_key};
+use grawa_train::coordinate::{Connect, Control, CoordinatedRun};
 use grawa_train::{Checkpoint, Reason, Recipe};
-use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     train: train::Arguments,
     #[command(flatten)]
-    look: Look,
+    page: page::Arguments,
     /// Without a key: everything in the clear, on a machine whose other users are trusted
     #[arg(long, value_parser = ["plain"])]
     wire: Option<String>,
@@ -113,15 +113,17 @@ fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    let quiet = arguments.train.quiet;
     let check = |recipe: &Recipe| {
         can_train_here(recipe)?;
-        arguments.look.at(arguments.train.quiet).map_or(Ok(()), check_free)
+        arguments.page.address(quiet).map_or(Ok(()), check_free)
     };
     let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
     let key = if arguments.wire.is_some() { None } else { Some(Key::new(&place)?) };
     let wire = key.as_ref().map_or(Ok(Wire::Plain), |key| Wire::with_key(&key.0))?;
-    let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", wire, PATIENCE)?;
-    desk.show(&arguments.look, arguments.train.quiet)?;
+    let connect = Connect { listen: Some("127.0.0.1:0".into()), wire, patience: PATIENCE };
+    let run = CoordinatedRun::begin(&recipe, &place, &connect, &train::about())?;
+    let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -131,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     for number in 0..recipe.train.workers {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
         let mut command = Command::new(std::env::current_exe().map_err(io)?);
-        command.args(["join", &desk.host.address().to_string(), "--threads", &threads.to_string()]);
+        command.args(["join", &run.address().to_string(), "--threads", &threads.to_string()]);
         match &key {
             Some(Key(path)) => command.arg("--key").arg(path),
             None => command.args(["--wire", "plain"]),
@@ -143,39 +145,39 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);
         children.push(command.spawn().map_err(io)?);
     }
-    let (children, asked) = (RefCell::new(Children(children)), Cell::new(None));
-    let host = Arc::clone(&desk.host);
-    let is_founded = || host.status().truth.is_some();
-    // Before the first round nobody has anything to keep, and nobody comes in the place of one that ended.
-    let is_over = || {
-        let mut children = children.borrow_mut();
-        children.are_gone() || !is_founded() && children.ended().is_some()
-    };
-    let is_stopped = || {
-        if !stop.load(Ordering::Relaxed) {
-            return false;
+    let (mut children, mut asked) = (Children(children), None);
+    let server = Arc::clone(run.server());
+    let has_begun = || server.status().truth.is_some();
+    let poll = || {
+        if stop.load(Ordering::Relaxed) {
+            let since: Instant = *asked.get_or_insert_with(|| {
+                children.ask();
+                Instant::now()
+            });
+            if !has_begun() || since.elapsed() > STOP {
+                return Control::Stop;
+            }
         }
-        let since: Instant = asked.get().unwrap_or_else(|| {
-            children.borrow_mut().ask();
-            Instant::now()
-        });
-        asked.set(Some(since));
-        !is_founded() || since.elapsed() > STOP
+        // Before the first round there is nothing to save, and no worker replaces one that ended.
+        match children.are_gone() || !has_begun() && children.ended().is_some() {
+            true => Control::NoWorkers,
+            false => Control::Continue,
+        }
     };
-    let (end, _) = desk.follow(arguments.train.quiet, is_stopped, is_over)?;
+    let end = follow(run, observers, quiet, poll)?.finished;
     let diverged = end.as_ref().is_some_and(|end| end.diverged);
     let end = end.map(|end| end.reason);
-    let (ended, was_founded) = (children.borrow_mut().ended(), is_founded());
+    let (ended, has_begun) = (children.ended(), has_begun());
     if end.is_some() {
         // They end by themselves; one may still be writing the last checkpoint.
         let (over, was_asked) = (Instant::now(), stop.load(Ordering::Relaxed));
         let is_asked = || stop.load(Ordering::Relaxed) && !was_asked;
-        while !children.borrow_mut().are_gone() && over.elapsed() < STOP && !is_asked() {
+        while !children.are_gone() && over.elapsed() < STOP && !is_asked() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
     drop(children);
-    drop((host, key));
+    drop((server, key));
     let is_kept = Checkpoint::newest_path(&place).is_ok();
     let place = place.display();
     let go_on = match is_kept {
@@ -184,17 +186,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     };
     match (end, ended) {
         (Some(Reason::Spent), _) if diverged => {
-            say(&format!("diverged: no worker's parameters are finite; its files stay in {place}"));
+            print(&format!("diverged: no worker's parameters are finite; its files stay in {place}"));
         }
         (Some(Reason::Spent), _) if is_kept => {
-            say(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
+            print(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
         }
         (Some(Reason::Spent), _) => {
             let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");
             return Err(Failure::Process { why });
         }
-        _ if stop.load(Ordering::Relaxed) => say(&format!("stopped; {go_on}")),
-        (_, Some((number, how))) if !was_founded => {
+        _ if stop.load(Ordering::Relaxed) => print(&format!("stopped; {go_on}")),
+        (_, Some((number, how))) if !has_begun => {
             let why = format!(
                 "a worker ended before the first round ({how}); what it said is in {place}/worker-{number}.log"
             );

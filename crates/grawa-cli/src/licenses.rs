@@ -1,7 +1,7 @@
 //! `grawa licenses`: under which licences the program and everything in it may be used and passed on.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 
 /// Every crate in the program and its licence; written and checked by `tests/dependencies.rs`, as is the other file.
@@ -22,10 +22,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.full {
-        say(TEXTS.trim_end());
+        print(TEXTS.trim_end());
         return Ok(());
     }
-    say(&format!(
+    print(&format!(
         "grawa {}, (c) the grawa developers: MIT OR Apache-2.0
 
 In it, besides its own code:

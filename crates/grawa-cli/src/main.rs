@@ -9,13 +9,10 @@ mod bench_cuda;
 mod coordinate;
 mod data;
 mod demo;
-mod desk;
 mod device;
-mod ending;
 mod eval;
 mod failure;
 mod flatness;
-mod identity;
 mod join;
 mod key;
 mod lab;
@@ -24,12 +21,12 @@ mod launch;
 mod licenses;
 mod methods;
 mod models;
+mod output;
 mod page;
 mod probe;
 #[cfg(feature = "mpi")]
 mod ranks;
 mod report;
-mod say;
 mod standpoint;
 mod stop;
 mod theory;
@@ -122,7 +119,7 @@ fn fail(error: &failure::Failure) -> ExitCode {
 /// Says what went wrong, unless that was done; returns the exit code.
 fn tell(error: &failure::Failure) -> u8 {
     if !matches!(error, failure::Failure::Told { .. }) {
-        say::warn(&format!("error: {error}"));
+        output::warn(&format!("error: {error}"));
     }
     error.code()
 }

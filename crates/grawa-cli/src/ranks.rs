@@ -5,12 +5,12 @@
 //! why and ends the job, since the others would wait for it for ever.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use crate::train::{self, Arguments};
 use grawa_comm::mpi::{Job, Member};
 use grawa_comm::{Collective, Error as CommError};
 use grawa_train::observe::{Files, Screen};
-use grawa_train::recipe::{Recipe, Said};
+use grawa_train::recipe::{Overrides, Recipe};
 use grawa_train::{Checkpoint, Observer, Recording, Run, folder};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     match ended {
         Ok(end) => {
             if is_first {
-                say(&train::summary(&end, &place, &command));
+                print(&train::summary(&end, &place, &command));
             }
             Ok(train::succeeded(&end))
         }
@@ -94,7 +94,7 @@ fn decide(arguments: &Arguments, ranks: u32) -> Result<Errand, Failure> {
         let recipe = folder::recipe(place)?;
         let hold = folder::hold(place, true)?;
         let checkpoint = train::choose(place, arguments)?;
-        if train::is_finished(place, &checkpoint) {
+        if train::is_finished(place, &checkpoint)? {
             return Ok(Errand::default());
         }
         train::leave_aside(&recipe);
@@ -104,7 +104,7 @@ fn decide(arguments: &Arguments, ranks: u32) -> Result<Errand, Failure> {
     let recipe = match &arguments.replay {
         Some(place) => folder::recipe(place)?,
         None => {
-            let mut said = train::said(arguments)?;
+            let mut said = train::overrides(arguments)?;
             if !said.says("train.workers") {
                 said = said.value("train.workers", i64::from(ranks), "the number of ranks")?;
             }
@@ -128,7 +128,7 @@ fn prepare(
     checkpoint: Option<Checkpoint>,
     (rank, neighbours): ((u32, u32), u32),
 ) -> Result<(Recipe, Run), Failure> {
-    let recipe = Recipe::resolve(&Said::default().file("the first rank's recipe", recipe)?)?;
+    let recipe = Recipe::resolve(&Overrides::default().file("the first rank's recipe", recipe)?)?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     let mut run = Run::by_ranks(recipe.clone(), &data, rank, neighbours)?;
     if let Some(recording) = recording {

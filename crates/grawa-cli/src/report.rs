@@ -1,7 +1,7 @@
 //! `grawa report`: runs side by side on one page.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 use grawa_lab::report;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let html = report::html(&runs)?;
     report::write(&arguments.out, &html)?;
     let (count, size) = (runs.len(), html.len().div_ceil(1000));
-    say(&format!(
+    print(&format!(
         "{} holds {count} run{} in {size} kB",
         arguments.out.display(),
         if count == 1 { "" } else { "s" }

@@ -1,13 +1,13 @@
 //! Where flatness is looked at from: a model, and the examples its loss is measured on.
 
 use crate::failure::Failure;
-use crate::say::warn;
+use crate::output::warn;
 use clap::Args;
 use grawa_data::{Feed, load};
 use grawa_flat::Examples;
 use grawa_nn::{Graph, Mode, Shape, State};
-use grawa_train::recipe::{Recipe, Said};
-use grawa_train::{Located, locate};
+use grawa_train::recipe::{Overrides, Recipe};
+use grawa_train::{FoundModel, find_model};
 use std::path::{Path, PathBuf};
 
 /// The network, the data and the examples.
@@ -47,7 +47,7 @@ pub(crate) struct Standpoint {
 pub(crate) struct View {
     pub(crate) graph: Graph,
     pub(crate) state: State,
-    pub(crate) located: Located,
+    pub(crate) found: FoundModel,
     pub(crate) examples: Examples,
     /// The numbers of the examples in the training set.
     pub(crate) chosen: Vec<u32>,
@@ -64,25 +64,16 @@ impl Standpoint {
             let (examples, batch) = (self.examples, self.batch);
             return Err(grawa_flat::Error::NotWholeBatches { examples, batch }.into());
         }
-        let located = locate(model)?;
-        for why in &located.skipped {
+        let found = find_model(model)?;
+        for why in &found.skipped {
             warn(&format!("a newer checkpoint cannot be used: {why}"));
         }
-        let mut said = match &located.recipe {
-            Some(recipe) => Said::default().read(recipe)?,
-            None => Said::default(),
-        };
-        for (key, value, flag) in [
+        let overrides = found.overrides()?.options(&[
             ("data.kind", &self.data, "--data"),
             ("data.dir", &self.dir, "--dir"),
             ("model.name", &self.model, "--model"),
-        ] {
-            if let Some(value) = value {
-                said = said.value(key, value.as_str(), flag)?;
-            }
-        }
-        let said = self.settings.iter().try_fold(said, |said, setting| said.set(setting))?;
-        let recipe = Recipe::resolve(&said)?;
+        ])?;
+        let recipe = Recipe::resolve(&overrides.set_all(&self.settings)?)?;
         let set = load(recipe.data.kind.name(), &recipe.data.dir)?;
         let train = match recipe.data.held_out {
             0 => set.train,
@@ -92,8 +83,8 @@ impl Standpoint {
         let shape = feed.output();
         let [channels, height, width] = [shape.channels, shape.height, shape.width].map(|side| side as usize);
         let graph = recipe.model.build(Shape { channels, height, width }, set.classes as usize)?;
-        located.check(&graph)?;
-        let state = State::load(&graph, &located.model)?;
+        found.check(&graph)?;
+        let state = State::load(&graph, &found.model)?;
         let chosen = Examples::choose(feed.len(), self.seed, self.examples)?;
         let examples = Examples::of(&feed, &chosen, self.batch)?;
         let mode = if self.norm == "eval" { Mode::Evaluate } else { Mode::Train { dropout: None } };
@@ -107,12 +98,12 @@ impl Standpoint {
             self.batch,
             self.norm
         );
-        Ok(View { graph, state, located, examples, chosen, mode, threads: threads.max(1), words })
+        Ok(View { graph, state, found, examples, chosen, mode, threads: threads.max(1), words })
     }
 
     /// What decides the results, as TOML.
     pub(crate) fn settings(&self, command: &str, view: &View, others: &[PathBuf]) -> String {
-        let models: Vec<String> = [&view.located.model]
+        let models: Vec<String> = [&view.found.model]
             .into_iter()
             .chain(others)
             .map(|path| format!("{:?}", path.display().to_string()))

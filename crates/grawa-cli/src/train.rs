@@ -1,11 +1,11 @@
 //! `grawa train`: a run from a recipe, gone on with, or replayed.
 
 use crate::failure::Failure;
-use crate::say::{say, warn};
+use crate::output::{print, warn};
 use crate::stop::on_signal;
 use clap::Args;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
-use grawa_train::recipe::{Facts, Forecast, Format, Recipe, Said};
+use grawa_train::recipe::{Facts, Forecast, Format, Overrides, Recipe};
 use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let recipe = match &arguments.replay {
         Some(place) => folder::recipe(place)?,
-        None => Recipe::resolve(&said(arguments)?)?,
+        None => Recipe::resolve(&overrides(arguments)?)?,
     };
     if travels(&recipe) {
         return Err(Failure::OnlyApart);
@@ -130,7 +130,7 @@ pub(crate) fn travels(recipe: &Recipe) -> bool {
 /// Says so where a run goes on without what it says of that.
 pub(crate) fn leave_aside(recipe: &Recipe) {
     if travels(recipe) {
-        say("train.overlap and train.wire are left aside: they are for workers that come and go");
+        print("train.overlap and train.wire are left aside: they are for workers that come and go");
     }
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
     if arguments.resume.is_some() || arguments.replay.is_some() || arguments.comm != "threads" {
         return Err(Failure::OnlyTrain);
     }
-    Ok(Recipe::resolve(&said(arguments)?)?)
+    Ok(Recipe::resolve(&overrides(arguments)?)?)
 }
 
 /// Sets the flag at the first Ctrl-C.
@@ -148,47 +148,42 @@ pub(crate) fn listen_for_stop(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     on_signal(move || asked.store(true, Ordering::Relaxed))
 }
 
-/// The record of a new run.
-pub(crate) fn files(place: &Path) -> Result<Files, Failure> {
-    let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
-    Ok(Files::create(place, &about)?)
+/// This program, for the record of a run.
+pub(crate) fn about() -> About {
+    About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"))
 }
 
-/// What was said on the command line, over what the recipe file says.
-pub(crate) fn said(arguments: &Arguments) -> Result<Said, Failure> {
-    let mut said = match &arguments.recipe {
-        Some(path) => Said::default().read(path)?,
-        None => Said::default(),
+/// The record of a new run.
+pub(crate) fn files(place: &Path) -> Result<Files, Failure> {
+    Ok(Files::create(place, &about())?)
+}
+
+/// The options of the command line, over what the recipe file says.
+pub(crate) fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
+    let mut overrides = match &arguments.recipe {
+        Some(path) => Overrides::default().read(path)?,
+        None => Overrides::default(),
     };
     if let Some(method) = &arguments.method {
-        said = said.method(method, "--method")?;
+        overrides = overrides.method(method, "--method")?;
     }
-    let words = [
-        ("method.preset", &arguments.preset, "--preset"),
-        ("data.kind", &arguments.data, "--data"),
-        ("data.dir", &arguments.dir, "--dir"),
-        ("model.name", &arguments.model, "--model"),
-        ("model.init", &arguments.init, "--init"),
-        ("train.budget", &arguments.budget, "--budget"),
-        ("machine.device", &arguments.device, "--device"),
-        ("machine.precision", &arguments.precision, "--precision"),
-    ];
-    for (key, value, flag) in words {
-        if let Some(value) = value {
-            said = said.value(key, value.as_str(), flag)?;
-        }
-    }
-    if arguments.overlap {
-        said = said.value("train.overlap", true, "--overlap")?;
-    }
-    for (key, value, flag) in
-        [("train.workers", arguments.workers, "--workers"), ("train.seed", arguments.seed, "--seed")]
-    {
-        if let Some(value) = value {
-            said = said.value(key, i64::from(value), flag)?;
-        }
-    }
-    Ok(arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?)
+    let overrides = overrides
+        .options(&[
+            ("method.preset", &arguments.preset, "--preset"),
+            ("data.kind", &arguments.data, "--data"),
+            ("data.dir", &arguments.dir, "--dir"),
+            ("model.name", &arguments.model, "--model"),
+            ("model.init", &arguments.init, "--init"),
+            ("train.budget", &arguments.budget, "--budget"),
+            ("machine.device", &arguments.device, "--device"),
+            ("machine.precision", &arguments.precision, "--precision"),
+        ])?
+        .options(&[("train.overlap", &arguments.overlap.then_some(true), "--overlap")])?
+        .options(&[
+            ("train.workers", &arguments.workers, "--workers"),
+            ("train.seed", &arguments.seed, "--seed"),
+        ])?;
+    Ok(overrides.set_all(&arguments.settings)?)
 }
 
 pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
@@ -202,8 +197,8 @@ pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    say(recipe.to_toml().trim_end());
-    say(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
+    print(recipe.to_toml().trim_end());
+    print(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
     Ok(())
 }
 
@@ -229,7 +224,7 @@ fn resume(place: &Path, arguments: &Arguments) -> Result<bool, Failure> {
     let recipe = folder::recipe(place)?;
     let _hold = folder::hold(place, true)?;
     let checkpoint = choose(place, arguments)?;
-    if is_finished(place, &checkpoint) {
+    if is_finished(place, &checkpoint)? {
         return Ok(!checkpoint.has_diverged());
     }
     leave_aside(&recipe);
@@ -254,9 +249,9 @@ pub(crate) fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, 
     }
     let path = checkpoint.path().display();
     match (checkpoint.skipped().is_empty(), arguments.quiet) {
-        (false, false) => say(&format!("resuming from {path} instead")),
+        (false, false) => print(&format!("resuming from {path} instead")),
         (false, true) => warn(&format!("resuming from {path} instead")),
-        (true, false) if !checkpoint.is_finished() => say(&format!("resuming from {path}")),
+        (true, false) if !checkpoint.is_finished() => print(&format!("resuming from {path}")),
         (true, _) => {}
     }
     Ok(checkpoint)
@@ -272,13 +267,14 @@ pub(crate) fn record(place: &Path, checkpoint: &Path) -> Result<Files, Failure> 
 }
 
 /// Whether there is nothing to go on with, which is then said.
-pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> bool {
+pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> Result<bool, Failure> {
     if checkpoint.is_finished() {
+        checkpoint.check_recipe()?;
         let (place, steps) = (place.display(), checkpoint.steps());
         let how = if checkpoint.has_diverged() { "has diverged" } else { "is finished" };
-        say(&format!("the run in {place} {how}, at step {steps}: nothing to do"));
+        print(&format!("the run in {place} {how}, at step {steps}: nothing to do"));
     }
-    checkpoint.is_finished()
+    Ok(checkpoint.is_finished())
 }
 
 /// Trains, and returns whether the run is finished.
@@ -291,7 +287,7 @@ fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure
     }
     let end = run.keep_in(place).stop_by(stop).go(&mut observers)?;
     drop(observers);
-    say(&summary(&end, place, "grawa train"));
+    print(&summary(&end, place, "grawa train"));
     Ok(succeeded(&end))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 use grawa_core::Method;
 use grawa_toy::vincent::{CORNERS, Edge, Experiment, Grid, method, methods};
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let bar = bar((grid.len() * experiment.methods.len()) as u64, "sweep");
             let table = experiment.sweep(&grid, &mut folder, || bar.inc(1))?;
             bar.finish_and_clear();
-            say(&format!(
+            print(&format!(
                 "Of {} settings, how many ended in the valley at",
                 grid.pulls.len() * grid.rates.len()
             ));
@@ -101,8 +101,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     };
     let path = folder.finish()?;
-    say(&table.text());
-    say(&format!("Pictures, page and tables: {}", path.join("index.html").display()));
+    print(&table.text());
+    print(&format!("Pictures, page and tables: {}", path.join("index.html").display()));
     Ok(())
 }
 

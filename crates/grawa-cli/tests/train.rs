@@ -312,9 +312,10 @@ fn a_run_is_resumed_by_its_own_recipe_only() {
 /// A network of one's own, kept in a folder: nothing here takes it for one of the zoo.
 #[test]
 fn a_network_of_ones_own_is_not_taken_for_another() {
-    use grawa_train::{Checkpoint, Recipe, Run, folder, recipe::Said};
+    use grawa_train::{Checkpoint, Recipe, Run, folder, recipe::Overrides};
     let place = TempDir::new().unwrap();
-    let said = Said::default().method("mean:period=4", "here").unwrap().set("train.budget=8step").unwrap();
+    let said =
+        Overrides::default().method("mean:period=4", "here").unwrap().set("train.budget=8step").unwrap();
     let recipe = Recipe::resolve(&said).unwrap();
     let data = grawa_data::digits().unwrap();
     let network = grawa_nn::zoo::digits("mine", grawa_nn::Shape::image(1, 8), 16, 10).unwrap();

@@ -172,6 +172,11 @@ fn suggestion(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default()
 }
 
+/// A hint for a name that is not one of `known`, such as ` (did you mean 'period'?)`; empty if none is near.
+pub fn did_you_mean<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    suggestion(&nearest(found, known))
+}
+
 /// The nearest of `known` to `found`, if it is near enough to be a typing error.
 pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let found = found.to_lowercase().replace('_', "-");

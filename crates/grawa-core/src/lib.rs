@@ -50,7 +50,7 @@ mod trigger;
 pub mod weights;
 
 pub use amount::{Amount, Progress};
-pub use error::{Cause, Error, nearest};
+pub use error::{Cause, Error, did_you_mean, nearest};
 pub use function_replica::FunctionReplica;
 pub use layout::{Layout, Span};
 pub use method::{

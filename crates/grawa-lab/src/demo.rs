@@ -8,7 +8,7 @@ use crate::statistics::summary;
 use crate::{Error, Table};
 use grawa_core::{Method, Name, Preset};
 use grawa_data::{Dataset, DatasetKind};
-use grawa_train::recipe::Said;
+use grawa_train::recipe::Overrides;
 use grawa_train::{Event, Finished, Observer, Recipe, Run};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ const PERIOD: &str = "method.period=8";
 
 /// The recipe of one run.
 pub fn recipe(method: Name, workers: u32, seed: u64) -> Result<Recipe, Error> {
-    let mut said = Said::default().value("data.kind", DatasetKind::Digits.name(), "the demo")?;
+    let mut said = Overrides::default().value("data.kind", DatasetKind::Digits.name(), "the demo")?;
     said = said.method(method.as_str(), "the demo")?;
     for setting in SETTINGS {
         said = said.set(setting)?;

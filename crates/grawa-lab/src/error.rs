@@ -15,7 +15,7 @@ pub enum Error {
     Train(#[from] grawa_train::Error),
     /// A recipe.
     #[error(transparent)]
-    Recipe(#[from] grawa_train::recipe::Mistake),
+    Recipe(#[from] grawa_train::recipe::RecipeError),
     /// A picture, or a file or folder of results.
     #[error(transparent)]
     Output(#[from] grawa_toy::Error),

@@ -8,20 +8,21 @@
 //! again, fewer than a batch a member whenever their number changes, and, at a free pace, what slower ones had not come to by then.
 //! Only one that trains on out of contact goes on in a share that others are dealt as well.
 
-use crate::course::Position;
 use crate::engine::{CpuReplica, Material};
 use crate::evaluate::viewing;
-use crate::event::{Evaluated, Event, Finished, Observer};
-use crate::held::{Held, Restored};
+use crate::event::{Evaluated, Finished, Observer};
+use crate::group_checkpoint::{GroupCheckpoint, Restored};
+use crate::milestones::Position;
 use crate::pace::Pacing;
 use crate::recipe::{Format, Pace};
+use crate::reporter::SharedReports;
+use crate::round_message::RoundMessage;
 use crate::run::{Launch, Made, Works};
 use crate::snapshot::Part;
-use crate::word::Word;
 use crate::worker::{Common, Level, Worker};
 use crate::{Error, Recipe};
-use grawa_comm::group::{Guest, Travel};
-use grawa_comm::{Collective, Lost};
+use grawa_comm::Collective;
+use grawa_comm::group::{Guest, Teller, Travel};
 use grawa_core::{Memory, Replica, Share, StateKind, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::State;
@@ -43,6 +44,9 @@ pub(crate) struct Remembered {
     memories: Vec<Vec<Memory>>,
     history: Vec<Evaluated>,
     counts: Counts,
+    /// No worker was finite at the last round. Checkpoints of earlier versions do not say.
+    #[serde(default)]
+    diverged: bool,
 }
 
 /// Whose steps were counted, and how far the examples are dealt.
@@ -80,7 +84,7 @@ impl Counts {
     }
 
     /// All have met: their steps count.
-    fn count(&mut self, words: &[(u32, Word)]) {
+    fn count(&mut self, words: &[(u32, RoundMessage)]) {
         self.taken.extend(words.iter().map(|(worker, word)| (*worker, word.taken)));
     }
 
@@ -111,16 +115,8 @@ pub(crate) struct Elastic {
     keepers: Vec<u32>,
     /// It has just taken over what the others hold, and comes without a step.
     at_once: bool,
-    /// What others say for all since they last met, and who: they may be lost before that is out.
-    unsaid: Vec<Unsaid>,
-}
-
-/// What one says for all, and who else could.
-#[derive(Clone, Debug)]
-struct Unsaid {
-    speaker: Option<u32>,
-    known_to: Vec<u32>,
-    event: Event,
+    /// The events that all members know, for whoever reports them.
+    pub(crate) reports: SharedReports,
 }
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
@@ -134,15 +130,16 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
             history: self.history.clone(),
             counts,
+            diverged: self.diverged,
         }
     }
 
     /// The same, for one who keeps it; in the middle of a cycle that was broken off, what it was at its beginning.
-    pub(crate) fn held(&self, broken_off: bool) -> Result<Option<Held>, Error> {
+    pub(crate) fn held(&self, broken_off: bool) -> Result<Option<GroupCheckpoint>, Error> {
         let Some(elastic) = &self.elastic else { return Ok(None) };
         let memory = String::from_utf8_lossy(&encode(&self.remembered(elastic))?).into_owned();
         let meeting = if broken_off { elastic.stood } else { self.all().member.meeting() };
-        Ok(Some(Held { run: elastic.run, meeting, memory }))
+        Ok(Some(GroupCheckpoint { run: elastic.run, meeting, memory }))
     }
 
     /// Whether it is the one who keeps the checkpoints: the first of those present who were given a folder.
@@ -196,55 +193,31 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 
     /// All have met: what they did counts.
-    pub(crate) fn count_in(&mut self, words: &[(u32, Word)]) {
+    pub(crate) fn count_in(&mut self, words: &[(u32, RoundMessage)]) {
         if let Some(elastic) = &mut self.elastic {
             elastic.counts.count(words);
         }
     }
 
     /// All have met, and know who keeps checkpoints.
-    pub(crate) fn note_keepers(&mut self, words: &[(u32, Word)]) {
+    pub(crate) fn note_keepers(&mut self, words: &[(u32, RoundMessage)]) {
         if let Some(elastic) = &mut self.elastic {
             let keepers = words.iter().filter(|(_, word)| word.keeps).map(|(worker, _)| *worker);
             elastic.keepers = keepers.collect();
         }
     }
 
-    /// Another says this for all.
-    pub(crate) fn keep_in_mind(&mut self, speaker: Option<u32>, event: Event) {
-        let known_to = self.all().member.members().to_vec();
-        if let Some(elastic) = &mut self.elastic {
-            elastic.unsaid.push(Unsaid { speaker, known_to, event });
-        }
+    /// How many reports the coordinator has not acknowledged, if this worker is the reporter.
+    pub(crate) fn unacknowledged(&self) -> Option<u32> {
+        let elastic = self.elastic.as_ref().filter(|elastic| elastic.reports.is_reporter())?;
+        Some(self.common.teller.as_ref().map_or(elastic.reports.kept(), Teller::unacknowledged))
     }
 
-    /// Who tells of a round: one after the other, since that costs the more the more they are. One that took no step has no
-    /// rate to tell of.
-    pub(crate) fn teller(&self, words: &[(u32, Word)]) -> Option<u32> {
-        let here = self.all().member.members();
-        let took_steps = |(worker, word): &&(u32, Word)| word.steps > 0 && here.contains(worker);
-        let able: Vec<u32> = words.iter().filter(took_steps).map(|(worker, _)| *worker).collect();
-        let turn = self.at.rounds % able.len().max(1) as u64;
-        able.get(turn as usize).or(here.first()).copied()
-    }
-
-    /// All have met. Who has come has said before what it had to say; for one that was lost the first of the others does.
-    pub(crate) fn speak_up(&mut self, lost: &[Lost]) {
-        let is_lost = |worker: u32| lost.iter().any(|lost| lost.worker == worker);
-        let members = self.all().member.members();
-        let is_gone = |worker: u32| is_lost(worker) || !members.contains(&worker);
-        let Some(elastic) = &self.elastic else { return };
-        // One that has come since does not know.
-        let speaks = |unsaid: &Unsaid| {
-            unsaid.known_to.iter().copied().find(|&worker| !is_gone(worker)) == Some(self.id)
-        };
-        let due: Vec<Event> = (elastic.unsaid.iter())
-            .filter(|unsaid| unsaid.speaker.is_some_and(is_gone) && speaks(unsaid))
-            .map(|unsaid| unsaid.event.clone())
-            .collect();
-        due.into_iter().for_each(|event| self.say(event));
-        if let Some(elastic) = &mut self.elastic {
-            elastic.unsaid.clear();
+    /// All know who reports. One that takes over sends again what may be lost with the last reporter.
+    pub(crate) fn elect_reporter(&mut self, messages: &[(u32, RoundMessage)]) {
+        let Some(elastic) = &mut self.elastic else { return };
+        for report in elastic.reports.elect(self.id, messages) {
+            self.send_report(&report);
         }
     }
 
@@ -264,7 +237,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// From here on it stands where the others do. Its parameters stay its own, unless it has none of its own yet.
     fn adopt(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let garbled = |_| Error::Garbled { worker: self.id, found: bytes.len() };
-        let Remembered { at, elapsed, memories, history, counts } =
+        let Remembered { at, elapsed, memories, history, counts, diverged } =
             serde_json::from_slice(bytes).map_err(garbled)?;
         if memories.len() != self.levels.len() {
             return Err(Error::Garbled { worker: self.id, found: bytes.len() });
@@ -281,7 +254,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             Some(counted) => self.in_cycle = self.taken - counted,
             None => (self.taken, self.in_cycle) = (counted.unwrap_or(0), 0),
         }
-        (self.id, self.finite) = (id, true);
+        (self.id, self.finite, self.diverged) = (id, true, diverged);
         self.at = Position { elapsed, ..at };
         (self.settled, self.history) = (Some(self.at), history);
         (self.before, self.began) = (elapsed, (self.common.clock)());
@@ -390,7 +363,7 @@ fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
     let looks = viewing(recipe.method.evaluate).is_some();
     let view = if looks { state.parameters.len() } else { 0 };
     let travel = Travel { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
-    let kept = folder.map(Held::newest).transpose()?.flatten();
+    let kept = folder.map(GroupCheckpoint::newest).transpose()?.flatten();
     let (mut ends, taken) = match kept.filter(|kept| kept.held.run == run) {
         Some(Restored { held, centre, .. }) => {
             guest.enter_from(held.meeting, held.memory.into(), centre, &[view], travel)?
@@ -479,7 +452,7 @@ impl Seating {
             loss: f64::NAN,
             finite: true,
             diverged: false,
-            tally: crate::word::Tally::default(),
+            tally: crate::round_message::Tally::default(),
             past: crate::snapshot::Past::default(),
             history: Vec::new(),
             calibrated: Vec::new(),

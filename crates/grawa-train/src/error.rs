@@ -169,6 +169,20 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A coordinator that failed.
+    #[error("the coordinator cannot continue: {why}")]
+    Coordinator {
+        /// Why.
+        why: String,
+    },
+    /// A folder whose run another coordinator cannot resume.
+    #[error("cannot resume the run of {}: {why}", path.display())]
+    CoordinatorFile {
+        /// The file that identifies the run.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// Every worker was lost.
     #[error("no worker is left: {why}")]
     NobodyLeft {
@@ -177,7 +191,7 @@ pub enum Error {
     },
     /// Something wrong with a recipe.
     #[error(transparent)]
-    Recipe(#[from] crate::recipe::Mistake),
+    Recipe(#[from] crate::recipe::RecipeError),
     /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -222,6 +236,7 @@ impl Error {
                     | Error::AtWork { .. }
                     | Error::NotElastic { .. }
                     | Error::NotByRanks { .. }
+                    | Error::CoordinatorFile { .. }
             ),
         }
     }

@@ -8,8 +8,8 @@ use crate::Error;
 use crate::engine::{Counts, EvaluateShard, average};
 use crate::event::{Evaluated, Event, Model};
 use crate::recipe::BatchNorm;
+use crate::round_message::{from_bytes, to_bytes};
 use crate::shares::measure_together;
-use crate::word::{from_bytes, to_bytes};
 use crate::worker::{Worker, finite};
 use grawa_comm::{Collective, Error as CommError, Lost};
 use grawa_core::{
@@ -117,8 +117,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.began += spent;
         self.tally.times.evaluate += spent.as_secs_f64();
         // What one that was lost had still to say comes first.
-        self.speak_up(&lost);
-        self.say_for_all(Event::Evaluated(evaluated.clone()));
+        self.report_shared(vec![Event::Evaluated(evaluated.clone())]);
         self.history.push(evaluated);
         if let Some(waits) = &self.waits {
             waits.take();
@@ -132,7 +131,6 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         loop {
             let mine = to_bytes(&[self.loss, f64::from(u8::from(self.finite))]);
             let gathered = self.view.gather(&mine)?;
-            self.speak_up(&gathered.outcome.lost);
             let mut workers = Vec::new();
             for (worker, bytes) in &gathered.messages {
                 let numbers = from_bytes(*worker, bytes, 2)?;

@@ -6,7 +6,8 @@
 
 use crate::Error;
 use grawa_core::Amount;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ impl Event {
 }
 
 /// Where a run stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Place {
     /// Local steps a worker: with workers of uneven pace, all their steps divided by their number.
     pub steps: u64,
@@ -67,7 +68,7 @@ pub struct Place {
     /// How much of the budget is spent, from 0 to 1.
     pub share: f64,
     /// Training time in seconds, evaluation left out. Not reproducible.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub elapsed: f64,
 }
 
@@ -128,7 +129,7 @@ pub struct Round {
 }
 
 /// A worker's share in a round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Share {
     /// The worker.
     pub worker: u32,
@@ -139,7 +140,7 @@ pub struct Share {
     /// The mean training loss of these steps.
     pub loss: Option<f64>,
     /// Where its time went since the last such event.
-    #[serde(default, skip_serializing_if = "Times::is_zero")]
+    #[serde(default)]
     pub times: Times,
 }
 
@@ -185,16 +186,7 @@ pub struct Times {
     pub evaluate: f64,
 }
 
-/// A log without times leaves them out.
-fn is_zero(seconds: &f64) -> bool {
-    *seconds == 0.0
-}
-
 impl Times {
-    fn is_zero(&self) -> bool {
-        *self == Times::default()
-    }
-
     /// The parts with their names.
     pub fn parts(&self) -> [(&'static str, f64); 8] {
         [
@@ -274,7 +266,7 @@ pub enum Reason {
 }
 
 /// The run is over.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Finished {
     /// Where it ended.
     pub at: Place,
@@ -285,9 +277,37 @@ pub struct Finished {
     /// Bytes that the workers handed over, all together.
     pub bytes: u64,
     /// Whether no worker's parameters were finite any more: at the last round, or at the end.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub diverged: bool,
 }
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Text leaves the last field out where it is its default: so a log without times has no word of them. A binary form has no names, and
+/// needs every field.
+macro_rules! leave_out_last {
+    ($name:ident { $($field:ident),+ | $last:ident }) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                let $name { $($field,)+ $last } = self;
+                let is_short = to.is_human_readable() && is_default($last);
+                let count = [$(stringify!($field)),+].len() + usize::from(!is_short);
+                let mut fields = to.serialize_struct(stringify!($name), count)?;
+                $(fields.serialize_field(stringify!($field), $field)?;)+
+                if !is_short {
+                    fields.serialize_field(stringify!($last), $last)?;
+                }
+                fields.end()
+            }
+        }
+    };
+}
+
+leave_out_last!(Place { steps, rounds, epochs, share | elapsed });
+leave_out_last!(Share { worker, steps, total, loss | times });
+leave_out_last!(Finished { at, reason, workers, bytes | diverged });
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! A run's folder: its recipe, its events, its checkpoints. Nothing that is there already is touched.
 
 use crate::checkpoint::{FOLDER, crc, io, tidy};
-use crate::recipe::{Said, TABLES};
+use crate::recipe::{Overrides, TABLES};
 use crate::{Error, Recipe, durable};
 use grawa_nn::zoo;
 use std::fs;
@@ -11,6 +11,8 @@ use toml::{Table, Value};
 
 /// How long a process that was killed may still hold a folder.
 const DYING: Duration = Duration::from_secs(2);
+/// The file that identifies a coordinated run.
+pub(crate) const COORDINATOR: &str = "coordinator.toml";
 /// The recipe as it was resolved.
 pub(crate) const RECIPE: &str = "recipe.toml";
 
@@ -44,7 +46,7 @@ pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
     let file = fs::File::open(&file).map_err(io("open", &file))?;
     let began = Instant::now();
     if !alone && file.try_lock().is_ok() {
-        tidy(&path.join(FOLDER))?;
+        tidy_all(path)?;
         file.unlock().map_err(io("unlock", &path.join(RECIPE)))?;
     }
     loop {
@@ -56,9 +58,22 @@ pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
         }
     }
     if alone {
-        tidy(&path.join(FOLDER))?;
+        tidy_all(path)?;
     }
     Ok(Hold { _file: file })
+}
+
+/// Removes what processes that were killed have left: checkpoints, and files that were written aside.
+fn tidy_all(path: &Path) -> Result<(), Error> {
+    tidy(&path.join(FOLDER))?;
+    for entry in fs::read_dir(path).map_err(io("look into", path))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_aside = |file: &str| name.starts_with(&format!(".{file}-"));
+        if is_aside(RECIPE) || is_aside(COORDINATOR) {
+            fs::remove_file(entry.path()).map_err(io("remove", &entry.path()))?;
+        }
+    }
+    Ok(())
 }
 
 /// The recipe of a run's folder.
@@ -68,7 +83,7 @@ pub fn recipe(path: &Path) -> Result<Recipe, Error> {
         return Err(Error::NoCheckpoint { path: path.into() });
     }
     check_recipe(&file)?;
-    Ok(Recipe::resolve(&Said::default().read(&file)?)?)
+    Ok(Recipe::resolve(&Overrides::default().read(&file)?)?)
 }
 
 /// That a recipe is one that a run has left, whole, and that its network can be built here. A file that is empty or cut off would be read as the
@@ -138,10 +153,12 @@ mod tests {
         create(&place.path().join("run"), &Recipe::for_data(DatasetKind::Digits, None).unwrap()).unwrap();
         let path = place.path().join("run");
         let left = path.join(FOLDER).join(".partial-host-7");
+        let aside = path.join(".recipe.toml-host-7");
         for alone in [false, true] {
             fs::create_dir_all(&left).unwrap();
+            fs::write(&aside, "half of").unwrap();
             let first = hold(&path, alone).unwrap();
-            assert!(!left.exists(), "alone: {alone}");
+            assert!(!left.exists() && !aside.exists() && path.join(RECIPE).exists(), "alone: {alone}");
             fs::create_dir_all(&left).unwrap();
             assert_eq!(hold(&path, false).is_ok(), !alone);
             assert!(left.exists(), "it was removed under another's hands");

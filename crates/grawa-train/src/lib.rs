@@ -6,30 +6,32 @@
 #![deny(missing_docs)]
 
 mod checkpoint;
-mod course;
+pub mod coordinate;
 pub mod durable;
 mod elastic;
 pub mod engine;
 mod error;
 mod evaluate;
 mod event;
-mod figure;
+pub mod event_codec;
+mod find_model;
 pub mod folder;
 #[cfg(fuzzing)]
 pub mod fuzz;
-mod held;
+mod group_checkpoint;
+mod human_format;
 mod init;
-mod locate;
 mod measure;
+mod milestones;
 pub mod observe;
 mod pace;
 pub mod recipe;
+mod reporter;
+mod round_message;
 mod run;
 mod shares;
 mod snapshot;
-pub mod told;
-mod watch;
-mod word;
+mod supervisor;
 mod worker;
 
 pub use checkpoint::Checkpoint;
@@ -38,8 +40,8 @@ pub use error::Error;
 pub use event::{
     Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,
 };
-pub use held::make_room;
-pub use locate::{Located, locate};
+pub use find_model::{FoundModel, find_model};
+pub use group_checkpoint::make_room;
 pub use measure::{Class, Evaluator, Measured};
 pub use pace::Recording;
 pub use recipe::Recipe;

@@ -4,18 +4,18 @@
 //! worker that fails is named in an event and the others go on without it; only when nobody is left does the run fail.
 
 use crate::checkpoint::{Checkpoint, Writer};
-use crate::course::{Course, Position, cycle};
 use crate::engine::{
     CpuEvaluator, CpuReplica, CudaEngine, CudaReplica, Engine, EvaluateShard, Material, WaitTimes,
 };
 use crate::evaluate::viewing;
 use crate::event::{Event, Finished, Observer, Started};
+use crate::milestones::{Milestones, Position, cycle};
 use crate::pace::{Pacing, Recording};
 use crate::recipe::{Device, Model, Pace};
 use crate::snapshot::{Part, Snapshot, Snapshots};
-use crate::watch::Watch;
+use crate::supervisor::Supervisor;
 use crate::worker::{Clock, Common, Level, Worker};
-use crate::{Error, Recipe, folder};
+use crate::{Error, Recipe};
 use grawa_comm::group::Teller;
 use grawa_comm::{Collective, threads};
 use grawa_core::{Layout, Memory, Method, Replica, Share, StateKind, Tracker};
@@ -34,8 +34,8 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// A run that is ready to start.
 ///
 /// ```
-/// use grawa_train::{Recipe, Run, recipe::Said};
-/// let said = Said::default().method("mgrawa:period=8", "here")?.set("train.budget=16step")?;
+/// use grawa_train::{Recipe, Run, recipe::Overrides};
+/// let said = Overrides::default().method("mgrawa:period=8", "here")?.set("train.budget=16step")?;
 /// let recipe = Recipe::resolve(&said)?;
 /// let data = grawa_data::load("digits", ".".as_ref())?;
 /// let end = Run::new(recipe, &data)?.go(&mut [])?;
@@ -216,18 +216,8 @@ fn fits(recipe: &Recipe, graph: &Graph, checkpoint: &Checkpoint) -> Result<(), E
         if let Some(why) = origin.objection(graph) {
             return wrong(why);
         }
-        // A checkpoint lies two folders below the run's own.
-        let here = checkpoint.path.ancestors().nth(2).and_then(folder::digest);
-        if let (Some(then), Some(now)) = (&origin.recipe, &here)
-            && then != now
-        {
-            return wrong(format!(
-                "{} was changed since: what it says of data, model, method or training has the digest {now}, and the run had {then}; \
-                 put the recipe back, or start another run with it: grawa train --recipe FILE",
-                folder::RECIPE
-            ));
-        }
     }
+    checkpoint.check_recipe()?;
     for part in &checkpoint.snapshot.parts {
         let (found, expected) = (part.parameters.len(), graph.parameters().len());
         if found != expected || part.velocity.len() != expected {
@@ -430,9 +420,9 @@ impl Launch {
         C: Collective<Buffer = R::Buffer> + Send + 'static,
     {
         let recipe = &self.recipe;
-        let course = Course::new(recipe, self.examples);
+        let milestones = Milestones::new(recipe, self.examples);
         let started = Started {
-            at: course.place(&at),
+            at: milestones.place(&at),
             method: recipe.method.to_string(),
             network: self.network.clone(),
             data: recipe.data.kind.to_string(),
@@ -440,7 +430,7 @@ impl Launch {
             batch: recipe.train.batch,
             seed: recipe.train.seed,
             budget: recipe.train.budget,
-            steps: course.steps(),
+            steps: milestones.steps(),
             parameters: self.layout.len(),
             spans: self.layout.spans().iter().map(|span| span.name().to_owned()).collect(),
             examples: self.examples,
@@ -454,7 +444,7 @@ impl Launch {
             sgd: recipe.train.sgd,
             rate: recipe.train.rate.clone(),
             seed: recipe.train.seed,
-            course,
+            milestones,
             pacing,
             stop: Arc::clone(&self.stop),
             clock: Arc::clone(&self.clock),
@@ -464,7 +454,7 @@ impl Launch {
             snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
         });
         let workers = make(&self, &common)?;
-        let mut watch = Watch::new(&self, observers, written, started.at);
+        let mut watch = Supervisor::new(&self, observers, written, started.at);
         watch.tell(&Event::Started(started));
         watch.over(workers, &common, &inbox)
     }

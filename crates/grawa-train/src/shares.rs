@@ -1,7 +1,7 @@
 //! Measuring together: every member measures its share of the batches, and all get the results of all.
 
 use crate::Error;
-use crate::word::{from_bytes, to_bytes};
+use crate::round_message::{from_bytes, to_bytes};
 use grawa_comm::{Collective, Lost};
 
 /// Has every one of `members` measure its share. If one is lost meanwhile its share is missing, and those who are left share out

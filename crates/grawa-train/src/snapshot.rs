@@ -3,10 +3,10 @@
 //! Workers leave their parts on a shelf and go on; the thread that watches over the run writes them to disk meanwhile.
 //! At most one snapshot is being written while the next one is taken.
 
-use crate::course::Position;
 use crate::evaluate::viewing;
-use crate::held::Held;
-use crate::word::Tally;
+use crate::group_checkpoint::GroupCheckpoint;
+use crate::milestones::Position;
+use crate::round_message::Tally;
 use crate::worker::{Note, Worker};
 use crate::{Error, Evaluated, Times};
 use grawa_comm::{Collective, Error as CommError};
@@ -34,7 +34,7 @@ pub(crate) struct Snapshot {
     /// The statistics of the evaluated model, if it was evaluated here.
     pub(crate) calibrated: Option<Vec<f32>>,
     /// What the group held, where workers come and go.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<GroupCheckpoint>,
 }
 
 /// What a worker holds.

@@ -4,14 +4,14 @@
 //! follows from what all said there, so that all decide the same and nobody leads; the first of those present speaks to the
 //! outside. The mathematics is that of [`grawa_core::Sequential`], bit for bit, when the pace is even.
 
-use crate::course::{Course, Position};
 use crate::elastic::Elastic;
 use crate::engine::{EvaluateShard, WaitTimes};
 use crate::event::{Event, Fault, Finished, Mixed, Place, Reason, Round, Share as WorkerShare};
+use crate::event_codec::Report as EventReport;
+use crate::milestones::{Milestones, Position};
 use crate::pace::Pacing;
+use crate::round_message::{RoundMessage, Tally};
 use crate::snapshot::{Past, Snapshots};
-use crate::told::tell;
-use crate::word::{Tally, Word};
 use crate::{Error, Evaluated};
 use grawa_comm::group::Teller;
 use grawa_comm::{Collective, Error as CommError, Lost, Why};
@@ -29,7 +29,7 @@ use std::time::Duration;
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// What every worker said, in their order.
-type Words = Vec<(u32, Word)>;
+type Words = Vec<(u32, RoundMessage)>;
 
 /// What all workers of a run share.
 pub(crate) struct Common {
@@ -38,7 +38,7 @@ pub(crate) struct Common {
     pub(crate) sgd: Sgd,
     pub(crate) rate: Schedule,
     pub(crate) seed: u64,
-    pub(crate) course: Course,
+    pub(crate) milestones: Milestones,
     pub(crate) pacing: Pacing,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) clock: Clock,
@@ -54,8 +54,8 @@ pub(crate) struct Common {
 #[derive(Debug)]
 pub(crate) enum Note {
     Event(Event),
-    /// Those who watch elsewhere could not be told of something.
-    Untold(Error),
+    /// A report could not be sent to the coordinator.
+    NotReported(Error),
     Snapshot(Box<crate::snapshot::Snapshot>),
     Ended {
         worker: u32,
@@ -152,16 +152,16 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Does what has come due: evaluates, saves. Returns whether the run is over.
     fn settle(&mut self) -> Result<bool, Error> {
         let common = Arc::clone(&self.common);
-        let course = &common.course;
-        let spent = course.is_spent(&self.at);
+        let milestones = &common.milestones;
+        let spent = milestones.is_spent(&self.at);
         let is_new = |history: &[Evaluated], at: &Position| {
             history.last().is_none_or(|last| last.at.steps != at.steps)
         };
-        let due = self.settled.is_some_and(|before| course.evaluates(&before, &self.at));
+        let due = self.settled.is_some_and(|before| milestones.evaluates(&before, &self.at));
         if (spent || due) && is_new(&self.history, &self.at) {
             self.evaluate()?;
         }
-        let saves = self.settled.is_none_or(|before| course.saves(&before, &self.at));
+        let saves = self.settled.is_none_or(|before| milestones.saves(&before, &self.at));
         self.settled = Some(self.at);
         if spent || saves {
             self.save(false, spent)?;
@@ -172,28 +172,32 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// One cycle: local steps, the meeting, the round. Returns whether to stop.
     fn cycle(&mut self) -> Result<bool, Error> {
         let common = Arc::clone(&self.common);
-        let quota = common.course.quota(&self.at);
+        let quota = common.milestones.quota(&self.at);
         let shares_gradients = common.method.share == Share::Gradients;
         let full = if shares_gradients {
             let start = (common.clock)();
             self.gradient()?;
             self.spend(start);
             true
+        } else if self.comes_at_once() {
+            // It takes no step; the rate is that of the others.
+            self.rate = self.rate_after(quota.saturating_sub(1));
+            true
         } else {
-            self.comes_at_once() || self.local_steps(quota)?
+            self.local_steps(quota)?
         };
         if !full && self.elastic.is_some() && !common.together.load(Ordering::Relaxed) {
             // The others go on.
             return Err(Error::Left);
         }
-        let is_round = common.course.is_round(self.at.steps + quota);
+        let is_round = common.milestones.is_round(self.at.steps + quota);
         if is_round && full {
             self.score(0)?;
         }
         let (words, lost) = self.meet(full)?;
         self.begin_clock(&words);
         self.note_keepers(&words);
-        self.speak_up(&lost);
+        self.elect_reporter(&words);
         self.tell_lost(&lost);
         let stop = words.iter().any(|(_, word)| word.stop);
         if words.iter().any(|(_, word)| !word.full) {
@@ -205,7 +209,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         if nobody || is_round || shares_gradients {
             self.diverged = nobody;
         }
-        common.pacing.renew(common.course.cycle(&self.at))?;
+        common.pacing.renew(common.milestones.cycle(&self.at))?;
         let mut mixed = Vec::new();
         if shares_gradients {
             mixed.push(self.share_gradients(&words)?);
@@ -218,7 +222,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let elapsed = Duration::try_from_secs_f64(words[0].1.elapsed).unwrap_or_default();
         let from = self.at.steps;
         self.at = Position {
-            steps: from + common.course.advance(quota, &words, common.pacing.is_even()),
+            steps: from + common.milestones.advance(quota, &words, common.pacing.is_even()),
             total: self.at.total + words.iter().map(|(_, word)| word.steps).sum::<u64>(),
             rounds: self.at.rounds + u64::from(is_round || shares_gradients),
             elapsed: common.pacing.elapsed(from, elapsed),
@@ -236,7 +240,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         // At a free pace nobody knows how far the others are: the rate is that of the last meeting.
         let ahead = if common.pacing.is_even() { others } else { 0 };
         let members = self.levels.last().map_or(1, |level| level.member.members().len());
-        common.rate.rate(&common.course.progress(&self.at, ahead, members))
+        common.rate.rate(&common.milestones.progress(&self.at, ahead, members))
     }
 
     /// Local steps until the cycle is full or a stop is asked for. Returns whether it is full.
@@ -251,7 +255,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             }
             // Replicas that step together must hear it from all: one that would stop asks for no step, and none is taken.
             let stop = common.stop.load(Ordering::Relaxed);
-            let place = (self.at.steps, common.course.cycle(&self.at), members);
+            let place = (self.at.steps, common.milestones.cycle(&self.at), members);
             let called = || self.all().member.is_called();
             let asked = match (stop, even) {
                 (true, _) => 0,
@@ -372,36 +376,42 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.all().member.members().first() == Some(&self.id)
     }
 
-    /// Says what is said once, by one for all.
-    pub(crate) fn say_for_all(&mut self, event: Event) {
-        let first = self.all().member.members().first().copied();
-        self.say_through(first, event);
-    }
-
-    /// Says what is said once, by this one for all.
-    fn say_through(&mut self, speaker: Option<u32>, event: Event) {
-        if speaker == Some(self.id) {
-            self.say(event);
-        } else {
-            self.keep_in_mind(speaker, event);
+    /// Reports events that all workers know: one of them sends them.
+    pub(crate) fn report_shared(&mut self, events: Vec<Event>) {
+        let at = self.place();
+        let is_first = self.speaks();
+        let (is_reporter, report) = match &mut self.elastic {
+            None => (is_first, None),
+            Some(elastic) => {
+                let report = elastic.reports.add(&at, events.clone());
+                (elastic.reports.is_reporter(), Some(report))
+            }
+        };
+        if is_reporter {
+            report.iter().for_each(|report| self.send_report(report));
+            events.into_iter().for_each(|event| self.say(event));
         }
     }
 
-    /// Those who watch elsewhere are told at once, and not when the thread that watches over the run comes to it: what is said here
-    /// is out before this worker meets the others again. Of the end that thread tells, when the last checkpoint is written.
+    /// Sends a report to the coordinator at once, and not when the supervisor comes to it: so it is sent before this worker takes part in
+    /// the next operation.
+    pub(crate) fn send_report(&self, report: &EventReport) {
+        let Some(teller) = &self.common.teller else { return };
+        let sent = report.encode().and_then(|bytes| Ok(teller.tell(bytes)?));
+        if let Err(error) = sent {
+            let _ = self.common.notes.send(Note::NotReported(error));
+        }
+    }
+
+    /// Hands an event to the supervisor.
     pub(crate) fn say(&self, event: Event) {
-        let Common { teller, notes, .. } = &*self.common;
-        let teller = teller.as_ref().filter(|_| !matches!(event, Event::Finished(_)));
-        let untold = teller.and_then(|teller| tell(teller, &event).err());
-        for note in untold.map(Note::Untold).into_iter().chain([Note::Event(event)]) {
-            // Nobody listens any more only when the run was given up: the next meeting will tell.
-            let _ = notes.send(note);
-        }
+        // There is no supervisor only when the run was given up: the next operation will fail.
+        let _ = self.common.notes.send(Note::Event(event));
     }
 
     /// Those who came first have waited for the others: at the first meeting of the run everyone's clock is set to what the first worker had
     /// spent on its steps by then.
-    fn begin_clock(&mut self, words: &[(u32, Word)]) {
+    fn begin_clock(&mut self, words: &[(u32, RoundMessage)]) {
         if self.elastic.is_some() && self.at == Position::default() {
             let spent = words.first().map_or(0.0, |(_, word)| word.elapsed);
             self.before = Duration::try_from_secs_f64(spent).unwrap_or_default();
@@ -445,18 +455,20 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Tells the others what was done, and hears what they did.
     fn meet(&mut self, full: bool) -> Result<(Words, Vec<Lost>), Error> {
         let report = self.report(0)?;
-        let word = Word {
+        let word = RoundMessage {
             stop: self.common.stop.load(Ordering::Relaxed),
             full,
             elapsed: self.elapsed().as_secs_f64(),
             steps: self.in_cycle,
             taken: self.taken,
             keeps: self.common.snapshots.is_some(),
+            unacknowledged: self.unacknowledged(),
+            kept: self.elastic.as_ref().map_or(0, |elastic| elastic.reports.kept()),
             finite: report.finite,
             scores: report.scores,
             tally: std::mem::take(&mut self.tally),
         };
-        let gathered = match self.all_mut().member.gather(&word.encode()) {
+        let gathered = match self.all_mut().member.gather(&word.encode()?) {
             Ok(gathered) => gathered,
             Err(error) => {
                 // Nobody has heard it: it will be said again.
@@ -466,10 +478,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         };
         self.tally.times.wait += gathered.outcome.wait.as_secs_f64();
         self.tally.times.wire += gathered.outcome.work.as_secs_f64();
-        let words: Result<Vec<_>, Error> = (gathered.messages.iter())
-            .map(|(worker, bytes)| Ok((*worker, Word::decode(*worker, bytes)?)))
-            .collect();
-        let words = words?;
+        let words = decode(&gathered.messages)?;
         if words.iter().all(|(_, word)| word.full) {
             self.tally.bytes += gathered.outcome.bytes;
         } else {
@@ -480,7 +489,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 
     /// The round: inside every group where there are groups, and of all workers when their turn has come.
-    fn round(&mut self, words: &[(u32, Word)], quota: u64) -> Result<Vec<Mixed>, Error> {
+    fn round(&mut self, words: &[(u32, RoundMessage)], quota: u64) -> Result<Vec<Mixed>, Error> {
         let cycle = (self.at.steps + quota) / quota.max(1);
         let all = self.levels.len() - 1;
         let last = if self.common.method.is_outer(cycle) { all } else { all.saturating_sub(1) };
@@ -491,20 +500,19 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 // The groups have moved: what the level of all is judged by is looked at anew.
                 self.score(level)?;
                 let report = self.report(level)?;
-                let word = Word {
+                let word = RoundMessage {
                     finite: report.finite,
                     scores: report.scores,
                     steps: report.steps,
-                    ..Word::default()
+                    ..RoundMessage::default()
                 };
-                let gathered = self.all_mut().member.gather(&word.encode())?;
+                let gathered = self.all_mut().member.gather(&word.encode()?)?;
                 self.tally.bytes += gathered.outcome.bytes;
                 self.tally.times.wait += gathered.outcome.wait.as_secs_f64();
                 self.tally.times.wire += gathered.outcome.work.as_secs_f64();
                 self.tell_lost(&gathered.outcome.lost);
-                reports = (gathered.messages.iter())
-                    .map(|(id, bytes)| Ok(Word::decode(*id, bytes)?.report(*id)))
-                    .collect::<Result<_, Error>>()?;
+                reports =
+                    decode(&gathered.messages)?.iter().map(|(id, message)| message.report(*id)).collect();
             }
             mixed.extend(self.round_of(level, &reports)?);
             self.levels[level].tracker.round();
@@ -542,7 +550,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         Ok(mixed)
     }
 
-    fn share_gradients(&mut self, words: &[(u32, Word)]) -> Result<Mixed, Error> {
+    fn share_gradients(&mut self, words: &[(u32, RoundMessage)]) -> Result<Mixed, Error> {
         let reports = words.iter().map(|(id, word)| word.report(*id)).collect();
         let last = self.levels.len() - 1;
         let plan = self.carry_out(last, reports, true)?;
@@ -592,13 +600,13 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     }
 
     pub(crate) fn place(&self) -> Place {
-        self.common.course.place(&self.at)
+        self.common.milestones.place(&self.at)
     }
 
-    fn tell_round(&mut self, words: &[(u32, Word)], mixed: Vec<Mixed>) {
+    fn tell_round(&mut self, words: &[(u32, RoundMessage)], mixed: Vec<Mixed>) {
         let own = words.iter().find(|(worker, _)| *worker == self.id).map(|(_, word)| word.tally);
         let left_out = std::mem::take(&mut self.left_out);
-        if !self.common.course.tells(&self.at) && left_out.is_empty() {
+        if !self.common.milestones.tells(&self.at) && left_out.is_empty() {
             self.tally += own.unwrap_or_default();
             return;
         }
@@ -606,35 +614,33 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         // What this meeting itself took is the same for all, and belongs to it.
         let bytes = std::mem::take(&mut self.tally.bytes);
         self.past.bytes += bytes;
-        if self.speaks() || self.elastic.is_some() {
-            let by_round = self.common.method.share == Share::Parameters;
-            let shares = |(worker, word): &(u32, Word)| {
-                let Tally { steps, loss, times, .. } = word.tally;
-                WorkerShare {
-                    worker: *worker,
-                    // Of a cycle that was broken off and gone on with, all steps.
-                    steps: if by_round { word.steps } else { steps },
-                    total: word.taken,
-                    loss: finite(loss / steps as f64),
-                    times,
-                }
-            };
-            let steps: u64 = words.iter().map(|(_, word)| word.tally.steps).sum();
-            let loss: f64 = words.iter().map(|(_, word)| word.tally.loss).sum();
-            let round = Event::Round(Round {
-                at: self.place(),
-                rate: self.rate,
-                loss: finite(loss / steps as f64),
-                workers: words.iter().map(shares).collect(),
-                mixed,
-                bytes: words.iter().map(|(_, word)| word.tally.bytes + bytes).sum(),
-            });
-            match self.elastic {
-                Some(_) => self.say_through(self.teller(words), round),
-                None => self.say_for_all(round),
-            }
-            self.tell_left_out(left_out, words.len());
+        if !self.speaks() && self.elastic.is_none() {
+            return;
         }
+        let by_round = self.common.method.share == Share::Parameters;
+        let shares = |(worker, word): &(u32, RoundMessage)| {
+            let Tally { steps, loss, times, .. } = word.tally;
+            WorkerShare {
+                worker: *worker,
+                // After a resume inside a cycle, all steps of the cycle.
+                steps: if by_round { word.steps } else { steps },
+                total: word.taken,
+                loss: finite(loss / steps as f64),
+                times,
+            }
+        };
+        let steps: u64 = words.iter().map(|(_, word)| word.tally.steps).sum();
+        let loss: f64 = words.iter().map(|(_, word)| word.tally.loss).sum();
+        let round = Event::Round(Round {
+            at: self.place(),
+            rate: self.rate,
+            loss: finite(loss / steps as f64),
+            workers: words.iter().map(shares).collect(),
+            mixed,
+            bytes: words.iter().map(|(_, word)| word.tally.bytes + bytes).sum(),
+        });
+        let faults = self.left_out_faults(left_out, words.len());
+        self.report_shared([round].into_iter().chain(faults).collect());
     }
 
     fn note_left_out(&mut self, plan: &Plan) {
@@ -642,53 +648,53 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.left_out.extend(left_out.map(|(worker, _)| *worker));
     }
 
-    /// Says who was not finite in this round.
-    fn tell_left_out(&mut self, mut left_out: Vec<u32>, members: usize) {
-        let what = match self.common.method.share {
-            Share::Gradients => "gradient is not finite: this step is taken without it",
-            _ => "parameters are not finite: it takes over the centre, without its momentum",
-        };
+    /// Which workers were not finite in this round.
+    fn left_out_faults(&self, mut left_out: Vec<u32>, members: usize) -> Vec<Event> {
+        let fault = |worker, what| Event::Fault(Fault { at: self.place(), worker, what });
         left_out.sort_unstable();
         left_out.dedup();
-        if left_out.len() == members {
-            let what = "nobody is finite any more: start again with a smaller learning rate".into();
-            return self.say_for_all(Event::Fault(Fault { at: self.place(), worker: None, what }));
+        if !left_out.is_empty() && left_out.len() == members {
+            let what = "no worker is finite any more: start again with a smaller learning rate";
+            return vec![fault(None, what.into())];
         }
-        for worker in left_out {
-            let what = format!("worker {worker}'s {what}");
-            self.say_for_all(Event::Fault(Fault { at: self.place(), worker: Some(worker), what }));
-        }
+        let what = match self.common.method.share {
+            Share::Gradients => "gradient is not finite: this step is taken without it",
+            _ => "parameters are not finite: it continues from the centre, without its momentum",
+        };
+        left_out.iter().map(|worker| fault(Some(*worker), format!("worker {worker}'s {what}"))).collect()
     }
 
     fn finish(&mut self, reason: Reason) -> Result<(), Error> {
         self.past.add(&self.tally);
-        let word = Word {
+        let word = RoundMessage {
             taken: self.taken,
+            unacknowledged: self.unacknowledged(),
+            kept: self.elastic.as_ref().map_or(0, |elastic| elastic.reports.kept()),
             tally: Tally { steps: self.taken, loss: 0.0, times: self.past.times, bytes: self.past.bytes },
-            ..Word::default()
+            ..RoundMessage::default()
         };
-        let gathered = self.all_mut().member.gather(&word.encode())?;
-        self.speak_up(&gathered.outcome.lost);
-        // A worker in a process of its own tells its own watcher.
+        let gathered = self.all_mut().member.gather(&word.encode()?)?;
+        let messages = decode(&gathered.messages)?;
+        self.elect_reporter(&messages);
+        // A worker in a process of its own tells its own supervisor.
         if self.speaks() || self.apart {
-            let mut workers = Vec::new();
-            let mut bytes = 0;
-            for (worker, message) in &gathered.messages {
-                let Word { taken, tally, .. } = Word::decode(*worker, message)?;
-                bytes += tally.bytes;
-                workers.push(WorkerShare {
-                    worker: *worker,
-                    steps: taken,
-                    total: taken,
-                    loss: None,
-                    times: tally.times,
-                });
-            }
-            let diverged = self.diverged;
+            let bytes = messages.iter().map(|(_, message)| message.tally.bytes).sum();
+            let share = |(worker, RoundMessage { taken, tally, .. }): &(u32, RoundMessage)| WorkerShare {
+                worker: *worker,
+                steps: *taken,
+                total: *taken,
+                loss: None,
+                times: tally.times,
+            };
+            let (workers, diverged) = (messages.iter().map(share).collect(), self.diverged);
             self.say(Event::Finished(Finished { at: self.place(), reason, workers, bytes, diverged }));
         }
         Ok(())
     }
+}
+
+fn decode(messages: &[(u32, Vec<u8>)]) -> Result<Words, Error> {
+    messages.iter().map(|(worker, bytes)| Ok((*worker, RoundMessage::decode(*worker, bytes)?))).collect()
 }
 
 /// The light pulls of a step. That to the centre of all comes before that of the group, as in the authors' code.

@@ -207,7 +207,7 @@ fn a_run_on_a_gpu_that_was_stopped_and_resumed_leaves_the_same_files() {
 
 #[test]
 fn what_a_gpu_cannot_do_is_refused_before_anything_starts() {
-    let said = grawa_train::recipe::Said::default();
+    let said = grawa_train::recipe::Overrides::default();
     let said =
         ["machine.device=cuda", "train.pace=free"].iter().try_fold(said, |said, it| said.set(it)).unwrap();
     let error = Recipe::resolve(&said).unwrap_err().to_string();

@@ -6,6 +6,7 @@ mod http;
 mod series;
 
 use crate::failure::Failure;
+use clap::Args;
 use grawa_comm::group::{Host, Standing, State, Status, Traffic};
 use grawa_train::observe::View;
 use grawa_train::{Error, Event, Observer, Place};
@@ -15,6 +16,25 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where the page is served.
+#[derive(Args)]
+// Commands flatten this beside the options of `train`.
+#[group(skip)]
+pub(crate) struct Arguments {
+    /// Address of the web page that shows the run live, to everyone that can connect to it; port 0 is any free one, `none` is no page
+    /// [default: 127.0.0.1:0, none with --quiet]
+    #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address_or_none)]
+    page: Option<String>,
+}
+
+impl Arguments {
+    /// Where the page is to be served, if it is.
+    pub(crate) fn address(&self, quiet: bool) -> Option<&str> {
+        let address = self.page.as_deref().unwrap_or(if quiet { "none" } else { "127.0.0.1:0" });
+        (address != "none").then_some(address)
+    }
+}
 
 const HTML: &str = include_str!("page.html");
 /// Faults that are shown; all are counted.

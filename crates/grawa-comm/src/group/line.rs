@@ -57,6 +57,13 @@ impl Teller {
     }
 }
 
+impl Teller {
+    /// How many of the last reports the coordinator has not acknowledged.
+    pub fn unacknowledged(&self) -> u32 {
+        lock(&self.anchor.0.state).unheard as u32
+    }
+}
+
 /// Knows whether the coordinator is in reach. It does not keep the worker in the group.
 #[derive(Clone, Debug)]
 pub struct Contact(pub(super) Weak<Shared>);

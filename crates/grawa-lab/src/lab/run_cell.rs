@@ -8,7 +8,7 @@ use crate::Error;
 use crate::observer::EventObserver;
 use grawa_data::Dataset;
 use grawa_train::observe::{About, Files, read};
-use grawa_train::{Checkpoint, Event, Reason, Run, folder, locate};
+use grawa_train::{Checkpoint, Event, Reason, Run, find_model, folder};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) fn run_cell(
         Ok(false) => return Ok(None),
         Ok(true) => {
             let mut measured = ended(&run).ok_or_else(|| Error::NoEnd(run.clone()))?;
-            measure(cell, data, &locate(&run)?.model, context.threads, &mut measured)?;
+            measure(cell, data, &find_model(&run)?.model, context.threads, &mut measured)?;
             Outcome::Done(measured)
         }
         // A run that diverged is a result.
@@ -108,8 +108,8 @@ fn ended(place: &Path) -> Option<Measured> {
 
 /// Keeps the final model and removes what only a resume needs: eight workers of a wide network are gigabytes.
 fn remove_state(place: &Path) -> Result<(), Error> {
-    let Ok(located) = locate(place) else { return Ok(()) };
-    let Some((last, all)) = located.model.parent().and_then(|last| Some((last, last.parent()?))) else {
+    let Ok(found) = find_model(place) else { return Ok(()) };
+    let Some((last, all)) = found.model.parent().and_then(|last| Some((last, last.parent()?))) else {
         return Ok(());
     };
     let io = grawa_toy::Error::io;
@@ -158,7 +158,7 @@ mod tests {
         assert!(whole.train.is_some() && whole.flatness.is_none() && whole.bytes > 0);
         // What a run goes on from is gone, its model is there.
         let run = store.run(&cell);
-        assert!(locate(&run).is_err());
+        assert!(find_model(&run).is_err());
         let last = run.join("checkpoints/step-00000016");
         assert!(last.join("model.safetensors").exists() && !last.join("state.safetensors").exists());
 

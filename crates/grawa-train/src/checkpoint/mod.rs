@@ -26,8 +26,8 @@ pub(crate) use checksums::crc;
 pub(crate) use manifest::Origin;
 pub(crate) use write::{Writer, tidy};
 
-use crate::Error;
 use crate::snapshot::Snapshot;
+use crate::{Error, folder};
 use checksums::{Checksums, read_file};
 use grawa_nn::Tensors;
 use manifest::{FORM, Manifest, Timing};
@@ -142,6 +142,24 @@ impl Checkpoint {
         self.snapshot.finished
             && !self.snapshot.parts.is_empty()
             && self.snapshot.parts.iter().all(|part| part.diverged)
+    }
+
+    /// That the recipe in the run's folder is still the one that this checkpoint was made by.
+    pub fn check_recipe(&self) -> Result<(), Error> {
+        // A checkpoint lies two folders below the run's own.
+        let now = self.path.ancestors().nth(2).and_then(folder::digest);
+        let then = self.origin.as_ref().and_then(|origin| origin.recipe.as_ref());
+        match (then, now) {
+            (Some(then), Some(now)) if *then != now => {
+                let why = format!(
+                    "{} was changed since: what it says of data, model, method or training has the digest {now}, and the run had \
+                     {then}; put the recipe back, or start another run with it: grawa train --recipe FILE",
+                    folder::RECIPE
+                );
+                Err(Error::AnotherRun { path: self.path.clone(), why })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Every worker that was left: its number, its parameters, its running statistics.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::Recipe;
-use crate::course::Position;
 use crate::durable::crash;
+use crate::milestones::Position;
 use crate::run::fresh;
 use grawa_core::Layout;
 use grawa_data::DatasetKind;

@@ -4,7 +4,7 @@ use super::checksums::{CHECKSUMS, Checksums, crc};
 use super::manifest::Manifest;
 use super::order::{self, Entry};
 use super::{FOLDER, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
-use crate::held::GROUP;
+use crate::group_checkpoint::GROUP;
 use crate::snapshot::Snapshot;
 use crate::{Error, Recipe, durable};
 use grawa_nn::{Graph, State, Tensor, Tensors};

@@ -1,7 +1,8 @@
 //! Workers that join a run in each of its first rounds, on real sockets: nobody is lost, and nobody is dealt what another was.
 
 use super::*;
-use crate::recipe::Said;
+use crate::Event;
+use crate::recipe::Overrides;
 use grawa_comm::group::{Host, Settings, Wire};
 use grawa_core::{Key, Layout, Name, Prox, Sgd};
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ const BATCH: u64 = 4;
 const LONG: Duration = Duration::from_secs(120);
 
 fn recipe(method: &str) -> Recipe {
-    let said = Said::default().method(&format!("{method}:period={PERIOD}"), "test").unwrap();
+    let said = Overrides::default().method(&format!("{method}:period={PERIOD}"), "test").unwrap();
     let settings = [
         "model.width=4",
         &format!("train.batch={BATCH}"),

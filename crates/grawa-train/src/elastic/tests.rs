@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::Engine;
-use crate::recipe::Said;
+use crate::recipe::Overrides;
 use grawa_core::{Key, Purpose, Sgd, StepRequest};
 use grawa_data::Sampler;
 use proptest::prelude::*;
@@ -12,8 +12,8 @@ use std::sync::LazyLock;
 /// Members in the tests of replicas, at most.
 const MOST: u32 = 9;
 
-fn word(taken: u64) -> Word {
-    Word { taken, ..Word::default() }
+fn word(taken: u64) -> RoundMessage {
+    RoundMessage { taken, ..RoundMessage::default() }
 }
 
 proptest! {
@@ -52,7 +52,7 @@ proptest! {
                     *own += 1;
                 }
             }
-            let words: Vec<(u32, Word)> =
+            let words: Vec<(u32, RoundMessage)> =
                 group.iter().map(|worker| (*worker, word(taken.get(worker).copied().unwrap_or(0)))).collect();
             counts.count(&words);
             let members: Vec<u32> = group.iter().copied().collect();
@@ -71,7 +71,7 @@ static ENGINES: LazyLock<Vec<Engine>> = LazyLock::new(|| {
     let data = grawa_data::load("digits", ".".as_ref()).unwrap();
     let engine = |workers: u32| {
         let workers = format!("train.workers={workers}");
-        let said = Said::default().method("easgd", "test").unwrap();
+        let said = Overrides::default().method("easgd", "test").unwrap();
         let said = ["model.width=4", "train.batch=4", "machine.threads=1", &workers]
             .iter()
             .fold(said, |said, setting| said.set(setting).unwrap());
@@ -99,7 +99,7 @@ fn step(net: &mut CpuReplica, seat: u32, step: u64) -> Result<Vec<f64>, grawa_co
 fn stays(before: u32, after: &BTreeSet<u32>, period: u64, rounds: u64) -> Result<(), TestCaseError> {
     let mut counts = Counts::new(before);
     let taken = period * rounds;
-    let words: Vec<(u32, Word)> = (0..before)
+    let words: Vec<(u32, RoundMessage)> = (0..before)
         .map(|worker| (worker, word(taken)))
         .chain(after.iter().filter(|worker| **worker >= before).map(|worker| (*worker, word(0))))
         .collect();

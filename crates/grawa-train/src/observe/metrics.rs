@@ -1,4 +1,4 @@
-//! `metrics.csv`: the course of a run as a table for other programs. It holds no times, so that a repetition gives the
+//! `metrics.csv`: the progress of a run as a table for other programs. It holds no times, so that a repetition gives the
 //! same file.
 
 use crate::{Error, Event};

@@ -10,12 +10,10 @@ mod lines;
 mod log;
 mod metrics;
 mod render;
-mod repeats;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod screen;
 mod tensorboard;
-mod turns;
 mod view;
 
 pub use about::{ABOUT, About};
@@ -23,8 +21,6 @@ pub use files::Files;
 pub use log::{EVENTS, Entry, JOURNAL, Log, read};
 pub use metrics::METRICS;
 pub use render::{line, render};
-pub use repeats::Repeats;
 pub use screen::Screen;
 pub use tensorboard::TENSORBOARD;
-pub use turns::Turns;
 pub use view::{View, Worker};

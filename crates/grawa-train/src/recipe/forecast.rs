@@ -4,7 +4,7 @@
 //! hands over: its parameters (or gradients) once a round, and what it says at the meeting before it.
 
 use super::{Device, Recipe};
-use crate::figure::{bytes, group, rate};
+use crate::human_format::{bytes, group, rate};
 use grawa_core::{Amount, Progress, Share};
 use grawa_data::{DatasetKind, Shape};
 use grawa_nn::{Arena, Error, Program};
@@ -221,10 +221,10 @@ impl Forecast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::Said;
+    use crate::recipe::Overrides;
 
     fn forecast(settings: &[&str]) -> (Recipe, Forecast) {
-        let said = settings.iter().try_fold(Said::default(), |said, setting| said.set(setting)).unwrap();
+        let said = settings.iter().try_fold(Overrides::default(), |said, setting| said.set(setting)).unwrap();
         let recipe = Recipe::resolve(&said).unwrap();
         let forecast = Forecast::of(&recipe, &Facts::published(&recipe).unwrap(), 2).unwrap();
         (recipe, forecast)

@@ -2,12 +2,12 @@ use super::*;
 use grawa_core::{Centre, Name, Pull, Share};
 use proptest::prelude::*;
 
-fn read(text: &str) -> Result<Recipe, Mistake> {
-    Recipe::resolve(&Said::default().file("my.toml", text)?)
+fn read(text: &str) -> Result<Recipe, RecipeError> {
+    Recipe::resolve(&Overrides::default().file("my.toml", text)?)
 }
 
-fn set(settings: &[&str]) -> Result<Recipe, Mistake> {
-    let said = settings.iter().try_fold(Said::default(), |said, setting| said.set(setting))?;
+fn set(settings: &[&str]) -> Result<Recipe, RecipeError> {
+    let said = settings.iter().try_fold(Overrides::default(), |said, setting| said.set(setting))?;
     Recipe::resolve(&said)
 }
 
@@ -38,8 +38,8 @@ fn augmentation_follows_the_network_unless_it_is_said() {
 #[test]
 fn the_last_word_counts() {
     let text = "[method]\nname = 'easgd'\nperiod = 8\npull = 0.3\n[train]\nbatch = 64";
-    let said = Said::default().file("my.toml", text).unwrap();
-    let recipe = |said: Said| Recipe::resolve(&said).unwrap();
+    let said = Overrides::default().file("my.toml", text).unwrap();
+    let recipe = |said: Overrides| Recipe::resolve(&said).unwrap();
     assert_eq!(recipe(said.clone()).method.to_string(), "easgd:period=8,pull=0.3");
     // A knob over the file's method; ρ follows λ.
     let nudged = recipe(said.clone().set("method.pull=0.1").unwrap()).method;
@@ -192,7 +192,7 @@ proptest! {
         if let (Some(width), true) = (width, matches!(kind, Kind::Digits | Kind::Cifar10)) { settings.push(format!("model.width={width}")); }
         settings.extend(classes.map(|n| format!("model.classes={n}")));
         settings.extend(threads.map(|n| format!("machine.threads={n}")));
-        let said = settings.iter().try_fold(Said::default(), |said, setting| said.set(setting)).unwrap();
+        let said = settings.iter().try_fold(Overrides::default(), |said, setting| said.set(setting)).unwrap();
         let said = said.value("data.dir", dir, "here").unwrap();
         let recipe = Recipe::resolve(&said).unwrap();
         let text = recipe.to_toml();

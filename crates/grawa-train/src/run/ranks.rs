@@ -5,9 +5,9 @@
 //! called must end the job: the others wait for it otherwise.
 
 use super::{Group, Launch, Made, Run, Works, fits, fresh, levels, revive, workers};
-use crate::course::{Position, cycle};
 use crate::engine::Material;
 use crate::event::{Evaluated, Finished, Observer};
+use crate::milestones::{Position, cycle};
 use crate::pace::{Leases, Pacing};
 use crate::recipe::Pace;
 use crate::snapshot::{Part, Snapshot};

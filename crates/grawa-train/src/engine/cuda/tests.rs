@@ -5,7 +5,7 @@
 mod needs;
 
 use super::*;
-use crate::recipe::Said;
+use crate::recipe::Overrides;
 use crate::{Checkpoint, Event, Observer, Reason, Run};
 use grawa_comm::{Collective, conformance};
 use grawa_core::norm::norm;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const LONG: Duration = Duration::from_secs(60);
 
 fn recipe(method: &str, workers: usize) -> Recipe {
-    let said = Said::default().method(method, "test").unwrap();
+    let said = Overrides::default().method(method, "test").unwrap();
     let settings = [
         "model.width=4",
         "train.batch=16",

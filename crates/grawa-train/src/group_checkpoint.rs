@@ -11,13 +11,13 @@ pub(crate) const GROUP: &str = "group.json";
 
 /// Which run, before which meeting, and what all remembered beside the centre.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Held {
+pub(crate) struct GroupCheckpoint {
     pub(crate) run: u64,
     pub(crate) meeting: u64,
     pub(crate) memory: String,
 }
 
-impl Held {
+impl GroupCheckpoint {
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         serde_json::to_vec(self).map_err(|error| io("write", Path::new(GROUP))(error.into()))
     }
@@ -45,7 +45,7 @@ impl Held {
 
 /// What is brought back from a checkpoint.
 pub(crate) struct Restored {
-    pub(crate) held: Held,
+    pub(crate) held: GroupCheckpoint,
     pub(crate) centre: Vec<f32>,
     skipped: Vec<String>,
 }
@@ -57,7 +57,7 @@ pub fn make_room(path: &Path, recipe: &Recipe, run: u64) -> Result<(folder::Hold
         folder::create(path, recipe)?;
     }
     let hold = folder::hold(path, false)?;
-    let kept = Held::newest(path)?;
+    let kept = GroupCheckpoint::newest(path)?;
     match kept {
         Some(kept) if kept.held.run == run => Ok((hold, kept.skipped)),
         None if Checkpoint::newest_path(path).is_err() => Ok((hold, Vec::new())),
@@ -69,7 +69,7 @@ pub fn make_room(path: &Path, recipe: &Recipe, run: u64) -> Result<(folder::Hold
 mod tests {
     use super::*;
     use crate::checkpoint::Writer;
-    use crate::course::Position;
+    use crate::milestones::Position;
     use crate::run::fresh;
     use crate::snapshot::Snapshot;
     use grawa_core::Layout;
@@ -85,15 +85,15 @@ mod tests {
         let layout = Layout::new([("a", vec![3])]).unwrap();
         for (steps, meeting) in [(900, 90), (1000, 100), (850, 101), (875, 102)] {
             let at = Position { steps, ..Position::default() };
-            let held = Some(Held { run: 7, meeting, memory: String::new() });
+            let held = Some(GroupCheckpoint { run: 7, meeting, memory: String::new() });
             let start = fresh(&recipe.method, &layout, vec![(vec![1.0; 3], Vec::new())]).unwrap();
             Writer::new(&path, &recipe, None).write(Snapshot { at, held, ..start }).unwrap();
         }
-        assert_eq!(Held::newest(&path).unwrap().unwrap().held.meeting, 102);
+        assert_eq!(GroupCheckpoint::newest(&path).unwrap().unwrap().held.meeting, 102);
         std::fs::write(path.join("checkpoints/step-00000875").join(GROUP), "{}").unwrap();
         let (_hold, damaged) = make_room(&path, &recipe, 7).unwrap();
         assert!(damaged.len() == 1 && damaged[0].contains("step-00000875"), "{damaged:?}");
-        assert_eq!(Held::newest(&path).unwrap().unwrap().held.meeting, 101);
+        assert_eq!(GroupCheckpoint::newest(&path).unwrap().unwrap().held.meeting, 101);
         let other = make_room(&path, &recipe, 8).unwrap_err().to_string();
         assert!(other.contains("checkpoints of another run"), "{other}");
     }

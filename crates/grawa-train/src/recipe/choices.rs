@@ -1,11 +1,11 @@
 //! The choices of a recipe that are one word.
 
-use grawa_core::nearest;
+use grawa_core::did_you_mean;
 use std::fmt;
 use std::str::FromStr;
 
 /// An enum of words that is read and printed.
-macro_rules! words {
+macro_rules! choices {
     ($(#[$about:meta])* $name:ident, $what:literal, $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)?) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,16 +34,15 @@ macro_rules! words {
             fn from_str(text: &str) -> Result<Self, String> {
                 let known = || Self::ALL.iter().map(|choice| choice.as_str());
                 Self::ALL.iter().copied().find(|choice| choice.as_str() == text).ok_or_else(|| {
-                    let hint = nearest(text, known()).map(|word| format!(" (did you mean '{word}'?)"));
-                    let known: Vec<_> = known().collect();
-                    format!("there is no {} '{text}'{}; choose {}", $what, hint.unwrap_or_default(), known.join(", "))
+                    let (hint, known) = (did_you_mean(text, known()), known().collect::<Vec<_>>().join(", "));
+                    format!("there is no {} '{text}'{hint}; choose {known}", $what)
                 })
             }
         }
     };
 }
 
-words! {
+choices! {
     /// Who takes how many steps between rounds.
     Pace, "pace",
     /// Every worker takes τ: a run is a function of its recipe.
@@ -52,7 +51,7 @@ words! {
     Free = "free",
 }
 
-words! {
+choices! {
     /// Where the batch-norm statistics of the evaluated model come from.
     BatchNorm, "batch-norm policy",
     /// The first worker's own, as they are.
@@ -63,7 +62,7 @@ words! {
     Recalibrate = "recalibrate",
 }
 
-words! {
+choices! {
     /// How a number travels.
     Format, "format",
     /// As it is.
@@ -72,7 +71,7 @@ words! {
     Bf16 = "bf16",
 }
 
-words! {
+choices! {
     /// Where networks are trained.
     Device, "device",
     /// On the cores of this machine.

@@ -2,18 +2,18 @@
 
 use thiserror::Error;
 
-/// Something wrong with a recipe: where it stands, what was found, what was expected, what to do.
+/// Something wrong with a recipe: where it is, what was found, what was expected, what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{place}: {why}")]
-pub struct Mistake {
-    /// Where it stands: `FILE:LINE`, or the setting of the command line.
+pub struct RecipeError {
+    /// Where it is: `FILE:LINE`, or the option of the command line.
     pub place: String,
     /// What is wrong.
     pub why: String,
 }
 
-impl Mistake {
+impl RecipeError {
     pub(crate) fn new(place: impl Into<String>, why: impl Into<String>) -> Self {
-        Mistake { place: place.into(), why: why.into() }
+        RecipeError { place: place.into(), why: why.into() }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 
 /// Prints a line. A reader that closed its end, as `head` does, has heard enough; what is being done goes on.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
         && error.kind() != ErrorKind::BrokenPipe

@@ -1,20 +1,21 @@
 //! The thread that watches over a run: it starts the workers, shows what they tell, writes checkpoints, and finds out how it ended.
 
 use crate::Error;
-use crate::course::Course;
 use crate::event::{Event, Fault, Finished, Observer, Place};
+use crate::event_codec::Report;
+use crate::milestones::Milestones;
 use crate::run::Launch;
 use crate::snapshot::Snapshot;
-use crate::told::tell;
 use crate::worker::{Common, Note, Worker};
 use grawa_comm::Collective;
 use grawa_core::Replica;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 
 /// The thread that watches over a run.
-pub(crate) struct Watch<'a> {
+pub(crate) struct Supervisor<'a> {
     launch: &'a Launch,
     observers: &'a mut [Box<dyn Observer>],
     written: Sender<()>,
@@ -24,9 +25,12 @@ pub(crate) struct Watch<'a> {
     /// Why the last checkpoint was not written.
     unwritten: Option<Error>,
     has_written: bool,
+    /// A random number of this process, and how many reports it has sent to the coordinator.
+    sender: u64,
+    reported: u64,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Supervisor<'a> {
     pub(crate) fn new(
         launch: &'a Launch,
         observers: &'a mut [Box<dyn Observer>],
@@ -34,7 +38,9 @@ impl<'a> Watch<'a> {
         place: Place,
     ) -> Self {
         let has_written = launch.resumed;
-        Watch { launch, observers, written, place, failure: None, unwritten: None, has_written }
+        let sender = std::hash::RandomState::new().build_hasher().finish();
+        let (failure, unwritten, reported) = (None, None, 0);
+        Supervisor { launch, observers, written, place, failure, unwritten, has_written, sender, reported }
     }
 
     pub(crate) fn over<R, C>(
@@ -82,7 +88,7 @@ impl<'a> Watch<'a> {
                     }
                     _ => self.show(&event),
                 },
-                Ok(Note::Untold(error)) => self.fail(error),
+                Ok(Note::NotReported(error)) => self.fail(error),
                 Ok(Note::Snapshot(snapshot)) => self.keep(*snapshot),
                 Ok(Note::Ended { worker, why }) => {
                     running.retain(|&other| other != worker);
@@ -111,8 +117,11 @@ impl<'a> Watch<'a> {
 
     /// Tells of something that no worker has told of.
     pub(crate) fn tell(&mut self, event: &Event) {
-        if let Some(Err(error)) = self.launch.teller.as_ref().map(|teller| tell(teller, event)) {
-            self.fail(error);
+        if let Some(teller) = &self.launch.teller {
+            self.reported += 1;
+            let report = Report::Own { sender: self.sender, number: self.reported, event: event.clone() };
+            let sent = report.encode().and_then(|bytes| Ok(teller.tell(bytes)?));
+            sent.unwrap_or_else(|error| self.fail(error));
         }
         self.show(event);
     }
@@ -136,8 +145,8 @@ impl<'a> Watch<'a> {
     fn keep(&mut self, snapshot: Snapshot) {
         if let Some(writer) = &self.launch.writer {
             let path = writer.path(&snapshot);
-            let course = Course::new(&self.launch.recipe, self.launch.examples);
-            self.tell(&Event::Checkpoint { at: course.place(&snapshot.at), path });
+            let milestones = Milestones::new(&self.launch.recipe, self.launch.examples);
+            self.tell(&Event::Checkpoint { at: milestones.place(&snapshot.at), path });
             match writer.write(snapshot) {
                 Ok(_) => {
                     self.has_written = true;

@@ -1,9 +1,9 @@
-//! The course of a run, decided: how many steps to the next meeting, what is due there, when it is over.
+//! The milestones of a run, decided: how many steps to the next meeting, what is due there, when it is over.
 //!
 //! Everything here is a pure function of where the run stands, which all workers agree on: so all decide the same,
 //! and a run that was stopped and goes on decides as one that was not.
 
-use crate::word::Word;
+use crate::round_message::RoundMessage;
 use crate::{Place, Recipe};
 use grawa_core::{Amount, Method, Progress, Share};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub(crate) struct Position {
 
 /// What a run has before it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Course {
+pub(crate) struct Milestones {
     share: Share,
     cycle: u64,
     budget: Amount,
@@ -39,8 +39,8 @@ pub(crate) struct Course {
 /// Where workers meet at every step, one event stands for this many.
 const STEPS_AN_EVENT: u64 = 32;
 
-impl Course {
-    /// The course of a recipe over `examples` training images.
+impl Milestones {
+    /// The milestones of a recipe over `examples` training images.
     pub(crate) fn new(recipe: &Recipe, examples: usize) -> Self {
         let Recipe { method, train, evaluate, checkpoint, .. } = recipe;
         let pass = (f64::from(train.batch), examples.max(1) as f64);
@@ -61,7 +61,7 @@ impl Course {
                 Some(steps)
             }
         };
-        Course {
+        Milestones {
             share: method.share,
             cycle: u64::from(cycle(method)),
             budget: train.budget,
@@ -86,7 +86,7 @@ impl Course {
     /// By how many steps a worker the run has come further when all have met. Where they take steps until they are called, and
     /// a step is quick, all take more than a cycle's before they hear: as many cycles count as everyone took, and all in the mean. Who
     /// has just come took none, and one who was out of contact may have taken any number.
-    pub(crate) fn advance(&self, quota: u64, words: &[(u32, Word)], is_even: bool) -> u64 {
+    pub(crate) fn advance(&self, quota: u64, words: &[(u32, RoundMessage)], is_even: bool) -> u64 {
         let steps = || words.iter().map(|(_, word)| word.steps);
         let mean = steps().sum::<u64>() / words.len().max(1) as u64;
         let cycles = steps().filter(|steps| *steps > 0).fold(mean, u64::min) / self.cycle;
@@ -172,12 +172,12 @@ mod tests {
     use grawa_data::DatasetKind;
     use proptest::prelude::*;
 
-    fn course(method: &str, budget: &str, every: &str) -> Course {
+    fn milestones(method: &str, budget: &str, every: &str) -> Milestones {
         let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
         recipe.method = method.parse().unwrap();
         recipe.train.budget = budget.parse().unwrap();
         recipe.evaluate.every = Some(every.parse().unwrap());
-        Course::new(&recipe, 1438)
+        Milestones::new(&recipe, 1438)
     }
 
     fn at(steps: u64) -> Position {
@@ -186,69 +186,75 @@ mod tests {
 
     #[test]
     fn a_budget_may_end_inside_a_cycle_and_then_without_a_round() {
-        let course = course("mean:period=32", "40step", "1epoch");
-        assert_eq!((course.quota(&at(0)), course.quota(&at(32)), course.quota(&at(40))), (32, 8, 0));
-        assert!(course.is_round(32) && !course.is_round(40));
-        assert!(!course.is_spent(&at(39)) && course.is_spent(&at(40)));
+        let milestones = milestones("mean:period=32", "40step", "1epoch");
+        assert_eq!(
+            (milestones.quota(&at(0)), milestones.quota(&at(32)), milestones.quota(&at(40))),
+            (32, 8, 0)
+        );
+        assert!(milestones.is_round(32) && !milestones.is_round(40));
+        assert!(!milestones.is_spent(&at(39)) && milestones.is_spent(&at(40)));
     }
 
     /// At a free pace between processes all go on until they hear that they are called.
     #[test]
     fn steps_beyond_a_cycle_count() {
-        let course = course("mean:period=32", "400step", "1epoch");
-        let words = |steps: &[u64]| -> Vec<(u32, Word)> {
-            (0..).zip(steps).map(|(worker, &steps)| (worker, Word { steps, ..Word::default() })).collect()
+        let milestones = milestones("mean:period=32", "400step", "1epoch");
+        let words = |steps: &[u64]| -> Vec<(u32, RoundMessage)> {
+            (0..)
+                .zip(steps)
+                .map(|(worker, &steps)| (worker, RoundMessage { steps, ..RoundMessage::default() }))
+                .collect()
         };
-        assert_eq!(course.advance(32, &words(&[80, 90, 70]), true), 32);
-        assert_eq!(course.advance(32, &words(&[31, 900]), false), 32);
-        assert_eq!(course.advance(32, &words(&[80, 90, 70]), false), 64);
-        assert_eq!(course.advance(32, &words(&[130, 0, 130]), false), 64);
-        assert_eq!(course.advance(32, &words(&[64, 0]), false), 32);
-        assert_eq!(course.advance(16, &words(&[3, 4]), false), 16);
-        assert_eq!(course.advance(16, &words(&[]), false), 16);
-        assert!(course.is_round(32 + course.advance(32, &words(&[200]), false)));
+        assert_eq!(milestones.advance(32, &words(&[80, 90, 70]), true), 32);
+        assert_eq!(milestones.advance(32, &words(&[31, 900]), false), 32);
+        assert_eq!(milestones.advance(32, &words(&[80, 90, 70]), false), 64);
+        assert_eq!(milestones.advance(32, &words(&[130, 0, 130]), false), 64);
+        assert_eq!(milestones.advance(32, &words(&[64, 0]), false), 32);
+        assert_eq!(milestones.advance(16, &words(&[3, 4]), false), 16);
+        assert_eq!(milestones.advance(16, &words(&[]), false), 16);
+        assert!(milestones.is_round(32 + milestones.advance(32, &words(&[200]), false)));
     }
 
     #[test]
     fn gradients_are_shared_at_every_step() {
-        let course = course("dp-sgd", "70step", "1epoch");
-        assert_eq!(course.quota(&at(7)), 1);
-        assert!(!course.is_round(1));
-        assert!(course.tells(&at(64)) && !course.tells(&at(63)) && course.tells(&at(70)));
+        let milestones = milestones("dp-sgd", "70step", "1epoch");
+        assert_eq!(milestones.quota(&at(7)), 1);
+        assert!(!milestones.is_round(1));
+        assert!(milestones.tells(&at(64)) && !milestones.tells(&at(63)) && milestones.tells(&at(70)));
     }
 
     /// 1438 images, 4 workers, batches of 32: an epoch is 11.23 steps.
     #[test]
     fn epochs_become_steps() {
-        assert_eq!(course("mean", "1epoch", "1epoch").steps(), Some(12));
-        assert_eq!(course("mean", "0epoch", "1epoch").steps(), Some(0));
-        assert_eq!(course("mean", "10s", "1epoch").steps(), None);
-        let course = course("mean", "4epoch", "1epoch");
-        assert!(course.evaluates(&at(8), &at(12)) && !course.evaluates(&at(12), &at(16)));
-        assert!(course.evaluates(&at(0), &at(45)));
+        assert_eq!(milestones("mean", "1epoch", "1epoch").steps(), Some(12));
+        assert_eq!(milestones("mean", "0epoch", "1epoch").steps(), Some(0));
+        assert_eq!(milestones("mean", "10s", "1epoch").steps(), None);
+        let milestones = milestones("mean", "4epoch", "1epoch");
+        assert!(milestones.evaluates(&at(8), &at(12)) && !milestones.evaluates(&at(12), &at(16)));
+        assert!(milestones.evaluates(&at(0), &at(45)));
     }
 
     #[test]
     fn nothing_is_due_where_nothing_was_done() {
-        let course = course("mean", "4epoch", "0step");
-        assert!(course.evaluates(&at(0), &at(1)) && !course.evaluates(&at(1), &at(1)));
+        let milestones = milestones("mean", "4epoch", "0step");
+        assert!(milestones.evaluates(&at(0), &at(1)) && !milestones.evaluates(&at(1), &at(1)));
     }
 
     proptest! {
         /// However a run is cut into meetings, its budget ends at the same step.
         #[test]
         fn a_budget_of_epochs_is_spent_at_its_steps(epochs in 0.0f64..50.0) {
-            let course = course("mean", &format!("{epochs}epoch"), "1epoch");
-            let steps = course.steps().unwrap();
-            let passes = |steps: u64| course.progress(&at(steps), 0, 0).epochs;
+            let milestones = milestones("mean", &format!("{epochs}epoch"), "1epoch");
+            let steps = milestones.steps().unwrap();
+            let passes = |steps: u64| milestones.progress(&at(steps), 0, 0).epochs;
             prop_assert!(passes(steps) >= epochs && (steps == 0 || passes(steps - 1) < epochs));
         }
 
         /// Every multiple is met once, whatever the length of a cycle.
         #[test]
         fn what_comes_every_so_often_is_never_missed(every in 1u64..50, cycle in 1u64..70, cycles in 1u64..40) {
-            let course = course("mean", "100000step", &format!("{every}step"));
-            let due = (0..cycles).filter(|n| course.evaluates(&at(n * cycle), &at((n + 1) * cycle))).count() as u64;
+            let milestones = milestones("mean", "100000step", &format!("{every}step"));
+            let due = (0..cycles).filter(|n| milestones.evaluates(&at(n * cycle), &at((n + 1) * cycle))).count() as u64;
             let expected = if every >= cycle { cycles * cycle / every } else { cycles };
             prop_assert_eq!(due, expected);
         }
