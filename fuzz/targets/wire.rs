@@ -1,17 +1,20 @@
-//! Every decoder of what other machines send: frames, messages of both sides, greetings, what a donor gives, heads of pieces, words
-//! and their heads, what workers say at meetings and what all remember, events that are told, the lengths of TLS records, the coordinator's log. The
-//! charter is a recipe, and has its own target; what is encrypted is opened by rustls and ring.
+//! Every decoder of what other machines send: frames, messages of both sides, greetings, states of donors, headers of pieces and of
+//! parts, messages of workers, reports, the lengths of TLS records, the coordinator's journal. The charter is a recipe, and has
+//! its own target. rustls and ring decrypt what is encrypted.
 #![no_main]
 
-use grawa_comm::group::message::{Call, Down, End, Own, Peer, Record, Stand, Up, VERSION, decode, encode};
-use grawa_comm::group::{Greeting, HEAD, Head, frame, fuzz, log, words};
+use grawa_comm::group::internals::all_reduce::{HEADER, PieceHeader};
+use grawa_comm::group::internals::messages::{
+    Call, End, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
+};
+use grawa_comm::group::internals::{Greeting, all_gather, frame, records, tls_records};
 use grawa_comm::{Lost, Why};
 use libfuzzer_sys::fuzz_target;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// What is read is written and read back the same.
+/// What is decoded is encoded and decoded the same.
 fn both_ways<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     if let Ok(found) = decode::<T>(bytes) {
         assert_eq!(decode::<T>(&encode(&found).unwrap()).unwrap(), found);
@@ -23,37 +26,37 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     let mut stream = bytes;
     while let Ok(Some(body)) = frame::read(&mut stream, &mut numbers, 1 << 16) {
         assert!(body.len() <= bytes.len());
-        let _ = decode::<Up>(&body);
+        let _ = decode::<ToCoordinator>(&body);
     }
-    let (records, _, good) = log::records(&mut &bytes[..]);
-    assert!(good as usize <= bytes.len() && records.len() <= bytes.len() / frame::HEAD);
-    both_ways::<Up>(bytes);
-    both_ways::<Down>(bytes);
+    let (records, _, good) = records(&mut &bytes[..]);
+    assert!(good as usize <= bytes.len() && records.len() <= bytes.len() / frame::HEADER);
+    both_ways::<ToCoordinator>(bytes);
+    both_ways::<ToMember>(bytes);
     both_ways::<Greeting>(bytes);
     both_ways::<Record>(bytes);
     both_ways::<Option<(Vec<u8>, u64)>>(bytes);
-    if let Some(head) = bytes.first_chunk::<HEAD>()
-        && let Ok(head) = Head::decode(head)
+    if let Some(head) = bytes.first_chunk::<HEADER>()
+        && let Ok(head) = PieceHeader::decode(head)
     {
-        assert_eq!(Head::decode(&head.encode()).unwrap(), head);
+        assert_eq!(PieceHeader::decode(&head.encode()).unwrap(), head);
     }
-    if let Some(head) = bytes.first_chunk::<{ words::HEAD }>()
-        && let Ok(part) = words::Part::decode(head)
+    if let Some(head) = bytes.first_chunk::<{ all_gather::HEADER }>()
+        && let Ok(part) = all_gather::PartHeader::decode(head)
     {
-        assert_eq!(words::Part::decode(&part.encode()).unwrap(), part);
+        assert_eq!(all_gather::PartHeader::decode(&part.encode()).unwrap(), part);
     }
-    hear_word(bytes);
-    fuzz::records(bytes);
+    receive_message(bytes);
+    tls_records(bytes);
     grawa_train::fuzz::hear(bytes);
 });
 
-/// Heads, each with the part it announces: what is taken is no more than came, and one part more.
-fn hear_word(mut bytes: &[u8]) {
-    let (mut coming, mut came) = (words::Coming::default(), 0);
-    while let Some((head, rest)) = bytes.split_first_chunk::<{ words::HEAD }>() {
+/// Headers, each with the part it announces. Memory for no more than one part beyond what arrived is used.
+fn receive_message(mut bytes: &[u8]) {
+    let (mut coming, mut came) = (all_gather::PartialMessage::default(), 0);
+    while let Some((head, rest)) = bytes.split_first_chunk::<{ all_gather::HEADER }>() {
         let Ok(room) = coming.room((1, 2, 1), head) else { return };
         came += room.len();
-        assert!(room.len() <= words::PART && came <= words::LONGEST);
+        assert!(room.len() <= all_gather::PART && came <= all_gather::LONGEST);
         let Some((part, rest)) = rest.split_at_checked(room.len()) else { return };
         room.copy_from_slice(part);
         bytes = rest;
@@ -65,48 +68,45 @@ fn seeds() {
     let Some(folder) = std::env::var_os("SEEDS") else { return };
     let folder = std::path::Path::new(&folder);
     let keep = |name: &str, bytes: Vec<u8>| std::fs::write(folder.join(name), bytes).unwrap();
-    let stand = Stand { op: 7, digest: u64::MAX };
+    let stand = StateVersion { op: 7, digest: u64::MAX };
     let peer = Peer { worker: 3, token: 9, address: "[::1]:4000".into() };
     let lost = vec![
         Lost { worker: 1, why: Why::Disconnected },
         Lost { worker: 2, why: Why::Late { after: Duration::from_millis(2500) } },
     ];
     let mix = Call::Mix { plan: 5, centre: 1 };
-    let own = Own { next: Some(8), taken: vec![(7, 32)], stands: vec![stand] };
     let ups = [
-        Up::Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() },
-        Up::Enter(stand),
-        Up::Stands(stand),
-        Up::Arrive { op: 2, call: mix, steps: 4, knows: 1 },
-        Up::Arrive { op: 2, call: Call::Broadcast { leader: 2 }, steps: 0, knows: 0 },
-        Up::Done { epoch: 1, op: 2, attempt: 1, digest: 77 },
-        Up::Broken { epoch: 1, op: 2, attempt: 1, peer: 2, why: "gone".into() },
-        Up::Took(stand),
-        Up::NotTaken { donor: 1 },
-        Up::Beat { steps: 300, progress: 70_000, own },
-        Up::Stopped { epoch: 1, op: 2, done: true, stand: Some(stand), trouble: Some((2, "gone".into())) },
-        Up::Tell(b"{}".to_vec()),
-        Up::Leave,
+        ToCoordinator::Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() },
+        ToCoordinator::Enter(stand),
+        ToCoordinator::Holds(stand),
+        ToCoordinator::Arrive { op: 2, call: mix, steps: 4, known_epoch: 1 },
+        ToCoordinator::Arrive { op: 2, call: Call::Broadcast { leader: 2 }, steps: 0, known_epoch: 0 },
+        ToCoordinator::Done { epoch: 1, op: 2, attempt: 1, digest: 77 },
+        ToCoordinator::Failed { epoch: 1, op: 2, attempt: 1, peer: 2, why: "gone".into() },
+        ToCoordinator::Restored(stand),
+        ToCoordinator::NotRestored { donor: 1 },
+        ToCoordinator::Heartbeat { steps: 300, progress: 70_000 },
+        ToCoordinator::Report(b"{}".to_vec()),
+        ToCoordinator::Leave,
     ];
     let downs = [
-        Down::Welcome { run: 7, worker: 1, known: true, beat: 500, charter: Some(b"[data]".to_vec()) },
-        Down::Refused { why: "no".into() },
-        Down::Ready { op: 7 },
-        Down::Take { donor: peer.clone(), stand },
-        Down::Beat,
-        Down::Heard,
-        Down::Stop { epoch: 1 },
-        Down::Round { op: 7 },
-        Down::Met {
+        ToMember::Welcome { run: 7, worker: 1, known: true, heartbeat: 500, charter: Some(b"[data]".to_vec()) },
+        ToMember::Refused { why: "no".into() },
+        ToMember::Ready { op: 7 },
+        ToMember::Restore { donor: peer.clone(), version: stand },
+        ToMember::HeartbeatAck,
+        ToMember::ReportAck,
+        ToMember::StartRound { op: 7 },
+        ToMember::Begin {
             epoch: 1,
             op: 2,
             members: Some(vec![peer.clone(), peer]),
             lost: lost.clone(),
             attempt: Some(1),
         },
-        Down::Closed { op: 1, end: End::Shrunk { lost: lost.clone() }, accord: false },
-        Down::Closed { op: 1, end: End::Commit { lost }, accord: true },
-        Down::Closed { op: 1, end: End::OutOfStep { calls: vec![(0, mix), (1, Call::Gather)] }, accord: false },
+        ToMember::Ended { op: 1, end: End::Shrunk { lost: lost.clone() } },
+        ToMember::Ended { op: 1, end: End::Commit { lost } },
+        ToMember::Ended { op: 1, end: End::OutOfStep { calls: vec![(0, mix), (1, Call::Gather)] } },
     ];
     let (mut framed, mut numbers) = (Vec::new(), frame::Numbers::default());
     for (number, up) in ups.iter().enumerate() {
@@ -117,16 +117,16 @@ fn seeds() {
     for (number, down) in downs.iter().enumerate() {
         keep(&format!("down-{number}"), encode(down).unwrap());
     }
-    keep("pieces", encode(&Greeting::Pieces { run: 7, token: 9, tag: (1, 2, 1) }).unwrap());
-    keep("asks", encode(&Greeting::Asks { run: 7, stand }).unwrap());
+    keep("pieces", encode(&Greeting::Transfer { run: 7, token: 9, attempt: (1, 2, 1) }).unwrap());
+    keep("asks", encode(&Greeting::Fetch { run: 7, version: stand }).unwrap());
     keep("gift", encode(&Some((vec![1u8, 2, 3], 40u64))).unwrap());
-    let head = Head { is_sum: true, tag: (1, 2, 1), start: 64, floats: 16 };
+    let head = PieceHeader { is_result: true, attempt: (1, 2, 1), start: 64, floats: 16 };
     keep("head", head.encode().into());
-    let part = words::Part { tag: (1, 2, 1), start: 0, whole: 5 };
+    let part = all_gather::PartHeader { attempt: (1, 2, 1), start: 0, whole: 5 };
     keep("word", [&part.encode()[..], b"hello"].concat());
     let (mut log, mut numbers) = (Vec::new(), frame::Numbers::default());
     for op in 0..3 {
-        let record = Record { run: 7, epoch: op, stand: Stand { op, ..stand }, members: 3, tokens: vec![op] };
+        let record = Record { run: 7, epoch: op, version: StateVersion { op, ..stand }, members: 3, tokens: vec![op] };
         keep("record", encode(&record).unwrap());
         frame::write(&mut log, &mut numbers, &encode(&record).unwrap()).unwrap();
     }

@@ -133,11 +133,11 @@ fn a_launch_is_its_own_workers() {
                 let refused = outsider(out, line).wait_with_output().unwrap();
                 assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
             }
-            assert!(!events().contains("takes over what worker"), "{}", events());
+            assert!(!events().contains("fetches the state at operation"), "{}", events());
         } else {
             assert!(!key.exists());
             let mut joined = Kept(outsider(out, line));
-            wait("takes over what worker");
+            wait("fetches the state at operation");
             joined.0.kill().unwrap();
         }
         assert!(Command::new("kill").args(["-INT", &launch.0.id().to_string()]).status().unwrap().success());
@@ -243,7 +243,7 @@ fn a_killed_worker_is_replaced() {
     dies.0.kill().unwrap();
     wait("lost its connection");
     let mut comes = join(&["--out", "kept"]);
-    wait("takes over what worker");
+    wait("fetches the state at operation");
     assert!(stays.ends_well() && comes.ends_well() && coordinator.ends_well());
     assert!(events().contains("\"event\":\"finished\""));
     // It is not the first of those present, but the only one that was given a folder.

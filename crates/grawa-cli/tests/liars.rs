@@ -4,9 +4,8 @@
 
 mod group;
 
-use grawa_comm::group::Stand;
-use grawa_comm::group::frame::{self, Numbers};
-use grawa_comm::group::message::{Up, VERSION, encode};
+use grawa_comm::group::internals::frame::{self, Numbers};
+use grawa_comm::group::internals::messages::{StateVersion, ToCoordinator, VERSION, encode};
 use grawa_train::event_codec::Report;
 use grawa_train::{Event, Finished, Place, Reason};
 use group::relay::{HOST, Relay};
@@ -20,15 +19,15 @@ const ENDLESS: &str = "10000000step";
 /// Longer than workers may take to leave when the run is over (5 s): a coordinator that believed it has ended by then.
 const BELIEVED: Duration = Duration::from_secs(8);
 
-fn over() -> Up {
+fn over() -> ToCoordinator {
     // Rounds that were told of: what comes after others is held back for a while.
     let at = Place { steps: 10_000_000, rounds: 1, share: 1.0, ..Place::default() };
     let end = Finished { at, reason: Reason::Spent, workers: Vec::new(), bytes: 0, diverged: false };
     report(Event::Finished(end))
 }
 
-fn report(event: Event) -> Up {
-    Up::Tell(Report::Own { sender: 1, number: 1, event }.encode().unwrap())
+fn report(event: Event) -> ToCoordinator {
+    ToCoordinator::Report(Report::Own { sender: 1, number: 1, event }.encode().unwrap())
 }
 
 /// A connection to the coordinator on which anything may be said.
@@ -38,11 +37,12 @@ impl Liar {
     fn to(group: &Group) -> Self {
         let mut liar = Liar(TcpStream::connect(&group.address).unwrap(), Numbers::default());
         let address = "127.0.0.1:9".into();
-        liar.say(&Up::Hello { version: VERSION, run: 0, token: 1, worker: None, address }).unwrap();
+        liar.say(&ToCoordinator::Hello { version: VERSION, run: 0, token: 1, worker: None, address })
+            .unwrap();
         liar
     }
 
-    fn say(&mut self, up: &Up) -> Result<(), grawa_comm::Error> {
+    fn say(&mut self, up: &ToCoordinator) -> Result<(), grawa_comm::Error> {
         frame::write(&mut self.0, &mut self.1, &encode(up).unwrap())
     }
 }
@@ -56,7 +56,7 @@ fn nobody_ends_a_run_alone() {
     group.wait_rounds(3);
     let mut liar = Liar::to(&group);
     liar.say(&over()).unwrap();
-    liar.say(&Up::Enter(Stand { op: 0, digest: 1 })).unwrap();
+    liar.say(&ToCoordinator::Enter(StateVersion { op: 0, digest: 1 })).unwrap();
     liar.say(&over()).unwrap();
     *relay.faults.lie.lock().unwrap() = Some(over());
     until("the lie is told", || relay.faults.lie.lock().unwrap().is_none());

@@ -4,8 +4,8 @@
 
 mod group;
 
-use grawa_comm::group::frame::{Numbers, write};
-use grawa_comm::group::message::{Up, VERSION, encode};
+use grawa_comm::group::internals::frame::{Numbers, write};
+use grawa_comm::group::internals::messages::{ToCoordinator, VERSION, encode};
 use grawa_comm::group::raise_file_limit;
 use group::{Group, grawa, text, until};
 use std::io::{ErrorKind, Read, Write};
@@ -172,8 +172,13 @@ fn a_coordinator_without_threads_goes_on() {
     // Room for the stack of one thread more, and a connection has two.
     group.coordinator.limit(&format!("--as={}:unlimited", (kilobytes + 3072) << 10));
     let hello = |token: u64| {
-        let hello =
-            Up::Hello { version: VERSION, run: 0, token, worker: None, address: "127.0.0.1:9".into() };
+        let hello = ToCoordinator::Hello {
+            version: VERSION,
+            run: 0,
+            token,
+            worker: None,
+            address: "127.0.0.1:9".into(),
+        };
         let mut bytes = Vec::new();
         write(&mut bytes, &mut Numbers::default(), &encode(&hello).unwrap()).unwrap();
         let mut socket = TcpStream::connect(&group.address).unwrap();

@@ -58,7 +58,7 @@ fn dom(browser: &Path, address: &str, width: u32) -> String {
 #[test]
 fn a_run_can_be_watched() {
     let mut group = Group::begin(3, "10000000step", &["--wire", "plain"], &["evaluate.every=40step"]);
-    let waits = "0 of 3 workers have come to the first meeting";
+    let waits = "0 of 3 workers have arrived for the first round";
     until(waits, || group.ask("/status.json").contains(waits));
     let (mut dies, _stay) = (group.join(), [group.join(), group.join()]);
     group.wait_members(3);

@@ -25,12 +25,12 @@
 #![deny(missing_docs)]
 
 pub mod conformance;
-mod cut;
 mod error;
 pub mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod printable;
+mod shard;
 pub mod threads;
 
 pub use error::Error;

@@ -23,12 +23,6 @@ pub(crate) fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Erro
     Ok(printable(&String::deserialize(from)?))
 }
 
-/// The same for a worker's number with a text.
-pub(crate) fn of_worker<'de, D: Deserializer<'de>>(from: D) -> Result<Option<(u32, String)>, D::Error> {
-    let found = Option::<(u32, String)>::deserialize(from)?;
-    Ok(found.map(|(worker, text)| (worker, printable(&text))))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

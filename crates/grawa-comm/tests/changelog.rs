@@ -1,6 +1,6 @@
 //! Workers and coordinator must speak the same version of the protocol, so users must be able to look up which it is.
 
-use grawa_comm::group::message::VERSION;
+use grawa_comm::group::internals::messages::VERSION;
 
 #[test]
 fn the_changelog_names_the_version_of_the_protocol() {

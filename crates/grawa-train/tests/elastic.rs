@@ -127,7 +127,7 @@ fn come_and_go(more: &[&str]) {
         stop.store(true, Ordering::Relaxed);
         wait("left");
         let newcomer = scope.spawn(|| work(Arc::default()));
-        wait("takes over what worker");
+        wait("fetches the state at operation");
         wait("takes part");
         for thread in stayers.into_iter().chain([newcomer]) {
             let end = thread.join().unwrap().unwrap();

@@ -4,7 +4,7 @@
 //! its hello, listens at that host, and so carries what others send it, too.
 
 use super::until;
-use grawa_comm::group::message::{Down, Up, decode, encode};
+use grawa_comm::group::internals::messages::{ToCoordinator, ToMember, decode, encode};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -18,8 +18,8 @@ pub(crate) const HOST: &str = "127.0.0.2";
 /// What passes on a control connection.
 #[derive(Debug)]
 pub(crate) enum Said {
-    Up(Up),
-    Down(Down),
+    ToCoordinator(ToCoordinator),
+    ToMember(ToMember),
     /// So many bytes of vectors, to the worker.
     Pieces(usize),
 }
@@ -41,7 +41,7 @@ pub(crate) struct Faults {
     pub(crate) bytes: AtomicU64,
     chunks: AtomicU64,
     /// Passes in the place of the worker's next sign of life.
-    pub(crate) lie: Mutex<Option<Up>>,
+    pub(crate) lie: Mutex<Option<ToCoordinator>>,
     /// Sees everything first; what it returns true for does not pass, and ends the connection.
     watch: Mutex<Option<Watch>>,
     sockets: Mutex<Vec<TcpStream>>,
@@ -62,7 +62,7 @@ impl Relay {
         std::thread::spawn(move || {
             for from in listener.incoming() {
                 let (Ok(from), Ok(to)) = (from, TcpStream::connect(&to)) else { continue };
-                shared.join(from, to, frames::<Up>, frames::<Down>);
+                shared.join(from, to, frames::<ToCoordinator>, frames::<ToMember>);
             }
         });
         Relay { address, faults }
@@ -146,13 +146,13 @@ trait Message: for<'a> serde::Deserialize<'a> {
     fn said(self) -> Said;
 }
 
-impl Message for Up {
+impl Message for ToCoordinator {
     fn said(self) -> Said {
         Said::Up(self)
     }
 }
 
-impl Message for Down {
+impl Message for ToMember {
     fn said(self) -> Said {
         Said::Down(self)
     }
@@ -160,22 +160,24 @@ impl Message for Down {
 
 fn frames<M: Message>(faults: &Arc<Faults>, mut from: TcpStream, mut to: TcpStream) -> std::io::Result<()> {
     loop {
-        let mut frame = vec![0; grawa_comm::group::frame::HEAD];
+        let mut frame = vec![0; grawa_comm::group::internals::frame::HEADER];
         from.read_exact(&mut frame)?;
         let length = u32::from_le_bytes([frame[0], frame[1], frame[2], frame[3]]) as usize;
         let start = frame.len();
         frame.resize(start + length, 0);
         from.read_exact(&mut frame[start..])?;
         let said = decode::<M>(&frame[start..]).map_err(std::io::Error::other)?.said();
-        if let Said::Up(Up::Hello { address, .. }) = &said {
+        if let Said::Up(ToCoordinator::Hello { address, .. }) = &said {
             faults.open_door(address);
         }
-        if matches!(said, Said::Up(Up::Beat { .. }))
+        if matches!(said, Said::Up(ToCoordinator::Heartbeat { .. }))
             && let Some(lie) = faults.lie.lock().unwrap().take()
         {
             let number = u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]);
             let body = encode(&lie).map_err(std::io::Error::other)?;
-            frame = grawa_comm::group::frame::head(number, &body).map_err(std::io::Error::other)?.to_vec();
+            frame = grawa_comm::group::internals::frame::header(number, &body)
+                .map_err(std::io::Error::other)?
+                .to_vec();
             frame.extend_from_slice(&body);
         }
         faults.sees(&said)?;

@@ -1,72 +1,43 @@
-//! An elastic group: workers on any machines that can reach each other, who may die, stall, leave and arrive.
+//! An elastic group: workers on any machines that can reach each other. They may crash, stall, leave and join.
 //!
-//! A [`Coordinator`] says who meets and when; vectors move directly between the members. Both sides of the protocol are pure
-//! ([`Coordinator`], [`Member`]): the same code runs on sockets and, in the tests, on a simulated network with every kind of
-//! fault. What is promised is on the page `docs/protocol.md`.
+//! A coordinator leads every operation; vectors move between the members directly. Both sides of the protocol are pure
+//! ([`coordinator`], [`member`]). The rest runs them on sockets and threads, and in the tests on a simulated clock and
+//! network with many kinds of faults. The page `docs/protocol.md` states what is guaranteed.
 
-mod accord;
-mod allowance;
-mod collective;
 mod coordinator;
-mod deadline;
-pub mod digest;
-mod door;
-mod exchange;
-mod files;
-mod flight;
+mod digest;
+mod environment;
 pub mod forecast;
-pub mod frame;
-#[cfg(fuzzing)]
-pub mod fuzz;
-mod guest;
-mod half;
-mod handshake;
-mod host;
-mod key;
-#[cfg(test)]
-mod lies;
-mod line;
-mod link;
-mod listener;
-pub mod log;
-mod meeting;
+#[doc(hidden)]
+pub mod internals;
 mod member;
-pub mod message;
-mod notice;
+mod messages;
+mod transfer;
+mod wire;
+
 #[cfg(test)]
-mod outsider;
-mod pages;
-mod participant;
-mod pending;
+mod control_traffic_tests;
 #[cfg(test)]
-mod quiet;
-mod quota;
-mod rejected;
-mod seal;
-mod seat;
+mod misbehaving_member_tests;
+#[cfg(test)]
+mod misbehaving_peer_tests;
 #[cfg(test)]
 mod simulate;
 #[cfg(test)]
-mod slow;
-mod succession;
+mod slow_link_tests;
 #[cfg(test)]
 mod tests;
-mod trigger;
-pub mod words;
 
-pub use coordinator::{Action, Coordinator, Event, Settings};
-pub use deadline::Deadline;
-pub use door::Greeting;
-pub use exchange::{HEAD, Head, Tag};
-pub use files::raise_file_limit;
-pub use flight::Travel;
-pub use guest::Guest;
-pub use host::{Host, Standing, Status, Told, Traffic};
-pub use key::{Wire, new_key};
-pub use line::{Contact, Teller};
-pub use log::Log;
-pub use member::{Deed, Member, OWN};
-pub use message::{Peer, Record, Stand};
-pub use notice::Notice;
-pub use participant::Participant;
-pub use seat::{Seat, Session, State};
+pub use coordinator::Settings;
+pub use coordinator::event::CoordinatorEvent as Notice;
+pub use coordinator::roster::MemberState as State;
+pub use coordinator::server::{
+    CoordinatorServer as Host, MemberStatus as Standing, ServerEvent as Told, Status, Traffic,
+};
+pub use member::control_connection::{Contact, Reporter as Teller};
+pub use member::join::Joiner as Guest;
+pub use member::socket_member::SocketMember as Participant;
+pub use messages::StateVersion as Stand;
+pub use transfer::TransferOptions as Travel;
+pub use wire::file_limit::raise_file_limit;
+pub use wire::tls::{Security as Wire, new_key};

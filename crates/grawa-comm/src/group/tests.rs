@@ -1,6 +1,11 @@
 //! The group on real sockets, coordinator and members in one process.
 
-use super::*;
+use super::Settings;
+use super::coordinator::server::{CoordinatorServer, ServerEvent};
+use super::member::join::Joiner;
+use super::member::socket_member::SocketMember;
+use super::transfer::TransferOptions;
+use super::wire::tls::{Security, new_key};
 use crate::{Collective, Error, conformance};
 use grawa_core::{Layout, Memory, Method, Plan, Report, plan};
 use std::time::{Duration, Instant};
@@ -15,32 +20,33 @@ fn settings(founders: u32) -> Settings {
     Settings { founders, ..Settings::default() }
 }
 
-fn host(founders: u32, wire: &Wire) -> Host {
-    Host::new("127.0.0.1:0", wire.clone(), settings(founders), 7, b"charter".to_vec(), None).unwrap()
+fn host(founders: u32, wire: &Security) -> CoordinatorServer {
+    CoordinatorServer::new("127.0.0.1:0", wire.clone(), settings(founders), 7, b"charter".to_vec(), None)
+        .unwrap()
 }
 
-fn guest(host: &Host, wire: &Wire) -> Guest {
-    Guest::new(&host.address().to_string(), wire.clone(), "127.0.0.1:0", None, LONG).unwrap()
+fn guest(host: &CoordinatorServer, wire: &Security) -> Joiner {
+    Joiner::new(&host.address().to_string(), wire.clone(), "127.0.0.1:0", None, LONG).unwrap()
 }
 
 /// Runs a function for every one of so many participants, each in a thread of its own.
 fn each<T: Send>(
-    host: &Host,
-    wire: &Wire,
+    host: &CoordinatorServer,
+    wire: &Security,
     workers: u32,
     len: usize,
-    work: impl Fn(Participant) -> T + Sync,
+    work: impl Fn(SocketMember) -> T + Sync,
 ) -> Vec<T> {
-    each_travelling(host, wire, workers, len, Travel::default(), work)
+    each_travelling(host, wire, workers, len, TransferOptions::default(), work)
 }
 
 fn each_travelling<T: Send>(
-    host: &Host,
-    wire: &Wire,
+    host: &CoordinatorServer,
+    wire: &Security,
     workers: u32,
     len: usize,
-    travel: Travel,
-    work: impl Fn(Participant) -> T + Sync,
+    travel: TransferOptions,
+    work: impl Fn(SocketMember) -> T + Sync,
 ) -> Vec<T> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -61,19 +67,19 @@ fn each_travelling<T: Send>(
     })
 }
 
-fn tls() -> Wire {
+fn tls() -> Security {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("key");
     new_key(&path).unwrap();
-    assert!(new_key(&path).is_err(), "a key is never written over");
-    Wire::with_key(&path).unwrap()
+    assert!(new_key(&path).is_err(), "a key is never overwritten");
+    Security::with_key(&path).unwrap()
 }
 
 #[test]
 fn groups_conform() {
-    for (workers, wire) in [(1, Wire::Plain), (2, Wire::Plain), (5, Wire::Plain), (3, tls())] {
+    for (workers, wire) in [(1, Security::Plain), (2, Security::Plain), (5, Security::Plain), (3, tls())] {
         let host = host(workers, &wire);
-        let check = |mut end: Participant| conformance::check(&mut end, boxed, <[f32]>::to_vec);
+        let check = |mut end: SocketMember| conformance::check(&mut end, boxed, <[f32]>::to_vec);
         for found in each(&host, &wire, workers, conformance::LENGTH, check) {
             assert_eq!(found, Ok(()), "{workers} workers");
         }
@@ -83,9 +89,9 @@ fn groups_conform() {
 #[test]
 fn who_leaves_is_named() {
     for workers in [2, 4] {
-        let host = host(workers, &Wire::Plain);
-        let check = |end: Participant| conformance::check_loss(end, boxed, <[f32]>::to_vec, drop);
-        for found in each(&host, &Wire::Plain, workers, conformance::LENGTH, check) {
+        let host = host(workers, &Security::Plain);
+        let check = |end: SocketMember| conformance::check_loss(end, boxed, <[f32]>::to_vec, drop);
+        for found in each(&host, &Security::Plain, workers, conformance::LENGTH, check) {
             assert_eq!(found, Ok(()));
         }
     }
@@ -98,16 +104,16 @@ fn a_stranger_is_turned_away_and_does_no_harm() {
     let address = host.address().to_string();
     let patience = Duration::from_secs(1);
     for (wire, expected) in
-        [(theirs, "give the key of the run"), (Wire::Plain, "do both have the same key, or none?")]
+        [(theirs, "give the key of the run"), (Security::Plain, "do both have the same key, or none?")]
     {
-        let error = Guest::new(&address, wire, "127.0.0.1:0", None, patience).unwrap_err();
+        let error = Joiner::new(&address, wire, "127.0.0.1:0", None, patience).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let error = Guest::new(&free, Wire::Plain, "127.0.0.1:0", None, patience).unwrap_err().to_string();
+    let error = Joiner::new(&free, Security::Plain, "127.0.0.1:0", None, patience).unwrap_err().to_string();
     assert!(error.contains("no coordinator answers") && error.contains("refused"), "{error}");
     let why = std::iter::from_fn(|| host.next(LONG)).find_map(|told| match told {
-        Told::Stranger { why, .. } => Some(why),
+        ServerEvent::Stranger { why, .. } => Some(why),
         _ => None,
     });
     assert!(why.is_some());
@@ -122,7 +128,7 @@ fn mean(members: &[u32], layout: &Layout) -> Plan {
 }
 
 /// A cycle as a worker does it: a meeting, a round, and what it stands at.
-fn cycle(end: &mut Participant, layout: &Layout, mine: &mut [f32], number: u8) -> Result<Vec<u32>, Error> {
+fn cycle(end: &mut SocketMember, layout: &Layout, mine: &mut [f32], number: u8) -> Result<Vec<u32>, Error> {
     let members = end.gather(&[number])?.outcome.members;
     loop {
         let here = end.members().to_vec();
@@ -142,14 +148,14 @@ fn cycle(end: &mut Participant, layout: &Layout, mine: &mut [f32], number: u8) -
 #[test]
 fn a_newcomer_takes_over_what_the_others_hold() {
     let layout = Layout::flat(5000);
-    let host = host(2, &Wire::Plain);
+    let host = host(2, &Security::Plain);
     let host = &host;
     let (begin, begins) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let newcomer = scope.spawn(move || {
             begins.recv().unwrap();
-            let (mut ends, memory) = guest(host, &Wire::Plain)
-                .enter(b"start".to_vec(), vec![0.0; 5000], &[], Travel::default())
+            let (mut ends, memory) = guest(host, &Security::Plain)
+                .enter(b"start".to_vec(), vec![0.0; 5000], &[], TransferOptions::default())
                 .unwrap();
             assert!(memory.is_some_and(|memory| memory[0] >= 3));
             let mut end = ends.remove(0);
@@ -164,7 +170,7 @@ fn a_newcomer_takes_over_what_the_others_hold() {
             };
             assert_eq!((members, mine), (vec![0, 1, 2], vec![1.0; 5000]));
         });
-        let found = each(host, &Wire::Plain, 2, 5000, |mut end| {
+        let found = each(host, &Security::Plain, 2, 5000, |mut end| {
             let layout = Layout::flat(5000);
             let mut mine = vec![end.worker() as f32; 5000];
             end.settle(&[0]).unwrap();
@@ -197,7 +203,14 @@ fn a_coordinator_may_die() {
     let start = |address: &str| {
         let began = Instant::now();
         loop {
-            match Host::new(address, Wire::Plain, settings(3), 7, b"charter".to_vec(), Some(&log)) {
+            match CoordinatorServer::new(
+                address,
+                Security::Plain,
+                settings(3),
+                7,
+                b"charter".to_vec(),
+                Some(&log),
+            ) {
                 Ok(host) => return host,
                 // The port of the one before may still be closing.
                 Err(_) if began.elapsed() < LONG => std::thread::sleep(Duration::from_millis(20)),
@@ -223,8 +236,9 @@ fn a_coordinator_may_die() {
         });
         let work = || {
             let layout = Layout::flat(100);
-            let guest = Guest::new(address, Wire::Plain, "127.0.0.1:0", None, LONG).unwrap();
-            let (mut ends, _) = guest.enter(vec![0], vec![0.0; 100], &[], Travel::default()).unwrap();
+            let guest = Joiner::new(address, Security::Plain, "127.0.0.1:0", None, LONG).unwrap();
+            let (mut ends, _) =
+                guest.enter(vec![0], vec![0.0; 100], &[], TransferOptions::default()).unwrap();
             let mut end = ends.remove(0);
             let mut mine = vec![end.worker() as f32; 100];
             let mut number = 0;
@@ -279,9 +293,9 @@ fn vectors_travel_while_workers_go_on() {
         expected.push((workers.clone(), centre.clone()));
     }
 
-    let host = host(3, &Wire::Plain);
-    let travel = Travel { overlap: true, bf16: false };
-    let found = each_travelling(&host, &Wire::Plain, 3, len, travel, |mut end| {
+    let host = host(3, &Security::Plain);
+    let travel = TransferOptions { overlap: true, bf16: false };
+    let found = each_travelling(&host, &Security::Plain, 3, len, travel, |mut end| {
         let (me, mut mine) = (end.worker(), vec![0.0; len]);
         for round in 0..rounds {
             step(&mut mine, me, round);
@@ -304,10 +318,10 @@ fn vectors_travel_while_workers_go_on() {
 #[test]
 fn halves_give_the_same_bits_to_all_and_are_close() {
     let (len, layout) = (40_000, Layout::flat(40_000));
-    let host = host(3, &Wire::Plain);
-    let travel = Travel { overlap: false, bf16: true };
+    let host = host(3, &Security::Plain);
+    let travel = TransferOptions { overlap: false, bf16: true };
     let far = |n: usize, worker: u32| 1000.0 + (n as f32 * 0.37 + worker as f32).sin();
-    let found = each_travelling(&host, &Wire::Plain, 3, len, travel, |mut end| {
+    let found = each_travelling(&host, &Security::Plain, 3, len, travel, |mut end| {
         let mut mine: Vec<f32> = (0..len).map(|n| far(n, end.worker())).collect();
         let start = mine.clone();
         let mut centres = Vec::new();
@@ -332,7 +346,7 @@ fn halves_give_the_same_bits_to_all_and_are_close() {
 }
 
 /// The same until it comes to something, on a machine that may be busy.
-fn persist(end: &mut Participant, layout: &Layout, mine: &mut [f32]) -> Vec<u32> {
+fn persist(end: &mut SocketMember, layout: &Layout, mine: &mut [f32]) -> Vec<u32> {
     loop {
         match cycle(end, layout, mine, 0) {
             Ok(members) => return members,
@@ -347,7 +361,7 @@ fn persist(end: &mut Participant, layout: &Layout, mine: &mut [f32]) -> Vec<u32>
 #[test]
 fn who_is_gone_is_let_go() {
     let layout = Layout::flat(64);
-    let host = host(2, &Wire::Plain);
+    let host = host(2, &Security::Plain);
     let (host, layout) = (&host, &layout);
     let guests = std::sync::atomic::AtomicU32::new(0);
     let guests = &guests;
@@ -358,15 +372,16 @@ fn who_is_gone_is_let_go() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             for number in 1..=4 {
-                let (mut ends, _) =
-                    guest(host, &Wire::Plain).enter(vec![0], vec![0.0; 64], &[], Travel::default()).unwrap();
+                let (mut ends, _) = guest(host, &Security::Plain)
+                    .enter(vec![0], vec![0.0; 64], &[], TransferOptions::default())
+                    .unwrap();
                 let (mut end, mut mine) = (ends.remove(0), vec![2.0; 64]);
                 (0..3).for_each(|_| drop(persist(&mut end, layout, &mut mine)));
                 drop((end, ends));
                 guests.store(number, std::sync::atomic::Ordering::Relaxed);
             }
         });
-        let found = each(host, &Wire::Plain, 2, 64, |mut end| {
+        let found = each(host, &Security::Plain, 2, 64, |mut end| {
             let mut mine = vec![end.worker() as f32; 64];
             end.settle(&[0]).unwrap();
             let mut after = 0;
@@ -387,14 +402,14 @@ fn who_is_gone_is_let_go() {
 /// was replaced meanwhile or not.
 #[test]
 fn what_waits_for_the_first_round_is_not_lost() {
-    let first = host(2, &Wire::Plain);
+    let first = host(2, &Security::Plain);
     let address = first.address().to_string();
     std::thread::scope(|scope| {
         let address = &address;
         let work = move || {
-            let guest = Guest::new(address, Wire::Plain, "127.0.0.1:0", None, LONG).unwrap();
+            let guest = Joiner::new(address, Security::Plain, "127.0.0.1:0", None, LONG).unwrap();
             guest.teller().tell(b"begins".to_vec()).unwrap();
-            let (mut ends, _) = guest.enter(vec![0], vec![0.0; 4], &[], Travel::default()).unwrap();
+            let (mut ends, _) = guest.enter(vec![0], vec![0.0; 4], &[], TransferOptions::default()).unwrap();
             while let Err(error) = ends[0].barrier() {
                 assert!(matches!(error, Error::OutOfContact | Error::Behind), "{error}");
                 std::thread::sleep(Duration::from_millis(10));
@@ -403,15 +418,16 @@ fn what_waits_for_the_first_round_is_not_lost() {
         let early = scope.spawn(work);
         // Longer ago than what is reported again although it was answered.
         std::thread::sleep(Duration::from_millis(1500));
-        let reports = |host: &Host| {
+        let reports = |host: &CoordinatorServer| {
             let told = std::iter::from_fn(|| host.next(Duration::from_millis(300)));
-            told.filter(|told| matches!(told, Told::Word { what, .. } if what == b"begins")).count()
+            told.filter(|told| matches!(told, ServerEvent::Word { what, .. } if what == b"begins")).count()
         };
         assert_eq!(reports(&first), 0);
         drop(first);
         let began = Instant::now();
         let second = loop {
-            match Host::new(address, Wire::Plain, settings(2), 7, b"charter".to_vec(), None) {
+            match CoordinatorServer::new(address, Security::Plain, settings(2), 7, b"charter".to_vec(), None)
+            {
                 Ok(host) => break host,
                 // The port of the one before may still be closing.
                 Err(_) if began.elapsed() < LONG => std::thread::sleep(Duration::from_millis(20)),

@@ -2,7 +2,7 @@
 
 use super::Running;
 use super::call::Comm;
-use crate::cut::{share, stripes};
+use crate::shard::{shard, stripes};
 use crate::{Collective, Error, Gathered, Outcome};
 use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
 use std::sync::Arc;
@@ -132,8 +132,8 @@ impl Member {
         }
         let (mut theirs, mut before) = (Vec::new(), Vec::new());
         for stripe in stripes(layout.len(), SHARE * count) {
-            let shares: Vec<usize> = (0..count).map(|seat| share(&stripe, seat, count).len()).collect();
-            let own = share(&stripe, self.seat, count);
+            let shares: Vec<usize> = (0..count).map(|rank| shard(&stripe, rank, count).len()).collect();
+            let own = shard(&stripe, self.seat, count);
             let sent = if weighs[self.seat] { shares.clone() } else { vec![0; count] };
             let received: Vec<usize> =
                 weighs.iter().map(|&weighs| if weighs { own.len() } else { 0 }).collect();

@@ -1,53 +1,54 @@
-//! The workers of one process: vectors are mixed where they lie, each worker reducing its share of all of them.
+//! The workers of one process. Vectors are mixed in place; each worker reduces one shard of all of them.
 //!
-//! An operation is a meeting: every member brings an offer (a message, or its vector on loan) and none leaves before
-//! all have come. Mixing has a second meeting at its end, so that no vector is touched when its owner has it back. The
-//! sum is taken in the order of the workers whatever the timing, so results are the same bits every time.
+//! An operation is a rendezvous: every member brings an offer (a message, or its vector on loan), and none returns before all have
+//! arrived. Mixing has a second rendezvous at its end, so that no vector is touched once its owner has it back. Sums are
+//! taken in the order of the workers, so results are the same bits every time.
 
-mod lend;
-mod meeting;
+mod rendezvous;
+mod shared_slice;
 
+use crate::shard::shard;
 use crate::{Collective, Error, Gathered, Lost, Outcome};
 use grawa_core::{Layout, Plan, Share, mix_part};
-use lend::{Cells, Lent};
-use meeting::{Call, Offer, Table};
+use rendezvous::{Call, Met, Offer, Rendezvous};
+use shared_slice::{Lent, SharedSlice};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Connects these workers, in rank order. The centre starts as `centre`; it may be empty for a group that only talks. A
-/// member that gives no sign of life for `deadline` while others wait for it is given up.
+/// Connects these workers, in rank order. The centre starts as `centre`; it may be empty for a group that only gathers. A member
+/// that makes no progress for `deadline` while others wait for it is lost.
 pub fn group(workers: impl IntoIterator<Item = u32>, centre: Vec<f32>, deadline: Duration) -> Vec<Member> {
     let mut workers: Vec<u32> = workers.into_iter().collect();
     workers.sort_unstable();
     workers.dedup();
-    let table = Arc::new(Table::new(&workers, Arc::new(Cells::new(centre)), deadline));
+    let rendezvous = Arc::new(Rendezvous::new(&workers, Arc::new(SharedSlice::new(centre)), deadline));
     let member = |seat| Member {
         seat,
         worker: workers[seat],
         members: workers.clone(),
-        centre: table.centre(),
+        centre: rendezvous.centre(),
         version: 0,
-        table: Arc::clone(&table),
+        rendezvous: Arc::clone(&rendezvous),
     };
     (0..workers.len()).map(member).collect()
 }
 
-/// One thread's end of a group. Dropping it tells the others that the worker left.
+/// One thread's end of a group. When it is dropped, the worker leaves.
 #[derive(Debug)]
 pub struct Member {
-    table: Arc<Table>,
+    rendezvous: Arc<Rendezvous>,
     seat: usize,
     worker: u32,
     members: Vec<u32>,
-    centre: Arc<Cells>,
+    centre: Arc<SharedSlice>,
     version: u64,
 }
 
 impl Member {
-    /// A meeting, checked: all must have called the same.
-    fn meet(&mut self, offer: Offer) -> Result<(Arc<meeting::Met>, Outcome), Error> {
+    /// A rendezvous. All must have called the same operation.
+    fn meet(&mut self, offer: Offer) -> Result<(Arc<Met>, Outcome), Error> {
         let start = Instant::now();
-        let met = self.table.meet(self.seat, offer)?;
+        let met = self.rendezvous.meet(self.seat, offer)?;
         let members: Vec<u32> = met.offers.iter().map(|(worker, _)| *worker).collect();
         self.members.clone_from(&members);
         self.centre = Arc::clone(&met.centre);
@@ -61,20 +62,20 @@ impl Member {
         Ok((met, outcome))
     }
 
-    /// Lends the vector, does this member's part when all have lent theirs, and returns when all have done theirs.
+    /// Lends the vector, does this member's part once all have lent theirs, and returns when all parts are done.
     fn together(
         &mut self,
         call: Call,
         mine: &mut [f32],
-        part: impl FnOnce(&Self, &meeting::Met) -> Result<(), Error>,
+        part: impl FnOnce(&Self, &Met) -> Result<(), Error>,
     ) -> Result<Outcome, Error> {
         let len = mine.len();
         let (met, mut outcome) =
             self.meet(Offer { call, message: Vec::new(), lent: Some(Lent::new(mine)) })?;
         let start = Instant::now();
-        // Whatever happens in the part, the vectors are on loan until the second meeting: even a panic waits for it.
+        // The vectors are on loan until the second rendezvous: even a panic waits for it.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| part(self, &met)));
-        self.table.end(self.seat);
+        self.rendezvous.end(self.seat);
         outcome.work = start.elapsed();
         outcome.bytes = 4 * len as u64;
         match done {
@@ -83,7 +84,7 @@ impl Member {
         }
     }
 
-    fn mix_share(&self, plan: &Plan, layout: &Layout, met: &meeting::Met) -> Result<(), Error> {
+    fn mix_share(&self, plan: &Plan, layout: &Layout, met: &Met) -> Result<(), Error> {
         let (first, mine) = (&met.offers[0], plan.digest());
         for (worker, offer) in &met.offers {
             if offer.call != first.1.call {
@@ -103,25 +104,25 @@ impl Member {
         if plan.workers != self.members {
             return Err(Error::Shrunk { lost: met.lost.clone() });
         }
-        let Some(seat) = self.members.iter().position(|&worker| worker == self.worker) else {
+        let Some(rank) = self.members.iter().position(|&worker| worker == self.worker) else {
             return Err(Error::Expelled { worker: self.worker, after: Duration::ZERO });
         };
-        let share = share(layout.len(), seat, self.members.len());
+        let shard = shard(&(0..layout.len()), rank, self.members.len());
         #[allow(unsafe_code)]
-        // SAFETY: all members are between their two meetings, from which none returns before all have come to the second: every
-        // vector is lent, and nobody reads this centre. There is one share for each member, and they do not overlap.
+        // SAFETY: all members are between their two rendezvous, and none returns before all have arrived at the second: every
+        // vector is lent, and nobody reads this centre. There is one shard for each member, and they do not overlap.
         let (mut vectors, centre) = unsafe {
             let vectors: Vec<&mut [f32]> = (met.offers.iter())
                 .filter_map(|(_, offer)| offer.lent.as_ref())
-                .map(|lent| lent.stretch(share.clone()))
+                .map(|lent| lent.part(shard.clone()))
                 .collect();
-            (vectors, self.centre.stretch(share.clone()))
+            (vectors, self.centre.part(shard.clone()))
         };
         if plan.share == Share::Gradients {
-            // Gradients have no past: where nobody's is finite, the step is none, not the last one again.
+            // Gradients have no past: where no worker has a finite one, the step is zero, not the last one again.
             centre.fill(0.0);
         }
-        Ok(mix_part(plan, layout, share.start, &mut vectors, centre)?)
+        Ok(mix_part(plan, layout, shard.start, &mut vectors, centre)?)
     }
 }
 
@@ -170,10 +171,10 @@ impl Collective for Member {
             }
             if leader != member.worker {
                 #[allow(unsafe_code)]
-                // SAFETY: between the two meetings the leader's vector is only read, and this one is touched by its
+                // SAFETY: between the two rendezvous the leader's vector is only read, and this one is touched by its
                 // owner alone.
                 unsafe {
-                    to.stretch(0..to.len()).copy_from_slice(from.read());
+                    to.part(0..to.len()).copy_from_slice(from.read());
                 }
             }
             Ok(())
@@ -186,9 +187,9 @@ impl Collective for Member {
 
     fn centre(&self) -> &[f32] {
         #[allow(unsafe_code)]
-        // SAFETY: the centre is written between the two meetings of `mix` only, and every member that shares it is then
-        // inside its own `mix`, so that no such borrow is left. One that is not waited for any more keeps the centre it had,
-        // whyever it was lost: the others have a new one.
+        // SAFETY: the centre is written between the two rendezvous of `mix` only, and every member that shares it is then
+        // inside its own `mix`, so that no such borrow is left. A member that was lost keeps the centre it had: the others
+        // have a new one.
         unsafe {
             self.centre.read()
         }
@@ -203,26 +204,18 @@ impl Collective for Member {
     }
 
     fn alive(&self) {
-        self.table.alive(self.seat);
+        self.rendezvous.alive(self.seat);
     }
 
     fn forget(&self, lost: &Lost) {
-        self.table.forget(self.seat, lost);
+        self.rendezvous.forget(self.seat, lost);
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.table.leave(self.seat, std::thread::panicking());
+        self.rendezvous.leave(self.seat, std::thread::panicking());
     }
-}
-
-/// The share of a vector that a member reduces, cut at whole cache lines.
-fn share(len: usize, seat: usize, members: usize) -> std::ops::Range<usize> {
-    const LINE: usize = 16;
-    let lines = len.div_ceil(LINE);
-    let cut = |seat: usize| (lines * seat / members * LINE).min(len);
-    cut(seat)..cut(seat + 1)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 use super::*;
 use crate::{Lost, Why, conformance};
 use grawa_core::{Memory, Method, Report, plan};
-use proptest::prelude::*;
 use std::sync::mpsc::channel;
 
 const LONG: Duration = Duration::from_secs(600);
@@ -254,17 +253,4 @@ fn lengths_must_fit() {
         member.mix(&mean(&[0, 1], &layout), &layout, &mut mine)
     });
     assert!(found.iter().all(|found| matches!(found, Err(Error::Core(_)))), "{found:?}");
-}
-
-proptest! {
-    #[test]
-    fn shares_cover_the_vector_once(len in 0usize..5000, members in 1usize..70) {
-        let mut end = 0;
-        for seat in 0..members {
-            let share = share(len, seat, members);
-            prop_assert_eq!(share.start, end);
-            end = share.end;
-        }
-        prop_assert_eq!(end, len);
-    }
 }

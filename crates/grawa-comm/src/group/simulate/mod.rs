@@ -1,678 +1,409 @@
-//! The group on a simulated network and clock: the real coordinator and the real protocol of the members, under seeded
-//! schedules of crashes, restarts, stalls, partitions, delays, duplicates and late comers.
+//! The group on a simulated clock and network: the code of coordinator, server and members, under seeded schedules of crashes,
+//! restarts, stalls, partitions, delays, repeated messages, wrong bits, and workers that join and leave.
 //!
-//! A schedule is a pure function of its seed. `GRAWA_SEED=n cargo test -p grawa-comm simulate` runs one and prints what
-//! happened; `GRAWA_SCHEDULES=n` runs that many.
+//! A schedule is a function of its seed. `GRAWA_SEED=n cargo test -p grawa-comm simulate` runs one and prints what happened;
+//! `GRAWA_SCHEDULES=n` runs that many. The protocol must survive all of them, and each of a few defects
+//! ([`Mutation`]) must be found: a simulation that finds nothing proves nothing.
 
 mod faults;
+mod network;
+mod scheduler;
 mod worker;
 
-use super::frame::Numbers;
-use super::message::{Down, Record, Up};
-use super::{Action, Coordinator, Event, Notice, Settings, Stand, State, Tag};
-use crate::{Lost, Why};
-use faults::{END, Fault, schedule};
-use grawa_core::{Key, Method, Purpose, Stream};
+pub(crate) use network::Socket;
+pub(crate) use scheduler::{Process, assert_free};
+
+use super::Settings;
+use super::coordinator::Coordinator;
+use super::coordinator::event::CoordinatorEvent;
+use super::coordinator::journal::Journal;
+use super::coordinator::roster::MemberState;
+use super::coordinator::server::{CoordinatorServer, ServerEvent, Status};
+use super::messages::{Record, StateVersion};
+use super::transfer::TransferOptions;
+use super::wire::tls::Security;
+use crate::{Error, Lost, Why};
+use faults::{CALM, END, Fault, SETTLED, schedule};
+use grawa_core::{Key, Method, Purpose};
+use scheduler::World;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use worker::{Held, PERIOD, Piece, Spoken, Wish, Worker};
+use worker::{PERIOD, Seen};
 
-const MS: Duration = Duration::from_millis(1);
-/// A worker that hears nothing for so long takes its connection for dead.
-const DEAF: Duration = Duration::from_millis(3000);
-/// The longest from one round to the next when nothing happens: four steps, and a sign of life or two.
-const LONG: Duration = Duration::from_secs(2);
+const COORDINATOR: &str = "10.255.0.1:1";
+/// The longest from one round to the next when nothing happens.
+const LONG: Duration = Duration::from_secs(3);
 
-fn settings(founders: u32, free: bool) -> Settings {
-    Settings {
-        founders,
-        succession: Duration::from_secs(4),
-        stall: Duration::from_secs(8),
-        patience: (Duration::from_secs(2), Duration::from_secs(5), 8.0),
-        trigger: free.then_some(PERIOD),
-        ..Settings::default()
-    }
+/// A defect of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutation {
+    /// The coordinator commits without comparing digests.
+    AnyDigest,
+    /// The coordinator acts before its journal is written.
+    ActBeforeLog,
+    /// The coordinator accepts a `Done` of any attempt.
+    AnyAttempt,
+    /// The coordinator recovers from any state, also from that of a new worker.
+    AnyState,
+    /// A member keeps its connections after a failed attempt.
+    KeepConnections,
 }
 
-/// Something that will happen.
-#[derive(Debug)]
-enum Happening {
-    ToCoordinator { session: u64, number: u32, up: Up },
-    ToWorker { session: u64, number: u32, down: Down },
-    EndAtCoordinator { session: u64 },
-    EndAtWorker { session: u64 },
-    Tick,
-    Beat { node: usize, life: u32 },
-    Step { node: usize, life: u32 },
-    Dial { node: usize, life: u32 },
-    Piece { node: usize, piece: Piece },
-    Complain { node: usize, life: u32, of: Tag, peer: Option<u32> },
-    Fetch { from: usize, life: u32, to: u64, donor: u32, stand: Stand },
-    Given { node: usize, life: u32, donor: u32, stand: Stand, held: Option<Box<Held>> },
-    Fault(Fault),
+/// The disk of the coordinator. What is not synced when it dies is lost.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    process: Process,
+    schedule: Arc<Schedule>,
 }
 
-#[derive(Debug)]
-struct Node {
-    worker: Option<Worker>,
-    /// Which process this is: what an earlier one expected is not for this one.
-    life: u32,
-    session: Option<u64>,
-    heard: Duration,
-    paused: Duration,
-    /// Until when the coordinator, and other workers, cannot be reached.
-    cut_off: Duration,
-    silenced: Duration,
-    slowness: u32,
-    is_dialling: bool,
-    /// It leaves when it has met the others once more.
-    is_leaving: bool,
-}
-
-/// A connection; what exists each way comes twice, down first.
-#[derive(Debug)]
-struct Line {
-    node: usize,
-    is_open: bool,
-    /// When the last message arrives.
-    last: [Duration; 2],
-    given: [Numbers; 2],
-    taken: [Numbers; 2],
-}
-
-struct World {
-    now: Duration,
-    order: u64,
-    queue: BTreeMap<(Duration, u64), Happening>,
-    draws: Stream,
-    coordinator: Option<Coordinator>,
-    records: Vec<Record>,
-    settings: Settings,
-    nodes: Vec<Node>,
-    sessions: Vec<Line>,
-    tokens: u64,
-    method: Method,
-    latency: u64,
-    duplicates: u64,
-    first: Option<Stand>,
-    /// What those hold who exchanged words, by epoch and meeting.
-    spoken: BTreeMap<(u64, u64), Spoken>,
-    /// What those held who left in order.
-    left: Vec<Spoken>,
-    rounds: u64,
-    /// Meetings that a member held of its own accord with others.
-    owns: u64,
-    story: Option<Vec<String>>,
-    wrong: Option<String>,
-}
-
-impl World {
-    fn new(seed: u64, aloud: bool) -> Self {
-        let mut draws = Key::new(seed, Purpose::Problem).stream();
-        let founders = 1 + draws.below(5) as u32;
-        let methods = ["mgrawa", "lgrawa:pull=0.3", "easgd", "lsgd", "mean:pull=1", "easgd:preset=reference"];
-        let method = methods[draws.below(methods.len() as u64) as usize].parse().unwrap();
-        let free = draws.below(3) == 0;
-        let mut world = World {
-            now: Duration::ZERO,
-            order: 0,
-            queue: BTreeMap::new(),
-            coordinator: None,
-            records: Vec::new(),
-            settings: settings(founders, free),
-            nodes: Vec::new(),
-            sessions: Vec::new(),
-            tokens: 1 + draws.below(1000),
-            method,
-            latency: 1 + draws.below(30),
-            duplicates: [0, 0, 50][draws.below(3) as usize],
-            first: None,
-            spoken: BTreeMap::new(),
-            left: Vec::new(),
-            rounds: 0,
-            owns: 0,
-            story: aloud.then(Vec::new),
-            wrong: None,
-            draws,
-        };
-        world.start_coordinator();
-        for _ in 0..founders {
-            world.add_worker();
-        }
-        for (at, fault) in schedule(&mut world.draws, founders as usize) {
-            world.put(at, Happening::Fault(fault));
-        }
-        world.put(MS, Happening::Tick);
-        world
-    }
-
-    fn start_coordinator(&mut self) {
-        self.left.clear();
-        self.coordinator = Some(Coordinator::new(self.settings, 77, vec![1, 2, 3], &self.records));
-    }
-
-    fn add_worker(&mut self) {
-        self.nodes.push(Node {
-            worker: None,
-            life: 0,
-            session: None,
-            heard: self.now,
-            paused: Duration::ZERO,
-            cut_off: Duration::ZERO,
-            silenced: Duration::ZERO,
-            slowness: 1,
-            is_dialling: false,
-            is_leaving: false,
-        });
-        self.start_worker(self.nodes.len() - 1);
-    }
-
-    fn start_worker(&mut self, node: usize) {
-        self.tokens += 1;
-        let worker = Worker::new(self.tokens, &self.method);
-        let place = &mut self.nodes[node];
-        place.worker = Some(worker);
-        place.life += 1;
-        (place.session, place.is_dialling, place.is_leaving) = (None, false, false);
-        self.dial(node, 0);
-        let life = self.nodes[node].life;
-        self.put(self.now + 500 * MS, Happening::Beat { node, life });
-    }
-
-    fn crash(&mut self, node: usize) {
-        self.nodes[node].worker = None;
-        if let Some(session) = self.nodes[node].session.take() {
-            self.hang_up(session, false);
-        }
-    }
-
-    /// One leaves in order: what it took part in has taken place for those who stay, unless they are lost or the run goes back.
-    fn leave(&mut self, node: usize) {
-        let Some(worker) = &mut self.nodes[node].worker else { return };
-        let wishes = worker.member.leave().into_iter().map(Wish::Say).collect();
-        let epoch = self.coordinator.as_ref().map(Coordinator::epoch);
-        if worker.member.is_in_contact() {
-            let spoken = worker.last_spoken.clone();
-            self.left.extend(spoken.filter(|(of, _)| Some(of.0) == epoch));
-        }
-        self.grant(node, wishes);
-        // The coordinator hears of it, and ends the connection.
-        (self.nodes[node].worker, self.nodes[node].session) = (None, None);
-    }
-
-    fn put(&mut self, at: Duration, happening: Happening) {
-        self.order += 1;
-        self.queue.insert((at, self.order), happening);
-    }
-
-    fn lag(&mut self) -> Duration {
-        Duration::from_micros(100 + self.draws.below(1000 * self.latency))
-    }
-
-    fn tell(&mut self, what: impl FnOnce() -> String) {
-        let now = self.now;
-        if let Some(story) = &mut self.story {
-            story.push(format!("{:9.4} {}", now.as_secs_f64(), what()));
-        }
-    }
-
-    /// Puts a message on a connection: in order, and nothing arrives while the line is cut.
-    fn post(&mut self, session: u64, up: bool, happening: Happening) -> Duration {
-        let lag = self.lag();
-        let Line { node, last, .. } = &mut self.sessions[session as usize];
-        let cut_off = self.nodes[*node].cut_off;
-        let at = (self.now + lag).max(cut_off).max(last[usize::from(up)]);
-        last[usize::from(up)] = at;
-        self.put(at, happening);
-        at
-    }
-
-    fn post_maybe_twice(&mut self, session: u64, up: bool, make: impl Fn(u32) -> Happening) {
-        let number = self.sessions[session as usize].given[usize::from(up)].give();
-        let make = || make(number);
-        let first = self.post(session, up, make());
-        if self.draws.below(1000) < self.duplicates {
-            // The same again, after whatever else is under way.
-            let lag = self.lag() * 20;
-            self.put(first + lag, make());
-        }
-    }
-
-    /// One side ends a connection; the other side learns of it.
-    fn hang_up(&mut self, session: u64, by_coordinator: bool) {
-        let Line { node, is_open, .. } = &mut self.sessions[session as usize];
-        let node = *node;
-        if !std::mem::take(is_open) {
-            return;
-        }
-        if by_coordinator {
-            self.post(session, false, Happening::EndAtWorker { session });
-        } else {
-            if self.nodes[node].session == Some(session) {
-                self.nodes[node].session = None;
+impl Disk {
+    pub(crate) fn append(&mut self, records: &[Record]) -> Result<(), Error> {
+        let time = Duration::from_micros(self.process.world.state().below(15_000));
+        self.process.sleep(time);
+        let mut known = self.schedule.known();
+        for record in records {
+            // The committed state never is the initial state of a new worker again.
+            let first = *known.first.get_or_insert(record.version);
+            if record.version != first && record.version.digest == first.digest {
+                self.process.world.state().fail(|| format!("an initial state was committed: {record:?}"));
             }
-            self.post(session, true, Happening::EndAtCoordinator { session });
-        }
-    }
-
-    fn dial(&mut self, node: usize, tries: u64) {
-        if std::mem::replace(&mut self.nodes[node].is_dialling, true) {
-            return;
-        }
-        let life = self.nodes[node].life;
-        let pause = Duration::from_millis(10 + self.draws.below(200 + 100 * tries));
-        self.put(self.now + pause, Happening::Dial { node, life });
-    }
-
-    fn is_current(&self, node: usize, life: u32) -> bool {
-        self.nodes[node].life == life && self.nodes[node].worker.is_some()
-    }
-
-    /// Whose process must be awake for this.
-    fn needs(&self, happening: &Happening) -> Option<usize> {
-        match happening {
-            Happening::ToWorker { session, .. } | Happening::EndAtWorker { session } => {
-                Some(self.sessions[*session as usize].node)
-            }
-            Happening::Beat { node, .. }
-            | Happening::Step { node, .. }
-            | Happening::Dial { node, .. }
-            | Happening::Piece { node, .. }
-            | Happening::Complain { node, .. }
-            | Happening::Given { node, .. } => Some(*node),
-            _ => None,
-        }
-    }
-
-    fn run(&mut self) {
-        while let Some(((at, order), happening)) = self.queue.pop_first() {
-            if at > END || self.wrong.is_some() {
-                break;
-            }
-            self.now = at;
-            if let Some(node) = self.needs(&happening)
-                && self.nodes[node].paused > at
-            {
-                // In the order in which it was to be.
-                self.queue.insert((self.nodes[node].paused, order), happening);
-                continue;
-            }
-            self.happen(happening);
-        }
-    }
-
-    fn happen(&mut self, happening: Happening) {
-        match happening {
-            Happening::Fault(fault) => self.strike(fault),
-            Happening::Tick => {
-                self.coordinate(Event::Tick);
-                self.put(self.now + 50 * MS, Happening::Tick);
-            }
-            Happening::ToCoordinator { session, number, up } => {
-                let line = &mut self.sessions[session as usize];
-                if line.is_open && line.taken[1].take(number).unwrap() {
-                    let node = line.node;
-                    if !matches!(up, Up::Beat { .. }) {
-                        self.tell(|| format!("node {node} says {up:?}"));
-                    }
-                    self.coordinate(Event::Heard { session, up });
-                }
-            }
-            Happening::EndAtCoordinator { session } => self.coordinate(Event::Ended { session }),
-            Happening::ToWorker { session, number, down } => {
-                let line = &mut self.sessions[session as usize];
-                let node = line.node;
-                if self.nodes[node].session != Some(session) || !line.taken[0].take(number).unwrap() {
-                    return;
-                }
-                if down != Down::Beat {
-                    self.tell(|| format!("node {node} hears {down:?}"));
-                }
-                self.nodes[node].heard = self.now;
-                let (now, before) =
-                    (self.now, self.nodes[node].worker.as_ref().map(|worker| worker.took_part));
-                let Some(worker) = &mut self.nodes[node].worker else { return };
-                let spoke = worker.last_spoken.clone();
-                let wishes = worker.at(now).hear(down);
-                let (after, has_met) = (worker.took_part, worker.last_spoken != spoke);
-                if before != Some(after) {
-                    self.rounds = self.rounds.max(worker.remembered.rounds);
-                    let rounds = worker.remembered.rounds;
-                    self.tell(|| format!("node {node} is in round {rounds}"));
-                }
-                self.grant(node, wishes);
-                if self.nodes[node].is_leaving && has_met {
-                    self.leave(node);
-                }
-            }
-            Happening::EndAtWorker { session } => {
-                let node = self.sessions[session as usize].node;
-                if self.nodes[node].session == Some(session) {
-                    self.nodes[node].session = None;
-                    if let Some(worker) = &mut self.nodes[node].worker {
-                        worker.member.disconnected();
-                        self.dial(node, 1);
-                    }
-                }
-            }
-            Happening::Dial { node, life } => {
-                if self.nodes[node].life != life {
-                    return;
-                }
-                self.nodes[node].is_dialling = false;
-                if self.nodes[node].worker.is_none() || self.nodes[node].session.is_some() {
-                    return;
-                }
-                if self.coordinator.is_none() || self.nodes[node].cut_off > self.now {
-                    return self.dial(node, 4);
-                }
-                let session = self.sessions.len() as u64;
-                let line = Line {
-                    node,
-                    is_open: true,
-                    last: Default::default(),
-                    given: Default::default(),
-                    taken: Default::default(),
-                };
-                self.sessions.push(line);
-                let place = &mut self.nodes[node];
-                (place.session, place.heard) = (Some(session), self.now);
-                let hello = place.worker.as_mut().map(|worker| worker.member.connected());
-                let wishes = hello.map(Wish::Say).into_iter().collect();
-                self.grant(node, wishes);
-            }
-            Happening::Beat { node, life } => {
-                if !self.is_current(node, life) {
-                    return;
-                }
-                if let Some(session) = self.nodes[node].session
-                    && self.now - self.nodes[node].heard > DEAF
-                {
-                    self.hang_up(session, false);
-                    if let Some(worker) = &mut self.nodes[node].worker {
-                        worker.member.disconnected();
-                    }
-                    self.dial(node, 1);
-                }
-                if let Some(worker) = &mut self.nodes[node].worker {
-                    let (steps, progress) = (worker.since_counted(), worker.taken);
-                    let beat = worker.at(self.now).member.beat(steps, progress);
-                    self.grant(node, beat.map(Wish::Say).into_iter().collect());
-                }
-                self.put(self.now + 500 * MS, Happening::Beat { node, life });
-            }
-            Happening::Step { node, life } => {
-                if self.is_current(node, life)
-                    && let Some(worker) = &mut self.nodes[node].worker
-                {
-                    let wishes = worker.at(self.now).step(self.settings.trigger.is_some());
-                    self.grant(node, wishes);
-                }
-            }
-            Happening::Piece { node, piece } => {
-                let now = self.now;
-                if self.nodes[node].silenced > now {
-                    return;
-                }
-                if let Some(worker) = &mut self.nodes[node].worker {
-                    let (before, owns) = (worker.took_part, worker.own);
-                    let wishes = worker.at(now).receive(piece);
-                    if worker.took_part != before {
-                        let rounds = worker.remembered.rounds;
-                        self.rounds = self.rounds.max(rounds);
-                        self.tell(|| format!("node {node} is in round {rounds}, of their own accord"));
-                    }
-                    let own = self.nodes[node].worker.as_ref().map_or(0, |worker| worker.own - owns);
-                    self.owns += own;
-                    self.grant(node, wishes);
-                    if self.nodes[node].is_leaving && own > 0 {
-                        self.leave(node);
-                    }
-                }
-            }
-            Happening::Complain { node, life, of, peer } => {
-                if self.is_current(node, life)
-                    && let Some(worker) = &mut self.nodes[node].worker
-                {
-                    let wishes = worker.at(self.now).complain(of, peer);
-                    self.grant(node, wishes);
-                }
-            }
-            Happening::Fetch { from, life, to, donor, stand } => {
-                let giver = self.find(to).filter(|&node| self.nodes[node].silenced <= self.now);
-                let held = giver
-                    .and_then(|node| self.nodes[node].worker.as_ref())
-                    .and_then(|giver| giver.give(stand));
-                let lag = if held.is_some() { self.lag() * 3 } else { self.lag() * 30 };
-                let held = held.map(Box::new);
-                self.put(self.now + lag, Happening::Given { node: from, life, donor, stand, held });
-            }
-            Happening::Given { node, life, donor, stand, held } => {
-                if self.is_current(node, life)
-                    && let Some(worker) = &mut self.nodes[node].worker
-                {
-                    let wishes = worker.at(self.now).take(stand, donor, held.map(|held| *held));
-                    self.grant(node, wishes);
-                }
-            }
-        }
-    }
-
-    fn find(&self, token: u64) -> Option<usize> {
-        self.nodes.iter().position(|node| node.worker.as_ref().is_some_and(|worker| worker.token == token))
-    }
-
-    fn grant(&mut self, node: usize, wishes: Vec<Wish>) {
-        let life = self.nodes[node].life;
-        for wish in wishes {
-            match wish {
-                Wish::Say(up) => {
-                    if let Some(session) = self.nodes[node].session {
-                        self.post_maybe_twice(session, true, |number| Happening::ToCoordinator {
-                            session,
-                            number,
-                            up: up.clone(),
-                        });
-                    }
-                }
-                Wish::Step => {
-                    let time = Duration::from_millis(20 + self.draws.below(40)) * self.nodes[node].slowness;
-                    self.put(self.now + time, Happening::Step { node, life });
-                }
-                Wish::Send { to, piece } => {
-                    let lag = self.lag();
-                    match self.find(to.token) {
-                        Some(other) if self.nodes[node].silenced <= self.now || other == node => {
-                            self.put(self.now + lag, Happening::Piece { node: other, piece });
-                        }
-                        Some(_) => {}
-                        None => {
-                            let (of, peer) = (piece.of, Some(to.worker));
-                            self.put(self.now + lag, Happening::Complain { node, life, of, peer });
-                        }
-                    }
-                }
-                Wish::Watch { of } => {
-                    self.put(self.now + 1500 * MS, Happening::Complain { node, life, of, peer: None });
-                }
-                Wish::Fetch { donor, stand } => {
-                    let (lag, donor, to) = (self.lag(), donor.worker, donor.token);
-                    self.put(self.now + lag, Happening::Fetch { from: node, life, to, donor, stand });
-                }
-                Wish::End => {
-                    self.tell(|| format!("node {node} was turned away"));
-                    self.crash(node);
-                }
-            }
-        }
-        let Some(worker) = &mut self.nodes[node].worker else { return };
-        if let Some(why) = worker.broken.take() {
-            self.wrong = Some(format!("node {node}: {why}"));
-        }
-        // Whoever exchanged words holds the same ones, of the same attempt.
-        for spoken in std::mem::take(&mut worker.spoken) {
-            let (epoch, op, _) = spoken.0;
-            // Under the same coordinator.
-            let is_same = |left: &Spoken| left.0.1 == op && left.0.0 >> 32 == epoch >> 32;
-            if self.left.iter().any(|left| is_same(left) && *left != spoken) {
-                self.wrong = Some(format!("node {node} holds {spoken:?}, and one who left something else"));
-            }
-            let known = self.spoken.entry((epoch, op)).or_insert_with(|| spoken.clone());
-            if *known != spoken {
-                self.wrong = Some(format!("node {node} holds {spoken:?}, and others {known:?}"));
-            }
-        }
-    }
-
-    fn coordinate(&mut self, event: Event) {
-        let Some(coordinator) = &mut self.coordinator else { return };
-        let before = coordinator.op();
-        let actions = coordinator.on(event, self.now);
-        if coordinator.op() < before {
-            self.left.clear();
-        }
-        for action in actions {
-            match action {
-                Action::Send { session, down } => {
-                    if self.sessions[session as usize].is_open {
-                        self.post_maybe_twice(session, false, |number| Happening::ToWorker {
-                            session,
-                            number,
-                            down: down.clone(),
-                        });
-                    }
-                }
-                Action::End { session } => self.hang_up(session, true),
-                Action::Keep(record) => self.keep(record),
-                Action::Tell { .. } => {}
-                Action::Say(notice) => {
-                    if let Notice::Differs { .. } | Notice::Lost(Lost { why: Why::Differs, .. }) = notice {
-                        self.wrong = Some(notice.to_string());
-                    }
-                    if let Notice::Lost(Lost { why, .. }) = &notice
-                        && *why != Why::Left
-                    {
-                        self.left.clear();
-                    }
-                    self.tell(|| notice.to_string());
-                }
-            }
-        }
-    }
-
-    /// What the run has come to never is, again, what a fresh worker starts with.
-    fn keep(&mut self, record: Record) {
-        let first = *self.first.get_or_insert(record.stand);
-        if record.stand != first && record.stand.digest == first.digest {
-            self.wrong = Some(format!("what a fresh worker starts with became the truth at {record:?}"));
-        }
-        self.tell(|| format!("{record:?}"));
-        self.records.push(record);
-    }
-
-    /// After the faults: everyone who can take part does, and all hold the same.
-    fn judge(&self) -> Result<(), String> {
-        if let Some(wrong) = &self.wrong {
-            return Err(wrong.clone());
-        }
-        let Some(coordinator) = &self.coordinator else { return Err("no coordinator".into()) };
-        let workers: Vec<&Worker> = self.nodes.iter().filter_map(|node| node.worker.as_ref()).collect();
-        let founded = self.first.is_some();
-        let able = workers.iter().any(|worker| worker.held.as_ref().is_some_and(|held| held.stand.op > 0));
-        if founded && coordinator.truth().is_some_and(|truth| truth.op > 0) && !able {
-            // All who knew are dead: nobody may lead.
-            let leads = coordinator.seats().values().any(|seat| seat.state() == State::Active);
-            return if leads { Err("fresh workers lead".into()) } else { Ok(()) };
-        }
-        if !founded && workers.len() < self.settings.founders as usize {
-            return Ok(());
-        }
-        for (number, node) in self.nodes.iter().enumerate() {
-            let Some(worker) = &node.worker else { continue };
-            if worker.longest_wait() > LONG {
-                let why = coordinator.reason(self.now);
-                let seats: Vec<_> = coordinator.seats().iter().map(|(w, seat)| (*w, seat.state())).collect();
-                return Err(format!(
-                    "node {number} was in no round for {:?}, in the last at {:?}: {why}; {seats:?}",
-                    worker.longest_wait(),
-                    worker.last_round
-                ));
-            }
-            if worker.since_counted() > 400 {
-                return Err(format!(
-                    "node {number} has {} steps that were never counted",
-                    worker.since_counted()
-                ));
-            }
-        }
-        let mut held: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-        for stand in workers.iter().filter_map(|worker| worker.held.as_ref()).map(|held| held.stand) {
-            held.entry(stand.op).or_default().insert(stand.digest);
-        }
-        if let Some((op, digests)) = held.iter().find(|(_, digests)| digests.len() > 1) {
-            return Err(format!("at meeting {op} members hold {digests:x?}"));
+            self.process.world.state().note(|| format!("{record:?}"));
+            known.records.push(record.clone());
         }
         Ok(())
     }
 }
 
-/// What went wrong, and how many rounds there were, and meetings of a member's own accord.
-type Simulated = (Result<(), String>, [u64; 2]);
+/// What a schedule is, and what is known of its run.
+#[derive(Debug)]
+struct Schedule {
+    settings: Settings,
+    method: Method,
+    is_free: bool,
+    options: TransferOptions,
+    known: Mutex<Known>,
+}
 
-fn simulate(seed: u64, aloud: bool) -> Simulated {
-    let mut world = World::new(seed, aloud);
-    world.run();
-    let result = world.judge();
-    if aloud {
-        world.story.iter().flatten().for_each(|line| println!("{line}"));
+#[derive(Debug, Default)]
+struct Known {
+    records: Vec<Record>,
+    first: Option<StateVersion>,
+    nodes: BTreeMap<usize, Seen>,
+    /// The messages of every gather, by epoch and operation.
+    gathered: BTreeMap<(u64, u64), Vec<(u32, Vec<u8>)>>,
+    status: Status,
+    forged: u64,
+    counts: Counts,
+}
+
+/// How much happened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    rounds: u64,
+    restores: u64,
+    retries: u64,
+    recoveries: u64,
+}
+
+impl Schedule {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    (result, [world.rounds, world.owns])
+
+    fn see<T>(&self, node: usize, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(self.known().nodes.entry(node).or_default())
+    }
+
+    fn count_round(&self) {
+        self.known().counts.rounds += 1;
+    }
+
+    fn count_restore(&self) {
+        self.known().counts.restores += 1;
+    }
+
+    fn agree(&self, process: &Process, node: usize, of: (u64, u64), messages: &[(u32, Vec<u8>)]) {
+        let mut known = self.known();
+        let found = known.gathered.entry(of).or_insert_with(|| messages.to_vec());
+        if found != messages {
+            let why = format!("at {of:?} node {node} has {messages:?}, and others {found:?}");
+            process.world.state().fail(|| why);
+        }
+    }
+
+    /// A round begins from a state that is in the journal.
+    fn assert_logged(&self, process: &Process, node: usize, version: Option<StateVersion>) {
+        let known = self.known();
+        if !known.records.iter().any(|record| Some(record.version) == version) {
+            process.world.state().fail(|| format!("node {node} is in a round from {version:?}, not logged"));
+        }
+    }
+
+    /// The life of the coordinator's process.
+    fn coordinate(self: &Arc<Self>, process: &Process) {
+        let records = self.known().records.clone();
+        let coordinator = Coordinator::new(self.settings, 77, vec![1, 2, 3], &records);
+        let disk = Disk { process: process.clone(), schedule: Arc::clone(self) };
+        let journal = Some(Journal::Simulated(disk));
+        let environment = process.environment();
+        let server =
+            CoordinatorServer::start(&environment, COORDINATOR, Security::Plain, coordinator, journal);
+        let server = server.unwrap();
+        loop {
+            process.sleep(Duration::from_millis(50));
+            while let Some(event) = server.next(Duration::ZERO) {
+                self.watch(process, event);
+            }
+            self.known().status = server.status();
+        }
+    }
+
+    fn watch(&self, process: &Process, event: ServerEvent) {
+        let mut state = process.world.state();
+        state.note(|| format!("{event:?}"));
+        let mut known = self.known();
+        match event {
+            ServerEvent::Notice(
+                CoordinatorEvent::Differs { .. } | CoordinatorEvent::Lost(Lost { why: Why::Differs, .. }),
+            ) if known.forged == 0 => state.fail(|| "a member holds other bits".into()),
+            ServerEvent::Notice(CoordinatorEvent::Again { .. }) => known.counts.retries += 1,
+            ServerEvent::Notice(CoordinatorEvent::Succession { .. }) => known.counts.recoveries += 1,
+            ServerEvent::Failed { why } => state.fail(|| why),
+            _ => {}
+        }
+    }
+}
+
+/// A schedule as it runs.
+struct Simulation {
+    world: Arc<World>,
+    schedule: Arc<Schedule>,
+    coordinator: Option<Process>,
+    /// The processes of the nodes.
+    nodes: Vec<Option<Process>>,
+}
+
+impl Simulation {
+    fn start_coordinator(&mut self) {
+        let process = self.world.process(None);
+        let (schedule, own) = (Arc::clone(&self.schedule), process.clone());
+        process.spawn(move || schedule.coordinate(&own)).unwrap();
+        self.coordinator = Some(process);
+    }
+
+    fn start_worker(&mut self, node: usize) {
+        let process = self.world.process(Some(node));
+        let (schedule, own) = (Arc::clone(&self.schedule), process.clone());
+        process.spawn(move || worker::work(&own, &schedule, node)).unwrap();
+        self.nodes[node] = Some(process);
+    }
+
+    fn is_running(&self, node: usize) -> bool {
+        self.nodes[node].is_some() && self.schedule.see(node, |seen| seen.is_alive)
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        self.world.state().note(|| format!("{fault:?}"));
+        match fault {
+            Fault::Crash { node } => {
+                if let Some(process) = self.nodes[node].take() {
+                    self.world.state().kill(process.id);
+                    self.schedule.see(node, |seen| seen.is_alive = false);
+                }
+            }
+            Fault::Start { node } if !self.is_running(node) => self.start_worker(node),
+            Fault::Start { .. } => {}
+            Fault::Leave { node } => self.schedule.see(node, |seen| seen.leaves = true),
+            Fault::Pause { node, until } => {
+                if let Some(process) = &self.nodes[node] {
+                    let state = &mut self.world.state();
+                    let paused = &mut state.processes[process.id].paused_until;
+                    *paused = until.max(*paused);
+                }
+            }
+            Fault::CutOff { node, until } => {
+                self.world.state().network.cut_off.insert(node, until);
+            }
+            Fault::Silence { node, until } => {
+                self.world.state().network.silenced.insert(node, until);
+            }
+            Fault::Slow { node, times } => self.schedule.see(node, |seen| seen.slowness = times),
+            Fault::Break { node } => {
+                if let Some(process) = &self.nodes[node] {
+                    self.world.state().break_control(process.id);
+                }
+            }
+            Fault::Forge { node } => {
+                self.schedule.known().forged += 1;
+                self.world.state().network.forges = Some(node);
+            }
+            Fault::CoordinatorDies => {
+                if let Some(process) = self.coordinator.take() {
+                    self.world.state().kill(process.id);
+                }
+            }
+            Fault::CoordinatorStarts if self.coordinator.is_none() => self.start_coordinator(),
+            Fault::CoordinatorStarts => {}
+            Fault::Join => {
+                self.nodes.push(None);
+                self.start_worker(self.nodes.len() - 1);
+            }
+            Fault::Lag { milliseconds } => self.world.state().network.lag = milliseconds,
+        }
+    }
+
+    /// After the faults every worker that can take part does, and all hold the same.
+    fn judge(&self) -> Result<(), String> {
+        let known = self.schedule.known();
+        let Known { status, nodes, first, .. } = &*known;
+        let alive: Vec<(&usize, &Seen)> = nodes.iter().filter(|(_, seen)| seen.is_alive).collect();
+        let founded = first.is_some();
+        let is_able = |seen: &Seen| seen.version.is_some_and(|version| version.op > 0);
+        let able = alive.iter().any(|(_, seen)| is_able(seen));
+        if founded && status.truth.is_some_and(|committed| committed.op > 0) && !able {
+            // All that held a committed state are dead: nobody may lead.
+            let leads = status.workers.iter().any(|worker| worker.state == MemberState::Active);
+            return if leads { Err("new workers lead".into()) } else { Ok(()) };
+        }
+        if !founded && alive.len() < self.schedule.settings.founders as usize {
+            return Ok(());
+        }
+        for (node, seen) in &alive {
+            let longest = seen.longest.max(END - seen.last_round.max(SETTLED));
+            if longest > LONG {
+                return Err(format!(
+                    "node {node} was in no round for {longest:?}, in the last at {:?}: {}; {:?}",
+                    seen.last_round,
+                    status.reason,
+                    status.workers.iter().map(|it| (it.worker, it.state)).collect::<Vec<_>>()
+                ));
+            }
+            if seen.uncounted > 400 {
+                return Err(format!("node {node} has {} steps that were never counted", seen.uncounted));
+            }
+        }
+        let mut held: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for version in alive.iter().filter_map(|(_, seen)| seen.version) {
+            held.entry(version.op).or_default().insert(version.digest);
+        }
+        match held.iter().find(|(_, digests)| digests.len() > 1) {
+            Some((op, digests)) => Err(format!("at operation {op} members hold {digests:x?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn simulate(seed: u64, mutation: Option<Mutation>, aloud: bool) -> (Result<(), String>, Counts) {
+    let mut draws = Key::new(seed, Purpose::Problem).stream();
+    let founders = 1 + draws.below(5) as u32;
+    let methods = ["mgrawa", "lgrawa:pull=0.3", "easgd", "lsgd", "mean:pull=1", "easgd:preset=reference"];
+    let method = methods[draws.below(methods.len() as u64) as usize].parse().unwrap();
+    let is_free = draws.below(3) == 0;
+    let settings = Settings {
+        founders,
+        succession: Duration::from_secs(2),
+        stall: Duration::from_secs(6),
+        patience: (Duration::from_secs(1), Duration::from_secs(3), 8.0),
+        trigger: is_free.then_some(PERIOD),
+        mutation,
+        ..Settings::default()
+    };
+    let options = TransferOptions { overlap: draws.below(4) == 0, bf16: draws.below(4) == 0 };
+    let schedule_of = Schedule { settings, method, is_free, options, known: Mutex::default() };
+    let (schedule_of, lag) = (Arc::new(schedule_of), 1 + draws.below(30));
+    let duplicates = [0, 0, 50][draws.below(3) as usize];
+    let faults = schedule(&mut draws, founders as usize);
+    let world = World::new(draws, mutation, aloud);
+    (world.state().network.lag, world.state().network.duplicates) = (lag, duplicates);
+    let mut judged = Ok(());
+    let (failure, story) = world.run(|process| {
+        let (world, schedule) = (Arc::clone(&world), Arc::clone(&schedule_of));
+        let mut simulation = Simulation { world, schedule, coordinator: None, nodes: Vec::new() };
+        simulation.start_coordinator();
+        (0..founders).for_each(|_| simulation.strike(Fault::Join));
+        for (at, fault) in faults {
+            process.sleep(at - process.now());
+            simulation.strike(fault);
+        }
+        assert!(process.now() >= CALM);
+        while process.now() < END && simulation.world.state().failure.is_none() {
+            process.sleep(Duration::from_secs(1).min(END - process.now()));
+        }
+        judged = simulation.judge();
+    });
+    if aloud {
+        story.iter().flatten().for_each(|line| println!("{line}"));
+    }
+    let counts = schedule_of.known().counts;
+    (failure.map_or(judged, Err), counts)
 }
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Ten thousand schedules, on all cores.
+/// Runs schedules on all cores, until one fails or all have run. Returns the failures, and how much happened.
+fn simulate_all(schedules: u64, mutation: Option<Mutation>) -> (Vec<(u64, String)>, Counts) {
+    let next = std::sync::atomic::AtomicU64::new(0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let found = Mutex::new((Vec::new(), Counts::default()));
+    std::thread::scope(|scope| {
+        let work = || {
+            loop {
+                let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                if seed >= schedules || found.lock().unwrap().0.len() >= 8 {
+                    return;
+                }
+                let (result, counts) = simulate(seed, mutation, false);
+                let (failures, sum) = &mut *found.lock().unwrap();
+                failures.extend(result.err().map(|why| (seed, why)));
+                sum.rounds += counts.rounds;
+                sum.restores += counts.restores;
+                sum.retries += counts.retries;
+                sum.recoveries += counts.recoveries;
+                if mutation.is_some() && !failures.is_empty() {
+                    next.store(schedules, std::sync::atomic::Ordering::Relaxed);
+                }
+            }
+        };
+        (0..cores).for_each(|_| drop(scope.spawn(work)));
+    });
+    found.into_inner().unwrap()
+}
+
 #[test]
 fn simulated_groups_survive() {
     if let Some(seed) = number("GRAWA_SEED") {
-        assert_eq!(simulate(seed, true).0, Ok(()), "seed {seed}");
+        assert_eq!(simulate(seed, None, true).0, Ok(()), "seed {seed}");
         return;
     }
-    let schedules = number("GRAWA_SCHEDULES").unwrap_or(10_000);
-    let next = std::sync::atomic::AtomicU64::new(0);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let results: Vec<(u64, Simulated)> = std::thread::scope(|scope| {
-        let work = || {
-            let mut results = Vec::new();
-            loop {
-                let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                if seed >= schedules {
-                    return results;
-                }
-                let run = std::panic::catch_unwind(|| simulate(seed, false));
-                results.push((seed, run.unwrap_or_else(|_| (Err("a panic".into()), [0; 2]))));
-            }
-        };
-        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-    let failed: Vec<_> = results
-        .iter()
-        .filter_map(|(seed, (result, _))| result.clone().err().map(|why| (seed, why)))
-        .collect();
-    let rounds: u64 = results.iter().map(|(_, (_, [rounds, _]))| rounds).sum();
-    let owns: u64 = results.iter().map(|(_, (_, [_, owns]))| owns).sum();
-    println!("{} schedules, {rounds} rounds, {owns} meetings of members' own accord", results.len());
-    let show = |(seed, why): &(&u64, String)| format!("GRAWA_SEED={seed}: {why}");
-    assert!(
-        failed.is_empty(),
-        "{} of {schedules} failed:\n{}",
-        failed.len(),
-        failed.iter().take(8).map(show).collect::<Vec<_>>().join("\n")
-    );
+    let schedules = number("GRAWA_SCHEDULES").unwrap_or(1000);
+    let (failures, counts) = simulate_all(schedules, None);
+    println!("{schedules} schedules, {counts:?}");
+    let show = |(seed, why): &(u64, String)| format!("GRAWA_SEED={seed}: {why}");
+    assert!(failures.is_empty(), "{}", failures.iter().map(show).collect::<Vec<_>>().join("\n"));
     // A simulation in which nothing happens would prove nothing.
-    assert!(rounds > 20 * schedules, "only {rounds} rounds");
-    assert!(owns > 40 * schedules, "only {owns} meetings of members' own accord");
+    let Counts { rounds, restores, retries, recoveries } = counts;
+    assert!(rounds > 30 * schedules && restores > schedules / 2, "{counts:?}");
+    assert!(retries > schedules / 20 && recoveries > schedules / 100, "{counts:?}");
+}
+
+/// Schedules within which each defect must be found.
+const ENOUGH: u64 = 1000;
+
+#[test]
+fn every_defect_is_found() {
+    let defects = [
+        Mutation::AnyDigest,
+        Mutation::ActBeforeLog,
+        Mutation::AnyAttempt,
+        Mutation::AnyState,
+        Mutation::KeepConnections,
+    ];
+    for defect in defects {
+        let (failures, _) = simulate_all(ENOUGH, Some(defect));
+        println!("{defect:?}: {failures:?}");
+        assert!(!failures.is_empty(), "{defect:?} was not found in {ENOUGH} schedules");
+    }
 }

@@ -1,39 +1,36 @@
-//! A small worker for the simulation: it trains a tiny vector, meets, mixes, and takes over what others hold, on the real
-//! protocol. It keeps a ledger of whose steps were counted, as part of what all must agree on.
+//! A small worker: it trains a tiny vector with the real [`SocketMember`], and checks what all members must agree on. Part of
+//! that is a ledger of the steps that were counted.
 
-use super::super::message::{Call, Down, End, Up};
-use super::super::{Deed, Member, OWN, Peer, Stand, Tag, digest, words};
 use super::faults::SETTLED;
-use crate::cut;
-use grawa_core::{Layout, Memory, Method, Plan, Report, centre_part, plan, pull_part};
+use super::scheduler::Process;
+use super::{COORDINATOR, Schedule};
+use crate::group::member::join::Joiner;
+use crate::group::member::socket_member::SocketMember;
+use crate::group::messages::StateVersion;
+use crate::group::wire::tls::Security;
+use crate::{Collective, Error};
+use grawa_core::{Layout, Memory, Report, plan};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) const LENGTH: usize = 40;
-/// Local steps a cycle.
+/// Local steps per round.
 pub(super) const PERIOD: u64 = 4;
 
 /// What all members remember beside the centre.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Remembered {
-    pub(super) rounds: u64,
+struct Remembered {
+    rounds: u64,
     memory: Memory,
-    /// Steps counted so far, by the token of who took them.
-    pub(super) ledger: BTreeMap<u64, u64>,
+    /// Steps counted so far, by token.
+    ledger: BTreeMap<u64, u64>,
 }
 
-/// What a member holds where it stands.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Held {
-    pub(super) stand: Stand,
-    remembered: Vec<u8>,
-    centre: Vec<f32>,
-}
-
-/// What a worker says at a meeting.
+/// What a worker sends at the beginning of a round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Word {
+struct Message {
     token: u64,
     /// Its steps that were counted before, and all it has taken.
     counted: u64,
@@ -41,465 +38,192 @@ struct Word {
     score: f64,
 }
 
-/// Something on its way between workers: of which move, and from whom.
-#[derive(Clone, Debug)]
-pub(super) struct Piece {
-    pub(super) of: Tag,
-    pub(super) from: u32,
-    what: What,
-}
-
-#[derive(Clone, Debug)]
-enum What {
-    Word(Vec<u8>),
-    /// That one is done, and with what.
-    Vow(Vec<u8>),
-    /// A share of a summand, or of the sum.
-    Summand(Vec<f32>),
-    Sum(Vec<f32>),
-}
-
-/// What all who took part in an exchange of words must hold: which it was, who spoke, and what each said.
-pub(super) type Spoken = (Tag, Vec<(u32, Vec<u8>)>);
-
-/// What the worker wants from its world.
-#[derive(Debug)]
-pub(super) enum Wish {
-    Say(Up),
-    /// Take the next local step.
-    Step,
-    Send {
-        to: Peer,
-        piece: Piece,
-    },
-    /// If nothing has come of this move by then, complain.
-    Watch {
-        of: Tag,
-    },
-    Fetch {
-        donor: Peer,
-        stand: Stand,
-    },
-    /// It was turned away and ends.
-    End,
-}
-
-#[derive(Debug)]
-enum Phase {
-    Joining,
-    Steps {
-        left: u64,
-    },
-    Word(Vec<u8>),
-    Mix {
-        plan: Box<Plan>,
-        reports: Vec<Report>,
-    },
-    /// Like an evaluation: a second exchange of words inside a round.
-    Extra(Vec<u8>),
-    Taking(Stand),
-}
-
-#[derive(Debug, Default)]
-struct Moving {
-    of: Tag,
-    words: BTreeMap<u32, Vec<u8>>,
-    vows: BTreeMap<u32, Vec<u8>>,
-    summands: BTreeMap<u32, Vec<f32>>,
-    sums: BTreeMap<u32, Vec<f32>>,
-    result: Option<Vec<f32>>,
-    is_done: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct Worker {
-    pub(super) token: u64,
-    pub(super) member: Member,
-    method: Method,
-    layout: Layout,
-    x: Vec<f32>,
-    centre: Vec<f32>,
-    pub(super) remembered: Remembered,
-    pub(super) taken: u64,
-    phase: Phase,
-    pub(super) held: Option<Held>,
-    moving: Option<Moving>,
-    early: Vec<Piece>,
-    /// Rounds it took part in, and when the last one was.
-    pub(super) took_part: u64,
-    /// Meetings of their own accord.
-    pub(super) own: u64,
+/// What the schedule knows of a node's worker.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) is_alive: bool,
+    pub(super) leaves: bool,
+    pub(super) slowness: u32,
+    pub(super) version: Option<StateVersion>,
+    pub(super) uncounted: u64,
     pub(super) last_round: Duration,
-    /// The longest from one to the next when all should have settled.
-    longest: Duration,
-    /// What its clock shows.
-    now: Duration,
-    /// What was exchanged, for the world to compare.
-    pub(super) spoken: Vec<Spoken>,
-    pub(super) last_spoken: Option<Spoken>,
-    /// What must never happen.
-    pub(super) broken: Option<String>,
+    /// The longest from one round to the next when all should have settled.
+    pub(super) longest: Duration,
 }
 
-impl Worker {
-    pub(super) fn new(token: u64, method: &Method) -> Self {
-        Worker {
-            token,
-            member: Member::new(token, token.to_string()),
-            method: method.clone(),
-            layout: Layout::new([("a", vec![17]), ("b", vec![LENGTH - 17])]).unwrap(),
-            x: vec![1.0; LENGTH],
-            centre: vec![1.0; LENGTH],
-            remembered: Remembered::default(),
-            taken: 0,
-            phase: Phase::Joining,
-            held: None,
-            moving: None,
-            early: Vec::new(),
-            took_part: 0,
-            own: 0,
-            last_round: Duration::ZERO,
-            longest: Duration::ZERO,
-            now: Duration::ZERO,
-            spoken: Vec::new(),
-            last_spoken: None,
-            broken: None,
+struct Worker<'a> {
+    process: &'a Process,
+    schedule: &'a Schedule,
+    node: usize,
+    member: SocketMember,
+    layout: Layout,
+    token: u64,
+    x: Vec<f32>,
+    remembered: Remembered,
+    taken: u64,
+}
+
+/// The life of a worker's process.
+pub(super) fn work(process: &Process, schedule: &Arc<Schedule>, node: usize) {
+    schedule.see(node, |seen| *seen = Seen { is_alive: true, slowness: 1, ..Seen::default() });
+    if let Err(error) = join_and_train(process, schedule, node) {
+        process.world.state().note(|| format!("node {node} ends: {error}"));
+        // A worker may be refused: its port seems closed, or it is not one of the run. Nothing else may end it.
+        let is_expected = matches!(&error, Error::Refused { why } if !why.contains("committed a result"));
+        if !is_expected {
+            process.world.state().fail(|| format!("node {node}: {error}"));
         }
     }
+    schedule.see(node, |seen| seen.is_alive = false);
+}
 
-    /// Its clock goes on.
-    pub(super) fn at(&mut self, now: Duration) -> &mut Self {
-        self.now = now;
-        self
+fn join_and_train(process: &Process, schedule: &Arc<Schedule>, node: usize) -> Result<(), Error> {
+    let environment = process.environment();
+    let patience = Duration::from_secs(1000);
+    let joiner = Joiner::start(&environment, COORDINATOR, Security::Plain, ("", None), patience)?;
+    let start = Remembered::default();
+    let memory = postcard::to_stdvec(&start).unwrap();
+    let (mut members, memory) = joiner.enter(memory, vec![1.0; LENGTH], &[], schedule.options)?;
+    let member = members.remove(0);
+    let token = member.client.token();
+    let layout = Layout::new([("a", vec![17]), ("b", vec![LENGTH - 17])]).unwrap();
+    let x = vec![1.0; LENGTH];
+    let mut worker =
+        Worker { process, schedule, node, member, layout, token, x, remembered: start, taken: 0 };
+    if let Some(memory) = &memory {
+        worker.adopt(memory);
     }
+    worker.train(memory.is_some())
+}
 
-    /// For how long it has been in no round when all should have settled.
-    fn without_round(&self) -> Duration {
-        self.now.saturating_sub(self.last_round.max(SETTLED))
-    }
-
-    /// The longest it ever was, then.
-    pub(super) fn longest_wait(&self) -> Duration {
-        self.longest.max(self.without_round())
-    }
-
-    pub(super) fn hear(&mut self, down: Down) -> Vec<Wish> {
-        let (ups, deed) = self.member.hear(down);
-        let mut wishes: Vec<Wish> = ups.into_iter().map(Wish::Say).collect();
-        if let Some(deed) = deed {
-            self.act(deed, &mut wishes);
-        }
-        wishes
-    }
-
-    fn act(&mut self, deed: Deed, wishes: &mut Vec<Wish>) {
-        match deed {
-            Deed::Known { charter, .. } => {
-                if charter.is_some() && self.held.is_none() {
-                    self.held = Some(self.holding(0));
-                    let stand = self.held.as_ref().map(|held| held.stand).unwrap();
-                    wishes.extend(self.member.enter(stand).map(Wish::Say));
+impl Worker<'_> {
+    fn train(&mut self, mut at_once: bool) -> Result<(), Error> {
+        loop {
+            for step in 0.. {
+                let enough = match self.schedule.is_free {
+                    true => self.member.is_called(),
+                    false => step >= PERIOD,
+                };
+                if enough || std::mem::take(&mut at_once) {
+                    break;
+                }
+                self.step();
+            }
+            loop {
+                match self.round() {
+                    Ok(()) => break,
+                    Err(Error::Behind) => {
+                        let memory = self.member.rejoin()?;
+                        self.adopt(&memory);
+                    }
+                    // Without contact it continues to train.
+                    Err(Error::OutOfContact) => self.step(),
+                    Err(error) => return Err(error),
                 }
             }
-            Deed::Ready => {
-                if matches!(self.phase, Phase::Joining) {
-                    self.start_cycle(wishes);
-                }
+            if self.schedule.see(self.node, |seen| seen.leaves) {
+                return Ok(());
             }
-            Deed::Met { .. } => self.again(wishes),
-            Deed::Move { epoch, op, attempt, .. } => self.start_moving((epoch, op, attempt), wishes),
-            Deed::Closed(End::Commit { .. }) => self.commit(wishes),
-            Deed::Closed(End::Shrunk { .. }) => self.again(wishes),
-            Deed::Closed(End::OutOfStep { calls }) => self.broken = Some(format!("out of step: {calls:?}")),
-            Deed::Take { donor, stand } => {
-                self.moving = None;
-                self.phase = Phase::Taking(stand);
-                wishes.push(Wish::Fetch { donor, stand });
-            }
-            Deed::Back => {
-                let held = self.held.clone().unwrap();
-                self.adopt(held, wishes);
-            }
-            Deed::Refused { .. } => wishes.push(Wish::End),
         }
     }
 
-    fn holding(&self, op: u64) -> Held {
-        let remembered = postcard::to_stdvec(&self.remembered).unwrap();
-        let digest = digest::state(&remembered, digest::vector(&self.centre));
-        Held { stand: Stand { op, digest }, remembered, centre: self.centre.clone() }
-    }
-
-    fn start_cycle(&mut self, wishes: &mut Vec<Wish>) {
-        self.phase = Phase::Steps { left: PERIOD };
-        wishes.push(Wish::Step);
-    }
-
-    /// A local step has been taken.
-    pub(super) fn step(&mut self, free: bool) -> Vec<Wish> {
-        let mut wishes = Vec::new();
-        let Phase::Steps { left } = &mut self.phase else { return wishes };
+    fn step(&mut self) {
+        let slowness = self.schedule.see(self.node, |seen| seen.slowness);
+        let time = Duration::from_millis(40 + self.process.world.state().below(60));
+        self.process.sleep(time * slowness);
         self.taken += 1;
-        *left = left.saturating_sub(1);
         let (step, token) = (self.taken as f32, (self.token % 97) as f32);
         for (x, n) in self.x.iter_mut().zip(0u8..) {
             *x = 0.9 * *x + 0.1 * (step * 0.3 + token + f32::from(n)).sin();
         }
-        // Who has lost contact goes on training.
-        let enough = if free { self.member.is_called() } else { *left == 0 };
-        if enough && self.member.is_in_contact() {
-            self.come_with_word(&mut wishes);
-        } else {
-            wishes.push(Wish::Step);
-        }
-        wishes
-    }
-
-    /// Steps it took that no round has counted yet.
-    pub(super) fn since_counted(&self) -> u64 {
-        self.taken - self.counted()
+        self.member.alive();
     }
 
     fn counted(&self) -> u64 {
         self.remembered.ledger.get(&self.token).copied().unwrap_or(0)
     }
 
-    fn come_with_word(&mut self, wishes: &mut Vec<Wish>) {
+    /// Gathers, and checks that all members have the same messages of the same attempt.
+    fn gather(&mut self, message: &[u8]) -> Result<Vec<(u32, Vec<u8>)>, Error> {
+        let gathered = self.member.gather(message)?;
+        let op = self.member.meeting() - 1;
+        let epoch = self.member.client.state.lock().member.epoch();
+        self.schedule.agree(self.process, self.node, (epoch, op), &gathered.messages);
+        Ok(gathered.messages)
+    }
+
+    fn round(&mut self) -> Result<(), Error> {
+        let held = self.member.client.state.lock().member.version();
         let score = 1.0 + f64::from(self.x[0].abs());
-        let word = Word { token: self.token, counted: self.counted(), taken: self.taken, score };
-        self.phase = Phase::Word(postcard::to_stdvec(&word).unwrap());
-        self.come(Call::Gather, self.taken - word.counted, wishes);
-    }
-
-    fn come(&mut self, call: Call, steps: u64, wishes: &mut Vec<Wish>) {
-        let (up, deed) = self.member.come(call, steps);
-        wishes.extend(up.map(Wish::Say));
-        if let Some(deed) = deed {
-            self.act(deed, wishes);
-        }
-    }
-
-    fn heard_words(&mut self, messages: &BTreeMap<u32, Vec<u8>>, wishes: &mut Vec<Wish>) {
+        let message = Message { token: self.token, counted: self.counted(), taken: self.taken, score };
+        let messages = self.gather(&postcard::to_stdvec(&message).unwrap())?;
+        self.schedule.assert_logged(self.process, self.node, held);
         let mut reports = Vec::new();
-        for peer in self.member.members() {
-            let word: Word = postcard::from_bytes(&messages[&peer.worker]).unwrap();
-            let counted = self.remembered.ledger.entry(word.token).or_default();
-            if word.token != peer.token || *counted != word.counted || word.taken < *counted {
-                let found = format!("{word:?} of {peer:?}, of whom {counted} steps were counted");
-                self.broken = Some(found);
+        for (worker, bytes) in &messages {
+            let message: Message = postcard::from_bytes(bytes).unwrap();
+            let counted = self.remembered.ledger.entry(message.token).or_default();
+            if *counted != message.counted || message.taken < *counted {
+                let why = format!("{message:?} of worker {worker}, of which {counted} steps were counted");
+                self.process.world.state().fail(|| why);
             }
-            *counted = word.taken;
-            let scores = vec![word.score; self.method.scores(self.layout.spans().len())];
-            reports.push(Report { worker: peer.worker, scores, finite: true, steps: PERIOD });
+            *counted = message.taken;
+            let scores = vec![message.score; self.schedule.method.scores(self.layout.spans().len())];
+            reports.push(Report { worker: *worker, scores, finite: true, steps: PERIOD });
         }
         self.remembered.rounds += 1;
-        self.took_part += 1;
-        self.longest = self.longest.max(self.without_round());
-        self.last_round = self.now;
-        self.mix(reports, wishes);
-    }
-
-    fn mix(&mut self, reports: Vec<Report>, wishes: &mut Vec<Wish>) {
-        let plan = plan(&self.method, &self.layout, &self.remembered.memory, &reports).unwrap();
-        for row in plan.weights.rows() {
-            let sum: f32 = row.iter().sum();
-            if (sum - 1.0).abs() > 1e-5 {
-                self.broken = Some(format!("weights {row:?} sum to {sum}"));
-            }
-        }
-        let digest = plan.digest();
-        self.phase = Phase::Mix { plan: Box::new(plan), reports };
-        self.come(Call::Mix { plan: digest, centre: 0 }, 0, wishes);
-    }
-
-    /// Nothing came of it: those who are left say the same again, or plan anew.
-    fn again(&mut self, wishes: &mut Vec<Wish>) {
-        self.moving = None;
-        let reports = match &self.phase {
-            Phase::Word(_) => return self.come(Call::Gather, self.since_counted(), wishes),
-            Phase::Extra(_) => return self.come(Call::Gather, 0, wishes),
-            Phase::Mix { reports, .. } => reports,
-            _ => return,
-        };
-        let here: BTreeSet<u32> = self.member.members().iter().map(|peer| peer.worker).collect();
-        let reports = reports.iter().filter(|report| here.contains(&report.worker)).cloned().collect();
-        self.mix(reports, wishes);
-    }
-
-    fn start_moving(&mut self, of: Tag, wishes: &mut Vec<Wish>) {
-        self.moving = Some(Moving { of, ..Moving::default() });
-        let members = self.member.members().to_vec();
-        let me = self.member.worker().unwrap();
-        for (seat, peer) in members.iter().enumerate() {
-            let what = match &self.phase {
-                Phase::Word(word) | Phase::Extra(word) => What::Word(word.clone()),
-                _ => What::Summand(self.x[cut::share(&(0..LENGTH), seat, members.len())].to_vec()),
-            };
-            wishes.push(Wish::Send { to: peer.clone(), piece: Piece { of, from: me, what } });
-        }
-        wishes.push(Wish::Watch { of });
-        for piece in std::mem::take(&mut self.early) {
-            wishes.extend(self.receive(piece));
-        }
-    }
-
-    /// It is done: says so to the coordinator, or to the others.
-    fn done(&mut self, of: Tag, digest: u64, wishes: &mut Vec<Wish>) {
-        wishes.extend(self.member.done(of, digest).map(Wish::Say));
-        let me = self.member.worker().unwrap_or(u32::MAX);
-        if let Some(vow) = self.member.vow(of) {
-            for to in self.member.members().to_vec() {
-                wishes.push(Wish::Send { to, piece: Piece { of, from: me, what: What::Vow(vow.clone()) } });
-            }
-        }
-    }
-
-    pub(super) fn receive(&mut self, piece: Piece) -> Vec<Wish> {
-        let mut wishes = Vec::new();
-        let members = self.member.members().to_vec();
-        let me = self.member.worker().unwrap_or(u32::MAX);
-        let Some(moving) = self.moving.as_mut().filter(|moving| moving.of == piece.of) else {
-            if piece.of.1 >= self.member.op() {
-                self.early.push(piece);
-            }
-            return wishes;
-        };
-        let (of, before) = (moving.of, (moving.summands.len(), moving.sums.len()));
-        match piece.what {
-            What::Word(word) => {
-                moving.words.insert(piece.from, word);
-                if moving.words.len() == members.len() && !std::mem::replace(&mut moving.is_done, true) {
-                    let spoken: Vec<Vec<u8>> = moving.words.values().cloned().collect();
-                    self.done(of, words::digest(&spoken).into(), &mut wishes);
-                }
-                return wishes;
-            }
-            What::Vow(vow) => {
-                moving.vows.insert(piece.from, vow);
-                if moving.vows.len() == members.len() && moving.is_done {
-                    let vows: Vec<Vec<u8>> = moving.vows.values().cloned().collect();
-                    let (up, deed) = self.member.agree(of, &vows);
-                    wishes.extend(up.map(Wish::Say));
-                    if let Some(deed) = deed {
-                        self.own += 1;
-                        self.act(deed, &mut wishes);
-                    }
-                }
-                return wishes;
-            }
-            What::Summand(values) => moving.summands.insert(piece.from, values),
-            What::Sum(values) => moving.sums.insert(piece.from, values),
-        };
-        let (Phase::Mix { plan, .. }, Some(seat)) =
-            (&self.phase, members.iter().position(|peer| peer.worker == me))
-        else {
-            return wishes;
-        };
-        if moving.summands.len() == members.len() && before.0 < members.len() {
-            let share = cut::share(&(0..LENGTH), seat, members.len());
-            let mut sum = self.centre[share.clone()].to_vec();
-            let summands: Vec<&[f32]> = moving.summands.values().map(Vec::as_slice).collect();
-            centre_part(plan, &self.layout, share.start, &summands, &mut sum).unwrap();
-            for peer in &members {
-                let piece = Piece { of, from: me, what: What::Sum(sum.clone()) };
-                wishes.push(Wish::Send { to: peer.clone(), piece });
-            }
-        }
-        if moving.sums.len() == members.len() && before.1 < members.len() {
-            let result: Vec<f32> = moving.sums.values().flatten().copied().collect();
-            let digest = u64::from(digest::vector(&result));
-            (moving.result, moving.is_done) = (Some(result), true);
-            self.done(of, digest, &mut wishes);
-        }
-        wishes
-    }
-
-    /// The watch over a move, or a failed attempt to send.
-    pub(super) fn complain(&mut self, of: Tag, of_whom: Option<u32>) -> Vec<Wish> {
-        let is_own = of.2 == OWN;
-        let Some(moving) = self.moving.as_ref().filter(|it| it.of == of && (!it.is_done || is_own)) else {
-            return Vec::new();
-        };
-        let missing = |peer: &&Peer| match &self.phase {
-            Phase::Mix { .. } => {
-                !(moving.summands.contains_key(&peer.worker) && moving.sums.contains_key(&peer.worker))
-            }
-            _ => !moving.words.contains_key(&peer.worker),
-        };
-        let first = self.member.members().iter().find(missing).map(|peer| peer.worker);
-        let own = self.member.worker().filter(|_| is_own);
-        let Some(peer) = of_whom.or(first).or(own) else { return Vec::new() };
-        self.member.broken(of, peer, "simulated".into()).map(Wish::Say).into_iter().collect()
-    }
-
-    fn commit(&mut self, wishes: &mut Vec<Wish>) {
-        let Some(moving) = self.moving.take().filter(|moving| moving.is_done) else {
-            self.broken = Some("a meeting was committed that this member is not done with".into());
-            return;
-        };
-        self.early.retain(|piece| piece.of.1 >= self.member.op());
-        if let Phase::Word(_) | Phase::Extra(_) = self.phase {
-            let spoken: Spoken = (moving.of, moving.words.clone().into_iter().collect());
-            self.last_spoken = Some(spoken.clone());
-            self.spoken.push(spoken);
-            return match self.phase {
-                Phase::Word(_) => self.heard_words(&moving.words, wishes),
-                _ => self.publish(wishes),
-            };
-        }
-        let (Phase::Mix { plan, .. }, Some(result)) = (&self.phase, moving.result) else { return };
-        let before = std::mem::replace(&mut self.centre, result);
-        let seat = plan.workers.iter().position(|&worker| Some(worker) == self.member.worker()).unwrap();
-        pull_part(plan, seat, &mut self.x, &before, &self.centre);
-        self.remembered.memory = plan.memory.clone();
+        self.note_round();
+        self.mix(reports)?;
+        // Like an evaluation: a second gather inside a round, of messages of different lengths.
         if self.remembered.rounds % 3 == 1 {
-            // Of different lengths.
-            self.phase = Phase::Extra(vec![1; (self.token % 7) as usize]);
-            self.come(Call::Gather, 0, wishes);
-        } else {
-            self.publish(wishes);
+            let message = vec![1; (self.token % 7) as usize];
+            self.gather(&message)?;
         }
+        self.member.settle(&postcard::to_stdvec(&self.remembered).unwrap())?;
+        self.note_state();
+        Ok(())
     }
 
-    fn publish(&mut self, wishes: &mut Vec<Wish>) {
-        let held = self.holding(self.member.op());
-        wishes.extend(self.member.stands(held.stand.digest).map(Wish::Say));
-        self.held = Some(held);
-        self.start_cycle(wishes);
-    }
-
-    /// What it holds at its last stand, for one who asks.
-    pub(super) fn give(&self, stand: Stand) -> Option<Held> {
-        self.held.clone().filter(|held| held.stand == stand)
-    }
-
-    /// The donor's answer.
-    pub(super) fn take(&mut self, stand: Stand, donor: u32, held: Option<Held>) -> Vec<Wish> {
-        let mut wishes = Vec::new();
-        if !matches!(self.phase, Phase::Taking(wanted) if wanted == stand) {
-            return wishes;
-        }
-        match held {
-            Some(held) => {
-                let found = digest::state(&held.remembered, digest::vector(&held.centre));
-                assert_eq!(found, stand.digest, "the simulated network does not change bits");
-                wishes.extend(self.member.took(stand).map(Wish::Say));
-                self.adopt(held, &mut wishes);
+    fn mix(&mut self, mut reports: Vec<Report>) -> Result<(), Error> {
+        loop {
+            let here = self.member.members();
+            reports.retain(|report| here.contains(&report.worker));
+            let plan = plan(&self.schedule.method, &self.layout, &self.remembered.memory, &reports).unwrap();
+            for row in plan.weights.rows() {
+                let sum: f32 = row.iter().sum();
+                assert!((sum - 1.0).abs() < 1e-5, "weights {row:?} sum to {sum}");
             }
-            None => wishes.extend(self.member.not_taken(donor).map(Wish::Say)),
+            match self.member.mix(&plan, &self.layout, &mut self.x) {
+                Ok(_) => self.remembered.memory = plan.memory.clone(),
+                Err(Error::Shrunk { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            return Ok(());
         }
-        wishes
     }
 
-    /// From here on it stands where the others do, and comes at once. Only a newcomer takes over the centre as its own.
-    fn adopt(&mut self, held: Held, wishes: &mut Vec<Wish>) {
-        self.moving = None;
-        self.remembered = postcard::from_bytes(&held.remembered).unwrap();
-        self.centre = held.centre.clone();
+    fn note_round(&self) {
+        let (now, rounds) = (self.process.now(), self.remembered.rounds);
+        self.schedule.see(self.node, |seen| {
+            seen.longest = seen.longest.max(now.saturating_sub(seen.last_round.max(SETTLED)));
+            seen.last_round = now;
+        });
+        self.schedule.count_round();
+        self.process.world.state().note(|| format!("node {} is in round {rounds}", self.node));
+    }
+
+    fn note_state(&self) {
+        let version = self.member.client.state.lock().member.version();
+        let uncounted = self.taken - self.counted().min(self.taken);
+        self.schedule.see(self.node, |seen| (seen.version, seen.uncounted) = (version, uncounted));
+    }
+
+    /// From here on it holds what the others hold. Only a joiner takes the centre as its parameters.
+    fn adopt(&mut self, memory: &[u8]) {
+        self.remembered = postcard::from_bytes(memory).unwrap();
         if self.taken == 0 {
-            self.x = held.centre.clone();
+            self.x = self.member.centre().to_vec();
         }
-        self.held = Some(held);
-        self.come_with_word(wishes);
+        self.schedule.count_restore();
+        self.note_state();
     }
 }

@@ -1,0 +1,685 @@
+//! The coordinator: who is a member, which state is committed, when an operation begins and ends. It is pure: it has no clock
+//! and no network.
+//!
+//! It holds no parameters and makes no plan. Members call operations through it; data moves between members. Between two
+//! rounds every member holds the same centre and the same memory, and sends the digest of both: the *committed state*.
+//! A member that holds another state (a joiner, one that was late, one with other bits) fetches the committed state from
+//! a member that holds it before it may take part. So nothing that a joiner brings can become the state of the others.
+//!
+//! [`operation`] begins and ends operations, [`trigger`] starts rounds at a free pace, [`recovery`] decides where the run
+//! continues when those who hold the committed state are gone. [`server`] runs all of it on sockets.
+
+pub(crate) mod deadline;
+pub(crate) mod event;
+pub(crate) mod journal;
+mod operation;
+mod rate_limit;
+mod recovery;
+mod rejected_peers;
+pub(crate) mod roster;
+pub(crate) mod server;
+mod trigger;
+
+use super::digest::majority;
+use super::messages::{Call, LONGEST, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION};
+use crate::{Lost, Why};
+use deadline::Deadline;
+use event::CoordinatorEvent;
+use operation::{Arrival, Operation};
+use rate_limit::RateLimit;
+use roster::{MemberRecord, MemberState, Session};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Committed states that are remembered for members that come back.
+const HISTORY: usize = 10_000;
+/// Reports, and bytes of reports, that are held for a member that does not take part yet.
+const HELD: (usize, usize) = (64, LONGEST);
+/// Members that were refused because they sent too much, and whose limits are remembered.
+const REFUSED: usize = 1024;
+
+/// The time limits of a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Workers that must arrive before the first operation begins.
+    pub founders: u32,
+    /// Workers that must arrive before any later round begins.
+    pub at_least: u32,
+    /// From one heartbeat to the next.
+    pub beat: Duration,
+    /// A member without a heartbeat for this long is lost.
+    pub silence: Duration,
+    /// A member whose connection ended may reconnect for this long.
+    pub grace: Duration,
+    /// The wait for members that are late for a round: the shortest, the longest, and the spreads beyond the median.
+    pub patience: (Duration, Duration, f64),
+    /// A member that sends heartbeats, but makes no progress for this long inside a round, is lost.
+    pub stall: Duration,
+    /// How long to wait for a member that holds the committed state, when no connected member does.
+    pub succession: Duration,
+    /// At a free pace: local steps per worker and round.
+    pub trigger: Option<u64>,
+    /// A defect that the simulation must find.
+    #[cfg(test)]
+    pub(crate) mutation: Option<super::simulate::Mutation>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            founders: 1,
+            at_least: 1,
+            beat: Duration::from_millis(500),
+            silence: Duration::from_millis(2500),
+            grace: Duration::from_secs(1),
+            patience: (Duration::from_secs(2), Duration::from_secs(60), 8.0),
+            stall: Duration::from_secs(600),
+            succession: Duration::from_secs(60),
+            trigger: None,
+            #[cfg(test)]
+            mutation: None,
+        }
+    }
+}
+
+/// An input of the coordinator.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A message came in.
+    Message {
+        /// On which connection.
+        session: Session,
+        /// The message.
+        message: ToCoordinator,
+    },
+    /// A connection ended.
+    Disconnected {
+        /// Which.
+        session: Session,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What the caller must do, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Send a message.
+    Send {
+        /// On which connection.
+        session: Session,
+        /// The message.
+        message: ToMember,
+    },
+    /// End a connection.
+    Disconnect {
+        /// Which.
+        session: Session,
+    },
+    /// Write this to the journal before any other action is carried out.
+    Log(Record),
+    /// Pass on a report.
+    Report {
+        /// Who sent it.
+        worker: u32,
+        /// The report.
+        report: Vec<u8>,
+    },
+    /// Tell whoever watches the run.
+    Emit(CoordinatorEvent),
+}
+
+/// The state of the coordinator.
+#[derive(Debug)]
+pub struct Coordinator {
+    settings: Settings,
+    run: u64,
+    charter: Vec<u8>,
+    epoch: u64,
+    /// The members of the last operation: those of this epoch, unless one was lost since.
+    members: Vec<Peer>,
+    /// The next operation.
+    op: u64,
+    committed: Option<StateVersion>,
+    /// Committed states by operation.
+    history: BTreeMap<u64, u64>,
+    /// The journal does not name every committed state: version 4 of the protocol wrote it.
+    has_gaps: bool,
+    roster: BTreeMap<u32, MemberRecord>,
+    operation: Operation,
+    deadline: Deadline,
+    /// The last operation and how it ended, for members whose connection broke before they received it.
+    last: Option<(u64, ToMember)>,
+    /// Members lost since the last operation.
+    lost: Vec<Lost>,
+    /// Since when no connected member holds the committed state.
+    orphaned: Option<Duration>,
+    /// How many members held the last committed state, and their tokens.
+    size: u32,
+    former: Vec<u64>,
+    /// After a restart: until when the coordinator waits for the members before it.
+    returning: Option<Option<Duration>>,
+    /// The last round and when its first member arrived, for those that arrive too late.
+    round_began: Option<(u64, Duration)>,
+    /// At a free pace: the operation that the members were told to begin a round with.
+    round_due: Option<u64>,
+    /// At a free pace: steps beyond those asked for, of all rounds.
+    extra_steps: u64,
+    /// By token: the limits of members that were refused because they sent too much.
+    refused: BTreeMap<u64, RateLimit>,
+    actions: Vec<Action>,
+}
+
+impl Coordinator {
+    /// The coordinator of a run. Every joiner gets the `charter`. `records` are the journal of an earlier coordinator of the
+    /// run, if there was one.
+    pub fn new(settings: Settings, run: u64, charter: Vec<u8>, records: &[Record]) -> Self {
+        let (shortest, longest, spreads) = settings.patience;
+        let mut coordinator = Coordinator {
+            settings,
+            run,
+            charter,
+            epoch: 0,
+            members: Vec::new(),
+            op: 0,
+            committed: None,
+            history: BTreeMap::new(),
+            has_gaps: false,
+            roster: BTreeMap::new(),
+            operation: Operation::default(),
+            deadline: Deadline::new(shortest, longest, spreads),
+            last: None,
+            lost: Vec::new(),
+            orphaned: None,
+            size: 0,
+            former: Vec::new(),
+            returning: None,
+            round_began: None,
+            round_due: None,
+            extra_steps: 0,
+            refused: BTreeMap::new(),
+            actions: Vec::new(),
+        };
+        for record in records.iter().filter(|record| record.run == run) {
+            if record.members == 0 {
+                coordinator.has_gaps = true;
+                coordinator.add_to_history(record.version);
+                continue;
+            }
+            // A run that was recovered from an earlier state has replaced the later ones.
+            coordinator.history.split_off(&record.version.op);
+            coordinator.history.insert(record.version.op, record.version.digest);
+            // Later epochs are not in the journal: those of this coordinator begin beyond all of them.
+            coordinator.epoch = ((record.epoch >> 32) + 1) << 32;
+            coordinator.op = record.version.op;
+            coordinator.committed = Some(record.version);
+            coordinator.size = record.members;
+            if !record.tokens.is_empty() {
+                coordinator.former.clone_from(&record.tokens);
+            }
+            coordinator.returning = Some(None);
+        }
+        if let Some(version) = coordinator.committed {
+            let (members, tokens) = (coordinator.size.max(1), Vec::new());
+            let record = Record { run, epoch: coordinator.epoch, version, members, tokens };
+            coordinator.actions.push(Action::Log(record));
+        }
+        coordinator
+    }
+
+    /// Handles an input. Returns what is to be done.
+    pub fn handle(&mut self, input: Input, now: Duration) -> Vec<Action> {
+        match input {
+            Input::Message { session, message } => self.on_message(session, message, now),
+            Input::Disconnected { session } => {
+                if let Some((_, record)) = self.member_of(session) {
+                    record.session = None;
+                    record.disconnected_at = Some(now);
+                }
+            }
+            Input::Tick => {}
+        }
+        self.check(now);
+        self.forward_reports();
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The members, by number.
+    pub fn roster(&self) -> &BTreeMap<u32, MemberRecord> {
+        &self.roster
+    }
+
+    /// The epoch. It grows whenever an operation has other members than the one before.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// At a free pace: steps beyond those asked for, so far.
+    pub fn extra_steps(&self) -> u64 {
+        self.extra_steps
+    }
+
+    /// The next operation.
+    pub fn op(&self) -> u64 {
+        self.op
+    }
+
+    /// The committed state.
+    pub fn committed(&self) -> Option<StateVersion> {
+        self.committed
+    }
+
+    /// Whether the next operation begins a round that joiners may still take part in.
+    fn is_open(&self) -> bool {
+        self.operation.transfer.is_none() && self.committed.is_none_or(|committed| committed.op == self.op)
+    }
+
+    /// Whether the next operation begins a round according to any member, though not all have said so yet.
+    fn begins_round(&self) -> bool {
+        let is_at = |record: &MemberRecord| record.version.is_some_and(|version| version.op == self.op);
+        self.is_open() || self.active().any(|(_, record)| is_at(record))
+    }
+
+    fn member_of(&mut self, session: Session) -> Option<(u32, &mut MemberRecord)> {
+        let mut members = self.roster.iter_mut();
+        members.find(|(_, record)| record.session == Some(session)).map(|(worker, record)| (*worker, record))
+    }
+
+    fn active(&self) -> impl Iterator<Item = (u32, &MemberRecord)> {
+        let members = self.roster.iter().filter(|(_, record)| record.state == MemberState::Active);
+        members.map(|(worker, record)| (*worker, record))
+    }
+
+    fn send(&mut self, worker: u32, message: ToMember) {
+        if let Some(session) = self.roster.get(&worker).and_then(|record| record.session) {
+            self.actions.push(Action::Send { session, message });
+        }
+    }
+
+    fn emit(&mut self, event: CoordinatorEvent) {
+        self.actions.push(Action::Emit(event));
+    }
+
+    fn refuse(&mut self, session: Session, why: String) {
+        self.actions.push(Action::Send { session, message: ToMember::Refused { why: why.clone() } });
+        self.actions.push(Action::Disconnect { session });
+        self.emit(CoordinatorEvent::Refused { why });
+    }
+
+    fn on_message(&mut self, session: Session, message: ToCoordinator, now: Duration) {
+        if let ToCoordinator::Hello { version, run, token, worker, address } = message {
+            return self.on_hello(session, (version, run), (token, worker, address), now);
+        }
+        let (op, is_transferring) = (self.op, self.operation.transfer.is_some());
+        let Some((worker, record)) = self.member_of(session) else {
+            // It was lost meanwhile, or never said hello. It must say hello again.
+            return self.actions.push(Action::Disconnect { session });
+        };
+        record.last_seen = now;
+        let bytes = if let ToCoordinator::Report(report) = &message { report.len() } else { 0 };
+        if !record.rate_limit.spend(bytes, now) {
+            return self.refuse_excess(worker, now);
+        }
+        match message {
+            ToCoordinator::Hello { .. } => {}
+            ToCoordinator::Enter(version) => {
+                if record.state == MemberState::Greeted {
+                    record.version = Some(version);
+                    record.state = MemberState::Waiting;
+                    self.assign(worker);
+                }
+            }
+            ToCoordinator::Holds(version) => {
+                // During a transfer the round has begun from the state that was committed before.
+                if record.state == MemberState::Active && version.op == op && !is_transferring {
+                    record.version = Some(version);
+                    record.steps = 0;
+                    self.agree_on_state(false);
+                }
+            }
+            ToCoordinator::Restored(version) => {
+                // Its connection may have broken meanwhile: it holds the state all the same.
+                if matches!(record.state, MemberState::Taking(_) | MemberState::Waiting) {
+                    record.version = Some(version);
+                    record.state = MemberState::Waiting;
+                    record.late_restores += 1;
+                    self.assign(worker);
+                }
+            }
+            ToCoordinator::NotRestored { .. } => {
+                if matches!(record.state, MemberState::Taking(_)) {
+                    record.state = MemberState::Waiting;
+                    record.late_restores += 1;
+                    self.assign(worker);
+                }
+            }
+            ToCoordinator::Heartbeat { steps, progress } => {
+                record.steps = steps;
+                if record.progress != progress {
+                    record.progress = progress;
+                    record.progressed_at = now;
+                }
+                self.send(worker, ToMember::HeartbeatAck);
+                self.check_trigger();
+            }
+            ToCoordinator::Report(report) => self.hold_report(worker, report),
+            ToCoordinator::Leave => self.remove(worker, Why::Left),
+            ToCoordinator::Arrive { op, call, steps, known_epoch } => {
+                self.on_arrive(worker, op, Arrival { call, steps, known_epoch }, now);
+            }
+            ToCoordinator::Done { epoch, op, attempt, digest } => {
+                self.on_done(worker, (epoch, op, attempt), digest);
+            }
+            ToCoordinator::Failed { epoch, op, attempt, peer, why } => {
+                self.on_failed(worker, (epoch, op, attempt), (peer, why), now);
+            }
+        }
+    }
+
+    fn on_hello(
+        &mut self,
+        session: Session,
+        (version, run): (u16, u64),
+        (token, wish, address): (u64, Option<u32>, String),
+        now: Duration,
+    ) {
+        if version != VERSION {
+            let why = format!(
+                "it speaks version {version} of the protocol, and this run version {VERSION}: use the same program"
+            );
+            return self.refuse(session, why);
+        }
+        if run != 0 && run != self.run {
+            let why = format!("it belongs to run {run:016x}, and this is run {:016x}", self.run);
+            return self.refuse(session, why);
+        }
+        // One connection is one member. Otherwise a single peer could take any number of places.
+        if self.member_of(session).is_some() {
+            return self.refuse(session, "it said hello twice".into());
+        }
+        let known = self.roster.iter().find(|(_, record)| record.token == token).map(|(worker, _)| *worker);
+        let worker = known
+            .or(wish.filter(|wish| !self.roster.contains_key(wish)))
+            .unwrap_or_else(|| (0..).find(|worker| !self.roster.contains_key(worker)).unwrap_or(u32::MAX));
+        let new = || MemberRecord::new(token, address, session, now);
+        let record = self.roster.entry(worker).or_insert_with(new);
+        if let Some(limit) = self.refused.get(&token) {
+            record.rate_limit = *limit;
+        }
+        let before = record.session.replace(session).filter(|before| *before != session);
+        record.disconnected_at = None;
+        // It sends the reports again that were not acknowledged.
+        record.reports.clear();
+        (record.last_seen, record.progressed_at) = (now, now);
+        let is_current = matches!(record.state, MemberState::Active | MemberState::Ready);
+        let known = is_current && !record.is_assigned;
+        if !known {
+            record.state = MemberState::Greeted;
+        }
+        if let Some(session) = before {
+            self.actions.push(Action::Disconnect { session });
+        }
+        let charter = (run == 0).then(|| self.charter.clone());
+        let heartbeat = self.settings.beat.as_millis() as u64;
+        self.send(worker, ToMember::Welcome { run: self.run, worker, known, heartbeat, charter });
+        self.send_round_due(worker);
+    }
+
+    /// Refuses a member that sent more than the limit, and remembers the limit: a member that joins again does not get a new one.
+    fn refuse_excess(&mut self, worker: u32, now: Duration) {
+        if let Some(record) = self.roster.get(&worker) {
+            self.refused.retain(|_, limit| !limit.is_full(now));
+            if self.refused.len() >= REFUSED {
+                self.refused.pop_first();
+            }
+            self.refused.insert(record.token, record.rate_limit);
+        }
+        let why = "it sent more than a member may: is it the same program?".into();
+        self.send(worker, ToMember::Refused { why });
+        self.remove(worker, Why::Excess);
+    }
+
+    /// Commits the state that the members hold. Unless `must_decide`, more than half must hold the same.
+    fn agree_on_state(&mut self, must_decide: bool) {
+        let members = self.active().count();
+        let counts = |(worker, record): &(&u32, &MemberRecord)| match record.state {
+            MemberState::Active => true,
+            MemberState::Ready => self.operation.arrived.contains_key(worker),
+            _ => false,
+        };
+        let held: BTreeMap<u32, u64> = (self.roster.iter().filter(counts))
+            .filter_map(|(worker, record)| {
+                let version = record.version.filter(|version| version.op == self.op)?;
+                Some((*worker, version.digest))
+            })
+            .collect();
+        let Some((mut right, mut wrong)) = majority(&held) else { return };
+        if let Some(committed) = self.committed.filter(|committed| committed.op == self.op) {
+            right = committed.digest;
+            wrong = held.iter().filter(|(_, digest)| **digest != right).map(|(worker, _)| *worker).collect();
+        } else if 2 * (held.len() - wrong.len()) > members || must_decide {
+            self.commit_held(StateVersion { op: self.op, digest: right });
+        } else {
+            return;
+        }
+        for worker in wrong {
+            let found = StateVersion { op: self.op, digest: held[&worker] };
+            self.exclude(worker, Why::Differs);
+            self.emit(CoordinatorEvent::Differs { worker, found, expected: right });
+        }
+        self.assign_all();
+    }
+
+    /// A member has no part in the current operation, but may come back after it.
+    fn exclude(&mut self, worker: u32, why: Why) {
+        if let Some(record) = self.roster.get_mut(&worker) {
+            record.state = MemberState::Waiting;
+            self.operation.arrived.remove(&worker);
+            self.lost.push(Lost { worker, why });
+            self.lost.sort_by_key(|lost| lost.worker);
+        }
+    }
+
+    fn add_to_history(&mut self, version: StateVersion) {
+        self.history.insert(version.op, version.digest);
+        if self.history.len() > HISTORY {
+            self.history.pop_first();
+        }
+    }
+
+    /// Commits a state that the current members hold.
+    fn commit_held(&mut self, version: StateVersion) {
+        // At the first operation nobody is active yet.
+        self.size = self.active().count().max(self.operation.arrived.len()) as u32;
+        let holds = |(worker, record): &(&u32, &MemberRecord)| {
+            record.state == MemberState::Active || self.operation.arrived.contains_key(worker)
+        };
+        let tokens = self.roster.iter().filter(holds).map(|(_, record)| record.token).collect();
+        let is_news = self.former != tokens;
+        self.former = tokens;
+        self.commit(version, is_news);
+    }
+
+    /// Commits a state. It is in the journal before anyone acts on it.
+    fn commit(&mut self, version: StateVersion, with_tokens: bool) {
+        self.orphaned = None;
+        self.history.split_off(&version.op);
+        self.add_to_history(version);
+        self.committed = Some(version);
+        self.actions.push(Action::Log(Record {
+            run: self.run,
+            epoch: self.epoch,
+            version,
+            members: self.size.max(1),
+            tokens: if with_tokens { self.former.clone() } else { Vec::new() },
+        }));
+    }
+
+    /// Holds a report until its member takes part. If there are too many, the oldest are dropped.
+    fn hold_report(&mut self, worker: u32, report: Vec<u8>) {
+        let Some(record) = self.roster.get_mut(&worker) else { return };
+        record.reports.push(report);
+        let size = |reports: &[Vec<u8>]| reports.iter().map(Vec::len).sum::<usize>();
+        let mut dropped = 0;
+        while record.reports.len() - dropped > HELD.0 || size(&record.reports[dropped..]) > HELD.1 {
+            dropped += 1;
+        }
+        record.reports.drain(..dropped);
+        (0..dropped).for_each(|_| self.send(worker, ToMember::ReportAck));
+    }
+
+    /// Passes on the reports of members that take part. After a restart nobody does until the former members are back.
+    fn forward_reports(&mut self) {
+        if self.returning.is_some() {
+            return;
+        }
+        let active = self.roster.iter_mut().filter(|(_, record)| record.state == MemberState::Active);
+        for (worker, record) in active {
+            for report in std::mem::take(&mut record.reports) {
+                self.actions.push(Action::Report { worker: *worker, report });
+                let ack = |session| Action::Send { session, message: ToMember::ReportAck };
+                self.actions.extend(record.session.map(ack));
+            }
+        }
+    }
+
+    fn assign_all(&mut self) {
+        let waiting = self.roster.iter().filter(|(_, record)| record.state == MemberState::Waiting);
+        let waiting: Vec<u32> = waiting.map(|(worker, _)| *worker).collect();
+        waiting.into_iter().for_each(|worker| self.assign(worker));
+    }
+
+    /// Tells a waiting member what to do: take part in the next operation if it holds the committed state, or fetch that state
+    /// from a donor.
+    fn assign(&mut self, worker: u32) {
+        let Some(record) = self.roster.get_mut(&worker).filter(|record| record.session.is_some()) else {
+            return;
+        };
+        let Some(version) = record.version else { return };
+        if self.committed.is_none() && version.op > 0 {
+            // The journal was lost, and this member has been in the run.
+            self.continue_from(version);
+            return self.assign_all();
+        }
+        if !self.is_open() {
+            return;
+        }
+        if self.committed.is_none_or(|committed| committed == version) {
+            if let Some(record) = self.roster.get_mut(&worker) {
+                // The others wait for a member that held this state before. They do not wait for one that has just fetched it.
+                let returns = self.committed.is_some() && record.late_restores == 0;
+                record.state = if returns { MemberState::Active } else { MemberState::Ready };
+                (record.late_restores, record.steps, record.is_assigned) = (0, 0, true);
+            }
+            self.send(worker, ToMember::Ready { op: self.op });
+            return self.send_round_due(worker);
+        }
+        let Some(committed) = self.committed else { return };
+        let donor = (self.roster.iter_mut())
+            .filter(|(other, record)| **other != worker && record.session.is_some())
+            .filter(|(_, record)| record.version == Some(committed))
+            .filter(|(_, record)| matches!(record.state, MemberState::Active | MemberState::Ready))
+            .min_by_key(|(_, record)| record.donations);
+        if let Some((donor, record)) = donor {
+            record.donations += 1;
+            let donor = record.peer(*donor);
+            if let Some(record) = self.roster.get_mut(&worker) {
+                record.state = MemberState::Taking(committed);
+            }
+            self.emit(CoordinatorEvent::Takes { worker, donor: donor.worker, stand: committed });
+            self.send(worker, ToMember::Restore { donor, version: committed });
+        }
+    }
+
+    /// Removes a member.
+    fn remove(&mut self, worker: u32, why: Why) {
+        let Some(record) = self.roster.remove(&worker) else { return };
+        self.operation.arrived.remove(&worker);
+        if let Some(session) = record.session {
+            self.actions.push(Action::Disconnect { session });
+        }
+        if record.state == MemberState::Active {
+            self.lost.push(Lost { worker, why: why.clone() });
+            self.lost.sort_by_key(|lost| lost.worker);
+            self.epoch += 1;
+            self.abort_without(worker);
+        }
+        self.emit(CoordinatorEvent::Lost(Lost { worker, why }));
+    }
+
+    /// Removes members that are lost, and begins or ends the operation that this completes.
+    fn check(&mut self, now: Duration) {
+        let Settings { silence, grace, stall, .. } = self.settings;
+        let (opens, mut gone) = (self.begins_round(), Vec::new());
+        for (worker, record) in &self.roster {
+            let founds = self.committed.is_none() && *worker < self.settings.founders;
+            let waited = self.operation.waits_for(*worker, record, opens, founds);
+            let idle = waited.map(|since| now.saturating_sub(since.max(record.progressed_at)));
+            if record.disconnected_at.is_some_and(|at| now.saturating_sub(at) >= grace) {
+                gone.push((*worker, Why::Disconnected));
+            } else if record.session.is_some() && now.saturating_sub(record.last_seen) >= silence {
+                gone.push((*worker, Why::Stalled { after: silence }));
+            } else if idle.is_some_and(|idle| idle >= stall) {
+                gone.push((*worker, Why::Stalled { after: stall }));
+            }
+        }
+        gone.into_iter().for_each(|(worker, why)| self.remove(worker, why));
+        if self.active().next().is_none()
+            && !self.is_open()
+            && let Some(committed) = self.committed
+        {
+            // All members of the round are gone. No survivor knows what was being decided.
+            self.continue_from(committed);
+            self.assign_all();
+        }
+        if !self.is_open() {
+            self.agree_on_state(false);
+        }
+        self.catch_up();
+        self.recover(now);
+        self.advance(now);
+    }
+
+    /// Whether this member has called the next operation.
+    pub fn has_arrived(&self, worker: u32) -> bool {
+        self.operation.arrived.contains_key(&worker)
+    }
+
+    /// The members that those who have called the next operation wait for.
+    pub fn awaited(&self) -> Vec<u32> {
+        if let Some(transfer) = &self.operation.transfer {
+            let members = transfer.members.iter().map(|peer| peer.worker);
+            return members.filter(|worker| !transfer.done.contains_key(worker)).collect();
+        }
+        if self.operation.arrived.is_empty() {
+            return Vec::new();
+        }
+        self.active().map(|(worker, _)| worker).filter(|worker| !self.has_arrived(*worker)).collect()
+    }
+
+    /// What the group waits for, in words.
+    pub fn reason(&self, now: Duration) -> String {
+        let list = |workers: Vec<u32>| workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let arrived = self.operation.arrived.len();
+        let call = self.operation.call();
+        let op = self.op;
+        match (&self.operation.transfer, self.operation.began) {
+            (Some(_), _) => {
+                let what = if call == Some(Call::Gather) { "messages" } else { "vectors" };
+                format!("operation {op}: transferring {what}; not done: workers {}", list(self.awaited()))
+            }
+            (None, _) if self.committed.is_none() => {
+                format!("{arrived} of {} workers have arrived for the first round", self.settings.founders)
+            }
+            (None, None) => "local steps".into(),
+            (None, Some(began)) => {
+                let call = call.map_or("nothing", Call::name);
+                let waited = now.saturating_sub(began).as_secs_f64();
+                format!(
+                    "operation {op} ({call}): {arrived} have arrived; waiting for workers {} for {waited:.1} s",
+                    list(self.awaited())
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! An operation as the coordinator sees it: who has arrived, when it begins, and how it ends.
+//!
+//! Inside a round all members of the round are waited for. The first operation of a round is *open*: joiners that hold the
+//! committed state may take part, and it begins without members that do not arrive in time. If data is transferred between
+//! members, all must report the same digest of the result before any of them may use it.
+
+use super::Coordinator;
+use super::event::CoordinatorEvent;
+use super::roster::{MemberRecord, MemberState};
+use crate::group::digest::majority;
+use crate::group::messages::{AttemptId, Call, End, Peer, StateVersion, ToMember};
+use crate::{Lost, Why};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often a transfer is attempted.
+const ATTEMPTS: u32 = 3;
+/// From a failed attempt to the next. A member that died is known to be lost by then.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The others wait for a member whose restored state was outdated this many times in a row, but not for ever.
+const LATE_RESTORES: std::ops::RangeInclusive<u32> = 2..=4;
+
+/// The next operation.
+#[derive(Debug, Default)]
+pub(crate) struct Operation {
+    /// When the first active member arrived.
+    pub(super) began: Option<Duration>,
+    pub(super) arrived: BTreeMap<u32, Arrival>,
+    pub(super) transfer: Option<Transfer>,
+}
+
+/// A member that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(super) call: Call,
+    pub(super) steps: u64,
+    /// The epoch whose members it knows.
+    pub(super) known_epoch: u64,
+}
+
+/// Data is being transferred.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(super) members: Vec<Peer>,
+    /// Members lost before it began.
+    before: Vec<Lost>,
+    attempt: u32,
+    /// The digests of those that are done.
+    pub(super) done: BTreeMap<u32, u64>,
+    /// Who could not reach whom, and why.
+    complaints: Vec<(u32, u32, String)>,
+    /// When to try again.
+    retry_at: Option<Duration>,
+}
+
+impl Transfer {
+    fn has(&self, worker: u32) -> bool {
+        self.members.iter().any(|peer| peer.worker == worker)
+    }
+}
+
+impl Operation {
+    /// What those that have arrived call.
+    pub(super) fn call(&self) -> Option<Call> {
+        self.arrived.values().next().map(|arrival| arrival.call)
+    }
+
+    /// Whether the first operation of the run waits for this founder.
+    fn awaits_founder(&self, worker: u32, record: &MemberRecord) -> bool {
+        record.state == MemberState::Ready && !self.arrived.contains_key(&worker)
+    }
+
+    /// Since when an operation that cannot begin without this member has waited for it.
+    pub(super) fn waits_for(
+        &self,
+        worker: u32,
+        record: &MemberRecord,
+        open: bool,
+        founds: bool,
+    ) -> Option<Duration> {
+        let is_late = match &self.transfer {
+            Some(transfer) => !transfer.done.contains_key(&worker) && transfer.has(worker),
+            None if founds => self.awaits_founder(worker, record),
+            None => !open && record.state == MemberState::Active && !self.arrived.contains_key(&worker),
+        };
+        self.began.filter(|_| is_late)
+    }
+}
+
+impl Coordinator {
+    pub(super) fn on_arrive(&mut self, worker: u32, op: u64, arrival: Arrival, now: Duration) {
+        let Some(record) = self.roster.get_mut(&worker) else { return };
+        record.progressed_at = now;
+        let takes_part = matches!(record.state, MemberState::Active | MemberState::Ready);
+        if op == self.op {
+            record.is_assigned = false;
+        }
+        if op < self.op || !takes_part {
+            let took_part = record.last_op.is_some_and(|last| op <= last);
+            match (&self.last, self.round_began) {
+                // It took part, and its connection broke before it received the end.
+                (Some((last, message)), _) if took_part && *last == op => {
+                    let message = message.clone();
+                    self.send(worker, message);
+                }
+                (_, Some((round, began))) if !took_part && round == op => {
+                    self.deadline.saw(now.saturating_sub(began));
+                }
+                _ => {}
+            }
+            return;
+        }
+        if op > self.op {
+            let why = format!("it called operation {op}, and the next is {}", self.op);
+            self.send(worker, ToMember::Refused { why });
+            return self.remove(worker, Why::Differs);
+        }
+        if self.operation.transfer.is_some() {
+            // It takes part, and its connection broke. A member that does not take part must wait.
+            if let Some(before) = self.operation.arrived.get_mut(&worker) {
+                before.known_epoch = arrival.known_epoch;
+                let message = self.begin_message(arrival.known_epoch);
+                self.send(worker, message);
+            }
+            return;
+        }
+        // A member that has just fetched the state arrives early: nobody is late yet.
+        if self.roster.get(&worker).is_some_and(|record| record.state == MemberState::Active) {
+            let began = *self.operation.began.get_or_insert(now);
+            if self.begins_round() && !self.operation.arrived.contains_key(&worker) {
+                self.deadline.saw(now.saturating_sub(began));
+            }
+        }
+        self.operation.arrived.entry(worker).or_insert(arrival).known_epoch = arrival.known_epoch;
+    }
+
+    /// Begins the operation if all have arrived that must, or those that have not were waited for long enough.
+    pub(super) fn advance(&mut self, now: Duration) {
+        if self.operation.transfer.is_some() {
+            return self.retry(now);
+        }
+        if self.awaits_former_members(now) {
+            return;
+        }
+        if self.operation.arrived.is_empty() {
+            self.operation.began = None;
+        } else if self.active().next().is_none() {
+            self.operation.began.get_or_insert(now);
+        }
+        let Some(began) = self.operation.began else { return };
+        let waited = now.saturating_sub(began);
+        let founding = self.committed.is_none();
+        let quorum = if founding { self.settings.founders } else { self.settings.at_least };
+        if self.operation.arrived.len() < quorum.max(1) as usize {
+            return;
+        }
+        // A joiner takes no steps before its first round, and so arrives before the founders. It must not replace one.
+        let mut founders = self.roster.range(..self.settings.founders);
+        if founding && founders.any(|(worker, record)| self.operation.awaits_founder(*worker, record)) {
+            return;
+        }
+        let missing: Vec<u32> =
+            self.active().map(|(worker, _)| worker).filter(|worker| !self.has_arrived(*worker)).collect();
+        if self.begins_round() {
+            let is_behind = |record: &MemberRecord| {
+                LATE_RESTORES.contains(&record.late_restores)
+                    && matches!(record.state, MemberState::Taking(_))
+            };
+            let is_behind = self.roster.values().any(is_behind);
+            let alone = !founding && self.active().next().is_none();
+            let wait = if is_behind { self.settings.patience.1 } else { self.deadline.wait() };
+            if (!missing.is_empty() || is_behind || alone) && waited < wait {
+                return;
+            }
+            self.begin_round(&missing, now);
+        } else if !missing.is_empty() {
+            return;
+        }
+        self.begin();
+    }
+
+    /// Begins a round. Its members are those that have arrived.
+    fn begin_round(&mut self, missing: &[u32], now: Duration) {
+        // All that have arrived have reported their state.
+        self.agree_on_state(true);
+        let after = self.operation.began.map_or(Duration::ZERO, |began| now.saturating_sub(began));
+        self.round_began = self.operation.began.map(|began| (self.op, began));
+        for worker in missing {
+            if self.roster.get(worker).is_some_and(|record| record.state == MemberState::Active) {
+                self.exclude(*worker, Why::Late { after });
+            }
+        }
+        if !missing.is_empty() {
+            self.emit(CoordinatorEvent::WentOn { op: self.op, without: missing.to_vec(), after });
+        }
+        for (worker, record) in &mut self.roster {
+            if record.state == MemberState::Ready {
+                if self.operation.arrived.contains_key(worker) {
+                    record.state = MemberState::Active;
+                    let event = CoordinatorEvent::Joined { worker: *worker, op: self.op };
+                    self.actions.push(super::Action::Emit(event));
+                } else {
+                    record.state = MemberState::Waiting;
+                }
+            }
+        }
+        let steps = self.operation.arrived.values().map(|arrival| arrival.steps);
+        let taken = steps.fold(0, u64::saturating_add);
+        self.count_extra_steps(taken, self.operation.arrived.len() as u64);
+    }
+
+    /// All have arrived: begins the operation that most of them call.
+    fn begin(&mut self) {
+        let arrived = &self.operation.arrived;
+        let agree = |call: Call| arrived.values().filter(|arrival| arrival.call == call).count();
+        let Some(call) = arrived.values().map(|arrival| arrival.call).max_by_key(|call| agree(*call)) else {
+            return;
+        };
+        if 2 * agree(call) <= arrived.len() {
+            let calls = arrived.iter().map(|(worker, arrival)| (*worker, arrival.call)).collect();
+            return self.finish(ToMember::Ended { op: self.op, end: End::OutOfStep { calls } });
+        }
+        // A few that call something else do not end the run for the others.
+        let others = arrived.iter().filter(|(_, arrival)| arrival.call != call);
+        for worker in others.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            self.exclude(worker, Why::OutOfStep);
+            self.emit(CoordinatorEvent::Lost(Lost { worker, why: Why::OutOfStep }));
+        }
+        let transfers = match call {
+            // A plan that a lost member was part of is not carried out.
+            Call::Mix { .. } => self.lost.is_empty(),
+            Call::Broadcast { leader } => self.has_arrived(leader),
+            Call::Gather => true,
+            Call::Barrier => false,
+        };
+        let members: Vec<Peer> = (self.operation.arrived.keys())
+            .filter_map(|worker| self.roster.get(worker).map(|record| record.peer(*worker)))
+            .collect();
+        if self.members != members {
+            // A member that knows the members of an epoch does not get them again: they must not change within it.
+            self.members.clone_from(&members);
+            self.epoch += 1;
+        }
+        if !transfers {
+            return self.finish(self.begin_message(0));
+        }
+        self.operation.transfer = Some(Transfer {
+            members,
+            before: std::mem::take(&mut self.lost),
+            attempt: 1,
+            done: BTreeMap::new(),
+            complaints: Vec::new(),
+            retry_at: None,
+        });
+        self.send_begin();
+    }
+
+    fn begin_message(&self, known_epoch: u64) -> ToMember {
+        let transfer = self.operation.transfer.as_ref();
+        ToMember::Begin {
+            epoch: self.epoch,
+            op: self.op,
+            members: (known_epoch != self.epoch).then(|| self.members.clone()),
+            lost: transfer.map_or(&self.lost, |transfer| &transfer.before).clone(),
+            attempt: transfer.map(|transfer| transfer.attempt),
+        }
+    }
+
+    fn send_begin(&mut self) {
+        let arrived = self.operation.arrived.iter();
+        let known: Vec<(u32, u64)> = arrived.map(|(worker, it)| (*worker, it.known_epoch)).collect();
+        for (worker, known_epoch) in known {
+            let message = self.begin_message(known_epoch);
+            self.send(worker, message);
+        }
+    }
+
+    /// The operation is over. Its members get this message.
+    fn finish(&mut self, message: ToMember) {
+        let operation = std::mem::take(&mut self.operation);
+        for worker in operation.arrived.keys() {
+            if let Some(record) = self.roster.get_mut(worker) {
+                (record.last_op, record.blames) = (Some(self.op), 0);
+            }
+            self.send(*worker, message.clone());
+        }
+        self.last = Some((self.op, message));
+        self.lost.clear();
+        // A misbehaving member may have brought the run to the largest number.
+        self.op = self.op.saturating_add(1);
+    }
+
+    pub(super) fn on_done(&mut self, worker: u32, (epoch, op, attempt): AttemptId, digest: u64) {
+        let is_member = self.roster.get(&worker).is_some_and(|it| it.state == MemberState::Active);
+        if let Some((last, message)) = self.last.clone()
+            && last == op
+            && is_member
+        {
+            return self.send(worker, message);
+        }
+        #[cfg(test)]
+        let mutation = self.settings.mutation;
+        let Some(transfer) = &mut self.operation.transfer else { return };
+        let is_current = epoch == self.epoch && op == self.op && transfer.attempt == attempt;
+        #[cfg(test)]
+        let is_current = is_current || mutation == Some(crate::group::simulate::Mutation::AnyAttempt);
+        if !is_current || transfer.retry_at.is_some() {
+            return;
+        }
+        if transfer.has(worker) {
+            transfer.done.insert(worker, digest);
+        }
+        if transfer.done.len() < transfer.members.len() {
+            return;
+        }
+        let Some((right, wrong)) = majority(&transfer.done) else { return };
+        #[cfg(test)]
+        let wrong = match mutation {
+            Some(crate::group::simulate::Mutation::AnyDigest) => Vec::new(),
+            _ => wrong,
+        };
+        let done = std::mem::take(&mut transfer.done);
+        for worker in wrong {
+            // It gets no answer now. It fetches the state of the others when the round is over.
+            self.exclude(worker, Why::Differs);
+            let found = StateVersion { op, digest: done[&worker] };
+            self.emit(CoordinatorEvent::Differs { worker, found, expected: right });
+            self.epoch += 1;
+        }
+        let end = End::Commit { lost: self.lost.clone() };
+        self.finish(ToMember::Ended { op: self.op, end });
+    }
+
+    pub(super) fn on_failed(
+        &mut self,
+        worker: u32,
+        (epoch, op, attempt): AttemptId,
+        (peer, why): (u32, String),
+        now: Duration,
+    ) {
+        let is_current = epoch == self.epoch && op == self.op;
+        let Some(transfer) =
+            self.operation.transfer.as_mut().filter(|it| is_current && it.attempt == attempt)
+        else {
+            return;
+        };
+        // A complaint by or about a member that has no part in it would leave nobody to blame, and the round waiting.
+        if worker == peer || !transfer.has(worker) || !transfer.has(peer) {
+            return;
+        }
+        if !transfer.complaints.iter().any(|(by, of, _)| (*by, *of) == (worker, peer)) {
+            transfer.complaints.push((worker, peer, why));
+        }
+        transfer.retry_at.get_or_insert(now + PAUSE);
+    }
+
+    /// Tries again after a failure, or excludes the member that the others cannot reach.
+    fn retry(&mut self, now: Duration) {
+        let Some(transfer) = &mut self.operation.transfer else { return };
+        if transfer.retry_at.is_none_or(|at| now < at) {
+            return;
+        }
+        // A member whose connection ended is lost, or back, within the grace period.
+        let is_open = |peer: &Peer| self.roster.get(&peer.worker).is_some_and(MemberRecord::is_connected);
+        if !transfer.members.iter().all(is_open) {
+            return;
+        }
+        if transfer.attempt < ATTEMPTS {
+            transfer.attempt += 1;
+            transfer.retry_at = None;
+            transfer.done.clear();
+            let attempt = transfer.attempt;
+            if let Some((worker, peer, why)) = transfer.complaints.last().cloned() {
+                self.emit(CoordinatorEvent::Again { worker, peer, attempt, why });
+            }
+            return self.send_begin();
+        }
+        let Some(worker) = blame(&transfer.complaints) else { return };
+        let Some(record) = self.roster.get_mut(&worker) else { return };
+        record.blames += 1;
+        if record.blames >= ATTEMPTS {
+            let why = format!(
+                "the others cannot reach worker {worker} at {}: is the port open to them?",
+                record.address
+            );
+            self.send(worker, ToMember::Refused { why });
+            return self.remove(worker, Why::Unreachable);
+        }
+        self.epoch += 1;
+        self.exclude(worker, Why::Unreachable);
+        self.emit(CoordinatorEvent::Lost(Lost { worker, why: Why::Unreachable }));
+        self.abort_without(worker);
+    }
+
+    /// If this member was part of the transfer, the transfer ends, and its result must not be used.
+    pub(super) fn abort_without(&mut self, worker: u32) {
+        if self.operation.transfer.as_ref().is_some_and(|transfer| transfer.has(worker)) {
+            let end = End::Shrunk { lost: self.lost.clone() };
+            self.finish(ToMember::Ended { op: self.op, end });
+        }
+    }
+}
+
+/// The member that most others complain about; of several, the highest number. So of two that complain about each other it is
+/// the one that joined later.
+fn blame(complaints: &[(u32, u32, String)]) -> Option<u32> {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    complaints.iter().for_each(|(_, peer, _)| *counts.entry(*peer).or_default() += 1);
+    counts.into_iter().max_by_key(|(worker, count)| (*count, *worker)).map(|(worker, _)| worker)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Input, Settings};
+    use super::*;
+    use crate::group::messages::{ToCoordinator, VERSION};
+
+    fn receive(coordinator: &mut Coordinator, session: u64, message: ToCoordinator, now: Duration) {
+        coordinator.handle(Input::Message { session, message }, now);
+    }
+
+    /// Two founders and a joiner are ready. The joiner and the first founder have arrived.
+    fn founding() -> Coordinator {
+        let mut coordinator =
+            Coordinator::new(Settings { founders: 2, ..Settings::default() }, 7, vec![], &[]);
+        for session in 0..3 {
+            let (version, address) = (VERSION, "here".into());
+            let hello = ToCoordinator::Hello { version, run: 0, token: session, worker: None, address };
+            receive(&mut coordinator, session, hello, Duration::ZERO);
+            let enter = ToCoordinator::Enter(StateVersion { op: 0, digest: 5 });
+            receive(&mut coordinator, session, enter, Duration::ZERO);
+        }
+        for session in [2, 0] {
+            receive(&mut coordinator, session, arrive(), Duration::ZERO);
+        }
+        coordinator
+    }
+
+    fn arrive() -> ToCoordinator {
+        ToCoordinator::Arrive { op: 0, call: Call::Barrier, steps: 0, known_epoch: 0 }
+    }
+
+    fn members(coordinator: &Coordinator) -> Vec<u32> {
+        coordinator.active().map(|(worker, _)| worker).collect()
+    }
+
+    /// A joiner takes no step, and so arrives before the founders. It takes nobody's place in the first round.
+    #[test]
+    fn the_first_round_waits_for_founders_that_are_ready() {
+        let mut coordinator = founding();
+        assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]));
+        receive(&mut coordinator, 1, arrive(), Duration::from_secs(1));
+        assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 1, 2]));
+    }
+
+    /// A founder that sends heartbeats and takes no step is waited for as long as inside a round.
+    #[test]
+    fn a_founder_that_makes_no_progress_is_lost() {
+        let mut coordinator = founding();
+        let stall = coordinator.settings.stall;
+        for second in 0..stall.as_secs() {
+            for session in 0..3 {
+                let heartbeat = ToCoordinator::Heartbeat { steps: 0, progress: 0 };
+                receive(&mut coordinator, session, heartbeat, Duration::from_secs(second));
+            }
+            assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]), "after {second} s");
+        }
+        coordinator.handle(Input::Tick, stall);
+        assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 2]));
+    }
+}

@@ -1,0 +1,94 @@
+//! The members as the coordinator knows them.
+
+use super::rate_limit::RateLimit;
+use crate::group::messages::{Peer, StateVersion};
+use std::time::Duration;
+
+/// A connection to a member.
+pub(crate) type Session = u64;
+
+/// The state of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It has said hello, but not yet which state it holds.
+    Greeted,
+    /// It holds another state than the committed one, and waits until it can fetch that.
+    Waiting,
+    /// It fetches this state.
+    Taking(StateVersion),
+    /// It holds the committed state, and may take part in the next round. Nobody waits for it.
+    Ready,
+    /// It took part in the last operation. The others wait for it at the next.
+    Active,
+}
+
+/// A member.
+#[derive(Clone, Debug)]
+pub struct MemberRecord {
+    pub(crate) token: u64,
+    pub(crate) address: String,
+    pub(crate) session: Option<Session>,
+    pub(crate) state: MemberState,
+    pub(crate) version: Option<StateVersion>,
+    /// It was told that it may take part, and has not arrived since: it may not have received that.
+    pub(crate) is_assigned: bool,
+    /// The last operation it took part in.
+    pub(crate) last_op: Option<u64>,
+    pub(crate) last_seen: Duration,
+    pub(crate) progressed_at: Duration,
+    pub(crate) disconnected_at: Option<Duration>,
+    pub(crate) steps: u64,
+    pub(crate) progress: u64,
+    /// How often in a row the state it fetched was outdated by the time it had it.
+    pub(crate) late_restores: u32,
+    /// How often it was a donor.
+    pub(crate) donations: u64,
+    /// How often the others could not reach it since it last took part.
+    pub(crate) blames: u32,
+    pub(crate) rate_limit: RateLimit,
+    /// Reports that it sent before it took part.
+    pub(crate) reports: Vec<Vec<u8>>,
+}
+
+impl MemberRecord {
+    pub(crate) fn new(token: u64, address: String, session: Session, now: Duration) -> Self {
+        MemberRecord {
+            token,
+            address,
+            session: Some(session),
+            state: MemberState::Greeted,
+            version: None,
+            is_assigned: false,
+            last_op: None,
+            last_seen: now,
+            progressed_at: now,
+            disconnected_at: None,
+            steps: 0,
+            progress: 0,
+            late_restores: 0,
+            donations: 0,
+            blames: 0,
+            rate_limit: RateLimit::new(now),
+            reports: Vec::new(),
+        }
+    }
+
+    pub(crate) fn peer(&self, worker: u32) -> Peer {
+        Peer { worker, token: self.token, address: self.address.clone() }
+    }
+
+    /// Its state.
+    pub fn state(&self) -> MemberState {
+        self.state
+    }
+
+    /// Whether it takes part, or would if others had not failed to reach it. The end of a run needs a majority of these.
+    pub fn has_vote(&self) -> bool {
+        self.state == MemberState::Active || self.blames > 0
+    }
+
+    /// Whether there is a connection to it.
+    pub fn is_connected(&self) -> bool {
+        self.session.is_some()
+    }
+}

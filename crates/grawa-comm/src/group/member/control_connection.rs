@@ -1,0 +1,299 @@
+//! A member's connection to the coordinator.
+//!
+//! One thread keeps the connection, makes it again when it breaks, and receives; one sends heartbeats. [`Member`] decides what
+//! is to be done about a message, and the worker's own thread does it.
+
+use super::peer_listener::{HeldState, PeerListener};
+use super::{Member, MemberAction};
+use crate::Error;
+use crate::group::environment::{Environment, Monitor, POLL};
+use crate::group::messages::{AttemptId, LONGEST, ToCoordinator, ToMember, decode, encode};
+use crate::group::transfer::overlap::Overlap;
+use crate::group::wire::connection::{Reader, Writer, dial};
+use crate::group::wire::tls::Security;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+/// A connection on which nothing arrives for this long counts as broken.
+const SILENCE: Duration = Duration::from_secs(3);
+/// How long sending a message may take.
+const SEND_TIMEOUT: Duration = Duration::from_secs(3);
+/// From one attempt to connect to the next: the first pause, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// The last reports are sent again on a new connection, since some may not have arrived. Those that were acknowledged, and
+/// sent this long before the old connection broke, are not. All workers do this, so there must not be many.
+const REPORTS: usize = 64;
+const ARRIVED: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+/// The longest report. The rest of the message takes less than a kilobyte.
+const LONGEST_REPORT: usize = LONGEST - (1 << 10);
+/// How long a member without contact waits at the beginning of a round before it continues to train.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Sends reports to whoever watches the run.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    pub(super) anchor: Arc<Anchor>,
+}
+
+impl Reporter {
+    /// Sends a report, now or when the coordinator can be reached again. If the connection breaks, a report may arrive twice.
+    pub fn tell(&self, report: Vec<u8>) -> Result<(), Error> {
+        if report.len() > LONGEST_REPORT {
+            // It would end every connection on which it is sent.
+            let why = format!("a report of {} bytes, where {LONGEST_REPORT} are allowed", report.len());
+            return Err(Error::Message { why });
+        }
+        let client = &self.anchor.0;
+        let mut state = client.state.lock();
+        if state.reports.len() == REPORTS {
+            state.reports.pop_front();
+        }
+        state.reports.push_back((client.environment.now(), report.clone()));
+        state.unacknowledged = (state.unacknowledged + 1).min(state.reports.len());
+        let message = state.member.is_in_contact().then_some(ToCoordinator::Report(report));
+        client.send(&mut state, message);
+        Ok(())
+    }
+
+    /// How many of the last reports the coordinator has not acknowledged.
+    pub fn unacknowledged(&self) -> u32 {
+        self.anchor.0.state.lock().unacknowledged as u32
+    }
+}
+
+/// Tells whether the coordinator can be reached. It does not keep the worker in the group.
+#[derive(Clone, Debug)]
+pub struct Contact(pub(super) Weak<Client>);
+
+impl Contact {
+    /// For how long the coordinator could not be reached; none if the worker has left.
+    pub fn lost_for(&self) -> Option<Duration> {
+        let client = self.0.upgrade().filter(|client| !client.is_over())?;
+        let since = client.state.lock().lost_since;
+        Some(since.map_or(Duration::ZERO, |since| client.environment.now() - since))
+    }
+}
+
+/// Keeps the worker in the group. The worker leaves when the last one is dropped, after its last report.
+#[derive(Debug)]
+pub(crate) struct Anchor(pub(super) Arc<Client>);
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// What the threads of a member share.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) environment: Environment,
+    pub(super) address: String,
+    pub(super) token: u64,
+    pub(super) security: Security,
+    pub(super) listener: Arc<PeerListener>,
+    pub(crate) state: Monitor<State>,
+    /// Milliseconds between heartbeats.
+    pub(super) heartbeat: AtomicU64,
+    /// Signs of progress so far, and how many of them were before the last round.
+    pub(super) steps: AtomicU64,
+    pub(super) counted: AtomicU64,
+    pub(super) is_over: AtomicBool,
+    /// The transfer that overlaps with training, of any centre.
+    pub(super) overlap: Mutex<Option<Arc<Overlap>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) member: Member,
+    pub(super) writer: Option<Writer>,
+    pub(super) actions: VecDeque<MemberAction>,
+    pub(super) reports: VecDeque<(Duration, Vec<u8>)>,
+    /// How many reports, the last ones, were not acknowledged.
+    pub(super) unacknowledged: usize,
+    pub(super) lost_since: Option<Duration>,
+    /// Why the last connection failed, and whether any failed because of another key.
+    pub(super) last_error: Option<String>,
+    pub(super) has_wrong_key: bool,
+}
+
+impl Client {
+    #[cfg(test)]
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn end(&self) {
+        if self.is_over.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.state.lock();
+        self.send(&mut state, [ToCoordinator::Leave]);
+        if let Some(writer) = state.writer.take() {
+            writer.end();
+        }
+        drop(state);
+        self.listener.close();
+        self.state.notify();
+    }
+
+    /// Keeps a connection to the coordinator.
+    pub(super) fn keep_connected(&self) {
+        let mut pause = RETRY.0;
+        while !self.is_over() {
+            match dial(&self.environment, &self.address, &self.security) {
+                Err(why) => {
+                    let mut state = self.state.lock();
+                    state.last_error = Some(why.to_string());
+                    state.has_wrong_key |= matches!(why, Error::Strange { .. });
+                }
+                Ok((writer, reader)) => {
+                    let mut state = self.state.lock();
+                    state.writer = Some(writer);
+                    let hello = state.member.connected();
+                    self.send(&mut state, [hello]);
+                    drop(state);
+                    let received = self.receive(reader);
+                    let mut state = self.state.lock();
+                    match received {
+                        Ok(()) => pause = RETRY.0,
+                        Err(why) => state.last_error = Some(why),
+                    }
+                    state.member.disconnected();
+                    state.writer = None;
+                    state.lost_since.get_or_insert_with(|| self.environment.now());
+                }
+            }
+            self.state.notify();
+            self.environment.sleep(pause);
+            pause = (2 * pause).min(RETRY.1);
+        }
+    }
+
+    /// Receives until the connection ends. If nothing was received, returns why.
+    fn receive(&self, mut reader: Reader) -> Result<(), String> {
+        let mut has_received = false;
+        loop {
+            let began = self.environment.now();
+            let keep_going = || !self.is_over() && self.environment.now() - began < SILENCE;
+            let silent = || Error::Connection { why: "it ended without a message".into() };
+            let received = reader.receive(LONGEST, &keep_going);
+            let message = received.and_then(|bytes| decode::<ToMember>(&bytes.ok_or_else(silent)?));
+            let message = match message {
+                Ok(message) => message,
+                Err(why) => {
+                    reader.end();
+                    return if has_received { Ok(()) } else { Err(why.to_string()) };
+                }
+            };
+            has_received = true;
+            let mut state = self.state.lock();
+            let is_ack = message == ToMember::ReportAck;
+            state.unacknowledged = state.unacknowledged.saturating_sub(usize::from(is_ack));
+            let (answers, action) = state.member.handle(message);
+            if let Some(MemberAction::Welcomed { heartbeat, .. }) = &action {
+                self.heartbeat.store((*heartbeat).clamp(10, 10_000), Ordering::Relaxed);
+                let lost = state.lost_since.take().unwrap_or(began);
+                self.repeat_reports(&mut state, lost);
+            }
+            self.send(&mut state, answers);
+            state.actions.extend(action);
+            drop(state);
+            self.state.notify();
+        }
+    }
+
+    /// Sends the last reports again, after the connection broke at a moment. Before the first round no report is acknowledged.
+    fn repeat_reports(&self, state: &mut State, lost: Duration) {
+        let acknowledged = state.reports.len().saturating_sub(state.unacknowledged);
+        let mut number = 0;
+        state.reports.retain(|(at, _)| {
+            number += 1;
+            number > acknowledged || lost.saturating_sub(*at) < ARRIVED
+        });
+        state.unacknowledged = state.reports.len();
+        let again = state.reports.iter().map(|(_, report)| ToCoordinator::Report(report.clone()));
+        let again: Vec<ToCoordinator> = again.collect();
+        self.send(state, again);
+    }
+
+    pub(super) fn send_heartbeats(&self) {
+        while !self.is_over() {
+            self.environment.sleep(Duration::from_millis(self.heartbeat.load(Ordering::Relaxed)));
+            let progress = self.steps.load(Ordering::Relaxed);
+            let steps = progress.saturating_sub(self.counted.load(Ordering::Relaxed));
+            self.send_from(|member| member.heartbeat(steps, progress));
+        }
+    }
+
+    /// Publishes a state. Other members may fetch it from now on.
+    pub(crate) fn publish(&self, memory: Vec<u8>, centre: Arc<Vec<f32>>) {
+        let op = self.state.lock().member.op();
+        let held = Arc::new(HeldState::new(op, memory, centre));
+        self.listener.hold(Arc::clone(&held));
+        self.send_from(|member| member.publish(held.version.digest));
+    }
+
+    /// Sends the message that the member returns.
+    pub(super) fn send_from(&self, message: impl FnOnce(&mut Member) -> Option<ToCoordinator>) {
+        let mut state = self.state.lock();
+        let message = message(&mut state.member);
+        self.send(&mut state, message);
+    }
+
+    /// Sends messages if there is a connection. If sending fails the connection ends, and they are repeated on the next.
+    pub(super) fn send(&self, state: &mut State, messages: impl IntoIterator<Item = ToCoordinator>) {
+        for message in messages {
+            let Some(writer) = &mut state.writer else { return };
+            let began = self.environment.now();
+            let keep_going = || self.environment.now() - began < SEND_TIMEOUT;
+            if encode(&message).and_then(|bytes| writer.send(&bytes, &keep_going)).is_err() {
+                writer.end();
+                state.writer = None;
+            }
+        }
+    }
+
+    /// The next action; none if it is no longer waited for.
+    pub(super) fn next_action(&self, keep_going: &dyn Fn(&State) -> bool) -> Option<MemberAction> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(action) = state.actions.pop_front() {
+                return Some(action);
+            }
+            if self.is_over() || !keep_going(&state) {
+                return None;
+            }
+            state = self.state.wait(state, POLL);
+        }
+    }
+
+    /// Whether another action than the current one is to be carried out.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.is_over() || self.state.lock().is_interrupted()
+    }
+
+    /// Whether this attempt is still current.
+    pub(super) fn is_current(&self, attempt: AttemptId) -> bool {
+        let state = self.state.lock();
+        !self.is_over() && !state.is_interrupted() && state.member.is_current(attempt)
+    }
+
+    pub(super) fn has_lost_contact(&self, state: &State) -> bool {
+        state.lost_since.is_some_and(|since| self.environment.now() - since > PATIENCE)
+    }
+}
+
+impl State {
+    fn is_interrupted(&self) -> bool {
+        let is_news =
+            |action: &MemberAction| !matches!(action, MemberAction::Welcomed { .. } | MemberAction::Ready);
+        self.actions.iter().any(is_news)
+    }
+}

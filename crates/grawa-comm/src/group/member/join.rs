@@ -1,0 +1,184 @@
+//! A worker joins a group.
+
+use super::control_connection::{Anchor, Client, Contact, Reporter, State};
+use super::peer_listener::{HeldState, PeerListener};
+use super::socket_member::{Connections, SocketMember};
+use super::{Member, MemberAction};
+use crate::group::environment::{Environment, Monitor};
+use crate::group::transfer::TransferOptions;
+use crate::group::wire::tls::Security;
+use crate::{Collective, Error};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A worker that the coordinator has welcomed, and that does not take part yet.
+#[derive(Debug)]
+pub struct Joiner {
+    client: Arc<Client>,
+    anchor: Arc<Anchor>,
+    /// The definition of the run.
+    pub charter: Vec<u8>,
+    /// The worker's number.
+    pub worker: u32,
+}
+
+impl Joiner {
+    /// Joins the run of the coordinator at `address`. The worker listens for other members at `listen`; port 0 is any. If they
+    /// reach it at another host than the one it listens at, `host` is that one.
+    pub fn new(
+        address: &str,
+        security: Security,
+        listen: &str,
+        host: Option<&str>,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        Self::start(&Environment::System, address, security, (listen, host), patience)
+    }
+
+    pub(crate) fn start(
+        environment: &Environment,
+        address: &str,
+        security: Security,
+        (listen, host): (&str, Option<&str>),
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        let security = security.with_new_certificate()?;
+        let listener = PeerListener::open(environment, listen, security.clone())?;
+        let reached = match host {
+            None => listener.address.to_string(),
+            Some(host) => format!("{host}:{}", listener.address.port()),
+        };
+        // Without certificates a random number identifies the process.
+        let token = security.token().unwrap_or_else(|| environment.random() | 1);
+        let state = State {
+            member: Member::new(token, reached),
+            writer: None,
+            actions: VecDeque::new(),
+            reports: VecDeque::new(),
+            unacknowledged: 0,
+            lost_since: Some(environment.now()),
+            last_error: None,
+            has_wrong_key: false,
+        };
+        let client = Arc::new(Client {
+            environment: environment.clone(),
+            address: address.into(),
+            token,
+            security,
+            listener,
+            state: Monitor::new(environment, state),
+            heartbeat: AtomicU64::new(500),
+            steps: AtomicU64::new(0),
+            counted: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            overlap: Mutex::default(),
+        });
+        let (connects, beats) = (Arc::clone(&client), Arc::clone(&client));
+        environment.spawn("control", move || connects.keep_connected())?;
+        environment.spawn("heartbeat", move || beats.send_heartbeats())?;
+        let anchor = Arc::new(Anchor(Arc::clone(&client)));
+        let began = environment.now();
+        let keep_going = |state: &State| environment.now() - began < patience && !state.has_wrong_key;
+        loop {
+            match client.next_action(&keep_going) {
+                Some(MemberAction::Welcomed { charter: Some(charter), .. }) => {
+                    let state = client.state.lock();
+                    client.listener.set_run(state.member.run());
+                    let worker = state.member.worker().unwrap_or(u32::MAX);
+                    drop(state);
+                    return Ok(Joiner { client, anchor, charter, worker });
+                }
+                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
+                Some(_) => {}
+                None => {
+                    let state = client.state.lock();
+                    let why = state.last_error.as_deref().unwrap_or("nothing was received");
+                    let after = patience.as_secs_f64();
+                    let why = match state.has_wrong_key {
+                        false => format!(
+                            "no coordinator answers at {address} within {after:.0} s: {why}; do both have the same key, or none?"
+                        ),
+                        true => format!("{why}; give the key of the run that {address} coordinates"),
+                    };
+                    drop(state);
+                    return Err(Error::Connection { why });
+                }
+            }
+        }
+    }
+
+    /// A handle that sends reports.
+    pub fn teller(&self) -> Reporter {
+        Reporter { anchor: Arc::clone(&self.anchor) }
+    }
+
+    /// A handle that tells whether the coordinator can be reached.
+    pub fn contact(&self) -> Contact {
+        Contact(Arc::downgrade(&self.client))
+    }
+
+    /// The run.
+    pub fn run(&self) -> u64 {
+        self.client.state.lock().member.run()
+    }
+
+    /// Takes part, with this memory and this centre if the run is about to begin. Returns one member for this centre, and one
+    /// more for each length in `others`; and, if the run has begun, the memory of the others. Only the first may overlap.
+    pub fn enter(
+        self,
+        memory: Vec<u8>,
+        centre: Vec<f32>,
+        others: &[usize],
+        options: TransferOptions,
+    ) -> Result<(Vec<SocketMember>, Option<Vec<u8>>), Error> {
+        self.enter_from(0, memory, centre, others, options)
+    }
+
+    /// The same for a worker that holds the state before operation `op`. If no member holds a newer one, the run continues from
+    /// it.
+    pub fn enter_from(
+        self,
+        op: u64,
+        memory: Vec<u8>,
+        centre: Vec<f32>,
+        others: &[usize],
+        options: TransferOptions,
+    ) -> Result<(Vec<SocketMember>, Option<Vec<u8>>), Error> {
+        let Joiner { client, anchor, worker, .. } = self;
+        let held = Arc::new(HeldState::new(op, memory, Arc::new(centre)));
+        client.listener.hold(Arc::clone(&held));
+        client.send_from(|member| member.enter(held.version));
+        let connections = Arc::new(Mutex::new(Connections::default()));
+        let member = |number: u8, centre: Arc<Vec<f32>>| SocketMember {
+            connections: Arc::clone(&connections),
+            client: Arc::clone(&client),
+            _anchor: Some(Arc::clone(&anchor)),
+            number,
+            worker,
+            members: Vec::new(),
+            centre,
+            version: 0,
+            options: TransferOptions { overlap: options.overlap && number == 0, ..options },
+            overlap: None,
+            send_buffer: Vec::new(),
+            lost: Vec::new(),
+        };
+        let mut members = vec![member(0, Arc::clone(&held.centre))];
+        members.extend((1..).zip(others).map(|(number, len)| member(number, Arc::new(vec![0.0; *len]))));
+        loop {
+            match client.next_action(&|_| true) {
+                Some(MemberAction::Ready) => return Ok((members, (op > 0).then(|| held.memory.clone()))),
+                Some(action @ (MemberAction::Restore { .. } | MemberAction::RollBack)) => {
+                    crate::group::environment::lock(&connections).deferred = Some(action);
+                    let memory = members[0].rejoin()?;
+                    return Ok((members, Some(memory)));
+                }
+                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
+                Some(_) => {}
+                None => return Err(Error::Connection { why: "the group was left".into() }),
+            }
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The member's side of the protocol. It is pure: it gets messages, and returns messages to send and actions to carry out.
+//!
+//! A member does one thing at a time: it trains, or it has called an operation and waits for its end. If its connection breaks it
+//! says hello again, and repeats the messages that were not answered. The coordinator has either kept its record, or tells
+//! it to fetch the state that the others hold by now.
+//!
+//! [`join`] enters a group, [`control_connection`] talks to the coordinator, [`peer_listener`] accepts connections of other
+//! members, [`socket_member`] runs operations, and [`collective`] is what a worker calls.
+
+mod collective;
+pub(crate) mod control_connection;
+pub(crate) mod join;
+pub(crate) mod peer_listener;
+pub(crate) mod socket_member;
+
+use super::messages::{AttemptId, Call, End, Peer, StateVersion, ToCoordinator, ToMember, VERSION};
+use crate::Lost;
+
+/// What the protocol asks of a member.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MemberAction {
+    /// The coordinator has welcomed it.
+    Welcomed {
+        /// The definition of the run, if it did not have it.
+        charter: Option<Vec<u8>>,
+        /// Milliseconds between heartbeats.
+        heartbeat: u64,
+    },
+    /// It may call the next operation.
+    Ready,
+    /// The operation is over, without a transfer.
+    Skipped {
+        /// Members lost since the operation before.
+        lost: Vec<Lost>,
+    },
+    /// Transfer data with the other members.
+    Transfer {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Members lost since the operation before.
+        lost: Vec<Lost>,
+    },
+    /// An operation that transferred data is over.
+    Ended(End),
+    /// Fetch the state of a donor. The operation it had called takes place without it.
+    Restore {
+        /// The donor.
+        donor: Peer,
+        /// The state.
+        version: StateVersion,
+    },
+    /// Return to the state that it holds. The operation it had called will not take place.
+    RollBack,
+    /// It may not take part.
+    Refused {
+        /// Why.
+        why: String,
+    },
+}
+
+/// The state of a member.
+#[derive(Clone, Debug)]
+pub struct Member {
+    token: u64,
+    address: String,
+    run: u64,
+    worker: Option<u32>,
+    epoch: u64,
+    op: u64,
+    version: Option<StateVersion>,
+    members: Vec<Peer>,
+    pending: Option<Pending>,
+    is_welcome: bool,
+    is_ready: bool,
+    is_restoring: bool,
+    /// What it must do before it calls the next operation.
+    deferred: Option<MemberAction>,
+    round_due: Option<u64>,
+}
+
+/// An operation that it has called.
+#[derive(Clone, Debug)]
+struct Pending {
+    call: Call,
+    steps: u64,
+    /// The epoch and number of the attempt.
+    attempt: Option<(u64, u32)>,
+    /// The message that ended its part of the attempt.
+    result: Option<ToCoordinator>,
+}
+
+impl Member {
+    /// A member that has not connected yet.
+    pub fn new(token: u64, address: String) -> Self {
+        Member {
+            token,
+            address,
+            run: 0,
+            worker: None,
+            epoch: 0,
+            op: 0,
+            version: None,
+            members: Vec::new(),
+            pending: None,
+            is_welcome: false,
+            is_ready: false,
+            is_restoring: false,
+            deferred: None,
+            round_due: None,
+        }
+    }
+
+    /// Its number, once it has one.
+    pub fn worker(&self) -> Option<u32> {
+        self.worker
+    }
+
+    /// The members of the last operation that are not lost.
+    pub fn members(&self) -> &[Peer] {
+        &self.members
+    }
+
+    /// The next operation.
+    pub fn op(&self) -> u64 {
+        self.op
+    }
+
+    #[cfg(test)]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The last state that it published or fetched.
+    pub fn version(&self) -> Option<StateVersion> {
+        self.version
+    }
+
+    /// The run; 0 before it is known.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// Whether it is connected and welcome.
+    pub fn is_in_contact(&self) -> bool {
+        self.is_welcome
+    }
+
+    /// Whether the others may count on it for the operation it has called, so that it must wait for the end.
+    pub fn is_bound(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.attempt.is_some())
+    }
+
+    /// Whether this is the current attempt.
+    pub fn is_current(&self, (epoch, op, attempt): AttemptId) -> bool {
+        let is_it = |pending: &Pending| pending.attempt == Some((epoch, attempt));
+        op == self.op && self.pending.as_ref().is_some_and(is_it)
+    }
+
+    /// A heartbeat.
+    pub fn heartbeat(&self, steps: u64, progress: u64) -> Option<ToCoordinator> {
+        self.is_welcome.then_some(ToCoordinator::Heartbeat { steps, progress })
+    }
+
+    /// At a free pace: whether the next round is due, or something else must be done first.
+    pub fn is_round_due(&self) -> bool {
+        self.round_due == Some(self.op) || self.deferred.is_some()
+    }
+
+    /// There is a connection: says hello.
+    pub fn connected(&mut self) -> ToCoordinator {
+        self.is_welcome = false;
+        let (run, token, worker) = (self.run, self.token, self.worker);
+        ToCoordinator::Hello { version: VERSION, run, token, worker, address: self.address.clone() }
+    }
+
+    /// The connection ended.
+    pub fn disconnected(&mut self) {
+        self.is_welcome = false;
+    }
+
+    /// It is ready to take part with this state.
+    pub fn enter(&mut self, version: StateVersion) -> Option<ToCoordinator> {
+        (self.version, self.op) = (Some(version), version.op);
+        self.is_welcome.then_some(ToCoordinator::Enter(version))
+    }
+
+    /// A round is over: it now holds a state with this digest.
+    pub fn publish(&mut self, digest: u64) -> Option<ToCoordinator> {
+        let version = StateVersion { op: self.op, digest };
+        self.version = Some(version);
+        self.is_welcome.then_some(ToCoordinator::Holds(version))
+    }
+
+    /// Calls the next operation, unless something else must be done first: the message to send, or the action.
+    pub fn call(&mut self, call: Call, steps: u64) -> (Option<ToCoordinator>, Option<MemberAction>) {
+        if let Some(deferred) = self.deferred.take() {
+            self.is_restoring = matches!(deferred, MemberAction::Restore { .. });
+            return (None, Some(deferred));
+        }
+        self.pending = Some(Pending { call, steps, attempt: None, result: None });
+        (self.arrive().filter(|_| self.is_welcome), None)
+    }
+
+    fn arrive(&self) -> Option<ToCoordinator> {
+        let Pending { call, steps, .. } = self.pending.as_ref()?;
+        let (op, known_epoch) = (self.op, self.epoch);
+        Some(ToCoordinator::Arrive { op, call: *call, steps: *steps, known_epoch })
+    }
+
+    /// Waits no longer for the operation. It may call it again.
+    pub fn abandon(&mut self) {
+        self.pending = None;
+    }
+
+    /// It has fetched the state of a donor.
+    pub fn restored(&mut self, version: StateVersion) -> Option<ToCoordinator> {
+        (self.version, self.op, self.is_restoring) = (Some(version), version.op, false);
+        self.is_welcome.then_some(ToCoordinator::Restored(version))
+    }
+
+    /// It could not fetch the state.
+    pub fn not_restored(&mut self, donor: u32) -> Option<ToCoordinator> {
+        self.is_welcome.then_some(ToCoordinator::NotRestored { donor })
+    }
+
+    /// Its part of the attempt is done.
+    pub fn done(&mut self, attempt: AttemptId, digest: u64) -> Option<ToCoordinator> {
+        let (epoch, op, number) = attempt;
+        self.end_attempt(attempt, ToCoordinator::Done { epoch, op, attempt: number, digest })
+    }
+
+    /// The attempt failed: with which member, and why.
+    pub fn failed(&mut self, attempt: AttemptId, peer: u32, why: String) -> Option<ToCoordinator> {
+        let (epoch, op, number) = attempt;
+        self.end_attempt(attempt, ToCoordinator::Failed { epoch, op, attempt: number, peer, why })
+    }
+
+    fn end_attempt(&mut self, attempt: AttemptId, message: ToCoordinator) -> Option<ToCoordinator> {
+        if !self.is_current(attempt) {
+            return None;
+        }
+        if let Some(pending) = &mut self.pending {
+            pending.result = Some(message.clone());
+        }
+        self.is_welcome.then_some(message)
+    }
+
+    /// Handles a message: what to answer, and what to do.
+    pub fn handle(&mut self, message: ToMember) -> (Vec<ToCoordinator>, Option<MemberAction>) {
+        match message {
+            ToMember::Welcome { run, worker, known, heartbeat, charter } => {
+                (self.run, self.worker, self.is_welcome) = (run, Some(worker), true);
+                if !known {
+                    // A coordinator without a record of this member may have used the same epochs for other members.
+                    self.epoch = 0;
+                }
+                (self.repeat(known), Some(MemberAction::Welcomed { charter, heartbeat }))
+            }
+            ToMember::Refused { why } => (Vec::new(), Some(MemberAction::Refused { why })),
+            ToMember::Ready { op } => self.on_ready(op),
+            ToMember::Restore { donor, version } => {
+                let action = MemberAction::Restore { donor, version };
+                if self.pending.take().is_none() && self.is_ready && !self.is_restoring {
+                    // It is training. It gets the action when it calls the next operation.
+                    self.deferred = Some(action);
+                    return (Vec::new(), None);
+                }
+                (self.deferred, self.is_restoring) = (None, true);
+                (Vec::new(), Some(action))
+            }
+            ToMember::HeartbeatAck | ToMember::ReportAck => (Vec::new(), None),
+            ToMember::StartRound { op } => {
+                self.round_due = Some(op);
+                (Vec::new(), None)
+            }
+            ToMember::Begin { epoch, op, members, lost, attempt } => {
+                let Some(pending) = self.pending.as_mut().filter(|_| op == self.op) else {
+                    return (Vec::new(), None);
+                };
+                match members {
+                    Some(members) => (self.epoch, self.members) = (epoch, members),
+                    // It does not know the members of this epoch, and can do nothing without them.
+                    None if epoch != self.epoch => return (Vec::new(), None),
+                    None => {}
+                }
+                self.is_ready = true;
+                let Some(number) = attempt else {
+                    self.pending = None;
+                    self.op = self.op.saturating_add(1);
+                    return (Vec::new(), Some(MemberAction::Skipped { lost }));
+                };
+                if pending.attempt == Some((epoch, number)) {
+                    return (pending.result.clone().into_iter().collect(), None);
+                }
+                (pending.attempt, pending.result) = (Some((epoch, number)), None);
+                (Vec::new(), Some(MemberAction::Transfer { attempt: (epoch, op, number), lost }))
+            }
+            ToMember::Ended { op, end } => {
+                let Some(pending) = self.pending.as_ref().filter(|_| op == self.op) else {
+                    return (Vec::new(), None);
+                };
+                let is_done = matches!(pending.result, Some(ToCoordinator::Done { .. }));
+                if !is_done && matches!(end, End::Commit { .. }) {
+                    let why = "the coordinator committed a result that this member does not have";
+                    return (Vec::new(), Some(MemberAction::Refused { why: why.into() }));
+                }
+                if let End::Commit { lost } | End::Shrunk { lost } = &end {
+                    self.members.retain(|peer| !lost.iter().any(|lost| lost.worker == peer.worker));
+                }
+                self.pending = None;
+                self.op = self.op.saturating_add(1);
+                (Vec::new(), Some(MemberAction::Ended(end)))
+            }
+        }
+    }
+
+    /// The messages to repeat on a new connection.
+    fn repeat(&self, known: bool) -> Vec<ToCoordinator> {
+        let Some(version) = self.version else { return Vec::new() };
+        if !known {
+            return vec![ToCoordinator::Enter(version)];
+        }
+        let holds = (version.op == self.op).then_some(ToCoordinator::Holds(version));
+        let result = self.pending.as_ref().and_then(|pending| pending.result.clone());
+        holds.into_iter().chain(self.arrive()).chain(result).collect()
+    }
+
+    fn on_ready(&mut self, op: u64) -> (Vec<ToCoordinator>, Option<MemberAction>) {
+        let was_ready = std::mem::replace(&mut self.is_ready, true);
+        let is_restoring = std::mem::take(&mut self.is_restoring);
+        if self.op == op && !is_restoring {
+            self.deferred = None;
+            if let Some(pending) = &mut self.pending {
+                (pending.attempt, pending.result) = (None, None);
+            }
+            return (self.arrive().into_iter().collect(), (!was_ready).then_some(MemberAction::Ready));
+        }
+        self.op = op;
+        if self.pending.take().is_some() || is_restoring {
+            return (Vec::new(), Some(MemberAction::RollBack));
+        }
+        self.deferred = Some(MemberAction::RollBack);
+        (Vec::new(), None)
+    }
+}

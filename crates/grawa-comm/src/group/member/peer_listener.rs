@@ -1,0 +1,476 @@
+//! Accepts connections of other members: those that send data, and joiners that fetch the state.
+//!
+//! A peer that sends nothing, or receives nothing, is given up: neither unauthenticated peers nor members that stopped half-way
+//! may use up the threads, files and memory of a member.
+
+use crate::Error;
+use crate::group::digest;
+use crate::group::environment::{Environment, Monitor, POLL, lock};
+use crate::group::messages::{AttemptId, Peer, StateVersion, decode, encode};
+use crate::group::wire::connection::{KeepGoing, Reader, Writer, dial};
+use crate::group::wire::file_limit::Limits;
+use crate::group::wire::frame;
+use crate::group::wire::listener::{self, Opened, Service};
+use crate::group::wire::tls::Security;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The first message on a connection between members.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Greeting {
+    /// Data of transfers follows.
+    Transfer {
+        /// The run.
+        run: u64,
+        /// The sender.
+        token: u64,
+        /// The attempt for which the connection was made.
+        attempt: AttemptId,
+    },
+    /// A request for a state.
+    Fetch {
+        /// The run.
+        run: u64,
+        /// The state.
+        version: StateVersion,
+    },
+}
+
+/// How long to wait for a connection from a member.
+const CONNECT_WAIT: Duration = Duration::from_secs(3);
+/// How long a connection with an unknown token is kept: it may arrive before the message that names the members.
+const UNKNOWN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+/// A state is sent in chunks. Each must complete in time, or a peer that stopped half-way would keep a centre in memory for ever.
+const CHUNK: usize = 1 << 18;
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+
+/// A state that a member holds.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldState {
+    pub(crate) version: StateVersion,
+    pub(crate) memory: Vec<u8>,
+    pub(crate) centre: Arc<Vec<f32>>,
+}
+
+impl HeldState {
+    pub(crate) fn new(op: u64, memory: Vec<u8>, centre: Arc<Vec<f32>>) -> Self {
+        let digest = digest::state(&memory, digest::vector(&centre));
+        HeldState { version: StateVersion { op, digest }, memory, centre }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct PeerListener {
+    environment: Environment,
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    environment: Environment,
+    run: AtomicU64,
+    incoming: Monitor<Incoming>,
+    held: Mutex<Option<Arc<HeldState>>>,
+    /// Joiners that fetch the state now; and how many of them, and of connections with unknown tokens, there may be.
+    fetches: AtomicUsize,
+    most: usize,
+    is_closed: AtomicBool,
+}
+
+/// Connections from members, by token, and the known tokens.
+#[derive(Debug, Default)]
+struct Incoming {
+    by_token: HashMap<u64, Accepted>,
+    known: HashSet<u64>,
+}
+
+/// A connection, the attempt it was made for, and when it was accepted.
+#[derive(Debug)]
+struct Accepted {
+    attempt: AttemptId,
+    at: Duration,
+    reader: Reader,
+}
+
+impl Incoming {
+    /// Adds a connection. If there are too many with unknown tokens, the oldest of them makes room.
+    fn add(&mut self, token: u64, accepted: Accepted, most: usize) {
+        let now = accepted.at;
+        self.by_token.insert(token, accepted);
+        let unknown = || self.by_token.iter().filter(|(token, _)| !self.known.contains(token));
+        if unknown().count() > most
+            && let Some(oldest) = unknown().min_by_key(|(_, one)| one.at).map(|(token, _)| *token)
+        {
+            self.by_token.remove(&oldest);
+        }
+        self.drop_unknown(now);
+    }
+
+    /// Drops old connections with unknown tokens.
+    fn drop_unknown(&mut self, now: Duration) {
+        let Incoming { by_token, known } = self;
+        by_token.retain(|token, one| known.contains(token) || now - one.at < UNKNOWN);
+    }
+}
+
+/// A joiner that fetches the state. It is counted until this is dropped.
+struct Fetch(Arc<Shared>);
+
+impl Fetch {
+    fn new(shared: &Arc<Shared>) -> Option<Self> {
+        let fetch = Fetch(Arc::clone(shared));
+        (shared.fetches.fetch_add(1, Ordering::Relaxed) < shared.most).then_some(fetch)
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        self.0.fetches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl PeerListener {
+    /// Listens at an address; port 0 is any.
+    pub(crate) fn open(
+        environment: &Environment,
+        address: &str,
+        security: Security,
+    ) -> Result<Arc<Self>, Error> {
+        let limits = Limits::here();
+        let shared = Arc::new(Shared {
+            environment: environment.clone(),
+            run: AtomicU64::new(0),
+            incoming: Monitor::new(environment, Incoming::default()),
+            held: Mutex::default(),
+            fetches: AtomicUsize::new(0),
+            most: limits.pending,
+            is_closed: AtomicBool::new(false),
+        });
+        let address = listener::listen(environment, address, security, limits, Arc::clone(&shared))?;
+        Ok(Arc::new(PeerListener { environment: environment.clone(), address, shared }))
+    }
+
+    /// Stops listening.
+    pub(crate) fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::Relaxed);
+        listener::wake(&self.environment, self.address);
+    }
+
+    /// Accepts only members of this run from now on.
+    pub(crate) fn set_run(&self, run: u64) {
+        self.shared.run.store(run, Ordering::Relaxed);
+    }
+
+    /// Joiners can fetch this state from now on.
+    pub(crate) fn hold(&self, held: Arc<HeldState>) {
+        *lock(&self.shared.held) = Some(held);
+    }
+
+    pub(crate) fn held(&self) -> Option<Arc<HeldState>> {
+        lock(&self.shared.held).clone()
+    }
+
+    /// The connection from a member: made for this attempt, or kept from an earlier one.
+    pub(crate) fn reader_from(
+        &self,
+        peer: &Peer,
+        attempt: AttemptId,
+        keep_going: KeepGoing<'_>,
+    ) -> Result<Reader, Error> {
+        let began = self.environment.now();
+        let mut incoming = self.shared.incoming.lock();
+        loop {
+            // A connection for a later attempt is left for that: this attempt will be interrupted.
+            if incoming.by_token.get(&peer.token).is_some_and(|one| one.attempt <= attempt)
+                && let Some(one) = incoming.by_token.remove(&peer.token)
+            {
+                return Ok(one.reader);
+            }
+            drop(incoming);
+            if !keep_going() || self.environment.now() - began > CONNECT_WAIT {
+                let why = format!(
+                    "worker {} at {} did not connect for operation {}",
+                    peer.worker, peer.address, attempt.1
+                );
+                return Err(Error::Connection { why });
+            }
+            incoming = self.shared.incoming.lock();
+            if !incoming.by_token.contains_key(&peer.token) {
+                incoming = self.shared.incoming.wait(incoming, POLL);
+            }
+        }
+    }
+
+    /// Keeps a connection for the next attempt, unless the peer has made a newer one.
+    pub(crate) fn keep(&self, peer: &Peer, attempt: AttemptId, reader: Reader) {
+        let accepted = Accepted { attempt, at: self.environment.now(), reader };
+        self.shared.incoming.lock().by_token.entry(peer.token).or_insert(accepted);
+    }
+
+    /// Drops connections that are not of these members, except for recent ones of a later attempt.
+    pub(crate) fn keep_only(&self, peers: &[Peer], attempt: AttemptId) {
+        let mut incoming = self.shared.incoming.lock();
+        incoming.known = peers.iter().map(|peer| peer.token).collect();
+        incoming.drop_unknown(self.environment.now());
+        let Incoming { by_token, known } = &mut *incoming;
+        by_token.retain(|token, one| one.attempt > attempt || known.contains(token));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.incoming.lock().by_token.len()
+    }
+
+    /// Drops connections of earlier attempts: bytes may be left in them.
+    pub(crate) fn forget_before(&self, attempt: AttemptId) {
+        self.shared.incoming.lock().by_token.retain(|_, one| one.attempt >= attempt);
+    }
+}
+
+impl Shared {
+    /// Sends a joiner the state that it asks for, if this member holds it.
+    fn send_state(&self, version: StateVersion, mut writer: Writer) -> Result<(), Error> {
+        let held = lock(&self.held).clone().filter(|held| held.version == version);
+        let answer = held.as_ref().map(|held| (&held.memory, held.centre.len() as u64));
+        let keep_going = || !self.is_over();
+        in_time(&self.environment, &keep_going, |go| writer.send(&encode(&answer)?, go))?;
+        let centre = held.as_ref().map_or(&[][..], |held| digest::bytes(&held.centre));
+        for chunk in centre.chunks(CHUNK) {
+            in_time(&self.environment, &keep_going, |go| writer.write_bulk(&[], chunk, None, go))?;
+        }
+        Ok(())
+    }
+}
+
+impl Service for Shared {
+    fn is_over(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    fn open(self: &Arc<Self>, Opened { writer, reader, first, .. }: Opened) -> Result<(), Error> {
+        let ours = self.run.load(Ordering::Relaxed);
+        match decode(&first)? {
+            Greeting::Transfer { run, token, attempt }
+                if run == ours && reader.token().is_none_or(|certified| certified == token) =>
+            {
+                let accepted = Accepted { attempt, at: self.environment.now(), reader };
+                self.incoming.lock().add(token, accepted, self.most);
+                self.incoming.notify();
+                Ok(())
+            }
+            Greeting::Fetch { run, version } if run == ours => {
+                let Some(fetch) = Fetch::new(self) else {
+                    return Err(Error::Connection { why: "too many peers fetch the state at once".into() });
+                };
+                // A thread of its own, so that a slow joiner holds up nobody else.
+                self.environment.spawn("donor", move || drop(fetch.0.send_state(version, writer)))?;
+                Ok(())
+            }
+            Greeting::Transfer { .. } | Greeting::Fetch { .. } => {
+                writer.end();
+                Err(Error::Message {
+                    why: "it belongs to another run, or its token is not its certificate's".into(),
+                })
+            }
+        }
+    }
+}
+
+/// Does something that must complete within [`CHUNK_TIMEOUT`].
+fn in_time<T>(
+    environment: &Environment,
+    keep_going: KeepGoing<'_>,
+    act: impl FnOnce(KeepGoing<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let began = environment.now();
+    act(&|| keep_going() && environment.now() - began < CHUNK_TIMEOUT)
+}
+
+/// Connects to a member to send data.
+pub(crate) fn connect(
+    environment: &Environment,
+    peer: &Peer,
+    security: &Security,
+    (run, token): (u64, u64),
+    attempt: AttemptId,
+) -> Result<Writer, Error> {
+    let (mut writer, _) = dial(environment, &peer.address, security)?;
+    let greeting = encode(&Greeting::Transfer { run, token, attempt })?;
+    in_time(environment, &|| true, |go| writer.send(&greeting, go))?;
+    Ok(writer)
+}
+
+/// Fetches a state, with a centre of `len` floats, from a donor.
+pub(crate) fn fetch(
+    environment: &Environment,
+    donor: &Peer,
+    security: &Security,
+    run: u64,
+    (version, len): (StateVersion, usize),
+    keep_going: KeepGoing<'_>,
+) -> Result<HeldState, Error> {
+    let (mut writer, mut reader) = dial(environment, &donor.address, security)?;
+    writer.send(&encode(&Greeting::Fetch { run, version })?, keep_going)?;
+    let wrong = |why: String| Error::Connection { why: format!("worker {} {why}", donor.worker) };
+    let bytes = in_time(environment, keep_going, |go| reader.receive(frame::LONGEST, go))?;
+    let bytes = bytes.ok_or_else(|| wrong("ended the connection".into()))?;
+    let Some((memory, floats)) = decode::<Option<(Vec<u8>, u64)>>(&bytes)? else {
+        return Err(wrong("does not hold that state any more".into()));
+    };
+    if floats != len as u64 {
+        return Err(wrong(format!("holds a centre of {floats} floats, where {len} are expected")));
+    }
+    let mut centre = vec![0.0; len];
+    for chunk in digest::bytes_mut(&mut centre).chunks_mut(CHUNK) {
+        in_time(environment, keep_going, |go| {
+            let checksum = reader.read_header(&mut [], go)?;
+            reader.read_body(chunk, checksum, go)
+        })?;
+    }
+    let held = HeldState::new(version.op, memory, Arc::new(centre));
+    match held.version == version {
+        true => Ok(held),
+        false => Err(wrong(format!(
+            "sent a state of digest {:016x}, not {:016x}",
+            held.version.digest, version.digest
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::wire::connection::{ALWAYS, establish};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Instant;
+
+    const SYSTEM: Environment = Environment::System;
+
+    fn open() -> Arc<PeerListener> {
+        PeerListener::open(&SYSTEM, "127.0.0.1:0", Security::Plain).unwrap()
+    }
+
+    fn donor(listener: &PeerListener) -> Peer {
+        Peer { worker: 3, token: 1, address: listener.address.to_string() }
+    }
+
+    #[test]
+    fn a_held_state_is_sent() {
+        let door = open();
+        door.set_run(7);
+        // Several chunks, the last of them short.
+        let held =
+            Arc::new(HeldState::new(4, vec![1, 2], Arc::new((0..200_000u32).map(|n| n as f32).collect())));
+        door.hold(Arc::clone(&held));
+        let ask =
+            |run, version| fetch(&SYSTEM, &donor(&door), &Security::Plain, run, (version, 200_000), ALWAYS);
+        assert_eq!(ask(7, held.version).unwrap().centre, held.centre);
+        let older = StateVersion { op: 3, ..held.version };
+        assert!(ask(7, older).unwrap_err().to_string().contains("worker 3 does not hold that state"));
+        assert!(ask(8, held.version).is_err());
+    }
+
+    /// A donor whose machine lost its power sends nothing more, and does not end the connection.
+    #[test]
+    fn a_donor_that_stops_sending_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let silent = std::thread::spawn(move || {
+            let accepted = listener.accept().unwrap().0;
+            let (mut out, mut from) = establish(&SYSTEM, accepted, &Security::Plain, false).unwrap();
+            from.receive(4096, ALWAYS).unwrap();
+            out.send(&encode(&Some((vec![0u8], 1000u64))).unwrap(), ALWAYS).unwrap();
+            out.write_bulk(&[], &[0; 2000], None, ALWAYS).unwrap();
+            out
+        });
+        let donor = Peer { worker: 3, token: 1, address };
+        let version = StateVersion { op: 1, digest: 2 };
+        let began = Instant::now();
+        let error = fetch(&SYSTEM, &donor, &Security::Plain, 7, (version, 1000), ALWAYS).unwrap_err();
+        assert!(error.to_string().contains("given up"), "{error}");
+        assert!(began.elapsed() < 10 * CHUNK_TIMEOUT);
+        drop(silent.join().unwrap());
+    }
+
+    /// A joiner that asks and receives nothing is given up, and the state is let go.
+    #[test]
+    fn a_joiner_that_receives_nothing_is_given_up() {
+        let door = open();
+        door.set_run(7);
+        // More than sockets hold.
+        let held = Arc::new(HeldState::new(4, Vec::new(), Arc::new(vec![0.0; 16 << 20])));
+        door.hold(Arc::clone(&held));
+        let address = door.address.to_string();
+        let (mut out, from) = dial(&SYSTEM, &address, &Security::Plain).unwrap();
+        out.send(&encode(&Greeting::Fetch { run: 7, version: held.version }).unwrap(), ALWAYS).unwrap();
+        let began = Instant::now();
+        while door.shared.fetches.load(Ordering::Relaxed) == 0 {
+            assert!(began.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        while door.shared.fetches.load(Ordering::Relaxed) > 0 {
+            assert!(began.elapsed() < Duration::from_secs(30), "it is still being sent");
+            std::thread::sleep(POLL);
+        }
+        drop((out, from));
+    }
+
+    /// Joiners cannot use up all threads.
+    #[test]
+    fn too_many_joiners_are_refused() {
+        let door = open();
+        let fetches: Vec<Fetch> = (0..door.shared.most).map(|_| Fetch::new(&door.shared).unwrap()).collect();
+        assert!(Fetch::new(&door.shared).is_none());
+        drop(fetches);
+        assert!(Fetch::new(&door.shared).is_some());
+        assert_eq!(door.shared.fetches.load(Ordering::Relaxed), 0);
+    }
+
+    /// Connections with unknown tokens are dropped after a while.
+    #[test]
+    fn connections_of_unknown_members_are_not_kept() {
+        let door = open();
+        door.set_run(7);
+        let peer = |token| Peer { worker: token as u32, token, address: door.address.to_string() };
+        // For an attempt that never comes.
+        let later = (9, 9, 9);
+        let arrives = |token: u64| {
+            let out = connect(&SYSTEM, &peer(token), &Security::Plain, (7, token), later).unwrap();
+            let began = Instant::now();
+            while !door.shared.incoming.lock().by_token.contains_key(&token) {
+                assert!(began.elapsed() < Duration::from_secs(10));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            out
+        };
+        let _outs: Vec<Writer> = (1..=20).map(arrives).collect();
+        door.keep_only(&[peer(1), peer(2)], (1, 1, 1));
+        // They may be members of the next round.
+        assert_eq!(door.connections(), 20);
+        std::thread::sleep(UNKNOWN);
+        let _one_more = arrives(21);
+        let mut left: Vec<u64> = door.shared.incoming.lock().by_token.keys().copied().collect();
+        left.sort_unstable();
+        assert_eq!(left, [1, 2, 21]);
+    }
+
+    #[test]
+    fn connections_of_unknown_members_are_limited() {
+        let mut incoming = Incoming { known: HashSet::from([1000]), ..Incoming::default() };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for token in [1000].into_iter().chain(1..=30) {
+            let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (_, reader) = establish(&SYSTEM, dialled, &Security::Plain, true).unwrap();
+            incoming.add(token, Accepted { attempt: (9, 9, 9), at: SYSTEM.now(), reader }, 8);
+            drop(listener.accept().unwrap());
+        }
+        let mut left: Vec<u64> = incoming.by_token.keys().copied().collect();
+        left.sort_unstable();
+        assert_eq!(left, [23, 24, 25, 26, 27, 28, 29, 30, 1000]);
+    }
+}

@@ -1,0 +1,288 @@
+//! A member of a group on sockets: it calls operations, and transfers data until they end.
+//!
+//! This runs on the worker's own thread. [`Member`](super::Member) decides what is to be done. The operations are in
+//! [`collective`](super::collective).
+
+use super::MemberAction;
+use super::control_connection::{Anchor, Client};
+use super::peer_listener::connect;
+use crate::group::environment::lock;
+use crate::group::messages::{AttemptId, Call, End, Peer};
+use crate::group::transfer::overlap::{Finished, Overlap};
+use crate::group::transfer::{Links, TransferError, TransferOptions, Transferred};
+use crate::group::wire::connection::Writer;
+use crate::{Error, Lost, Outcome};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// A worker's end of a group: the operations on one of its centres.
+#[derive(Debug)]
+pub struct SocketMember {
+    pub(super) connections: Arc<Mutex<Connections>>,
+    pub(crate) client: Arc<Client>,
+    /// None for a transfer that overlaps with training: that does not keep the worker in the group.
+    pub(super) _anchor: Option<Arc<Anchor>>,
+    pub(super) number: u8,
+    pub(super) worker: u32,
+    pub(super) members: Vec<u32>,
+    pub(super) centre: Arc<Vec<f32>>,
+    /// How often the centre was replaced.
+    pub(super) version: u64,
+    pub(super) options: TransferOptions,
+    /// The transfer that overlaps with training, a buffer for the next, and members lost during the last.
+    pub(super) overlap: Option<Arc<Overlap>>,
+    pub(super) send_buffer: Vec<f32>,
+    pub(super) lost: Vec<Lost>,
+}
+
+/// What the operations on all centres share.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    /// Connections to other members, by token.
+    writers: HashMap<u64, Writer>,
+    pub(super) spare: Vec<f32>,
+    /// The last attempt was committed. Otherwise bytes of it may be left in the connections, and they are made again.
+    pub(super) is_clean: bool,
+    /// What must be done before the next operation.
+    pub(super) deferred: Option<MemberAction>,
+    bytes: u64,
+}
+
+/// Why an attempt came to nothing.
+enum Failure {
+    /// Data could not be exchanged with this member.
+    Peer(u32, Error),
+    /// This member cannot continue.
+    Local(Error),
+    /// Another action must be carried out.
+    Interrupted,
+}
+
+/// How an operation ended: all members hold the same result, or there is none; and who was lost.
+pub(super) enum Ended<T> {
+    Committed(T, Outcome),
+    Aborted(Vec<Lost>),
+}
+
+impl SocketMember {
+    /// Waits for the transfer that overlaps with training, and takes its result.
+    pub(super) fn finish_overlap(&mut self) -> Result<(), Error> {
+        let other = lock(&self.client.overlap).take();
+        other.iter().for_each(|overlap| overlap.wait());
+        let Some(overlap) = self.overlap.take() else { return Ok(()) };
+        let Finished { centre, members, lost, send_buffer } = overlap.take()?;
+        self.send_buffer = send_buffer;
+        (self.members, self.lost) = (members, lost);
+        if let Some(centre) = centre {
+            self.replace_centre(centre);
+        }
+        Ok(())
+    }
+
+    /// Replaces the centre, and returns the old one.
+    pub(super) fn replace_centre(&mut self, centre: Arc<Vec<f32>>) -> Arc<Vec<f32>> {
+        self.version += 1;
+        std::mem::replace(&mut self.centre, centre)
+    }
+
+    /// Calls the next operation.
+    fn call(&self, connections: &mut Connections, call: Call) -> Result<(), Error> {
+        if connections.deferred.is_some() {
+            return Err(Error::Behind);
+        }
+        let [steps, counted] =
+            [&self.client.steps, &self.client.counted].map(|count| count.load(Ordering::Relaxed));
+        let mut state = self.client.state.lock();
+        let (message, action) = state.member.call(call, steps.saturating_sub(counted));
+        self.client.send(&mut state, message);
+        if let Some(action) = action {
+            state.actions.push_front(action);
+        }
+        Ok(())
+    }
+
+    /// The next action of an operation. If `may_leave`, a member without contact that nobody counts on stops waiting.
+    fn next_action(&self, connections: &mut Connections, may_leave: bool) -> Result<MemberAction, Error> {
+        loop {
+            let action = self.client.next_action(&|state| {
+                !may_leave || state.member.is_bound() || !self.client.has_lost_contact(state)
+            });
+            match action {
+                Some(action @ (MemberAction::Restore { .. } | MemberAction::RollBack)) => {
+                    connections.deferred = Some(action);
+                    return Err(Error::Behind);
+                }
+                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
+                Some(MemberAction::Ended(End::OutOfStep { calls })) => return Err(out_of_step(&calls)),
+                Some(MemberAction::Welcomed { .. } | MemberAction::Ready) => {}
+                Some(action) => return Ok(action),
+                None if self.client.is_over() => {
+                    return Err(Error::Connection { why: "the group was left".into() });
+                }
+                None => {
+                    let mut state = self.client.state.lock();
+                    // A message may have arrived at the last moment.
+                    if state.actions.is_empty() {
+                        state.member.abandon();
+                        return Err(Error::OutOfContact);
+                    }
+                }
+            }
+        }
+    }
+
+    fn peers(&self) -> Vec<Peer> {
+        self.client.state.lock().member.members().to_vec()
+    }
+
+    fn update_members(&mut self) -> Vec<u32> {
+        self.members = self.peers().iter().map(|peer| peer.worker).collect();
+        self.members.clone()
+    }
+
+    /// Calls an operation, and runs `transfer` as often as the coordinator asks for it, until the operation ends.
+    pub(super) fn run_operation(
+        &mut self,
+        call: Call,
+        mut transfer: impl FnMut(Links<'_>, &[Peer]) -> Result<Transferred, TransferError>,
+    ) -> Result<Ended<()>, Error> {
+        let environment = self.client.environment.clone();
+        let start = environment.now();
+        let (mut wait, mut before) = (None, Vec::new());
+        let shared = Arc::clone(&self.connections);
+        let mut connections = lock(&shared);
+        let begins_round = {
+            let state = self.client.state.lock();
+            state.member.version().is_some_and(|version| version.op == state.member.op())
+        };
+        self.call(&mut connections, call)?;
+        loop {
+            match self.next_action(&mut connections, begins_round)? {
+                MemberAction::Skipped { lost } => {
+                    self.update_members();
+                    return Ok(Ended::Aborted(lost));
+                }
+                MemberAction::Transfer { attempt, lost } => {
+                    wait.get_or_insert_with(|| environment.now() - start);
+                    before = lost;
+                    let result = self.attempt(&mut connections, attempt, &mut transfer);
+                    connections.is_clean = false;
+                    #[cfg(test)]
+                    if environment.mutation() == Some(crate::group::simulate::Mutation::KeepConnections) {
+                        connections.is_clean = true;
+                    }
+                    match result {
+                        // What interrupted it is the next action.
+                        Ok(()) | Err(Failure::Interrupted) => {}
+                        Err(Failure::Peer(peer, why)) => {
+                            self.client.send_from(|member| member.failed(attempt, peer, why.to_string()));
+                        }
+                        // The others would wait for a member that cannot continue. It leaves, and they are told.
+                        Err(Failure::Local(why)) => return Err(why),
+                    }
+                }
+                MemberAction::Ended(End::Commit { lost }) => {
+                    connections.is_clean = true;
+                    let Some(wait) = wait else {
+                        return Err(Error::Message { why: "an operation ended that had not begun".into() });
+                    };
+                    before.extend(lost);
+                    let (members, work) = (self.update_members(), environment.now() - start - wait);
+                    let outcome = Outcome { members, lost: before, bytes: 0, wait, work };
+                    return Ok(Ended::Committed((), outcome));
+                }
+                MemberAction::Ended(End::Shrunk { lost }) => {
+                    before.extend(lost);
+                    self.update_members();
+                    return Ok(Ended::Aborted(before));
+                }
+                other => {
+                    return Err(Error::Message { why: format!("{other:?} is no answer to {}", call.name()) });
+                }
+            }
+        }
+    }
+
+    /// One attempt. Reports to the coordinator that it is done.
+    fn attempt(
+        &self,
+        connections: &mut Connections,
+        attempt: AttemptId,
+        transfer: &mut impl FnMut(Links<'_>, &[Peer]) -> Result<Transferred, TransferError>,
+    ) -> Result<(), Failure> {
+        let Client { environment, listener, security, token, state, .. } = &*self.client;
+        let run = state.lock().member.run();
+        let peers = self.peers();
+        let Some(rank) = peers.iter().position(|peer| peer.token == *token) else {
+            return Err(Failure::Interrupted);
+        };
+        if !connections.is_clean {
+            connections.writers.clear();
+            listener.forget_before(attempt);
+        }
+        let keep_going = || self.client.is_current(attempt);
+        let (mut writers, mut readers) = (Vec::new(), Vec::new());
+        for (index, peer) in peers.iter().enumerate() {
+            writers.push(match (index == rank, connections.writers.remove(&peer.token)) {
+                (true, _) => None,
+                (false, Some(writer)) => Some(writer),
+                (false, None) => {
+                    let connected = connect(environment, peer, security, (run, *token), attempt);
+                    Some(connected.map_err(|why| Failure::Peer(peer.worker, why))?)
+                }
+            });
+        }
+        for (index, peer) in peers.iter().enumerate() {
+            let reader = (index != rank).then(|| listener.reader_from(peer, attempt, &keep_going));
+            readers.push(reader.transpose().map_err(|why| match keep_going() {
+                true => Failure::Peer(peer.worker, why),
+                false => Failure::Interrupted,
+            })?);
+        }
+        let failure = |error: TransferError| match error.rank {
+            _ if !keep_going() => Failure::Interrupted,
+            Some(rank) => Failure::Peer(peers[rank].worker, error.why),
+            None => Failure::Local(error.why),
+        };
+        let links = Links { environment, attempt, rank, writers, readers, keep_going: &keep_going };
+        let done = transfer(links, &peers).map_err(failure)?;
+        connections.writers.clear();
+        listener.keep_only(&peers, attempt);
+        for ((peer, writer), reader) in peers.iter().zip(done.writers).zip(done.readers) {
+            if let (Some(writer), Some(reader)) = (writer, reader) {
+                connections.writers.insert(peer.token, writer);
+                listener.keep(peer, attempt, reader);
+            }
+        }
+        connections.bytes += done.bytes;
+        self.client.send_from(|member| member.done(attempt, done.digest.into()));
+        Ok(())
+    }
+
+    /// Bytes sent to other members so far.
+    pub fn bytes(&self) -> u64 {
+        lock(&self.connections).bytes
+    }
+
+    /// Connections to and from other members that are kept.
+    #[cfg(test)]
+    pub(crate) fn connections(&self) -> usize {
+        lock(&self.connections).writers.len() + self.client.listener.connections()
+    }
+
+    /// Whether the coordinator can be reached.
+    pub fn is_in_contact(&self) -> bool {
+        self.client.state.lock().member.is_in_contact()
+    }
+}
+
+fn out_of_step(calls: &[(u32, Call)]) -> Error {
+    if let [(first, Call::Mix { .. }), ..] = calls
+        && let Some((other, _)) = calls.iter().find(|(_, call)| *call != calls[0].1)
+        && calls.iter().all(|(_, call)| matches!(call, Call::Mix { .. }))
+    {
+        return Error::PlansDiffer { first: *first, other: *other };
+    }
+    Error::OutOfStep { calls: calls.iter().map(|(worker, call)| (*worker, call.name())).collect() }
+}

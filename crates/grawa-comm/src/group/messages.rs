@@ -1,0 +1,344 @@
+//! The messages between members and the coordinator.
+//!
+//! Nothing else crosses a control connection. Parameters never do: they move between members.
+
+use crate::{Error, Lost, printable};
+use serde::{Deserialize, Serialize};
+
+/// The version of the protocol. Members and coordinator must have the same.
+pub const VERSION: u16 = 5;
+
+/// The longest message on a control connection: a charter, or a report of a round of thousands of workers.
+pub const LONGEST: usize = 4 << 20;
+
+/// A state of the group between two rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct StateVersion {
+    /// The number of the next operation.
+    pub op: u64,
+    /// The digest of the centre and of the memory that belongs to it.
+    pub digest: u64,
+}
+
+/// The address of a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its number.
+    pub worker: u32,
+    /// Drawn by its process at the start. A number may be reused, a token never is.
+    pub token: u64,
+    /// Where it listens for other members.
+    #[serde(deserialize_with = "printable::text")]
+    pub address: String,
+}
+
+/// One attempt of an operation: epoch, operation, attempt.
+pub type AttemptId = (u64, u64, u32);
+
+/// An operation that a member calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// Exchange messages.
+    Gather,
+    /// Wait for all.
+    Barrier,
+    /// Carry out a plan.
+    Mix {
+        /// The digest of the plan.
+        plan: u64,
+        /// Which of the group's centres.
+        centre: u8,
+    },
+    /// Copy the vector of one member to all.
+    Broadcast {
+        /// That member.
+        leader: u32,
+    },
+}
+
+impl Call {
+    /// Its name, for error messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Gather => "gather",
+            Call::Barrier => "barrier",
+            Call::Mix { .. } => "mix",
+            Call::Broadcast { .. } => "broadcast",
+        }
+    }
+}
+
+/// A message from a member to the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToCoordinator {
+    /// The first message on a connection. Every version of the protocol can read it.
+    Hello {
+        /// The member's version of the protocol.
+        version: u16,
+        /// The run it was part of; 0 if none.
+        run: u64,
+        /// Its token.
+        token: u64,
+        /// The number it had, if any.
+        worker: Option<u32>,
+        /// Where it listens for other members.
+        #[serde(deserialize_with = "printable::text")]
+        address: String,
+    },
+    /// It is ready to take part, and holds this state.
+    Enter(StateVersion),
+    /// A round is over for it. It now holds this state.
+    Holds(StateVersion),
+    /// It calls an operation.
+    Arrive {
+        /// The number of the operation.
+        op: u64,
+        /// The operation.
+        call: Call,
+        /// Its local steps since the last round that counted them.
+        steps: u64,
+        /// The epoch whose members it knows; 0 if none.
+        known_epoch: u64,
+    },
+    /// Its part of an attempt is done.
+    Done {
+        /// The epoch.
+        epoch: u64,
+        /// The operation.
+        op: u64,
+        /// The attempt.
+        attempt: u32,
+        /// The digest of the result.
+        digest: u64,
+    },
+    /// An attempt failed.
+    Failed {
+        /// The epoch.
+        epoch: u64,
+        /// The operation.
+        op: u64,
+        /// The attempt.
+        attempt: u32,
+        /// The member that it could not exchange data with.
+        peer: u32,
+        /// Why.
+        #[serde(deserialize_with = "printable::text")]
+        why: String,
+    },
+    /// It has fetched this state from a donor.
+    Restored(StateVersion),
+    /// It could not fetch the state.
+    NotRestored {
+        /// The donor.
+        donor: u32,
+    },
+    /// It is alive.
+    Heartbeat {
+        /// Local steps of this cycle so far.
+        steps: u64,
+        /// A counter that grows as its work progresses.
+        progress: u64,
+    },
+    /// A report for whoever watches the run.
+    Report(Vec<u8>),
+    /// It leaves the group.
+    Leave,
+}
+
+/// A message from the coordinator to a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToMember {
+    /// The answer to a hello.
+    Welcome {
+        /// The run.
+        run: u64,
+        /// The member's number.
+        worker: u32,
+        /// Whether the coordinator still has its record. Then it repeats the messages that were not answered.
+        known: bool,
+        /// Milliseconds between heartbeats.
+        heartbeat: u64,
+        /// The definition of the run, unless the member has it.
+        charter: Option<Vec<u8>>,
+    },
+    /// It may not take part. Every version of the protocol can read this message.
+    Refused {
+        /// Why.
+        #[serde(deserialize_with = "printable::text")]
+        why: String,
+    },
+    /// It holds the committed state, and may call this operation.
+    Ready {
+        /// The operation.
+        op: u64,
+    },
+    /// It must fetch the committed state from a donor.
+    Restore {
+        /// The donor.
+        donor: Peer,
+        /// The state.
+        version: StateVersion,
+    },
+    /// The answer to a heartbeat.
+    HeartbeatAck,
+    /// At a free pace: enough steps were taken. Begin the round.
+    StartRound {
+        /// The operation that begins it.
+        op: u64,
+    },
+    /// All members have called the operation.
+    Begin {
+        /// The epoch.
+        epoch: u64,
+        /// The operation.
+        op: u64,
+        /// The members, in order, unless it knows those of this epoch.
+        members: Option<Vec<Peer>>,
+        /// Members lost since the operation before.
+        lost: Vec<Lost>,
+        /// The attempt to transfer data. `None` if there is nothing to transfer: the operation is then over.
+        attempt: Option<u32>,
+    },
+    /// An operation that transferred data is over.
+    Ended {
+        /// The operation.
+        op: u64,
+        /// How it ended.
+        end: End,
+    },
+    /// A report was received.
+    ReportAck,
+}
+
+/// How an operation that transferred data ended. Members that were lost before it began are not named again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    /// All members hold the same result.
+    Commit {
+        /// Members lost meanwhile.
+        lost: Vec<Lost>,
+    },
+    /// A member was lost. The result must not be used.
+    Shrunk {
+        /// Members lost.
+        lost: Vec<Lost>,
+    },
+    /// The members called different operations.
+    OutOfStep {
+        /// What each called.
+        calls: Vec<(u32, Call)>,
+    },
+}
+
+/// An entry of the coordinator's journal: a committed state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The run.
+    pub run: u64,
+    /// The epoch.
+    pub epoch: u64,
+    /// The state.
+    pub version: StateVersion,
+    /// How many members hold it. Version 4 of the protocol also wrote 0, for a state that a member had only reported.
+    pub members: u32,
+    /// Their tokens, unless the record before has the same.
+    pub tokens: Vec<u64>,
+}
+
+/// A message as bytes.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, Error> {
+    postcard::to_stdvec(message).map_err(|error| Error::Message { why: error.to_string() })
+}
+
+/// A message from bytes, all of which must belong to it.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Error> {
+    let wrong = |why: String| Error::Message { why };
+    let (message, rest) = postcard::take_from_bytes(bytes).map_err(|error| wrong(error.to_string()))?;
+    if rest.is_empty() { Ok(message) } else { Err(wrong(format!("{} bytes too many", rest.len()))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn messages_go_both_ways() {
+        let version = StateVersion { op: 7, digest: u64::MAX };
+        let peer = Peer { worker: 3, token: 9, address: "[::1]:4000".into() };
+        let lost = vec![Lost { worker: 1, why: crate::Why::Disconnected }];
+        for message in [
+            ToCoordinator::Enter(version),
+            ToCoordinator::Arrive {
+                op: 2,
+                call: Call::Mix { plan: 5, centre: 1 },
+                steps: 4,
+                known_epoch: 300,
+            },
+            ToCoordinator::Leave,
+        ] {
+            assert_eq!(decode::<ToCoordinator>(&encode(&message).unwrap()).unwrap(), message);
+        }
+        for message in [
+            ToMember::Restore { donor: peer.clone(), version },
+            ToMember::Begin {
+                epoch: 1,
+                op: 2,
+                members: Some(vec![peer]),
+                lost: lost.clone(),
+                attempt: Some(1),
+            },
+            ToMember::Ended { op: 1, end: End::Shrunk { lost } },
+        ] {
+            assert_eq!(decode::<ToMember>(&encode(&message).unwrap()).unwrap(), message);
+        }
+    }
+
+    /// Version 4 said hello, and was refused, in the same bytes.
+    #[test]
+    fn other_versions_can_be_refused() {
+        let hello =
+            ToCoordinator::Hello { version: 4, run: 0, token: 1, worker: None, address: "a:1".into() };
+        assert_eq!(encode(&hello).unwrap(), [0, 4, 0, 1, 0, 3, b'a', b':', b'1']);
+        assert_eq!(encode(&ToMember::Refused { why: "no".into() }).unwrap(), [1, 2, b'n', b'o']);
+    }
+
+    /// Text that a member sends contains no control characters once it is decoded.
+    #[test]
+    fn text_is_printable_once_it_is_decoded() {
+        let evil = || String::from("\u{1b}]0;x\u{7}\u{9b}2J\n");
+        let peer = Peer { worker: 3, token: 9, address: evil() };
+        let lost = Vec::new();
+        let ups = [
+            ToCoordinator::Hello { version: 1, run: 2, token: 3, worker: None, address: evil() },
+            ToCoordinator::Failed { epoch: 1, op: 2, attempt: 3, peer: 4, why: evil() },
+        ];
+        let downs = [
+            ToMember::Refused { why: evil() },
+            ToMember::Restore { donor: peer.clone(), version: StateVersion { op: 0, digest: 0 } },
+            ToMember::Begin { epoch: 1, op: 2, members: Some(vec![peer]), lost, attempt: None },
+        ];
+        let ups = ups.map(|up| format!("{:?}", decode::<ToCoordinator>(&encode(&up).unwrap()).unwrap()));
+        let downs = downs.map(|down| format!("{:?}", decode::<ToMember>(&encode(&down).unwrap()).unwrap()));
+        for text in ups.iter().chain(&downs) {
+            // `Debug` writes control characters as escapes.
+            assert!(text.contains("\u{fffd}]0;x\u{fffd}\u{fffd}2J ") && !text.contains("\\u{"), "{text}");
+        }
+    }
+
+    #[test]
+    fn trailing_bytes_are_refused() {
+        let mut bytes = encode(&ToCoordinator::Leave).unwrap();
+        bytes.push(0);
+        assert!(decode::<ToCoordinator>(&bytes).unwrap_err().to_string().contains("1 bytes too many"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode::<ToCoordinator>(&bytes);
+            let _ = decode::<ToMember>(&bytes);
+            let _ = decode::<Record>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A member that sends what it should not. The others continue, and nothing panics.
+
+use super::Settings;
+use super::coordinator::roster::MemberState;
+use super::coordinator::{Action, Coordinator, Input};
+use super::messages::{Call, End, Record, StateVersion, ToCoordinator, ToMember, VERSION};
+use std::time::Duration;
+
+const START: StateVersion = StateVersion { op: 0, digest: 5 };
+
+fn hear(coordinator: &mut Coordinator, session: u64, message: ToCoordinator) -> Vec<Action> {
+    coordinator.handle(Input::Message { session, message }, Duration::from_millis(1))
+}
+
+fn hello(token: u64) -> ToCoordinator {
+    ToCoordinator::Hello { version: VERSION, run: 0, token, worker: None, address: "nowhere".into() }
+}
+
+fn arrive(op: u64, call: Call) -> ToCoordinator {
+    ToCoordinator::Arrive { op, call, steps: u64::MAX, known_epoch: 0 }
+}
+
+/// A group after its first operation, and one more member that waits. Sessions are the numbers of the workers.
+fn group(workers: u32) -> Coordinator {
+    let settings = Settings { founders: workers, trigger: Some(1), ..Settings::default() };
+    let mut coordinator = Coordinator::new(settings, 7, Vec::new(), &[]);
+    for session in 0..=u64::from(workers) {
+        hear(&mut coordinator, session, hello(100 + session));
+        hear(&mut coordinator, session, ToCoordinator::Enter(START));
+    }
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, arrive(0, Call::Barrier));
+    }
+    assert_eq!((coordinator.op(), coordinator.committed()), (1, Some(START)));
+    coordinator
+}
+
+fn moving(workers: u32) -> Coordinator {
+    let mut coordinator = group(workers);
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, arrive(1, Call::Mix { plan: 1, centre: 0 }));
+    }
+    assert!(coordinator.reason(Duration::ZERO).contains("transferring vectors"));
+    coordinator
+}
+
+fn ended(actions: &[Action]) -> Option<&End> {
+    actions.iter().find_map(|action| match action {
+        Action::Send { message: ToMember::Ended { end, .. }, .. } => Some(end),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_connection_is_one_member() {
+    let mut coordinator = group(2);
+    let before = coordinator.roster().len();
+    for token in 1000..1010 {
+        let actions = hear(&mut coordinator, 0, hello(token));
+        assert!(actions.contains(&Action::Disconnect { session: 0 }), "{actions:?}");
+    }
+    assert_eq!(coordinator.roster().len(), before);
+}
+
+/// A complaint about nobody, about oneself, or by a member that has no part in it would leave the round waiting.
+#[test]
+fn an_idle_complaint_changes_nothing() {
+    let mut coordinator = moving(3);
+    let epoch = coordinator.epoch();
+    let complain =
+        |peer: u32| ToCoordinator::Failed { epoch, op: 1, attempt: 1, peer, why: "no reason".into() };
+    for (by, of) in [(0, u32::MAX), (0, 0), (3, 0), (0, 3)] {
+        assert_eq!(hear(&mut coordinator, by, complain(of)), [], "{by} complains about {of}");
+    }
+    let later = Duration::from_secs(1);
+    for session in 0..4 {
+        let message = ToCoordinator::Heartbeat { steps: 0, progress: 0 };
+        coordinator.handle(Input::Message { session, message }, later);
+    }
+    assert_eq!(coordinator.handle(Input::Tick, later), [], "nothing is tried again");
+    let done = |coordinator: &mut Coordinator, session| {
+        hear(coordinator, session, ToCoordinator::Done { epoch, op: 1, attempt: 1, digest: 9 })
+    };
+    assert_eq!(ended(&done(&mut coordinator, 0)), None);
+    assert_eq!(ended(&done(&mut coordinator, 3)), None, "a member without a part in it cannot be done");
+    assert_eq!(ended(&done(&mut coordinator, 1)), None);
+    assert_eq!(ended(&done(&mut coordinator, 2)), Some(&End::Commit { lost: vec![] }));
+}
+
+/// Absurd counts neither stop the coordinator nor overflow.
+#[test]
+fn absurd_numbers_do_no_harm() {
+    let mut coordinator = group(2);
+    let stand = StateVersion { op: 1, digest: 6 };
+    for session in 0..2 {
+        hear(&mut coordinator, session, ToCoordinator::Holds(stand));
+        hear(&mut coordinator, session, ToCoordinator::Heartbeat { steps: u64::MAX, progress: u64::MAX });
+    }
+    let actions = hear(&mut coordinator, 0, ToCoordinator::Heartbeat { steps: u64::MAX, progress: 0 });
+    assert!(actions.iter().all(|action| !matches!(action, Action::Emit(_))), "{actions:?}");
+    let mut fresh = Coordinator::new(Settings::default(), 7, Vec::new(), &[]);
+    let far = StateVersion { op: u64::MAX, digest: 1 };
+    hear(&mut fresh, 0, hello(1));
+    hear(&mut fresh, 0, ToCoordinator::Enter(far));
+    hear(&mut fresh, 0, arrive(u64::MAX, Call::Barrier));
+    assert_eq!(fresh.op(), u64::MAX);
+}
+
+/// Two outvote one. The one must fetch their state.
+#[test]
+fn one_cannot_outvote_two() {
+    let mut coordinator = group(3);
+    for (session, digest) in [(0, 66), (1, 6), (2, 6)] {
+        hear(&mut coordinator, session, ToCoordinator::Holds(StateVersion { op: 1, digest }));
+    }
+    assert_eq!(coordinator.committed(), Some(StateVersion { op: 1, digest: 6 }));
+    let actions = hear(&mut coordinator, 0, ToCoordinator::NotRestored { donor: 1 });
+    let taken = actions.iter().find_map(|action| match action {
+        Action::Send { session: 0, message: ToMember::Restore { version, .. } } => Some(*version),
+        _ => None,
+    });
+    assert_eq!(taken, Some(StateVersion { op: 1, digest: 6 }), "{actions:?}");
+}
+
+/// A round has begun: its messages are transferred, and a joiner waits.
+fn speaking(workers: u32) -> Coordinator {
+    let mut coordinator = group(workers);
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, ToCoordinator::Holds(StateVersion { op: 1, digest: 6 }));
+    }
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, arrive(1, Call::Gather));
+    }
+    assert!(coordinator.reason(Duration::ZERO).contains("transferring messages"));
+    coordinator
+}
+
+fn done(coordinator: &mut Coordinator, session: u64, digest: u64) -> Vec<Action> {
+    let epoch = coordinator.epoch();
+    hear(coordinator, session, ToCoordinator::Done { epoch, op: 1, attempt: 1, digest })
+}
+
+/// A member whose digest differs from that of most has no part in what follows.
+#[test]
+fn a_member_that_differs_is_excluded() {
+    let mut coordinator = speaking(3);
+    assert_eq!(ended(&done(&mut coordinator, 0, 9)), None);
+    assert_eq!(ended(&done(&mut coordinator, 1, 8)), None);
+    let actions = done(&mut coordinator, 2, 9);
+    let differs = crate::Lost { worker: 1, why: crate::Why::Differs };
+    assert_eq!(ended(&actions), Some(&End::Commit { lost: vec![differs] }));
+    let told = |session: u64| {
+        actions.iter().any(|action| matches!(action, Action::Send { session: to, .. } if *to == session))
+    };
+    assert!(told(0) && !told(1) && told(2), "{actions:?}");
+}
+
+/// During a transfer neither a report of another state nor a late arrival changes anything.
+#[test]
+fn a_round_that_has_begun_is_not_changed() {
+    let mut coordinator = speaking(3);
+    let (truth, epoch) = (coordinator.committed(), coordinator.epoch());
+    hear(&mut coordinator, 0, ToCoordinator::Holds(StateVersion { op: 1, digest: 66 }));
+    for up in [ToCoordinator::Restored(StateVersion { op: 1, digest: 6 }), arrive(1, Call::Gather)] {
+        let actions = hear(&mut coordinator, 3, up);
+        assert!(!actions.iter().any(|action| matches!(action, Action::Send { .. })), "{actions:?}");
+    }
+    assert_eq!((coordinator.committed(), coordinator.epoch()), (truth, epoch));
+    (0..2).for_each(|session| assert_eq!(ended(&done(&mut coordinator, session, 9)), None));
+    assert_eq!(ended(&done(&mut coordinator, 2, 9)), Some(&End::Commit { lost: vec![] }));
+}
+
+fn told(actions: &[Action]) -> Vec<(u32, Vec<u8>)> {
+    let told = actions.iter().filter_map(|action| match action {
+        Action::Report { worker, report } => Some((*worker, report.clone())),
+        _ => None,
+    });
+    told.collect()
+}
+
+/// Reports of a member that waits are held until it takes part.
+#[test]
+fn only_members_report() {
+    let mut coordinator = group(2);
+    assert_eq!(told(&hear(&mut coordinator, 0, ToCoordinator::Report(vec![1]))), [(0, vec![1])]);
+    assert_eq!(told(&hear(&mut coordinator, 2, ToCoordinator::Report(vec![2]))), []);
+    hear(&mut coordinator, 9, hello(900));
+    assert_eq!(told(&hear(&mut coordinator, 9, ToCoordinator::Report(vec![3]))), []);
+    assert_eq!(told(&coordinator.handle(Input::Disconnected { session: 9 }, Duration::from_millis(1))), []);
+    // The waiting member fetches the state and arrives.
+    let stand = StateVersion { op: 1, digest: 6 };
+    (0..2).for_each(|session| drop(hear(&mut coordinator, session, ToCoordinator::Holds(stand))));
+    hear(&mut coordinator, 2, ToCoordinator::Restored(stand));
+    hear(&mut coordinator, 2, arrive(1, Call::Gather));
+    let actions: Vec<Action> =
+        (0..2).flat_map(|session| hear(&mut coordinator, session, arrive(1, Call::Gather))).collect();
+    assert_eq!(told(&actions), [(2, vec![2])], "{actions:?}");
+    assert!(actions.contains(&Action::Send { session: 2, message: ToMember::ReportAck }));
+}
+
+/// A restarted coordinator does not believe the first member that comes back.
+#[test]
+fn reports_wait_until_the_members_are_back() {
+    let stand = StateVersion { op: 4, digest: 9 };
+    let records = [Record { run: 7, epoch: 1, version: stand, members: 3, tokens: vec![100, 101, 102] }];
+    let mut coordinator = Coordinator::new(Settings::default(), 7, Vec::new(), &records);
+    let back = |coordinator: &mut Coordinator, session: u64| {
+        let (version, token, address) = (VERSION, 100 + session, "nowhere".into());
+        let worker = Some(session as u32);
+        let mut actions =
+            hear(coordinator, session, ToCoordinator::Hello { version, run: 7, token, worker, address });
+        actions.extend(hear(coordinator, session, ToCoordinator::Enter(stand)));
+        actions.extend(hear(coordinator, session, ToCoordinator::Report(vec![session as u8])));
+        told(&actions)
+    };
+    assert_eq!(back(&mut coordinator, 0), []);
+    assert_eq!(back(&mut coordinator, 1), []);
+    assert_eq!(back(&mut coordinator, 2).len(), 3);
+}
+
+/// Joiners that claim a later state do not move a restarted run, however many they are. Former members do.
+#[test]
+fn joiners_do_not_decide_where_the_run_continues() {
+    let (stand, further) = (StateVersion { op: 4, digest: 9 }, StateVersion { op: 40, digest: 66 });
+    let records = [
+        Record {
+            run: 7,
+            epoch: 1,
+            version: StateVersion { op: 2, digest: 8 },
+            members: 2,
+            tokens: vec![101, 102],
+        },
+        Record { run: 7, epoch: 1, version: stand, members: 2, tokens: Vec::new() },
+    ];
+    let enter = |coordinator: &mut Coordinator, session: u64, token: u64| {
+        let (version, worker, address) = (VERSION, None, "nowhere".into());
+        hear(coordinator, session, ToCoordinator::Hello { version, run: 7, token, worker, address });
+        hear(coordinator, session, ToCoordinator::Enter(further));
+    };
+    let mut coordinator = Coordinator::new(Settings::default(), 7, Vec::new(), &records);
+    (0..10).for_each(|session| enter(&mut coordinator, session, 900 + session));
+    assert_eq!(coordinator.committed(), Some(stand));
+    enter(&mut coordinator, 10, 101);
+    assert_eq!(coordinator.committed(), Some(stand), "one of two");
+    enter(&mut coordinator, 11, 102);
+    assert_eq!(coordinator.committed(), Some(further));
+}
+
+/// One of three that calls another operation is excluded, and the others continue. Of two there is no majority.
+#[test]
+fn one_member_out_of_step_does_not_end_the_run() {
+    let mut coordinator = group(3);
+    (0..3).for_each(|session| {
+        drop(hear(&mut coordinator, session, ToCoordinator::Holds(StateVersion { op: 1, digest: 6 })))
+    });
+    hear(&mut coordinator, 0, arrive(1, Call::Barrier));
+    hear(&mut coordinator, 1, arrive(1, Call::Gather));
+    let actions = hear(&mut coordinator, 2, arrive(1, Call::Gather));
+    assert_eq!(ended(&actions), None, "{actions:?}");
+    let (done, lost) = (&actions, crate::Lost { worker: 0, why: crate::Why::OutOfStep });
+    let met = |session: u64| {
+        done.iter().any(|action| {
+            matches!(action, Action::Send { session: to, message: ToMember::Begin { lost: named, .. } }
+                if *to == session && *named == [lost.clone()])
+        })
+    };
+    assert!(!met(0) && met(1) && met(2), "{actions:?}");
+    let mut coordinator = group(2);
+    (0..2).for_each(|session| {
+        drop(hear(&mut coordinator, session, ToCoordinator::Holds(StateVersion { op: 1, digest: 6 })))
+    });
+    hear(&mut coordinator, 0, arrive(1, Call::Barrier));
+    let actions = hear(&mut coordinator, 1, arrive(1, Call::Gather));
+    assert!(matches!(ended(&actions), Some(End::OutOfStep { .. })), "{actions:?}");
+}
+
+/// A member that others complain about still has a vote on the end of the run.
+#[test]
+fn complaints_take_nobodys_vote() {
+    let mut coordinator = moving(2);
+    let epoch = coordinator.epoch();
+    let mut now = Duration::from_millis(1);
+    for attempt in 1..=3 {
+        let up = ToCoordinator::Failed { epoch, op: 1, attempt, peer: 1, why: "no reason".into() };
+        coordinator.handle(Input::Message { session: 0, message: up }, now);
+        now += Duration::from_millis(250);
+        coordinator.handle(Input::Tick, now);
+    }
+    let seat = &coordinator.roster()[&1];
+    assert!(seat.state() != MemberState::Active && seat.has_vote(), "{seat:?}");
+    assert!(!coordinator.roster()[&2].has_vote(), "a member that never took part has none");
+}

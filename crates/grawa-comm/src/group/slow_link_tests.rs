@@ -1,0 +1,126 @@
+//! An all-reduce on slow links sends the bytes and takes the time that were forecast.
+//!
+//! Every member is reached through a relay of a fixed rate: a link of its own.
+
+use super::Settings;
+use super::coordinator::server::CoordinatorServer;
+use super::forecast::{Link, all_reduce};
+use super::member::join::Joiner;
+use super::member::socket_member::SocketMember;
+use super::transfer::TransferOptions;
+use super::wire::tls::Security;
+use crate::Collective;
+use grawa_core::{Layout, Memory, Method, Report, plan};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How much a relay that wakes up late may catch up: the machine may be busy.
+const LATE: Duration = Duration::from_millis(20);
+
+/// Listens at another address of this machine, and forwards to the same port of the usual one. Returns the port.
+fn relay(rate: f64) -> u16 {
+    let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let free = Arc::new(Mutex::new(Instant::now()));
+    std::thread::spawn(move || {
+        for from in listener.incoming() {
+            let (free, mut from) = (Arc::clone(&free), from.unwrap());
+            std::thread::spawn(move || {
+                let mut to = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                let mut buffer = vec![0; 1 << 14];
+                while let Ok(n @ 1..) = from.read(&mut buffer) {
+                    let until = {
+                        let mut free = free.lock().unwrap();
+                        let earliest = Instant::now().checked_sub(LATE).unwrap();
+                        *free = (*free).max(earliest) + Duration::from_secs_f64(n as f64 / rate);
+                        *free
+                    };
+                    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                    if to.write_all(&buffer[..n]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+/// The bytes that a member sent in a round, and the time of the shortest round. The first, which connects, does not count.
+fn rounds(end: &mut SocketMember, method: &Method, floats: usize) -> (u64, f64) {
+    let layout = Layout::flat(floats);
+    let reports = |members: &[u32]| -> Vec<Report> {
+        let report = |&worker: &u32| Report {
+            worker,
+            scores: vec![f64::from(1 + worker); method.scores(1)],
+            finite: true,
+            steps: 1,
+        };
+        members.iter().map(report).collect()
+    };
+    let mut mine = vec![end.worker() as f32; floats];
+    let (mut sent, mut shortest) = (0, f64::INFINITY);
+    for round in 0..3 {
+        end.barrier().unwrap();
+        let plan = plan(method, &layout, &Memory::default(), &reports(end.members())).unwrap();
+        let (began, before) = (Instant::now(), end.bytes());
+        end.mix(&plan, &layout, &mut mine).unwrap();
+        if round > 0 {
+            sent = end.bytes() - before;
+            shortest = shortest.min(began.elapsed().as_secs_f64());
+        }
+    }
+    (sent, shortest)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn slow_links_take_the_time_that_was_forecast() {
+    let link = Link { rate: 8e6, latency: 0.0 };
+    // One stripe and several; all have weight, or one leads.
+    for (members, floats, method) in [(3, 1 << 20, "mean"), (4, 300_001, "mean"), (4, 1 << 20, "lsgd")] {
+        let method: Method = method.parse().unwrap();
+        let settings = Settings { founders: members, ..Settings::default() };
+        let host =
+            CoordinatorServer::new("127.0.0.1:0", Security::Plain, settings, 7, Vec::new(), None).unwrap();
+        let address = host.address().to_string();
+        let one = || {
+            let guest = std::iter::repeat_with(|| {
+                let listen = format!("127.0.0.1:{}", relay(link.rate));
+                Joiner::new(&address, Security::Plain, &listen, Some("127.0.0.2"), Duration::from_secs(60))
+            });
+            // The port may be taken at the usual address.
+            let guest = guest.take(20).find_map(Result::ok).unwrap();
+            let (mut ends, _) =
+                guest.enter(Vec::new(), vec![0.0; floats], &[], TransferOptions::default()).unwrap();
+            let mut end = ends.remove(0);
+            (end.worker(), rounds(&mut end, &method, floats))
+        };
+        let mut found: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..members).map(|_| scope.spawn(one)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        found.sort_by_key(|(worker, _)| *worker);
+        let adds: Vec<bool> =
+            (0..members).map(|worker| method.name != grawa_core::Name::Lsgd || worker == 0).collect();
+        let cost = all_reduce(&adds, floats, link);
+        let sent: Vec<u64> = found.iter().map(|(_, (bytes, _))| *bytes).collect();
+        assert_eq!(sent, cost.bytes, "{members} members, {floats} floats, {}", method.name);
+        let seconds = found.iter().map(|(_, (_, seconds))| *seconds).fold(0.0, f64::max);
+        println!(
+            "{members} members, {floats} floats, {}: {seconds:.3} s, forecast {:.3} s",
+            method.name, cost.seconds
+        );
+        // Relays limit what is received. If all send the same, that is a link; a leader's sending is not limited here.
+        let is_link = adds.iter().all(|adds| *adds);
+        assert!(
+            !is_link || seconds > 0.9 * cost.seconds,
+            "{seconds} s, where {} s were forecast",
+            cost.seconds
+        );
+        // The machine may be busy.
+        assert!(seconds < 1.5 * cost.seconds + 0.5, "{seconds} s, where {} s were forecast", cost.seconds);
+    }
+}

@@ -1,0 +1,337 @@
+//! All-gather: every member sends its message to every other, directly, and holds those of all.
+//!
+//! Messages have different lengths. They are sent in parts: each has a checksum, and a header that names the attempt. Members send
+//! and receive at once, which avoids deadlock. The digest is that of all messages in the order of the members.
+
+use super::{Links, TransferError, Transferred, receivers, senders};
+use crate::Error;
+use crate::group::digest::Crc;
+use crate::group::messages::AttemptId;
+use crate::group::wire::connection::{KeepGoing, Reader, Writer};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The longest message: two million statistics of batch norm. A member holds the messages of all at once.
+pub const LONGEST: usize = 16 << 20;
+/// The most bytes of a part. Memory grows with what has arrived, not with what is claimed.
+pub const PART: usize = 1 << 18;
+/// The bytes of a header.
+pub const HEADER: usize = 32;
+
+/// The header of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartHeader {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The position of the part in the message.
+    pub start: u32,
+    /// The length of the message.
+    pub whole: u32,
+}
+
+impl PartHeader {
+    /// The bytes.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let (epoch, op, attempt) = self.attempt;
+        let mut bytes = [0; HEADER];
+        bytes[..4].copy_from_slice(b"gMSG");
+        bytes[4..8].copy_from_slice(&attempt.to_le_bytes());
+        bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
+        bytes[16..24].copy_from_slice(&op.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.start.to_le_bytes());
+        bytes[28..].copy_from_slice(&self.whole.to_le_bytes());
+        bytes
+    }
+
+    /// From the bytes.
+    pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Error> {
+        let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
+        let long = |at: usize| u64::from(short(at)) | u64::from(short(at + 4)) << 32;
+        let wrong = |why: String| Err(Error::Frame { why });
+        if &bytes[..4] != b"gMSG" {
+            return wrong(format!("{:02x?} is not the beginning of a message", &bytes[..4]));
+        }
+        let header =
+            PartHeader { attempt: (long(8), long(16), short(4)), start: short(24), whole: short(28) };
+        if header.whole as usize > LONGEST {
+            return wrong(format!("a message of {} bytes, where {LONGEST} are allowed", header.whole));
+        }
+        Ok(header)
+    }
+}
+
+/// A message as it arrives.
+#[derive(Debug, Default)]
+pub struct PartialMessage {
+    bytes: Vec<u8>,
+    whole: Option<u32>,
+}
+
+impl PartialMessage {
+    /// Room for the part with this header, which must be the next one of this attempt.
+    pub fn room(&mut self, attempt: AttemptId, header: &[u8; HEADER]) -> Result<&mut [u8], Error> {
+        let (found, start) = (PartHeader::decode(header)?, self.bytes.len());
+        let whole = *self.whole.get_or_insert(found.whole);
+        let expected = PartHeader { attempt, start: start as u32, whole };
+        if found != expected || self.is_whole() && start > 0 {
+            return Err(Error::Frame { why: format!("{found:?} came where {expected:?} was next") });
+        }
+        self.bytes.resize(start + (whole as usize - start).min(PART), 0);
+        Ok(&mut self.bytes[start..])
+    }
+
+    /// Whether all of it has arrived.
+    pub fn is_whole(&self) -> bool {
+        self.whole == Some(self.bytes.len() as u32)
+    }
+}
+
+/// The parts of a message with their headers. An empty message has one part.
+fn parts(attempt: AttemptId, message: &[u8]) -> impl Iterator<Item = ([u8; HEADER], &[u8])> {
+    let starts = (0..message.len().max(1)).step_by(PART);
+    starts.map(move |start| {
+        let header = PartHeader { attempt, start: start as u32, whole: message.len() as u32 };
+        (header.encode(), &message[start..message.len().min(start + PART)])
+    })
+}
+
+/// Sends a message to all, and returns those of all, by rank.
+pub(crate) fn all_gather(
+    links: Links<'_>,
+    mine: &[u8],
+) -> Result<(Vec<Vec<u8>>, Transferred), TransferError> {
+    let Links { environment, attempt, rank: me, mut writers, mut readers, keep_going: asked } = links;
+    let (members, has_failed) = (writers.len(), AtomicBool::new(false));
+    let keep_going = || !has_failed.load(Ordering::Relaxed) && asked();
+    // The thread that fails first has found the cause. The other one was stopped for it.
+    let is_first = |failed: bool| failed && !has_failed.swap(true, Ordering::Relaxed);
+    let at = |rank: usize| move |why: Error| TransferError { rank: Some(rank), why };
+    let send = || {
+        let sent = receivers(me, members).try_fold(0, |bytes, rank| {
+            let sent = send(writers[rank].as_mut(), attempt, mine, &keep_going);
+            Ok(bytes + sent.map_err(at(rank))?)
+        });
+        let is_first = is_first(sent.is_err());
+        (sent, is_first)
+    };
+    let receive = || {
+        let received: Result<Vec<(usize, Vec<u8>)>, TransferError> = senders(me, members)
+            .map(|rank| {
+                let message = receive(readers[rank].as_mut(), attempt, &keep_going);
+                Ok((rank, message.map_err(at(rank))?))
+            })
+            .collect();
+        is_first(received.is_err());
+        received
+    };
+    let (sent, received) = environment.run_both(send, receive);
+    let (mut messages, bytes) = match (received, sent.unwrap_or((Err(TransferError::panicked()), true))) {
+        (Ok(messages), (Ok(bytes), _)) => (messages, bytes),
+        (_, (Err(error), true)) | (Err(error), _) | (_, (Err(error), _)) => return Err(error),
+    };
+    messages.push((me, mine.to_vec()));
+    messages.sort_by_key(|(rank, _)| *rank);
+    let messages: Vec<Vec<u8>> = messages.into_iter().map(|(_, message)| message).collect();
+    let digest = digest(&messages);
+    Ok((messages, Transferred { digest, bytes, writers, readers }))
+}
+
+/// The digest of messages in their order.
+fn digest(messages: &[Vec<u8>]) -> u32 {
+    let mut digest = Crc::default();
+    for message in messages {
+        digest.add(&(message.len() as u32).to_le_bytes());
+        digest.add(message);
+    }
+    digest.get()
+}
+
+fn none() -> Error {
+    Error::Connection { why: "there is no connection".into() }
+}
+
+fn send(
+    to: Option<&mut Writer>,
+    attempt: AttemptId,
+    message: &[u8],
+    keep_going: KeepGoing<'_>,
+) -> Result<u64, Error> {
+    let (to, mut bytes) = (to.ok_or_else(none)?, 0);
+    for (header, part) in parts(attempt, message) {
+        to.write_bulk(&header, part, None, keep_going)?;
+        bytes += (HEADER + 8 + part.len()) as u64;
+    }
+    Ok(bytes)
+}
+
+fn receive(
+    from: Option<&mut Reader>,
+    attempt: AttemptId,
+    keep_going: KeepGoing<'_>,
+) -> Result<Vec<u8>, Error> {
+    let (from, mut message) = (from.ok_or_else(none)?, PartialMessage::default());
+    while !message.is_whole() {
+        let mut header = [0; HEADER];
+        let checksum = from.read_header(&mut header, keep_going)?;
+        from.read_body(message.room(attempt, &header)?, checksum, keep_going)?;
+    }
+    Ok(message.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::environment::Environment;
+    use crate::group::wire::connection::{ALWAYS, establish};
+    use crate::group::wire::tls::Security;
+    use proptest::prelude::*;
+    use std::net::{TcpListener, TcpStream};
+
+    const ATTEMPT: AttemptId = (3, 7, 1);
+
+    /// A message through headers and parts, as a connection would carry them.
+    fn carried(word: &[u8]) -> Result<Vec<u8>, Error> {
+        let mut partial = PartialMessage::default();
+        for (head, part) in parts(ATTEMPT, word) {
+            assert!(!partial.is_whole());
+            partial.room(ATTEMPT, &head)?.copy_from_slice(part);
+        }
+        assert!(partial.is_whole());
+        Ok(partial.bytes)
+    }
+
+    proptest! {
+        #[test]
+        fn headers_go_both_ways(attempt: (u64, u64, u32), start: u32, whole in 0..=LONGEST as u32) {
+            let part = PartHeader { attempt, start, whole };
+            prop_assert_eq!(PartHeader::decode(&part.encode()).unwrap(), part);
+        }
+
+        #[test]
+        fn messages_arrive_whole(parts in 0usize..4, rest in 0usize..3, byte: u8) {
+            let word = vec![byte; parts * PART + rest];
+            prop_assert_eq!(carried(&word).unwrap(), word);
+        }
+    }
+
+    /// A part that is not the next one of this attempt is refused, and takes no memory.
+    #[test]
+    fn a_part_that_is_not_the_next_is_refused() {
+        let good = PartHeader { attempt: ATTEMPT, start: 0, whole: 5 };
+        let refused = |part: PartHeader, why: &str| {
+            let error = PartialMessage::default().room(ATTEMPT, &part.encode()).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        refused(PartHeader { attempt: (3, 7, 0), ..good }, "was next");
+        refused(PartHeader { attempt: (2, 7, 1), ..good }, "was next");
+        refused(PartHeader { attempt: (3, 6, 1), ..good }, "was next");
+        refused(PartHeader { start: 1, ..good }, "was next");
+        refused(PartHeader { whole: LONGEST as u32 + 1, ..good }, "where 16777216 are allowed");
+        assert!(PartialMessage::default().room(ATTEMPT, &[7; HEADER]).is_err());
+        let mut long = PartialMessage::default();
+        let first = PartHeader { whole: LONGEST as u32, ..good };
+        assert_eq!(long.room(ATTEMPT, &first.encode()).unwrap().len(), PART);
+        // The same once more, and one with another length.
+        assert!(long.room(ATTEMPT, &first.encode()).is_err());
+        assert!(long.room(ATTEMPT, &PartHeader { start: PART as u32, whole: 9, ..good }.encode()).is_err());
+        let mut whole = PartialMessage::default();
+        whole.room(ATTEMPT, &good.encode()).unwrap();
+        assert!(whole.is_whole() && whole.room(ATTEMPT, &PartHeader { start: 5, ..good }.encode()).is_err());
+    }
+
+    #[test]
+    fn the_digest_depends_on_where_a_message_ends() {
+        let [one, other] = [["a", "bc"], ["ab", "c"]].map(|messages| digest(&messages.map(Vec::from)));
+        assert_ne!(one, other);
+    }
+
+    fn pair() -> (Writer, Reader) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dials = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let system = &Environment::System;
+        let (out, _) = establish(system, dials, &Security::Plain, true).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        (out, establish(system, accepted, &Security::Plain, false).unwrap().1)
+    }
+
+    type Ends = (Vec<Option<Writer>>, Vec<Option<Reader>>);
+
+    fn links(rank: usize, (writers, readers): Ends) -> Links<'static> {
+        const SYSTEM: Environment = Environment::System;
+        Links { environment: &SYSTEM, attempt: ATTEMPT, rank, writers, readers, keep_going: ALWAYS }
+    }
+
+    /// The connections of every member to and from all others.
+    fn connections(members: usize) -> Vec<Ends> {
+        let mut ends: Vec<Ends> = (0..members).map(|_| Ends::default()).collect();
+        for (from, to) in (0..members).flat_map(|from| (0..members).map(move |to| (from, to))) {
+            let (out, into) = (from != to).then(pair).unzip();
+            ends[from].0.push(out);
+            ends[to].1.push(into);
+        }
+        ends
+    }
+
+    type Gathered = Result<(Vec<Vec<u8>>, Transferred), TransferError>;
+
+    fn all(words: &[Vec<u8>]) -> Vec<Gathered> {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (words.iter().zip(connections(words.len())).enumerate())
+                .map(|(rank, (word, ends))| scope.spawn(move || all_gather(links(rank, ends), word)))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    /// A member that sends what it should not is named by all others. Nobody waits for what does not arrive.
+    #[test]
+    fn a_member_that_misbehaves_is_named() {
+        let part = PartHeader { attempt: ATTEMPT, start: 0, whole: 4 };
+        let headers = [
+            ([7; HEADER], "not the beginning of a message"),
+            (PartHeader { attempt: (3, 6, 1), ..part }.encode(), "was next"),
+            (PartHeader { start: 4, ..part }.encode(), "was next"),
+            (PartHeader { whole: LONGEST as u32 + 1, ..part }.encode(), "are allowed"),
+            // A part that is shorter than announced, and then the end.
+            (PartHeader { whole: 400, ..part }.encode(), "ended"),
+        ];
+        for (header, why) in headers {
+            let mut honest = connections(3);
+            let (mut lies, deaf) = honest.pop().unwrap();
+            std::thread::scope(|scope| {
+                let honest: Vec<_> = (honest.into_iter().enumerate())
+                    .map(|(rank, ends)| {
+                        scope.spawn(move || all_gather(links(rank, ends), b"word").map(|_| ()))
+                    })
+                    .collect();
+                lies.iter_mut()
+                    .flatten()
+                    .for_each(|to| to.write_bulk(&header, b"lies", None, ALWAYS).unwrap());
+                drop(lies);
+                for found in honest {
+                    let failed = found.join().unwrap().unwrap_err();
+                    assert_eq!(failed.rank, Some(2), "{:?}", failed.why);
+                    assert!(failed.why.to_string().contains(why), "{} is not {why}", failed.why);
+                }
+            });
+            drop(deaf);
+        }
+    }
+
+    /// All send at once, and more than sockets hold: nobody waits for ever.
+    #[test]
+    fn all_hold_the_messages_of_all() {
+        for lengths in [vec![3], vec![0, 5], vec![120, 7_000_000, 0, 9_000_000], vec![40; 9]] {
+            let words: Vec<Vec<u8>> = (0..).zip(&lengths).map(|(rank, &len)| vec![rank; len]).collect();
+            let mut digests = Vec::new();
+            for (rank, heard) in all(&words).into_iter().enumerate() {
+                let (heard, transferred) = heard.unwrap();
+                assert_eq!(heard, words);
+                let parts = lengths[rank].div_ceil(PART).max(1);
+                let sent = (lengths.len() - 1) * (lengths[rank] + (HEADER + 8) * parts);
+                assert_eq!(transferred.bytes, sent as u64);
+                digests.push(transferred.digest);
+            }
+            assert!(digests.iter().all(|digest| *digest == digests[0]));
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! A connection whose two directions are used by two threads, plain or encrypted.
+//!
+//! Messages go through TLS. Vectors are encrypted beside it, in between; so a reader never reads past the current TLS record.
+//! No read or write waits for ever: each checks every [`POLL`] whether to continue, also while bytes trickle in.
+
+use super::bulk_cipher::{BLOCK, BulkCipher, TAG};
+use super::frame::{self, Numbers};
+use super::handshake::Handshake;
+use super::tls::{Security, token_of};
+use crate::Error;
+use crate::group::digest::{Crc, crc};
+use crate::group::environment::{Environment, POLL, lock};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long connecting may take.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a vector may arrive without a byte.
+const STALL: Duration = Duration::from_secs(5);
+/// A transfer that moves fewer bytes than this within [`POLL`] counts as paused: single bytes are no progress.
+const TRICKLE: usize = 16 << 10;
+/// The bytes before a TLS record, and the longest record (RFC 8446, section 5.2).
+const RECORD: (usize, usize) = (5, 5 + (1 << 14) + 256);
+
+/// Whether to keep waiting.
+pub(crate) type KeepGoing<'a> = &'a (dyn Fn() -> bool + Sync);
+
+#[cfg(test)]
+pub(crate) const ALWAYS: KeepGoing<'static> = &|| true;
+
+/// A stream of bytes in both directions.
+#[derive(Clone, Debug)]
+pub(crate) enum Socket {
+    Tcp(Arc<TcpStream>),
+    #[cfg(test)]
+    Simulated(Arc<crate::group::simulate::Socket>),
+}
+
+impl Socket {
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => (&**socket).read(buffer),
+            #[cfg(test)]
+            Socket::Simulated(socket) => socket.read(buffer),
+        }
+    }
+
+    fn write(&self, parts: &[IoSlice<'_>]) -> std::io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => (&**socket).write_vectored(parts),
+            #[cfg(test)]
+            Socket::Simulated(socket) => socket.write(parts),
+        }
+    }
+
+    fn end(&self) {
+        match self {
+            // It may have ended already.
+            Socket::Tcp(socket) => drop(socket.shutdown(Shutdown::Both)),
+            #[cfg(test)]
+            Socket::Simulated(socket) => socket.end(),
+        }
+    }
+}
+
+type Tls = Option<Arc<Mutex<rustls::Connection>>>;
+
+/// The sending direction.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    socket: Socket,
+    tls: Tls,
+    cipher: Option<BulkCipher>,
+    numbers: Numbers,
+    encrypted: Vec<u8>,
+    environment: Environment,
+}
+
+/// The receiving direction.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(super) socket: Socket,
+    pub(super) tls: Tls,
+    pub(super) cipher: Option<BulkCipher>,
+    pub(super) numbers: Numbers,
+    pub(super) record: TlsRecord,
+    environment: Environment,
+}
+
+/// Connects to an address.
+pub(crate) fn dial(
+    environment: &Environment,
+    address: &str,
+    security: &Security,
+) -> Result<(Writer, Reader), Error> {
+    #[cfg(test)]
+    if let Environment::Simulated(process) = environment {
+        let reader = Reader::new(Socket::Simulated(process.dial(address)?), None, environment);
+        return Ok((reader.writer(None), reader));
+    }
+    let mut last = Error::Connection { why: format!("{address} is no address") };
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(socket) => return establish(environment, socket, security, true),
+            Err(error) => last = Error::Connection { why: format!("{address}: {error}") },
+        }
+    }
+    Err(last)
+}
+
+/// Performs the handshake on a socket, and returns both directions.
+pub(crate) fn establish(
+    environment: &Environment,
+    socket: TcpStream,
+    security: &Security,
+    dials: bool,
+) -> Result<(Writer, Reader), Error> {
+    socket.set_read_timeout(Some(POLL))?;
+    socket.set_write_timeout(Some(CONNECT_TIMEOUT))?;
+    let mut handshake = Handshake::new(environment, socket, security, dials)?;
+    let end = Instant::now() + CONNECT_TIMEOUT;
+    while !handshake.advance(end)? {
+        if Instant::now() > end {
+            return Err(cancelled());
+        }
+    }
+    handshake.finish()
+}
+
+/// A TLS record as it arrives, and not a byte more: a vector may follow.
+#[derive(Debug, Default)]
+pub(crate) struct TlsRecord {
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl TlsRecord {
+    /// Reads until it is complete; false at the end of the connection. After a pause the next call continues.
+    pub(crate) fn read(
+        &mut self,
+        mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
+    ) -> std::io::Result<bool> {
+        loop {
+            let whole = match self.bytes.get(3..RECORD.0) {
+                Some(len) => RECORD.0 + usize::from(u16::from_be_bytes([len[0], len[1]])),
+                None => RECORD.0,
+            };
+            if whole > RECORD.1 {
+                return Err(std::io::Error::new(ErrorKind::InvalidData, "no TLS record is that long"));
+            }
+            let (here, is_head) = (self.bytes.len(), whole == RECORD.0);
+            if here == whole && !is_head {
+                return Ok(true);
+            }
+            self.bytes.resize(whole, 0);
+            let found = read(&mut self.bytes[here..]);
+            self.bytes.truncate(here + found.as_ref().map_or(0, |n| *n));
+            if found? == 0 {
+                return Ok(false);
+            }
+        }
+    }
+
+    pub(super) fn feed(&mut self, tls: &mut rustls::Connection) -> std::io::Result<()> {
+        let mut rest = &self.bytes[..];
+        while !rest.is_empty() {
+            tls.read_tls(&mut rest)?;
+            tls.process_new_packets().map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))?;
+        }
+        self.bytes.clear();
+        Ok(())
+    }
+}
+
+pub(super) fn is_pause(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn cancelled() -> Error {
+    Error::Connection { why: "it was given up".into() }
+}
+
+impl Writer {
+    /// Sends a message as a frame.
+    pub(crate) fn send(&mut self, body: &[u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
+        let mut bytes = frame::header(self.numbers.give(), body)?.to_vec();
+        bytes.extend_from_slice(body);
+        let Some(tls) = &self.tls else { return self.write(&bytes, &[], keep_going) };
+        let mut encrypted = std::mem::take(&mut self.encrypted);
+        encrypted.clear();
+        {
+            let mut tls = lock(tls);
+            tls.writer().write_all(&bytes)?;
+            while tls.wants_write() {
+                tls.write_tls(&mut encrypted)?;
+            }
+        }
+        let sent = self.write(&encrypted, &[], keep_going);
+        self.encrypted = encrypted;
+        sent
+    }
+
+    /// Sends a header and bytes of a vector. [`Reader::read_header`] and [`Reader::read_body`] of the same lengths receive them.
+    /// The checksum of the bytes may be known already.
+    pub(crate) fn write_bulk(
+        &mut self,
+        header: &[u8],
+        body: &[u8],
+        checksum: Option<u32>,
+        keep_going: KeepGoing<'_>,
+    ) -> Result<(), Error> {
+        let mut front = header.to_vec();
+        front.extend_from_slice(&checksum.unwrap_or_else(|| crc(body)).to_le_bytes());
+        front.extend_from_slice(&crc(&front).to_le_bytes());
+        let Some(cipher) = &mut self.cipher else { return self.write(&front, body, keep_going) };
+        let mut encrypted = std::mem::take(&mut self.encrypted);
+        encrypted.clear();
+        cipher.append(&front, &mut encrypted)?;
+        for block in body.chunks(BLOCK) {
+            let Some(cipher) = &mut self.cipher else { break };
+            cipher.append(block, &mut encrypted)?;
+            self.write(&encrypted, &[], keep_going)?;
+            encrypted.clear();
+        }
+        let sent = self.write(&encrypted, &[], keep_going);
+        self.encrypted = encrypted;
+        sent
+    }
+
+    /// Writes two slices at once: the first is short, and would otherwise wake the receiver alone.
+    fn write(&self, first: &[u8], second: &[u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
+        let mut parts = [IoSlice::new(first), IoSlice::new(second)];
+        let mut parts = &mut parts[..];
+        let (mut left, mut pace) = (first.len() + second.len(), Pace::new(&self.environment));
+        while left > 0 {
+            let is_paused = match self.socket.write(parts) {
+                Ok(0) => return Err(Error::Connection { why: "it accepts no more bytes".into() }),
+                Ok(n) => {
+                    IoSlice::advance_slices(&mut parts, n);
+                    left -= n;
+                    pace.is_trickle(n) && left > 0
+                }
+                Err(error) if is_pause(&error) => true,
+                Err(error) => return Err(error.into()),
+            };
+            if is_paused && !keep_going() {
+                return Err(cancelled());
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the connection, both ways.
+    pub(crate) fn end(&self) {
+        self.socket.end();
+    }
+}
+
+/// How many bytes have moved of late.
+struct Pace<'a> {
+    environment: &'a Environment,
+    since: Duration,
+    bytes: usize,
+}
+
+impl<'a> Pace<'a> {
+    fn new(environment: &'a Environment) -> Self {
+        Pace { environment, since: environment.now(), bytes: 0 }
+    }
+
+    /// Counts bytes. Returns whether fewer than [`TRICKLE`] moved within the last [`POLL`].
+    fn is_trickle(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes;
+        let now = self.environment.now();
+        if now - self.since < POLL {
+            return false;
+        }
+        let is_trickle = self.bytes < TRICKLE;
+        (self.since, self.bytes) = (now, 0);
+        is_trickle
+    }
+}
+
+impl Reader {
+    pub(crate) fn new(socket: Socket, tls: Tls, environment: &Environment) -> Self {
+        let (numbers, record) = (Numbers::default(), TlsRecord::default());
+        Reader { socket, tls, cipher: None, numbers, record, environment: environment.clone() }
+    }
+
+    /// The other direction.
+    pub(crate) fn writer(&self, cipher: Option<BulkCipher>) -> Writer {
+        Writer {
+            socket: self.socket.clone(),
+            tls: self.tls.clone(),
+            cipher,
+            numbers: Numbers::default(),
+            encrypted: Vec::new(),
+            environment: self.environment.clone(),
+        }
+    }
+
+    /// The token of the peer's certificate; none if the connection is plain.
+    pub(crate) fn token(&self) -> Option<u64> {
+        lock(self.tls.as_ref()?).peer_certificates()?.first().map(token_of)
+    }
+
+    /// The next message; none at the end of the connection.
+    pub(crate) fn receive(
+        &mut self,
+        longest: usize,
+        keep_going: KeepGoing<'_>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let mut numbers = self.numbers;
+        let body = frame::read(&mut Waiting { reader: self, keep_going }, &mut numbers, longest);
+        self.numbers = numbers;
+        body
+    }
+
+    /// Reads the header that [`Writer::write_bulk`] sent. Returns the checksum of the body.
+    pub(crate) fn read_header(&mut self, header: &mut [u8], keep_going: KeepGoing<'_>) -> Result<u32, Error> {
+        let mut front = vec![0; header.len() + 8];
+        self.read_block(&mut front, |_| {}, keep_going)?;
+        let word = |at: usize| u32::from_le_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
+        let len = header.len();
+        check(len + 4, crc(&front[..len + 4]), word(len + 4))?;
+        header.copy_from_slice(&front[..len]);
+        Ok(word(len))
+    }
+
+    /// Reads the body, which must have this checksum.
+    pub(crate) fn read_body(
+        &mut self,
+        body: &mut [u8],
+        checksum: u32,
+        keep_going: KeepGoing<'_>,
+    ) -> Result<(), Error> {
+        let (len, mut sum) = (body.len(), Crc::default());
+        let block = if self.cipher.is_some() { BLOCK } else { len.max(1) };
+        for block in body.chunks_mut(block) {
+            self.read_block(block, |bytes| sum.add(bytes), keep_going)?;
+        }
+        check(len, sum.get(), checksum)
+    }
+
+    /// Reads a block. `each` gets its bytes while they are in cache.
+    fn read_block(
+        &mut self,
+        block: &mut [u8],
+        mut each: impl FnMut(&[u8]),
+        keep_going: KeepGoing<'_>,
+    ) -> Result<(), Error> {
+        if self.cipher.is_none() {
+            return self.fill(block, each, keep_going);
+        }
+        let mut tag = [0; TAG];
+        self.fill(block, |_| {}, keep_going)?;
+        self.fill(&mut tag, |_| {}, keep_going)?;
+        if let Some(cipher) = &mut self.cipher {
+            cipher.decrypt(block, tag)?;
+        }
+        each(block);
+        Ok(())
+    }
+
+    /// Fills a buffer. It may take long, but not [`STALL`] without a byte.
+    fn fill(
+        &self,
+        mut buffer: &mut [u8],
+        mut each: impl FnMut(&[u8]),
+        keep_going: KeepGoing<'_>,
+    ) -> Result<(), Error> {
+        let mut pace = Pace::new(&self.environment);
+        let mut last = pace.since;
+        while !buffer.is_empty() {
+            match self.socket.read(buffer) {
+                Ok(0) => return Err(Error::Connection { why: "it ended".into() }),
+                Ok(n) => {
+                    each(&buffer[..n]);
+                    buffer = &mut buffer[n..];
+                    if pace.is_trickle(n) && !buffer.is_empty() && !keep_going() {
+                        return Err(cancelled());
+                    }
+                    last = pace.since.max(last);
+                }
+                Err(error) if is_pause(&error) => {
+                    if !keep_going() || self.environment.now() - last > STALL {
+                        return Err(cancelled());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the connection, both ways.
+    pub(crate) fn end(&self) {
+        self.socket.end();
+    }
+
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let Some(tls) = &self.tls else { return self.socket.read(buffer) };
+        loop {
+            match lock(tls).reader().read(buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+            // Without the lock: the other direction continues meanwhile.
+            if !self.record.read(|buffer| self.socket.read(buffer))? {
+                return Ok(0);
+            }
+            self.record.feed(&mut lock(tls))?;
+        }
+    }
+}
+
+fn check(len: usize, found: u32, sent: u32) -> Result<(), Error> {
+    if found == sent {
+        return Ok(());
+    }
+    let why = format!("{len} bytes have the checksum {found:08x}, not {sent:08x}");
+    Err(Error::Frame { why })
+}
+
+/// Reads as long as `keep_going` allows.
+struct Waiting<'a> {
+    reader: &'a mut Reader,
+    keep_going: KeepGoing<'a>,
+}
+
+impl Read for Waiting<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            // Before every read, not only after a pause: a message that trickles in must end in time, too.
+            if !(self.keep_going)() {
+                return Err(std::io::Error::other("it was given up"));
+            }
+            match self.reader.read(buffer) {
+                Err(error) if is_pause(&error) => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A peer that sends its greeting byte by byte does not hold up a thread for long.
+    #[test]
+    fn a_handshake_ends_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        super::super::tls::new_key(&path).unwrap();
+        let security = Security::with_key(&path).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let drips = std::thread::spawn(move || {
+            // The header of a long record, and then a byte at a time.
+            let _ = slow.write_all(&[22, 3, 1, 16, 0]);
+            while slow.write_all(&[0]).is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let began = Instant::now();
+        assert!(establish(&Environment::System, listener.accept().unwrap().0, &security, false).is_err());
+        assert!(began.elapsed() < 3 * CONNECT_TIMEOUT, "{:?}", began.elapsed());
+        drips.join().unwrap();
+    }
+
+    fn raw(writer: &Writer, bytes: &[u8]) -> Result<(), Error> {
+        writer.write(bytes, &[], ALWAYS)
+    }
+
+    fn pair() -> (Writer, Reader) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let environment = Environment::System;
+        let address = listener.local_addr().unwrap().to_string();
+        let (writer, _) = dial(&environment, &address, &Security::Plain).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        (writer, establish(&environment, accepted, &Security::Plain, false).unwrap().1)
+    }
+
+    /// Single bytes are no progress, neither of a message nor of a vector.
+    #[test]
+    fn what_trickles_in_is_given_up() {
+        type Reads = fn(&mut Reader, KeepGoing<'_>) -> Result<(), Error>;
+        let message: Reads = |reader, keep_going| reader.receive(4096, keep_going).map(|_| ());
+        let vector: Reads = |reader, keep_going| reader.read_body(&mut vec![0; 4096], 0, keep_going);
+        for reads in [message, vector] {
+            let (out, mut from) = pair();
+            let (began, is_over) = (Instant::now(), std::sync::atomic::AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                // The beginning of a frame of a kilobyte, or of a vector.
+                raw(&out, &[0, 4, 0, 0]).unwrap();
+                scope.spawn(|| {
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let _ = raw(&out, &[0]);
+                        std::thread::sleep(POLL / 10);
+                    }
+                });
+                let read = reads(&mut from, &|| began.elapsed() < 3 * POLL);
+                let took = began.elapsed();
+                is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+                let error = read.unwrap_err().to_string();
+                assert!(error.contains("given up") && took < 20 * POLL, "after {took:?}: {error}");
+            });
+        }
+    }
+
+    /// A writer does not wait for ever for a peer that receives nothing.
+    #[test]
+    fn what_nobody_takes_is_given_up() {
+        let (mut out, from) = pair();
+        let (body, began) = (vec![0; 64 << 20], Instant::now());
+        let keep_going = || began.elapsed() < 3 * POLL;
+        let error = out.write_bulk(&[], &body, None, &keep_going).unwrap_err();
+        assert!(error.to_string().contains("given up"), "{error}");
+        drop(from);
+    }
+}
