@@ -154,7 +154,7 @@ impl Curvature {
     ) {
         let steps = &self.flowing.steps;
         for index in 0..steps.len() {
-            self.along(index, point, arena, parameters, vector);
+            self.tangent_forward(index, point, arena, parameters, vector);
         }
         let last = steps.last().map_or(0, |step| step.output);
         let Some(slot) = self.flowing.slots[last] else { return };

@@ -1,8 +1,8 @@
-//! Sixteen floats at a time, on whatever vector registers the machine has.
+//! SIMD vectors of sixteen floats, on the registers that the processor has.
 //!
-//! Kernels are written once, generic over [`Simd`], and compiled for AVX-512, for AVX2 with FMA, and without either.
-//! [`Isa::here`] says at run time which of them this machine can run. On one machine a kernel always runs the same
-//! instructions, so that the same inputs give the same bits.
+//! Kernels are written once, generic over [`Simd`], and compiled for AVX-512, for AVX2 with FMA, and for neither.
+//! [`Isa::detect`] picks one at run time. On a given machine a kernel always runs the same instructions, so equal inputs give
+//! equal bits.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -31,12 +31,12 @@ impl F32x16 {
     }
 }
 
-/// A register, or several, of sixteen floats.
+/// Sixteen floats in one or several registers.
 ///
 /// # Safety
-/// All methods may only be called where the instructions they are made of exist: inside a function with the
-/// matching `target_feature`, reached after [`Isa::here`] found it. Pointers must be valid for sixteen floats
-/// (`load`, `store`), or one (`splat_at`); `load` and `store` need them aligned to 64 bytes.
+/// Call the methods only where their instructions exist: inside a function with the matching `target_feature`, reached
+/// after [`Isa::detect`] found it. Pointers must be valid for sixteen floats and aligned to 64 bytes (`load`, `store`), or
+/// valid for one float (`add_product`).
 #[allow(unsafe_code)]
 pub(crate) unsafe trait Simd: Copy {
     /// How many vectors a kernel may hold in registers as accumulators.

@@ -24,7 +24,7 @@ impl Curvature {
     }
 
     /// Computes the tangent of a step's result.
-    pub(super) fn along(
+    pub(super) fn tangent_forward(
         &self,
         index: usize,
         point: &Point,
@@ -34,12 +34,12 @@ impl Curvature {
     ) {
         let program = &self.flowing;
         let step = &program.steps[index];
+        let Some(mut output) = arena.values[step.output].take() else { return };
         // After a ReLU, the tangent is zero where the result is.
         let gate = || point.arena.values[step.output].as_ref();
         match (&step.kind, &program.places[step.output]) {
             (Kind::Conv { geometry, algorithm, weight, bias, .. }, _) => {
                 let Arena { values, scratch, workspace, isa, .. } = arena;
-                let Some(mut output) = values[step.output].take() else { return };
                 let scratch = &mut scratch[index];
                 if let Some(bias) = bias {
                     norm::fill(&mut scratch.bias, self.tensor(vector, *bias).iter().copied());
@@ -70,11 +70,9 @@ impl Curvature {
                     let output = (output.planes_mut(), true);
                     of(parameters).forward(workspace, dx, output, &mut scratch.moments, |_, _| ());
                 }
-                values[step.output] = Some(output);
             }
             (Kind::Norm { bias, relu, .. }, Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 let affine = &point.arena.scratch[index].affine;
                 let (x, isa) = (planes(&point.arena.values, step.inputs[0]), arena.isa);
                 let Some(mut input) = arena.values[step.inputs[0]].take() else { return };
@@ -83,7 +81,6 @@ impl Curvature {
                 images.zip(x.par_chunks_exact(place.image())).zip(moments).for_each(|((dx, x), out)| {
                     norm::sums(isa, &place, x, &affine.middle, &place, None, dx, out);
                 });
-
                 let channels = self.channels(step, point, &arena.scratch[index], parameters, vector);
                 let (shift, none) = (self.tensor(vector, *bias), vec![F32x16::ZERO; place.blocks()]);
                 let of = |number: &dyn Fn(usize, &Channel) -> f64| {
@@ -110,12 +107,9 @@ impl Curvature {
                     let gate = relu.then(|| &gate[part(to.image())]);
                     tangent::forward(isa, &place, x, dx, &factors, other, gate, to, y);
                 });
-
                 arena.values[step.inputs[0]] = Some(input);
-                arena.values[step.output] = Some(output);
             }
             (Kind::Linear { weight, bias }, _) => {
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 let place = &program.places[step.inputs[0]];
                 let y = output.vectors_mut();
                 let moved = [self.tensor(vector, *weight), self.tensor(vector, *bias)];
@@ -126,11 +120,9 @@ impl Curvature {
                 let zeros = vec![0.0; moved[1].len()];
                 linear::forward(program.batch, &dx, self.tensor(parameters, *weight), &zeros, &mut other);
                 y.iter_mut().zip(other).for_each(|(y, other)| *y += other);
-                arena.values[step.output] = Some(output);
             }
             (Kind::Planes(PlaneOp::MaxPool(window)), Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 let (x, y) =
                     (planes(&point.arena.values, step.inputs[0]), planes(&point.arena.values, step.output));
                 let dx = planes(&arena.values, step.inputs[0]);
@@ -141,11 +133,8 @@ impl Curvature {
                     let inputs = (&place, &x[from.clone()], &dx[from]);
                     pixels::max_pool_tangent(window, inputs, (to, y), dy);
                 });
-
-                arena.values[step.output] = Some(output);
             }
             (Kind::Relu, place) => {
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 match (place, program.places[step.inputs[0]]) {
                     (Place::Planes(to), Place::Planes(from)) => {
                         let dx = planes(&arena.values, step.inputs[0]);
@@ -156,24 +145,23 @@ impl Curvature {
                     ),
                 }
                 cut(arena, place, gate(), &mut output);
-                arena.values[step.output] = Some(output);
             }
             (Kind::Add { relu: true }, place @ Place::Planes(to)) => {
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 for (input, &node) in step.inputs.iter().enumerate() {
                     let (from, dx) = (*program.planes(node), planes(&arena.values, node));
                     let add = input > 0;
                     copy_planes(arena.isa, (&from, dx), (to, output.planes_mut()), add);
                 }
                 cut(arena, place, gate(), &mut output);
-                arena.values[step.output] = Some(output);
             }
             // Linear: the pass itself, on tangents.
             (Kind::Add { relu: false } | Kind::Planes(_) | Kind::GlobalAverage | Kind::Dropout { .. }, _) => {
-                program.run(index, arena, parameters, &[], point.mode)
+                arena.values[step.output] = Some(output);
+                return program.run(index, arena, parameters, &[], point.mode);
             }
             (Kind::Norm { .. } | Kind::Add { relu: true }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
         }
+        arena.values[step.output] = Some(output);
     }
 
     /// Adds the tangents of a step's contributions to the gradients of its inputs and tensors.
