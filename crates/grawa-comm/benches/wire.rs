@@ -1,8 +1,7 @@
 //! Rounds between processes on this machine: `cargo bench -p grawa-comm --bench wire -- [WORKERS FLOATS ROUNDS plain|tls f32|bf16]`.
 //!
-//! Starts a coordinator and that many processes, which mix vectors of that many floats (those of WRN-28-10 unless told
-//! otherwise) over TCP. Prints the seconds of every round as the slowest worker has them, so that a script can compare them
-//! with another program's in turn, and the bytes a worker sent beside the least there is.
+//! Starts a coordinator and WORKERS processes, which mix vectors of FLOATS floats (by default those of WRN-28-10) over TCP. Prints the
+//! seconds of every round of the slowest worker, and the bytes that a worker sent relative to the minimum.
 
 use grawa_comm::group::{Guest, Host, Settings, Travel, Wire, new_key};
 use grawa_comm::{Collective, Error};
@@ -78,7 +77,7 @@ fn child(text: &str) -> Result<(), Box<dyn std::error::Error>> {
     let mut end = ends.remove(0);
     let layout = Layout::flat(floats);
     let mut mine: Vec<f32> = (0..floats).map(|n| (n % 1000) as f32 * 1e-3 + end.worker() as f32).collect();
-    // One round to connect and to touch all memory, which is not counted.
+    // The first round connects and touches all memory. It does not count.
     for round in 0..=rounds {
         end.barrier()?;
         let plan = mean(end.members(), &layout)?;
@@ -89,10 +88,10 @@ fn child(text: &str) -> Result<(), Box<dyn std::error::Error>> {
         if round > 0 {
             println!("{}", start.elapsed().as_secs_f64());
         } else if end.worker() == 0 && members > 1 {
-            eprintln!("worker 0 sent {:.4} of the least there is", (end.bytes() - before) as f64 / least);
+            eprintln!("worker 0 sent {:.4} of the minimum", (end.bytes() - before) as f64 / least);
         }
     }
-    // Nobody leaves before all have measured.
+    // No worker leaves before all have measured.
     match end.barrier() {
         Ok(_) | Err(Error::Behind) => Ok(()),
         Err(error) => Err(error.into()),

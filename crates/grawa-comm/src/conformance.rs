@@ -1,10 +1,10 @@
-//! What every transport must promise, as checks that each member runs in its own thread or process.
+//! Checks that every transport must pass. Each member runs them in its own thread or process.
 //!
 //! Make a group of any number of members whose centre is [`LENGTH`] zeros, and let every member call [`check`]: it runs all
-//! operations and compares with what [`grawa_core::mix()`] does on plain slices, bit for bit. A group that is not needed any
-//! more goes to [`check_loss`], which looks at what the others see when a member leaves. A failure is a sentence.
+//! operations and compares the results with [`grawa_core::mix()`] on plain slices, bit for bit. Then [`check_loss`] checks what
+//! the others see when a member leaves. A failure is described in a sentence.
 //!
-//! Vectors are made and read by two functions of the caller, since they need not lie in this machine's memory.
+//! Two functions of the caller make and read vectors, since these need not be in the memory of this machine.
 //!
 //! ```
 //! use grawa_comm::{conformance, threads};
@@ -40,7 +40,7 @@ fn layout() -> Result<Layout, grawa_core::Error> {
     Layout::new([("a", vec![500]), ("b", vec![3]), ("c", vec![LENGTH - 503])])
 }
 
-/// The vector of a worker at a step of the check: anyone can compute anyone's.
+/// The vector of a worker at a step of the check. Every member can compute it.
 fn vector(worker: u32, step: u64) -> Vec<f32> {
     let mut draws = Key::new(1, Purpose::Problem).worker(worker).step(step).stream();
     (0..LENGTH).map(|_| draws.normal() as f32).collect()
@@ -117,7 +117,7 @@ fn mixing<C: Collective>(
     let words = |error: grawa_core::Error| error.to_string();
     let (method, layout): (Method, Layout) = (text.parse().map_err(words)?, layout().map_err(words)?);
     let members = member.members().to_vec();
-    // Once with everyone, once with a worker whose vector is lost.
+    // Once with all workers, once with one whose vector is not finite.
     for (step, lost) in
         [(2 * step, None), (2 * step + 1, members.last().copied().filter(|_| members.len() > 1))]
     {
@@ -147,8 +147,8 @@ fn mixing<C: Collective>(
     Ok(())
 }
 
-/// The last member leaves by `leave` (dropping it, ending its process, …); the others must be told who it was, go on
-/// without it, and not have mixed a plan that it was part of.
+/// The last member leaves by `leave` (dropping it, ending its process, …). The others must learn who it was, continue without it,
+/// and not have carried out a plan that it was part of.
 pub fn check_loss<C: Collective>(
     mut member: C,
     put: impl Fn(&[f32]) -> Box<C::Buffer>,
@@ -171,7 +171,7 @@ pub fn check_loss<C: Collective>(
     }
     let start = vector(member.worker(), 0);
     let mut mine = put(&start);
-    // The plan was made while the last one was still there.
+    // The plan was made while the last member was still there.
     match member.mix(&plan_of(&members)?, &layout, &mut mine) {
         Err(Error::Shrunk { lost }) => {
             ensure(lost.len() == 1 && lost[0].worker == last, || {

@@ -1,28 +1,28 @@
-//! What can go wrong between workers.
+//! Errors of collectives.
 
 use crate::Lost;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What went wrong; the text says what was found, what was expected, what to do.
+/// An error. The text says what was found, what was expected, and what to do.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something the methods refuse.
+    /// An error of the methods.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
-    /// A worker of the plan was lost before it was carried out. Nothing was changed.
-    #[error("{}; nothing was mixed: plan again without", lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    /// A worker of the plan was lost before the plan was carried out. Nothing changed.
+    #[error("{}; nothing was mixed: plan again without it", lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Shrunk {
-        /// Who.
+        /// The lost workers.
         lost: Vec<Lost>,
     },
-    /// This worker came too late: the others went on without it.
-    #[error("the others gave up on worker {worker} after {:.1} s without a sign of life", after.as_secs_f64())]
+    /// The others continue without this worker.
+    #[error("the others continue without worker {worker}, which was silent for {:.1} s", after.as_secs_f64())]
     Expelled {
         /// This worker.
         worker: u32,
-        /// How long they had waited.
+        /// For how long.
         after: Duration,
     },
     /// Members called different operations.
@@ -41,30 +41,30 @@ pub enum Error {
         /// The other.
         other: u32,
     },
-    /// A leader who is not in the group.
+    /// A leader that is not in the group.
     #[error("worker {leader} cannot lead: the group has workers {members:?}")]
     NoSuchLeader {
-        /// Who should lead.
+        /// The leader.
         leader: u32,
-        /// Who is there.
+        /// The members.
         members: Vec<u32>,
     },
-    /// A word that is too long to be exchanged.
-    #[error("a word of {found} bytes, where {longest} are allowed: say less at a time")]
-    LongWord {
-        /// How many bytes it has.
+    /// A message that is too long.
+    #[error("a message of {found} bytes, where {longest} are allowed: send less at a time")]
+    LongMessage {
+        /// Its bytes.
         found: usize,
-        /// How many it may have.
+        /// The bytes it may have.
         longest: usize,
     },
-    /// A message that cannot be read or written.
+    /// A message that cannot be encoded or decoded.
     #[error("a message cannot be read: {why}; do all run the same version?")]
     Message {
         /// What is wrong with it.
         why: String,
     },
-    /// Something on the wire that is no frame.
-    #[error("what came over the wire is not a frame: {why}; the connection is given up")]
+    /// Received bytes that are no frame.
+    #[error("received bytes are not a frame: {why}; the connection ends")]
     Frame {
         /// What is wrong with it.
         why: String,
@@ -77,38 +77,38 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// A log that cannot be used.
-    #[error("the coordinator's log {}: {why}", path.display())]
+    /// A journal that cannot be used.
+    #[error("the coordinator's journal {}: {why}", path.display())]
     Log {
         /// The file.
         path: std::path::PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// The others went on without this worker: it must take over what they hold, by `rejoin`, before it meets them again.
-    #[error("the others went on without this worker")]
+    /// The others continued without this worker: it must fetch their state by `rejoin` before its next operation.
+    #[error("the others continued without this worker")]
     Behind,
-    /// The coordinator cannot be reached. A worker at the beginning of a round may go on training and come again.
+    /// The coordinator cannot be reached. A worker at the beginning of a round may continue to train and try again.
     #[error("the coordinator cannot be reached")]
     OutOfContact,
-    /// The coordinator turned this worker away.
-    #[error("the coordinator turned this worker away: {why}")]
+    /// The coordinator refused this worker.
+    #[error("the coordinator refused this worker: {why}")]
     Refused {
         /// Why.
         why: String,
     },
-    /// An MPI that cannot do what was asked of it.
+    /// A call of MPI that failed.
     #[error("MPI cannot {call}: {why}")]
     Mpi {
-        /// What was asked.
+        /// The call.
         call: &'static str,
-        /// Why not.
+        /// Why.
         why: String,
     },
-    /// Another side that cannot prove what this one expects.
-    #[error("the other side has another key, or none: {why}")]
-    Strange {
-        /// What it could not.
+    /// A peer with another key.
+    #[error("the peer has another key, or none: {why}")]
+    WrongKey {
+        /// What failed.
         why: String,
     },
     /// A connection that failed.

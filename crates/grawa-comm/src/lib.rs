@@ -1,10 +1,10 @@
-//! Collectives between workers: they exchange small reports, mix their vectors as a plan says, and learn who was lost.
+//! Collectives between workers: they gather small reports, mix their vectors according to a plan, and name lost workers.
 //!
-//! A [`Collective`] is one worker's end of a group. Every member calls the same operations in the same order; each call
-//! ends for all of them with the same [`Outcome`], so that all take the same decisions from it. A member that left, broke
-//! down or stalled is named in the outcome; the others go on without it. [`threads`] connects the workers of one process,
-//! [`group`] those of any machines, who may come and go, and with the feature `mpi` the module of that name the ranks of an
-//! MPI job; what every transport must promise is written down as tests in [`conformance`].
+//! A [`Collective`] is one worker's end of a group. Every member calls the same operations in the same order. Each operation ends
+//! with the same [`Outcome`] for all of them, so that all take the same decisions from it. A member that left, panicked
+//! or stalled is named in the outcome, and the others continue without it. [`threads`] connects the workers of one process;
+//! [`group`] connects workers on any machines, which may join and leave; with the feature `mpi`, `mpi` connects the ranks of an
+//! MPI job. [`conformance`] has the checks that every transport must pass.
 //!
 //! ```
 //! use grawa_comm::{Collective, threads};
@@ -43,24 +43,22 @@ use std::time::Duration;
 
 /// One worker's end of a group of workers.
 ///
-/// The group keeps the centre, since where it lies depends on the transport: once for all threads of a process, once for
-/// every machine otherwise. Vectors are handed in as `Buffer`, the same as the replica's: plain slices for threads, memory
-/// of a card elsewhere.
+/// The group keeps the centre, since its place depends on the transport: one for all threads of a process, one per machine
+/// otherwise. Vectors are passed as `Buffer`, the same type as the replica's: plain slices, or memory of a GPU.
 pub trait Collective {
-    /// What holds a flat vector.
+    /// A flat vector.
     type Buffer: ?Sized;
 
-    /// Which worker this is the end of.
+    /// The worker.
     fn worker(&self) -> u32;
 
-    /// The workers that were in the group when it last met, in order.
+    /// The members of the last operation, in order.
     fn members(&self) -> &[u32];
 
-    /// Hands a small message to all, and returns those of all.
+    /// Sends a small message to all, and returns those of all.
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error>;
 
-    /// Hands a message to the first member, who gets those of all; the others get none. For what is too large to be given
-    /// to everyone.
+    /// Sends a message to the first member, which gets those of all. The others get none. For messages that are too large for all.
     fn hand_in(&mut self, message: Vec<u8>) -> Result<Gathered, Error> {
         let mut gathered = self.gather(&message)?;
         if self.members().first() != Some(&self.worker()) {
@@ -69,77 +67,76 @@ pub trait Collective {
         Ok(gathered)
     }
 
-    /// Carries out a plan, which all members must have made from the same reports: the centre is made and every member
-    /// pulled, with the bits of [`grawa_core::mix()`]. If a worker of the plan is lost by now nothing is changed and the error
-    /// is [`Error::Shrunk`]: plan again.
+    /// Carries out a plan, which all members must have made from the same reports: makes the centre and pulls every member, with the
+    /// bits of [`grawa_core::mix()`]. If a worker of the plan is lost, nothing changes and the error is [`Error::Shrunk`]:
+    /// plan again.
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut Self::Buffer) -> Result<Outcome, Error>;
 
     /// Copies the vector of `leader` to all.
     fn broadcast(&mut self, leader: u32, mine: &mut Self::Buffer) -> Result<Outcome, Error>;
 
-    /// Waits until all are here.
+    /// Waits for all members.
     fn barrier(&mut self) -> Result<Outcome, Error>;
 
     /// The centre after the last [`Collective::mix`].
     fn centre(&self) -> &Self::Buffer;
 
-    /// A number that is another after every operation that may have changed the centre.
+    /// A number that changes with every operation that may have changed the centre.
     fn centre_version(&self) -> u64;
 
-    /// A copy of it, wherever it lies.
+    /// A copy of the centre in the memory of this process.
     fn copy_centre(&self) -> Result<Vec<f32>, Error>;
 
-    /// A sign of life: who gives one is not taken for stalled, however long its work takes.
+    /// Reports progress: a worker that does so does not count as stalled.
     fn alive(&self) {}
 
-    /// Where whoever coordinates counts the steps of all: whether enough were taken, and all are called to meet.
+    /// If a coordinator counts the steps of all: whether enough were taken, and the round is due.
     fn is_called(&self) -> bool {
         false
     }
 
-    /// The number of the next meeting, where they are numbered.
+    /// The number of the next operation, if they are numbered.
     fn meeting(&self) -> u64 {
         0
     }
 
-    /// A cycle is over: this and the centre are what one who comes, or comes back, takes over. Groups that never grow need
-    /// not know.
+    /// A round is over: this memory and the centre are the state that a joiner gets. Groups that never grow ignore it.
     fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {
         let _ = memory;
         Ok(())
     }
 
-    /// After [`Error::Behind`]: takes over the centre the others hold, and returns what they remember. Where nobody can come
-    /// back there is nothing to take over.
+    /// After [`Error::Behind`]: gets the centre of the others, and returns their memory. Groups that never grow return the error
+    /// again.
     fn rejoin(&mut self) -> Result<Vec<u8>, Error> {
         Err(Error::Behind)
     }
 
-    /// Gives up a worker that another group of this worker has lost, so that it is not waited for here as well.
+    /// Removes a worker that another group of this worker has lost, so that nobody waits for it here, too.
     fn forget(&self, lost: &Lost) {
         let _ = lost;
     }
 }
 
-/// How an operation went. All members get the same, times excepted.
+/// How an operation went. All members get the same, except for times.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Who took part, in order.
+    /// The members, in order.
     pub members: Vec<u32>,
-    /// Who was lost since the last operation, and why.
+    /// Members lost since the last operation, and why.
     pub lost: Vec<Lost>,
-    /// Bytes this member handed over: what a transport has to carry at least.
+    /// Bytes of this member's message or vector.
     pub bytes: u64,
-    /// How long this member waited for the others to come.
+    /// How long this member waited for the others.
     pub wait: Duration,
-    /// How long the operation took when all were there.
+    /// How long the operation took after that.
     pub work: Duration,
 }
 
 /// The messages of all members.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gathered {
-    /// Every member's message, in the order of the workers.
+    /// The messages, in the order of the workers.
     pub messages: Vec<(u32, Vec<u8>)>,
     /// How it went.
     pub outcome: Outcome,
@@ -158,22 +155,22 @@ pub struct Lost {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Why {
-    /// It ended its work.
+    /// It left.
     Left,
-    /// It broke down.
+    /// It panicked.
     Panicked,
-    /// It gave no sign of life for so long.
+    /// It sent no heartbeat, or made no progress.
     Stalled {
-        /// How long was waited.
+        /// For how long.
         after: Duration,
     },
     /// Its connection ended and did not come back.
     Disconnected,
-    /// Others could not exchange vectors with it.
+    /// Others could not exchange data with it.
     Unreachable,
-    /// It did not come to the meeting in time; it may come to a later one.
+    /// It did not arrive in time. It may take part in a later round.
     Late {
-        /// How long was waited.
+        /// How long the others waited.
         after: Duration,
     },
     /// It holds other bits than the others.
@@ -189,14 +186,14 @@ impl fmt::Display for Lost {
         let worker = self.worker;
         match &self.why {
             Why::Left => write!(f, "worker {worker} left"),
-            Why::Panicked => write!(f, "worker {worker} broke down"),
+            Why::Panicked => write!(f, "worker {worker} panicked"),
             Why::Stalled { after } => {
-                write!(f, "worker {worker} gave no sign of life for {:.1} s", after.as_secs_f64())
+                write!(f, "worker {worker} was silent for {:.1} s", after.as_secs_f64())
             }
             Why::Disconnected => write!(f, "worker {worker} lost its connection"),
             Why::Unreachable => write!(f, "worker {worker} cannot be reached by the others"),
             Why::Late { after } => {
-                write!(f, "worker {worker} did not come within {:.1} s", after.as_secs_f64())
+                write!(f, "worker {worker} did not arrive within {:.1} s", after.as_secs_f64())
             }
             Why::Differs => write!(f, "worker {worker} holds other bits than the others"),
             Why::OutOfStep => write!(f, "worker {worker} called another operation than most others"),

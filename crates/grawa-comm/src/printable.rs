@@ -1,12 +1,12 @@
-//! Text that other processes sent, made fit for a terminal, a log and an event.
+//! Makes text of other processes safe for a terminal, a log and an event.
 
 use serde::{Deserialize, Deserializer};
 
-/// Longer text is cut: no error message is, and a log is not for more.
+/// Longer text is truncated. No error message is that long.
 const LONGEST: usize = 4096;
 
-/// The same text on one line, without what a terminal would obey: control characters (C0, DEL and C1, and so every escape sequence) and
-/// characters that change the direction of writing.
+/// The same text on one line, without control characters (C0, DEL and C1, and so every escape sequence) and characters that change
+/// the direction of writing.
 pub fn printable(text: &str) -> String {
     let plain = |char: char| match char {
         '\t' | '\n' | '\r' | '\u{2028}' | '\u{2029}' => ' ',

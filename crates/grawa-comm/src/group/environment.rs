@@ -177,9 +177,10 @@ impl<T> Queue<T> {
         if content.items.is_empty() && !content.is_closed {
             content = self.content.wait(content, timeout);
         }
+        let was_full = content.items.len() >= self.capacity;
         let item = content.items.pop_front();
         drop(content);
-        if item.is_some() {
+        if was_full {
             self.content.notify();
         }
         item

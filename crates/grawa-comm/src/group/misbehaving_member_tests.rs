@@ -290,3 +290,19 @@ fn complaints_take_nobodys_vote() {
     assert!(seat.state() != MemberState::Active && seat.has_vote(), "{seat:?}");
     assert!(!coordinator.roster()[&2].has_vote(), "a member that never took part has none");
 }
+
+/// A member that was refused because it sent too much does not get a new limit when it joins again.
+#[test]
+fn the_rate_limit_survives_a_refusal() {
+    let mut coordinator = group(2);
+    let flood = |coordinator: &mut Coordinator, session: u64| {
+        let reports = (0..100).map(|_| ToCoordinator::Report(vec![0; 1 << 20]));
+        let mut actions = reports.map(|report| hear(coordinator, session, report));
+        actions.position(|actions| actions.contains(&Action::Disconnect { session })).unwrap()
+    };
+    assert!(flood(&mut coordinator, 0) > 20);
+    hear(&mut coordinator, 10, hello(100));
+    assert_eq!(flood(&mut coordinator, 10), 0);
+    hear(&mut coordinator, 11, hello(777));
+    assert!(flood(&mut coordinator, 11) > 20, "another member has a limit of its own");
+}

@@ -1,7 +1,7 @@
-//! The calls of MPI that are made, each with its lengths checked and its answer turned into a `Result`.
+//! The calls of MPI, with lengths checked and errors as `Result`.
 //!
-//! MPI is started for calls from any thread, but one at a time: every call is made by whoever has the one [`Turn`] of the
-//! process. Errors are returned, not fatal, so that a failure can be told in words before the job is ended.
+//! MPI is started for calls from any thread, but one at a time: a thread that calls holds the [`Turn`] of the process. Errors are
+//! returned, not fatal, so that a failure can be reported before the job ends.
 #![allow(unsafe_code)]
 
 use crate::Error;
@@ -10,12 +10,12 @@ use std::os::raw::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 const WINDOW: &str = "make the counters that a free pace needs";
-/// How often MPI is asked whether there is something to do: an answer is more than one message.
+/// How often MPI is polled for work: one answer takes several messages.
 const LOOKS: usize = 8;
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The right to call MPI, which one thread of the process has at a time. A call that waits for other ranks keeps it.
+/// The right to call MPI. One thread of the process has it at a time. A call that waits for other ranks keeps it.
 pub(super) struct Turn {
     _held: MutexGuard<'static, ()>,
 }
@@ -25,11 +25,11 @@ pub(super) fn turn() -> Turn {
     Turn { _held: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
 }
 
-/// A communicator. It lives until MPI ends: freeing one needs all its ranks, and some may be gone.
+/// A communicator. It lives until MPI ends: freeing it would need all its ranks, and some may be gone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comm(ffi::MPI_Comm);
 
-// SAFETY: a handle. MPI was started for calls from any thread, and whoever makes one has the turn.
+// SAFETY: a handle. MPI was started for calls from any thread, and the thread that calls has the turn.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
@@ -44,7 +44,7 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 impl Comm {
-    /// All ranks of the job. Its errors, and those of what is split off, are returned.
+    /// All ranks of the job. Its errors, and those of communicators split from it, are returned.
     pub(super) fn world() -> Result<Self, Error> {
         let turn = turn();
         // SAFETY: MPI is running, and these are its constants.
@@ -73,7 +73,7 @@ impl Comm {
         Ok(size as usize)
     }
 
-    /// A communicator of those who are in, in the order of their ranks. All ranks must call it.
+    /// A communicator of the ranks that take part, in their order. All ranks must call it.
     pub(super) fn split(self, is_in: bool) -> Result<Option<Self>, Error> {
         let turn = turn();
         // SAFETY: writes one handle.
@@ -98,16 +98,16 @@ impl Comm {
         };
         answer(&turn, "find neighbours", code)?;
         let size = Comm(made).size_in(&turn)?;
-        // SAFETY: the handle was made above; all that got it free it, and nobody uses it any more.
+        // SAFETY: the handle was made above. All ranks that got it free it, and none uses it any more.
         answer(&turn, "find neighbours", unsafe { ffi::MPI_Comm_free(&raw mut made) })?;
         Ok(size)
     }
 
-    /// The words of all, one after the other; all must bring as many.
+    /// The numbers of all ranks, in order. All must pass the same count.
     pub(super) fn all_words<const N: usize>(self, mine: [u64; N]) -> Result<Vec<[u64; N]>, Error> {
         let mut all = vec![[0; N]; self.size()?];
         let (turn, count) = (turn(), N as c_int);
-        // SAFETY: N words are read here, and N of each rank written.
+        // SAFETY: reads N numbers, and writes N of each rank.
         let code = unsafe {
             let kind = ffi::RSMPI_UINT64_T;
             ffi::MPI_Allgather(
@@ -123,13 +123,13 @@ impl Comm {
         answer(&turn, "gather words", code).map(|()| all)
     }
 
-    /// The bytes of all, one after the other; `counts` says how many each brings.
+    /// The bytes of all ranks, in order. `counts` says how many each passes.
     pub(super) fn all_bytes(self, mine: &[u8], counts: &[usize]) -> Result<Vec<u8>, Error> {
         let (counts, starts) = places(counts)?;
         let mut all = vec![0u8; end(&counts, &starts)];
         fits("gather bytes", counts[self.rank()?], mine.len())?;
         let turn = turn();
-        // SAFETY: as many bytes are read here as the own count says, and `all` has room for those of everyone.
+        // SAFETY: reads as many bytes as this rank's count says, and `all` has room for those of all.
         let code = unsafe {
             let kind = ffi::RSMPI_UINT8_T;
             let to = all.as_mut_ptr().cast();
@@ -148,8 +148,8 @@ impl Comm {
         answer(&turn, "gather bytes", code).map(|()| all)
     }
 
-    /// Sends `counts.0[r]` floats of `from` to rank r, and fills `to` with the `counts.1[r]` floats of each rank r; both lie
-    /// one after the other.
+    /// Sends `counts.0[r]` floats of `from` to rank r, and fills `to` with the `counts.1[r]` floats of each rank r, both in
+    /// order.
     pub(super) fn exchange(
         self,
         from: &[f32],
@@ -181,7 +181,7 @@ impl Comm {
         answer(&turn, "exchange floats", code)
     }
 
-    /// Fills a vector whose shares, of `counts` floats, lie with one rank each; `mine` is the own.
+    /// Fills a vector from its shards, of `counts` floats, one per rank. `mine` is that of this rank.
     pub(super) fn all_floats(self, mine: &[f32], all: &mut [f32], counts: &[usize]) -> Result<(), Error> {
         let (counts, starts) = places(counts)?;
         fits("gather floats", counts[self.rank()?], mine.len())?;
@@ -190,7 +190,7 @@ impl Comm {
             return Err(wrong("gather floats", "more than there is room for"));
         }
         let turn = turn();
-        // SAFETY: as many floats are read here as the own count says, and all counts lie inside `all`.
+        // SAFETY: reads as many floats as this rank's count says, and all counts lie inside `all`.
         let code = unsafe {
             let (kind, to) = (ffi::RSMPI_FLOAT, all.as_mut_ptr().cast());
             let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
@@ -208,7 +208,7 @@ impl Comm {
         answer(&turn, "gather floats", code)
     }
 
-    /// Gives the floats of `root` to all; all must bring as many.
+    /// Copies the floats of `root` to all. All must pass the same count.
     pub(super) fn broadcast(self, root: usize, floats: &mut [f32]) -> Result<(), Error> {
         let (count, root, turn) = (int(floats.len())?, int(root)?, turn());
         // SAFETY: as many floats as the slice has.
@@ -234,11 +234,11 @@ impl Comm {
         answer(&turn, "receive", code)
     }
 
-    /// Lets MPI answer what other ranks ask of this one. Nothing is received.
+    /// Lets MPI answer requests of other ranks. Nothing is received.
     pub(super) fn attend(self) {
         let (_turn, mut found) = (turn(), 0);
         for _ in 0..LOOKS {
-            // SAFETY: writes one int. What fails here fails again where it matters.
+            // SAFETY: writes one int. An error here occurs again where it matters.
             unsafe {
                 let (any, tag) = (ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG);
                 ffi::MPI_Iprobe(any, tag, self.0, &raw mut found, ffi::RSMPI_STATUS_IGNORE);
@@ -246,8 +246,7 @@ impl Comm {
         }
     }
 
-    /// Ends all ranks of the job. Where another thread is waiting inside MPI, this process ends itself, and whatever started the
-    /// ranks ends the others.
+    /// Ends all ranks of the job. If another thread waits inside MPI, this process ends itself, and `mpirun` ends the others.
     pub(super) fn abort(self, code: i32) -> ! {
         let turn = TURN.try_lock();
         if !matches!(turn, Err(TryLockError::WouldBlock)) {
@@ -257,13 +256,13 @@ impl Comm {
         std::process::abort()
     }
 
-    /// Makes `words` counters that lie with the first rank and start at zero. All ranks must call it.
+    /// Makes counters in the memory of the first rank, at zero. All ranks must call it.
     pub(super) fn window(self, words: usize) -> Result<Window, Error> {
         let here = if self.rank()? == 0 { words } else { 0 };
         let bytes = (here * size_of::<i64>()) as ffi::MPI_Aint;
         let mut memory: *mut i64 = std::ptr::null_mut();
         let turn = turn();
-        // SAFETY: MPI allocates the memory, of which the first rank clears what it asked for before anyone can reach it.
+        // SAFETY: MPI allocates the memory, and the first rank clears what it asked for before others can access it.
         unsafe {
             let mut window = ffi::RSMPI_WIN_NULL;
             let unit = size_of::<i64>() as c_int;
@@ -281,10 +280,10 @@ impl Comm {
 }
 
 impl Window {
-    /// Adds to a counter and returns what it was before.
+    /// Adds to a counter, and returns its old value.
     pub(super) fn add(self, word: usize, amount: i64) -> Result<i64, Error> {
         let (turn, mut before) = (turn(), 0i64);
-        // SAFETY: one i64 is read and one written, and both are there until the flush has returned.
+        // SAFETY: reads one i64 and writes one, and both live until the flush has returned.
         unsafe {
             let (from, to) = ((&raw const amount).cast(), (&raw mut before).cast());
             let (kind, sum) = (ffi::RSMPI_INT64_T, ffi::RSMPI_SUM);
@@ -295,10 +294,10 @@ impl Window {
         Ok(before)
     }
 
-    /// Gives the window back. All ranks must call it.
+    /// Frees the window. All ranks must call it.
     pub(super) fn free(mut self) {
         let _turn = turn();
-        // SAFETY: the window is not used after this. At the end of a job nothing is left to be done about an error.
+        // SAFETY: the window is not used after this. At the end of a job there is nothing to do about an error.
         unsafe {
             ffi::MPI_Win_unlock_all(self.0);
             ffi::MPI_Win_free(&raw mut self.0);
@@ -306,7 +305,7 @@ impl Window {
     }
 }
 
-/// Counts and where each begins, as MPI wants them.
+/// Counts and offsets, as MPI needs them.
 fn places(counts: &[usize]) -> Result<(Vec<c_int>, Vec<c_int>), Error> {
     let mut start = 0;
     let (mut ints, mut starts) = (Vec::with_capacity(counts.len()), Vec::with_capacity(counts.len()));
@@ -318,7 +317,7 @@ fn places(counts: &[usize]) -> Result<(Vec<c_int>, Vec<c_int>), Error> {
     Ok((ints, starts))
 }
 
-/// Where the last one ends.
+/// The end of the last one.
 fn end(counts: &[c_int], starts: &[c_int]) -> usize {
     starts.last().zip(counts.last()).map_or(0, |(&start, &count)| start as usize + count as usize)
 }
@@ -343,7 +342,7 @@ fn answer(_: &Turn, call: &'static str, code: c_int) -> Result<(), Error> {
     if code == 0 {
         return Ok(());
     }
-    // MPI's own limit is 256 or 512, by implementation.
+    // The limit of MPI is 256 or 512, depending on the implementation.
     let mut text = [0u8; 8192];
     let mut length = 0;
     // SAFETY: the text has room for more than MPI ever writes.

@@ -1,16 +1,16 @@
-//! Numbers that lie with the first rank and that all ranks add to, one message each.
+//! Counters in the memory of the first rank. All ranks add to them, with one message each.
 
 use super::Running;
 use super::call::Window;
 use crate::Error;
 use std::sync::Arc;
 
-/// Counters that all ranks share. Where the network cannot add by itself, the first rank does, whenever it is inside MPI: a
-/// rank that computes for long should call [`Collective::alive`](crate::Collective::alive) now and then.
+/// Counters that all ranks share. If the network cannot add, the first rank does so while it is inside MPI: a rank that computes
+/// for long should call [`Collective::alive`](crate::Collective::alive) from time to time.
 #[derive(Debug)]
 pub struct Counters<const N: usize> {
     window: Window,
-    /// MPI goes on as long as this is there.
+    /// Keeps MPI running.
     _running: Arc<Running>,
 }
 
@@ -19,12 +19,12 @@ impl<const N: usize> Counters<N> {
         Counters { window, _running: running }
     }
 
-    /// Takes the next number of a counter: 0, 1, 2, …, each for one rank alone.
+    /// The next number of a counter: 0, 1, 2, … No two ranks get the same.
     pub fn take(&self, counter: usize) -> Result<u64, Error> {
         self.add(counter, 1)
     }
 
-    /// Lets a counter begin at 0 again. One rank does it, while nobody takes from it.
+    /// Resets a counter to 0. One rank does so while no other uses it.
     pub fn clear(&self, counter: usize) -> Result<(), Error> {
         let reached = self.add(counter, 0)?;
         self.add(counter, -(reached as i64)).map(|_| ())

@@ -8,12 +8,12 @@ use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Floats of a stripe for each member: what is received of all of them stays small, and is summed soon after.
+/// Floats of a stripe for each member: what is received stays small, and is reduced soon after.
 const SHARE: usize = 1 << 18;
-/// The most bytes that move in one call.
+/// The most bytes of one call.
 const PIECE: usize = 1 << 26;
 
-/// What a member is about to do.
+/// What a member calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Gather,
@@ -40,47 +40,47 @@ impl Call {
     }
 }
 
-/// What every member brings to a meeting: its call, what must be the same for all, and a length.
+/// What every member sends first: its call, what must be the same for all, and a length.
 type Brought = [u64; 3];
 
-/// One rank's end of a group. Nobody leaves it: a rank that dies ends the job.
+/// One rank's end of a group. No member leaves: a rank that dies ends the job.
 #[derive(Debug)]
 pub struct Member {
     comm: Comm,
-    seat: usize,
+    rank: usize,
     members: Vec<u32>,
     centre: Vec<f32>,
     version: u64,
-    /// MPI goes on as long as this is there.
+    /// Keeps MPI running.
     _running: Arc<Running>,
 }
 
 impl Member {
-    /// The end of the worker at `seat`, in a communicator whose ranks are `members` in order.
+    /// The end of one rank, in a communicator whose ranks are `members` in order.
     pub(super) fn new(
         comm: Comm,
         running: Arc<Running>,
-        seat: usize,
+        rank: usize,
         members: Vec<u32>,
         centre: Vec<f32>,
     ) -> Self {
-        Member { comm, seat, members, centre, version: 0, _running: running }
+        Member { comm, rank, members, centre, version: 0, _running: running }
     }
 
-    /// The first member makes a message for each, one at a time, and hands it over; each gets its own. For what is too
-    /// large for the first to hold for all.
+    /// The first member makes a message for each member, one at a time, and sends it. For messages that are too large to hold at
+    /// once.
     pub fn deal(&mut self, mut make: impl FnMut(u32) -> Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error> {
         self.meet(Call::Deal, 0, 0)?;
-        if self.seat > 0 {
+        if self.rank > 0 {
             return self.receive(0);
         }
-        for seat in 1..self.members.len() {
-            self.send(seat, &make(self.members[seat])?)?;
+        for rank in 1..self.members.len() {
+            self.send(rank, &make(self.members[rank])?)?;
         }
         make(self.members[0])
     }
 
-    /// A meeting: all must have called the same.
+    /// Checks that all members have called the same operation.
     fn meet(&mut self, call: Call, same: u64, length: usize) -> Result<(Vec<Brought>, Outcome), Error> {
         let start = Instant::now();
         let brought = self.comm.all_words([call as u64, same, length as u64])?;
@@ -93,20 +93,20 @@ impl Member {
         Ok((brought, outcome))
     }
 
-    fn send(&self, seat: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.comm.send(seat, &(bytes.len() as u64).to_le_bytes())?;
-        bytes.chunks(PIECE).try_for_each(|piece| self.comm.send(seat, piece))
+    fn send(&self, rank: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.comm.send(rank, &(bytes.len() as u64).to_le_bytes())?;
+        bytes.chunks(PIECE).try_for_each(|piece| self.comm.send(rank, piece))
     }
 
-    fn receive(&self, seat: usize) -> Result<Vec<u8>, Error> {
+    fn receive(&self, rank: usize) -> Result<Vec<u8>, Error> {
         let mut length = [0; 8];
-        self.comm.receive(seat, &mut length)?;
+        self.comm.receive(rank, &mut length)?;
         let mut bytes = vec![0; u64::from_le_bytes(length) as usize];
-        bytes.chunks_mut(PIECE).try_for_each(|piece| self.comm.receive(seat, piece))?;
+        bytes.chunks_mut(PIECE).try_for_each(|piece| self.comm.receive(rank, piece))?;
         Ok(bytes)
     }
 
-    /// That all vectors, and the centre, are as long as the layout.
+    /// Checks that all vectors, and the centre, are as long as the layout.
     fn check_lengths(&self, brought: &[Brought], expected: usize) -> Result<(), Error> {
         let lengths = self
             .members
@@ -120,23 +120,23 @@ impl Member {
         }
     }
 
-    /// Everyone sends everyone its share of each stripe, sums up its own in the order of the members, and sends the sum to
-    /// all: 2·(M−1)/M of a vector. Who weighs nothing keeps its shares to itself.
+    /// Every member sends every other its shard of each stripe, reduces its own in the order of the members, and sends the result
+    /// to all: 2·(M−1)/M of a vector. A member without weight does not send its shards.
     fn mix_all(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<(), Error> {
         let count = self.members.len();
-        let weighs: Vec<bool> =
-            (0..count).map(|seat| plan.weights.rows().any(|row| row[seat] > 0.0)).collect();
+        let has_weight: Vec<bool> =
+            (0..count).map(|rank| plan.weights.rows().any(|row| row[rank] > 0.0)).collect();
         if plan.share == Share::Gradients {
-            // Gradients have no past: where nobody's is finite, the step is none, not the last one again.
+            // Gradients have no past: where no worker has a finite one, the step is zero, not the last one again.
             self.centre.fill(0.0);
         }
         let (mut theirs, mut before) = (Vec::new(), Vec::new());
         for stripe in stripes(layout.len(), SHARE * count) {
-            let shares: Vec<usize> = (0..count).map(|rank| shard(&stripe, rank, count).len()).collect();
-            let own = shard(&stripe, self.seat, count);
-            let sent = if weighs[self.seat] { shares.clone() } else { vec![0; count] };
+            let shards: Vec<usize> = (0..count).map(|rank| shard(&stripe, rank, count).len()).collect();
+            let own = shard(&stripe, self.rank, count);
+            let sent = if has_weight[self.rank] { shards.clone() } else { vec![0; count] };
             let received: Vec<usize> =
-                weighs.iter().map(|&weighs| if weighs { own.len() } else { 0 }).collect();
+                has_weight.iter().map(|&has_weight| if has_weight { own.len() } else { 0 }).collect();
             theirs.resize(received.iter().sum(), 0.0);
             self.comm.exchange(&mine[stripe.clone()], &mut theirs, (&sent, &received))?;
             let mut pieces: Vec<&[f32]> = Vec::with_capacity(count);
@@ -151,8 +151,8 @@ impl Member {
             before.clear();
             before.extend_from_slice(&self.centre[stripe.clone()]);
             let after = &mut self.centre[stripe.clone()];
-            self.comm.all_floats(&sum, after, &shares)?;
-            pull_part(plan, self.seat, &mut mine[stripe], &before, after);
+            self.comm.all_floats(&sum, after, &shards)?;
+            pull_part(plan, self.rank, &mut mine[stripe], &before, after);
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Collective for Member {
     type Buffer = [f32];
 
     fn worker(&self) -> u32 {
-        self.members[self.seat]
+        self.members[self.rank]
     }
 
     fn members(&self) -> &[u32] {
@@ -196,10 +196,10 @@ impl Collective for Member {
         let start = Instant::now();
         outcome.bytes = message.len() as u64;
         let mut messages = Vec::new();
-        if self.seat == 0 {
+        if self.rank == 0 {
             messages.push((self.members[0], message));
-            for seat in 1..self.members.len() {
-                messages.push((self.members[seat], self.receive(seat)?));
+            for rank in 1..self.members.len() {
+                messages.push((self.members[rank], self.receive(rank)?));
             }
         } else {
             self.send(0, &message)?;
@@ -259,7 +259,7 @@ impl Collective for Member {
         Ok(self.centre.clone())
     }
 
-    /// Nobody is taken for stalled here, but others may wait for an answer of this rank's memory.
+    /// No member counts as stalled here, but others may wait for access to the memory of this rank.
     fn alive(&self) {
         self.comm.attend();
     }

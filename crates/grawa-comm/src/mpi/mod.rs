@@ -1,12 +1,12 @@
-//! The ranks of an MPI job: one worker a rank, as many from the first step to the last.
+//! The ranks of an MPI job: one worker per rank, and a fixed number of ranks.
 //!
-//! [`Job::start`] starts MPI; [`Job::group`] connects ranks, with the bits of [`grawa_core::mix()`]; [`Job::counters`] are
-//! numbers that all ranks add to, which share out the steps of a free pace. MPI knows no group that shrinks: a rank that
-//! fails says why and calls [`Job::abort`], and all others end with it.
+//! [`Job::start`] starts MPI. [`Job::group`] connects ranks, with the bits of [`grawa_core::mix()`]. [`Job::counters`] are numbers
+//! that all ranks add to; they distribute the steps of a free pace. An MPI group cannot shrink: a rank that fails reports
+//! why and calls [`Job::abort`], which ends all others.
 //!
-//! MPI is called from one thread at a time: a call waits for one of another thread to return, also where that one waits for other
-//! ranks. Members and counters may move to a thread of their own, and MPI goes on until the job and all of them are dropped. Calls
-//! that all ranks of a group must make, they must make in the same order.
+//! MPI is called from one thread at a time: a call waits for the call of another thread to return, even if that one waits for other
+//! ranks. Members and counters may move to a thread of their own. MPI runs until the job and all of them are dropped. All
+//! ranks of a group must make their collective calls in the same order.
 
 mod call;
 mod counters;
@@ -24,12 +24,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-/// An MPI job, as one of its ranks has it. When it and all its members and counters are dropped MPI ends, for which it waits for
-/// all other ranks.
+/// One rank of an MPI job. When it and all its members and counters are dropped, MPI ends; that waits for all other ranks.
 #[derive(Debug)]
 pub struct Job(Arc<Running>);
 
-/// MPI while it is running; dropping it ends it.
+/// A running MPI. Dropping it ends MPI.
 struct Running {
     world: Comm,
     rank: u32,
@@ -83,13 +82,13 @@ impl Job {
         Ok(self.0.world.on_this_machine()? as u32)
     }
 
-    /// Connects these ranks; the others get nothing, but must call it too. The centre starts as `centre`; it may be empty for
-    /// a group that only talks.
+    /// Connects these ranks. The others get nothing, but must call it, too. The centre starts as `centre`; it may be empty for a
+    /// group that only gathers.
     pub fn group(&self, workers: Range<u32>, centre: Vec<f32>) -> Result<Option<Member>, Error> {
         let is_in = workers.contains(&self.0.rank);
         let comm = self.0.world.split(is_in)?;
-        let seat = self.0.rank.saturating_sub(workers.start) as usize;
-        Ok(comm.map(|comm| Member::new(comm, Arc::clone(&self.0), seat, workers.collect(), centre)))
+        let index = self.0.rank.saturating_sub(workers.start) as usize;
+        Ok(comm.map(|comm| Member::new(comm, Arc::clone(&self.0), index, workers.collect(), centre)))
     }
 
     /// Counters that all ranks add to, at zero. All ranks must call it.
@@ -99,7 +98,7 @@ impl Job {
         Ok(Counters::new(window, Arc::clone(&self.0)))
     }
 
-    /// Ends all ranks of the job, at once and with this exit code.
+    /// Ends all ranks of the job at once, with this exit code.
     pub fn abort(&self, code: u8) -> ! {
         self.0.world.abort(code.into())
     }
@@ -118,7 +117,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let universe = self.universe.take();
         if std::thread::current().id() != self.starter {
-            // MPI may be ended by its starter alone. A process that ends without is told of by whatever started the ranks.
+            // Only the thread that started MPI may end it. `mpirun` reports a process that ends without.
             std::mem::forget(universe);
             return;
         }

@@ -22,9 +22,9 @@ pub fn group(workers: impl IntoIterator<Item = u32>, centre: Vec<f32>, deadline:
     workers.sort_unstable();
     workers.dedup();
     let rendezvous = Arc::new(Rendezvous::new(&workers, Arc::new(SharedSlice::new(centre)), deadline));
-    let member = |seat| Member {
-        seat,
-        worker: workers[seat],
+    let member = |place| Member {
+        place,
+        worker: workers[place],
         members: workers.clone(),
         centre: rendezvous.centre(),
         version: 0,
@@ -37,7 +37,7 @@ pub fn group(workers: impl IntoIterator<Item = u32>, centre: Vec<f32>, deadline:
 #[derive(Debug)]
 pub struct Member {
     rendezvous: Arc<Rendezvous>,
-    seat: usize,
+    place: usize,
     worker: u32,
     members: Vec<u32>,
     centre: Arc<SharedSlice>,
@@ -48,7 +48,7 @@ impl Member {
     /// A rendezvous. All must have called the same operation.
     fn meet(&mut self, offer: Offer) -> Result<(Arc<Met>, Outcome), Error> {
         let start = Instant::now();
-        let met = self.rendezvous.meet(self.seat, offer)?;
+        let met = self.rendezvous.meet(self.place, offer)?;
         let members: Vec<u32> = met.offers.iter().map(|(worker, _)| *worker).collect();
         self.members.clone_from(&members);
         self.centre = Arc::clone(&met.centre);
@@ -75,7 +75,7 @@ impl Member {
         let start = Instant::now();
         // The vectors are on loan until the second rendezvous: even a panic waits for it.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| part(self, &met)));
-        self.rendezvous.end(self.seat);
+        self.rendezvous.end(self.place);
         outcome.work = start.elapsed();
         outcome.bytes = 4 * len as u64;
         match done {
@@ -204,17 +204,17 @@ impl Collective for Member {
     }
 
     fn alive(&self) {
-        self.rendezvous.alive(self.seat);
+        self.rendezvous.alive(self.place);
     }
 
     fn forget(&self, lost: &Lost) {
-        self.rendezvous.forget(self.seat, lost);
+        self.rendezvous.forget(self.place, lost);
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.rendezvous.leave(self.seat, std::thread::panicking());
+        self.rendezvous.leave(self.place, std::thread::panicking());
     }
 }
 

@@ -97,7 +97,7 @@ fn who_stalls_is_given_up_and_told() {
         }
         let outcome = member.barrier()?;
         assert_eq!(outcome.lost, [Lost { worker: 1, why: Why::Stalled { after: SHORT } }]);
-        assert!(outcome.lost[0].to_string().contains("no sign of life"));
+        assert!(outcome.lost[0].to_string().contains("was silent for"));
         let mut mine = vec![member.worker() as f32; 4];
         member.mix(&mean(&[0, 2], &layout), &layout, &mut mine)?;
         assert_eq!((member.centre(), &mine[..]), (&[1.0; 4][..], &[1.0; 4][..]));

@@ -544,7 +544,7 @@ fn a_worker_that_hangs_is_given_up() {
         assert_eq!(left, [0, 1, 3], "{method}");
         let faults = trial.ear.faults();
         assert!(
-            faults.iter().any(|fault| fault.worker == Some(2) && fault.what.contains("no sign of life")),
+            faults.iter().any(|fault| fault.worker == Some(2) && fault.what.contains("was silent for")),
             "{method}: {faults:?}"
         );
     }

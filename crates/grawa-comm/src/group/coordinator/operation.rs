@@ -65,11 +65,6 @@ impl Operation {
         self.arrived.values().next().map(|arrival| arrival.call)
     }
 
-    /// Whether the first operation of the run waits for this founder.
-    fn awaits_founder(&self, worker: u32, record: &MemberRecord) -> bool {
-        record.state == MemberState::Ready && !self.arrived.contains_key(&worker)
-    }
-
     /// Since when an operation that cannot begin without this member has waited for it.
     pub(super) fn waits_for(
         &self,
@@ -80,7 +75,7 @@ impl Operation {
     ) -> Option<Duration> {
         let is_late = match &self.transfer {
             Some(transfer) => !transfer.done.contains_key(&worker) && transfer.has(worker),
-            None if founds => self.awaits_founder(worker, record),
+            None if founds => !self.arrived.contains_key(&worker),
             None => !open && record.state == MemberState::Active && !self.arrived.contains_key(&worker),
         };
         self.began.filter(|_| is_late)
@@ -154,9 +149,10 @@ impl Coordinator {
         if self.operation.arrived.len() < quorum.max(1) as usize {
             return;
         }
-        // A joiner takes no steps before its first round, and so arrives before the founders. It must not replace one.
+        // A joiner takes no steps before its first round, and so arrives before the founders. It must not replace one, even if
+        // that one still prepares its first steps.
         let mut founders = self.roster.range(..self.settings.founders);
-        if founding && founders.any(|(worker, record)| self.operation.awaits_founder(*worker, record)) {
+        if founding && founders.any(|(worker, _)| !self.has_arrived(*worker)) {
             return;
         }
         let missing: Vec<u32> =
@@ -419,21 +415,27 @@ mod tests {
         coordinator.handle(Input::Message { session, message }, now);
     }
 
-    /// Two founders and a joiner are ready. The joiner and the first founder have arrived.
-    fn founding() -> Coordinator {
+    /// Two founders and a joiner have connected, and the founders are ready, or only the first. The joiner and the first founder
+    /// have arrived.
+    fn founding(is_second_ready: bool) -> Coordinator {
         let mut coordinator =
             Coordinator::new(Settings { founders: 2, ..Settings::default() }, 7, vec![], &[]);
         for session in 0..3 {
             let (version, address) = (VERSION, "here".into());
             let hello = ToCoordinator::Hello { version, run: 0, token: session, worker: None, address };
             receive(&mut coordinator, session, hello, Duration::ZERO);
-            let enter = ToCoordinator::Enter(StateVersion { op: 0, digest: 5 });
-            receive(&mut coordinator, session, enter, Duration::ZERO);
+            if session != 1 || is_second_ready {
+                receive(&mut coordinator, session, enter(), Duration::ZERO);
+            }
         }
         for session in [2, 0] {
             receive(&mut coordinator, session, arrive(), Duration::ZERO);
         }
         coordinator
+    }
+
+    fn enter() -> ToCoordinator {
+        ToCoordinator::Enter(StateVersion { op: 0, digest: 5 })
     }
 
     fn arrive() -> ToCoordinator {
@@ -446,17 +448,22 @@ mod tests {
 
     /// A joiner takes no step, and so arrives before the founders. It takes nobody's place in the first round.
     #[test]
-    fn the_first_round_waits_for_founders_that_are_ready() {
-        let mut coordinator = founding();
-        assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]));
-        receive(&mut coordinator, 1, arrive(), Duration::from_secs(1));
-        assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 1, 2]));
+    fn the_first_round_waits_for_founders_that_are_connected() {
+        for is_ready in [true, false] {
+            let mut coordinator = founding(is_ready);
+            assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]));
+            if !is_ready {
+                receive(&mut coordinator, 1, enter(), Duration::from_secs(1));
+            }
+            receive(&mut coordinator, 1, arrive(), Duration::from_secs(1));
+            assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 1, 2]));
+        }
     }
 
     /// A founder that sends heartbeats and takes no step is waited for as long as inside a round.
     #[test]
     fn a_founder_that_makes_no_progress_is_lost() {
-        let mut coordinator = founding();
+        let mut coordinator = founding(true);
         let stall = coordinator.settings.stall;
         for second in 0..stall.as_secs() {
             for session in 0..3 {

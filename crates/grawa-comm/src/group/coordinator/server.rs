@@ -554,3 +554,52 @@ impl Decider {
         *lock(&self.status) = status;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::wire::connection::{ALWAYS, establish};
+    use std::net::{TcpListener, TcpStream};
+
+    /// While too many reports wait, heartbeats pass; everything else follows in order when there is room.
+    #[test]
+    fn reports_that_wait_do_not_hold_up_heartbeats() {
+        let environment = Environment::System;
+        let inbox = Arc::new(Queue::new(&environment, INBOX));
+        let acceptor = Acceptor {
+            environment: environment.clone(),
+            inbox: Arc::clone(&inbox),
+            emit: channel().0,
+            rejected: Mutex::default(),
+            backlog: Arc::new(AtomicUsize::new(BACKLOG + 1)),
+            is_over: Arc::default(),
+            sessions: AtomicU64::new(0),
+            open: Arc::default(),
+            most: 1,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut writer, _) = establish(&environment, dialled, &Security::Plain, true).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let (_, mut reader) = establish(&environment, accepted, &Security::Plain, false).unwrap();
+        let mut send = |message: &ToCoordinator| writer.send(&encode(message).unwrap(), ALWAYS).unwrap();
+        let heartbeat = |steps: u64| ToCoordinator::Heartbeat { steps, progress: 0 };
+        let next = || match inbox.pop(Duration::from_secs(60)) {
+            Some(Inbound::Message { message, .. }) => message,
+            other => panic!("{other:?}"),
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| acceptor.receive(0, &mut reader));
+            let (report, leave) = (ToCoordinator::Report(vec![1]), ToCoordinator::Leave);
+            [&report, &leave, &heartbeat(1)].into_iter().for_each(&mut send);
+            assert_eq!(next(), heartbeat(1));
+            acceptor.backlog.store(0, Ordering::Relaxed);
+            send(&heartbeat(2));
+            // Whether the second heartbeat finds the others still held is a matter of time.
+            let mut found = [next(), next(), next()].to_vec();
+            found.retain(|message| *message != heartbeat(2));
+            assert_eq!(found, [report, leave]);
+            acceptor.is_over.store(true, Ordering::Relaxed);
+        });
+    }
+}

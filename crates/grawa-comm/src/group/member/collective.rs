@@ -127,7 +127,7 @@ impl Collective for SocketMember {
     type Buffer = [f32];
 
     fn worker(&self) -> u32 {
-        self.worker
+        self.client.worker.load(Ordering::Relaxed)
     }
 
     fn members(&self) -> &[u32] {
@@ -136,7 +136,7 @@ impl Collective for SocketMember {
 
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error> {
         if message.len() > all_gather::LONGEST {
-            return Err(Error::LongWord { found: message.len(), longest: all_gather::LONGEST });
+            return Err(Error::LongMessage { found: message.len(), longest: all_gather::LONGEST });
         }
         self.finish_overlap()?;
         loop {
@@ -173,7 +173,7 @@ impl Collective for SocketMember {
                 .into());
             }
         }
-        let Some(rank) = plan.workers.iter().position(|&worker| worker == self.worker) else {
+        let Some(rank) = plan.workers.iter().position(|&worker| worker == self.worker()) else {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         };
         if self.options.overlap {
@@ -247,7 +247,9 @@ impl Collective for SocketMember {
     }
 
     fn is_called(&self) -> bool {
-        self.client.state.lock().member.is_round_due()
+        // A transfer that failed is reported by the next operation.
+        let has_failed = self.overlap.as_ref().is_some_and(|overlap| overlap.has_failed());
+        has_failed || self.client.state.lock().member.is_round_due()
     }
 
     fn meeting(&self) -> u64 {
@@ -280,6 +282,7 @@ impl Collective for SocketMember {
                     let wanted = (version, self.centre.len());
                     match fetch(&client.environment, &donor, &client.security, run, wanted, &keep_going) {
                         Ok(held) => {
+                            client.update_number();
                             self.replace_centre(Arc::clone(&held.centre));
                             let memory = held.memory.clone();
                             client.listener.hold(Arc::new(held));
@@ -291,6 +294,7 @@ impl Collective for SocketMember {
                 }
                 Some(MemberAction::RollBack) => {
                     let Some(held) = client.listener.held() else { continue };
+                    client.update_number();
                     self.replace_centre(Arc::clone(&held.centre));
                     return Ok(held.memory.clone());
                 }

@@ -12,7 +12,7 @@ use crate::group::transfer::overlap::Overlap;
 use crate::group::wire::connection::{Reader, Writer, dial};
 use crate::group::wire::tls::Security;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -92,6 +92,8 @@ pub(crate) struct Client {
     pub(crate) environment: Environment,
     pub(super) address: String,
     pub(super) token: u64,
+    /// The worker's number. It changes only when the worker rejoins.
+    pub(super) worker: AtomicU32,
     pub(super) security: Security,
     pub(super) listener: Arc<PeerListener>,
     pub(crate) state: Monitor<State>,
@@ -143,6 +145,13 @@ impl Client {
         self.state.notify();
     }
 
+    /// The worker rejoins, with the number that the coordinator has given it.
+    pub(super) fn update_number(&self) {
+        if let Some(worker) = self.state.lock().member.worker() {
+            self.worker.store(worker, Ordering::Relaxed);
+        }
+    }
+
     /// Keeps a connection to the coordinator.
     pub(super) fn keep_connected(&self) {
         let mut pause = RETRY.0;
@@ -151,7 +160,7 @@ impl Client {
                 Err(why) => {
                     let mut state = self.state.lock();
                     state.last_error = Some(why.to_string());
-                    state.has_wrong_key |= matches!(why, Error::Strange { .. });
+                    state.has_wrong_key |= matches!(why, Error::WrongKey { .. });
                 }
                 Ok((writer, reader)) => {
                     let mut state = self.state.lock();
@@ -203,9 +212,11 @@ impl Client {
                 self.repeat_reports(&mut state, lost);
             }
             self.send(&mut state, answers);
-            state.actions.extend(action);
-            drop(state);
-            self.state.notify();
+            if let Some(action) = action {
+                state.actions.push_back(action);
+                drop(state);
+                self.state.notify();
+            }
         }
     }
 

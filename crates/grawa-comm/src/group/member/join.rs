@@ -9,7 +9,7 @@ use crate::group::transfer::TransferOptions;
 use crate::group::wire::tls::Security;
 use crate::{Collective, Error};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -66,6 +66,7 @@ impl Joiner {
             environment: environment.clone(),
             address: address.into(),
             token,
+            worker: AtomicU32::new(u32::MAX),
             security,
             listener,
             state: Monitor::new(environment, state),
@@ -88,6 +89,7 @@ impl Joiner {
                     client.listener.set_run(state.member.run());
                     let worker = state.member.worker().unwrap_or(u32::MAX);
                     drop(state);
+                    client.worker.store(worker, Ordering::Relaxed);
                     return Ok(Joiner { client, anchor, charter, worker });
                 }
                 Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
@@ -146,7 +148,7 @@ impl Joiner {
         others: &[usize],
         options: TransferOptions,
     ) -> Result<(Vec<SocketMember>, Option<Vec<u8>>), Error> {
-        let Joiner { client, anchor, worker, .. } = self;
+        let Joiner { client, anchor, .. } = self;
         let held = Arc::new(HeldState::new(op, memory, Arc::new(centre)));
         client.listener.hold(Arc::clone(&held));
         client.send_from(|member| member.enter(held.version));
@@ -156,7 +158,6 @@ impl Joiner {
             client: Arc::clone(&client),
             _anchor: Some(Arc::clone(&anchor)),
             number,
-            worker,
             members: Vec::new(),
             centre,
             version: 0,

@@ -73,6 +73,8 @@ pub struct Member {
     is_welcome: bool,
     is_ready: bool,
     is_restoring: bool,
+    /// The coordinator has given it another number.
+    is_renumbered: bool,
     /// What it must do before it calls the next operation.
     deferred: Option<MemberAction>,
     round_due: Option<u64>,
@@ -105,6 +107,7 @@ impl Member {
             is_welcome: false,
             is_ready: false,
             is_restoring: false,
+            is_renumbered: false,
             deferred: None,
             round_due: None,
         }
@@ -214,7 +217,8 @@ impl Member {
 
     /// It has fetched the state of a donor.
     pub fn restored(&mut self, version: StateVersion) -> Option<ToCoordinator> {
-        (self.version, self.op, self.is_restoring) = (Some(version), version.op, false);
+        (self.version, self.op) = (Some(version), version.op);
+        (self.is_restoring, self.is_renumbered) = (false, false);
         self.is_welcome.then_some(ToCoordinator::Restored(version))
     }
 
@@ -249,6 +253,7 @@ impl Member {
     pub fn handle(&mut self, message: ToMember) -> (Vec<ToCoordinator>, Option<MemberAction>) {
         match message {
             ToMember::Welcome { run, worker, known, heartbeat, charter } => {
+                self.is_renumbered |= self.worker.is_some_and(|before| before != worker);
                 (self.run, self.worker, self.is_welcome) = (run, Some(worker), true);
                 if !known {
                     // A coordinator without a record of this member may have used the same epochs for other members.
@@ -328,7 +333,9 @@ impl Member {
     fn on_ready(&mut self, op: u64) -> (Vec<ToCoordinator>, Option<MemberAction>) {
         let was_ready = std::mem::replace(&mut self.is_ready, true);
         let is_restoring = std::mem::take(&mut self.is_restoring);
-        if self.op == op && !is_restoring {
+        // With another number it must begin the round anew: the old one is another member's by now.
+        let is_renumbered = std::mem::take(&mut self.is_renumbered);
+        if self.op == op && !is_restoring && !is_renumbered {
             self.deferred = None;
             if let Some(pending) = &mut self.pending {
                 (pending.attempt, pending.result) = (None, None);

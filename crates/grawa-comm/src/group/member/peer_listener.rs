@@ -183,10 +183,13 @@ impl PeerListener {
         keep_going: KeepGoing<'_>,
     ) -> Result<Reader, Error> {
         let began = self.environment.now();
+        // A connection for a later attempt is left for that: this attempt will be interrupted.
+        let is_there = |incoming: &Incoming| {
+            incoming.by_token.get(&peer.token).is_some_and(|one| one.attempt <= attempt)
+        };
         let mut incoming = self.shared.incoming.lock();
         loop {
-            // A connection for a later attempt is left for that: this attempt will be interrupted.
-            if incoming.by_token.get(&peer.token).is_some_and(|one| one.attempt <= attempt)
+            if is_there(&incoming)
                 && let Some(one) = incoming.by_token.remove(&peer.token)
             {
                 return Ok(one.reader);
@@ -200,7 +203,7 @@ impl PeerListener {
                 return Err(Error::Connection { why });
             }
             incoming = self.shared.incoming.lock();
-            if !incoming.by_token.contains_key(&peer.token) {
+            if !is_there(&incoming) {
                 incoming = self.shared.incoming.wait(incoming, POLL);
             }
         }

@@ -24,7 +24,6 @@ pub struct SocketMember {
     /// None for a transfer that overlaps with training: that does not keep the worker in the group.
     pub(super) _anchor: Option<Arc<Anchor>>,
     pub(super) number: u8,
-    pub(super) worker: u32,
     pub(super) members: Vec<u32>,
     pub(super) centre: Arc<Vec<f32>>,
     /// How often the centre was replaced.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Until when there are faults, from when on every worker must be in one round after the other, and when the simulation ends.
 pub(super) const CALM: Duration = Duration::from_secs(6);
-pub(super) const SETTLED: Duration = Duration::from_secs(17);
-pub(super) const END: Duration = Duration::from_secs(23);
+pub(super) const SETTLED: Duration = Duration::from_secs(15);
+pub(super) const END: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
@@ -22,8 +22,8 @@ pub(super) enum Fault {
     Silence { node: usize, until: Duration },
     /// A worker becomes slow.
     Slow { node: usize, times: u32 },
-    /// The connection to the coordinator breaks.
-    Break { node: usize },
+    /// The connection to the coordinator breaks, or those to other workers do.
+    Break { node: usize, peers: bool },
     /// A worker sends other bits to one member than to the others.
     Forge { node: usize },
     /// The coordinator dies.
@@ -42,12 +42,14 @@ pub(super) enum Fault {
 pub(super) fn schedule(draws: &mut Stream, founders: usize) -> Vec<(Duration, Fault)> {
     let mut faults = Vec::new();
     let mut nodes = founders;
-    for _ in 0..draws.below(9) {
-        let at = Duration::from_millis(draws.below(CALM.as_millis() as u64));
+    let times = 0..draws.below(9);
+    let mut times: Vec<u64> = times.map(|_| draws.below(CALM.as_millis() as u64)).collect();
+    times.sort_unstable();
+    for at in times.into_iter().map(Duration::from_millis) {
         let mut later = |most: u64| (at + Duration::from_millis(draws.below(most))).min(CALM);
         let (soon, late) = (later(1500), later(5000));
         let node = draws.below(nodes as u64) as usize;
-        let fault = match draws.below(16) {
+        let fault = match draws.below(18) {
             0..=2 => {
                 let back = (draws.below(3) > 0).then_some(late);
                 faults.extend(back.map(|back| (back, Fault::Start { node })));
@@ -59,7 +61,7 @@ pub(super) fn schedule(draws: &mut Stream, founders: usize) -> Vec<(Duration, Fa
             6 => Fault::CutOff { node, until: late },
             7 => Fault::Silence { node, until: late },
             8 => Fault::Slow { node, times: 1 + draws.below(20) as u32 },
-            9 => Fault::Break { node },
+            9 | 16 | 17 => Fault::Break { node, peers: draws.below(3) > 0 },
             10 => {
                 faults.push((soon, Fault::CoordinatorStarts));
                 Fault::CoordinatorDies

@@ -97,12 +97,13 @@ impl State {
         }
     }
 
-    /// Ends the connections of a process with the coordinator.
-    pub(super) fn break_control(&mut self, process: usize) {
+    /// Ends the connections of a process with the coordinator, or with other workers.
+    pub(super) fn break_connections(&mut self, process: usize, with_peers: bool) {
         for pipe in 0..self.network.pipes.len() {
             let Pipe { from, to, .. } = self.network.pipes[pipe];
             let other = if from == process { to } else { from };
-            if (from == process || to == process) && self.processes[other].node.is_none() {
+            let is_peer = self.processes[other].node.is_some();
+            if (from == process || to == process) && is_peer == with_peers {
                 self.close(pipe);
             }
         }
@@ -123,7 +124,13 @@ impl Socket {
     }
 
     pub(crate) fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let deadline = self.process.now() + POLL;
+        // Control connections are idle most of the time.
+        let is_control = {
+            let state = self.world().state();
+            let Pipe { from, to, .. } = state.network.pipes[self.incoming];
+            state.processes[from].node.is_none() || state.processes[to].node.is_none()
+        };
+        let deadline = self.process.now() + if is_control { 10 * POLL } else { POLL };
         loop {
             let mut state = self.world().state();
             let now = state.now;

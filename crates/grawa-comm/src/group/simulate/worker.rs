@@ -129,7 +129,7 @@ impl Worker<'_> {
 
     fn step(&mut self) {
         let slowness = self.schedule.see(self.node, |seen| seen.slowness);
-        let time = Duration::from_millis(40 + self.process.world.state().below(60));
+        let time = Duration::from_millis(80 + self.process.world.state().below(120));
         self.process.sleep(time * slowness);
         self.taken += 1;
         let (step, token) = (self.taken as f32, (self.token % 97) as f32);

@@ -58,6 +58,11 @@ impl Overlap {
         }
     }
 
+    /// Whether the transfer has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.0.lock().result, Some(Err(_)))
+    }
+
     /// Waits until the transfer is finished.
     pub(crate) fn wait(&self) {
         let mut state = self.0.lock();

@@ -71,7 +71,7 @@ impl Handshake {
             if let Err(why) = record.feed(&mut tls) {
                 // The alert says what is wrong, if the peer still receives it.
                 let _ = tls.write_tls(&mut &**tcp);
-                return Err(Error::Strange { why: why.to_string() });
+                return Err(Error::WrongKey { why: why.to_string() });
             }
         }
         self.cipher = Some(BulkCipher::new(&tls, self.dials)?);
