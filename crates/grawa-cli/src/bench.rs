@@ -26,7 +26,7 @@ enum What {
 
 /// Local training steps on random images: forward, backward, SGD with Nesterov momentum and weight decay.
 ///
-/// Prints the images a second of all workers together; the arithmetic rate (three times the forward pass's multiplications
+/// Prints the images per second of all workers together; the arithmetic rate (three times the forward pass's multiplications
 /// and additions, as if every convolution were direct) and its share of what a product of matrices reaches on the same
 /// cores, which Winograd's convolutions may exceed; the memory of a worker, of an arena, and of the whole process at its
 /// peak. With at least as many workers as cores
@@ -202,7 +202,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What one core, or group of cores, did.
+/// The work of one core, or of one group of cores.
 struct Lane {
     steps: usize,
     spent: Duration,
@@ -247,7 +247,7 @@ fn profile(program: &Program, lanes: &[Lane]) -> Table {
     table
 }
 
-/// The most memory this process has had, where the system tells.
+/// The peak memory of this process, where the system reports it.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

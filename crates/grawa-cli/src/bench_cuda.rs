@@ -9,7 +9,7 @@ use grawa_nn::cuda::{ReplicaSet, Settings};
 use grawa_nn::zoo;
 use std::time::{Duration, Instant};
 
-/// Steps that are asked for between looks at the clock.
+/// Steps between two readings of the clock.
 const AT_A_TIME: usize = 20;
 
 pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {

@@ -18,15 +18,16 @@ use std::time::{Duration, Instant};
 
 /// How often the user is told what the run waits for, before it begins.
 const REMIND: Duration = Duration::from_secs(10);
-/// Where workers find a coordinator that was not told otherwise.
+/// Where a coordinator listens by default.
 const LISTEN: &str = "127.0.0.1:7117";
 
-/// Coordinate a run whose workers are on other machines, and may come and go.
+/// Coordinate a run whose workers are on other machines, and may join and leave.
 ///
-/// The coordinator says who meets and when; parameters move between the workers. The run begins when as many workers have joined
-/// as the recipe says. Its record lies in the run's folder; checkpoints are left by workers that were given a folder.
+/// The coordinator decides which workers take part in a round and when; parameters are sent between the workers. The run begins when
+/// as many workers have joined as the recipe says. Its events are recorded in the run's folder; checkpoints are written by workers
+/// that were given a folder.
 ///
-/// A coordinator that died is replaced by `--resume DIR`: the workers have gone on training, and come back to it by themselves.
+/// A coordinator that died is replaced by `--resume DIR`: the workers continue to train, and reconnect by themselves.
 #[derive(Args)]
 #[command(
     after_help = "Example, on three machines:\n  grawa key new run.key\n  grawa coordinate --data digits --method lgrawa --workers 2 --listen 0.0.0.0:7117 --key run.key\n  grawa join HOST:7117 --key run.key --out kept      (on each of the others)\n  grawa coordinate --resume runs/digits-lgrawa-36 --key run.key      (after the coordinator died)"
@@ -39,8 +40,8 @@ pub(crate) struct Arguments {
     /// Where to listen for workers [default: 127.0.0.1:7117; with --resume where the run was coordinated before]
     #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address)]
     listen: Option<String>,
-    /// When nobody holds what the run had come to: how many seconds to wait for one who does, before it goes on from the newest that anyone
-    /// holds
+    /// When no worker has the last committed state: seconds to wait for one that has it, before the run restarts from the newest state
+    /// that any worker has
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
     #[command(flatten)]
@@ -49,13 +50,13 @@ pub(crate) struct Arguments {
     page: page::Arguments,
 }
 
-/// How connections are made.
+/// How connections are secured.
 #[derive(Args)]
 pub(crate) struct Security {
     /// The run's key, made by `grawa key new`
     #[arg(long, value_name = "FILE", required_unless_present = "wire")]
     key: Option<PathBuf>,
-    /// Without a key: everything in the clear, on a network that is trusted
+    /// Without a key: no encryption, for a trusted network
     #[arg(long, value_parser = ["plain"], conflicts_with = "key")]
     wire: Option<String>,
 }

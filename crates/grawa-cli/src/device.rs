@@ -1,4 +1,4 @@
-//! Where a command runs, and `grawa devices`: what this machine has.
+//! The device a command runs on, and `grawa devices`: what this machine has.
 
 use crate::failure::Failure;
 use crate::output::print;

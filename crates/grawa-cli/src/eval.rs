@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// Measure a trained model: loss and error on the test set, in all and class by class.
 ///
 /// MODEL is a run's folder (its newest checkpoint), one of its checkpoints, or a file of tensors such as PyTorch's state_dict
-/// saved as safetensors; the file does not say what network and data it belongs to, so say --model and --data.
+/// saved as safetensors; such a file does not name its network and data, so give --model and --data.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  grawa eval runs/lgrawa\n  grawa eval runs/lgrawa/checkpoints/step-00000064 --batch-norm keep\n  grawa eval resnet20.safetensors --model resnet20 --data cifar10 --dir data"
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// The data set [default: the run's]
     #[arg(long)]
     data: Option<String>,
-    /// The folder the data set lies in [default: the run's]
+    /// The folder of the data set [default: the run's]
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
     /// The network, one of `grawa models` [default: the run's]

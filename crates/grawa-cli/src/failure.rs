@@ -1,4 +1,4 @@
-//! What ends a command without success, and with which exit code.
+//! Why a command failed, and its exit code.
 
 /// Why a command ended.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +21,7 @@ pub(crate) enum Failure {
     /// A recipe.
     #[error(transparent)]
     Recipe(#[from] grawa_train::recipe::RecipeError),
-    /// A Ctrl-C that cannot be listened for.
+    /// The handler of Ctrl-C cannot be installed.
     #[error("cannot listen for Ctrl-C: {why}")]
     Signals {
         /// Why not.
@@ -40,13 +40,13 @@ pub(crate) enum Failure {
         /// Why not.
         why: String,
     },
-    /// Processes that cannot be started, or all ended.
+    /// Worker processes cannot be started, or all have ended.
     #[error("{why}")]
     Process {
         /// Why.
         why: String,
     },
-    /// An address at which one cannot listen.
+    /// An address that cannot be listened at.
     #[error("cannot listen at {address}: {why}; give another, or port 0 for any that is free")]
     Listen {
         /// The address.
@@ -59,7 +59,7 @@ pub(crate) enum Failure {
         "--resume, --checkpoint, --replay and --comm are for `grawa train`; workers that are still there are gone on with by `grawa coordinate --resume`"
     )]
     OnlyTrain,
-    /// Options of vectors that travel, where none do.
+    /// Options of vectors on the network, where all workers are threads.
     #[error(
         "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away"
     )]
@@ -71,7 +71,7 @@ pub(crate) enum Failure {
     )]
     #[cfg_attr(feature = "mpi", allow(dead_code))]
     NoMpi,
-    /// Something that the first rank of the job has told already.
+    /// An error that the first rank of the job has printed.
     #[error("the first rank has told why")]
     #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
     Told {
@@ -86,7 +86,7 @@ pub(crate) enum Failure {
         worker: u32,
         /// Its machine.
         machine: String,
-        /// What it said.
+        /// Its error.
         why: String,
         /// The exit code.
         code: u8,

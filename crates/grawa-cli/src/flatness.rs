@@ -1,4 +1,4 @@
-//! `grawa flatness`: how flat the minimum is that a checkpoint lies in.
+//! `grawa flatness`: how flat the minimum around a checkpoint is.
 
 use crate::bar::bar;
 use crate::failure::Failure;
@@ -11,7 +11,7 @@ use grawa_lab::flatness::{put, table};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// How flat is the minimum that a checkpoint lies in?
+/// Measure how flat the minimum around a checkpoint is.
 ///
 /// Measures the Hessian of the mean loss on some training examples, with exact products: its largest and smallest
 /// eigenvalues, trace, Frobenius norm and spectral density (Lanczos with full re-orthogonalisation), the sum of the Ritz
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// ε of the ε-sharpness: parameter x may move by ε·(|x| + 1)
     #[arg(long, value_name = "ε", default_value_t = 1e-3)]
     radius: f64,
-    /// Memory to use at most, in MB. The vectors of a run take 4 bytes a parameter and step; what is left keeps passes
+    /// Memory to use at most, in MB. The vectors of a run take 4 bytes per parameter and step; what is left keeps passes
     #[arg(long, value_name = "MB", default_value_t = 4096)]
     memory: usize,
     /// Folder for the results; must be new, empty, or hold the same results [default: out/flatness, or the next free name]

@@ -1,4 +1,4 @@
-//! `grawa join`: one worker of a run that is coordinated elsewhere.
+//! `grawa join`: one worker of a coordinated run.
 
 use crate::coordinate::Security;
 use crate::failure::Failure;
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// Take part in a run, as one worker.
 ///
-/// The recipe comes from the coordinator; the data set must lie here too. A worker that comes late takes over what the others hold. One
-/// that loses contact goes on training and comes back. Ctrl-C leaves the run; the others go on.
+/// The coordinator sends the recipe; the data set must be on this machine. A worker that joins late takes the state of the others. A
+/// worker that loses its connection continues to train and reconnects. Ctrl-C leaves the run; the others continue.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa join HOST:7117 --key run.key")]
 pub(crate) struct Arguments {
@@ -27,35 +27,35 @@ pub(crate) struct Arguments {
     address: String,
     #[command(flatten)]
     security: Security,
-    /// Where this worker listens for the others; port 0 is any, and 0.0.0.0 all addresses of this machine [default: any port of the
-    /// address that leads to the coordinator]
+    /// Where this worker listens for the others; port 0 is any free one, and 0.0.0.0 all addresses of this machine [default: any port of
+    /// the address that leads to the coordinator]
     #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address)]
     listen: Option<String>,
     /// The host by which other workers reach this one [default: the address that leads to the coordinator]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// The folder the data set lies in here
+    /// The folder of the data set on this machine
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
-    /// Where to train here: cpu or cuda [default: what the recipe says]
+    /// Device: cpu or cuda [default: the recipe's]
     #[arg(long)]
     device: Option<String>,
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<u32>,
-    /// Leave checkpoints in this folder, whenever this worker is the first of those present that have one; if all workers were lost, bring back what the
-    /// last one holds
+    /// Write checkpoints to this folder while this worker is the first of those that have one; if all workers were lost, restore the
+    /// last checkpoint
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// A worker of `grawa launch`, which says by a word on its standard input when all are to stop
+    /// A worker of `grawa launch`, which writes to its standard input when all are to stop
     #[arg(long, hide = true)]
     launched: bool,
-    /// How many seconds to wait for the coordinator
+    /// Seconds to wait for the coordinator
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
 }
 
-/// What `grawa launch` says to its workers when all are to stop.
+/// What `grawa launch` writes to its workers when all are to stop.
 pub(crate) const STOP: &str = "stop\n";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let here = way_to(&arguments.address)?;
     let patience = Duration::from_secs(arguments.patience);
     let listen = arguments.listen.clone().unwrap_or_else(|| format!("{here}:0"));
-    // Nobody reaches it at all addresses at once.
+    // A listener at all addresses needs one that others can connect to.
     let is_anywhere = listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:");
     let host = arguments.host.as_deref().or(is_anywhere.then_some(here.as_str()));
     let guest = Guest::new(&arguments.address, wire, &listen, host, patience)?;
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let stop = Stop::default();
     if arguments.launched {
         let told = stop.clone();
-        std::thread::spawn(move || hear_stop(&told));
+        std::thread::spawn(move || wait_for_stop(&told));
     }
     listen_for_stop(&stop, arguments.launched)?;
     let text = String::from_utf8_lossy(&guest.charter).into_owned();
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     print(&format!("taking part as worker {}", guest.worker));
     let contact = guest.contact();
-    std::thread::spawn(move || tell_of(&contact));
+    std::thread::spawn(move || watch_contact(&contact));
     match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut []) {
         Ok(end) if end.reason == Reason::Interrupted => {
             print(&format!("the run was stopped after step {}", end.at.steps));
@@ -115,8 +115,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
 }
 
-/// Waits for the word that asks all to stop. When whoever could say it is gone the run goes on.
-fn hear_stop(stop: &Stop) {
+/// Waits for the line that asks all to stop. If the launcher is gone the run continues.
+fn wait_for_stop(stop: &Stop) {
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line).is_ok() && line == STOP {
         stop.together.store(true, Ordering::Relaxed);
@@ -124,8 +124,8 @@ fn hear_stop(stop: &Stop) {
     }
 }
 
-/// Leaves at the first Ctrl-C or polite kill. Who ends a launch may send one to all of its processes: then the word that all are to
-/// stop is on its way.
+/// Leaves at the first Ctrl-C or SIGTERM. A signal to all processes of a launch is followed by its request that all stop, which comes
+/// a little later.
 fn listen_for_stop(stop: &Stop, is_launched: bool) -> Result<(), Failure> {
     const ON_ITS_WAY: Duration = Duration::from_millis(300);
     let asked = Arc::clone(&stop.asked);
@@ -137,8 +137,8 @@ fn listen_for_stop(stop: &Stop, is_launched: bool) -> Result<(), Failure> {
     })
 }
 
-/// Says when the coordinator is out of reach, every minute again, and when it is back.
-fn tell_of(contact: &Contact) {
+/// Prints when the connection to the coordinator is lost, again every minute, and when it is back.
+fn watch_contact(contact: &Contact) {
     const ALONE: Duration = Duration::from_secs(1);
     const AGAIN: Duration = Duration::from_secs(60);
     let mut said: Option<Duration> = None;
@@ -164,7 +164,7 @@ fn tell_of(contact: &Contact) {
     }
 }
 
-/// The address of this machine on the way to another. Nothing is sent.
+/// The address of this machine on the route to another. Nothing is sent.
 fn way_to(address: &str) -> Result<String, Failure> {
     let find = |from: &str| {
         let socket = UdpSocket::bind(from)?;

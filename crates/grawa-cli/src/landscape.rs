@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Places along each side [default: 41 on a line, 21 on a plane]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=401))]
     points: Option<u32>,
-    /// How far to look: beyond the ends of a line, in its length; on a random plane, in the length of the filters; on a
+    /// Range: beyond the ends of a line, in its length; on a random plane, in the length of the filters; on a
     /// plane of workers, times the distance of the farthest [default: 0.5, 1 and 1.3]
     #[arg(long)]
     reach: Option<f64>,

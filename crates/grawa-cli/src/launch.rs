@@ -20,15 +20,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Train with every worker a process of its own on this machine.
+/// Train with every worker as its own process on this machine.
 ///
-/// Takes the options of `grawa train`, and its methods but those that share gradients or have groups inside groups. A worker that dies is
-/// missed by nobody for long: the others go on. What each process says is in worker-N.log in the run's folder; its first line names the
-/// worker. Ctrl-C ends them all within a step and, after the first round, leaves a checkpoint, from which `grawa train --resume DIR` goes on; another one, a second or more later, ends at once.
-/// If this command itself is killed they go on, and come back to `grawa coordinate --resume DIR --key DIR/run.key`.
+/// Takes the options of `grawa train`, and its methods except those that share gradients or have groups inside groups. If a worker dies,
+/// the others continue. The output of each process is in worker-N.log in the run's folder; its first line names the worker. Ctrl-C
+/// stops all workers within a step and, after the first round, writes a checkpoint, from which `grawa train --resume DIR` continues. A
+/// second Ctrl-C, a second or more later, ends the processes at once. If this command itself is killed, the workers continue, and
+/// reconnect to `grawa coordinate --resume DIR --key DIR/run.key`.
 ///
-/// Nobody else on this machine can join: the workers hold a key that is made for the run, lies in its folder as run.key, readable by its
-/// owner alone, and is removed at the end. `--wire plain` does without.
+/// No other process of this machine can join: the workers have a key that is made for the run. It is run.key in the run's folder,
+/// readable only by its owner, and is removed at the end. `--wire plain` does without it.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
 // The options of `train` bring a group of this name.
@@ -38,7 +39,7 @@ pub(crate) struct Arguments {
     train: train::Arguments,
     #[command(flatten)]
     page: page::Arguments,
-    /// Without a key: everything in the clear, on a machine whose other users are trusted
+    /// Without a key: no encryption, for a machine whose other users are trusted
     #[arg(long, value_parser = ["plain"])]
     wire: Option<String>,
 }
@@ -63,17 +64,17 @@ impl Drop for Key {
     }
 }
 
-/// How long one is waited for that holds what the run had come to.
+/// How long to wait for a worker that has the last committed state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the workers may take to stop: a step, a meeting, a checkpoint.
+/// How long the workers may take to stop: a step, a round, a checkpoint.
 const STOP: Duration = Duration::from_secs(60);
 
-/// The workers' processes; they end with this.
+/// The workers' processes. They are ended when this is dropped.
 struct Children(Vec<Child>);
 
 impl Children {
-    /// How one ended that has, and which.
+    /// The number and exit status of one that has ended.
     fn ended(&mut self) -> Option<(usize, ExitStatus)> {
         let ended = |(number, child): (usize, &mut Child)| Some((number, child.try_wait().ok()??));
         self.0.iter_mut().enumerate().find_map(ended)
@@ -102,7 +103,7 @@ impl Drop for Children {
     }
 }
 
-/// What every worker would find missing is said once, and before anything is written.
+/// Finds what would be wrong for every worker, before anything is written.
 fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     grawa_train::check(recipe, &data)?;
@@ -139,7 +140,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             None => command.args(["--wire", "plain"]),
         };
         command.arg("--launched").arg("--out").arg(&place);
-        // Of Ctrl-C they hear from here, and only so: it must not reach them twice.
+        // Ctrl-C must not reach them directly: this process tells them to stop.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);

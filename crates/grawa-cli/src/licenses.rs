@@ -1,4 +1,4 @@
-//! `grawa licenses`: under which licences the program and everything in it may be used and passed on.
+//! `grawa licenses`: the licences of the program and of everything in it.
 
 use crate::failure::Failure;
 use crate::output::print;
@@ -11,7 +11,7 @@ const TEXTS: &str = include_str!("../licenses/texts.txt");
 
 /// The licences of the program and of everything in it.
 ///
-/// Without options: whose work is in the program and under which licence. With --full: the texts.
+/// Without options: every crate and its licence. With --full: the texts.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  grawa licenses\n  grawa licenses --full > LICENSES")]
 pub(crate) struct Arguments {

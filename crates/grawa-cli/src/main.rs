@@ -36,7 +36,7 @@ mod vincent;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Trains deep networks on many workers that seldom talk, and are pulled toward flat minima when they do.
+/// Trains deep networks on many workers that communicate rarely, and are pulled toward flat minima when they do.
 #[derive(Parser)]
 #[command(name = "grawa", version, arg_required_else_help = true, max_term_width = 110)]
 #[command(
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is not finished has not succeeded.
+/// A run that is not finished has not succeeded.
 fn ended(result: Result<bool, failure::Failure>) -> ExitCode {
     match result {
         Ok(finished) => ExitCode::from(u8::from(!finished)),
@@ -116,7 +116,7 @@ fn fail(error: &failure::Failure) -> ExitCode {
     ExitCode::from(tell(error))
 }
 
-/// Says what went wrong, unless that was done; returns the exit code.
+/// Prints the error, unless another rank has; returns the exit code.
 fn tell(error: &failure::Failure) -> u8 {
     if !matches!(error, failure::Failure::Told { .. }) {
         output::warn(&format!("error: {error}"));

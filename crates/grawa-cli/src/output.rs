@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 
-/// Prints a line. A reader that closed its end, as `head` does, has heard enough; what is being done goes on.
+/// Prints a line. A reader that closed its end, as `head` does, is no error: the work continues.
 pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
@@ -13,7 +13,7 @@ pub(crate) fn print(text: &str) {
     }
 }
 
-/// Prints a line to standard error, if it can be.
+/// Prints a line to standard error. Failing to do so is no error.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

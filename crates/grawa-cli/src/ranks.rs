@@ -1,8 +1,8 @@
 //! `grawa train --comm mpi`: one worker for each rank of an MPI job.
 //!
-//! The first rank reads the arguments, owns the run's folder and speaks; the others do as it says and are silent. Whatever goes
-//! wrong before the first step is found on all ranks, told once, and ends them all in order. After that a rank that fails says
-//! why and ends the job, since the others would wait for it for ever.
+//! The first rank reads the arguments, owns the run's folder and prints; the others follow it and are silent. Errors before the first
+//! step are found on all ranks, printed once, and end all ranks. After that a rank that fails prints its error and ends the job, since
+//! the others would wait for it for ever.
 
 use crate::failure::Failure;
 use crate::output::print;

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// Put runs side by side on one page: curves, weights, times, tables, and in what their recipes differ.
 ///
 /// The page is one file that opens in any browser and fetches nothing. Curves can be hovered, smoothed, put on a log scale, and
-/// switched off by method; the weights β of every round are lines, or for LGRAWA a map of layers and rounds. Runs that still go on are
-/// shown as far as they are. All runs must share a metric, such as the test error on the same data.
+/// switched off by method; the weights β of every round are lines, or for LGRAWA a map of layers and rounds. Runs that are not
+/// finished are shown as far as they have come. All runs must share a metric, such as the test error on the same data.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  grawa report runs/lgrawa runs/easgd --out report.html\n  grawa report runs/* --out report.html\n  grawa report out/table1/runs/*final* --out table1.html"

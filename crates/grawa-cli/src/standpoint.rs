@@ -1,4 +1,4 @@
-//! Where flatness is looked at from: a model, and the examples its loss is measured on.
+//! Arguments of the commands that measure flatness: a model, and the examples its loss is measured on.
 
 use crate::failure::Failure;
 use crate::output::warn;
@@ -19,7 +19,7 @@ pub(crate) struct Standpoint {
     /// The data set [default: the run's]
     #[arg(long, value_name = "NAME")]
     data: Option<String>,
-    /// The folder the data set lies in [default: the run's]
+    /// The folder of the data set [default: the run's]
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
     /// Any other key of a recipe, such as data.augment=none
@@ -35,7 +35,7 @@ pub(crate) struct Standpoint {
     /// Dropout is always off
     #[arg(long, default_value = "train", value_parser = ["train", "eval"])]
     norm: String,
-    /// Where examples and directions are drawn from
+    /// Seed of the draws of examples and directions
     #[arg(long, default_value_t = 31)]
     pub(crate) seed: u64,
     /// Cores to use [default: all]
@@ -43,7 +43,7 @@ pub(crate) struct Standpoint {
     threads: Option<usize>,
 }
 
-/// What they name.
+/// The model, the data and the examples that the arguments name.
 pub(crate) struct View {
     pub(crate) graph: Graph,
     pub(crate) state: State,

@@ -1,4 +1,4 @@
-//! `grawa train`: a run from a recipe, gone on with, or replayed.
+//! `grawa train`: a run from a recipe, resumed, or replayed.
 
 use crate::failure::Failure;
 use crate::output::{print, warn};
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Train a network on many workers.
 ///
-/// What is not said has a default that depends on the data set; `--dry-run` shows all of it. The run's folder holds its
-/// recipe, what happened, and checkpoints. Ctrl-C ends within a step, leaves a checkpoint and says how to go on (exit code 1: the
-/// run is not finished); another one, a second or more later, ends at once.
+/// What is not set has a default that depends on the data set; `--dry-run` shows all settings. The run's folder holds its recipe, its
+/// events, and checkpoints. Ctrl-C stops the run within a step, writes a checkpoint and prints the command that resumes it (exit code
+/// 1: the run is not finished). A second Ctrl-C, a second or more later, ends the process at once.
 ///
-/// A run in which no worker's parameters are finite any more at the end has diverged: its files stay, and the exit code is 1.
+/// A run at whose end no worker's parameters are finite has diverged: its files stay, and the exit code is 1.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --resume runs/first\n  grawa train --resume runs/first --checkpoint step-00000064\n  grawa train --replay runs/free --out runs/again\n  mpirun -n 4 grawa train --comm mpi --data digits --method lgrawa"
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// The data set: digits, cifar10, cifar100, mnist, fashion-mnist, folder
     #[arg(long, value_name = "NAME")]
     data: Option<String>,
-    /// The folder the data set lies in
+    /// The folder of the data set
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
     /// The network, one of `grawa models`
@@ -38,52 +38,52 @@ pub(crate) struct Arguments {
     /// The method with any of its knobs, such as lgrawa:period=16,pull=0.7; see `grawa methods`
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Whose defaults: the paper's pseudo-code (paper) or the authors' published code (reference)
+    /// Defaults of the method: the paper's pseudo-code (paper) or the authors' published code (reference)
     #[arg(long, value_parser = ["paper", "reference"])]
     preset: Option<String>,
     /// Workers
     #[arg(long)]
     workers: Option<u32>,
-    /// What every random draw depends on
+    /// Seed of every random draw
     #[arg(long)]
     seed: Option<u32>,
     /// How much training: 5000step, 60epoch or 10m
     #[arg(long, value_name = "AMOUNT")]
     budget: Option<String>,
-    /// Where to train: cpu or cuda
+    /// Device: cpu or cuda
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// How a GPU stores and multiplies numbers: bf16, tf32 or f32
+    /// Number format of a GPU: bf16, tf32 or f32
     #[arg(long, value_name = "PRECISION")]
     precision: Option<String>,
-    /// With `launch` and `coordinate`: workers go on while vectors travel, one round behind
+    /// With `launch` and `coordinate`: workers train while vectors are sent, one round behind
     #[arg(long)]
     overlap: bool,
     /// Start from the tensors of this file; the last layer may differ
     #[arg(long, value_name = "FILE")]
     init: Option<String>,
-    /// Any key of a recipe, such as train.batch=64; may be given several times, the last word counts
+    /// Any key of a recipe, such as train.batch=64; may be given several times, the last value counts
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// The run's folder, which must be new or empty [default: runs/DATA-METHOD-SEED]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with the run in this folder, from its newest checkpoint that is whole
+    /// Resume the run in this folder, from its newest complete checkpoint
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) resume: Option<PathBuf>,
-    /// With --resume: go on from this checkpoint, a name in DIR/checkpoints; those written after it are removed as the run goes on
+    /// With --resume: resume from this checkpoint, a name in DIR/checkpoints; later ones are removed as the run continues
     #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) checkpoint: Option<String>,
-    /// Repeat the run in this folder: its recipe, and of a free pace who took how many steps
+    /// Repeat the run in this folder: its recipe and, at a free pace, the number of steps of each worker
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
     pub(crate) replay: Option<PathBuf>,
-    /// How workers reach each other: as threads of this process, or as the ranks of an MPI job started by `mpirun`
+    /// How workers communicate: as threads of this process, or as the ranks of an MPI job started by `mpirun`
     #[arg(long, value_parser = ["threads", "mpi"], default_value = "threads")]
     comm: String,
     /// Print the recipe with every key, and what the run will take; train nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Say nothing until the end
+    /// Print nothing until the end
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -122,12 +122,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     go(run, files, &place, arguments.quiet)
 }
 
-/// Whether the recipe says how vectors travel between processes, otherwise than plainly.
+/// Whether the recipe has settings for vectors between processes.
 pub(crate) fn travels(recipe: &Recipe) -> bool {
     recipe.train.overlap || recipe.train.wire != Format::F32
 }
 
-/// Says so where a run goes on without what it says of that.
+/// Warns that a resumed run does not use those settings.
 pub(crate) fn leave_aside(recipe: &Recipe) {
     if travels(recipe) {
         print("train.overlap and train.wire are left aside: they are for workers that come and go");
@@ -237,8 +237,8 @@ fn resume(place: &Path, arguments: &Arguments) -> Result<bool, Failure> {
     go(run, files, place, arguments.quiet)
 }
 
-/// The checkpoint to go on from: the one that was named, or the newest that is whole and that the record tells of. Says which it is, and
-/// why it is not the newest.
+/// The checkpoint to resume from: the one that was named, or the newest complete one that the record contains. Prints which it is,
+/// and why it is not the newest.
 pub(crate) fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, Failure> {
     let checkpoint = match &arguments.checkpoint {
         Some(name) => Checkpoint::named(place, name)?,
@@ -257,8 +257,8 @@ pub(crate) fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, 
     Ok(checkpoint)
 }
 
-/// The record of a run that goes on from a checkpoint. Where a worker of a group kept checkpoints the coordinator kept the record
-/// elsewhere: there it begins.
+/// The record of a run that is resumed from a checkpoint. The folder of a worker of a group has checkpoints and no record: then the
+/// record begins here.
 pub(crate) fn record(place: &Path, checkpoint: &Path) -> Result<Files, Failure> {
     match place.join(EVENTS).exists() {
         true => Ok(Files::resume(place, checkpoint)?),
@@ -266,7 +266,7 @@ pub(crate) fn record(place: &Path, checkpoint: &Path) -> Result<Files, Failure> 
     }
 }
 
-/// Whether there is nothing to go on with, which is then said.
+/// Whether the run is finished, which is then printed.
 pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> Result<bool, Failure> {
     if checkpoint.is_finished() {
         checkpoint.check_recipe()?;
@@ -291,12 +291,12 @@ fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure
     Ok(succeeded(&end))
 }
 
-/// Whether a run came to its end, and to something.
+/// Whether a run is finished and has not diverged.
 pub(crate) fn succeeded(end: &Finished) -> bool {
     end.reason == Reason::Spent && !end.diverged
 }
 
-/// How a run ended, and how to go on with it by `command`.
+/// How a run ended, and how to resume it by `command`.
 pub(crate) fn summary(end: &Finished, place: &Path, command: &str) -> String {
     let place = place.display();
     let steps = end.at.steps;
