@@ -6,7 +6,7 @@ use clap::Args;
 use grawa_data::{Feed, load};
 use grawa_flat::Examples;
 use grawa_nn::{Graph, Mode, Shape, State};
-use grawa_train::recipe::{Overrides, Recipe};
+use grawa_train::recipe::Recipe;
 use grawa_train::{FoundModel, find_model};
 use std::path::{Path, PathBuf};
 

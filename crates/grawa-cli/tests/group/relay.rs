@@ -18,8 +18,8 @@ pub(crate) const HOST: &str = "127.0.0.2";
 /// What passes on a control connection.
 #[derive(Debug)]
 pub(crate) enum Said {
-    ToCoordinator(ToCoordinator),
-    ToMember(ToMember),
+    Up(ToCoordinator),
+    Down(ToMember),
     /// So many bytes of vectors, to the worker.
     Pieces(usize),
 }
