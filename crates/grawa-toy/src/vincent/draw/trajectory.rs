@@ -89,7 +89,6 @@ pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Pict
 }
 
 fn mark(sheet: &Sheet<'_, '_>, at: Point, colour: RGBColor, hollow: bool) -> Result<(), Error> {
-    let (at, radius) = (at, RADIUS);
     match hollow {
         true => Marker::Circle.hollow(sheet.root, at, RADIUS, colour),
         false => Marker::Circle.fill(sheet.root, at, RADIUS, colour),
