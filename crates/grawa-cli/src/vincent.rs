@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let table = match grid {
         None => experiment.run(&mut folder)?,
         Some(grid) => {
-            let bar = bar((grid.len() * experiment.methods.len()) as u64, "sweep");
+            let bar = bar((grid.size() * experiment.methods.len()) as u64, "sweep");
             let table = experiment.sweep(&grid, &mut folder, || bar.inc(1))?;
             bar.finish_and_clear();
             print(&format!(

@@ -1,4 +1,4 @@
-//! What the paper's tables say, to stand beside what is measured at its scale.
+//! The numbers of the paper's tables, for comparison with measurements at its scale.
 
 use grawa_core::Name;
 use grawa_data::Shape;
@@ -10,7 +10,7 @@ pub(super) type Published = (f64, f64);
 /// The methods, in the order of the columns below.
 const METHODS: [Name; 6] = [Name::Easgd, Name::Lsgd, Name::Mgrawa, Name::Lgrawa, Name::DpSgd, Name::DpSam];
 
-/// A study, and what is said of every method.
+/// A study, and the numbers of every method.
 pub(super) type Row = (&'static str, [Published; 6]);
 
 /// The paper's table of test errors.
@@ -44,13 +44,13 @@ pub(super) const GAPS: &[Row] = &[
     ("cifar100-densenet", [(23.53, 0.31), (22.49, 0.18), (22.49, 0.45), (22.11, 0.59), (23.42, 0.07), (28.35, 0.26)]),
 ];
 
-/// What a table says of a study and a method.
+/// The number of a study and a method in a table.
 pub(super) fn published(table: &[Row], study: &str, method: Name) -> Option<Published> {
     let (_, row) = table.iter().find(|(name, _)| *name == study)?;
     METHODS.iter().position(|&known| known == method).map(|column| row[column])
 }
 
-/// The size of a study's training set where it lies in class folders: that of ImageNet (ILSVRC 2012), whose pictures are resized.
+/// The published size of a study's training set in class folders: that of ImageNet (ILSVRC 2012), whose pictures are resized.
 pub(super) fn size(study: &str) -> Option<Facts> {
     let imagenet = Facts { examples: 1_281_167, classes: 1_000, shape: Shape::new(3, 224, 224) };
     (study == "imagenet-resnet50").then_some(imagenet)

@@ -156,7 +156,7 @@ mod tests {
         let whole = whole.measured().unwrap();
         assert_eq!((whole.steps, whole.rounds, whole.curve.len()), (16, 2, 1));
         assert!(whole.train.is_some() && whole.flatness.is_none() && whole.bytes > 0);
-        // What a run goes on from is gone, its model is there.
+        // The state for a resume is gone, the model is there.
         let run = store.run(&cell);
         assert!(find_model(&run).is_err());
         let last = run.join("checkpoints/step-00000016");

@@ -1,6 +1,6 @@
 //! Runs the cells of a plan in parallel until all are finished or it is asked to stop.
 //!
-//! One thread schedules: it starts cells on threads of their own and receives their progress and findings. A finding may
+//! One thread schedules: it starts each cell on its own thread and receives their progress and findings. A finding may
 //! name further cells, which are started as soon as a slot is free.
 
 use super::cell::{Cell, Found};
@@ -53,6 +53,8 @@ pub struct Progress<'a> {
 }
 
 /// What the thread of a cell sends.
+// Few messages are large, and each is received at once.
+#[allow(clippy::large_enum_variant)]
 enum Message {
     Share(String, f64),
     Ended(Cell, std::thread::Result<Result<Option<Finding>, Error>>),

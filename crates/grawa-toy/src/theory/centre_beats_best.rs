@@ -1,5 +1,5 @@
-//! How often the centre really is at least as good as the best worker, f(x_C) ≤ minᵢ f(xᵢ), which the paper
-//! states as a theorem; beside it the weaker f(x_C) ≤ Σβᵢf(xᵢ), which convexity gives, and f(x_C) ≤ mean f.
+//! How often the centre is at least as good as the best worker, f(x_C) ≤ minᵢ f(xᵢ), which the paper states as a
+//! theorem; also the weaker f(x_C) ≤ Σβᵢf(xᵢ), which follows from convexity, and f(x_C) ≤ mean f.
 
 use super::estimate::Frequency;
 use super::problem::Problem;

@@ -1,6 +1,6 @@
-//! Small, exact checks of statements in the paper that do not hold, each beside what does.
+//! Exact counterexamples to statements in the paper, each with a statement that holds.
 //!
-//! Every check is an inequality with numbers on both sides, made by the same code that trains networks.
+//! Every check is an inequality with numbers on both sides, computed by the code that trains networks.
 
 use super::centre_beats_best::{Judged, judge};
 use super::problem::{Noise, Problem, dot};

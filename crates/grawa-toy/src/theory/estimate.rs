@@ -1,5 +1,5 @@
-//! What is said about measured numbers: a mean with its standard error, a share with its interval, the
-//! exponent of a power law.
+//! Estimates from measured numbers: a mean with its standard error, a share with its interval, the exponent of a power
+//! law.
 
 /// A mean with its standard error.
 #[derive(Clone, Copy, Debug, PartialEq)]

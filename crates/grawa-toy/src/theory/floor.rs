@@ -1,5 +1,5 @@
-//! The error floor under a constant step: where f(x) − f* settles for the workers and for the centre, how it
-//! grows with the step, and how far the paper's bound ηLσ²/(2m) lies above it.
+//! The error floor under a constant step: the limit of f(x) − f* for the workers and for the centre, its growth with the
+//! step, and its distance to the paper's bound ηLσ²/(2m).
 
 use super::estimate::{Estimate, exponent};
 use super::problem::Problem;
@@ -106,7 +106,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
     for setting in &settings {
         for name in METHODS {
             for (index, &rate) in setting.rates.iter().enumerate() {
-                // Every rate has draws of its own; all methods share them.
+                // Every rate has its own draws; all methods share them.
                 let seeds = (0..setting.seeds).map(|seed| (index as u64) << 32 | seed);
                 jobs.extend(seeds.map(|seed| (setting, name, rate, seed)));
             }
@@ -199,7 +199,7 @@ impl Runs<'_> {
         self.runs.chunks(self.seeds).map(|runs| Estimate::of(runs.iter().map(part))).collect()
     }
 
-    /// Fitted for every seed by itself.
+    /// Fitted for every seed separately.
     fn exponent(&self, part: Part) -> Estimate {
         let point = |seed, (index, &rate): (usize, &f64)| (rate, part(&self.runs[index * self.seeds + seed]));
         let fit = |seed| self.rates.iter().enumerate().map(|rate| point(seed, rate)).collect::<Vec<_>>();

@@ -121,7 +121,7 @@ impl Problem {
                 let share = 1.0 / rows.len() as f64;
                 for row in rows {
                     let margin: f64 = row.iter().zip(x).map(|(a, &x)| a * x.into()).sum();
-                    // exp only of what is not positive, so that nothing overflows.
+                    // exp of a number that is not positive never overflows.
                     let small = libm::exp(-margin.abs());
                     value += share * ((-margin).max(0.0) + libm::log(1.0 + small));
                     let miss = if margin < 0.0 { 1.0 } else { small } / (1.0 + small);

@@ -31,8 +31,8 @@ struct Setting<'a> {
 
 impl Setting<'_> {
     /// η = c/(t + t₀) with c = 2/m and t₀ = 4κ, so that it starts at 1/(2L). Time is counted from −t₀; the
-    /// first tenfold of it is passed over. A pull that falls does so from bin to bin: the workers go on in a
-    /// new group, whose centre starts as their mean.
+    /// first tenfold of it is skipped. A falling pull changes from bin to bin: the workers continue in a new group, whose
+    /// centre starts as their mean.
     fn measure(&self, name: Name, seed: u64, octaves: usize) -> Result<Curve, Error> {
         let Setting { problem, workers, falls, .. } = *self;
         let condition = problem.condition();
@@ -44,7 +44,7 @@ impl Setting<'_> {
         for bin in 0..skip + octaves * BINS {
             let middle = (edge(bin) * edge(bin + 1)).sqrt();
             let pull = if falls { 2.0 / middle } else { 0.5 / condition };
-            // Every bin counts its steps from 0, so it needs draws of its own.
+            // Every bin counts its steps from 0, so it needs its own draws.
             let mut group = problem.group(method(name, pull, 1), seed << 8 | bin as u64, &places)?;
             let (mut steps, mut all, mut centre) = (0.0, 0.0, 0.0);
             while time < edge(bin + 1) {
@@ -68,7 +68,7 @@ impl Setting<'_> {
     }
 }
 
-/// Fitted for every seed by itself.
+/// Fitted for every seed separately.
 fn fit(curves: &[Curve], part: fn(&Curve) -> &Vec<(f64, f64)>) -> Estimate {
     Estimate::of(curves.iter().map(|curve| exponent(part(curve))))
 }

@@ -115,7 +115,7 @@ pub fn method(text: &str, pull: f64, period: u32) -> Result<Method, Error> {
     if !pulls(known) {
         return Err(Error::NothingToPull(known));
     }
-    // The authors' EASGD has no pull of its own: it follows from the centre's rate.
+    // The pull of the authors' EASGD follows from the centre's rate.
     let follows = text.parse::<Method>().is_ok_and(|method| method.pull == Pull::RateOverWorkers);
     let own = [(if follows { "rate" } else { "pull" }, pull), ("period", period.into()), ("prox", 0.0)];
     let is_given =

@@ -1,7 +1,7 @@
 //! The Vincent function f(x, y) = −sin(10 ln x) − sin(10 ln y), defined for all positive x and y.
 //!
-//! Its valleys all reach −2, but each is e^(2π/10) ≈ 1.87 times as wide as the one before it, so that the
-//! valley a method ends in tells how much it likes flat places. The function is a sum over the axes:
+//! Its valleys all reach −2, but each is e^(2π/10) ≈ 1.87 times as wide as the one before it, so the valley in which a
+//! method ends shows how strongly it prefers flat regions. The function is a sum over the axes:
 //! gradient and (diagonal) Hessian are computed axis by axis.
 
 use std::f64::consts::{FRAC_PI_2, TAU};

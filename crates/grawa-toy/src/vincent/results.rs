@@ -60,7 +60,7 @@ impl Experiment {
         let words = [format!(
             "Each method was run in {} settings: {} pulls λ × {} learning rates × {} edge rules, {} local steps from {} starts. \
              The table counts in which valley the runs ended, named by the bottom of the sharper of its two axes.",
-            grid.len(),
+            grid.size(),
             grid.pulls.len(),
             grid.rates.len(),
             grid.edges.len(),

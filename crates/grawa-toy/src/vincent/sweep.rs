@@ -38,8 +38,7 @@ impl Default for Grid {
 
 impl Grid {
     /// The number of settings of a method.
-    #[expect(clippy::len_without_is_empty, reason = "an empty grid has no use")]
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.pulls.len() * self.rates.len() * self.edges.len()
     }
 }
@@ -63,7 +62,7 @@ impl Experiment {
     /// Runs each method in each setting of the grid. The grid sets a method's pull, and the rate of a centre that follows
     /// it. `done` is called after each run, from any thread.
     pub(super) fn cells(&self, grid: &Grid, done: impl Fn() + Sync) -> Result<Vec<Cell>, Error> {
-        let mut cells = Vec::with_capacity(grid.len() * self.methods.len());
+        let mut cells = Vec::with_capacity(grid.size() * self.methods.len());
         for &edge in &grid.edges {
             Experiment { edge, ..self.clone() }.check()?;
             for method in &self.methods {
@@ -102,7 +101,7 @@ mod tests {
     #[test]
     fn the_default_grid_has_more_than_a_thousand_settings() {
         let grid = Grid::default();
-        assert!(grid.len() >= 1000 && grid.rates.is_sorted());
+        assert!(grid.size() >= 1000 && grid.rates.is_sorted());
         assert!(grid.pulls.contains(&0.5) && grid.rates.contains(&0.01));
     }
 

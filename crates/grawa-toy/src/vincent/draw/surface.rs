@@ -23,7 +23,7 @@ const FOLLOWING: f64 = 0.55;
 /// The height of the floor: where the axes lie.
 const FLOOR: f64 = -2.6;
 
-/// Where the middle of the block lies on the picture, and how wide, deep and high a side of it is in pixels.
+/// The middle of the block on the picture, and the width, depth and height of a side in pixels.
 const MIDDLE: Point = (450.0, 392.0);
 const WIDE: f64 = 395.0;
 const DEEP: f64 = 256.0;
@@ -42,7 +42,7 @@ pub(in crate::vincent) fn surface() -> Result<Picture, Error> {
     })
 }
 
-/// Where a point of the landscape, at a height, lies on the picture. The far corner is that of small x and y.
+/// The position of a point of the landscape at a height. The far corner is that of small x and y.
 fn at(x: f64, y: f64, height: f64) -> Point {
     let part = |v: f64| (v - DOMAIN[0]) / (DOMAIN[1] - DOMAIN[0]) - 0.5;
     let (x, y) = (part(x), part(y));
@@ -88,8 +88,8 @@ fn facets(root: &Canvas<'_>, grid: &[f64]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Moves the corners a little away from their middle: the seams between facets are covered, and what sticks
-/// out at the front is painted over by the next facet.
+/// Moves the corners a little away from their middle: this covers the seams between facets, and the next facet covers the
+/// excess at the front.
 fn grown(points: [Point; 4]) -> Vec<(i32, i32)> {
     let middle = points.iter().fold((0.0, 0.0), |sum, p| (sum.0 + p.0 / 4.0, sum.1 + p.1 / 4.0));
     let moved = |(x, y): Point| {
