@@ -6,7 +6,7 @@ use crate::output::{print, warn};
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::State;
-use grawa_train::recipe::{Device, Recipe, Overrides};
+use grawa_train::recipe::{Device, Recipe};
 use grawa_train::{Class, Evaluator, find_model};
 use std::path::PathBuf;
 

@@ -56,7 +56,7 @@ pub(crate) enum Failure {
     },
     /// An option that only `grawa train` has.
     #[error(
-        "--resume, --checkpoint, --replay and --comm are for `grawa train`; workers that are still there are gone on with by `grawa coordinate --resume`"
+        "--resume, --checkpoint, --replay and --comm are for `grawa train`; a run whose workers are still there is continued by `grawa coordinate --resume`"
     )]
     OnlyTrain,
     /// Options of vectors on the network, where all workers are threads.

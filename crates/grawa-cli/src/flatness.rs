@@ -2,8 +2,8 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
+use crate::model_args::ModelArgs;
 use crate::output::print;
-use crate::standpoint::Standpoint;
 use crate::vincent::claim;
 use clap::Args;
 use grawa_flat::{Settings, measure};
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "CHECKPOINT")]
     checkpoint: PathBuf,
     #[command(flatten)]
-    standpoint: Standpoint,
+    model_args: ModelArgs,
     /// Lanczos steps
     #[arg(long, default_value_t = 100)]
     steps: usize,
@@ -48,21 +48,21 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let view = arguments.standpoint.open(&arguments.checkpoint)?;
+    let view = arguments.model_args.open(&arguments.checkpoint)?;
     let settings = Settings {
         mode: view.mode,
         steps: arguments.steps,
         draws: arguments.draws,
         extra: arguments.extra,
         radius: arguments.radius,
-        seed: arguments.standpoint.seed,
+        seed: arguments.model_args.seed,
         threads: view.threads,
         memory: arguments.memory.saturating_mul(1_000_000),
         ..Settings::default()
     };
     let described = format!(
         "{}steps = {}\ndraws = {}\nextra = {}\nradius = {}\n",
-        arguments.standpoint.settings("flatness", &view, &[]),
+        arguments.model_args.settings("flatness", &view, &[]),
         settings.steps,
         settings.draws,
         settings.extra,

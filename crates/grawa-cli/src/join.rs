@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             Ok(succeeded(&end))
         }
         Err(Error::Left) => {
-            print("left the run; the others go on");
+            print("left the run; the others continue");
             Ok(false)
         }
         Err(error) => Err(error.into()),

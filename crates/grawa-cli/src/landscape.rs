@@ -2,8 +2,8 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
+use crate::model_args::{ModelArgs, View};
 use crate::output::print;
-use crate::standpoint::{Standpoint, View};
 use crate::vincent::claim;
 use clap::Args;
 use grawa_core::{Key, Purpose};
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "CHECKPOINT")]
     checkpoint: PathBuf,
     #[command(flatten)]
-    standpoint: Standpoint,
+    model_args: ModelArgs,
     /// The other end of a line
     #[arg(long, value_name = "FILE", conflicts_with = "worker")]
     to: Option<PathBuf>,
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let [_] = arguments.worker.as_slice() {
         return Err(grawa_flat::Error::TooFew { what: "workers", found: 1, least: 2 }.into());
     }
-    let view = arguments.standpoint.open(&arguments.checkpoint)?;
+    let view = arguments.model_args.open(&arguments.checkpoint)?;
     let middle = &view.state;
     let others: Vec<PathBuf> = arguments.to.iter().chain(&arguments.worker).cloned().collect();
     let states = others_of(arguments, &view, &others)?;
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     });
     let described = format!(
         "{}line = {is_line}\nworkers = {}\npoints = {count}\nreach = {reach}\n",
-        arguments.standpoint.settings("landscape", &view, &others),
+        arguments.model_args.settings("landscape", &view, &others),
         states.len()
     );
     let mut folder = claim(arguments.out.as_deref(), "out/landscape", &described)?;
@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             print(&format!("Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"));
         }
     } else {
-        let key = Key::new(arguments.standpoint.seed, Purpose::Direction);
+        let key = Key::new(arguments.model_args.seed, Purpose::Direction);
         let (directions, places, names, far) = if states.is_empty() {
             let drawn = |step| filter_normalised(view.graph.parameters(), &middle.parameters, key.step(step));
             let names = ["first direction (filters' lengths)", "second direction (filters' lengths)"];

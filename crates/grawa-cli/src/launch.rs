@@ -182,8 +182,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let is_kept = Checkpoint::newest_path(&place).is_ok();
     let place = place.display();
     let go_on = match is_kept {
-        true => format!("go on from the last checkpoint with: grawa train --resume {place}"),
-        false => "there is no checkpoint to go on from".into(),
+        true => format!("resume from the last checkpoint with: grawa train --resume {place}"),
+        false => "there is no checkpoint to resume from".into(),
     };
     match (end, ended) {
         (Some(Reason::Spent), _) if diverged => {

@@ -20,14 +20,15 @@ mod landscape;
 mod launch;
 mod licenses;
 mod methods;
+mod model_args;
 mod models;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod output;
 mod page;
 mod probe;
-#[cfg(feature = "mpi")]
-mod ranks;
 mod report;
-mod standpoint;
+
 mod stop;
 mod theory;
 mod train;

@@ -91,7 +91,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if arguments.comm == "mpi" {
         #[cfg(feature = "mpi")]
-        return crate::ranks::run(arguments);
+        return crate::mpi::run(arguments);
         #[cfg(not(feature = "mpi"))]
         return Err(Failure::NoMpi);
     }
@@ -130,7 +130,7 @@ pub(crate) fn travels(recipe: &Recipe) -> bool {
 /// Warns that a resumed run does not use those settings.
 pub(crate) fn leave_aside(recipe: &Recipe) {
     if travels(recipe) {
-        print("train.overlap and train.wire are left aside: they are for workers that come and go");
+        print("train.overlap and train.wire are not used: they are for workers that join and leave");
     }
 }
 
@@ -311,7 +311,7 @@ pub(crate) fn summary(end: &Finished, place: &Path, command: &str) -> String {
             end.at.rounds, end.at.epochs, end.at.elapsed
         ),
         Reason::Interrupted => {
-            format!("stopped after step {steps}; go on with: {command} --resume {place}")
+            format!("stopped after step {steps}; resume it with: {command} --resume {place}")
         }
     }
 }

@@ -446,7 +446,7 @@ fn a_full_disk_costs_a_checkpoint_and_no_more() {
         limit("500"),
         "`prlimit` (of util-linux) must limit what a process may write, for a disk to be full"
     );
-    group.wait_fault(0, "the run goes on, and the checkpoint before is whole");
+    group.wait_fault(0, "the run continues, and the checkpoint before is complete");
     assert!(limit("unlimited"));
     assert_eq!((writer.code(), other.code(), group.coordinator.code()), (Some(0), Some(0), Some(0)));
     assert!(checkpoint(2000).exists());

@@ -173,7 +173,7 @@ fn ctrl_c_ends_within_a_step_and_says_how_to_go_on() {
         assert!(said.contains("done: 400 steps"), "{said}");
     } else {
         assert_eq!(output.status.code(), Some(1));
-        assert!(said.contains("go on with: grawa train --resume broken"), "{said}");
+        assert!(said.contains("resume it with: grawa train --resume broken"), "{said}");
         let resumed = train(place.path(), &["--resume", "broken"]);
         assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed.stderr));
     }
@@ -384,7 +384,7 @@ fn a_polite_kill_that_comes_twice_leaves_a_checkpoint() {
     let output = child.wait_with_output().unwrap();
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("go on with: grawa train --resume run"), "{said}");
+    assert!(said.contains("resume it with: grawa train --resume run"), "{said}");
     let names = fs::read_dir(place.path().join("run/checkpoints")).unwrap();
     let names: Vec<String> =
         names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();

@@ -1,8 +1,8 @@
 //! Evaluation in the middle of a run: which model, with which statistics, measured by all workers together.
 //!
-//! The model is made as a round that pulls nobody: the mean of the workers is a round of equal weights, the best
-//! worker one in which the smallest loss leads. Every worker then measures its share of the test set. None of it touches
-//! what is trained, and its time is outside the clock.
+//! The model is made by a round that pulls no worker: the mean of the workers is a round of equal weights, the best worker one in which
+//! the smallest loss leads. Every worker then measures its share of the test set. The training state does not change, and the time is
+//! not counted as training time.
 
 use crate::Error;
 use crate::engine::{Counts, EvaluateShard, average};
@@ -41,7 +41,7 @@ pub(crate) fn view(method: &Method, layout: &Layout, workers: &[(u32, f64, bool)
         })
         .collect();
     let mut plan = plan(method, layout, &Memory::default(), &reports)?;
-    // Looking changes nobody: one that is lost stays as it is.
+    // Evaluation changes no worker: one that is not finite stays as it is.
     plan.replaced.fill(false);
     Ok(plan)
 }
@@ -58,7 +58,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let statistics = self.replica.copy(StateKind::Statistics)?;
         let Some(examiner) = &mut self.examiner else { return Ok(()) };
         let last = self.levels.len() - 1;
-        // The model lies in one group, so the workers talk through the other; through that of the model they have met last.
+        // The model is in one group, so the workers communicate through the other.
         let evaluate = common.method.evaluate;
         let (model, talk, members): (&R::Buffer, &mut C, &[u32]) = match evaluate {
             Evaluate::Mean | Evaluate::Best => {
@@ -113,10 +113,9 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let evaluated = Evaluated { at: self.place(), models: models.collect() };
         self.calibrated = statistics;
         let spent = (common.clock)().saturating_sub(start);
-        // Outside the clock.
+        // It is not training time.
         self.began += spent;
         self.tally.times.evaluate += spent.as_secs_f64();
-        // What one that was lost had still to say comes first.
         self.report_shared(vec![Event::Evaluated(evaluated.clone())]);
         self.history.push(evaluated);
         if let Some(waits) = &self.waits {

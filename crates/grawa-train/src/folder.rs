@@ -1,4 +1,4 @@
-//! A run's folder: its recipe, its events, its checkpoints. Nothing that is there already is touched.
+//! A run's folder: its recipe, its events, its checkpoints. Existing files are never overwritten.
 
 use crate::checkpoint::{FOLDER, crc, io, tidy};
 use crate::recipe::{Overrides, TABLES};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use toml::{Table, Value};
 
-/// How long a process that was killed may still hold a folder.
+/// How long a process that was killed may still have the lock of a folder.
 const DYING: Duration = Duration::from_secs(2);
 /// The file that identifies a coordinated run.
 pub(crate) const COORDINATOR: &str = "coordinator.toml";
@@ -39,8 +39,8 @@ pub struct Hold {
     _file: fs::File,
 }
 
-/// Takes a run's folder into use: by one process alone, or by a coordinator and its workers, of which each keeps something there. The first
-/// one to come puts in order what processes that were killed have left among the checkpoints.
+/// Locks a run's folder: for one process alone, or shared by a coordinator and its workers, which write there too. The first process
+/// cleans up what killed processes have left.
 pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
     let file = path.join(RECIPE);
     let file = fs::File::open(&file).map_err(io("open", &file))?;
@@ -53,7 +53,7 @@ pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
         match if alone { file.try_lock() } else { file.try_lock_shared() } {
             Err(fs::TryLockError::WouldBlock) if began.elapsed() < DYING => std::thread::sleep(DYING / 50),
             Err(fs::TryLockError::WouldBlock) => return Err(Error::AtWork { path: path.into() }),
-            // Where files cannot be locked it is up to the user.
+            // Where files cannot be locked the user must see to it.
             _ => break,
         }
     }
@@ -86,11 +86,11 @@ pub fn recipe(path: &Path) -> Result<Recipe, Error> {
     Ok(Recipe::resolve(&Overrides::default().read(&file)?)?)
 }
 
-/// That a recipe is one that a run has left, whole, and that its network can be built here. A file that is empty or cut off would be read as the
-/// recipe of another run: what it does not say has a default.
+/// Checks that a recipe was written by a run and is complete, and that its network can be built here. An empty or truncated file would
+/// be read as the recipe of another run: keys that are missing have defaults.
 pub(crate) fn check_recipe(file: &Path) -> Result<(), Error> {
     let text = fs::read_to_string(file).map_err(io("read", file))?;
-    // Whoever reads it next says in which line it is wrong.
+    // The reader of the recipe names the wrong line.
     let Ok(said) = text.parse::<Table>() else { return Ok(()) };
     if let Some(missing) = TABLES.iter().find(|table| !said.contains_key(**table)) {
         let why = format!(
@@ -106,8 +106,8 @@ pub(crate) fn check_recipe(file: &Path) -> Result<(), Error> {
     }
 }
 
-/// A digest of what the recipe in a run's folder says of the training, if there is one. How long, how often it is evaluated and saved, where
-/// files lie and what it runs on may be changed between a stop and a resume, and is left out.
+/// A digest of those keys of the recipe in a run's folder that determine the training. Budget, intervals of evaluations and checkpoints,
+/// paths and the machine may change between a stop and a resume, and are not in it.
 pub(crate) fn digest(path: &Path) -> Option<String> {
     let mut said: Table = fs::read_to_string(path.join(RECIPE)).ok()?.parse().ok()?;
     for table in ["evaluate", "checkpoint", "machine"] {

@@ -1,5 +1,5 @@
-//! What a group held when a checkpoint was made. If all workers of a run are lost, one that is started with the folder of such
-//! a checkpoint brings it back: the coordinator's log tells whether it once was what all held.
+//! The state of an elastic group in a checkpoint. If all workers of a run are lost, a worker that is started with the folder of the
+//! checkpoint restores it: the coordinator's log says whether the state was committed.
 
 use crate::checkpoint::{Checkpoint, io};
 use crate::{Error, Recipe, folder};
@@ -9,7 +9,7 @@ use std::path::Path;
 /// The file in a checkpoint's folder.
 pub(crate) const GROUP: &str = "group.json";
 
-/// Which run, before which meeting, and what all remembered beside the centre.
+/// Which run, before which operation, and the state beside the centre.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GroupCheckpoint {
     pub(crate) run: u64,
@@ -22,7 +22,7 @@ impl GroupCheckpoint {
         serde_json::to_vec(self).map_err(|error| io("write", Path::new(GROUP))(error.into()))
     }
 
-    /// What was held when the newest whole checkpoint in a run's folder was made, the centre, and why newer ones are not whole. None if that
+    /// The state in the newest complete checkpoint of a run's folder, the centre, and why newer ones are not complete. `None` if that
     /// checkpoint is not of a group, or there is none.
     pub(crate) fn newest(folder: &Path) -> Result<Option<Restored>, Error> {
         let checkpoint = match Checkpoint::newest(folder) {
@@ -43,15 +43,15 @@ impl GroupCheckpoint {
     }
 }
 
-/// What is brought back from a checkpoint.
+/// What is restored from a checkpoint.
 pub(crate) struct Restored {
     pub(crate) held: GroupCheckpoint,
     pub(crate) centre: Vec<f32>,
     skipped: Vec<String>,
 }
 
-/// Makes a folder for the checkpoints of a worker, or finds that it is one of the same run's. Returns that it is in use, and what is
-/// wrong with checkpoints in it that are not whole.
+/// Makes a folder for the checkpoints of a worker, or checks that it belongs to the same run. Returns its lock, and what is wrong with
+/// checkpoints in it that are not complete.
 pub fn make_room(path: &Path, recipe: &Recipe, run: u64) -> Result<(folder::Hold, Vec<String>), Error> {
     if !path.join(folder::RECIPE).exists() {
         folder::create(path, recipe)?;
@@ -75,7 +75,7 @@ mod tests {
     use grawa_core::Layout;
     use grawa_data::DatasetKind;
 
-    /// A group that went back brings back what it wrote since, not what it abandoned; a damaged checkpoint is passed over with words.
+    /// A group that was rewound restores what it wrote since, not what it abandoned; a damaged checkpoint is skipped, and reported.
     #[test]
     fn a_group_goes_on_from_what_was_written_last() {
         let place = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! A run: many workers, rounds, budgets, evaluation, checkpoints, and the events that tell of them.
+//! A run: many workers, rounds, budgets, evaluation, checkpoints, and events.
 //!
 //! - [`Recipe`]: everything that defines a run.
-//! - [`Run`]: a recipe carried out, kept in [`Checkpoint`]s, gone on with, or replayed from a [`Recording`].
-//! - [`Event`]: what happens in a run, and [`Observer`]: who is told; [`observe`]: files and a terminal that are.
+//! - [`Run`]: a recipe carried out, saved in [`Checkpoint`]s, resumed, or replayed from a [`Recording`].
+//! - [`coordinate`] and [`join`]: the two sides of a run whose workers join and leave.
+//! - [`Event`]: what happens in a run; [`Observer`]: what receives events; [`observe`]: files and a terminal that do.
 #![deny(missing_docs)]
 
 mod checkpoint;

@@ -2,7 +2,7 @@
 
 use crate::engine::{Counts, EvaluateShard, Material};
 use crate::recipe::BatchNorm;
-use crate::run::Works;
+use crate::run::AnyEngine;
 use crate::{Error, Recipe};
 use grawa_data::Dataset;
 use grawa_nn::{Graph, State};
@@ -12,7 +12,7 @@ use grawa_nn::{Graph, State};
 pub struct Measured {
     /// The mean loss.
     pub loss: f64,
-    /// What was told wrong, class by class.
+    /// Errors, class by class.
     pub classes: Vec<Class>,
 }
 
@@ -21,12 +21,12 @@ pub struct Measured {
 pub struct Class {
     /// How many there are.
     pub examples: u64,
-    /// How many of them were told wrong.
+    /// How many of them were classified wrong.
     pub wrong: u64,
 }
 
 impl Class {
-    /// The share that was told wrong, from 0 to 1.
+    /// The share that was classified wrong, from 0 to 1.
     pub fn error(&self) -> f64 {
         self.wrong as f64 / self.examples.max(1) as f64
     }
@@ -40,10 +40,10 @@ impl Measured {
     }
 }
 
-/// Who measures models on the test set of a recipe, on the device it names.
+/// Measures models on the test set of a recipe, on the device it names.
 #[derive(Debug)]
 pub struct Evaluator {
-    works: Works,
+    engine: AnyEngine,
     graph: Graph,
     recipe: Recipe,
     examples: usize,
@@ -54,8 +54,8 @@ impl Evaluator {
     pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
         let material = Material::new(recipe, data)?;
         let (graph, examples) = (material.graph.clone(), material.test.len());
-        let works = Works::of_one(recipe, material, (0, 0), recipe.machine.threads)?;
-        Ok(Evaluator { works, graph, recipe: recipe.clone(), examples })
+        let engine = AnyEngine::of_one(recipe, material, (0, 0), recipe.machine.threads)?;
+        Ok(Evaluator { engine, graph, recipe: recipe.clone(), examples })
     }
 
     /// The network.
@@ -63,13 +63,13 @@ impl Evaluator {
         &self.graph
     }
 
-    /// Measures a model with [`Evaluator::statistics`]. `done` is told the share that is done, from 0 to 1.
+    /// Measures a model with [`Evaluator::statistics`]. `done` receives the share that is done, from 0 to 1.
     pub fn measure(&self, model: &State, mut done: impl FnMut(f64)) -> Result<Measured, Error> {
-        match &self.works {
-            Works::Cpu(engine) => {
+        match &self.engine {
+            AnyEngine::Cpu(engine) => {
                 self.by(&mut engine.evaluator(&self.recipe), &model.parameters[..], model, &mut done)
             }
-            Works::Card(engine) => {
+            AnyEngine::Cuda(engine) => {
                 let placed = engine.place_model(model)?;
                 self.by(&mut engine.evaluator(0), &placed, model, &mut done)
             }
@@ -79,11 +79,11 @@ impl Evaluator {
     /// Batch norm's statistics that a model is measured with: those it has (`keep`, `average`), or those of training batches
     /// as training shows them, augmented, with dropout off (`recalibrate`).
     pub fn statistics(&self, model: &State) -> Result<Vec<f32>, Error> {
-        match &self.works {
-            Works::Cpu(engine) => {
+        match &self.engine {
+            AnyEngine::Cpu(engine) => {
                 self.settle(&mut engine.evaluator(&self.recipe), &model.parameters[..], model)
             }
-            Works::Card(engine) => {
+            AnyEngine::Cuda(engine) => {
                 let placed = engine.place_model(model)?;
                 self.settle(&mut engine.evaluator(0), &placed, model)
             }

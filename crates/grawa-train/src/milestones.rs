@@ -1,7 +1,7 @@
-//! The milestones of a run, decided: how many steps to the next meeting, what is due there, when it is over.
+//! The milestones of a run: how many steps a cycle has, what is due at its end, when the run is over.
 //!
-//! Everything here is a pure function of where the run stands, which all workers agree on: so all decide the same,
-//! and a run that was stopped and goes on decides as one that was not.
+//! Everything here is a pure function of the position of the run, which all workers agree on. So all decide the same, and a resumed run
+//! decides as one that was not stopped.
 
 use crate::round_message::RoundMessage;
 use crate::{Place, Recipe};
@@ -9,10 +9,10 @@ use grawa_core::{Amount, Method, Progress, Share};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Where a run stands at a meeting of the workers.
+/// The position of a run at the end of a cycle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Position {
-    /// Local steps a worker.
+    /// Local steps of each worker.
     pub(crate) steps: u64,
     /// Local steps of all workers together.
     pub(crate) total: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Position {
     pub(crate) elapsed: Duration,
 }
 
-/// What a run has before it.
+/// What is due when in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Milestones {
     share: Share,
@@ -36,7 +36,7 @@ pub(crate) struct Milestones {
     pass: (f64, f64),
 }
 
-/// Where workers meet at every step, one event stands for this many.
+/// Where workers communicate at every step, one event stands for this many.
 const STEPS_AN_EVENT: u64 = 32;
 
 impl Milestones {
@@ -51,7 +51,7 @@ impl Milestones {
                 let workers = f64::from(train.workers);
                 let spent = |steps: u64| steps as f64 * workers * pass.0 / pass.1 >= epochs;
                 let mut steps = (epochs * pass.1 / pass.0 / workers).ceil() as u64;
-                // The division may be off by a rounding; the budget is what it says.
+                // The division may be off by a rounding.
                 while steps > 0 && spent(steps - 1) {
                     steps -= 1;
                 }
@@ -72,23 +72,23 @@ impl Milestones {
         }
     }
 
-    /// Local steps a worker in all, where the budget says so.
+    /// Local steps of each worker in all, where the budget determines them.
     pub(crate) fn steps(&self) -> Option<u64> {
         self.steps
     }
 
-    /// Local steps a worker from here to the next meeting.
+    /// Local steps of each worker from here to the end of the cycle.
     pub(crate) fn quota(&self, at: &Position) -> u64 {
         let left = self.steps.map_or(u64::MAX, |steps| steps.saturating_sub(at.steps));
         self.cycle.min(left)
     }
 
-    /// By how many steps a worker the run has come further when all have met. Where they take steps until they are called, and
-    /// a step is quick, all take more than a cycle's before they hear: as many cycles count as everyone took, and all in the mean. Who
-    /// has just come took none, and one who was out of contact may have taken any number.
-    pub(crate) fn advance(&self, quota: u64, words: &[(u32, RoundMessage)], is_even: bool) -> u64 {
-        let steps = || words.iter().map(|(_, word)| word.steps);
-        let mean = steps().sum::<u64>() / words.len().max(1) as u64;
+    /// By how many steps the run has advanced. Where workers take steps until the coordinator calls, all may take more than a cycle's
+    /// before they receive the call: as many cycles count as every worker took, and as all took in the mean. A worker that has just
+    /// joined took none, and one without connection may have taken any number.
+    pub(crate) fn advance(&self, quota: u64, messages: &[(u32, RoundMessage)], is_even: bool) -> u64 {
+        let steps = || messages.iter().map(|(_, message)| message.steps);
+        let mean = steps().sum::<u64>() / messages.len().max(1) as u64;
         let cycles = steps().filter(|steps| *steps > 0).fold(mean, u64::min) / self.cycle;
         if is_even { quota } else { quota.max(cycles * self.cycle) }
     }
@@ -98,12 +98,12 @@ impl Milestones {
         at.steps / self.cycle
     }
 
-    /// Whether a round is due after these steps; a budget that ends inside a cycle ends without.
+    /// Whether a round is due after these steps; a budget that ends inside a cycle ends without one.
     pub(crate) fn is_round(&self, steps: u64) -> bool {
         self.share == Share::Parameters && steps.is_multiple_of(self.cycle)
     }
 
-    /// Where the run stands, for budgets and schedules, with `ahead` more steps by each of `workers`.
+    /// The progress of the run, for budgets and schedules, with `ahead` more steps by each of `workers`.
     pub(crate) fn progress(&self, at: &Position, ahead: u64, workers: usize) -> Progress {
         let total = at.total + ahead * workers as u64;
         Progress {
@@ -113,7 +113,7 @@ impl Milestones {
         }
     }
 
-    /// Where the run stands, for whoever is told.
+    /// The position of the run, for events.
     pub(crate) fn place(&self, at: &Position) -> Place {
         let progress = self.progress(at, 0, 0);
         let share = match self.steps {
@@ -137,17 +137,17 @@ impl Milestones {
         }
     }
 
-    /// Whether an evaluation has come due between two meetings.
+    /// Whether an evaluation has become due between two positions.
     pub(crate) fn evaluates(&self, before: &Position, at: &Position) -> bool {
         self.has_come(self.evaluate, before, at)
     }
 
-    /// Whether a checkpoint has come due between two meetings.
+    /// Whether a checkpoint has become due between two positions.
     pub(crate) fn saves(&self, before: &Position, at: &Position) -> bool {
         self.has_come(self.checkpoint, before, at)
     }
 
-    /// Whether a meeting is told of.
+    /// Whether the end of a cycle is an event.
     pub(crate) fn tells(&self, at: &Position) -> bool {
         self.share == Share::Parameters || at.steps.is_multiple_of(STEPS_AN_EVENT) || self.is_spent(at)
     }
@@ -161,7 +161,7 @@ impl Milestones {
     }
 }
 
-/// Local steps between two meetings of all workers: where nothing but gradients is shared, one.
+/// Local steps between two exchanges of all workers: one where gradients are shared.
 pub(crate) fn cycle(method: &Method) -> u32 {
     method.cycle().max(1)
 }
@@ -199,20 +199,20 @@ mod tests {
     #[test]
     fn steps_beyond_a_cycle_count() {
         let milestones = milestones("mean:period=32", "400step", "1epoch");
-        let words = |steps: &[u64]| -> Vec<(u32, RoundMessage)> {
+        let messages = |steps: &[u64]| -> Vec<(u32, RoundMessage)> {
             (0..)
                 .zip(steps)
                 .map(|(worker, &steps)| (worker, RoundMessage { steps, ..RoundMessage::default() }))
                 .collect()
         };
-        assert_eq!(milestones.advance(32, &words(&[80, 90, 70]), true), 32);
-        assert_eq!(milestones.advance(32, &words(&[31, 900]), false), 32);
-        assert_eq!(milestones.advance(32, &words(&[80, 90, 70]), false), 64);
-        assert_eq!(milestones.advance(32, &words(&[130, 0, 130]), false), 64);
-        assert_eq!(milestones.advance(32, &words(&[64, 0]), false), 32);
-        assert_eq!(milestones.advance(16, &words(&[3, 4]), false), 16);
-        assert_eq!(milestones.advance(16, &words(&[]), false), 16);
-        assert!(milestones.is_round(32 + milestones.advance(32, &words(&[200]), false)));
+        assert_eq!(milestones.advance(32, &messages(&[80, 90, 70]), true), 32);
+        assert_eq!(milestones.advance(32, &messages(&[31, 900]), false), 32);
+        assert_eq!(milestones.advance(32, &messages(&[80, 90, 70]), false), 64);
+        assert_eq!(milestones.advance(32, &messages(&[130, 0, 130]), false), 64);
+        assert_eq!(milestones.advance(32, &messages(&[64, 0]), false), 32);
+        assert_eq!(milestones.advance(16, &messages(&[3, 4]), false), 16);
+        assert_eq!(milestones.advance(16, &messages(&[]), false), 16);
+        assert!(milestones.is_round(32 + milestones.advance(32, &messages(&[200]), false)));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub struct Run {
     recipe: Recipe,
     graph: Graph,
     examples: usize,
-    works: Works,
+    engine: AnyEngine,
     folder: Option<PathBuf>,
     checkpoint: Option<Checkpoint>,
     recording: Option<Recording>,
@@ -58,12 +58,12 @@ pub struct Run {
 
 /// Where the work is done.
 #[derive(Debug)]
-pub(crate) enum Works {
+pub(crate) enum AnyEngine {
     Cpu(Box<Engine>),
-    Card(CudaEngine),
+    Cuda(CudaEngine),
 }
 
-impl Works {
+impl AnyEngine {
     /// For the one worker that this process has of a run's: whose data it begins with, and its number, which chooses among several
     /// cards. On a CPU it may use so many cores; all if none are said.
     pub(crate) fn of_one(
@@ -76,9 +76,9 @@ impl Works {
             Device::Cpu => {
                 let mut alone = recipe.clone();
                 (alone.train.workers, alone.machine.threads) = (1, cores);
-                Ok(Works::Cpu(Box::new(Engine::of(&alone, material)?)))
+                Ok(AnyEngine::Cpu(Box::new(Engine::of(&alone, material)?)))
             }
-            Device::Cuda => Ok(Works::Card(CudaEngine::of_one(recipe, &material, seat, number)?)),
+            Device::Cuda => Ok(AnyEngine::Cuda(CudaEngine::of_one(recipe, &material, seat, number)?)),
         }
     }
 }
@@ -105,23 +105,23 @@ impl Run {
 
     fn of(recipe: Recipe, material: Material) -> Result<Self, Error> {
         let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
-        let works = match recipe.machine.device {
-            Device::Cpu => Works::Cpu(Box::new(Engine::of(&recipe, material)?)),
-            Device::Cuda => Works::Card(CudaEngine::new(&recipe, &material)?),
+        let engine = match recipe.machine.device {
+            Device::Cpu => AnyEngine::Cpu(Box::new(Engine::of(&recipe, material)?)),
+            Device::Cuda => AnyEngine::Cuda(CudaEngine::new(&recipe, &material)?),
         };
-        Ok(Run::by(works, recipe, graph, examples))
+        Ok(Run::by(engine, recipe, graph, examples))
     }
 
-    fn by(works: Works, recipe: Recipe, graph: Graph, examples: usize) -> Self {
+    fn by(engine: AnyEngine, recipe: Recipe, graph: Graph, examples: usize) -> Self {
         let (folder, checkpoint, recording, stop) = (None, None, None, Arc::default());
-        Run { recipe, graph, examples, works, folder, checkpoint, recording, stop, start: OnceLock::new() }
+        Run { recipe, graph, examples, engine, folder, checkpoint, recording, stop, start: OnceLock::new() }
     }
 
     /// The same on cards of the test's choice.
     #[cfg(test)]
-    pub(crate) fn on_cards(engine: CudaEngine, recipe: Recipe, material: &Material) -> Self {
+    pub(crate) fn on_gpus(engine: CudaEngine, recipe: Recipe, material: &Material) -> Self {
         let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
-        Run::by(Works::Card(engine), recipe, graph, examples)
+        Run::by(AnyEngine::Cuda(engine), recipe, graph, examples)
     }
 
     /// Leaves checkpoints in this folder.
@@ -179,30 +179,30 @@ impl Run {
                 fresh(&self.recipe.method, self.graph.parameters(), starts)?
             }
         };
-        let Run { recipe, graph, examples, works, folder, checkpoint, recording, stop, start } = self;
+        let Run { recipe, graph, examples, engine, folder, checkpoint, recording, stop, start } = self;
         drop(start);
         let resumed = checkpoint.is_some();
         let launch =
             Launch { recording, ..Launch::new(recipe, graph, examples, folder.as_deref(), stop, resumed) };
-        match works {
-            Works::Cpu(engine) => {
+        match engine {
+            AnyEngine::Cpu(engine) => {
                 let examiner = engine.evaluator(&launch.recipe);
                 launch.go(
                     snapshot,
-                    |part| Made::on_cpu(&engine, &examiner, part),
+                    |part| WorkerParts::on_cpu(&engine, &examiner, part),
                     by_threads(DEADLINE),
                     observers,
                 )
             }
-            Works::Card(engine) => {
+            AnyEngine::Cuda(engine) => {
                 if let Some(Checkpoint { path, .. }) =
                     checkpoint.filter(|_| !engine.is_in_step(&snapshot.parts))
                 {
                     let why = "the workers of a GPU stand at different steps between two rounds; it was stopped with \
-                               another machine.cards or machine.device, and must go on with those";
+                               another machine.cards or machine.device, and must be resumed with those";
                     return Err(Error::AnotherRun { path, why: why.into() });
                 }
-                let make = |part: &mut Part| Made::on_card(&engine, part);
+                let make = |part: &mut Part| WorkerParts::on_gpus(&engine, part);
                 launch.go(snapshot, make, |group| engine.gather(&group, DEADLINE), observers)
             }
         }
@@ -295,30 +295,30 @@ pub(crate) fn fresh(
 }
 
 /// A worker's replica and what goes with it.
-pub(crate) struct Made<R: Replica> {
+pub(crate) struct WorkerParts<R: Replica> {
     pub(crate) replica: R,
     pub(crate) waits: Option<Arc<WaitTimes>>,
     pub(crate) examiner: Option<Box<dyn EvaluateShard<R::Buffer>>>,
 }
 
-impl Made<CpuReplica> {
+impl WorkerParts<CpuReplica> {
     /// A worker on the CPU, from its part.
     pub(crate) fn on_cpu(engine: &Engine, examiner: &CpuEvaluator, part: &mut Part) -> Result<Self, Error> {
         let mut net = engine.worker(part.worker, part.take_state(), part.taken)?;
         net.put(StateKind::Velocity, &part.velocity)?;
         let waits = net.waits();
-        Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
+        Ok(WorkerParts { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
     }
 }
 
-impl Made<CudaReplica> {
+impl WorkerParts<CudaReplica> {
     /// A worker on a card, from its part.
-    pub(crate) fn on_card(engine: &CudaEngine, part: &mut Part) -> Result<Self, Error> {
+    pub(crate) fn on_gpus(engine: &CudaEngine, part: &mut Part) -> Result<Self, Error> {
         let mut net = engine.worker(part.worker, &part.take_state(), part.taken)?;
         net.put(StateKind::Velocity, &part.velocity)?;
         let waits = net.waits();
         let examiner = Box::new(engine.evaluator(part.worker));
-        Ok(Made { replica: net, waits: Some(waits), examiner: Some(examiner) })
+        Ok(WorkerParts { replica: net, waits: Some(waits), examiner: Some(examiner) })
     }
 }
 
@@ -380,7 +380,7 @@ impl Launch {
     pub(crate) fn go<R, C>(
         self,
         mut snapshot: Snapshot,
-        make: impl Fn(&mut Part) -> Result<Made<R>, Error>,
+        make: impl Fn(&mut Part) -> Result<WorkerParts<R>, Error>,
         gather: impl Fn(Group) -> Result<Vec<C>, Error>,
         observers: &mut [Box<dyn Observer>],
     ) -> Result<Finished, Error>
@@ -495,7 +495,7 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
     launch: &Launch,
     common: &Arc<Common>,
     snapshot: Snapshot,
-    make: impl Fn(&mut Part) -> Result<Made<R>, Error>,
+    make: impl Fn(&mut Part) -> Result<WorkerParts<R>, Error>,
     gather: impl Fn(Group) -> Result<Vec<C>, Error>,
 ) -> Result<Vec<Worker<R, C>>, Error> {
     let Snapshot { at, settled, mut parts, memories, history, .. } = snapshot;
@@ -534,37 +534,16 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
     // The parts are those of the workers here, which need not be all.
     for (mut part, view) in parts.into_iter().zip(views) {
         let mut levels = std::mem::take(&mut seats[part.worker as usize]);
-        let Made { replica, waits, examiner } = make(&mut part)?;
+        let parts = make(&mut part)?;
         for (level, notes) in levels.iter_mut().zip(part.notes) {
             level.tracker.recall(notes)?;
         }
-        workers.push(Worker {
-            id: part.worker,
-            common: Arc::clone(common),
-            replica,
-            levels,
-            view,
-            examiner,
-            waits,
-            at,
-            settled,
-            taken: part.taken,
-            in_cycle: part.in_cycle,
-            loss: part.loss,
-            finite: part.finite,
-            diverged: part.diverged,
-            tally: part.tally,
-            past: part.past,
-            history: history.clone(),
-            calibrated: Vec::new(),
-            norms: vec![0.0; common.layout.spans().len()],
-            rate: 0.0,
-            left_out: Vec::new(),
-            began: (common.clock)(),
-            before: at.elapsed,
-            apart: false,
-            elastic: None,
-        });
+        let mut worker = Worker::new(common, part.worker, parts, levels, view);
+        (worker.at, worker.before, worker.settled) = (at, at.elapsed, settled);
+        (worker.taken, worker.in_cycle, worker.loss) = (part.taken, part.in_cycle, part.loss);
+        (worker.finite, worker.diverged) = (part.finite, part.diverged);
+        (worker.tally, worker.past, worker.history) = (part.tally, part.past, history.clone());
+        workers.push(worker);
     }
     Ok(workers)
 }

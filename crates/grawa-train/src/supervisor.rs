@@ -1,4 +1,5 @@
-//! The thread that watches over a run: it starts the workers, shows what they tell, writes checkpoints, and finds out how it ended.
+//! The supervisor of a run: the thread that starts the workers, passes their events to the observers, writes checkpoints, and finds out
+//! how the run ended.
 
 use crate::Error;
 use crate::event::{Event, Fault, Finished, Observer, Place};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 
-/// The thread that watches over a run.
+/// The supervisor of a run.
 pub(crate) struct Supervisor<'a> {
     launch: &'a Launch,
     observers: &'a mut [Box<dyn Observer>],
@@ -64,17 +65,17 @@ impl<'a> Supervisor<'a> {
                     let why = why.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
                     Err(Error::BrokeDown { worker: id, why: why.unwrap_or_default() })
                 });
-                // The watcher is there until all have ended.
+                // The supervisor receives until all have ended.
                 let _ = notes.send(Note::Ended { worker: id, why });
             };
             let thread = std::thread::Builder::new().name(format!("grawa-worker-{id}")).spawn(work);
-            // Workers that were not started are dropped, and the others told that they left.
+            // Workers that were not started are dropped; to the others they have left.
             threads.push(thread.map_err(|error| grawa_nn::Error::Threads { why: error.to_string() })?);
             running.push(id);
         }
         let mut finished: Option<Finished> = None;
         let mut reasons = Vec::new();
-        // One that stalled never ends; it is not waited for when all others are done.
+        // A worker that stalled never ends; it is not waited for when all others are done.
         let done = |running: &[u32], finished: &Option<Finished>| match finished {
             None => running.is_empty(),
             Some(end) => !end.workers.iter().any(|share| running.contains(&share.worker)),
@@ -93,7 +94,7 @@ impl<'a> Supervisor<'a> {
                 Ok(Note::Ended { worker, why }) => {
                     running.retain(|&other| other != worker);
                     if let Err(error) = why {
-                        self.mourn(worker, &error);
+                        self.report_failure(worker, &error);
                         reasons.push(error);
                     }
                 }
@@ -101,7 +102,7 @@ impl<'a> Supervisor<'a> {
             }
         }
         for thread in threads.into_iter().filter(std::thread::JoinHandle::is_finished) {
-            // It has ended, and said how.
+            // It has ended, and sent its result.
             let _ = thread.join();
         }
         match (self.failure.or(self.unwritten), finished) {
@@ -115,7 +116,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Tells of something that no worker has told of.
+    /// Reports an event of this process.
     pub(crate) fn tell(&mut self, event: &Event) {
         if let Some(teller) = &self.launch.teller {
             self.reported += 1;
@@ -126,7 +127,7 @@ impl<'a> Supervisor<'a> {
         self.show(event);
     }
 
-    /// Shows it to all observers.
+    /// Passes it to all observers.
     fn show(&mut self, event: &Event) {
         self.place = *event.place();
         let failed: Vec<Error> =
@@ -134,14 +135,14 @@ impl<'a> Supervisor<'a> {
         failed.into_iter().for_each(|error| self.fail(error));
     }
 
-    /// One could not take note, and the run stops: nothing is trained that is not recorded.
+    /// An event could not be recorded, and the run stops: nothing is trained that is not recorded.
     fn fail(&mut self, error: Error) {
         self.launch.stop.store(true, Ordering::Relaxed);
         self.failure.get_or_insert(error);
     }
 
-    /// Writes a checkpoint. One that cannot be written is told of, and the run goes on: the older ones are still there.
-    /// Only without a first one it does not start.
+    /// Writes a checkpoint. If it cannot be written that is reported, and the run continues: the older ones are still there. Without a
+    /// first one the run does not start.
     fn keep(&mut self, snapshot: Snapshot) {
         if let Some(writer) = &self.launch.writer {
             let path = writer.path(&snapshot);
@@ -154,17 +155,17 @@ impl<'a> Supervisor<'a> {
                 }
                 Err(error) if !self.has_written => self.fail(error),
                 Err(error) => {
-                    let what = format!("{error}; the run goes on, and the checkpoint before is whole");
+                    let what = format!("{error}; the run continues, and the checkpoint before is complete");
                     self.tell(&Event::Fault(Fault { at: self.place, worker: None, what }));
                     self.unwritten = Some(error);
                 }
             }
         }
-        // The one who waits for this may be gone.
+        // The worker that waits for this may be gone.
         let _ = self.written.send(());
     }
 
-    fn mourn(&mut self, worker: u32, error: &Error) {
+    fn report_failure(&mut self, worker: u32, error: &Error) {
         let what = format!("worker {worker} is lost: {error}");
         self.tell(&Event::Fault(Fault { at: self.place, worker: Some(worker), what }));
     }

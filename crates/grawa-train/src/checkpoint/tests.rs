@@ -212,7 +212,7 @@ fn what_is_no_checkpoint_is_refused_with_words() {
     assert!(words(Checkpoint::newest(place.path())).contains("cannot read"));
     fs::write(folder.join(MANIFEST), "form = 1\n").unwrap();
     assert!(
-        words(Checkpoint::newest(place.path())).contains("is not a checkpoint this program can go on from")
+        words(Checkpoint::newest(place.path())).contains("is not a checkpoint this program can resume from")
     );
     // One of a later version is not passed over for an older one.
     fs::remove_dir_all(&folder).unwrap();

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 /// Members in the tests of replicas, at most.
 const MOST: u32 = 9;
 
-fn word(taken: u64) -> RoundMessage {
+fn message(taken: u64) -> RoundMessage {
     RoundMessage { taken, ..RoundMessage::default() }
 }
 
@@ -52,9 +52,9 @@ proptest! {
                     *own += 1;
                 }
             }
-            let words: Vec<(u32, RoundMessage)> =
-                group.iter().map(|worker| (*worker, word(taken.get(worker).copied().unwrap_or(0)))).collect();
-            counts.count(&words);
+            let messages: Vec<(u32, RoundMessage)> =
+                group.iter().map(|worker| (*worker, message(taken.get(worker).copied().unwrap_or(0)))).collect();
+            counts.count(&messages);
             let members: Vec<u32> = group.iter().copied().collect();
             if !counts.since.keys().eq(&members) {
                 changes += members.len() as u64 * batch;
@@ -99,11 +99,11 @@ fn step(net: &mut CpuReplica, seat: u32, step: u64) -> Result<Vec<f64>, grawa_co
 fn stays(before: u32, after: &BTreeSet<u32>, period: u64, rounds: u64) -> Result<(), TestCaseError> {
     let mut counts = Counts::new(before);
     let taken = period * rounds;
-    let words: Vec<(u32, RoundMessage)> = (0..before)
-        .map(|worker| (worker, word(taken)))
-        .chain(after.iter().filter(|worker| **worker >= before).map(|worker| (*worker, word(0))))
+    let messages: Vec<(u32, RoundMessage)> = (0..before)
+        .map(|worker| (worker, message(taken)))
+        .chain(after.iter().filter(|worker| **worker >= before).map(|worker| (*worker, message(0))))
         .collect();
-    counts.count(&words);
+    counts.count(&messages);
     counts.deal_to(&after.iter().copied().collect::<Vec<_>>());
     for &worker in after.iter().filter(|worker| **worker < before) {
         let mut old = net(before, worker, taken - 1);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::event::Observer;
-use crate::run::{Launch, Made, by_threads, fresh};
+use crate::run::{Launch, WorkerParts, by_threads, fresh};
 use crate::snapshot::Part;
 use crate::{Fault, Recipe};
 use grawa_core::{Amount, FunctionReplica, Key, Schedule, Sequential, Sgd};
@@ -131,7 +131,7 @@ fn go(method: &str, starts: &[f32], steps: u64, fails: Fails) -> (Vec<Event>, Ve
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
         let statistics = Layout::new([("bn.running_mean", vec![1])])?;
         let toy = Toy { worker: part.worker, fails, evaluations: 0, statistics, seen: Arc::clone(&seen) };
-        Ok(Made { replica, waits: None, examiner: Some(Box::new(toy)) })
+        Ok(WorkerParts { replica, waits: None, examiner: Some(Box::new(toy)) })
     };
     let gather = by_threads(Duration::from_secs(60));
     launch.go(snapshot, make, gather, &mut [Box::new(ear.clone())]).unwrap();

@@ -213,7 +213,7 @@ impl Trial {
             let mut inner = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
             inner.put(StateKind::Velocity, &part.velocity)?;
             let replica: Toy = Odd { inner, worker: part.worker, mishap: self.mishap };
-            Ok(Made { replica, waits: None, examiner: None })
+            Ok(WorkerParts { replica, waits: None, examiner: None })
         };
         launch.go(snapshot, make, by_threads(self.deadline), &mut [Box::new(self.ear.clone())])
     }
@@ -377,9 +377,9 @@ impl Stopping<'_> {
                 }
                 bowl(x, key, gradient)
             };
-            let mut inner = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
+            let mut inner = Plain::new(layout(), part.parameters.clone(), function)?;
             inner.put(StateKind::Velocity, &part.velocity)?;
-            Ok(Made { replica: inner, waits: None, examiner: None })
+            Ok(WorkerParts { replica: inner, waits: None, examiner: None })
         };
         launch.go(snapshot, make, by_threads(DEADLINE), &mut [])
     }
@@ -400,7 +400,7 @@ fn a_budget_of_zero_is_a_checkpoint_and_nothing_else() {
 }
 
 /// A worker whose gradient is not a number: healed by the next round, left out where gradients are shared; one by itself
-/// has nobody to heal it, and its loss says so.
+/// has no centre to restore it from, and its loss says so.
 #[test]
 fn a_gradient_that_is_not_a_number_poisons_nobody() {
     for method in methods() {
@@ -435,7 +435,7 @@ fn one_worker_by_itself_is_not_healed_and_says_so() {
     assert!(trial.parameters()[0].iter().any(|x| x.is_nan()));
     assert_eq!(trial.ear.rounds().last().unwrap().loss, None);
     let faults = trial.ear.faults();
-    assert!(faults.len() == 1 && faults[0].what.contains("nobody to heal it"), "{faults:?}");
+    assert!(faults.len() == 1 && faults[0].what.contains("no centre to restore it from"), "{faults:?}");
 }
 
 /// A run in which nobody is finite at the last round or at the end has diverged; one that is healed has not.
@@ -628,8 +628,8 @@ fn a_time_budget_is_by_the_given_clock() {
             }
             bowl(x, key, gradient)
         };
-        let replica = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
-        Ok(Made { replica, waits: None, examiner: None })
+        let replica = Plain::new(layout(), part.parameters.clone(), function)?;
+        Ok(WorkerParts { replica, waits: None, examiner: None })
     };
     let end =
         launch.go(trial.fresh(), make, by_threads(DEADLINE), &mut [Box::new(trial.ear.clone())]).unwrap();
@@ -668,8 +668,8 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         together: Arc::default(),
     };
     let make = |part: &mut Part| {
-        let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
-        Ok(Made { replica, waits: None, examiner: None })
+        let replica = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
+        Ok(WorkerParts { replica, waits: None, examiner: None })
     };
     let error = launch.go(trial.fresh(), make, by_threads(DEADLINE), &mut [Box::new(Deaf(0))]).unwrap_err();
     assert!(error.to_string().contains("the pen broke"));

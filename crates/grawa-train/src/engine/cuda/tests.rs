@@ -136,7 +136,7 @@ fn run(device: &Device, count: usize, method: &str, stops: Option<usize>) -> Vec
         let devices = vec![device.clone(); count];
         let multi_gpu = (count > 1).then(|| MultiGpu::new(AllReduce::Host, &devices).unwrap());
         let engine = CudaEngine::on(&recipe, &material, &devices, multi_gpu).unwrap();
-        let mut run = Run::on_cards(engine, recipe.clone(), &material).keep_in(folder.path());
+        let mut run = Run::on_gpus(engine, recipe.clone(), &material).keep_in(folder.path());
         if resumed > 0 {
             run = run.resume(Checkpoint::newest(folder.path()).unwrap());
         }

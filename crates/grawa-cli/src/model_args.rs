@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// The network, the data and the examples.
 #[derive(Args)]
-pub(crate) struct Standpoint {
+pub(crate) struct ModelArgs {
     /// The network, one of `grawa models` [default: the run's]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -57,7 +57,7 @@ pub(crate) struct View {
     pub(crate) words: String,
 }
 
-impl Standpoint {
+impl ModelArgs {
     /// Finds the model, builds its network, loads the data.
     pub(crate) fn open(&self, model: &Path) -> Result<View, Failure> {
         if self.batch == 0 || self.examples == 0 || !self.examples.is_multiple_of(self.batch) {
