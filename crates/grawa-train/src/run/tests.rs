@@ -377,7 +377,7 @@ impl Stopping<'_> {
                 }
                 bowl(x, key, gradient)
             };
-            let mut inner = Plain::new(layout(), part.parameters.clone(), function)?;
+            let mut inner = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
             inner.put(StateKind::Velocity, &part.velocity)?;
             Ok(WorkerParts { replica: inner, waits: None, examiner: None })
         };
@@ -628,7 +628,7 @@ fn a_time_budget_is_by_the_given_clock() {
             }
             bowl(x, key, gradient)
         };
-        let replica = Plain::new(layout(), part.parameters.clone(), function)?;
+        let replica = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
         Ok(WorkerParts { replica, waits: None, examiner: None })
     };
     let end =
@@ -668,7 +668,7 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         together: Arc::default(),
     };
     let make = |part: &mut Part| {
-        let replica = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
+        let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
         Ok(WorkerParts { replica, waits: None, examiner: None })
     };
     let error = launch.go(trial.fresh(), make, by_threads(DEADLINE), &mut [Box::new(Deaf(0))]).unwrap_err();
