@@ -11,7 +11,7 @@ use grawa_comm::{Collective, conformance};
 use grawa_core::norm::norm;
 use grawa_core::{Amount, Key, Purpose};
 use grawa_data::digits;
-use grawa_nn::{Builder, Conv};
+use grawa_nn::{Builder, Conv, Shape};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const LONG: Duration = Duration::from_secs(60);
