@@ -298,15 +298,19 @@ impl Coordinator {
         let mutation = self.settings.mutation;
         let Some(transfer) = &mut self.operation.transfer else { return };
         let is_current = epoch == self.epoch && op == self.op && transfer.attempt == attempt;
-        #[cfg(test)]
-        let is_current = is_current || mutation == Some(crate::group::simulate::Mutation::AnyAttempt);
         if !is_current || transfer.retry_at.is_some() {
             return;
         }
         if transfer.has(worker) {
             transfer.done.insert(worker, digest);
         }
-        if transfer.done.len() < transfer.members.len() {
+        let needed = transfer.members.len();
+        #[cfg(test)]
+        let needed = match mutation {
+            Some(crate::group::simulate::Mutation::OneMissing) => (needed - 1).max(1),
+            _ => needed,
+        };
+        if transfer.done.len() < needed {
             return;
         }
         let Some((right, wrong)) = majority(&transfer.done) else { return };

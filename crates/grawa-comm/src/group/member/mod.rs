@@ -343,7 +343,7 @@ impl Member {
             return (self.arrive().into_iter().collect(), (!was_ready).then_some(MemberAction::Ready));
         }
         self.op = op;
-        if self.pending.take().is_some() || is_restoring {
+        if self.pending.take().is_some() || is_restoring || !was_ready {
             return (Vec::new(), Some(MemberAction::RollBack));
         }
         self.deferred = Some(MemberAction::RollBack);

@@ -167,10 +167,6 @@ impl SocketMember {
                     before = lost;
                     let result = self.attempt(&mut connections, attempt, &mut transfer);
                     connections.is_clean = false;
-                    #[cfg(test)]
-                    if environment.mutation() == Some(crate::group::simulate::Mutation::KeepConnections) {
-                        connections.is_clean = true;
-                    }
                     match result {
                         // What interrupted it is the next action.
                         Ok(()) | Err(Failure::Interrupted) => {}
@@ -216,6 +212,10 @@ impl SocketMember {
         let Some(rank) = peers.iter().position(|peer| peer.token == *token) else {
             return Err(Failure::Interrupted);
         };
+        #[cfg(test)]
+        if environment.mutation() == Some(crate::group::simulate::Mutation::KeepConnections) {
+            connections.is_clean = true;
+        }
         if !connections.is_clean {
             connections.writers.clear();
             listener.forget_before(attempt);

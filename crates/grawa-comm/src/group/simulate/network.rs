@@ -3,7 +3,9 @@
 use super::scheduler::{Process, State, World};
 use crate::Error;
 use crate::group::digest::crc;
+use crate::group::messages::{ToMember, decode};
 use crate::group::wire::connection::{self, Reader};
+use crate::group::wire::frame;
 use crate::group::wire::listener::{Opened, SHORT, Service};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, IoSlice};
@@ -87,6 +89,16 @@ impl State {
         (self.now + lag).max(cut)
     }
 
+    /// The coordinator offers no state that is not in its journal.
+    fn check_logged(&mut self, bytes: &[u8]) {
+        let Some((_, body)) = bytes.split_at_checked(frame::HEADER) else { return };
+        if let Ok(ToMember::Restore { version, .. }) = decode(body)
+            && !self.durable.contains(&version)
+        {
+            self.fail(|| format!("{version:?} is offered, and not in the journal"));
+        }
+    }
+
     fn close(&mut self, pipe: usize) {
         let Pipe { from, to, last, is_closed, .. } = self.network.pipes[pipe];
         if !is_closed {
@@ -167,6 +179,9 @@ impl Socket {
         let is_control = state.processes[from].node.is_none() || state.processes[to].node.is_none();
         if is_control && state.below(1000) < state.network.duplicates {
             bytes.extend_from_within(..);
+        }
+        if state.processes[from].node.is_none() {
+            state.check_logged(&bytes);
         }
         let is_bulk = parts.len() == 2 && !parts[0].is_empty() && !parts[1].is_empty();
         if is_bulk && !is_control && state.network.forges == state.processes[from].node {

@@ -7,9 +7,11 @@
 use super::Mutation;
 use super::network::Network;
 use crate::group::environment::Environment;
+use crate::group::messages::StateVersion;
 use grawa_core::Stream;
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -35,6 +37,8 @@ pub(super) struct State {
     pub(super) random: Stream,
     pub(super) processes: Vec<ProcessState>,
     pub(super) network: Network,
+    /// The states in the journal of the coordinator.
+    pub(super) durable: BTreeSet<StateVersion>,
     /// What went wrong first.
     pub(super) failure: Option<String>,
     /// What happened, if it is to be printed.
@@ -155,6 +159,7 @@ impl World {
             random,
             processes: Vec::new(),
             network: Network::default(),
+            durable: BTreeSet::new(),
             failure: None,
             story: aloud.then(Vec::new),
             threads: Vec::new(),

@@ -70,6 +70,7 @@ pub(super) fn work(process: &Process, schedule: &Arc<Schedule>, node: usize) {
         process.world.state().note(|| format!("node {node} ends: {error}"));
         // A worker may be refused: its port seems closed, or it is not one of the run. Nothing else may end it.
         let is_expected = matches!(&error, Error::Refused { why } if !why.contains("committed a result"));
+        let is_expected = is_expected && process.now() < SETTLED;
         if !is_expected {
             process.world.state().fail(|| format!("node {node}: {error}"));
         }
