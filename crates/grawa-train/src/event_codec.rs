@@ -78,6 +78,8 @@ enum Kind {
     Finished(Finished),
 }
 
+// `map_err` gives what it is given.
+#[allow(clippy::needless_pass_by_value)]
 fn unreadable(why: impl ToString) -> Error {
     grawa_comm::Error::Message { why: why.to_string() }.into()
 }

@@ -18,18 +18,25 @@ pub(crate) struct RoundMessage {
     /// It reports to the coordinator, which has not acknowledged this many of its reports.
     pub(crate) unacknowledged: Option<u32>,
     /// Reports that it would send again as the reporter.
+    #[serde(with = "postcard::fixint::le")]
     pub(crate) kept: u32,
     /// Its clock.
     pub(crate) elapsed: f64,
     /// Its local steps since the last round.
+    #[serde(with = "postcard::fixint::le")]
     pub(crate) steps: u64,
     /// Its local steps in all.
+    #[serde(with = "postcard::fixint::le")]
     pub(crate) taken: u64,
     /// Its scores.
     pub(crate) scores: Vec<f64>,
-    /// Its work since the last event.
+    /// Its work since the last event. It is sent apart: a checkpoint has another form of it.
+    #[serde(skip)]
     pub(crate) tally: Tally,
 }
+
+/// Bytes of a message besides its scores. All numbers have a fixed length, so that traffic can be forecast.
+pub(crate) const LENGTH: u64 = 121;
 
 /// The work of a worker since the last event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,16 +66,17 @@ impl RoundMessage {
 
     /// The bytes.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
-        postcard::to_allocvec(&(self, self.tally.times))
+        let Tally { steps, loss, times, bytes } = self.tally;
+        postcard::to_allocvec(&(self, (steps.to_le_bytes(), loss, times, bytes.to_le_bytes())))
             .map_err(|error| grawa_comm::Error::Message { why: error.to_string() }.into())
     }
 
     /// The message of `worker`, from its bytes.
     pub(crate) fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
         match postcard::take_from_bytes(bytes) {
-            Ok(((message, times), [])) => {
-                let message: RoundMessage = message;
-                Ok(RoundMessage { tally: Tally { times, ..message.tally }, ..message })
+            Ok(((message, (steps, loss, times, sent)), [])) => {
+                let (steps, bytes) = (u64::from_le_bytes(steps), u64::from_le_bytes(sent));
+                Ok(RoundMessage { tally: Tally { steps, loss, times, bytes }, ..message })
             }
             _ => Err(Error::Garbled { worker, found: bytes.len() }),
         }
@@ -106,6 +114,8 @@ mod tests {
                 stop, full, finite, keeps, unacknowledged, kept, elapsed, steps, taken, scores, tally,
             };
             let bytes = message.encode().unwrap();
+            let length = LENGTH + 1 + 8 * message.scores.len() as u64;
+            prop_assert_eq!(bytes.len() as u64, length + if keeps { 1 } else { 0 });
             prop_assert_eq!(RoundMessage::decode(3, &bytes).unwrap(), message);
             prop_assert!(RoundMessage::decode(3, &bytes[..bytes.len() - 1]).is_err());
         }

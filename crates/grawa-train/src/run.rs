@@ -1,7 +1,7 @@
-//! A run from its start to its end: workers are made, watched over, and told of.
+//! A run from its start to its end: workers are made and supervised.
 //!
 //! Each worker is a thread; the calling thread watches: it passes events on to the observers and writes checkpoints. A
-//! worker that fails is named in an event and the others go on without it; only when nobody is left does the run fail.
+//! worker that fails is named in an event and the others continue without it; the run fails only when no worker is left.
 
 use crate::checkpoint::{Checkpoint, Writer};
 use crate::engine::{
@@ -35,8 +35,8 @@ const DEADLINE: Duration = Duration::from_secs(600);
 ///
 /// ```
 /// use grawa_train::{Recipe, Run, recipe::Overrides};
-/// let said = Overrides::default().method("mgrawa:period=8", "here")?.set("train.budget=16step")?;
-/// let recipe = Recipe::resolve(&said)?;
+/// let overrides = Overrides::default().method("mgrawa:period=8", "here")?.set("train.budget=16step")?;
+/// let recipe = Recipe::resolve(&overrides)?;
 /// let data = grawa_data::load("digits", ".".as_ref())?;
 /// let end = Run::new(recipe, &data)?.go(&mut [])?;
 /// assert_eq!((end.at.steps, end.at.rounds), (16, 2));
@@ -65,7 +65,7 @@ pub(crate) enum AnyEngine {
 
 impl AnyEngine {
     /// For the one worker that this process has of a run's: whose data it begins with, and its number, which chooses among several
-    /// cards. On a CPU it may use so many cores; all if none are said.
+    /// cards. On a CPU it may use this many cores; all if `None`.
     pub(crate) fn of_one(
         recipe: &Recipe,
         material: Material,
@@ -139,7 +139,7 @@ impl Run {
         Run { recording: Some(recording), ..self }
     }
 
-    /// Stops within a step when this becomes true, and leaves a checkpoint.
+    /// Stops within a step when this becomes true, and writes a checkpoint.
     pub fn stop_by(self, stop: Arc<AtomicBool>) -> Self {
         Run { stop, ..self }
     }
@@ -343,9 +343,9 @@ pub(crate) struct Launch {
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) resumed: bool,
-    /// How those are told who watch elsewhere.
+    /// Sends reports to the coordinator, if there is one.
     pub(crate) teller: Option<Teller>,
-    /// Where workers come and go: all were asked to stop, not this one alone.
+    /// In an elastic group: all workers were asked to stop, not this one alone.
     pub(crate) together: Arc<AtomicBool>,
 }
 
@@ -465,7 +465,7 @@ pub(crate) fn by_threads(deadline: Duration) -> impl Fn(Group) -> Result<Vec<thr
     move |group| Ok(threads::group(group.workers, group.centre, deadline))
 }
 
-/// Workers that were lost come back: with the centre and no momentum where parameters are shared, as a copy of another
+/// Restores workers that were lost: with the centre and no momentum where parameters are shared, as a copy of another
 /// worker where gradients are and all must be the same.
 fn revive(recipe: &Recipe, layout: &Layout, snapshot: &mut Snapshot) {
     let all = snapshot.memories.len().saturating_sub(1);

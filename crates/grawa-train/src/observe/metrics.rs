@@ -19,7 +19,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// A new file that tells of what has happened so far; one that is there is replaced whole.
+    /// A new file with the events so far; an existing one is replaced.
     pub(super) fn create<'a>(
         folder: &Path,
         so_far: impl IntoIterator<Item = &'a Event>,

@@ -47,7 +47,7 @@ choices! {
     Pace, "pace",
     /// Every worker takes τ: a run is a function of its recipe.
     Even = "even",
-    /// M·τ in total, whoever makes them: fast workers take more, and two runs may differ.
+    /// M·τ in total: fast workers take more, and two runs may differ.
     Free = "free",
 }
 

@@ -1,4 +1,4 @@
-//! What a recipe is when nothing but the data set is said.
+//! The recipe of a data set when nothing else is set.
 //!
 //! The digits get a small network and a run of seconds; the others the paper's networks and settings, see
 //! `recipes/*.toml` for where each number comes from.
@@ -12,7 +12,7 @@ use grawa_nn::cuda::Precision;
 const RECALIBRATE: u32 = 25_600;
 
 impl Recipe {
-    /// The recipe of a data set, and of a network other than its usual one, when nothing else is said.
+    /// The recipe of a data set, and of a network other than its usual one, when nothing else is set.
     pub fn for_data(kind: DatasetKind, network: Option<&str>) -> Result<Self, grawa_core::Error> {
         let (usual, batch, epochs, rate, weight_decay) = match kind {
             DatasetKind::Digits => ("digits", 32, 40.0, 0.1, 1e-4),

@@ -1,16 +1,14 @@
 //! What a run will take, before it starts: steps, rounds, memory, traffic.
 //!
 //! A pure function of the recipe and a few [`Facts`] about the data. Bytes on the wire are the payload that every worker
-//! hands over: its parameters (or gradients) once a round, and what it says at the meeting before it.
+//! sends: its parameters (or gradients) once a round, and its message before it.
 
 use super::{Device, Recipe};
 use crate::human_format::{bytes, group, rate};
+use crate::round_message;
 use grawa_core::{Amount, Progress, Share};
 use grawa_data::{DatasetKind, Shape};
 use grawa_nn::{Arena, Error, Program};
-
-/// Bytes that a worker says at a meeting besides its scores.
-const WORD: u64 = 120;
 
 /// What a forecast needs to know of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +88,7 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// What this recipe will take on a machine with so many cores.
+    /// What this recipe will take on a machine with this many cores.
     pub fn of(recipe: &Recipe, facts: &Facts, cores: usize) -> Result<Self, Error> {
         let graph = facts.network(recipe)?;
         let (train, method) = (&recipe.train, &recipe.method);
@@ -120,7 +118,12 @@ impl Forecast {
         let (parameters, spans) = (graph.parameters().len() as u64, graph.parameters().spans().len());
         let round_bytes = match method.share {
             Share::Nothing => 0,
-            _ => 4 * parameters + WORD + 8 * method.scores(spans) as u64,
+            _ => {
+                let scores = method.scores(spans) as u64;
+                // Their count takes seven bits in a byte.
+                let count = if scores < 1 << 7 { 1 } else { 2 };
+                4 * parameters + round_message::LENGTH + count + 8 * scores
+            }
         };
         // Where gradients are shared each worker keeps its own; else a gradient belongs to whoever computes.
         let vectors = if method.share == Share::Gradients { 3 } else { 2 };

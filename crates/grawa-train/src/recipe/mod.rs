@@ -65,7 +65,7 @@ pub struct Data {
     /// The data set.
     #[serde(with = "values::word")]
     pub kind: DatasetKind,
-    /// The folder it lies in; the digits need none.
+    /// Its folder; the digits need none.
     #[serde(with = "values::path")]
     pub dir: PathBuf,
     /// How many training examples are kept from training and evaluated instead of the test set; 0 for the test set.
@@ -85,7 +85,7 @@ pub struct Model {
     /// Channels of its first stage, for networks that come in several widths.
     #[serde(default, with = "values::optional_positive")]
     pub width: Option<u32>,
-    /// Classes it tells apart, if not those of the data set.
+    /// Classes, if not those of the data set.
     #[serde(default, with = "values::optional_positive")]
     pub classes: Option<u32>,
     /// A file of tensors to start from instead of random numbers.
@@ -114,7 +114,7 @@ pub struct Train {
     /// The learning rate over the run.
     #[serde(with = "values::rate")]
     pub rate: Schedule,
-    /// Whether workers that are processes of their own go on while vectors travel, one round behind.
+    /// Whether workers in their own processes train while vectors are sent, one round behind.
     #[serde(with = "values::flag")]
     pub overlap: bool,
     /// How vectors travel between such workers.
@@ -166,7 +166,7 @@ pub struct Machine {
     /// Where networks are trained.
     #[serde(with = "values::word")]
     pub device: Device,
-    /// How a GPU stores and multiplies numbers.
+    /// Number format of a GPU.
     #[serde(with = "values::word")]
     pub precision: Precision,
     /// Whether a GPU's kernels are chosen by shape alone, so that every start gives the same bits, instead of by speed.

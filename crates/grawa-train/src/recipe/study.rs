@@ -25,7 +25,7 @@ use toml::Value;
 /// The table's name.
 pub(super) const TABLE: &str = "study";
 
-/// A key, the values it takes, and where that is said.
+/// A key, the values it takes, and where they were set.
 type Axis = (String, Vec<Value>, String);
 
 /// What is to be compared.
