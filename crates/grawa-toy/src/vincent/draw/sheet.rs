@@ -80,7 +80,7 @@ impl<'a, 'c> Sheet<'a, 'c> {
                 (x.clamp(-FAR, FAR), y.clamp(-FAR, FAR))
             };
             let line: Vec<Point> = piece.iter().map(clamped).collect();
-            pen::line(self.root, &thinned(&line, 0.8), colour, width)?;
+            pen::line(self.root, &thinned(&line, 1.0), colour, width)?;
         }
         Ok(points.iter().all(|&at| self.shows(at)))
     }
