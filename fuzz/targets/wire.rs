@@ -3,7 +3,7 @@
 //! its own target. rustls and ring decrypt what is encrypted.
 #![no_main]
 
-use grawa_comm::group::internals::all_reduce::{HEADER, PieceHeader};
+use grawa_comm::group::internals::all_gather::{HEADER, Header, Kind};
 use grawa_comm::group::internals::messages::{
     Call, End, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
 };
@@ -36,14 +36,9 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     both_ways::<Record>(bytes);
     both_ways::<Option<(Vec<u8>, u64)>>(bytes);
     if let Some(head) = bytes.first_chunk::<HEADER>()
-        && let Ok(head) = PieceHeader::decode(head)
+        && let Ok(head) = Header::decode(head)
     {
-        assert_eq!(PieceHeader::decode(&head.encode()).unwrap(), head);
-    }
-    if let Some(head) = bytes.first_chunk::<{ all_gather::HEADER }>()
-        && let Ok(part) = all_gather::PartHeader::decode(head)
-    {
-        assert_eq!(all_gather::PartHeader::decode(&part.encode()).unwrap(), part);
+        assert_eq!(Header::decode(&head.encode()).unwrap(), head);
     }
     receive_message(bytes);
     tls_records(bytes);
@@ -53,7 +48,7 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
 /// Headers, each with the part it announces. Memory for no more than one part beyond what arrived is used.
 fn receive_message(mut bytes: &[u8]) {
     let (mut coming, mut came) = (all_gather::PartialMessage::default(), 0);
-    while let Some((head, rest)) = bytes.split_first_chunk::<{ all_gather::HEADER }>() {
+    while let Some((head, rest)) = bytes.split_first_chunk::<HEADER>() {
         let Ok(room) = coming.room((1, 2, 1), head) else { return };
         came += room.len();
         assert!(room.len() <= all_gather::PART && came <= all_gather::LONGEST);
@@ -120,9 +115,9 @@ fn seeds() {
     keep("pieces", encode(&Greeting::Transfer { run: 7, token: 9, attempt: (1, 2, 1) }).unwrap());
     keep("asks", encode(&Greeting::Fetch { run: 7, version: stand }).unwrap());
     keep("gift", encode(&Some((vec![1u8, 2, 3], 40u64))).unwrap());
-    let head = PieceHeader { is_result: true, attempt: (1, 2, 1), start: 64, floats: 16 };
+    let head = Header { kind: Kind::Result, attempt: (1, 2, 1), start: 64, len: 16 };
     keep("head", head.encode().into());
-    let part = all_gather::PartHeader { attempt: (1, 2, 1), start: 0, whole: 5 };
+    let part = Header { kind: Kind::Message, attempt: (1, 2, 1), start: 0, len: 5 };
     keep("word", [&part.encode()[..], b"hello"].concat());
     let (mut log, mut numbers) = (Vec::new(), frame::Numbers::default());
     for op in 0..3 {

@@ -4,41 +4,32 @@
 //! pieces: a member sends one piece after the other and receives one after the other, both at once, and sends a result when
 //! all summands have arrived. Reducing, checksums and encryption are not included.
 
-use super::transfer::all_gather;
-use super::transfer::all_reduce::{FRONT, LAG, SHARD};
+use super::transfer::all_reduce::{LAG, SHARD};
+use super::transfer::header::FRONT;
 use crate::shard::{shard, stripes};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// The link of every member: full duplex, to a switch that is never the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
+pub(super) struct Link {
     /// Bytes per second, each way.
-    pub rate: f64,
+    pub(super) rate: f64,
     /// Seconds from the first byte sent to the first byte received.
-    pub latency: f64,
+    pub(super) latency: f64,
 }
 
 /// The cost of a transfer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cost {
+pub(super) struct Cost {
     /// Bytes that every member sends, by rank.
-    pub bytes: Vec<u64>,
+    pub(super) bytes: Vec<u64>,
     /// Seconds until the last member has everything.
-    pub seconds: f64,
+    pub(super) seconds: f64,
 }
 
 /// The cost of an all-reduce of this many floats. `contributes` says which members have weight.
-///
-/// ```
-/// use grawa_comm::group::forecast::{Link, all_reduce};
-/// let gigabit = Link { rate: 125e6, latency: 0.0 };
-/// let cost = all_reduce(&[true; 4], 25_000_000, gigabit);
-/// // Each sends 3/4 of 100 MB twice: 1.2 seconds.
-/// assert!(cost.bytes.iter().all(|&bytes| (150_000_000..150_020_000).contains(&bytes)));
-/// assert!((1.2..1.3).contains(&cost.seconds), "{}", cost.seconds);
-/// ```
-pub fn all_reduce(contributes: &[bool], floats: usize, link: Link) -> Cost {
+pub(super) fn all_reduce(contributes: &[bool], floats: usize, link: Link) -> Cost {
     let members = contributes.len();
     let mut queues: Vec<Queue> = (0..members).map(|rank| Queue::new(rank, contributes, floats)).collect();
     let bytes = queues.iter().map(|queue| queue.pieces.iter().map(|piece| piece.bytes).sum()).collect();
@@ -73,13 +64,6 @@ pub fn all_reduce(contributes: &[bool], floats: usize, link: Link) -> Cost {
         }
     }
     Cost { bytes, seconds }
-}
-
-/// The cost of an all-gather of messages of this many bytes.
-pub fn all_gather(members: usize, bytes: usize, link: Link) -> Cost {
-    let parts = bytes.div_ceil(all_gather::PART).max(1);
-    let sent = (members.saturating_sub(1) * (bytes + parts * (all_gather::HEADER + 8))) as u64;
-    Cost { bytes: vec![sent; members], seconds: sent as f64 / link.rate + link.latency }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +134,15 @@ impl Queue {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_vector_takes_the_time_of_its_bytes() {
+        let gigabit = Link { rate: 125e6, latency: 0.0 };
+        let cost = all_reduce(&[true; 4], 25_000_000, gigabit);
+        // Each sends 3/4 of 100 MB twice: 1.2 seconds.
+        assert!(cost.bytes.iter().all(|&bytes| (150_000_000..150_020_000).contains(&bytes)));
+        assert!((1.2..1.3).contains(&cost.seconds), "{}", cost.seconds);
+    }
 
     proptest! {
         /// It is as fast as the links allow: all send all the time, except for the latency, twice, and the first and last

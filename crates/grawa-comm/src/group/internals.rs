@@ -14,21 +14,19 @@ pub mod frame {
 }
 
 pub mod all_gather {
-    pub use super::super::transfer::all_gather::{HEADER, LONGEST, PART, PartHeader, PartialMessage};
-}
-
-pub mod all_reduce {
-    pub use super::super::transfer::all_reduce::{HEADER, PieceHeader};
+    pub use super::super::transfer::all_gather::{LONGEST, PART, PartialMessage};
+    pub use super::super::transfer::header::{HEADER, Header, Kind};
 }
 
 /// Reads bytes as TLS records, a few at a time. Nothing is lost, and nothing beyond a record is read.
 #[cfg(fuzzing)]
 pub fn tls_records(bytes: &[u8]) {
-    use super::wire::connection::TlsRecord;
+    use super::wire::connection::whole_record;
+    use super::wire::frame::Partial;
     use std::io::Read;
     let (mut rest, mut taken) = (bytes, 0);
-    let mut record = TlsRecord::default();
-    while let Ok(true) = record.read(|buffer| {
+    let mut record = Partial::default();
+    while let Ok(true) = record.read(whole_record, |buffer| {
         let few = buffer.len().min(7);
         rest.read(&mut buffer[..few])
     }) {

@@ -7,7 +7,6 @@
 mod coordinator;
 mod digest;
 mod environment;
-pub mod forecast;
 #[doc(hidden)]
 pub mod internals;
 mod member;
@@ -17,6 +16,8 @@ mod wire;
 
 #[cfg(test)]
 mod control_traffic_tests;
+#[cfg(test)]
+mod forecast;
 #[cfg(test)]
 mod misbehaving_member_tests;
 #[cfg(test)]

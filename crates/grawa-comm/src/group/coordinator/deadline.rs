@@ -11,7 +11,7 @@ const PAST: usize = 64;
 const ENOUGH: usize = 4;
 
 /// Past delays, and the wait that follows from them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Deadline {
     shortest: Duration,
     longest: Duration,

@@ -130,7 +130,7 @@ pub enum Action {
 }
 
 /// The state of the coordinator.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Coordinator {
     settings: Settings,
     run: u64,
@@ -175,31 +175,8 @@ impl Coordinator {
     /// run, if there was one.
     pub fn new(settings: Settings, run: u64, charter: Vec<u8>, records: &[Record]) -> Self {
         let (shortest, longest, spreads) = settings.patience;
-        let mut coordinator = Coordinator {
-            settings,
-            run,
-            charter,
-            epoch: 0,
-            members: Vec::new(),
-            op: 0,
-            committed: None,
-            history: BTreeMap::new(),
-            has_gaps: false,
-            roster: BTreeMap::new(),
-            operation: Operation::default(),
-            deadline: Deadline::new(shortest, longest, spreads),
-            last: None,
-            lost: Vec::new(),
-            orphaned: None,
-            size: 0,
-            former: Vec::new(),
-            returning: None,
-            round_began: None,
-            round_due: None,
-            extra_steps: 0,
-            refused: BTreeMap::new(),
-            actions: Vec::new(),
-        };
+        let deadline = Deadline::new(shortest, longest, spreads);
+        let mut coordinator = Coordinator { settings, run, charter, deadline, ..Coordinator::default() };
         for record in records.iter().filter(|record| record.run == run) {
             if record.members == 0 {
                 coordinator.has_gaps = true;

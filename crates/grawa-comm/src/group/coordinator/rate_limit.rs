@@ -11,7 +11,7 @@ const PER_SECOND: u64 = 2 << 20;
 const PER_MESSAGE: u64 = 128;
 
 /// A token bucket.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateLimit {
     left: u64,
     at: Duration,

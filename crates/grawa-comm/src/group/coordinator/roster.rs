@@ -8,9 +8,10 @@ use std::time::Duration;
 pub(crate) type Session = u64;
 
 /// The state of a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemberState {
     /// It has said hello, but not yet which state it holds.
+    #[default]
     Greeted,
     /// It holds another state than the committed one, and waits until it can fetch that.
     Waiting,
@@ -23,7 +24,7 @@ pub enum MemberState {
 }
 
 /// A member.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MemberRecord {
     pub(crate) token: u64,
     pub(crate) address: String,
@@ -56,20 +57,10 @@ impl MemberRecord {
             token,
             address,
             session: Some(session),
-            state: MemberState::Greeted,
-            version: None,
-            is_assigned: false,
-            last_op: None,
             last_seen: now,
             progressed_at: now,
-            disconnected_at: None,
-            steps: 0,
-            progress: 0,
-            late_restores: 0,
-            donations: 0,
-            blames: 0,
             rate_limit: RateLimit::new(now),
-            reports: Vec::new(),
+            ..MemberRecord::default()
         }
     }
 

@@ -178,7 +178,7 @@ impl CoordinatorServer {
             is_over: Arc::clone(&is_over),
             sessions: AtomicU64::new(0),
             open: Arc::default(),
-            most: limits.open as u64,
+            most: limits.open,
         };
         let address = listener::listen(environment, listen, security, limits, Arc::new(acceptor))?;
         let mut decider = Decider {
@@ -254,18 +254,9 @@ struct Acceptor {
     backlog: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
     sessions: AtomicU64,
-    /// Open connections, and how many there may be.
-    open: Arc<AtomicU64>,
-    most: u64,
-}
-
-/// An open connection. It is counted until this is dropped.
-struct Open(Arc<AtomicU64>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    /// One more reference for each open connection, and how many there may be.
+    open: Arc<()>,
+    most: usize,
 }
 
 impl Service for Acceptor {
@@ -282,11 +273,9 @@ impl Service for Acceptor {
         if reader.token().is_some_and(|certified| certified != *token) {
             return Err(Error::Message { why: "the token in its hello is not its certificate's".into() });
         }
-        let acceptor = Arc::clone(self);
-        let open = Open(Arc::clone(&acceptor.open));
-        if acceptor.open.fetch_add(1, Ordering::Relaxed) >= acceptor.most {
-            let why =
-                format!("{} connections are open, and no more fit into the limit on files", acceptor.most);
+        let (acceptor, open) = (Arc::clone(self), Arc::clone(&self.open));
+        if Arc::strong_count(&open) - 1 > self.most {
+            let why = format!("{} connections are open, and no more fit into the limit on files", self.most);
             return Err(Error::Connection { why });
         }
         let session = acceptor.sessions.fetch_add(1, Ordering::Relaxed);

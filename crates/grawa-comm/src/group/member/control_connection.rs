@@ -107,7 +107,7 @@ pub(crate) struct Client {
     pub(super) overlap: Mutex<Option<Arc<Overlap>>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) member: Member,
     pub(super) writer: Option<Writer>,

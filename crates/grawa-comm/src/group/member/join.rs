@@ -8,7 +8,6 @@ use crate::group::environment::{Environment, Monitor};
 use crate::group::transfer::TransferOptions;
 use crate::group::wire::tls::Security;
 use crate::{Collective, Error};
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,16 +51,8 @@ impl Joiner {
         };
         // Without certificates a random number identifies the process.
         let token = security.token().unwrap_or_else(|| environment.random() | 1);
-        let state = State {
-            member: Member::new(token, reached),
-            writer: None,
-            actions: VecDeque::new(),
-            reports: VecDeque::new(),
-            unacknowledged: 0,
-            lost_since: Some(environment.now()),
-            last_error: None,
-            has_wrong_key: false,
-        };
+        let (member, lost_since) = (Member::new(token, reached), Some(environment.now()));
+        let state = State { member, lost_since, ..State::default() };
         let client = Arc::new(Client {
             environment: environment.clone(),
             address: address.into(),

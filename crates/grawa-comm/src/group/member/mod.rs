@@ -59,7 +59,7 @@ pub enum MemberAction {
 }
 
 /// The state of a member.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Member {
     token: u64,
     address: String,
@@ -94,23 +94,7 @@ struct Pending {
 impl Member {
     /// A member that has not connected yet.
     pub fn new(token: u64, address: String) -> Self {
-        Member {
-            token,
-            address,
-            run: 0,
-            worker: None,
-            epoch: 0,
-            op: 0,
-            version: None,
-            members: Vec::new(),
-            pending: None,
-            is_welcome: false,
-            is_ready: false,
-            is_restoring: false,
-            is_renumbered: false,
-            deferred: None,
-            round_due: None,
-        }
+        Member { token, address, ..Member::default() }
     }
 
     /// Its number, once it has one.

@@ -15,7 +15,7 @@ use crate::group::wire::tls::Security;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -76,8 +76,9 @@ struct Shared {
     run: AtomicU64,
     incoming: Monitor<Incoming>,
     held: Mutex<Option<Arc<HeldState>>>,
-    /// Joiners that fetch the state now; and how many of them, and of connections with unknown tokens, there may be.
-    fetches: AtomicUsize,
+    /// One more reference for each joiner that fetches the state now.
+    fetches: Arc<()>,
+    /// How many of them, and of connections with unknown tokens, there may be.
     most: usize,
     is_closed: AtomicBool,
 }
@@ -118,22 +119,6 @@ impl Incoming {
     }
 }
 
-/// A joiner that fetches the state. It is counted until this is dropped.
-struct Fetch(Arc<Shared>);
-
-impl Fetch {
-    fn new(shared: &Arc<Shared>) -> Option<Self> {
-        let fetch = Fetch(Arc::clone(shared));
-        (shared.fetches.fetch_add(1, Ordering::Relaxed) < shared.most).then_some(fetch)
-    }
-}
-
-impl Drop for Fetch {
-    fn drop(&mut self) {
-        self.0.fetches.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl PeerListener {
     /// Listens at an address; port 0 is any.
     pub(crate) fn open(
@@ -147,7 +132,7 @@ impl PeerListener {
             run: AtomicU64::new(0),
             incoming: Monitor::new(environment, Incoming::default()),
             held: Mutex::default(),
-            fetches: AtomicUsize::new(0),
+            fetches: Arc::default(),
             most: limits.pending,
             is_closed: AtomicBool::new(false),
         });
@@ -236,6 +221,10 @@ impl PeerListener {
 }
 
 impl Shared {
+    fn fetches(&self) -> usize {
+        Arc::strong_count(&self.fetches) - 1
+    }
+
     /// Sends a joiner the state that it asks for, if this member holds it.
     fn send_state(&self, version: StateVersion, mut writer: Writer) -> Result<(), Error> {
         let held = lock(&self.held).clone().filter(|held| held.version == version);
@@ -267,11 +256,15 @@ impl Service for Shared {
                 Ok(())
             }
             Greeting::Fetch { run, version } if run == ours => {
-                let Some(fetch) = Fetch::new(self) else {
+                if self.fetches() >= self.most {
                     return Err(Error::Connection { why: "too many peers fetch the state at once".into() });
-                };
+                }
+                let (shared, fetch) = (Arc::clone(self), Arc::clone(&self.fetches));
                 // A thread of its own, so that a slow joiner holds up nobody else.
-                self.environment.spawn("donor", move || drop(fetch.0.send_state(version, writer)))?;
+                self.environment.spawn("donor", move || {
+                    let _ = shared.send_state(version, writer);
+                    drop(fetch);
+                })?;
                 Ok(())
             }
             Greeting::Transfer { .. } | Greeting::Fetch { .. } => {
@@ -412,11 +405,11 @@ mod tests {
         let (mut out, from) = dial(&SYSTEM, &address, &Security::Plain).unwrap();
         out.send(&encode(&Greeting::Fetch { run: 7, version: held.version }).unwrap(), ALWAYS).unwrap();
         let began = Instant::now();
-        while door.shared.fetches.load(Ordering::Relaxed) == 0 {
+        while door.shared.fetches() == 0 {
             assert!(began.elapsed() < Duration::from_secs(10));
             std::thread::sleep(Duration::from_millis(1));
         }
-        while door.shared.fetches.load(Ordering::Relaxed) > 0 {
+        while door.shared.fetches() > 0 {
             assert!(began.elapsed() < Duration::from_secs(30), "it is still being sent");
             std::thread::sleep(POLL);
         }
@@ -427,11 +420,14 @@ mod tests {
     #[test]
     fn too_many_joiners_are_refused() {
         let door = open();
-        let fetches: Vec<Fetch> = (0..door.shared.most).map(|_| Fetch::new(&door.shared).unwrap()).collect();
-        assert!(Fetch::new(&door.shared).is_none());
+        door.set_run(7);
+        let fetches: Vec<Arc<()>> = (0..door.shared.most).map(|_| Arc::clone(&door.shared.fetches)).collect();
+        let held = Arc::new(HeldState::new(4, Vec::new(), Arc::new(vec![0.0; 10])));
+        door.hold(Arc::clone(&held));
+        let ask = || fetch(&SYSTEM, &donor(&door), &Security::Plain, 7, (held.version, 10), ALWAYS);
+        assert!(ask().is_err());
         drop(fetches);
-        assert!(Fetch::new(&door.shared).is_some());
-        assert_eq!(door.shared.fetches.load(Ordering::Relaxed), 0);
+        assert!(ask().is_ok());
     }
 
     /// Connections with unknown tokens are dropped after a while.

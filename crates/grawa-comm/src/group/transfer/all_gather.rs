@@ -3,6 +3,7 @@
 //! Messages have different lengths. They are sent in parts: each has a checksum, and a header that names the attempt. Members send
 //! and receive at once, which avoids deadlock. The digest is that of all messages in the order of the members.
 
+use super::header::{FRONT, HEADER, Header, Kind};
 use super::{Links, TransferError, Transferred, receivers, senders};
 use crate::Error;
 use crate::group::digest::Crc;
@@ -14,51 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub const LONGEST: usize = 16 << 20;
 /// The most bytes of a part. Memory grows with what has arrived, not with what is claimed.
 pub const PART: usize = 1 << 18;
-/// The bytes of a header.
-pub const HEADER: usize = 32;
-
-/// The header of a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartHeader {
-    /// The attempt.
-    pub attempt: AttemptId,
-    /// The position of the part in the message.
-    pub start: u32,
-    /// The length of the message.
-    pub whole: u32,
-}
-
-impl PartHeader {
-    /// The bytes.
-    pub fn encode(&self) -> [u8; HEADER] {
-        let (epoch, op, attempt) = self.attempt;
-        let mut bytes = [0; HEADER];
-        bytes[..4].copy_from_slice(b"gMSG");
-        bytes[4..8].copy_from_slice(&attempt.to_le_bytes());
-        bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
-        bytes[16..24].copy_from_slice(&op.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.start.to_le_bytes());
-        bytes[28..].copy_from_slice(&self.whole.to_le_bytes());
-        bytes
-    }
-
-    /// From the bytes.
-    pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Error> {
-        let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
-        let long = |at: usize| u64::from(short(at)) | u64::from(short(at + 4)) << 32;
-        let wrong = |why: String| Err(Error::Frame { why });
-        if &bytes[..4] != b"gMSG" {
-            return wrong(format!("{:02x?} is not the beginning of a message", &bytes[..4]));
-        }
-        let header =
-            PartHeader { attempt: (long(8), long(16), short(4)), start: short(24), whole: short(28) };
-        if header.whole as usize > LONGEST {
-            return wrong(format!("a message of {} bytes, where {LONGEST} are allowed", header.whole));
-        }
-        Ok(header)
-    }
-}
-
 /// A message as it arrives.
 #[derive(Debug, Default)]
 pub struct PartialMessage {
@@ -69,9 +25,13 @@ pub struct PartialMessage {
 impl PartialMessage {
     /// Room for the part with this header, which must be the next one of this attempt.
     pub fn room(&mut self, attempt: AttemptId, header: &[u8; HEADER]) -> Result<&mut [u8], Error> {
-        let (found, start) = (PartHeader::decode(header)?, self.bytes.len());
-        let whole = *self.whole.get_or_insert(found.whole);
-        let expected = PartHeader { attempt, start: start as u32, whole };
+        let (found, start) = (Header::decode(header)?, self.bytes.len());
+        if found.len as usize > LONGEST {
+            let why = format!("a message of {} bytes, where {LONGEST} are allowed", found.len);
+            return Err(Error::Frame { why });
+        }
+        let whole = *self.whole.get_or_insert(found.len);
+        let expected = Header { kind: Kind::Message, attempt, start: start as u64, len: whole };
         if found != expected || self.is_whole() && start > 0 {
             return Err(Error::Frame { why: format!("{found:?} came where {expected:?} was next") });
         }
@@ -89,7 +49,8 @@ impl PartialMessage {
 fn parts(attempt: AttemptId, message: &[u8]) -> impl Iterator<Item = ([u8; HEADER], &[u8])> {
     let starts = (0..message.len().max(1)).step_by(PART);
     starts.map(move |start| {
-        let header = PartHeader { attempt, start: start as u32, whole: message.len() as u32 };
+        let len = message.len() as u32;
+        let header = Header { kind: Kind::Message, attempt, start: start as u64, len };
         (header.encode(), &message[start..message.len().min(start + PART)])
     })
 }
@@ -158,7 +119,7 @@ fn send(
     let (to, mut bytes) = (to.ok_or_else(none)?, 0);
     for (header, part) in parts(attempt, message) {
         to.write_bulk(&header, part, None, keep_going)?;
-        bytes += (HEADER + 8 + part.len()) as u64;
+        bytes += (FRONT + part.len()) as u64;
     }
     Ok(bytes)
 }
@@ -201,12 +162,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_go_both_ways(attempt: (u64, u64, u32), start: u32, whole in 0..=LONGEST as u32) {
-            let part = PartHeader { attempt, start, whole };
-            prop_assert_eq!(PartHeader::decode(&part.encode()).unwrap(), part);
-        }
-
-        #[test]
         fn messages_arrive_whole(parts in 0usize..4, rest in 0usize..3, byte: u8) {
             let word = vec![byte; parts * PART + rest];
             prop_assert_eq!(carried(&word).unwrap(), word);
@@ -216,26 +171,26 @@ mod tests {
     /// A part that is not the next one of this attempt is refused, and takes no memory.
     #[test]
     fn a_part_that_is_not_the_next_is_refused() {
-        let good = PartHeader { attempt: ATTEMPT, start: 0, whole: 5 };
-        let refused = |part: PartHeader, why: &str| {
+        let good = Header { kind: Kind::Message, attempt: ATTEMPT, start: 0, len: 5 };
+        let refused = |part: Header, why: &str| {
             let error = PartialMessage::default().room(ATTEMPT, &part.encode()).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         };
-        refused(PartHeader { attempt: (3, 7, 0), ..good }, "was next");
-        refused(PartHeader { attempt: (2, 7, 1), ..good }, "was next");
-        refused(PartHeader { attempt: (3, 6, 1), ..good }, "was next");
-        refused(PartHeader { start: 1, ..good }, "was next");
-        refused(PartHeader { whole: LONGEST as u32 + 1, ..good }, "where 16777216 are allowed");
+        refused(Header { attempt: (3, 7, 0), ..good }, "was next");
+        refused(Header { attempt: (2, 7, 1), ..good }, "was next");
+        refused(Header { attempt: (3, 6, 1), ..good }, "was next");
+        refused(Header { start: 1, ..good }, "was next");
+        refused(Header { len: LONGEST as u32 + 1, ..good }, "where 16777216 are allowed");
         assert!(PartialMessage::default().room(ATTEMPT, &[7; HEADER]).is_err());
         let mut long = PartialMessage::default();
-        let first = PartHeader { whole: LONGEST as u32, ..good };
+        let first = Header { len: LONGEST as u32, ..good };
         assert_eq!(long.room(ATTEMPT, &first.encode()).unwrap().len(), PART);
         // The same once more, and one with another length.
         assert!(long.room(ATTEMPT, &first.encode()).is_err());
-        assert!(long.room(ATTEMPT, &PartHeader { start: PART as u32, whole: 9, ..good }.encode()).is_err());
+        assert!(long.room(ATTEMPT, &Header { start: PART as u64, len: 9, ..good }.encode()).is_err());
         let mut whole = PartialMessage::default();
         whole.room(ATTEMPT, &good.encode()).unwrap();
-        assert!(whole.is_whole() && whole.room(ATTEMPT, &PartHeader { start: 5, ..good }.encode()).is_err());
+        assert!(whole.is_whole() && whole.room(ATTEMPT, &Header { start: 5, ..good }.encode()).is_err());
     }
 
     #[test]
@@ -285,14 +240,14 @@ mod tests {
     /// A member that sends what it should not is named by all others. Nobody waits for what does not arrive.
     #[test]
     fn a_member_that_misbehaves_is_named() {
-        let part = PartHeader { attempt: ATTEMPT, start: 0, whole: 4 };
+        let part = Header { kind: Kind::Message, attempt: ATTEMPT, start: 0, len: 4 };
         let headers = [
-            ([7; HEADER], "not the beginning of a message"),
-            (PartHeader { attempt: (3, 6, 1), ..part }.encode(), "was next"),
-            (PartHeader { start: 4, ..part }.encode(), "was next"),
-            (PartHeader { whole: LONGEST as u32 + 1, ..part }.encode(), "are allowed"),
+            ([7; HEADER], "not the beginning of a piece"),
+            (Header { attempt: (3, 6, 1), ..part }.encode(), "was next"),
+            (Header { start: 4, ..part }.encode(), "was next"),
+            (Header { len: LONGEST as u32 + 1, ..part }.encode(), "are allowed"),
             // A part that is shorter than announced, and then the end.
-            (PartHeader { whole: 400, ..part }.encode(), "ended"),
+            (Header { len: 400, ..part }.encode(), "ended"),
         ];
         for (header, why) in headers {
             let mut honest = connections(3);
@@ -327,7 +282,7 @@ mod tests {
                 let (heard, transferred) = heard.unwrap();
                 assert_eq!(heard, words);
                 let parts = lengths[rank].div_ceil(PART).max(1);
-                let sent = (lengths.len() - 1) * (lengths[rank] + (HEADER + 8) * parts);
+                let sent = (lengths.len() - 1) * (lengths[rank] + FRONT * parts);
                 assert_eq!(transferred.bytes, sent as u64);
                 digests.push(transferred.digest);
             }

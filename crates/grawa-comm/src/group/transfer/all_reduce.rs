@@ -6,6 +6,7 @@
 //! shard does not send it. Pieces may be sent as differences in bf16 ([`bf16_delta`](super::bf16_delta)).
 
 use super::bf16_delta::{decode, encode};
+use super::header::{FRONT, HEADER, Header, Kind};
 use super::{Links, TransferError, Transferred, receivers, senders};
 use crate::Error;
 use crate::group::digest::{Crc, bytes, bytes_mut};
@@ -30,55 +31,6 @@ pub(crate) type Base<'a> = Option<&'a [f32]>;
 
 /// Whether the member of a rank contributes to a shard.
 pub(crate) type Contributes<'a> = &'a (dyn Fn(usize, &Range<usize>) -> bool + Sync);
-
-/// The bytes of a header.
-pub const HEADER: usize = 36;
-
-/// The bytes before a piece: the header and the checksums of both.
-pub(crate) const FRONT: usize = HEADER + 8;
-
-/// The header of a piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PieceHeader {
-    /// Whether it is a piece of the result. Otherwise it is one of a summand.
-    pub is_result: bool,
-    /// The attempt.
-    pub attempt: AttemptId,
-    /// The position of the piece in the vector.
-    pub start: u64,
-    /// The number of floats.
-    pub floats: u32,
-}
-
-impl PieceHeader {
-    /// The bytes.
-    pub fn encode(&self) -> [u8; HEADER] {
-        let (epoch, op, attempt) = self.attempt;
-        let mut bytes = [0; HEADER];
-        bytes[..4].copy_from_slice(if self.is_result { b"gSUM" } else { b"gADD" });
-        bytes[4..8].copy_from_slice(&attempt.to_le_bytes());
-        bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
-        bytes[16..24].copy_from_slice(&op.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.start.to_le_bytes());
-        bytes[32..].copy_from_slice(&self.floats.to_le_bytes());
-        bytes
-    }
-
-    /// From the bytes.
-    pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Error> {
-        let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
-        let long = |at: usize| u64::from(short(at)) | u64::from(short(at + 4)) << 32;
-        let is_result = match &bytes[..4] {
-            b"gSUM" => true,
-            b"gADD" => false,
-            other => {
-                return Err(Error::Frame { why: format!("{other:02x?} is not the beginning of a piece") });
-            }
-        };
-        let attempt = (long(8), long(16), short(4));
-        Ok(PieceHeader { is_result, attempt, start: long(24), floats: short(32) })
-    }
-}
 
 /// A reduction of the vectors of all members.
 pub(crate) struct AllReduce<'a> {
@@ -194,7 +146,8 @@ impl Sending<'_, '_> {
                     if let Some(base) = base {
                         encode(values, &base[shard.clone()], &mut deltas);
                     }
-                    bytes += self.piece(false, shard.start, (values, &deltas), None, rank, writers)?;
+                    bytes +=
+                        self.piece(Kind::Summand, shard.start, (values, &deltas), None, rank, writers)?;
                     self.deltas = deltas;
                 }
             }
@@ -226,14 +179,14 @@ impl Sending<'_, '_> {
         let start = shard(stripe, me, members).start;
         let mut bytes = 0;
         for rank in receivers(me, members) {
-            bytes += self.piece(true, start, (values, &deltas), Some(checksum), rank, writers)?;
+            bytes += self.piece(Kind::Result, start, (values, &deltas), Some(checksum), rank, writers)?;
         }
         Ok(bytes)
     }
 
     fn piece(
         &self,
-        is_result: bool,
+        kind: Kind,
         start: usize,
         (values, deltas): (&[f32], &[u16]),
         checksum: Option<u32>,
@@ -242,7 +195,7 @@ impl Sending<'_, '_> {
     ) -> Result<u64, TransferError> {
         let Some(writer) = writers[rank].as_mut().filter(|_| !values.is_empty()) else { return Ok(0) };
         let Work { attempt, base, keep_going, .. } = self.work;
-        let header = PieceHeader { is_result, attempt, start: start as u64, floats: values.len() as u32 };
+        let header = Header { kind, attempt, start: start as u64, len: values.len() as u32 };
         let body = if base.is_some() { bytes(deltas) } else { bytes(values) };
         writer.write_bulk(&header.encode(), body, checksum, keep_going).map_err(at(rank))?;
         Ok((FRONT + body.len()) as u64)
@@ -272,7 +225,7 @@ impl<'s> Receiving<'_, 's> {
                 let contributes = !own.is_empty() && contributes(rank, &own);
                 scratch[rank].resize(if contributes { own.len() } else { 0 }, 0.0);
                 if contributes {
-                    self.piece(false, &own, &mut scratch[rank], rank, readers)?;
+                    self.piece(Kind::Summand, &own, &mut scratch[rank], rank, readers)?;
                 }
             }
             let summands: Vec<&[f32]> = (0..members)
@@ -330,7 +283,7 @@ impl<'s> Receiving<'_, 's> {
             let theirs = shard(stripe, rank, members);
             let checksum = match theirs.is_empty() {
                 true => 0,
-                false => self.piece(true, &theirs, shards[rank], rank, readers)?,
+                false => self.piece(Kind::Result, &theirs, shards[rank], rank, readers)?,
             };
             self.digests[rank].push(checksum);
         }
@@ -339,7 +292,7 @@ impl<'s> Receiving<'_, 's> {
 
     fn piece(
         &mut self,
-        is_result: bool,
+        kind: Kind,
         shard: &Range<usize>,
         to: &mut [f32],
         rank: usize,
@@ -350,9 +303,8 @@ impl<'s> Receiving<'_, 's> {
         let Work { attempt, base, keep_going, .. } = self.work;
         let mut header = [0; HEADER];
         let checksum = reader.read_header(&mut header, keep_going).map_err(at(rank))?;
-        let header = PieceHeader::decode(&header).map_err(at(rank))?;
-        let (start, floats) = (shard.start as u64, to.len() as u32);
-        let expected = PieceHeader { is_result, attempt, start, floats };
+        let header = Header::decode(&header).map_err(at(rank))?;
+        let expected = Header { kind, attempt, start: shard.start as u64, len: to.len() as u32 };
         if header != expected {
             return Err(wrong(format!("{header:?} came where {expected:?} was next")));
         }
@@ -364,25 +316,5 @@ impl<'s> Receiving<'_, 's> {
         reader.read_body(bytes_mut(&mut self.deltas), checksum, keep_going).map_err(at(rank))?;
         decode(&self.deltas, &base[shard.clone()], to);
         Ok(checksum)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn headers_go_both_ways(is_result: bool, attempt: (u64, u64, u32), start: u64, floats: u32) {
-            let header = PieceHeader { is_result, attempt, start, floats };
-            prop_assert_eq!(PieceHeader::decode(&header.encode()).unwrap(), header);
-        }
-    }
-
-    #[test]
-    fn any_other_beginning_is_refused() {
-        let error = PieceHeader::decode(&[7; HEADER]).unwrap_err();
-        assert!(error.to_string().contains("not the beginning of a piece"), "{error}");
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod all_gather;
 pub(crate) mod all_reduce;
 pub(crate) mod bf16_delta;
+pub(crate) mod header;
 pub(crate) mod overlap;
 
 use super::environment::Environment;

@@ -4,7 +4,7 @@
 //! No read or write waits for ever: each checks every [`POLL`] whether to continue, also while bytes trickle in.
 
 use super::bulk_cipher::{BLOCK, BulkCipher, TAG};
-use super::frame::{self, Numbers};
+use super::frame::{self, Numbers, Partial};
 use super::handshake::Handshake;
 use super::tls::{Security, token_of};
 use crate::Error;
@@ -85,7 +85,8 @@ pub(crate) struct Reader {
     pub(super) tls: Tls,
     pub(super) cipher: Option<BulkCipher>,
     pub(super) numbers: Numbers,
-    pub(super) record: TlsRecord,
+    /// The TLS record that arrives now.
+    pub(super) record: Partial,
     environment: Environment,
 }
 
@@ -129,48 +130,25 @@ pub(crate) fn establish(
     handshake.finish()
 }
 
-/// A TLS record as it arrives, and not a byte more: a vector may follow.
-#[derive(Debug, Default)]
-pub(crate) struct TlsRecord {
-    pub(crate) bytes: Vec<u8>,
+/// How many bytes a TLS record has, as far as its beginning tells.
+pub(crate) fn whole_record(bytes: &[u8]) -> std::io::Result<usize> {
+    match bytes.get(3..RECORD.0).map(|len| RECORD.0 + usize::from(u16::from_be_bytes([len[0], len[1]]))) {
+        Some(whole) if whole > RECORD.1 => {
+            Err(std::io::Error::new(ErrorKind::InvalidData, "no TLS record is that long"))
+        }
+        whole => Ok(whole.unwrap_or(RECORD.0)),
+    }
 }
 
-impl TlsRecord {
-    /// Reads until it is complete; false at the end of the connection. After a pause the next call continues.
-    pub(crate) fn read(
-        &mut self,
-        mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
-    ) -> std::io::Result<bool> {
-        loop {
-            let whole = match self.bytes.get(3..RECORD.0) {
-                Some(len) => RECORD.0 + usize::from(u16::from_be_bytes([len[0], len[1]])),
-                None => RECORD.0,
-            };
-            if whole > RECORD.1 {
-                return Err(std::io::Error::new(ErrorKind::InvalidData, "no TLS record is that long"));
-            }
-            let (here, is_head) = (self.bytes.len(), whole == RECORD.0);
-            if here == whole && !is_head {
-                return Ok(true);
-            }
-            self.bytes.resize(whole, 0);
-            let found = read(&mut self.bytes[here..]);
-            self.bytes.truncate(here + found.as_ref().map_or(0, |n| *n));
-            if found? == 0 {
-                return Ok(false);
-            }
-        }
+/// Passes a complete record to TLS.
+pub(super) fn feed(record: &mut Partial, tls: &mut rustls::Connection) -> std::io::Result<()> {
+    let mut rest = &record.bytes[..];
+    while !rest.is_empty() {
+        tls.read_tls(&mut rest)?;
+        tls.process_new_packets().map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))?;
     }
-
-    pub(super) fn feed(&mut self, tls: &mut rustls::Connection) -> std::io::Result<()> {
-        let mut rest = &self.bytes[..];
-        while !rest.is_empty() {
-            tls.read_tls(&mut rest)?;
-            tls.process_new_packets().map_err(|error| std::io::Error::new(ErrorKind::InvalidData, error))?;
-        }
-        self.bytes.clear();
-        Ok(())
-    }
+    record.bytes.clear();
+    Ok(())
 }
 
 pub(super) fn is_pause(error: &std::io::Error) -> bool {
@@ -284,7 +262,7 @@ impl<'a> Pace<'a> {
 
 impl Reader {
     pub(crate) fn new(socket: Socket, tls: Tls, environment: &Environment) -> Self {
-        let (numbers, record) = (Numbers::default(), TlsRecord::default());
+        let (numbers, record) = (Numbers::default(), Partial::default());
         Reader { socket, tls, cipher: None, numbers, record, environment: environment.clone() }
     }
 
@@ -407,10 +385,10 @@ impl Reader {
                 read => return read,
             }
             // Without the lock: the other direction continues meanwhile.
-            if !self.record.read(|buffer| self.socket.read(buffer))? {
+            if !self.record.read(whole_record, |buffer| self.socket.read(buffer))? {
                 return Ok(0);
             }
-            self.record.feed(&mut lock(tls))?;
+            feed(&mut self.record, &mut lock(tls))?;
         }
     }
 }

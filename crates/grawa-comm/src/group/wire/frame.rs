@@ -106,32 +106,23 @@ pub fn read(from: &mut impl Read, numbers: &mut Numbers, longest: usize) -> Resu
     }
 }
 
-/// A frame as it arrives on a connection that does not block.
+/// Bytes as they arrive, until they are complete, and not one more: what follows may be something else.
 #[derive(Debug, Default)]
 pub struct Partial {
-    /// What has arrived of it.
+    /// What has arrived.
     pub bytes: Vec<u8>,
 }
 
 impl Partial {
-    /// Reads until it is complete, and not a byte more: what follows may be no frame. False at the end of the connection. After a
-    /// pause the next call continues. [`read`] checks the content.
+    /// Reads until there are `whole` bytes, which depends on those that have arrived. False at the end of the connection. After a
+    /// pause the next call continues.
     pub fn read(
         &mut self,
+        whole: impl Fn(&[u8]) -> std::io::Result<usize>,
         mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
-        longest: usize,
     ) -> std::io::Result<bool> {
         loop {
-            let here = self.bytes.len();
-            let whole = HEADER
-                + match self.bytes.first_chunk::<4>() {
-                    Some(len) if here >= HEADER => u32::from_le_bytes(*len) as usize,
-                    _ => 0,
-                };
-            if whole - HEADER > longest {
-                let why = format!("a body of {} bytes, where {longest} are allowed", whole - HEADER);
-                return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
-            }
+            let (here, whole) = (self.bytes.len(), whole(&self.bytes)?);
             if here == whole {
                 return Ok(true);
             }
@@ -142,6 +133,18 @@ impl Partial {
                 return Ok(false);
             }
         }
+    }
+}
+
+/// How many bytes a frame has, as far as its beginning tells.
+pub(crate) fn whole(longest: usize) -> impl Fn(&[u8]) -> std::io::Result<usize> {
+    move |bytes| match bytes.first_chunk::<4>().filter(|_| bytes.len() >= HEADER) {
+        Some(len) if u32::from_le_bytes(*len) as usize > longest => {
+            let why = too_long(u32::from_le_bytes(*len) as usize, longest).to_string();
+            Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why))
+        }
+        Some(len) => Ok(HEADER + u32::from_le_bytes(*len) as usize),
+        None => Ok(HEADER),
     }
 }
 
@@ -216,16 +219,16 @@ mod tests {
                 }
             }
             let mut bytes = framed(std::slice::from_ref(&body));
-            let whole = bytes.len();
+            let length = bytes.len();
             bytes.extend(vec![7; after]);
             let (mut from, mut partial) = (Pieces(&bytes, cut, false), Partial::default());
             let is_whole = loop {
-                match partial.read(|buffer| from.read(buffer), 1000) {
+                match partial.read(whole(1000), |buffer| from.read(buffer)) {
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                     read => break read.unwrap(),
                 }
             };
-            prop_assert!(is_whole && partial.bytes == bytes[..whole] && from.0.len() == after);
+            prop_assert!(is_whole && partial.bytes == bytes[..length] && from.0.len() == after);
             prop_assert_eq!(all(&partial.bytes).unwrap(), [body]);
         }
     }
@@ -235,9 +238,9 @@ mod tests {
         let bytes = framed(&[vec![0; 1001]]);
         let mut from = &bytes[..HEADER - 1];
         let short = |buffer: &mut [u8]| from.read(buffer);
-        assert!(Partial::default().read(short, 1000).is_ok_and(|is_whole| !is_whole));
+        assert!(Partial::default().read(whole(1000), short).is_ok_and(|is_whole| !is_whole));
         let mut from = &bytes[..];
-        let error = Partial::default().read(|buffer| from.read(buffer), 1000).unwrap_err();
+        let error = Partial::default().read(whole(1000), |buffer| from.read(buffer)).unwrap_err();
         assert!(error.to_string().contains("1001 bytes, where 1000 are allowed"), "{error}");
     }
 }

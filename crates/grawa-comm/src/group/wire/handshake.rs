@@ -4,7 +4,7 @@
 //! serves all connections that are not authenticated, and a slow or silent peer holds none.
 
 use super::bulk_cipher::BulkCipher;
-use super::connection::{Reader, Socket, Writer, is_pause};
+use super::connection::{Reader, Socket, Writer, feed, is_pause, whole_record};
 use super::tls::Security;
 use crate::Error;
 use crate::group::environment::{Environment, POLL, lock};
@@ -62,13 +62,13 @@ impl Handshake {
             if !tls.is_handshaking() {
                 break;
             }
-            match record.read(|buffer| read_bounded(tcp, buffer, end, left)) {
+            match record.read(whole_record, |buffer| read_bounded(tcp, buffer, end, left)) {
                 Ok(true) => {}
                 Ok(false) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Err(error) if is_pause(&error) => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
-            if let Err(why) = record.feed(&mut tls) {
+            if let Err(why) = feed(record, &mut tls) {
                 // The alert says what is wrong, if the peer still receives it.
                 let _ = tls.write_tls(&mut &**tcp);
                 return Err(Error::WrongKey { why: why.to_string() });

@@ -262,7 +262,7 @@ impl Incoming {
         if !handshake.advance(end)? {
             return Ok(Step::Waits);
         }
-        match partial.read(|buffer| handshake.reader.read(buffer), SHORT) {
+        match partial.read(frame::whole(SHORT), |buffer| handshake.reader.read(buffer)) {
             Ok(true) => {}
             Ok(false) => return Err(Error::Connection { why: "it ended before its first message".into() }),
             Err(error) if is_pause(&error) => return Ok(Step::Waits),
