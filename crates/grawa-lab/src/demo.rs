@@ -84,8 +84,7 @@ pub fn run(
 pub fn table(outcomes: &[Outcome]) -> Table {
     let mut table = Table::new(["method", "test accuracy %", "rounds", "MB handed over", "seconds"]);
     for of in outcomes.chunk_by(|a, b| a.method == b.method) {
-        let mean =
-            |number: &dyn Fn(&Outcome) -> f64| of.iter().map(|it| number(it)).sum::<f64>() / of.len() as f64;
+        let mean = |number: &dyn Fn(&Outcome) -> f64| of.iter().map(number).sum::<f64>() / of.len() as f64;
         table.push([
             of[0].method.title().into(),
             summary(&of.iter().map(|it| 100.0 * it.accuracy).collect::<Vec<_>>(), 2),

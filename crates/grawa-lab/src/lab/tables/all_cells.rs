@@ -4,9 +4,12 @@ use crate::Table;
 use crate::lab::finding::Measured;
 use crate::lab::results::Results;
 
+/// A number of a run; none where it was not measured.
+type Number = fn(&Measured) -> Option<f64>;
+
 /// The columns of numbers.
 #[rustfmt::skip]
-const NUMBERS: [(&str, fn(&Measured) -> Option<f64>); 24] = [
+const NUMBERS: [(&str, Number); 24] = [
     ("test_error", |it| Some(it.test.error)),
     ("test_loss", |it| it.test.loss),
     ("train_error", |it| Some(it.train?.error)),
@@ -51,8 +54,8 @@ pub(in crate::lab) fn all_cells(results: &Results<'_>) -> Table {
             cell.settings.join(" "),
             if measured.is_none() { "yes" } else { "no" }.into(),
         ];
-        let number = |figure: fn(&Measured) -> Option<f64>| measured.and_then(figure);
-        let numbers = NUMBERS.map(|(_, figure)| number(figure).map_or(String::new(), |x| x.to_string()));
+        let number = |(_, number): (&str, Number)| measured.and_then(number);
+        let numbers = NUMBERS.map(|column| number(column).map_or(String::new(), |x| x.to_string()));
         let jobs = measured.map_or(String::new(), |_| finding.jobs.to_string());
         table.push(words.into_iter().chain(numbers).chain([jobs]));
     }

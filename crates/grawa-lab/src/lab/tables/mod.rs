@@ -36,7 +36,8 @@ pub(super) fn errors(results: &Results<'_>) -> Result<Output, Error> {
 /// The paper's second table, with the norm that it is named after.
 pub(super) fn flatness(results: &Results<'_>) -> Result<Output, Error> {
     type Figure = fn(Flatness) -> f64;
-    let all: [(&str, &str, &str, usize, &'static [published::Row], Figure); 4] = [
+    type Row = (&'static str, &'static str, &'static str, usize, &'static [published::Row], Figure);
+    let all: [Row; 4] = [
         (
             "ritz-sum",
             "Σθ, the sum of the Ritz values, which the paper lists as Frobenius norm",
