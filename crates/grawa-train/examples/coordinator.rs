@@ -33,10 +33,11 @@ pub fn coordinate(place: &Path) -> Result<Outcome, Failure> {
     let address = run.address().to_string();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..recipe.train.workers).map(|_| scope.spawn(|| work(&address))).collect();
-        let outcome = run.follow(&mut [], || match workers.iter().all(|worker| worker.is_finished()) {
-            true => Control::NoWorkers,
-            false => Control::Continue,
-        })?;
+        let outcome =
+            run.follow(&mut [], || match workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                true => Control::NoWorkers,
+                false => Control::Continue,
+            })?;
         for worker in workers {
             worker.join().map_err(|_| "a worker panicked")??;
         }

@@ -205,10 +205,16 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         }
     }
 
-    /// How many reports the coordinator has not acknowledged, if this worker is the reporter.
-    pub(crate) fn unacknowledged(&self) -> Option<u32> {
-        let elastic = self.elastic.as_ref().filter(|elastic| elastic.reports.is_reporter())?;
-        Some(self.common.teller.as_ref().map_or(elastic.reports.kept(), Teller::unacknowledged))
+    /// A message with what the election of a reporter needs.
+    pub(crate) fn reporter_state(&self) -> RoundMessage {
+        let Some(Elastic { reports, .. }) = &self.elastic else { return RoundMessage::default() };
+        let unacknowledged = self.common.teller.as_ref().map_or(0, Teller::unacknowledged);
+        RoundMessage {
+            is_reporter: reports.is_reporter(),
+            unacknowledged: u8::try_from(unacknowledged).unwrap_or(u8::MAX),
+            kept: reports.kept(),
+            ..RoundMessage::default()
+        }
     }
 
     /// All know who reports. One that takes over sends again what may be lost with the last reporter.

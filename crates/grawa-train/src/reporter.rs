@@ -27,18 +27,17 @@ impl SharedReports {
     }
 
     /// How many reports it keeps.
-    pub(crate) fn kept(&self) -> u32 {
-        self.pending.len() as u32
+    pub(crate) fn kept(&self) -> u16 {
+        self.pending.len() as u16
     }
 
     /// All members have sent their messages: they know who reports. Returns what `worker` must send again.
     pub(crate) fn elect(&mut self, worker: u32, messages: &[(u32, RoundMessage)]) -> Vec<Report> {
-        let reporter = messages.iter().find_map(|(id, message)| Some((*id, message.unacknowledged?)));
-        if let Some((reporter, unacknowledged)) = reporter {
-            self.keep_last(unacknowledged as usize);
+        if let Some((reporter, message)) = messages.iter().find(|(_, message)| message.is_reporter) {
+            self.keep_last(message.unacknowledged.into());
             // A member with a lower number has joined. It takes over when nothing of the other is on its way.
-            let first = messages.first().map_or(reporter, |(first, _)| *first);
-            self.is_reporter = worker == if unacknowledged == 0 { first } else { reporter };
+            let first = messages.first().map_or(reporter, |(first, _)| first);
+            self.is_reporter = worker == if message.unacknowledged == 0 { *first } else { *reporter };
             return Vec::new();
         }
         // A member that has joined since does not know the oldest ones.
@@ -100,8 +99,9 @@ mod tests {
                 }
                 let messages: Vec<(u32, RoundMessage)> = (members.iter())
                     .map(|(id, one)| {
-                        let unacknowledged = one.reports.is_reporter().then_some(one.on_the_way.len() as u32);
-                        (*id, RoundMessage { unacknowledged, kept: one.reports.kept(), ..RoundMessage::default() })
+                        let (is_reporter, kept) = (one.reports.is_reporter(), one.reports.kept());
+                        let unacknowledged = one.on_the_way.len() as u8;
+                        (*id, RoundMessage { is_reporter, unacknowledged, kept, ..RoundMessage::default() })
                     })
                     .collect();
                 for (id, one) in &mut members {

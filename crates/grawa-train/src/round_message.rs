@@ -16,10 +16,11 @@ pub(crate) struct RoundMessage {
     /// It writes checkpoints.
     pub(crate) keeps: bool,
     /// It reports to the coordinator, which has not acknowledged this many of its reports.
-    pub(crate) unacknowledged: Option<u32>,
+    pub(crate) is_reporter: bool,
+    pub(crate) unacknowledged: u8,
     /// Reports that it would send again as the reporter.
     #[serde(with = "postcard::fixint::le")]
-    pub(crate) kept: u32,
+    pub(crate) kept: u16,
     /// Its clock.
     pub(crate) elapsed: f64,
     /// Its local steps since the last round.
@@ -28,15 +29,16 @@ pub(crate) struct RoundMessage {
     /// Its local steps in all.
     #[serde(with = "postcard::fixint::le")]
     pub(crate) taken: u64,
-    /// Its scores.
+    /// Its scores, which are sent after the rest.
+    #[serde(skip)]
     pub(crate) scores: Vec<f64>,
-    /// Its work since the last event. It is sent apart: a checkpoint has another form of it.
+    /// Its work since the last event, which is sent before the scores: a checkpoint has another form of it.
     #[serde(skip)]
     pub(crate) tally: Tally,
 }
 
 /// Bytes of a message besides its scores. All numbers have a fixed length, so that traffic can be forecast.
-pub(crate) const LENGTH: u64 = 121;
+pub(crate) const LENGTH: u64 = 120;
 
 /// The work of a worker since the last event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,18 +69,20 @@ impl RoundMessage {
     /// The bytes.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
         let Tally { steps, loss, times, bytes } = self.tally;
-        postcard::to_allocvec(&(self, (steps.to_le_bytes(), loss, times, bytes.to_le_bytes())))
-            .map_err(|error| grawa_comm::Error::Message { why: error.to_string() }.into())
+        let head = postcard::to_allocvec(&(self, (steps.to_le_bytes(), loss, times, bytes.to_le_bytes())));
+        let head = head.map_err(|error| grawa_comm::Error::Message { why: error.to_string() })?;
+        Ok([head, to_bytes(&self.scores)].concat())
     }
 
     /// The message of `worker`, from its bytes.
     pub(crate) fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
         match postcard::take_from_bytes(bytes) {
-            Ok(((message, (steps, loss, times, sent)), [])) => {
+            Ok(((message, (steps, loss, times, sent)), rest)) => {
+                let scores = from_bytes(worker, rest, rest.len() / 8)?;
                 let (steps, bytes) = (u64::from_le_bytes(steps), u64::from_le_bytes(sent));
-                Ok(RoundMessage { tally: Tally { steps, loss, times, bytes }, ..message })
+                Ok(RoundMessage { scores, tally: Tally { steps, loss, times, bytes }, ..message })
             }
-            _ => Err(Error::Garbled { worker, found: bytes.len() }),
+            Err(_) => Err(Error::Garbled { worker, found: bytes.len() }),
         }
     }
 }
@@ -108,14 +112,12 @@ mod tests {
                               scores in proptest::collection::vec(-1e300f64..1e300, 0..9), seconds in 0.0f64..1e9) {
             let times = Times { compute: seconds, evaluate: 2.0 * seconds, ..Times::default() };
             let tally = Tally { steps: steps / 2, loss: seconds, times, bytes: taken };
-            let unacknowledged = keeps.then_some(3);
-            let (elapsed, kept) = (seconds, steps as u32);
+            let (elapsed, kept, is_reporter, unacknowledged) = (seconds, steps as u16, keeps, taken as u8);
             let message = RoundMessage {
-                stop, full, finite, keeps, unacknowledged, kept, elapsed, steps, taken, scores, tally,
+                stop, full, finite, keeps, is_reporter, unacknowledged, kept, elapsed, steps, taken, scores, tally,
             };
             let bytes = message.encode().unwrap();
-            let length = LENGTH + 1 + 8 * message.scores.len() as u64;
-            prop_assert_eq!(bytes.len() as u64, length + if keeps { 1 } else { 0 });
+            prop_assert_eq!(bytes.len() as u64, LENGTH + 8 * message.scores.len() as u64);
             prop_assert_eq!(RoundMessage::decode(3, &bytes).unwrap(), message);
             prop_assert!(RoundMessage::decode(3, &bytes[..bytes.len() - 1]).is_err());
         }

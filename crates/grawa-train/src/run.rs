@@ -212,10 +212,8 @@ impl Run {
 /// Whether a checkpoint is of such a run.
 fn fits(recipe: &Recipe, graph: &Graph, checkpoint: &Checkpoint) -> Result<(), Error> {
     let wrong = |why: String| Err(Error::AnotherRun { path: checkpoint.path.clone(), why });
-    if let Some(origin) = &checkpoint.origin {
-        if let Some(why) = origin.objection(graph) {
-            return wrong(why);
-        }
+    if let Some(why) = checkpoint.origin.as_ref().and_then(|origin| origin.objection(graph)) {
+        return wrong(why);
     }
     checkpoint.check_recipe()?;
     for part in &checkpoint.snapshot.parts {

@@ -502,11 +502,10 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             steps: self.in_cycle,
             taken: self.taken,
             keeps: self.common.snapshots.is_some(),
-            unacknowledged: self.unacknowledged(),
-            kept: self.elastic.as_ref().map_or(0, |elastic| elastic.reports.kept()),
             finite: report.finite,
             scores: report.scores,
             tally: std::mem::take(&mut self.tally),
+            ..self.reporter_state()
         };
         let gathered = match self.all_mut().member.gather(&message.encode()?) {
             Ok(gathered) => gathered,
@@ -713,10 +712,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.past.add(&self.tally);
         let message = RoundMessage {
             taken: self.taken,
-            unacknowledged: self.unacknowledged(),
-            kept: self.elastic.as_ref().map_or(0, |elastic| elastic.reports.kept()),
             tally: Tally { steps: self.taken, loss: 0.0, times: self.past.times, bytes: self.past.bytes },
-            ..RoundMessage::default()
+            ..self.reporter_state()
         };
         let gathered = self.all_mut().member.gather(&message.encode()?)?;
         let messages = decode(&gathered.messages)?;

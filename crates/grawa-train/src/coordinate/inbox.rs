@@ -108,7 +108,7 @@ mod tests {
         events.retain(|event| !matches!(event, Event::Fault(_) | Event::Finished(_)));
         let (mut log, mut inbox) = (Log::create(folder.path()).unwrap(), Inbox::default());
         for (report, event) in reports(&events).into_iter().zip(&events) {
-            assert_eq!(inbox.accept(0, report.clone()), [event.clone()]);
+            assert_eq!(inbox.accept(0, report.clone()), std::slice::from_ref(event));
             assert_eq!(inbox.accept(0, report), []);
             log.write(event, 1.0).unwrap();
         }

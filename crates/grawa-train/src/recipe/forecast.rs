@@ -118,12 +118,7 @@ impl Forecast {
         let (parameters, spans) = (graph.parameters().len() as u64, graph.parameters().spans().len());
         let round_bytes = match method.share {
             Share::Nothing => 0,
-            _ => {
-                let scores = method.scores(spans) as u64;
-                // Their count takes seven bits in a byte.
-                let count = if scores < 1 << 7 { 1 } else { 2 };
-                4 * parameters + round_message::LENGTH + count + 8 * scores
-            }
+            _ => 4 * parameters + round_message::LENGTH + 8 * method.scores(spans) as u64,
         };
         // Where gradients are shared each worker keeps its own; else a gradient belongs to whoever computes.
         let vectors = if method.share == Share::Gradients { 3 } else { 2 };
