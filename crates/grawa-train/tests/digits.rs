@@ -178,7 +178,7 @@ fn a_checkpoint_that_cannot_be_written_loses_nothing() {
     let run = Run::new(recipe.clone(), &data).unwrap().keep_in(place.path());
     let error = run.go(&mut [Box::new(vandal)]).unwrap_err().to_string();
     assert!(error.contains("checkpoints"), "{error}");
-    assert!(faults.lock().unwrap()[0].contains("the checkpoint before is whole"), "{faults:?}");
+    assert!(faults.lock().unwrap()[0].contains("the checkpoint before is complete"), "{faults:?}");
     // When there is room again the run goes on to the same end.
     fs::remove_file(place.path().join("checkpoints")).unwrap();
     fs::rename(place.path().join("kept"), place.path().join("checkpoints")).unwrap();
