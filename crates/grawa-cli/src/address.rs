@@ -1,8 +1,8 @@
-//! Addresses that users write.
+//! Addresses on the command line.
 
 use crate::failure::Failure;
 
-/// A host and a port, as they were written: whether the host is known, or is this machine's, turns out later.
+/// A host and a port as the user wrote them. The host is not looked up here.
 pub(crate) fn address(text: &str) -> Result<String, String> {
     let parts = text.rsplit_once(':').filter(|(host, port)| {
         let is_host =
@@ -18,7 +18,7 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// That one can listen there, now: found before anything is written.
+/// Checks that this process can listen there now, before anything is written.
 pub(crate) fn check_free(address: &str) -> Result<(), Failure> {
     match std::net::TcpListener::bind(address) {
         Ok(_) => Ok(()),

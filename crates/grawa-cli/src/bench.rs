@@ -3,12 +3,12 @@
 use crate::bench_cuda;
 use crate::device::Device;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::{Args, Subcommand};
 use grawa_core::{Key, Purpose, Sgd, step::descend};
 use grawa_lab::Table;
 use grawa_nn::cuda::Precision;
-use grawa_nn::{Arena, Error, Graph, Mode, Program, Watch, peak, zoo};
+use grawa_nn::{Arena, Error, Graph, Mode, Profile, Program, peak_flops, zoo};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ enum What {
 
 /// Local training steps on random images: forward, backward, SGD with Nesterov momentum and weight decay.
 ///
-/// Prints the images a second of all workers together; the arithmetic rate (three times the forward pass's multiplications
+/// Prints the images per second of all workers together; the arithmetic rate (three times the forward pass's multiplications
 /// and additions, as if every convolution were direct) and its share of what a product of matrices reaches on the same
 /// cores, which Winograd's convolutions may exceed; the memory of a worker, of an arena, and of the whole process at its
 /// peak. With at least as many workers as cores
@@ -142,7 +142,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
             worker.step(&program, &mut arena, &images, &labels)?;
         }
         if arguments.profile {
-            arena.watch();
+            arena.start_profile();
         }
         barrier.wait();
         let start = Instant::now();
@@ -154,7 +154,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
             }
         }
         let spent = start.elapsed();
-        Ok(Lane { steps, spent, arena: arena.bytes(), watch: arena.watched().cloned() })
+        Ok(Lane { steps, spent, arena: arena.bytes(), profile: arena.profile().cloned() })
     };
     let found: Vec<Result<Lane, Error>> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..lanes).map(|index| scope.spawn(move || lane(index))).collect();
@@ -189,25 +189,25 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
         cores.to_string(),
         format!("{rate:.1}"),
         format!("{:.1}", flops / 1e9),
-        format!("{:.0} %", 100.0 * flops / peak(cores)),
+        format!("{:.0} %", 100.0 * flops / peak_flops(cores)),
         format!("{:.1}", own as f64 / 1e6),
         format!("{:.1}", found.first().map_or(0, |lane| lane.arena) as f64 / 1e6),
         lanes.to_string(),
         peak_memory().map_or("unknown".into(), |bytes| format!("{:.1}", bytes as f64 / 1e6)),
     ]);
-    say(&table.text());
+    print(&table.text());
     if arguments.profile {
-        say(&format!("\n{}", profile(&program, &found).text()));
+        print(&format!("\n{}", profile(&program, &found).text()));
     }
     Ok(())
 }
 
-/// What one core, or group of cores, did.
+/// The work of one core, or of one group of cores.
 struct Lane {
     steps: usize,
     spent: Duration,
     arena: usize,
-    watch: Option<Watch>,
+    profile: Option<Profile>,
 }
 
 /// Milliseconds of a step by operation, the costliest first; operations of the same kind and shape together.
@@ -215,7 +215,7 @@ fn profile(program: &Program, lanes: &[Lane]) -> Table {
     let steps = lanes.iter().map(|lane| lane.steps).sum::<usize>().max(1) as f64;
     let mut rows: Vec<(String, usize, [f64; 3])> = Vec::new();
     for (index, lane) in lanes.iter().enumerate() {
-        for (name, spent) in lane.watch.iter().flat_map(|watch| watch.operations(program)) {
+        for (name, spent) in lane.profile.iter().flat_map(|profile| profile.operations(program)) {
             let at = rows.iter().position(|row| row.0 == name).unwrap_or_else(|| {
                 rows.push((name, 0, [0.0; 3]));
                 rows.len() - 1
@@ -247,7 +247,7 @@ fn profile(program: &Program, lanes: &[Lane]) -> Table {
     table
 }
 
-/// The most memory this process has had, where the system tells.
+/// The peak memory of this process, where the system reports it.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -2,36 +2,36 @@
 
 use crate::bench::StepArguments;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use grawa_core::{Key, Purpose, Sgd};
 use grawa_lab::Table;
-use grawa_nn::cuda::{Fleet, Settings};
+use grawa_nn::cuda::{ReplicaSet, Settings};
 use grawa_nn::zoo;
 use std::time::{Duration, Instant};
 
-/// Steps that are asked for between looks at the clock.
+/// Steps between two readings of the clock.
 const AT_A_TIME: usize = 20;
 
 pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
     let entry = zoo::find(&arguments.model)?;
     let graph = entry.build(entry.input, entry.classes)?;
     let (workers, batch) = (arguments.workers as usize, arguments.batch as usize);
-    let card = arguments.device.card()?;
+    let gpu = arguments.device.gpu()?;
     let begin = Instant::now();
     let settings =
         Settings { batch, workers, precision: arguments.precision, fixed: arguments.deterministic };
-    let mut fleet = Fleet::new(&card, &graph, settings)?;
+    let mut set = ReplicaSet::new(&gpu, &graph, settings)?;
     let mut draws = Key::new(1, Purpose::Problem).stream();
     let images: Vec<f32> = (0..batch * graph.input().len()).map(|_| draws.normal() as f32).collect();
     let labels: Vec<u32> = (0..batch).map(|_| draws.below(graph.classes() as u64) as u32).collect();
     for worker in 0..workers {
-        fleet.load(worker, &graph.initial(1), &graph.initial_statistics())?;
+        set.load(worker, &graph.initial(1), &graph.initial_statistics())?;
     }
-    fleet.show(&vec![(images.as_slice(), labels.as_slice()); workers])?;
-    fleet.place(Key::new(1, Purpose::Dropout), &[0.01], [0.0; 2])?;
+    set.load_batches(&vec![(images.as_slice(), labels.as_slice()); workers])?;
+    set.set_position(Key::new(1, Purpose::Dropout), &[0.01], [0.0; 2])?;
     let sgd = Sgd::default();
-    fleet.steps(sgd, 3)?;
-    fleet.synchronise()?;
+    set.steps(sgd, 3)?;
+    set.synchronise()?;
     let ready = begin.elapsed();
 
     let length = Duration::from_secs_f64(arguments.seconds);
@@ -39,8 +39,8 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
     // The best of several stretches is not taken: all of the time counts.
     let mut steps = 0;
     while start.elapsed() < length {
-        fleet.steps(sgd, AT_A_TIME)?;
-        fleet.synchronise()?;
+        set.steps(sgd, AT_A_TIME)?;
+        set.synchronise()?;
         steps += AT_A_TIME;
     }
     let seconds = start.elapsed().as_secs_f64() / steps as f64;
@@ -64,20 +64,20 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
         format!("{rate:.0}"),
         format!("{:.3}", seconds * 1e3),
         format!("{:.1}", rate * 3.0 * graph.flops() as f64 / 1e12),
-        format!("{:.0}", fleet.bytes() as f64 / 1e6),
+        format!("{:.0}", set.bytes() as f64 / 1e6),
         format!("{:.1}", ready.as_secs_f64()),
     ]);
-    say(&table.text());
+    print(&table.text());
     if arguments.profile {
-        profile(&mut fleet, sgd)?;
+        profile(&mut set, sgd)?;
     }
     Ok(())
 }
 
-fn profile(fleet: &mut Fleet, sgd: Sgd) -> Result<(), Failure> {
+fn profile(set: &mut ReplicaSet, sgd: Sgd) -> Result<(), Failure> {
     // The first time is slower than those of a run.
-    fleet.profile(sgd)?;
-    let rows = fleet.profile(sgd)?;
+    set.profile(sgd)?;
+    let rows = set.profile(sgd)?;
     let whole: f64 = rows.iter().map(|row| row.2.as_secs_f64()).sum();
     let mut table = Table::new(["kernel", "calls", "µs", "share"]);
     for (name, calls, time) in rows {
@@ -89,21 +89,21 @@ fn profile(fleet: &mut Fleet, sgd: Sgd) -> Result<(), Failure> {
             format!("{:.1} %", micros / whole / 1e4),
         ]);
     }
-    say(
+    print(
         "One step of all workers, kernel after kernel, each alone: longer than the captured step, where they overlap.",
     );
-    say(&table.text());
+    print(&table.text());
     let mut table = Table::new(["layer", "way", "chosen", "ours, µs", "cuDNN, µs"]);
     let time = |micros: Option<f64>| micros.map_or("–".to_owned(), |micros| format!("{micros:.1}"));
-    for choice in fleet.choices() {
+    for choice in set.choices() {
         table.push([
             choice.layer.clone(),
-            choice.way.to_owned(),
+            choice.direction.to_owned(),
             choice.chosen.clone(),
             time(choice.own),
             time(choice.cudnn),
         ]);
     }
-    say(&table.text());
+    print(&table.text());
     Ok(())
 }

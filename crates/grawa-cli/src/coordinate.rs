@@ -1,28 +1,33 @@
-//! `grawa coordinate`: a run whose workers are elsewhere, and come and go.
+//! `grawa coordinate`: a run whose workers are elsewhere, and join and leave.
 
 use crate::address::check_free;
-use crate::desk::{Desk, Look};
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::{print, warn};
+use crate::page::{self, Page};
 use crate::train;
 use clap::Args;
 use grawa_comm::group::Wire;
+use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome};
+use grawa_train::observe::Screen;
 use grawa_train::recipe::Facts;
-use grawa_train::{Reason, Recipe, objection};
+use grawa_train::{Event, Observer, Reason, Recipe, objection};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Where workers find a coordinator that was not told otherwise.
+/// How often the user is told what the run waits for, before it begins.
+const REMIND: Duration = Duration::from_secs(10);
+/// Where a coordinator listens by default.
 const LISTEN: &str = "127.0.0.1:7117";
 
-/// Coordinate a run whose workers are on other machines, and may come and go.
+/// Coordinate a run whose workers are on other machines, and may join and leave.
 ///
-/// The coordinator says who meets and when; parameters move between the workers. The run begins when as many workers have joined
-/// as the recipe says. Its record lies in the run's folder; checkpoints are left by workers that were given a folder.
+/// The coordinator decides which workers take part in a round and when; parameters are sent between the workers. The run begins when
+/// as many workers have joined as the recipe says. Its events are recorded in the run's folder; checkpoints are written by workers
+/// that were given a folder.
 ///
-/// A coordinator that died is replaced by `--resume DIR`: the workers have gone on training, and come back to it by themselves.
+/// A coordinator that died is replaced by `--resume DIR`: the workers continue to train, and reconnect by themselves.
 #[derive(Args)]
 #[command(
     after_help = "Example, on three machines:\n  grawa key new run.key\n  grawa coordinate --data digits --method lgrawa --workers 2 --listen 0.0.0.0:7117 --key run.key\n  grawa join HOST:7117 --key run.key --out kept      (on each of the others)\n  grawa coordinate --resume runs/digits-lgrawa-36 --key run.key      (after the coordinator died)"
@@ -35,28 +40,28 @@ pub(crate) struct Arguments {
     /// Where to listen for workers [default: 127.0.0.1:7117; with --resume where the run was coordinated before]
     #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address)]
     listen: Option<String>,
-    /// When nobody holds what the run had come to: how many seconds to wait for one who does, before it goes on from the newest that anyone
-    /// holds
+    /// When no worker has the last committed state: seconds to wait for one that has it, before the run restarts from the newest state
+    /// that any worker has
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
     #[command(flatten)]
-    line: Line,
+    security: Security,
     #[command(flatten)]
-    look: Look,
+    page: page::Arguments,
 }
 
-/// How connections are made.
+/// How connections are secured.
 #[derive(Args)]
-pub(crate) struct Line {
+pub(crate) struct Security {
     /// The run's key, made by `grawa key new`
     #[arg(long, value_name = "FILE", required_unless_present = "wire")]
     key: Option<PathBuf>,
-    /// Without a key: everything in the clear, on a network that is trusted
+    /// Without a key: no encryption, for a trusted network
     #[arg(long, value_parser = ["plain"], conflicts_with = "key")]
     wire: Option<String>,
 }
 
-impl Line {
+impl Security {
     pub(crate) fn wire(&self) -> Result<Wire, Failure> {
         Ok(self.key.as_deref().map_or(Ok(Wire::Plain), Wire::with_key)?)
     }
@@ -66,60 +71,115 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if arguments.train.checkpoint.is_some() {
         return Err(Failure::OnlyTrain);
     }
-    let wire = arguments.line.wire()?;
-    let listen = arguments.listen.as_deref();
+    let (quiet, about) = (arguments.train.quiet, train::about());
     let patience = Duration::from_secs(arguments.patience);
-    let mut desk = match &arguments.train.resume {
-        Some(place) => match Desk::go_on(place, listen, wire, patience)? {
-            Some(desk) => desk,
+    let mut connect =
+        Connect { listen: arguments.listen.clone(), wire: arguments.security.wire()?, patience };
+    let run = match &arguments.train.resume {
+        Some(folder) => match CoordinatedRun::resume(folder, &connect, &about)? {
+            Some(run) => run,
             None => {
-                say(&format!("the run in {} is finished: nothing to do", place.display()));
+                print(&format!("the run in {} is finished: nothing to do", folder.display()));
                 return Ok(true);
             }
         },
         None => {
-            let listen = listen.unwrap_or(LISTEN);
+            let listen = connect.listen.get_or_insert_with(|| LISTEN.into()).clone();
             let check = |recipe: &Recipe| {
-                // The data lies with the workers: what is known of it without must fit.
+                // The data is on the workers' machines: what is known of it here must fit.
                 if let Some(facts) = Facts::published(recipe) {
                     facts.network(recipe)?;
                 }
-                check_free(listen)?;
-                arguments.look.at(arguments.train.quiet).map_or(Ok(()), check_free)
+                check_free(&listen)?;
+                arguments.page.address(quiet).map_or(Ok(()), check_free)
             };
-            let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
-            Desk::begin(&recipe, &place, listen, wire, patience)?
+            let Some((recipe, folder)) = prepare(&arguments.train, check)? else { return Ok(true) };
+            CoordinatedRun::begin(&recipe, &folder, &connect, &about)?
         }
     };
-    let (address, workers, place) = (desk.host.address(), desk.workers, desk.place.clone());
-    // What listens at all addresses is found at none of that name.
+    let (address, folder) = (run.address(), run.folder().display().to_string());
+    // A server that listens at all addresses has no address of its own.
     let host = if address.ip().is_unspecified() { "HOST".into() } else { address.ip().to_string() };
     let host = if address.is_ipv6() && host != "HOST" { format!("[{host}]") } else { host };
-    say(&format!(
-        "listening at {address} for {workers} workers; start each with: grawa join {host}:{} {} --out DIR",
+    print(&format!(
+        "listening at {address} for {} workers; start each with: grawa join {host}:{} {} --out DIR",
+        run.workers(),
         address.port(),
-        arguments.line.key.as_ref().map_or("--wire plain".into(), |key| format!("--key {}", key.display()))
+        arguments
+            .security
+            .key
+            .as_ref()
+            .map_or("--wire plain".into(), |key| format!("--key {}", key.display()))
     ));
-    desk.show(&arguments.look, arguments.train.quiet)?;
+    let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
-    let host = Arc::clone(&desk.host);
-    let (end, is_kept) = desk.follow(arguments.train.quiet, || stop.load(Ordering::Relaxed), || false)?;
-    let diverged = end.as_ref().is_some_and(|end| end.diverged);
-    let end = end.is_some_and(|end| end.reason == Reason::Spent);
-    host.dismiss(if end { "the run is over" } else { "the run was stopped" });
-    // What was said last must get out.
+    let server = Arc::clone(run.server());
+    let poll = || if stop.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue };
+    let outcome = follow(run, observers, quiet, poll)?;
+    let end = outcome.finished.filter(|end| end.reason == Reason::Spent);
+    server.dismiss(if end.is_some() { "the run is over" } else { "the run was stopped" });
+    // The last message must be sent before this process ends.
     std::thread::sleep(Duration::from_millis(300));
-    let place = place.display();
-    say(&match end {
-        true if diverged => format!("diverged: no worker's parameters are finite; its files stay in {place}"),
-        true => format!("done; see {place}"),
-        false => format!("stopped, and its workers with it; what was recorded is in {place}"),
+    print(&match &end {
+        Some(end) if end.diverged => {
+            format!("diverged: no worker's parameters are finite; its files stay in {folder}")
+        }
+        Some(_) => format!("done; see {folder}"),
+        None => format!("stopped, and its workers with it; what was recorded is in {folder}"),
     });
-    if !is_kept {
-        say("no worker has kept the model: of those that join with --out DIR the first one does");
+    if !outcome.has_checkpoint {
+        print("no worker has saved the model: the first of those that join with --out DIR does");
     }
-    Ok(end && !diverged)
+    Ok(end.is_some_and(|end| !end.diverged))
+}
+
+/// Who sees the events: a page and the terminal.
+pub(crate) fn observers(
+    run: &CoordinatedRun,
+    arguments: &page::Arguments,
+    quiet: bool,
+) -> Result<Vec<Box<dyn Observer>>, Failure> {
+    let mut observers: Vec<Box<dyn Observer>> = Vec::new();
+    if let Some(address) = arguments.address(quiet) {
+        let page = Page::after(run.recorded());
+        print(&format!("watch it at http://{}/", page.serve(address, run.server())?));
+        observers.push(Box::new(page));
+    }
+    if !quiet {
+        let recorded: Vec<Event> = run.recorded().iter().map(|(event, _)| event.clone()).collect();
+        observers.push(Box::new(Screen::after(&recorded)));
+    }
+    Ok(observers)
+}
+
+/// Follows a run to its end, and says what it waits for while it has not begun.
+pub(crate) fn follow(
+    run: CoordinatedRun,
+    mut observers: Vec<Box<dyn Observer>>,
+    quiet: bool,
+    mut poll: impl FnMut() -> Control,
+) -> Result<Outcome, Failure> {
+    let (server, mut reminded) = (Arc::clone(run.server()), Instant::now());
+    let outcome = run.follow(&mut observers, || {
+        if !quiet && reminded.elapsed() > REMIND {
+            reminded = Instant::now();
+            let status = server.status();
+            if status.workers.is_empty() {
+                warn(&format!("no worker has joined; listening at {}", server.address()));
+            } else if status.truth.is_none() {
+                warn(&status.reason);
+            }
+        }
+        poll()
+    })?;
+    if outcome.finished.is_some() && outcome.overshot > 0 && !quiet {
+        print(&format!(
+            "{} steps more than the pace asks for were taken before all workers knew of a round; they count",
+            outcome.overshot
+        ));
+    }
+    Ok(outcome)
 }
 
 /// The recipe, which must pass a check, and the run's folder; nothing if only a plan was asked for.

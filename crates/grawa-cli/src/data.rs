@@ -1,13 +1,13 @@
-//! `grawa data`: fetch data sets and say what lies in a folder.
+//! `grawa data`: downloads data sets and describes what a folder holds.
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::{Args, Subcommand};
 use grawa_data::Progress;
 use std::path::PathBuf;
 
-/// Fetch data sets, and say what lies in a folder.
+/// Download data sets, and describe what a folder holds.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -16,10 +16,10 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum What {
-    /// Download CIFAR-10 or CIFAR-100 from its official place, verify it and unpack it
+    /// Download CIFAR-10 or CIFAR-100 from its official site, verify it and unpack it
     ///
-    /// A download that broke off is continued. An archive that lies in the folder already is used. Nothing that is there is
-    /// overwritten. Without a network the message says what to fetch by other means and where to put it.
+    /// An interrupted download is continued. An archive that is already in the folder is used. No file is overwritten. Without a
+    /// network the error says what to download by other means and where to put it.
     Get {
         /// cifar10 or cifar100
         name: String,
@@ -27,7 +27,7 @@ enum What {
         #[arg(long, value_name = "DIR", default_value = "data")]
         dir: PathBuf,
     },
-    /// Say what data lies in a folder: kind, counts, image size, classes, and anything wrong with it
+    /// Describe the data in a folder: kind, counts, image size, classes, and anything wrong with it
     Info {
         /// The folder
         dir: PathBuf,
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.what {
         What::Get { name, dir } => {
             let bar = bar(1, "download");
-            let place = grawa_data::get(name, dir, &mut |progress| match progress {
+            let place = grawa_data::download(name, dir, &mut |progress| match progress {
                 Progress::Downloading { done, total } => {
                     bar.set_length(total.unwrap_or(done).max(1));
                     bar.set_position(done);
@@ -48,9 +48,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 _ => {}
             })?;
             bar.finish_and_clear();
-            say(&format!("{name} lies in {}", place.display()));
+            print(&format!("{name} lies in {}", place.display()));
         }
-        What::Info { dir } => say(&grawa_data::info(dir)?.to_string()),
+        What::Info { dir } => print(&grawa_data::info(dir)?.to_string()),
     }
     Ok(())
 }

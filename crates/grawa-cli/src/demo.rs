@@ -1,7 +1,7 @@
 //! `grawa demo`: every method on the embedded digits, live.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 use grawa_core::Name;
 use grawa_lab::demo;
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             outcomes.push(demo::run(recipe, &data, &Arc::default(), screen)?);
         }
     }
-    say(demo::table(&outcomes).text().trim_end());
+    print(demo::table(&outcomes).text().trim_end());
     if !arguments.quiet {
         eprintln!(
             "\nEvery knob of a method: `grawa methods lgrawa`. A run of your own: `grawa train --help`."

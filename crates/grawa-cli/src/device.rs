@@ -1,11 +1,11 @@
-//! Where a command runs, and `grawa devices`: what this machine has.
+//! The device a command runs on, and `grawa devices`: what this machine has.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::{Args, ValueEnum};
 use grawa_lab::Table;
 use grawa_nn::Error;
-use grawa_nn::cuda::{Card, Library, VARIABLE, cards, open};
+use grawa_nn::cuda::{self, Library, VARIABLE, open};
 
 /// Where a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -18,12 +18,12 @@ pub(crate) enum Device {
 
 impl Device {
     /// The first GPU.
-    pub(crate) fn card(self) -> Result<Card, Error> {
+    pub(crate) fn gpu(self) -> Result<cuda::Device, Error> {
         let missing = || Error::Device {
             action: "use a GPU".into(),
             why: "the driver knows of none; see `grawa devices`".into(),
         };
-        cards()?.into_iter().next().ok_or_else(missing)
+        cuda::devices()?.into_iter().next().ok_or_else(missing)
     }
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Arguments {}
 
 pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    say(&format!("CPU: {cores} cores"));
-    match cards() {
-        Ok(cards) if cards.is_empty() => say("GPU: the driver is there, but knows of none"),
-        Ok(cards) => cards.iter().for_each(|card| say(&describe(card))),
-        Err(error) => say(&format!("GPU: none ({error})")),
+    print(&format!("CPU: {cores} cores"));
+    match cuda::devices() {
+        Ok(gpus) if gpus.is_empty() => print("GPU: the driver is there, but knows of none"),
+        Ok(gpus) => gpus.iter().for_each(|gpu| print(&describe(gpu))),
+        Err(error) => print(&format!("GPU: none ({error})")),
     }
     let mut table = Table::new(["library", "found", "for"]);
     let mut advice = Vec::new();
@@ -57,19 +57,19 @@ pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
         };
         table.push([library.to_string(), found, library.purpose().to_owned()]);
     }
-    say(&table.text());
-    advice.iter().for_each(|line| say(line));
+    print(&table.text());
+    advice.iter().for_each(|line| print(line));
     Ok(())
 }
 
-fn describe(card: &Card) -> String {
-    let (major, minor) = card.capability;
-    let usable = if card.is_usable() { "" } else { " (too old: 8.0 or newer is needed)" };
+fn describe(gpu: &cuda::Device) -> String {
+    let (major, minor) = gpu.capability;
+    let usable = if gpu.is_usable() { "" } else { " (too old: 8.0 or newer is needed)" };
     format!(
         "GPU {}: {}, compute capability {major}.{minor}{usable}, {} multiprocessors, {:.0} GB",
-        card.index,
-        card.name,
-        card.processors,
-        card.memory as f64 / 1e9
+        gpu.index,
+        gpu.name,
+        gpu.processors,
+        gpu.memory as f64 / 1e9
     )
 }

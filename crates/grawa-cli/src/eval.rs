@@ -2,18 +2,18 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::{say, warn};
+use crate::output::{print, warn};
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::State;
-use grawa_train::recipe::{Device, Recipe, Said};
-use grawa_train::{Class, Meter, locate};
+use grawa_train::recipe::{Device, Recipe};
+use grawa_train::{Class, Evaluator, find_model};
 use std::path::PathBuf;
 
 /// Measure a trained model: loss and error on the test set, in all and class by class.
 ///
 /// MODEL is a run's folder (its newest checkpoint), one of its checkpoints, or a file of tensors such as PyTorch's state_dict
-/// saved as safetensors; the file does not say what network and data it belongs to, so say --model and --data.
+/// saved as safetensors; such a file does not name its network and data, so give --model and --data.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  grawa eval runs/lgrawa\n  grawa eval runs/lgrawa/checkpoints/step-00000064 --batch-norm keep\n  grawa eval resnet20.safetensors --model resnet20 --data cifar10 --dir data"
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// The data set [default: the run's]
     #[arg(long)]
     data: Option<String>,
-    /// The folder the data set lies in [default: the run's]
+    /// The folder of the data set [default: the run's]
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
     /// The network, one of `grawa models` [default: the run's]
@@ -43,31 +43,22 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let located = locate(&arguments.what)?;
-    for why in &located.skipped {
+    let found = find_model(&arguments.what)?;
+    for why in &found.skipped {
         warn(&format!("a newer checkpoint cannot be used: {why}"));
     }
-    let mut said = match &located.recipe {
-        Some(recipe) => Said::default().read(recipe)?,
-        None => Said::default(),
-    };
-    for (key, value, flag) in [
+    let overrides = found.overrides()?.options(&[
         ("data.kind", &arguments.data, "--data"),
         ("data.dir", &arguments.dir, "--dir"),
         ("model.name", &arguments.model, "--model"),
         ("evaluate.batch_norm", &Some(arguments.batch_norm.clone()), "--batch-norm"),
         ("machine.device", &Some(arguments.device.clone()), "--device"),
-    ] {
-        if let Some(value) = value {
-            said = said.value(key, value.as_str(), flag)?;
-        }
-    }
-    let said = arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?;
-    let recipe = Recipe::resolve(&said)?;
+    ])?;
+    let recipe = Recipe::resolve(&overrides.set_all(&arguments.settings)?)?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    let meter = Meter::new(&recipe, &data)?;
-    located.check(meter.graph())?;
-    let state = State::load(meter.graph(), &located.model)?;
+    let meter = Evaluator::new(&recipe, &data)?;
+    found.check(meter.graph())?;
+    let state = State::load(meter.graph(), &found.model)?;
     let bar = bar(1000, "measuring");
     let measured = meter.measure(&state, |share| bar.set_position((1000.0 * share) as u64))?;
     bar.finish_and_clear();
@@ -84,11 +75,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         row(data.class_names.get(index).cloned().unwrap_or_else(|| index.to_string()), class);
     }
     row("all".into(), &measured.total());
-    say(table.text().trim_end());
+    print(table.text().trim_end());
     let place = match recipe.machine.device {
         Device::Cpu => String::new(),
         Device::Cuda => format!(", on a GPU in {}", recipe.machine.precision),
     };
-    say(&format!("loss {:.6}, batch norm {}{place}", measured.loss, recipe.evaluate.batch_norm));
+    print(&format!("loss {:.6}, batch norm {}{place}", measured.loss, recipe.evaluate.batch_norm));
     Ok(())
 }

@@ -1,6 +1,4 @@
-//! What ends a command without success, and with which exit code.
-
-use std::path::PathBuf;
+//! Why a command failed, and its exit code.
 
 /// Why a command ended.
 #[derive(Debug, thiserror::Error)]
@@ -8,6 +6,9 @@ pub(crate) enum Failure {
     /// An experiment.
     #[error(transparent)]
     Lab(#[from] grawa_lab::Error),
+    /// A toy experiment, or a folder of results.
+    #[error(transparent)]
+    Toy(#[from] grawa_toy::Error),
     /// The engine.
     #[error(transparent)]
     Engine(#[from] grawa_nn::Error),
@@ -19,8 +20,8 @@ pub(crate) enum Failure {
     Train(#[from] grawa_train::Error),
     /// A recipe.
     #[error(transparent)]
-    Recipe(#[from] grawa_train::recipe::Mistake),
-    /// A Ctrl-C that cannot be listened for.
+    Recipe(#[from] grawa_train::recipe::RecipeError),
+    /// The handler of Ctrl-C cannot be installed.
     #[error("cannot listen for Ctrl-C: {why}")]
     Signals {
         /// Why not.
@@ -29,20 +30,6 @@ pub(crate) enum Failure {
     /// Something between workers.
     #[error(transparent)]
     Comm(#[from] grawa_comm::Error),
-    /// A coordinator that cannot go on.
-    #[error("the coordinator cannot go on: {why}")]
-    Coordinator {
-        /// Why.
-        why: String,
-    },
-    /// A folder whose run another coordinator cannot go on with.
-    #[error("cannot go on with the run of {}: {why}", path.display())]
-    Identity {
-        /// The file that says whose it is.
-        path: PathBuf,
-        /// Why not.
-        why: String,
-    },
     /// A page that cannot be served.
     #[error(
         "cannot serve the page at {address}: {why}; choose another place with --page, or none with --page none"
@@ -53,13 +40,13 @@ pub(crate) enum Failure {
         /// Why not.
         why: String,
     },
-    /// Processes that cannot be started, or all ended.
+    /// Worker processes cannot be started, or all have ended.
     #[error("{why}")]
     Process {
         /// Why.
         why: String,
     },
-    /// An address at which one cannot listen.
+    /// An address that cannot be listened at.
     #[error("cannot listen at {address}: {why}; give another, or port 0 for any that is free")]
     Listen {
         /// The address.
@@ -69,10 +56,10 @@ pub(crate) enum Failure {
     },
     /// An option that only `grawa train` has.
     #[error(
-        "--resume, --checkpoint, --replay and --comm are for `grawa train`; workers that are still there are gone on with by `grawa coordinate --resume`"
+        "--resume, --checkpoint, --replay and --comm are for `grawa train`; a run whose workers are still there is continued by `grawa coordinate --resume`"
     )]
     OnlyTrain,
-    /// Options of vectors that travel, where none do.
+    /// Options of vectors on the network, where all workers are threads.
     #[error(
         "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away"
     )]
@@ -84,7 +71,7 @@ pub(crate) enum Failure {
     )]
     #[cfg_attr(feature = "mpi", allow(dead_code))]
     NoMpi,
-    /// Something that the first rank of the job has told already.
+    /// An error that the first rank of the job has printed.
     #[error("the first rank has told why")]
     #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
     Told {
@@ -99,7 +86,7 @@ pub(crate) enum Failure {
         worker: u32,
         /// Its machine.
         machine: String,
-        /// What it said.
+        /// Its error.
         why: String,
         /// The exit code.
         code: u8,
@@ -117,6 +104,7 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         let usage = match self {
             Failure::Lab(error) => error.is_usage(),
+            Failure::Toy(error) => error.is_usage(),
             Failure::Engine(error) => error.is_usage(),
             Failure::Data(error) => {
                 matches!(
@@ -127,12 +115,11 @@ impl Failure {
             Failure::Train(error) => error.is_usage(),
             Failure::Signals { .. }
             | Failure::Listen { .. }
-            | Failure::Coordinator { .. }
             | Failure::Process { .. }
             | Failure::Page { .. } => false,
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
             Failure::Told { code } | Failure::Rank { code, .. } => return *code,
-            Failure::OnlyTrain | Failure::OnlyApart | Failure::NoMpi | Failure::Identity { .. } => true,
+            Failure::OnlyTrain | Failure::OnlyApart | Failure::NoMpi => true,
             Failure::Flat(error) => error.is_usage(),
             Failure::Core(_) | Failure::Recipe(_) => true,
         };

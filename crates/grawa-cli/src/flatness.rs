@@ -1,9 +1,9 @@
-//! `grawa flatness`: how flat the minimum is that a checkpoint lies in.
+//! `grawa flatness`: how flat the minimum around a checkpoint is.
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
-use crate::standpoint::Standpoint;
+use crate::model_args::ModelArgs;
+use crate::output::print;
 use crate::vincent::claim;
 use clap::Args;
 use grawa_flat::{Settings, measure};
@@ -11,7 +11,7 @@ use grawa_lab::flatness::{put, table};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// How flat is the minimum that a checkpoint lies in?
+/// Measure how flat the minimum around a checkpoint is.
 ///
 /// Measures the Hessian of the mean loss on some training examples, with exact products: its largest and smallest
 /// eigenvalues, trace, Frobenius norm and spectral density (Lanczos with full re-orthogonalisation), the sum of the Ritz
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "CHECKPOINT")]
     checkpoint: PathBuf,
     #[command(flatten)]
-    standpoint: Standpoint,
+    model_args: ModelArgs,
     /// Lanczos steps
     #[arg(long, default_value_t = 100)]
     steps: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// ε of the ε-sharpness: parameter x may move by ε·(|x| + 1)
     #[arg(long, value_name = "ε", default_value_t = 1e-3)]
     radius: f64,
-    /// Memory to use at most, in MB. The vectors of a run take 4 bytes a parameter and step; what is left keeps passes
+    /// Memory to use at most, in MB. The vectors of a run take 4 bytes per parameter and step; what is left keeps passes
     #[arg(long, value_name = "MB", default_value_t = 4096)]
     memory: usize,
     /// Folder for the results; must be new, empty, or hold the same results [default: out/flatness, or the next free name]
@@ -48,21 +48,21 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let view = arguments.standpoint.open(&arguments.checkpoint)?;
+    let view = arguments.model_args.open(&arguments.checkpoint)?;
     let settings = Settings {
         mode: view.mode,
         steps: arguments.steps,
         draws: arguments.draws,
         extra: arguments.extra,
         radius: arguments.radius,
-        seed: arguments.standpoint.seed,
+        seed: arguments.model_args.seed,
         threads: view.threads,
         memory: arguments.memory.saturating_mul(1_000_000),
         ..Settings::default()
     };
     let described = format!(
         "{}steps = {}\ndraws = {}\nextra = {}\nradius = {}\n",
-        arguments.standpoint.settings("flatness", &view, &[]),
+        arguments.model_args.settings("flatness", &view, &[]),
         settings.steps,
         settings.draws,
         settings.extra,
@@ -78,19 +78,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     bar.finish_and_clear();
     put(&figures, &settings, &view.words, &view.chosen, &mut folder)?;
     let path = folder.finish()?;
-    say(&format!("{}; {} parameters", view.words, figures.parameters));
-    say(&table(&figures, &settings).text());
+    print(&format!("{}; {} parameters", view.words, figures.parameters));
+    print(&table(&figures, &settings).text());
     let (kept, batches) = figures.kept;
-    say(&format!(
+    print(&format!(
         "Memory: {} MB at most; the passes of {kept} of {batches} batches were kept.",
         figures.bytes.div_ceil(1_000_000)
     ));
     // The search of the box comes first, the further products last.
     let [start, end] = [settings.search + 1, clock.len() - 1 - settings.extra].map(|at| clock[at]);
-    say(&format!(
+    print(&format!(
         "Lanczos took {:.1} s, with the passes at the checkpoint.",
         end.duration_since(start).as_secs_f64()
     ));
-    say(&format!("Tables and spectrum: {}", path.display()));
+    print(&format!("Tables and spectrum: {}", path.display()));
     Ok(())
 }

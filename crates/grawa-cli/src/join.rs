@@ -1,13 +1,13 @@
-//! `grawa join`: one worker of a run that is coordinated elsewhere.
+//! `grawa join`: one worker of a coordinated run.
 
-use crate::coordinate::Line;
+use crate::coordinate::Security;
 use crate::failure::Failure;
-use crate::say::{say, warn};
+use crate::output::{print, warn};
 use crate::stop::on_signal;
 use crate::train::succeeded;
 use clap::Args;
 use grawa_comm::group::{Contact, Guest};
-use grawa_train::recipe::Said;
+use grawa_train::recipe::Overrides;
 use grawa_train::{Error, Reason, Recipe, Stop, join, make_room};
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// Take part in a run, as one worker.
 ///
-/// The recipe comes from the coordinator; the data set must lie here too. A worker that comes late takes over what the others hold. One
-/// that loses contact goes on training and comes back. Ctrl-C leaves the run; the others go on.
+/// The coordinator sends the recipe; the data set must be on this machine. A worker that joins late takes the state of the others. A
+/// worker that loses its connection continues to train and reconnects. Ctrl-C leaves the run; the others continue.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa join HOST:7117 --key run.key")]
 pub(crate) struct Arguments {
@@ -26,44 +26,44 @@ pub(crate) struct Arguments {
     #[arg(value_name = "HOST:PORT", value_parser = crate::address::address)]
     address: String,
     #[command(flatten)]
-    line: Line,
-    /// Where this worker listens for the others; port 0 is any, and 0.0.0.0 all addresses of this machine [default: any port of the
-    /// address that leads to the coordinator]
+    security: Security,
+    /// Where this worker listens for the others; port 0 is any free one, and 0.0.0.0 all addresses of this machine [default: any port of
+    /// the address that leads to the coordinator]
     #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address)]
     listen: Option<String>,
     /// The host by which other workers reach this one [default: the address that leads to the coordinator]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// The folder the data set lies in here
+    /// The folder of the data set on this machine
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
-    /// Where to train here: cpu or cuda [default: what the recipe says]
+    /// Device: cpu or cuda [default: the recipe's]
     #[arg(long)]
     device: Option<String>,
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<u32>,
-    /// Leave checkpoints in this folder, whenever this worker is the first of those present that have one; if all workers were lost, bring back what the
-    /// last one holds
+    /// Write checkpoints to this folder while this worker is the first of those that have one; if all workers were lost, restore the
+    /// last checkpoint
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// A worker of `grawa launch`, which says by a word on its standard input when all are to stop
+    /// A worker of `grawa launch`, which writes to its standard input when all are to stop
     #[arg(long, hide = true)]
     launched: bool,
-    /// How many seconds to wait for the coordinator
+    /// Seconds to wait for the coordinator
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
 }
 
-/// What `grawa launch` says to its workers when all are to stop.
+/// What `grawa launch` writes to its workers when all are to stop.
 pub(crate) const STOP: &str = "stop\n";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    let wire = arguments.line.wire()?;
+    let wire = arguments.security.wire()?;
     let here = way_to(&arguments.address)?;
     let patience = Duration::from_secs(arguments.patience);
     let listen = arguments.listen.clone().unwrap_or_else(|| format!("{here}:0"));
-    // Nobody reaches it at all addresses at once.
+    // A listener at all addresses needs one that others can connect to.
     let is_anywhere = listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:");
     let host = arguments.host.as_deref().or(is_anywhere.then_some(here.as_str()));
     let guest = Guest::new(&arguments.address, wire, &listen, host, patience)?;
@@ -71,21 +71,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let stop = Stop::default();
     if arguments.launched {
         let told = stop.clone();
-        std::thread::spawn(move || hear_stop(&told));
+        std::thread::spawn(move || wait_for_stop(&told));
     }
     listen_for_stop(&stop, arguments.launched)?;
     let text = String::from_utf8_lossy(&guest.charter).into_owned();
-    let mut said = Said::default().file("the coordinator's recipe", &text)?;
-    if let Some(dir) = &arguments.dir {
-        said = said.value("data.dir", dir.as_str(), "--dir")?;
-    }
-    if let Some(device) = &arguments.device {
-        said = said.value("machine.device", device.as_str(), "--device")?;
-    }
-    if let Some(threads) = arguments.threads {
-        said = said.value("machine.threads", i64::from(threads), "--threads")?;
-    }
-    let recipe = Recipe::resolve(&said)?;
+    let overrides = Overrides::default()
+        .file("the coordinator's recipe", &text)?
+        .options(&[("data.dir", &arguments.dir, "--dir"), ("machine.device", &arguments.device, "--device")])?
+        .options(&[("machine.threads", &arguments.threads, "--threads")])?;
+    let recipe = Recipe::resolve(&overrides)?;
     let _hold = match &arguments.out {
         Some(out) => {
             let (hold, damaged) = make_room(out, &recipe, guest.run())?;
@@ -97,32 +91,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         None => None,
     };
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    say(&format!("taking part as worker {}", guest.worker));
+    print(&format!("taking part as worker {}", guest.worker));
     let contact = guest.contact();
-    std::thread::spawn(move || tell_of(&contact));
+    std::thread::spawn(move || watch_contact(&contact));
     match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut []) {
         Ok(end) if end.reason == Reason::Interrupted => {
-            say(&format!("the run was stopped after step {}", end.at.steps));
+            print(&format!("the run was stopped after step {}", end.at.steps));
             Ok(false)
         }
         Ok(end) => {
             let how = if end.diverged { ": it has diverged, no worker's parameters are finite" } else { "" };
-            say(&format!(
+            print(&format!(
                 "the run is over after {} steps a worker and {} rounds{how}",
                 end.at.steps, end.at.rounds
             ));
             Ok(succeeded(&end))
         }
         Err(Error::Left) => {
-            say("left the run; the others go on");
+            print("left the run; the others continue");
             Ok(false)
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Waits for the word that asks all to stop. When whoever could say it is gone the run goes on.
-fn hear_stop(stop: &Stop) {
+/// Waits for the line that asks all to stop. If the launcher is gone the run continues.
+fn wait_for_stop(stop: &Stop) {
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line).is_ok() && line == STOP {
         stop.together.store(true, Ordering::Relaxed);
@@ -130,8 +124,8 @@ fn hear_stop(stop: &Stop) {
     }
 }
 
-/// Leaves at the first Ctrl-C or polite kill. Who ends a launch may send one to all of its processes: then the word that all are to
-/// stop is on its way.
+/// Leaves at the first Ctrl-C or SIGTERM. A signal to all processes of a launch is followed by its request that all stop, which comes
+/// a little later.
 fn listen_for_stop(stop: &Stop, is_launched: bool) -> Result<(), Failure> {
     const ON_ITS_WAY: Duration = Duration::from_millis(300);
     let asked = Arc::clone(&stop.asked);
@@ -143,25 +137,25 @@ fn listen_for_stop(stop: &Stop, is_launched: bool) -> Result<(), Failure> {
     })
 }
 
-/// Says when the coordinator is out of reach, every minute again, and when it is back.
-fn tell_of(contact: &Contact) {
+/// Prints when the connection to the coordinator is lost, again every minute, and when it is back.
+fn watch_contact(contact: &Contact) {
     const ALONE: Duration = Duration::from_secs(1);
     const AGAIN: Duration = Duration::from_secs(60);
     let mut said: Option<Duration> = None;
     while let Some(lost) = contact.lost_for() {
         match said {
             None if lost > ALONE => {
-                say(
+                print(
                     "the coordinator is out of reach: no rounds until it is back; between rounds training goes on alone",
                 );
                 said = Some(lost);
             }
             Some(_) if lost.is_zero() => {
-                say("in contact with the coordinator again");
+                print("in contact with the coordinator again");
                 said = None;
             }
             Some(last) if lost > last + AGAIN => {
-                say(&format!("out of reach of the coordinator for {:.0} s", lost.as_secs_f64()));
+                print(&format!("out of reach of the coordinator for {:.0} s", lost.as_secs_f64()));
                 said = Some(lost);
             }
             _ => {}
@@ -170,7 +164,7 @@ fn tell_of(contact: &Contact) {
     }
 }
 
-/// The address of this machine on the way to another. Nothing is sent.
+/// The address of this machine on the route to another. Nothing is sent.
 fn way_to(address: &str) -> Result<String, Failure> {
     let find = |from: &str| {
         let socket = UdpSocket::bind(from)?;

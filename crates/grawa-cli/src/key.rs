@@ -1,13 +1,13 @@
-//! `grawa key`: who may take part in a run.
+//! `grawa key`: the key that lets workers join a run.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// Make the key of a run: whoever holds it can take part.
+/// Make the key of a run. Every process that has the key can join.
 ///
-/// The key signs the certificates with which workers and coordinator know each other, and encrypts what they send. Copy it to
+/// The key signs the certificates with which workers and coordinator authenticate each other. Their connections are encrypted. Copy it to
 /// every machine of the run, and to no other.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa key new run.key")]
@@ -29,6 +29,6 @@ enum Action {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Action::New { file } = &arguments.action;
     grawa_comm::group::new_key(file)?;
-    say(&format!("wrote {}, readable by you alone; copy it to the machines of the run", file.display()));
+    print(&format!("wrote {}, readable by you alone; copy it to the machines of the run", file.display()));
     Ok(())
 }

@@ -2,14 +2,14 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use crate::stop::on_signal;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use grawa_core::Name;
 use grawa_lab::Table;
 use grawa_lab::lab::{
-    self, Cell, Cost, EXPERIMENTS, Finding, Means, Plan, Progress, Request, Select, Stage, Store,
+    self, Cell, Cost, EXPERIMENTS, Finding, Plan, Progress, Request, Scheduler, Select, Stage, Store,
 };
 use grawa_train::observe::About;
 use indicatif::{HumanDuration, ProgressBar};
@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 /// The paper's tables and figures, one command each.
 ///
-/// An experiment is a table of cells: a recipe, a seed, and what is measured. Cells run in parallel; each finished one is kept in the
-/// folder, and the same command goes on where it was stopped or killed. At the end stand tables (Markdown, CSV, LaTeX), pictures (SVG,
-/// PNG) and a page in DIR/results. Where a method has a grid, its setting is chosen on held-out training examples, then run on the
+/// An experiment is a table of cells: a recipe, a seed, and what is measured. Cells run in parallel. Each finished cell is kept in
+/// the folder, and the same command continues where it was stopped or killed. At the end it writes tables (Markdown, CSV, LaTeX),
+/// pictures (SVG, PNG) and a page to DIR/results. Where a method has a grid, its setting is chosen on held-out training examples, then run on the
 /// whole training set with fresh seeds.
 #[derive(Args)]
 #[command(after_help = AFTER)]
@@ -30,24 +30,24 @@ pub(crate) struct Arguments {
     /// What to measure
     #[arg(value_name = "EXPERIMENT", value_parser = PossibleValuesParser::new(EXPERIMENTS.iter().map(|it| it.name)))]
     experiment: String,
-    /// Folder for cells and results: a new one, or that of the same experiment, which is gone on with
+    /// Folder for cells and results: a new one, or that of the same experiment, which is then continued
     #[arg(long, value_name = "DIR", required_unless_present = "dry_run")]
     out: Option<PathBuf>,
-    /// How large: smoke is the digits in seconds, small is CIFAR-10 and ResNet-20 in hours on a laptop or minutes on a GPU,
+    /// Scale: smoke is the digits in seconds, small is CIFAR-10 and ResNet-20 in hours on a laptop or minutes on a GPU,
     /// paper is the paper's networks, budgets and grids
     #[arg(long, value_enum, default_value_t = Scale::Smoke)]
     scale: Scale,
-    /// On what settings are chosen: held-out training examples, or the test set as in the paper, which is marked in the table
+    /// What settings are chosen on: held-out training examples, or the test set as in the paper, which is marked in the table
     /// [default: held-out]
     #[arg(long, value_enum)]
     select: Option<Selection>,
     /// The data set, instead of the scale's
     #[arg(long, value_name = "NAME")]
     data: Option<String>,
-    /// The folder the data set lies in
+    /// The folder of the data set
     #[arg(long, value_name = "FOLDER")]
     dir: Option<String>,
-    /// Where networks are trained
+    /// Device that trains the networks
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
     /// A recipe with a table `[study]`, instead of the scale's own; may be given several times
@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     /// Any key of a recipe for all cells, such as train.budget=500step; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Cells at a time [default: one a core; one where seconds are measured, and on a GPU]
+    /// Cells at a time [default: one per core; one where seconds are measured, and on a GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
     /// List the cells and what they cost; run nothing
@@ -98,19 +98,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
     let jobs = arguments.jobs.map(usize::from);
     let screen = Screen::new();
-    let (found, is_all) =
-        plan.conduct(&store, &Means { jobs, about, stop }, &|progress| screen.show(progress))?;
+    let scheduler = Scheduler { plan: &plan, store: &store, jobs, about, stop };
+    let (found, is_all) = scheduler.run(&|progress| screen.show(progress))?;
     screen.bar.finish_and_clear();
     if !is_all {
         let words = format!("stopped with {} finished cells; the same command goes on", found.len());
-        say(&words);
+        print(&words);
         return Ok(false);
     }
     let (output, path) = lab::conclude(&plan, &store, &found)?;
-    for sheet in &output.sheets {
-        say(&sheet.text());
+    for table in &output.tables {
+        print(&table.text());
     }
-    say(&format!("Tables and pictures: {}", path.join("index.html").display()));
+    print(&format!("Tables and pictures: {}", path.join("index.html").display()));
     Ok(true)
 }
 
@@ -149,9 +149,8 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
     let mut table =
         Table::new(["cell", "data", "network", "seed", "method", "setting", "budget", "operations"]);
     for cell in &cells {
-        let stage = if cell.stage == Stage::Search { "search" } else { "final" };
         table.push([
-            stage.into(),
+            cell.stage.as_str().into(),
             cell.recipe.data.kind.to_string(),
             cell.network(),
             cell.seed().to_string(),
@@ -161,23 +160,23 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
             cell.work.map_or("unknown".into(), |work| format!("{work:.2e}")),
         ]);
     }
-    say(table.text().trim_end());
+    print(table.text().trim_end());
     let Cost { work, unknown } = plan.cost(&cells);
-    say(&format!(
+    print(&format!(
         "\n{} cells, and {unnamed} more when settings have been chosen: {work:.1e} multiplications and additions of training.",
         cells.len()
     ));
     for note in plan.notes()? {
-        say(&note);
+        print(&note);
     }
     if unknown > 0 {
-        say(&format!(
+        print(&format!(
             "The total leaves out {unknown} cells whose cost is unknown: their data is not here, or their budget is a time."
         ));
     }
     if work > 0.0 {
         let hours = |rate: f64| HumanDuration(Duration::from_secs_f64(work / rate));
-        say(&format!(
+        print(&format!(
             "About {} at 100 GFLOP/s (two good cores), {} at 10 TFLOP/s (a GPU); measurements besides training not counted.",
             hours(1e11),
             hours(1e13)
@@ -186,7 +185,7 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the user sees meanwhile: a bar on a terminal, a line a cell elsewhere.
+/// The progress that the user sees: a bar on a terminal, elsewhere one line for each cell.
 struct Screen {
     bar: ProgressBar,
     began: Instant,

@@ -2,16 +2,16 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
-use crate::standpoint::{Standpoint, View};
+use crate::model_args::{ModelArgs, View};
+use crate::output::print;
 use crate::vincent::claim;
 use clap::Args;
 use grawa_core::{Key, Purpose};
 use grawa_flat::{Line, Losses, Plane, Principal, filter_normalised, principal};
 use grawa_lab::flatness::{put_line, put_plane};
-use grawa_lab::picture::apart::{same, told_apart};
+use grawa_lab::picture::digits::{distinct, same};
 use grawa_nn::State;
-use grawa_train::{Checkpoint, locate};
+use grawa_train::{Checkpoint, find_model};
 use std::path::PathBuf;
 
 /// Slices of the loss: along the line between two checkpoints, or over a plane around one.
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "CHECKPOINT")]
     checkpoint: PathBuf,
     #[command(flatten)]
-    standpoint: Standpoint,
+    model_args: ModelArgs,
     /// The other end of a line
     #[arg(long, value_name = "FILE", conflicts_with = "worker")]
     to: Option<PathBuf>,
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Places along each side [default: 41 on a line, 21 on a plane]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=401))]
     points: Option<u32>,
-    /// How far to look: beyond the ends of a line, in its length; on a random plane, in the length of the filters; on a
+    /// Range: beyond the ends of a line, in its length; on a random plane, in the length of the filters; on a
     /// plane of workers, times the distance of the farthest [default: 0.5, 1 and 1.3]
     #[arg(long)]
     reach: Option<f64>,
@@ -61,11 +61,11 @@ fn evenly(low: f64, high: f64, count: usize) -> Vec<f64> {
 fn others_of(arguments: &Arguments, view: &View, named: &[PathBuf]) -> Result<Vec<(String, State)>, Failure> {
     if !named.is_empty() {
         let read = |(number, path): (usize, &PathBuf)| {
-            Ok((format!("worker {number}"), State::load(&view.graph, &locate(path)?.model)?))
+            Ok((format!("worker {number}"), State::load(&view.graph, &find_model(path)?.model)?))
         };
         return named.iter().enumerate().map(read).collect();
     }
-    let folder = view.located.model.parent().filter(|_| view.located.recipe.is_some() && !arguments.random);
+    let folder = view.found.model.parent().filter(|_| view.found.recipe.is_some() && !arguments.random);
     let Some(folder) = folder else { return Ok(Vec::new()) };
     let checkpoint = Checkpoint::read(folder)?;
     let workers = checkpoint.workers().map(|(number, parameters, statistics)| {
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let [_] = arguments.worker.as_slice() {
         return Err(grawa_flat::Error::TooFew { what: "workers", found: 1, least: 2 }.into());
     }
-    let view = arguments.standpoint.open(&arguments.checkpoint)?;
+    let view = arguments.model_args.open(&arguments.checkpoint)?;
     let middle = &view.state;
     let others: Vec<PathBuf> = arguments.to.iter().chain(&arguments.worker).cloned().collect();
     let states = others_of(arguments, &view, &others)?;
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     });
     let described = format!(
         "{}line = {is_line}\nworkers = {}\npoints = {count}\nreach = {reach}\n",
-        arguments.standpoint.settings("landscape", &view, &others),
+        arguments.model_args.settings("landscape", &view, &others),
         states.len()
     );
     let mut folder = claim(arguments.out.as_deref(), "out/landscape", &described)?;
@@ -106,15 +106,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         bar.finish_and_clear();
         put_line(&line, &title, &mut folder)?;
         let at = |place: f64| line.places.iter().position(|here| (here - place).abs() < 1e-9);
-        let highest =
-            line.standings.iter().zip(&line.places).filter(|(_, place)| (0.0..=1.0).contains(*place));
-        let highest = highest.map(|(standing, _)| standing.loss).fold(f64::NEG_INFINITY, f64::max);
+        let highest = line.values.iter().zip(&line.places).filter(|(_, place)| (0.0..=1.0).contains(*place));
+        let highest = highest.map(|(value, _)| value.loss).fold(f64::NEG_INFINITY, f64::max);
         if let (Some(first), Some(second)) = (at(0.0), at(1.0)) {
-            let (first, second) = (line.standings[first].loss, line.standings[second].loss);
-            say(&format!("Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"));
+            let (first, second) = (line.values[first].loss, line.values[second].loss);
+            print(&format!("Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"));
         }
     } else {
-        let key = Key::new(arguments.standpoint.seed, Purpose::Direction);
+        let key = Key::new(arguments.model_args.seed, Purpose::Direction);
         let (directions, places, names, far) = if states.is_empty() {
             let drawn = |step| filter_normalised(view.graph.parameters(), &middle.parameters, key.step(step));
             let names = ["first direction (filters' lengths)", "second direction (filters' lengths)"];
@@ -136,17 +135,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             .extend(places.iter().enumerate().map(|(index, at)| (format!("worker {index}"), (at[0], at[1]))));
         put_plane(&plane, &title, names, marks, &mut folder)?;
         let here = losses.at(&middle.parameters, &middle.statistics)?;
-        let highest = plane.standings.iter().map(|standing| standing.loss).fold(f64::NEG_INFINITY, f64::max);
-        let lowest = plane.standings.iter().map(|standing| standing.loss).fold(f64::INFINITY, f64::min);
-        say(&extent(here.loss, lowest, highest));
+        let highest = plane.values.iter().map(|value| value.loss).fold(f64::NEG_INFINITY, f64::max);
+        let lowest = plane.values.iter().map(|value| value.loss).fold(f64::INFINITY, f64::min);
+        print(&extent(here.loss, lowest, highest));
     }
-    say(&format!("Table and picture: {}", folder.finish()?.display()));
+    print(&format!("Table and picture: {}", folder.finish()?.display()));
     Ok(())
 }
 
 /// The loss in the middle of a plane, and its range, with digits enough to tell them apart.
 fn extent(middle: f64, lowest: f64, highest: f64) -> String {
-    let [middle, low, high] = &told_apart(&[middle, lowest, highest])[..] else { return String::new() };
+    let [middle, low, high] = &distinct(&[middle, lowest, highest])[..] else { return String::new() };
     match same(lowest, highest) {
         true => format!("Loss in the middle: {middle}; the plane is flat: {low} to {high}"),
         false => format!("Loss in the middle: {middle}; on the plane from {low} to {high}"),

@@ -1,17 +1,17 @@
 //! `grawa launch`: a run of several processes on this machine.
 
 use crate::address::check_free;
-use crate::coordinate::prepare;
-use crate::desk::{Desk, Look};
+use crate::coordinate::{follow, observers, prepare};
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::join;
-use crate::say::say;
+use crate::output::print;
+use crate::page;
 use crate::train;
 use clap::Args;
 use grawa_comm::group::{Wire, new_key};
+use grawa_train::coordinate::{Connect, Control, CoordinatedRun};
 use grawa_train::{Checkpoint, Reason, Recipe};
-use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Train with every worker a process of its own on this machine.
+/// Train with every worker as its own process on this machine.
 ///
-/// Takes the options of `grawa train`, and its methods but those that share gradients or have groups inside groups. A worker that dies is
-/// missed by nobody for long: the others go on. What each process says is in worker-N.log in the run's folder; its first line names the
-/// worker. Ctrl-C ends them all within a step and, after the first round, leaves a checkpoint, from which `grawa train --resume DIR` goes on; another one, a second or more later, ends at once.
-/// If this command itself is killed they go on, and come back to `grawa coordinate --resume DIR --key DIR/run.key`.
+/// Takes the options of `grawa train`, and its methods except those that share gradients or have groups inside groups. If a worker dies,
+/// the others continue. The output of each process is in worker-N.log in the run's folder; its first line names the worker. Ctrl-C
+/// stops all workers within a step and, after the first round, writes a checkpoint, from which `grawa train --resume DIR` continues. A
+/// second Ctrl-C, a second or more later, ends the processes at once. If this command itself is killed, the workers continue, and
+/// reconnect to `grawa coordinate --resume DIR --key DIR/run.key`.
 ///
-/// Nobody else on this machine can join: the workers hold a key that is made for the run, lies in its folder as run.key, readable by its
-/// owner alone, and is removed at the end. `--wire plain` does without.
+/// No other process of this machine can join: the workers have a key that is made for the run. It is run.key in the run's folder,
+/// readable only by its owner, and is removed at the end. `--wire plain` does without it.
 #[derive(Args)]
 #[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
 // The options of `train` bring a group of this name.
@@ -37,8 +38,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     train: train::Arguments,
     #[command(flatten)]
-    look: Look,
-    /// Without a key: everything in the clear, on a machine whose other users are trusted
+    page: page::Arguments,
+    /// Without a key: no encryption, for a machine whose other users are trusted
     #[arg(long, value_parser = ["plain"])]
     wire: Option<String>,
 }
@@ -63,17 +64,17 @@ impl Drop for Key {
     }
 }
 
-/// How long one is waited for that holds what the run had come to.
+/// How long to wait for a worker that has the last committed state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the workers may take to stop: a step, a meeting, a checkpoint.
+/// How long the workers may take to stop: a step, a round, a checkpoint.
 const STOP: Duration = Duration::from_secs(60);
 
-/// The workers' processes; they end with this.
+/// The workers' processes. They are ended when this is dropped.
 struct Children(Vec<Child>);
 
 impl Children {
-    /// How one ended that has, and which.
+    /// The number and exit status of one that has ended.
     fn ended(&mut self) -> Option<(usize, ExitStatus)> {
         let ended = |(number, child): (usize, &mut Child)| Some((number, child.try_wait().ok()??));
         self.0.iter_mut().enumerate().find_map(ended)
@@ -102,26 +103,28 @@ impl Drop for Children {
     }
 }
 
-/// What every worker would find missing is said once, and before anything is written.
+/// Finds what would be wrong for every worker, before anything is written.
 fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     grawa_train::check(recipe, &data)?;
     if recipe.machine.device == grawa_train::recipe::Device::Cuda {
-        Device::Cuda.card()?;
+        Device::Cuda.gpu()?;
     }
     Ok(())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    let quiet = arguments.train.quiet;
     let check = |recipe: &Recipe| {
         can_train_here(recipe)?;
-        arguments.look.at(arguments.train.quiet).map_or(Ok(()), check_free)
+        arguments.page.address(quiet).map_or(Ok(()), check_free)
     };
     let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
     let key = if arguments.wire.is_some() { None } else { Some(Key::new(&place)?) };
     let wire = key.as_ref().map_or(Ok(Wire::Plain), |key| Wire::with_key(&key.0))?;
-    let mut desk = Desk::begin(&recipe, &place, "127.0.0.1:0", wire, PATIENCE)?;
-    desk.show(&arguments.look, arguments.train.quiet)?;
+    let connect = Connect { listen: Some("127.0.0.1:0".into()), wire, patience: PATIENCE };
+    let run = CoordinatedRun::begin(&recipe, &place, &connect, &train::about())?;
+    let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -131,70 +134,70 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     for number in 0..recipe.train.workers {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
         let mut command = Command::new(std::env::current_exe().map_err(io)?);
-        command.args(["join", &desk.host.address().to_string(), "--threads", &threads.to_string()]);
+        command.args(["join", &run.address().to_string(), "--threads", &threads.to_string()]);
         match &key {
             Some(Key(path)) => command.arg("--key").arg(path),
             None => command.args(["--wire", "plain"]),
         };
         command.arg("--launched").arg("--out").arg(&place);
-        // Of Ctrl-C they hear from here, and only so: it must not reach them twice.
+        // Ctrl-C must not reach them directly: this process tells them to stop.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);
         children.push(command.spawn().map_err(io)?);
     }
-    let (children, asked) = (RefCell::new(Children(children)), Cell::new(None));
-    let host = Arc::clone(&desk.host);
-    let is_founded = || host.status().truth.is_some();
-    // Before the first round nobody has anything to keep, and nobody comes in the place of one that ended.
-    let is_over = || {
-        let mut children = children.borrow_mut();
-        children.are_gone() || !is_founded() && children.ended().is_some()
-    };
-    let is_stopped = || {
-        if !stop.load(Ordering::Relaxed) {
-            return false;
+    let (mut children, mut asked) = (Children(children), None);
+    let server = Arc::clone(run.server());
+    let has_begun = || server.status().truth.is_some();
+    let poll = || {
+        if stop.load(Ordering::Relaxed) {
+            let since: Instant = *asked.get_or_insert_with(|| {
+                children.ask();
+                Instant::now()
+            });
+            if !has_begun() || since.elapsed() > STOP {
+                return Control::Stop;
+            }
         }
-        let since: Instant = asked.get().unwrap_or_else(|| {
-            children.borrow_mut().ask();
-            Instant::now()
-        });
-        asked.set(Some(since));
-        !is_founded() || since.elapsed() > STOP
+        // Before the first round there is nothing to save, and no worker replaces one that ended.
+        match children.are_gone() || !has_begun() && children.ended().is_some() {
+            true => Control::NoWorkers,
+            false => Control::Continue,
+        }
     };
-    let (end, _) = desk.follow(arguments.train.quiet, is_stopped, is_over)?;
+    let end = follow(run, observers, quiet, poll)?.finished;
     let diverged = end.as_ref().is_some_and(|end| end.diverged);
     let end = end.map(|end| end.reason);
-    let (ended, was_founded) = (children.borrow_mut().ended(), is_founded());
+    let (ended, has_begun) = (children.ended(), has_begun());
     if end.is_some() {
         // They end by themselves; one may still be writing the last checkpoint.
         let (over, was_asked) = (Instant::now(), stop.load(Ordering::Relaxed));
         let is_asked = || stop.load(Ordering::Relaxed) && !was_asked;
-        while !children.borrow_mut().are_gone() && over.elapsed() < STOP && !is_asked() {
+        while !children.are_gone() && over.elapsed() < STOP && !is_asked() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
     drop(children);
-    drop((host, key));
+    drop((server, key));
     let is_kept = Checkpoint::newest_path(&place).is_ok();
     let place = place.display();
     let go_on = match is_kept {
-        true => format!("go on from the last checkpoint with: grawa train --resume {place}"),
-        false => "there is no checkpoint to go on from".into(),
+        true => format!("resume from the last checkpoint with: grawa train --resume {place}"),
+        false => "there is no checkpoint to resume from".into(),
     };
     match (end, ended) {
         (Some(Reason::Spent), _) if diverged => {
-            say(&format!("diverged: no worker's parameters are finite; its files stay in {place}"));
+            print(&format!("diverged: no worker's parameters are finite; its files stay in {place}"));
         }
         (Some(Reason::Spent), _) if is_kept => {
-            say(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
+            print(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
         }
         (Some(Reason::Spent), _) => {
             let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");
             return Err(Failure::Process { why });
         }
-        _ if stop.load(Ordering::Relaxed) => say(&format!("stopped; {go_on}")),
-        (_, Some((number, how))) if !was_founded => {
+        _ if stop.load(Ordering::Relaxed) => print(&format!("stopped; {go_on}")),
+        (_, Some((number, how))) if !has_begun => {
             let why = format!(
                 "a worker ended before the first round ({how}); what it said is in {place}/worker-{number}.log"
             );

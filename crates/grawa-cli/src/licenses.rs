@@ -1,7 +1,7 @@
-//! `grawa licenses`: under which licences the program and everything in it may be used and passed on.
+//! `grawa licenses`: the licences of the program and of everything in it.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 
 /// Every crate in the program and its licence; written and checked by `tests/dependencies.rs`, as is the other file.
@@ -11,7 +11,7 @@ const TEXTS: &str = include_str!("../licenses/texts.txt");
 
 /// The licences of the program and of everything in it.
 ///
-/// Without options: whose work is in the program and under which licence. With --full: the texts.
+/// Without options: every crate and its licence. With --full: the texts.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  grawa licenses\n  grawa licenses --full > LICENSES")]
 pub(crate) struct Arguments {
@@ -22,10 +22,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.full {
-        say(TEXTS.trim_end());
+        print(TEXTS.trim_end());
         return Ok(());
     }
-    say(&format!(
+    print(&format!(
         "grawa {}, (c) the grawa developers: MIT OR Apache-2.0
 
 In it, besides its own code:

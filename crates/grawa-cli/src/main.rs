@@ -9,13 +9,10 @@ mod bench_cuda;
 mod coordinate;
 mod data;
 mod demo;
-mod desk;
 mod device;
-mod ending;
 mod eval;
 mod failure;
 mod flatness;
-mod identity;
 mod join;
 mod key;
 mod lab;
@@ -23,14 +20,15 @@ mod landscape;
 mod launch;
 mod licenses;
 mod methods;
+mod model_args;
 mod models;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod output;
 mod page;
 mod probe;
-#[cfg(feature = "mpi")]
-mod ranks;
 mod report;
-mod say;
-mod standpoint;
+
 mod stop;
 mod theory;
 mod train;
@@ -39,7 +37,7 @@ mod vincent;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Trains deep networks on many workers that seldom talk, and are pulled toward flat minima when they do.
+/// Trains deep networks on many workers that communicate rarely, and are pulled toward flat minima when they do.
 #[derive(Parser)]
 #[command(name = "grawa", version, arg_required_else_help = true, max_term_width = 110)]
 #[command(
@@ -107,7 +105,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is not finished has not succeeded.
+/// A run that is not finished has not succeeded.
 fn ended(result: Result<bool, failure::Failure>) -> ExitCode {
     match result {
         Ok(finished) => ExitCode::from(u8::from(!finished)),
@@ -119,10 +117,10 @@ fn fail(error: &failure::Failure) -> ExitCode {
     ExitCode::from(tell(error))
 }
 
-/// Says what went wrong, unless that was done; returns the exit code.
+/// Prints the error, unless another rank has; returns the exit code.
 fn tell(error: &failure::Failure) -> u8 {
     if !matches!(error, failure::Failure::Told { .. }) {
-        say::warn(&format!("error: {error}"));
+        output::warn(&format!("error: {error}"));
     }
     error.code()
 }

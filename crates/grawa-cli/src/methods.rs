@@ -1,7 +1,7 @@
 //! `grawa methods`: the table of methods, and every knob of one.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 use grawa_core::{Centre, Method, Name, Norm, Preset, Pull, Score, Share, Source, Weighting};
 use grawa_lab::Table;
@@ -31,17 +31,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             for name in Name::ALL {
                 table.push(row(&Method::named(name, preset)));
             }
-            say(&table.text());
-            say(
+            print(&table.text());
+            print(
                 "`grawa methods NAME` shows every knob of one. A knob is set as in lgrawa:period=16,pull=0.7",
             );
         }
         Some(text) => {
             let said = if text.contains("preset=") { text.clone() } else { with_preset(text, preset) };
             let method: Method = said.parse()?;
-            say(&format!("# {}: {}", method.name.title(), method.name.summary()));
-            say(&format!("# on the command line: {method}"));
-            say(method.to_toml().trim_end());
+            print(&format!("# {}: {}", method.name.title(), method.name.summary()));
+            print(&format!("# on the command line: {method}"));
+            print(method.to_toml().trim_end());
         }
     }
     Ok(())

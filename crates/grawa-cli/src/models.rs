@@ -1,7 +1,7 @@
 //! `grawa models`: the networks, and the layout of one.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::zoo::{self, ZOO};
@@ -44,16 +44,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 format!("{:.0} MB", (128 * 4 * graph.activations()) as f64 / 1e6),
             ]);
         }
-        say(&table.text());
-        say(
+        print(&table.text());
+        print(
             "Multiplications and additions are counted one each, those of convolutions and linear layers, for one image.",
         );
-        say("Activations: the result of every operation as f32, nothing shared or fused.");
+        print("Activations: the result of every operation as f32, nothing shared or fused.");
         return Ok(());
     };
     let entry = zoo::find(name)?;
     let graph = entry.build(entry.input, arguments.classes.unwrap_or(entry.classes))?;
-    say(&graph.to_string());
+    print(&graph.to_string());
     let mut table = Table::new(["tensor", "shape", "scalars", "starts at"]);
     for span in graph.parameters().spans() {
         let note = if span.is_silent() { " (before batch norm: no gradient)" } else { "" };
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             grouped(span.range().start),
         ]);
     }
-    say(&table.text());
+    print(&table.text());
     Ok(())
 }
 

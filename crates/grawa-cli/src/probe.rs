@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::cuda::Precision;
@@ -44,12 +44,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let engine = match arguments.device {
         Device::Cpu => Engine::Cpu,
-        Device::Cuda => Engine::Cuda(arguments.device.card()?, arguments.precision),
+        Device::Cuda => Engine::Cuda(arguments.device.gpu()?, arguments.precision),
     };
     let found = probe(&arguments.model, arguments.classes, &arguments.values, &arguments.out, &engine)?;
     found.results.write()?;
     if found.errors.is_empty() {
-        say("The file holds no expected values; nothing to compare.");
+        print("The file holds no expected values; nothing to compare.");
     } else {
         let mut table = Table::new(["kind", "largest relative error", "of"]);
         for distance in &found.errors {
@@ -59,8 +59,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 distance.tensor.clone(),
             ]);
         }
-        say(&table.text());
+        print(&table.text());
     }
-    say(&format!("Results: {}", arguments.out.display()));
+    print(&format!("Results: {}", arguments.out.display()));
     Ok(())
 }

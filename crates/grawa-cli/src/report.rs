@@ -1,7 +1,7 @@
 //! `grawa report`: runs side by side on one page.
 
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 use grawa_lab::report;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// Put runs side by side on one page: curves, weights, times, tables, and in what their recipes differ.
 ///
 /// The page is one file that opens in any browser and fetches nothing. Curves can be hovered, smoothed, put on a log scale, and
-/// switched off by method; the weights β of every round are lines, or for LGRAWA a map of layers and rounds. Runs that still go on are
-/// shown as far as they are. All runs must share a metric, such as the test error on the same data.
+/// switched off by method; the weights β of every round are lines, or for LGRAWA a map of layers and rounds. Runs that are not
+/// finished are shown as far as they have come. All runs must share a metric, such as the test error on the same data.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  grawa report runs/lgrawa runs/easgd --out report.html\n  grawa report runs/* --out report.html\n  grawa report out/table1/runs/*final* --out table1.html"
@@ -25,14 +25,14 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let stories = report::read(&arguments.runs)?;
-    let html = report::html(&stories)?;
+    let runs = report::read(&arguments.runs)?;
+    let html = report::html(&runs)?;
     report::write(&arguments.out, &html)?;
-    let (runs, size) = (stories.len(), html.len().div_ceil(1000));
-    say(&format!(
-        "{} holds {runs} run{} in {size} kB",
+    let (count, size) = (runs.len(), html.len().div_ceil(1000));
+    print(&format!(
+        "{} holds {count} run{} in {size} kB",
         arguments.out.display(),
-        if runs == 1 { "" } else { "s" }
+        if count == 1 { "" } else { "s" }
     ));
     Ok(())
 }

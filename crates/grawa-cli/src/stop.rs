@@ -1,14 +1,14 @@
-//! Signals that ask a command to stop: Ctrl-C, or a polite kill.
+//! Signals that ask a command to stop: Ctrl-C, or SIGTERM.
 
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
 
-/// One request may arrive as several signals: `timeout`, Slurm and supervisors send them to a process and to its group. What comes within
-/// this time of the first is the same request.
+/// One request may arrive as several signals: `timeout`, Slurm and supervisors send them to a process and to its group. Signals within
+/// this time of the first one are the same request.
 const SAME: Duration = Duration::from_secs(1);
 
-/// Calls `ask` at the first signal. One that comes a second or more later is impatience, and ends the process at once: the newest
-/// checkpoint is whole, whatever is being written.
+/// Calls `ask` at the first signal. A signal a second or more later ends the process at once: the newest checkpoint is complete,
+/// whatever is being written.
 pub(crate) fn on_signal(mut ask: impl FnMut() + Send + 'static) -> Result<(), Failure> {
     let mut first: Option<Instant> = None;
     let watch = move || match first {
@@ -22,7 +22,7 @@ pub(crate) fn on_signal(mut ask: impl FnMut() + Send + 'static) -> Result<(), Fa
     ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })
 }
 
-/// Whether a signal so long after the first one is another request.
+/// Whether a signal this long after the first one is another request.
 fn is_impatience(later: Duration) -> bool {
     later >= SAME
 }

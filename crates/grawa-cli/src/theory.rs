@@ -2,10 +2,10 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use crate::vincent::claim;
 use clap::Args;
-use grawa_lab::theory::{Scale, Theory, run as experiments};
+use grawa_toy::theory::{Scale, Theory, run as experiments};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -44,8 +44,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     theory.put(&mut folder)?;
     let path = folder.finish()?;
     for table in &theory.tables {
-        say(&format!("{}\n{}\n\n{}", table.title, table.explanation, table.shown().text()));
+        print(&format!("{}\n{}\n\n{}", table.title, table.explanation, table.shown().text()));
     }
-    say(&format!("Tables and pictures: {}", path.join("tables.md").display()));
+    print(&format!("Tables and pictures: {}", path.join("tables.md").display()));
     Ok(())
 }

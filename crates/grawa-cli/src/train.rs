@@ -1,11 +1,11 @@
-//! `grawa train`: a run from a recipe, gone on with, or replayed.
+//! `grawa train`: a run from a recipe, resumed, or replayed.
 
 use crate::failure::Failure;
-use crate::say::{say, warn};
+use crate::output::{print, warn};
 use crate::stop::on_signal;
 use clap::Args;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
-use grawa_train::recipe::{Facts, Forecast, Format, Recipe, Said};
+use grawa_train::recipe::{Facts, Forecast, Format, Overrides, Recipe};
 use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Train a network on many workers.
 ///
-/// What is not said has a default that depends on the data set; `--dry-run` shows all of it. The run's folder holds its
-/// recipe, what happened, and checkpoints. Ctrl-C ends within a step, leaves a checkpoint and says how to go on (exit code 1: the
-/// run is not finished); another one, a second or more later, ends at once.
+/// What is not set has a default that depends on the data set; `--dry-run` shows all settings. The run's folder holds its recipe, its
+/// events, and checkpoints. Ctrl-C stops the run within a step, writes a checkpoint and prints the command that resumes it (exit code
+/// 1: the run is not finished). A second Ctrl-C, a second or more later, ends the process at once.
 ///
-/// A run in which no worker's parameters are finite any more at the end has diverged: its files stay, and the exit code is 1.
+/// A run at whose end no worker's parameters are finite has diverged: its files stay, and the exit code is 1.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --resume runs/first\n  grawa train --resume runs/first --checkpoint step-00000064\n  grawa train --replay runs/free --out runs/again\n  mpirun -n 4 grawa train --comm mpi --data digits --method lgrawa"
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// The data set: digits, cifar10, cifar100, mnist, fashion-mnist, folder
     #[arg(long, value_name = "NAME")]
     data: Option<String>,
-    /// The folder the data set lies in
+    /// The folder of the data set
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
     /// The network, one of `grawa models`
@@ -38,52 +38,52 @@ pub(crate) struct Arguments {
     /// The method with any of its knobs, such as lgrawa:period=16,pull=0.7; see `grawa methods`
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Whose defaults: the paper's pseudo-code (paper) or the authors' published code (reference)
+    /// Defaults of the method: the paper's pseudo-code (paper) or the authors' published code (reference)
     #[arg(long, value_parser = ["paper", "reference"])]
     preset: Option<String>,
     /// Workers
     #[arg(long)]
     workers: Option<u32>,
-    /// What every random draw depends on
+    /// Seed of every random draw
     #[arg(long)]
     seed: Option<u32>,
     /// How much training: 5000step, 60epoch or 10m
     #[arg(long, value_name = "AMOUNT")]
     budget: Option<String>,
-    /// Where to train: cpu or cuda
+    /// Device: cpu or cuda
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// How a GPU stores and multiplies numbers: bf16, tf32 or f32
+    /// Number format of a GPU: bf16, tf32 or f32
     #[arg(long, value_name = "PRECISION")]
     precision: Option<String>,
-    /// With `launch` and `coordinate`: workers go on while vectors travel, one round behind
+    /// With `launch` and `coordinate`: workers train while vectors are sent, one round behind
     #[arg(long)]
     overlap: bool,
     /// Start from the tensors of this file; the last layer may differ
     #[arg(long, value_name = "FILE")]
     init: Option<String>,
-    /// Any key of a recipe, such as train.batch=64; may be given several times, the last word counts
+    /// Any key of a recipe, such as train.batch=64; may be given several times, the last value counts
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// The run's folder, which must be new or empty [default: runs/DATA-METHOD-SEED]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with the run in this folder, from its newest checkpoint that is whole
+    /// Resume the run in this folder, from its newest complete checkpoint
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) resume: Option<PathBuf>,
-    /// With --resume: go on from this checkpoint, a name in DIR/checkpoints; those written after it are removed as the run goes on
+    /// With --resume: resume from this checkpoint, a name in DIR/checkpoints; later ones are removed as the run continues
     #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) checkpoint: Option<String>,
-    /// Repeat the run in this folder: its recipe, and of a free pace who took how many steps
+    /// Repeat the run in this folder: its recipe and, at a free pace, the number of steps of each worker
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
     pub(crate) replay: Option<PathBuf>,
-    /// How workers reach each other: as threads of this process, or as the ranks of an MPI job started by `mpirun`
+    /// How workers communicate: as threads of this process, or as the ranks of an MPI job started by `mpirun`
     #[arg(long, value_parser = ["threads", "mpi"], default_value = "threads")]
     comm: String,
     /// Print the recipe with every key, and what the run will take; train nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Say nothing until the end
+    /// Print nothing until the end
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if arguments.comm == "mpi" {
         #[cfg(feature = "mpi")]
-        return crate::ranks::run(arguments);
+        return crate::mpi::run(arguments);
         #[cfg(not(feature = "mpi"))]
         return Err(Failure::NoMpi);
     }
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let recipe = match &arguments.replay {
         Some(place) => folder::recipe(place)?,
-        None => Recipe::resolve(&said(arguments)?)?,
+        None => Recipe::resolve(&overrides(arguments)?)?,
     };
     if travels(&recipe) {
         return Err(Failure::OnlyApart);
@@ -122,15 +122,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     go(run, files, &place, arguments.quiet)
 }
 
-/// Whether the recipe says how vectors travel between processes, otherwise than plainly.
+/// Whether the recipe has settings for vectors between processes.
 pub(crate) fn travels(recipe: &Recipe) -> bool {
     recipe.train.overlap || recipe.train.wire != Format::F32
 }
 
-/// Says so where a run goes on without what it says of that.
+/// Warns that a resumed run does not use those settings.
 pub(crate) fn leave_aside(recipe: &Recipe) {
     if travels(recipe) {
-        say("train.overlap and train.wire are left aside: they are for workers that come and go");
+        print("train.overlap and train.wire are not used: they are for workers that join and leave");
     }
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
     if arguments.resume.is_some() || arguments.replay.is_some() || arguments.comm != "threads" {
         return Err(Failure::OnlyTrain);
     }
-    Ok(Recipe::resolve(&said(arguments)?)?)
+    Ok(Recipe::resolve(&overrides(arguments)?)?)
 }
 
 /// Sets the flag at the first Ctrl-C.
@@ -148,47 +148,42 @@ pub(crate) fn listen_for_stop(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     on_signal(move || asked.store(true, Ordering::Relaxed))
 }
 
-/// The record of a new run.
-pub(crate) fn files(place: &Path) -> Result<Files, Failure> {
-    let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
-    Ok(Files::create(place, &about)?)
+/// This program, for the record of a run.
+pub(crate) fn about() -> About {
+    About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"))
 }
 
-/// What was said on the command line, over what the recipe file says.
-pub(crate) fn said(arguments: &Arguments) -> Result<Said, Failure> {
-    let mut said = match &arguments.recipe {
-        Some(path) => Said::default().read(path)?,
-        None => Said::default(),
+/// The record of a new run.
+pub(crate) fn files(place: &Path) -> Result<Files, Failure> {
+    Ok(Files::create(place, &about())?)
+}
+
+/// The options of the command line, over what the recipe file says.
+pub(crate) fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
+    let mut overrides = match &arguments.recipe {
+        Some(path) => Overrides::default().read(path)?,
+        None => Overrides::default(),
     };
     if let Some(method) = &arguments.method {
-        said = said.method(method, "--method")?;
+        overrides = overrides.method(method, "--method")?;
     }
-    let words = [
-        ("method.preset", &arguments.preset, "--preset"),
-        ("data.kind", &arguments.data, "--data"),
-        ("data.dir", &arguments.dir, "--dir"),
-        ("model.name", &arguments.model, "--model"),
-        ("model.init", &arguments.init, "--init"),
-        ("train.budget", &arguments.budget, "--budget"),
-        ("machine.device", &arguments.device, "--device"),
-        ("machine.precision", &arguments.precision, "--precision"),
-    ];
-    for (key, value, flag) in words {
-        if let Some(value) = value {
-            said = said.value(key, value.as_str(), flag)?;
-        }
-    }
-    if arguments.overlap {
-        said = said.value("train.overlap", true, "--overlap")?;
-    }
-    for (key, value, flag) in
-        [("train.workers", arguments.workers, "--workers"), ("train.seed", arguments.seed, "--seed")]
-    {
-        if let Some(value) = value {
-            said = said.value(key, i64::from(value), flag)?;
-        }
-    }
-    Ok(arguments.settings.iter().try_fold(said, |said, setting| said.set(setting))?)
+    let overrides = overrides
+        .options(&[
+            ("method.preset", &arguments.preset, "--preset"),
+            ("data.kind", &arguments.data, "--data"),
+            ("data.dir", &arguments.dir, "--dir"),
+            ("model.name", &arguments.model, "--model"),
+            ("model.init", &arguments.init, "--init"),
+            ("train.budget", &arguments.budget, "--budget"),
+            ("machine.device", &arguments.device, "--device"),
+            ("machine.precision", &arguments.precision, "--precision"),
+        ])?
+        .options(&[("train.overlap", &arguments.overlap.then_some(true), "--overlap")])?
+        .options(&[
+            ("train.workers", &arguments.workers, "--workers"),
+            ("train.seed", &arguments.seed, "--seed"),
+        ])?;
+    Ok(overrides.set_all(&arguments.settings)?)
 }
 
 pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
@@ -202,8 +197,8 @@ pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    say(recipe.to_toml().trim_end());
-    say(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
+    print(recipe.to_toml().trim_end());
+    print(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
     Ok(())
 }
 
@@ -229,7 +224,7 @@ fn resume(place: &Path, arguments: &Arguments) -> Result<bool, Failure> {
     let recipe = folder::recipe(place)?;
     let _hold = folder::hold(place, true)?;
     let checkpoint = choose(place, arguments)?;
-    if is_finished(place, &checkpoint) {
+    if is_finished(place, &checkpoint)? {
         return Ok(!checkpoint.has_diverged());
     }
     leave_aside(&recipe);
@@ -242,8 +237,8 @@ fn resume(place: &Path, arguments: &Arguments) -> Result<bool, Failure> {
     go(run, files, place, arguments.quiet)
 }
 
-/// The checkpoint to go on from: the one that was named, or the newest that is whole and that the record tells of. Says which it is, and
-/// why it is not the newest.
+/// The checkpoint to resume from: the one that was named, or the newest complete one that the record contains. Prints which it is,
+/// and why it is not the newest.
 pub(crate) fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, Failure> {
     let checkpoint = match &arguments.checkpoint {
         Some(name) => Checkpoint::named(place, name)?,
@@ -254,16 +249,16 @@ pub(crate) fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, 
     }
     let path = checkpoint.path().display();
     match (checkpoint.skipped().is_empty(), arguments.quiet) {
-        (false, false) => say(&format!("resuming from {path} instead")),
+        (false, false) => print(&format!("resuming from {path} instead")),
         (false, true) => warn(&format!("resuming from {path} instead")),
-        (true, false) if !checkpoint.is_finished() => say(&format!("resuming from {path}")),
+        (true, false) if !checkpoint.is_finished() => print(&format!("resuming from {path}")),
         (true, _) => {}
     }
     Ok(checkpoint)
 }
 
-/// The record of a run that goes on from a checkpoint. Where a worker of a group kept checkpoints the coordinator kept the record
-/// elsewhere: there it begins.
+/// The record of a run that is resumed from a checkpoint. The folder of a worker of a group has checkpoints and no record: then the
+/// record begins here.
 pub(crate) fn record(place: &Path, checkpoint: &Path) -> Result<Files, Failure> {
     match place.join(EVENTS).exists() {
         true => Ok(Files::resume(place, checkpoint)?),
@@ -271,14 +266,15 @@ pub(crate) fn record(place: &Path, checkpoint: &Path) -> Result<Files, Failure> 
     }
 }
 
-/// Whether there is nothing to go on with, which is then said.
-pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> bool {
+/// Whether the run is finished, which is then printed.
+pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> Result<bool, Failure> {
     if checkpoint.is_finished() {
+        checkpoint.check_recipe()?;
         let (place, steps) = (place.display(), checkpoint.steps());
         let how = if checkpoint.has_diverged() { "has diverged" } else { "is finished" };
-        say(&format!("the run in {place} {how}, at step {steps}: nothing to do"));
+        print(&format!("the run in {place} {how}, at step {steps}: nothing to do"));
     }
-    checkpoint.is_finished()
+    Ok(checkpoint.is_finished())
 }
 
 /// Trains, and returns whether the run is finished.
@@ -291,16 +287,16 @@ fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure
     }
     let end = run.keep_in(place).stop_by(stop).go(&mut observers)?;
     drop(observers);
-    say(&summary(&end, place, "grawa train"));
+    print(&summary(&end, place, "grawa train"));
     Ok(succeeded(&end))
 }
 
-/// Whether a run came to its end, and to something.
+/// Whether a run is finished and has not diverged.
 pub(crate) fn succeeded(end: &Finished) -> bool {
     end.reason == Reason::Spent && !end.diverged
 }
 
-/// How a run ended, and how to go on with it by `command`.
+/// How a run ended, and how to resume it by `command`.
 pub(crate) fn summary(end: &Finished, place: &Path, command: &str) -> String {
     let place = place.display();
     let steps = end.at.steps;
@@ -315,7 +311,7 @@ pub(crate) fn summary(end: &Finished, place: &Path, command: &str) -> String {
             end.at.rounds, end.at.epochs, end.at.elapsed
         ),
         Reason::Interrupted => {
-            format!("stopped after step {steps}; go on with: {command} --resume {place}")
+            format!("stopped after step {steps}; resume it with: {command} --resume {place}")
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::say::say;
+use crate::output::print;
 use clap::Args;
 use grawa_core::Method;
-use grawa_lab::vincent::{CORNERS, Edge, Experiment, Grid, METHODS, method};
-use grawa_lab::{Error, Folder};
+use grawa_toy::vincent::{CORNERS, Edge, Experiment, Grid, method, methods};
+use grawa_toy::{Error, Folder};
 use std::path::{Path, PathBuf};
 
 /// The paper's motivating example: which valley does each method end in?
@@ -66,12 +66,12 @@ fn point(text: &str) -> Result<[f64; 2], String> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let read = |text: &str| method(text, arguments.pull, arguments.period);
-    let methods: Vec<Method> = match arguments.method.as_slice() {
-        [] => METHODS.iter().map(|name| read(name.as_str())).collect::<Result<_, _>>()?,
+    let chosen: Vec<Method> = match arguments.method.as_slice() {
+        [] => methods().map(|name| read(name.as_str())).collect::<Result<_, _>>()?,
         some => some.iter().map(|text| read(text)).collect::<Result<_, _>>()?,
     };
     let experiment = Experiment {
-        methods,
+        methods: chosen,
         rate: arguments.lr,
         steps: arguments.steps,
         starts: if arguments.start.is_empty() { CORNERS.into() } else { arguments.start.clone() },
@@ -83,17 +83,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             .any(|part| matches!(part.split('=').next().map(str::trim), Some("pull" | "rate")))
     };
     if let Some(method) = arguments.method.iter().filter(|_| arguments.sweep).find(is_swept) {
-        return Err(Error::SweptKnob { method: method.clone() }.into());
+        return Err(Error::SweptKnob(method.clone()).into());
     }
     let grid = arguments.sweep.then(Grid::default);
     let mut folder = claim(arguments.out.as_deref(), "out/vincent", &experiment.settings(grid.as_ref()))?;
     let table = match grid {
         None => experiment.run(&mut folder)?,
         Some(grid) => {
-            let bar = bar((grid.len() * experiment.methods.len()) as u64, "sweep");
+            let bar = bar((grid.size() * experiment.methods.len()) as u64, "sweep");
             let table = experiment.sweep(&grid, &mut folder, || bar.inc(1))?;
             bar.finish_and_clear();
-            say(&format!(
+            print(&format!(
                 "Of {} settings, how many ended in the valley at",
                 grid.pulls.len() * grid.rates.len()
             ));
@@ -101,8 +101,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     };
     let path = folder.finish()?;
-    say(&table.text());
-    say(&format!("Pictures, page and tables: {}", path.join("index.html").display()));
+    print(&table.text());
+    print(&format!("Pictures, page and tables: {}", path.join("index.html").display()));
     Ok(())
 }
 

@@ -130,8 +130,8 @@ fn linked() -> Vec<Linked> {
         .filter(|one| names.contains(&*format!("{} v{}", one.name, one.version)))
         .collect();
     found.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
-    // All but our eight.
-    assert_eq!(found.len() + 8, names.len(), "{tree}");
+    // All but our nine.
+    assert_eq!(found.len() + 9, names.len(), "{tree}");
     found
 }
 
@@ -147,7 +147,7 @@ fn texts(crates: &[Linked]) -> String {
         ("grawa, the Rust standard library", "LICENSE-MIT"),
         ("grawa, the Rust standard library", "LICENSE-APACHE"),
         ("the handwritten digits", "crates/grawa-data/assets/README.md"),
-        ("the font of the pictures", "crates/grawa-lab/assets/GrawaSans-LICENSE.txt"),
+        ("the font of the pictures", "crates/grawa-toy/assets/GrawaSans-LICENSE.txt"),
     ]
     .map(|(whose, file)| (whose.to_owned(), read(root.join(file))))
     .into();

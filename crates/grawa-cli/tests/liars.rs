@@ -6,7 +6,8 @@ mod group;
 
 use grawa_comm::group::internals::frame::{self, Numbers};
 use grawa_comm::group::internals::messages::{StateVersion, ToCoordinator, VERSION, encode};
-use grawa_train::{Event, Finished, Place, Reason, told};
+use grawa_train::event_codec::Report;
+use grawa_train::{Event, Finished, Place, Reason};
 use group::relay::{HOST, Relay};
 use group::{Group, Process, until};
 use std::net::TcpStream;
@@ -22,7 +23,11 @@ fn over() -> ToCoordinator {
     // Rounds that were told of: what comes after others is held back for a while.
     let at = Place { steps: 10_000_000, rounds: 1, share: 1.0, ..Place::default() };
     let end = Finished { at, reason: Reason::Spent, workers: Vec::new(), bytes: 0, diverged: false };
-    ToCoordinator::Report(told::pack(&Event::Finished(end)).unwrap())
+    report(Event::Finished(end))
+}
+
+fn report(event: Event) -> ToCoordinator {
+    ToCoordinator::Report(Report::Own { sender: 1, number: 1, event }.encode().unwrap())
 }
 
 /// A connection to the coordinator on which anything may be said.
@@ -69,7 +74,7 @@ fn a_flood_of_reports_is_not_recorded() {
     let _worker = group.join();
     group.wait_rounds(3);
     let fault = grawa_train::Fault { at: Place::default(), worker: None, what: "flood ".repeat(100_000) };
-    let report = ToCoordinator::Report(told::pack(&Event::Fault(fault)).unwrap());
+    let report = report(Event::Fault(fault));
     let mut liar = Liar::to(&group);
     let sent = (0..1000).take_while(|_| liar.say(&report).is_ok()).count();
     assert!(sent < 1000, "{sent} reports of 600 kB were taken");

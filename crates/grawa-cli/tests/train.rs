@@ -173,7 +173,7 @@ fn ctrl_c_ends_within_a_step_and_says_how_to_go_on() {
         assert!(said.contains("done: 400 steps"), "{said}");
     } else {
         assert_eq!(output.status.code(), Some(1));
-        assert!(said.contains("go on with: grawa train --resume broken"), "{said}");
+        assert!(said.contains("resume it with: grawa train --resume broken"), "{said}");
         let resumed = train(place.path(), &["--resume", "broken"]);
         assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed.stderr));
     }
@@ -312,9 +312,10 @@ fn a_run_is_resumed_by_its_own_recipe_only() {
 /// A network of one's own, kept in a folder: nothing here takes it for one of the zoo.
 #[test]
 fn a_network_of_ones_own_is_not_taken_for_another() {
-    use grawa_train::{Checkpoint, Recipe, Run, folder, recipe::Said};
+    use grawa_train::{Checkpoint, Recipe, Run, folder, recipe::Overrides};
     let place = TempDir::new().unwrap();
-    let said = Said::default().method("mean:period=4", "here").unwrap().set("train.budget=8step").unwrap();
+    let said =
+        Overrides::default().method("mean:period=4", "here").unwrap().set("train.budget=8step").unwrap();
     let recipe = Recipe::resolve(&said).unwrap();
     let data = grawa_data::digits().unwrap();
     let network = grawa_nn::zoo::digits("mine", grawa_nn::Shape::image(1, 8), 16, 10).unwrap();
@@ -383,7 +384,7 @@ fn a_polite_kill_that_comes_twice_leaves_a_checkpoint() {
     let output = child.wait_with_output().unwrap();
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("go on with: grawa train --resume run"), "{said}");
+    assert!(said.contains("resume it with: grawa train --resume run"), "{said}");
     let names = fs::read_dir(place.path().join("run/checkpoints")).unwrap();
     let names: Vec<String> =
         names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();

@@ -1,7 +1,7 @@
 //! Amounts of training with units, and budgets made of them.
 //!
-//! `10m`, `5000step` and `60epoch` are amounts; where a run stands is a [`Progress`]. Time is an argument,
-//! never read here: the caller owns the clock and leaves evaluation out of it.
+//! `10m`, `5000step` and `60epoch` are amounts; a [`Progress`] says how far a run is. Time is an argument, never read
+//! here: the caller owns the clock and excludes evaluation.
 //!
 //! ```
 //! use grawa_core::{Amount, Progress};
@@ -18,21 +18,21 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Where a run stands.
+/// How far a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Local steps a worker: with workers of uneven pace, all their steps divided by their number.
+    /// Local steps of each worker; at an uneven pace, all steps divided by the number of workers.
     pub steps: u64,
     /// Passes over the training set by all workers together.
     pub epochs: f64,
-    /// Training time, evaluation left out.
+    /// Training time without evaluation.
     pub elapsed: Duration,
 }
 
 /// How much training: a number of steps, epochs, or an amount of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// Local steps a worker.
+    /// Local steps of each worker.
     Steps(u64),
     /// Passes over the training set by all workers together.
     Epochs(f64),
@@ -51,7 +51,7 @@ impl Amount {
         if done >= whole && whole == 0.0 { 1.0 } else { done / whole }
     }
 
-    /// Whether that much has been done. An amount of zero is spent before the first step.
+    /// Whether the amount is spent. An amount of zero is spent before the first step.
     pub fn is_spent(&self, at: &Progress) -> bool {
         match *self {
             Amount::Steps(steps) => at.steps >= steps,
@@ -60,7 +60,7 @@ impl Amount {
         }
     }
 
-    /// Whether two runs of the same recipe agree on when this amount is spent: not if it is a time.
+    /// Whether all runs of a recipe spend this amount at the same step: false for a time.
     pub fn is_reproducible(&self) -> bool {
         !matches!(self, Amount::Time(_))
     }
@@ -137,17 +137,7 @@ impl fmt::Display for Amount {
     }
 }
 
-impl serde::Serialize for Amount {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Amount {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+serde_as_text!(Amount);
 
 #[cfg(test)]
 mod tests {

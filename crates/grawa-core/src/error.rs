@@ -1,4 +1,4 @@
-//! What can go wrong in this crate: always the caller's input, never a panic.
+//! Errors of this crate. All come from the caller's input; nothing panics.
 
 use std::sync::Arc;
 use thiserror::Error;
@@ -8,7 +8,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum Error {
     /// Two tensors of a layout have the same name.
-    #[error("two tensors are called '{name}'; every tensor of a layout needs a name of its own")]
+    #[error("two tensors are called '{name}'; every tensor of a layout needs its own name")]
     TwoTensorsOfOneName {
         /// The name.
         name: String,
@@ -45,7 +45,7 @@ pub enum Error {
         /// The closest known knob, if one is close.
         nearest: Option<String>,
     },
-    /// A knob's value is outside what it may be.
+    /// A knob's value is out of range.
     #[error("{method}: {knob} is {found}, but must be {expected}")]
     KnobOutOfRange {
         /// The method.
@@ -54,10 +54,10 @@ pub enum Error {
         knob: &'static str,
         /// Its value.
         found: String,
-        /// What it may be.
+        /// The range.
         expected: &'static str,
     },
-    /// A knob's value is not of the kind it must be.
+    /// A knob's value has the wrong type.
     #[error("{method}: {knob} cannot be {found}: {why}")]
     UnreadableKnob {
         /// The method.
@@ -69,7 +69,7 @@ pub enum Error {
         /// What was expected.
         why: String,
     },
-    /// A knob that has no meaning beside the other choices.
+    /// A knob that has no meaning with the other choices.
     #[error("{method}: {knob} cannot be set: {why}")]
     MeaninglessKnob {
         /// The method.
@@ -87,14 +87,14 @@ pub enum Error {
         /// Which choices, why not, and what to do.
         why: String,
     },
-    /// A text that is not of the form it must have.
+    /// A text in the wrong form.
     #[error("cannot read {what} '{found}': {expected}")]
     Unreadable {
         /// What was being read: a method, a budget, a schedule.
         what: &'static str,
         /// The text.
         found: String,
-        /// The form it must have.
+        /// The right form.
         expected: String,
     },
     /// A worker's report does not fit the method.
@@ -104,7 +104,7 @@ pub enum Error {
         worker: u32,
         /// How many scores it reported.
         found: usize,
-        /// How many there must be.
+        /// How many are needed.
         expected: usize,
         /// The method.
         method: String,
@@ -128,13 +128,13 @@ pub enum Error {
         what: String,
         /// Its length.
         found: usize,
-        /// The length it must have.
+        /// The length it needs.
         expected: usize,
     },
 }
 
 impl Error {
-    /// The knob that is wrong, where it is a single one.
+    /// The wrong knob, if it is a single one.
     pub fn knob(&self) -> Option<&str> {
         match self {
             Error::UnknownKnob { found, .. } => Some(found),
@@ -145,18 +145,19 @@ impl Error {
         }
     }
 
-    /// The error of a replica whose engine or data failed with `cause`: an error, or a text.
+    /// The error of a replica whose engine or data failed; `cause` is an error or a text.
     pub fn replica(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Replica(Cause(cause.into().into()))
     }
 
-    /// What the engine or the data of a replica failed with, where that is the error; it can be downcast.
+    /// The cause of a replica's failure, if this is one; it can be downcast.
     pub fn replica_cause(&self) -> Option<&(dyn std::error::Error + 'static)> {
         if let Error::Replica(Cause(cause)) = self { Some(&**cause) } else { None }
     }
 }
 
-/// What made a replica fail. It is shared, so that every worker of a device can return it; two are equal if they share it.
+/// The cause of a replica's failure. It is shared, so that every worker of a device can return it; two are equal if they
+/// share it.
 #[derive(Clone, Debug, Error)]
 #[error(transparent)]
 pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
@@ -171,7 +172,12 @@ fn suggestion(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default()
 }
 
-/// The one of `known` that is nearest to `found`, if it is near enough to be a slip of the finger.
+/// A hint for a name that is not one of `known`, such as ` (did you mean 'period'?)`; empty if none is near.
+pub fn did_you_mean<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    suggestion(&nearest(found, known))
+}
+
+/// The nearest of `known` to `found`, if it is near enough to be a typing error.
 pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let found = found.to_lowercase().replace('_', "-");
     known

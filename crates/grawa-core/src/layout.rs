@@ -1,9 +1,8 @@
 //! A model is one flat vector with named spans.
 //!
 //! All parameters of a replica lie in one `f32` buffer, and so do its gradients and its momentum. A
-//! [`Layout`] says which stretch of that buffer is which tensor. Spans follow each other without gaps, in
-//! the order they were added, so that a buffer plus its layout is a checkpoint and nothing is ever
-//! flattened.
+//! [`Layout`] maps ranges of that buffer to tensors. Spans follow each other without gaps, in the order they were
+//! added. A buffer plus its layout is a checkpoint, and nothing is ever flattened.
 //!
 //! ```
 //! use grawa_core::Layout;
@@ -17,7 +16,7 @@ use crate::Error;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// One tensor's place in the flat buffer.
+/// One tensor's range in the flat buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     name: String,
@@ -37,7 +36,7 @@ impl Span {
         &self.shape
     }
 
-    /// Where the tensor lies in the flat buffer.
+    /// The tensor's range in the flat buffer.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
@@ -47,13 +46,13 @@ impl Span {
         self.range.len()
     }
 
-    /// Whether the tensor holds no scalar at all.
+    /// Whether the tensor is empty.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
     /// Whether the loss does not depend on this tensor, as on a bias in front of batch norm: its gradient
-    /// is zero but for rounding, and must not decide any weight.
+    /// is zero up to rounding, and must not influence any weight.
     pub fn is_silent(&self) -> bool {
         self.silent
     }
@@ -99,7 +98,7 @@ impl Layout {
         Ok(self)
     }
 
-    /// The spans in the order in which they lie.
+    /// The spans in order.
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
@@ -114,7 +113,7 @@ impl Layout {
         self.spans.last().map_or(0, |span| span.range.end)
     }
 
-    /// Whether the buffer holds nothing.
+    /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,17 +1,17 @@
 //! The methods of GRAWA as pure mathematics.
 //!
-//! Many workers train copies of a model and seldom talk. Now and then a *round* pulls all copies toward a
-//! *centre* in which the workers (or the layers of workers) with small gradient norms weigh most. This crate
-//! holds everything about that which needs no threads, no files and no clock:
+//! Many workers train copies of a model and communicate seldom. A *round* pulls all copies toward a *centre*, in which the
+//! workers (or the layers of workers) with small gradient norms have the largest weights. This crate holds everything about
+//! it that needs no threads, no files and no clock:
 //!
 //! - [`Layout`]: a model is one flat vector with named spans.
 //! - [`Method`]: a method is data; EASGD, LSGD, the GRAWA family, the plain mean and the gradient-sharing
 //!   baselines are rows of one table, read from and printed to text and TOML.
-//! - [`plan()`] decides a round, with reasons in words; [`mix()`] carries it out on plain slices.
-//! - [`step`]: the local step; [`norm`]: gradient norms by span; [`Tracker`]: what a worker notes on its way.
+//! - [`plan()`] decides a round, with reasons in words; [`mix()`] executes it on plain slices.
+//! - [`step`]: the local step; [`norm`]: gradient norms by span; [`Tracker`]: statistics of the local steps.
 //! - [`Trigger`], [`Schedule`], [`Amount`]: when a round starts, the learning rate, the budget; time is an argument.
-//! - [`Key`]: random numbers as a pure function of where they are used.
-//! - [`Replica`]: the seam to whatever is trained; [`Sequential`] runs replicas in turn.
+//! - [`Key`]: random numbers as a pure function of the place of their use.
+//! - [`Replica`]: the interface to the trained model; [`Sequential`] runs replicas in turn.
 //!
 //! ```
 //! use grawa_core::{Layout, Memory, Method, Report, mix, plan};
@@ -29,13 +29,16 @@
 //! ```
 #![deny(missing_docs)]
 
+#[macro_use]
+mod serde_as_text;
+
 mod amount;
 mod error;
+mod function_replica;
 mod layout;
 pub mod method;
 mod mix;
 pub mod norm;
-mod plain;
 mod plan;
 mod replica;
 mod schedule;
@@ -47,15 +50,15 @@ mod trigger;
 pub mod weights;
 
 pub use amount::{Amount, Progress};
-pub use error::{Cause, Error, nearest};
+pub use error::{Cause, Error, did_you_mean, nearest};
+pub use function_replica::FunctionReplica;
 pub use layout::{Layout, Span};
 pub use method::{
     Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting,
 };
 pub use mix::{centre_part, mix, mix_part, pull_part};
-pub use plain::Plain;
 pub use plan::{NOISE, Plan, Reason, Weights, plan};
-pub use replica::{Kept, Replica, Stretch, Taken};
+pub use replica::{Replica, StateKind, StepRequest, StepResults};
 pub use schedule::{RateDrop, Schedule};
 pub use score::{Average, Memory, Notes, Report, Tracker};
 pub use seed::{Key, Purpose, Stream};

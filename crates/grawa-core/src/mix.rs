@@ -1,22 +1,22 @@
-//! Carrying out a [`Plan`] on plain slices: the reference for every other `mix`.
+//! Executes a [`Plan`] on plain slices: the reference for every other `mix`.
 //!
-//! The vectors are walked once, in blocks that stay in cache: a block of the centre is summed from all
-//! workers in the order of the plan, then the same block of every worker is pulled. So a round reads and
-//! writes each worker once and the centre once, (2M + 1)·4P bytes for M workers of P parameters (and
+//! One pass over the vectors, in blocks that stay in cache: a block of the centre is summed from all workers in the
+//! order of the plan, then the same block of every worker is pulled. A round reads and writes each worker once and the
+//! centre once, (2M + 1)·4P bytes for M workers of P parameters (and
 //! 4P more to read a centre that moves). Nothing is allocated. The result does not depend on how the
 //! vectors are split: [`mix_part`] on any partition gives the same bits.
 
 use crate::method::{Centre, Share, Toward};
 use crate::{Error, Layout, Plan};
 
-/// Floats of one worker that are worked on at a time. So few that the streams of all workers are open at once
-/// and memory is never idle: measured, 128 reaches the bandwidth of a plain copy, 512 and more do not.
+/// Floats of one worker in a block. Small blocks keep the streams of all workers open at once: 128 reaches the
+/// bandwidth of a plain copy, 512 and more do not (measured).
 const BLOCK: usize = 128;
 
-/// Makes the centre and pulls the workers, as the plan says.
+/// Computes the centre and pulls the workers.
 ///
 /// `workers` are in the order of [`Plan::workers`]; `centre` is that of the last round and becomes that of
-/// this one. Where gradients are shared, hand in the gradients; the centre is then their mean.
+/// this one. Where gradients are shared, pass the gradients; the centre is then their mean.
 ///
 /// ```
 /// use grawa_core::{Layout, Memory, Report, mix, plan};
@@ -45,7 +45,7 @@ pub fn mix(
     mix_part(plan, layout, 0, workers, centre)
 }
 
-/// [`mix`] for the stretch of the vectors that starts at `offset`: threads take a stretch each.
+/// [`mix`] for the part of the vectors that starts at `offset`: each thread takes a part.
 pub fn mix_part(
     plan: &Plan,
     layout: &Layout,
@@ -63,8 +63,8 @@ pub fn mix_part(
     blocks(plan, layout, workers.len(), stretch, |weights, at| mix_block(plan, weights, workers, centre, at))
 }
 
-/// Only the centre of [`mix_part`], where the workers are elsewhere and pull themselves by [`pull_part`]. The vector of a
-/// worker that weighs nothing in the whole stretch may be empty.
+/// The centre of [`mix_part`] alone, where workers are in other processes and call [`pull_part`]. The vector of a worker
+/// whose weights are all zero in this part may be empty.
 ///
 /// ```
 /// use grawa_core::{Layout, Memory, Report, centre_part, plan, pull_part};
@@ -105,8 +105,8 @@ pub fn centre_part(
     }
 }
 
-/// Pulls the worker at `seat` of the plan, whose stretch is `mine`, given the same stretch of the centre before the round and
-/// after it.
+/// Pulls the worker at index `seat` of the plan. `mine` is its part of the vector; the others are the same part of the
+/// centre before and after the round.
 pub fn pull_part(plan: &Plan, seat: usize, mine: &mut [f32], before: &[f32], after: &[f32]) {
     if plan.share == Share::Nothing {
         return;
@@ -118,7 +118,7 @@ pub fn pull_part(plan: &Plan, seat: usize, mine: &mut [f32], before: &[f32], aft
     }
 }
 
-/// Cuts a stretch into blocks, none of which reaches over the end of a span where spans have weights of their own.
+/// Splits a part into blocks. No block crosses the end of a span if spans have their own weights.
 fn blocks(
     plan: &Plan,
     layout: &Layout,
@@ -146,7 +146,7 @@ fn blocks(
     }
     let mut start = offset;
     while start < end {
-        // Without weights of their own, spans need not be told apart.
+        // Spans without their own weights need no separate blocks.
         let (span, span_end) = match layout.span_at(start) {
             Some(span) if plan.weights.is_per_span() => (span, layout.spans()[span].range().end.min(end)),
             _ => (0, end),
@@ -172,7 +172,7 @@ fn mix_block(
     let average = &mut buffer[..at.len()];
     let centre = &mut centre[at.clone()];
     if !sum_block(weights, workers, &at, average) {
-        // Nobody is finite: the old centre stays.
+        // No worker is finite: keep the old centre.
         return (workers.iter_mut().zip(&plan.replaced).filter(|(_, lost)| **lost))
             .for_each(|(worker, _)| worker[at.clone()].copy_from_slice(centre));
     }
@@ -202,14 +202,14 @@ fn centre_block(
     }
 }
 
-/// Σβx in the order of the workers; false if nobody weighs anything.
+/// Σβx in the order of the workers; false if all weights are zero.
 fn sum_block<W: AsRef<[f32]>>(
     weights: &[f32],
     workers: &[W],
     at: &std::ops::Range<usize>,
     average: &mut [f32],
 ) -> bool {
-    // A worker of no weight is left out, not multiplied by zero: its vector may not be finite.
+    // A worker of weight zero is left out, not multiplied: its vector may not be finite.
     let mut weighty = (0..workers.len()).filter(|&w| weights[w] > 0.0);
     let Some(first) = weighty.next() else { return false };
     for (sum, &x) in average.iter_mut().zip(&workers[first].as_ref()[at.clone()]) {
@@ -223,7 +223,7 @@ fn sum_block<W: AsRef<[f32]>>(
     true
 }
 
-/// Σβx alone, with the bits of [`mix`]; what it is written to stays as it is if nobody weighs anything.
+/// Σβx alone, with the bits of [`mix`]; leaves the output unchanged if all weights are zero.
 pub(crate) fn average<W: AsRef<[f32]>>(weights: &[f32], workers: &[W], to: &mut [f32]) {
     let all = 0..to.len();
     if sum_block(weights, workers, &all, to) {
@@ -264,7 +264,7 @@ pub(crate) fn pull(x: &mut [f32], target: &[f32], strength: f32) {
     }
 }
 
-/// Convex combinations of the largest numbers there are may round up to infinity; they stay the largest.
+/// Convex combinations of the largest floats may round up to infinity; they are clamped.
 fn finite(x: f32) -> f32 {
     x.clamp(f32::MIN, f32::MAX)
 }

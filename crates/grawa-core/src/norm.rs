@@ -1,11 +1,11 @@
 //! Norms of gradients, span by span, in one pass.
 //!
-//! Squares are summed in `f64` over a fixed number of lanes, so that nothing overflows, small gradients are
-//! not lost, and the result depends on the vector alone, not on the machine or the number of threads.
+//! Squares are summed in `f64` over a fixed number of partial sums: nothing overflows, small gradients are not lost, and the
+//! result depends on the vector alone, not on the machine or the number of threads.
 
 use crate::{Error, Layout};
 
-/// Independent sums, so that the compiler can use whatever vector registers there are.
+/// Independent sums, so that the compiler can use SIMD registers.
 const LANES: usize = 16;
 
 /// ‖x‖₂.

@@ -1,19 +1,18 @@
-//! What a round does: decided here, once for all methods, and carried out by a `mix`.
+//! Decides what a round does, once for all methods. A `mix` executes the decision.
 //!
-//! [`plan`] is a pure function of the method, what it remembers, and what the workers report; every member
-//! of a group that runs it on the same reports gets the same [`Plan`]. A plan holds the weights β, how the
-//! centre is made, how far whom is pulled, the memory for the next round, and the reasons for everything
-//! that is not the plain formula. With an inner level, one plan is made for each group from
-//! [`Inner::method`](crate::Inner), then one for all.
+//! [`plan`] is a pure function of the method, its memory, and the reports of the workers: the same reports give every
+//! member the same [`Plan`]. A plan holds the weights β, the centre rule, the pulls, the memory for the next round, and
+//! the reasons for every deviation from the formula. With an inner level, each group gets a plan from
+//! [`Inner::method`](crate::Inner), then all workers get one.
 //!
-//! Rules for what must not poison the centre, besides those for scores in [`weights`](crate::weights):
+//! Rules that protect the centre, besides those for scores in [`weights`](crate::weights):
 //!
 //! | case | rule |
 //! |---|---|
-//! | a worker's parameters are not finite | it weighs nothing, its score memory is dropped, and it takes over the new centre |
-//! | no worker's parameters are finite | the centre stays as it was and all workers take it over |
-//! | a span the loss does not depend on (marked in the layout, or its norm is below 10⁻⁶ of every worker's sum of norms) | its workers weigh the same: the norm is rounding noise |
-//! | a worker made no local step since the last round, and is judged by its steps | it has no score, and weighs nothing |
+//! | a worker's parameters are not finite | its weight is zero, its score memory is dropped, and it is set to the new centre |
+//! | no worker's parameters are finite | the centre stays and all workers are set to it |
+//! | a span the loss does not depend on (marked in the layout, or its norm is below 10⁻⁶ of every worker's sum of norms) | all weights in it are equal: the norm is rounding noise |
+//! | a worker made no local step since the last round, and is scored by its steps | it has no score, and weight zero |
 //! | one worker | it is the centre |
 
 use crate::method::{Centre, Norm, Score, Share, Source, Toward, Weighting};
@@ -23,11 +22,11 @@ use std::fmt;
 
 mod digest;
 
-/// A span whose norm is below this share of the sum of all norms, in every worker, is taken for silent:
-/// rounding in `f32` alone leaves as much.
+/// A span whose norm is below this share of the sum of all norms, in every worker, counts as silent:
+/// rounding in `f32` alone causes as much.
 pub const NOISE: f64 = 1e-6;
 
-/// A round, decided.
+/// The decision of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Which vectors are mixed.
@@ -40,18 +39,18 @@ pub struct Plan {
     pub centre: Centre,
     /// λ.
     pub pull: f32,
-    /// Toward which centre.
+    /// The centre to pull toward.
     pub toward: Toward,
     /// For each worker whether its vector is lost and replaced by the new centre. Its momentum should be cleared.
     pub replaced: Vec<bool>,
-    /// Why anything here differs from the plain formula, and who leads.
+    /// Why anything here differs from the formula, and which worker leads.
     pub reasons: Vec<Reason>,
     /// What the method remembers for the next round.
     pub memory: Memory,
 }
 
 impl Plan {
-    /// Whether anything of the old centre is in the new one: the centre moves, or stays where nobody weighs anything.
+    /// Whether the new centre depends on the old one: the centre moves, or stays where all weights are zero.
     pub fn keeps_centre(&self) -> bool {
         self.share == Share::Nothing
             || self.centre != Centre::Weighted
@@ -59,7 +58,7 @@ impl Plan {
     }
 }
 
-/// β: one weight a worker, or one a worker and span.
+/// β: one weight for each worker, or one for each worker and span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
     workers: usize,
@@ -67,24 +66,24 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// The weights of all workers for a span; the same for every span where the method does not tell them apart.
+    /// The weights of all workers for a span; the same for every span unless spans have their own weights.
     pub fn of(&self, span: usize) -> &[f32] {
         let row = if self.is_per_span() { span } else { 0 };
         &self.rows[row * self.workers..][..self.workers]
     }
 
-    /// Whether spans have weights of their own.
+    /// Whether spans have their own weights.
     pub fn is_per_span(&self) -> bool {
         self.rows.len() > self.workers
     }
 
-    /// All rows one after the other: a row a span, or a single one.
+    /// All rows in order: one for each span, or a single one.
     pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
         self.rows.chunks_exact(self.workers.max(1))
     }
 }
 
-/// Why a plan is as it is. Printed, it is a sentence for the user.
+/// A reason for a decision. Printed, it is a sentence for the user.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -111,7 +110,7 @@ pub enum Reason {
         /// The score.
         score: f64,
     },
-    /// A worker made no step to be judged by.
+    /// A worker made no step to be scored by.
     NoStep {
         /// The worker.
         worker: u32,
@@ -127,24 +126,24 @@ pub enum Reason {
         /// What it counts as.
         floor: f64,
     },
-    /// No score was usable: all workers weigh the same.
+    /// No score was usable: all weights are equal.
     NoScoreUsable {
         /// The span, if scores are by span.
         span: Option<String>,
     },
-    /// A span's gradient is rounding noise: all workers weigh the same in it.
+    /// A span's gradient is rounding noise: all weights in it are equal.
     SpanSilent {
         /// The span.
         span: String,
-        /// Whether the layout says so; else the norms do.
+        /// Whether the layout says so; otherwise the norms do.
         declared: bool,
     },
-    /// A worker's vector is not finite; it takes over the centre.
+    /// A worker's vector is not finite; it is set to the centre.
     NotFinite {
         /// The worker.
         worker: u32,
     },
-    /// No worker's vector is finite; all take over the old centre.
+    /// No worker's vector is finite; all are set to the old centre.
     NobodyFinite,
 }
 
@@ -223,7 +222,7 @@ pub fn plan(method: &Method, layout: &Layout, memory: &Memory, reports: &[Report
             Score::Norm { from: Source::Batch { .. }, momentum, .. } if report.finite => {
                 memory.smooth(momentum, report)
             }
-            // Training gradients were smoothed step by step already.
+            // Training gradients were smoothed step by step.
             _ => report.scores.clone(),
         })
         .collect();
@@ -242,7 +241,7 @@ pub fn plan(method: &Method, layout: &Layout, memory: &Memory, reports: &[Report
     })
 }
 
-/// A round while it is being decided.
+/// A decision in progress.
 struct Round<'a> {
     layout: &'a Layout,
     workers: Vec<u32>,
@@ -255,7 +254,7 @@ impl Round<'_> {
         let workers = self.workers.len();
         let per_span = matches!(method.score, Score::Norm { of: Norm::Layers, .. })
             && method.weighting == Weighting::Inverse;
-        // A layout without spans has a row all the same.
+        // A layout without spans still has one row.
         let rows = if per_span { self.layout.spans().len().max(1) } else { 1 };
         let mut weights = Weights { workers, rows: vec![0.0; rows * workers] };
         if !self.present.contains(&true) {
@@ -294,7 +293,7 @@ impl Round<'_> {
                 {
                     let scores = column(index);
                     let is_noise = || {
-                        // A worker with a broken score anywhere tells nothing of what is noise.
+                        // A worker with any broken score says nothing about noise.
                         let whole = |w: &usize| self.present[*w] && broken[*w].is_none() && totals[*w] > 0.0;
                         let mut judges = (0..workers).filter(whole).peekable();
                         judges.peek().is_some() && judges.all(|w| scores[w] <= NOISE * totals[w])
@@ -315,7 +314,7 @@ impl Round<'_> {
         weights
     }
 
-    /// A worker none of whose scores is usable: said once, not for every span.
+    /// A worker without a usable score: reported once, not for every span.
     fn note_lost_scores(&mut self, method: &Method, reports: &[Report], scores: &[Vec<f64>]) {
         for (report, scores) in reports.iter().zip(scores).filter(|(report, _)| report.finite) {
             if !scores.is_empty() && scores.iter().all(|score| !score.is_finite()) {

@@ -1,26 +1,26 @@
-//! The seam between the methods and whatever is being trained.
+//! The interface between the methods and the trained model.
 
 use crate::{Error, Key, Layout, Prox, Sgd};
 
-/// What a replica must keep to go on later.
+/// The parts of a replica's state that a checkpoint keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum StateKind {
     /// The parameters.
     Parameters,
     /// The momentum.
     Velocity,
-    /// What was learnt beside the parameters: the running statistics of batch norm. Empty where there are none.
+    /// The running statistics of batch norm; empty if there are none.
     Statistics,
 }
 
-impl Kept {
-    /// Copies kept values to where they belong.
+impl StateKind {
+    /// Copies kept values into the replica.
     pub fn fill(self, to: &mut [f32], values: &[f32]) -> Result<(), Error> {
         if to.len() != values.len() {
             let what = match self {
-                Kept::Parameters => "the kept parameters",
-                Kept::Velocity => "the kept velocity",
-                Kept::Statistics => "the kept statistics",
+                StateKind::Parameters => "the restored parameters",
+                StateKind::Velocity => "the restored velocity",
+                StateKind::Statistics => "the restored statistics",
             };
             return Err(Error::WrongLength { what: what.into(), found: values.len(), expected: to.len() });
         }
@@ -29,41 +29,40 @@ impl Kept {
     }
 }
 
-/// Local steps to be taken one after the other.
+/// A request for local steps in sequence.
 #[derive(Debug)]
-pub struct Stretch<'a, B: ?Sized> {
-    /// The place of the first step; the others follow.
+pub struct StepRequest<'a, B: ?Sized> {
+    /// The key of the first step; the others follow.
     pub key: Key,
     /// The learning rate of each.
     pub rates: &'a [f32],
-    /// What does not change from step to step.
+    /// The settings that are the same for all steps.
     pub sgd: &'a Sgd,
-    /// How far SAM looks around, where it does.
+    /// SAM's radius, if the optimiser is SAM.
     pub radius: Option<f32>,
     /// The light pulls after each step.
     pub prox: &'a [Prox<'a, B>],
-    /// Whether the norms of each gradient are asked for.
+    /// Whether to return the norms of each gradient.
     pub norms: bool,
 }
 
-/// What local steps came to, step after step.
+/// The results of local steps, step by step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Taken {
+pub struct StepResults {
     /// The loss of each step's batch.
     pub losses: Vec<f64>,
     /// Whether the parameters were finite after it.
     pub finite: Vec<bool>,
-    /// The norms of its gradient, span by span, where they were asked for.
+    /// The norms of its gradient, span by span, if requested.
     pub norms: Vec<f64>,
 }
 
 /// One worker's copy of a model: a function with parameters, a gradient, and an optimiser state.
 ///
-/// It fetches its own batch from the [`Key`], so that a plain function needs none and a GPU never brings one
-/// to the host. Its vectors are handed out as `Buffer`, which only a `mix` made for it can open: `[f32]` for
-/// the plain one.
+/// It loads its own batch by the [`Key`], so that a plain function needs none and a GPU keeps it on the device. Its vectors
+/// have the type `Buffer`, which only a matching `mix` can use: `[f32]` for the reference one.
 pub trait Replica {
-    /// What holds a flat vector.
+    /// The type of a flat vector.
     type Buffer: ?Sized;
 
     /// The names and places of the parameters.
@@ -77,32 +76,32 @@ pub trait Replica {
     /// the parameters are finite afterwards.
     fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_, Self::Buffer>]) -> Result<bool, Error>;
 
-    /// How many local steps it likes to take at a time: more than one where a device would else wait for its host.
+    /// How many local steps to request at a time: more than one if a device would otherwise wait for the host.
     fn stride(&self) -> usize {
         1
     }
 
-    /// Takes local steps by itself and says what they came to. A replica that works together with others on one device
-    /// may take fewer: as many as the one that was asked for fewest.
-    fn steps(&mut self, stretch: &Stretch<'_, Self::Buffer>) -> Result<Taken, Error> {
-        let mut taken = Taken::default();
-        let (_, first) = stretch.key.place();
-        for (&rate, step) in stretch.rates.iter().zip(first..) {
-            let key = stretch.key.step(step);
-            taken.losses.push(self.gradient(key)?);
-            if let Some(radius) = stretch.radius {
+    /// Takes local steps and returns their results. Replicas in lock-step on one device may take fewer: the smallest number
+    /// requested of any of them.
+    fn steps(&mut self, request: &StepRequest<'_, Self::Buffer>) -> Result<StepResults, Error> {
+        let mut results = StepResults::default();
+        let (_, first) = request.key.place();
+        for (&rate, step) in request.rates.iter().zip(first..) {
+            let key = request.key.step(step);
+            results.losses.push(self.gradient(key)?);
+            if let Some(radius) = request.radius {
                 self.ascend(radius)?;
                 self.gradient(key)?;
                 self.restore()?;
             }
-            if stretch.norms {
-                let start = taken.norms.len();
-                taken.norms.resize(start + self.layout().spans().len(), 0.0);
-                self.norms(&mut taken.norms[start..])?;
+            if request.norms {
+                let start = results.norms.len();
+                results.norms.resize(start + self.layout().spans().len(), 0.0);
+                self.norms(&mut results.norms[start..])?;
             }
-            taken.finite.push(self.descend(stretch.sgd, rate, stretch.prox)?);
+            results.finite.push(self.descend(request.sgd, rate, request.prox)?);
         }
-        Ok(taken)
+        Ok(results)
     }
 
     /// Saves the parameters and moves them by `radius` along the last gradient (SAM).
@@ -114,11 +113,11 @@ pub trait Replica {
     /// The norm of the last gradient, span by span.
     fn norms(&mut self, out: &mut [f64]) -> Result<(), Error>;
 
-    /// The norm of the summed gradient on the score batch of `key`, span by span. Changes nothing that
-    /// training can see, the last gradient excepted.
+    /// The norm of the summed gradient on the score batch of `key`, span by span. Does not change the
+    /// training state, except the last gradient.
     fn score(&mut self, key: Key, dropout: bool, out: &mut [f64]) -> Result<(), Error>;
 
-    /// From now on it is dealt the data of the worker at `seat` of `of`. Who needs no data need not know.
+    /// Reassigns the shard: index `seat` of `of`. No-op for replicas without data.
     fn deal(&mut self, seat: u32, of: u32) -> Result<(), Error> {
         let _ = (seat, of);
         Ok(())
@@ -133,9 +132,9 @@ pub trait Replica {
     /// The last gradient. Where gradients are not shared it need not outlive [`Replica::descend`].
     fn gradients(&mut self) -> &mut Self::Buffer;
 
-    /// A copy of what must be kept, wherever it lies.
-    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, Error>;
+    /// A copy of a part of the state, wherever it is stored.
+    fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, Error>;
 
-    /// Puts back what was kept.
-    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), Error>;
+    /// Restores a part of the state.
+    fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), Error>;
 }

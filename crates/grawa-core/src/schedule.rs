@@ -1,7 +1,7 @@
-//! Learning-rate schedules: a pure function of where the run stands.
+//! Learning-rate schedules: a pure function of the progress of the run.
 //!
-//! A schedule is a base rate, an optional linear warm-up, drops, and an optional half cosine. It is evaluated anew at every step
-//! from the agreed progress, so no drop can be missed, and all workers drop at the same one.
+//! A schedule is a base rate, an optional linear warm-up, drops, and an optional half cosine. It is evaluated at every step from the
+//! common progress, so no drop can be missed, and all workers drop at the same step.
 //!
 //! ```
 //! use grawa_core::{Progress, Schedule};
@@ -81,7 +81,7 @@ impl Schedule {
             .fold(self.base * warm * bent, |rate, drop| rate * drop.factor)
     }
 
-    /// Whether two runs of the same recipe have the same rates: not if anything depends on time.
+    /// Whether all runs of a recipe have the same rates: false if anything depends on time.
     pub fn is_reproducible(&self) -> bool {
         let drops = self.drops.iter().map(|drop| &drop.at);
         self.warmup.iter().chain(&self.cosine).chain(drops).all(Amount::is_reproducible)
@@ -136,17 +136,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-impl serde::Serialize for Schedule {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Schedule {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+serde_as_text!(Schedule);
 
 #[cfg(test)]
 mod tests {

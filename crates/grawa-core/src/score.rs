@@ -10,12 +10,12 @@ use crate::{Error, Layout, Method};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a worker brings to a round.
+/// The report of a worker to a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Which worker; the lowest rank wins a tie.
     pub worker: u32,
-    /// Its scores: none, one, or one a span, as [`Method::scores`] says. A score that could not be had is NaN.
+    /// Its scores: none, one, or one for each span, as [`Method::scores`] says. A missing score is NaN.
     pub scores: Vec<f64>,
     /// Whether all its parameters (or, where gradients are shared, gradients) are finite.
     pub finite: bool,
@@ -31,13 +31,12 @@ pub struct Average {
 }
 
 impl Average {
-    /// An average of `len` numbers that has seen nothing yet.
+    /// An average of `len` numbers, without values yet.
     pub fn new(len: usize) -> Self {
         Average { sums: vec![0.0; len], weights: vec![0.0; len] }
     }
 
-    /// Takes in new values. One that is not finite is passed over, so that a single bad batch does not spoil
-    /// the average for ever.
+    /// Adds new values. A value that is not finite is skipped: a single bad batch must not spoil the average.
     pub fn add(&mut self, momentum: f64, values: &[f64]) {
         for ((sum, weight), &value) in self.sums.iter_mut().zip(&mut self.weights).zip(values) {
             if value.is_finite() {
@@ -49,7 +48,7 @@ impl Average {
 
     /// The corrected averages; NaN for a number that was never seen.
     pub fn values(&self) -> impl Iterator<Item = f64> + '_ {
-        // The weight is 1 − γᵗ, grown along instead of raised to a power.
+        // The weight is 1 − γᵗ, updated step by step.
         self.sums
             .iter()
             .zip(&self.weights)
@@ -67,7 +66,7 @@ impl Average {
     }
 }
 
-/// What a method remembers from round to round: the score momentum of every worker.
+/// The memory of a method from round to round: the score momentum of every worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// Rounds so far.
@@ -81,15 +80,14 @@ impl Memory {
         self.averages.get(&worker)
     }
 
-    /// Takes in a worker's scores and returns the smoothed ones; a score that is bad now stays bad now,
-    /// whatever the average says.
+    /// Adds a worker's scores and returns the smoothed ones. A score that is bad now stays bad now, whatever the average.
     pub(crate) fn smooth(&mut self, momentum: f64, report: &Report) -> Vec<f64> {
         let fresh = || Average::new(report.scores.len());
         let average = self.averages.entry(report.worker).or_insert_with(fresh);
         if average.len() != report.scores.len() {
             *average = fresh();
         }
-        // No norm is negative: such a score is as bad as NaN, and stays out as well.
+        // No norm is negative: such a score is as bad as NaN and is skipped too.
         let good: Vec<f64> =
             report.scores.iter().map(|&raw| if raw < 0.0 { f64::NAN } else { raw }).collect();
         average.add(momentum, &good);
@@ -100,20 +98,20 @@ impl Memory {
             .collect()
     }
 
-    /// Forgets a worker whose parameters were lost: its past does not describe what it will be.
+    /// Forgets a worker whose parameters were replaced: its past does not describe the new ones.
     pub(crate) fn forget(&mut self, worker: u32) {
         self.averages.remove(&worker);
     }
 }
 
-/// What a worker notes along its local steps.
+/// Statistics of a worker over its local steps.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     score: Score,
     notes: Notes,
 }
 
-/// The notes of a [`Tracker`] so far: what a checkpoint keeps of it.
+/// The state of a [`Tracker`], for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Notes {
     losses: VecDeque<f64>,
@@ -133,12 +131,12 @@ impl Tracker {
         Tracker { score: method.score, notes }
     }
 
-    /// The notes so far.
+    /// The state so far.
     pub fn notes(&self) -> &Notes {
         &self.notes
     }
 
-    /// Goes on from notes that were kept, if they are of such a method and layout.
+    /// Restores a kept state, if it fits this method and layout.
     pub fn recall(&mut self, notes: Notes) -> Result<(), Error> {
         let (found, expected) = (notes.norms.len(), self.notes.norms.len());
         if found != expected {
@@ -153,7 +151,7 @@ impl Tracker {
         matches!(self.score, Score::Norm { from: Source::Training { .. }, .. })
     }
 
-    /// Notes a local step: its loss, the norm of each span's gradient (empty if they are not wanted), and
+    /// Records a local step: its loss, the norm of each span's gradient (empty if they are not wanted), and
     /// whether the parameters are finite after it.
     pub fn step(&mut self, loss: f64, norms: &[f64], finite: bool) {
         self.notes.steps += 1;
@@ -177,21 +175,21 @@ impl Tracker {
     pub fn report(&self, worker: u32, norms: &[f64]) -> Report {
         let mut scores = match self.score {
             Score::None => Vec::new(),
-            // The mean of what was seen: the authors' ring starts with zeros and is biased at first.
+            // The mean of the losses so far: the authors' ring starts with zeros and is biased at first.
             Score::Loss { .. } => {
                 vec![self.notes.losses.iter().sum::<f64>() / self.notes.losses.len() as f64]
             }
             Score::Norm { of, from: Source::Training { .. }, .. } => reduce(of, self.notes.norms.values()),
             Score::Norm { of, from: Source::Batch { .. }, .. } => reduce(of, norms.iter().copied()),
         };
-        // What was noted before the last round tells of parameters that were pulled since.
+        // Statistics from before the last round describe parameters that were pulled since.
         if self.notes.steps == 0 && self.score.is_by_steps() {
             scores.fill(f64::NAN);
         }
         Report { worker, scores, finite: self.notes.finite, steps: self.notes.steps }
     }
 
-    /// A round is over: counts start anew, and the running norms too where the method says so.
+    /// Ends a round: resets the counts, and the running norms if the method says so.
     pub fn round(&mut self) {
         self.notes.steps = 0;
         self.notes.finite = true;
@@ -201,7 +199,7 @@ impl Tracker {
     }
 }
 
-/// The score that the norms of all spans give.
+/// The score from the norms of all spans.
 fn reduce(of: Norm, norms: impl Iterator<Item = f64>) -> Vec<f64> {
     match of {
         Norm::Layers => norms.collect(),
@@ -210,7 +208,7 @@ fn reduce(of: Norm, norms: impl Iterator<Item = f64>) -> Vec<f64> {
     }
 }
 
-/// That each worker reports once, with as many scores as the method needs.
+/// Checks that each worker reports once, with as many scores as the method needs.
 pub(crate) fn check(method: &Method, layout: &Layout, reports: &[Report]) -> Result<(), Error> {
     let mut found: Vec<u32> = reports.iter().map(|report| report.worker).collect();
     found.sort_unstable();
@@ -275,7 +273,7 @@ mod tests {
         assert_eq!(tracker.report(0, &[]).scores, [7.0]);
     }
 
-    /// At a free pace a worker may take no step from one round to the next: what it was before it was pulled does not make it lead.
+    /// At a free pace a worker may take no step between two rounds: its state before the pull must not make it lead.
     #[test]
     fn without_a_step_since_the_last_round_there_is_no_score() {
         let layout = Layout::new([("a", vec![1]), ("b", vec![1])]).unwrap();
@@ -306,7 +304,7 @@ mod tests {
             let scores = workers[0].report(0, &[]).scores;
             assert!(scores.iter().all(|score| score.is_finite()), "{text}: {scores:?}");
         }
-        // Who is scored on a batch is scored as it is now.
+        // A score on a batch describes the current parameters.
         let tracker = Tracker::new(&method("mgrawa"), &layout);
         assert_eq!(tracker.report(0, &[3.0, 4.0]).scores, [7.0]);
     }

@@ -32,8 +32,8 @@ pub enum Purpose {
     ScoreBatch = 4,
     /// Dropout masks.
     Dropout = 5,
-    /// Noise added to the gradient of a toy problem.
-    Noise = 6,
+    /// The batch of a training step, and the gradient noise of a toy problem.
+    Step = 6,
     /// Random directions of flatness measurements.
     Direction = 7,
     /// Random problems of numerical experiments.
@@ -94,12 +94,12 @@ impl Key {
         philox4x32(counter, [self.seed as u32, (self.seed >> 32) as u32])
     }
 
-    /// The words at this place one after the other.
+    /// The words at this place in order.
     pub const fn stream(&self) -> Stream {
         self.stream_from(0)
     }
 
-    /// The words from a block on: several users at one place each begin at a block of their own.
+    /// The words from a block on: several users of one place begin at different blocks.
     pub const fn stream_from(&self, block: u32) -> Stream {
         Stream { key: *self, next: block, block: [0; 4], left: 0 }
     }
@@ -129,7 +129,7 @@ impl Stream {
     /// The next 32 random bits.
     ///
     /// # Panics
-    /// After 2^34 words: one place in a run never needs so many, and repeating them would be silent.
+    /// After 2^34 words: no place in a run needs as many, and repeating them would go unnoticed.
     pub fn word(&mut self) -> u32 {
         if self.left == 0 {
             self.block = self.key.block(self.next);
@@ -160,7 +160,7 @@ impl Stream {
         ((u128::from(self.long()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A standard normal number (Box–Muller; two words a number).
+    /// A standard normal number (Box–Muller; two words for each number).
     pub fn normal(&mut self) -> f64 {
         // Shifted by half a unit, so that the logarithm never sees zero.
         let radius = (f64::from(self.word()) + 0.5) * (1.0 / 4_294_967_296.0);
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn unit_and_normal_have_their_moments() {
-        let mut draws = Key::new(3, Purpose::Noise).stream();
+        let mut draws = Key::new(3, Purpose::Step).stream();
         let n = 200_000;
         let units: Vec<f64> = (0..n).map(|_| f64::from(draws.unit())).collect();
         let normals: Vec<f64> = (0..n).map(|_| draws.normal()).collect();

@@ -1,8 +1,7 @@
-//! All workers on one thread, one after the other: the shortest complete account of a run.
+//! All workers on one thread, one after the other: the shortest complete implementation of a run.
 //!
-//! Every worker takes one local step, then the next one does, and when τ steps are done a round follows. It
-//! needs no threads, no files and no clock, drives the toy problems, and is what faster runners are tested
-//! against.
+//! The workers take one local step in turn, and after τ steps a round follows. It needs no threads, no files and no
+//! clock, drives the toy problems, and is the reference in tests of faster implementations.
 
 use crate::method::{Evaluate, Score, Share, Source};
 use crate::{
@@ -13,12 +12,12 @@ use std::ops::Range;
 /// Replicas that train in turn.
 ///
 /// ```
-/// use grawa_core::{Key, Layout, Plain, Sequential, Sgd};
+/// use grawa_core::{Key, Layout, FunctionReplica, Sequential, Sgd};
 /// let bowl = |x: &[f32], _: Key, gradient: &mut [f32]| {
 ///     gradient.copy_from_slice(x);
 ///     f64::from(x[0] * x[0]) / 2.0
 /// };
-/// let start = |x| Plain::new(Layout::flat(1), vec![x], bowl);
+/// let start = |x| FunctionReplica::new(Layout::flat(1), vec![x], bowl);
 /// let mut run = Sequential::new("mgrawa:period=4".parse()?, Sgd::PLAIN, 0, vec![start(1.0)?, start(-3.0)?])?;
 /// for _ in 0..100 {
 ///     run.advance(0.1)?;
@@ -40,7 +39,7 @@ pub struct Sequential<R> {
     steps: u64,
 }
 
-/// One level of rounds: groups of workers, each with a centre and a memory of its own.
+/// One level of rounds: groups of workers, each with its own centre and memory.
 #[derive(Debug)]
 struct Level {
     method: Method,
@@ -56,8 +55,8 @@ struct Group {
 }
 
 impl<R: Replica<Buffer = [f32]>> Sequential<R> {
-    /// A run of these replicas, all of one layout. The centre starts as the mean of where the finite ones start, of
-    /// which there must be one; the others take it over at the first round.
+    /// A run of these replicas, all of one layout. The centre starts as the mean of the finite starts, of which there must
+    /// be at least one; the others are set to it at the first round.
     pub fn new(method: Method, sgd: Sgd, seed: u64, mut replicas: Vec<R>) -> Result<Self, Error> {
         method.check()?;
         let workers = replicas.len();
@@ -106,7 +105,7 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
         })
     }
 
-    /// One local step of every worker, and the round if one is due. Returns the plans that were carried out.
+    /// One local step of every worker, and the round if one is due. Returns the executed plans.
     pub fn advance(&mut self, rate: f32) -> Result<Vec<Plan>, Error> {
         let mut plans = self.step(rate)?;
         if self.is_due() {
@@ -118,7 +117,7 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
     /// One local step of every worker. Where gradients are shared, that includes sharing them.
     pub fn step(&mut self, rate: f32) -> Result<Vec<Plan>, Error> {
         for (worker, replica) in self.replicas.iter_mut().enumerate() {
-            let key = Key::new(self.seed, Purpose::Noise).worker(worker as u32).step(self.steps);
+            let key = Key::new(self.seed, Purpose::Step).worker(worker as u32).step(self.steps);
             self.losses[worker] = replica.gradient(key)?;
             if let Some(radius) = self.method.radius {
                 replica.ascend(radius as f32)?;
@@ -159,7 +158,7 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
         self.method.share == Share::Parameters && self.steps.is_multiple_of(self.method.cycle().into())
     }
 
-    /// The round: inside every group where there are groups, and of all workers when their turn has come.
+    /// The round: inside every group if there are groups, and of all workers when it is due.
     pub fn round(&mut self) -> Result<Vec<Plan>, Error> {
         let cycle = self.steps / u64::from(self.method.cycle());
         let first = if self.levels.len() > 1 { 0 } else { self.levels.len() - 1 };
@@ -215,8 +214,8 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
         Ok(plan)
     }
 
-    /// The evaluated model, as the method says: one vector, or one a worker. A mean has the bits of a round of equal weights,
-    /// which is how workers that are apart make it.
+    /// The evaluated model: one vector, or one for each worker. A mean has the bits of a round of equal weights, which is how
+    /// separate processes compute it.
     pub fn evaluated(&mut self) -> Vec<Vec<f32>> {
         match self.method.evaluate {
             Evaluate::Mean => vec![mixed(&mut self.replicas)],
@@ -247,14 +246,13 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
         &self.losses
     }
 
-    /// Local steps a worker so far.
+    /// Local steps of each worker so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 }
 
-/// The mean of the parameters of those that are finite, summed in `f64` in the order of the workers: of equal ones it is
-/// their value.
+/// The mean of the finite parameters, summed in `f64` in the order of the workers; of equal ones it is their value.
 fn mean<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
     let mut sums = vec![0.0f64; replicas.first().map_or(0, |replica| replica.layout().len())];
     let mut count = 0.0;
@@ -268,7 +266,7 @@ fn mean<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
     sums.into_iter().map(|sum| (sum / count) as f32).collect()
 }
 
-/// The same as a round makes it, in `f32` with equal weights; not a number where nobody is finite.
+/// The same as a round computes it, in `f32` with equal weights; NaN if no worker is finite.
 fn mixed<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
     let mut mean = vec![f32::NAN; replicas.first().map_or(0, |replica| replica.layout().len())];
     let vectors: Vec<&mut [f32]> = replicas.iter_mut().map(R::parameters).collect();

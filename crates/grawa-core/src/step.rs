@@ -17,7 +17,7 @@ pub struct Sgd {
     pub momentum: f32,
     /// wd.
     pub weight_decay: f32,
-    /// Whether to look ahead; needs momentum.
+    /// Whether to use Nesterov's look-ahead; needs momentum.
     pub nesterov: bool,
 }
 
@@ -33,7 +33,7 @@ impl Sgd {
     pub const PLAIN: Sgd = Sgd { momentum: 0.0, weight_decay: 0.0, nesterov: false };
 }
 
-/// A light pull of a local step: toward what, and how far (μ/τ).
+/// A light pull of a local step: its target, and its strength (μ/τ).
 #[derive(Clone, Copy, Debug)]
 pub struct Prox<'a, B: ?Sized = [f32]> {
     /// The last centre.
@@ -42,11 +42,11 @@ pub struct Prox<'a, B: ?Sized = [f32]> {
     pub strength: f32,
 }
 
-/// Floats worked on at a time, so that the pulls find them in cache.
+/// Floats in a block, so that the pulls find them in cache.
 const BLOCK: usize = 2048;
 
 /// One step of SGD. The pulls are applied one after the other (LSGD with groups has two). Returns whether
-/// all parameters are finite afterwards, which costs nothing here and saves a pass at the round.
+/// all parameters are finite afterwards: the check is free here and saves a pass at the round.
 ///
 /// ```
 /// use grawa_core::{Prox, Sgd, step::descend};
@@ -82,7 +82,7 @@ pub fn descend(
         }
         let finite = parameters.iter().fold(true, |all, x| all & x.is_finite());
         all_finite &= finite;
-        // A pull bounds what it makes: what is not finite must stay so, to be seen at the round.
+        // A pull clamps its result. A value that is not finite must stay so, to be seen at the round.
         for prox in prox.iter().filter(|_| finite) {
             let start = index * BLOCK;
             pull(parameters, &prox.centre[start..start + parameters.len()], prox.strength);

@@ -1,9 +1,8 @@
-//! When a round starts: after M·τ local steps in total, whoever made them.
+//! When a round starts: after M·τ local steps of all workers together.
 //!
-//! Workers take numbered tickets from one shared counter (an atomic, a lease, a message: the caller's
-//! business). What a ticket grants is a pure function of its number: each cycle of M·τ + M tickets grants
-//! M·τ local steps to whoever asks first, then one round to each worker. A fast worker simply takes more
-//! of the steps; nobody asks a server.
+//! Workers take numbered tickets from one shared counter, such as an atomic; the caller implements it. What a ticket
+//! grants is a pure function of its number: each cycle of M·τ + M tickets grants M·τ local steps in the order of the
+//! requests, then one round to each worker. A fast worker takes more of the steps; there is no server.
 //!
 //! ```
 //! use grawa_core::{Grant, Trigger};
@@ -16,8 +15,8 @@
 
 use crate::Error;
 
-/// Of what a worker's even share of the steps left would be, a lease grants one part in so many: one that is slow then
-/// holds little when the others are done.
+/// A lease grants an even share of the remaining steps divided by this: a slow worker then holds little when the others
+/// are done.
 const PARTS: u64 = 8;
 
 /// The rule that starts a round.
@@ -57,10 +56,10 @@ impl Trigger {
         if ticket % (self.steps + self.workers) < self.steps { Grant::Step } else { Grant::Round }
     }
 
-    /// How many steps the lease of this number (0, 1, …) in a cycle grants, of which `taken` steps were made before the
-    /// first lease. Where a ticket costs a message, this one buys several steps: many while many are left, the last ones
-    /// singly. Which step belongs to whom depends on nothing but the order of asking, and none is granted twice; a worker
-    /// that is granted nothing goes to the round.
+    /// How many steps the lease of this number (0, 1, …) in a cycle grants; `taken` steps were made before the first lease.
+    /// Where a ticket costs a message, a lease grants several steps: many while many remain, at the end single ones. The
+    /// assignment of steps depends only on the order of the requests, and no step is granted twice. A worker that is
+    /// granted nothing goes to the round.
     ///
     /// ```
     /// use grawa_core::Trigger;
@@ -89,12 +88,7 @@ impl Trigger {
         ticket / (self.steps + self.workers)
     }
 
-    /// Local steps in a cycle, of all workers together: M·τ.
-    pub fn steps_a_cycle(&self) -> u64 {
-        self.steps
-    }
-
-    /// The paper's own words: a round is due when M·τ divides the sum of all local steps.
+    /// The paper's condition: a round is due when M·τ divides the sum of all local steps.
     pub fn is_due(&self, total_steps: u64) -> bool {
         total_steps > 0 && total_steps.is_multiple_of(self.steps)
     }
@@ -130,22 +124,22 @@ mod tests {
             speeds in proptest::collection::vec(1u64..20, 1..9), period in 1u32..200, done in 0u64..500,
         ) {
             let trigger = Trigger::new(speeds.len() as u32, period).unwrap();
-            let (mut number, mut granted) = (0, done.min(trigger.steps_a_cycle()));
+            let (mut number, mut granted) = (0, done.min(trigger.steps));
             let mut ready = speeds.clone();
             let mut held = vec![0u64; speeds.len()];
             let mut at_round = vec![false; speeds.len()];
             while let Some(next) = (0..speeds.len()).filter(|&w| !at_round[w]).min_by_key(|&w| ready[w]) {
                 let lease = trigger.lease(done, number);
                 number += 1;
-                prop_assert_eq!(lease == 0, granted == trigger.steps_a_cycle());
-                let left = trigger.steps_a_cycle() - granted;
+                prop_assert_eq!(lease == 0, granted == trigger.steps);
+                let left = trigger.steps - granted;
                 prop_assert!(lease <= 1 || lease * speeds.len() as u64 * PARTS <= left);
                 granted += lease;
                 held[next] += lease;
                 ready[next] += lease * speeds[next];
                 at_round[next] = lease == 0;
             }
-            prop_assert_eq!(held.iter().sum::<u64>() + done.min(granted), trigger.steps_a_cycle());
+            prop_assert_eq!(held.iter().sum::<u64>() + done.min(granted), trigger.steps);
         }
 
         /// Workers of any speed: every cycle has M·τ steps in total and one round for each worker.
@@ -168,7 +162,7 @@ mod tests {
                     ticket += 1;
                 }
                 total += steps;
-                prop_assert_eq!(steps, trigger.steps_a_cycle());
+                prop_assert_eq!(steps, trigger.steps);
                 prop_assert!(trigger.is_due(total));
             }
         }

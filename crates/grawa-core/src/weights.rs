@@ -1,4 +1,4 @@
-//! How scores become weights, and what happens to scores that cannot be trusted.
+//! How scores become weights, and the rules for broken scores.
 //!
 //! The weight of a worker is inversely proportional to its score, βₘ = (1/sₘ) / Σᵢ(1/sᵢ). Computed as
 //! s_min/sₘ over its sum it neither overflows nor underflows, unlike the paper's form with a product of
@@ -6,16 +6,16 @@
 //!
 //! | score | rule |
 //! |---|---|
-//! | NaN, infinite, negative | the worker weighs nothing this time |
+//! | NaN, infinite, negative | the worker's weight is zero in this round |
 //! | zero, or below 10⁻⁹ of the median | counted as 10⁻⁹ of the median (of the smallest positive one where the median is zero): weights stay finite, and a falling function of the score down to zero itself |
-//! | none usable, or all usable ones zero | all present workers weigh the same |
+//! | none usable, or all usable ones zero | all present workers have equal weights |
 //!
 //! Every use of a rule is reported, see [`Reason`](crate::Reason).
 
 /// Scores below this share of the median are raised to it.
 pub const FLOOR: f64 = 1e-9;
 
-/// What the rules did to one set of scores: indices into it.
+/// The effect of the rules on one set of scores: indices into it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rulings {
     /// Scores that were not usable.
@@ -24,11 +24,11 @@ pub struct Rulings {
     pub raised: Vec<usize>,
     /// The floor, if there is one.
     pub floor: Option<f64>,
-    /// Whether nothing usable was left and all present workers weigh the same.
+    /// Whether no score was usable and all present workers have equal weights.
     pub uniform: bool,
 }
 
-/// Weights in inverse proportion to the scores. Workers that are not `present` weigh nothing.
+/// Weights in inverse proportion to the scores. Workers that are not `present` have weight zero.
 ///
 /// ```
 /// let mut weights = [0.0; 2];
@@ -42,8 +42,8 @@ pub fn inverse(scores: &[f64], present: &[bool], weights: &mut [f32]) -> Rulings
     rulings.unusable = (0..scores.len()).filter(|&i| present[i] && !counts(i)).collect();
     let mut sorted: Vec<f64> = (0..scores.len()).filter(|&i| counts(i)).map(|i| scores[i]).collect();
     sorted.sort_by(f64::total_cmp);
-    // The upper median: of two scores the larger, so that the smaller can fall under the floor. One score that
-    // explodes does not lift it.
+    // The upper median: of two scores the larger, so that the smaller can fall below the floor. A single huge score does
+    // not raise it.
     let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
     let middle = if median > 0.0 { Some(median) } else { sorted.iter().copied().find(|&score| score > 0.0) };
     let Some(middle) = middle else {
@@ -51,7 +51,7 @@ pub fn inverse(scores: &[f64], present: &[bool], weights: &mut [f32]) -> Rulings
         uniform(present, weights);
         return rulings;
     };
-    // Scores of the order of the smallest numbers there are must not let the floor vanish.
+    // The floor must not vanish for scores near the smallest floats.
     let floor = (FLOOR * middle).max(f64::MIN_POSITIVE);
     rulings.floor = Some(floor);
     let used = |score: f64| score.max(floor);
@@ -67,7 +67,7 @@ pub fn inverse(scores: &[f64], present: &[bool], weights: &mut [f32]) -> Rulings
     rulings
 }
 
-/// The same weight for every worker that is present.
+/// Equal weights for all present workers.
 pub fn uniform(present: &[bool], weights: &mut [f32]) {
     let share = 1.0 / present.iter().filter(|&&here| here).count().max(1) as f32;
     for (weight, &here) in weights.iter_mut().zip(present) {
@@ -75,7 +75,7 @@ pub fn uniform(present: &[bool], weights: &mut [f32]) {
     }
 }
 
-/// All weight to the smallest score; the lowest `rank` wins a tie. Returns who it is, if any score is finite.
+/// All weight to the smallest score; the lowest `rank` wins a tie. Returns its index, if any score is finite.
 pub fn smallest(
     scores: &[f64],
     ranks: &[u32],

@@ -1,8 +1,7 @@
 //! Unpacking a downloaded archive: a gzipped tar of files in one folder, and nothing else.
 //!
-//! An archive is a stranger's list of file names. Every entry must be a plain file or folder below the one
-//! folder expected; absolute names, `..`, links and devices are refused, and so is more data than any data set
-//! of ours unpacks to.
+//! The archive is untrusted input. Every entry must be a plain file or folder below the expected folder; absolute names,
+//! `..`, links and devices are refused, and so is more data than any known data set contains.
 
 use crate::error::{Error, Result};
 use flate2::read::GzDecoder;
@@ -13,8 +12,7 @@ use tar::EntryType;
 /// The CIFAR archives unpack to 185 MB.
 const LARGEST: u64 = 256 << 20;
 
-/// Walks through a gzipped tar archive and hands each file, by its path, to `put`. `path` is only for the words
-/// of an error.
+/// Reads a gzipped tar archive and passes each file, with its path, to `put`. `path` is only used in errors.
 pub fn entries(
     archive: impl Read,
     path: &Path,
@@ -51,7 +49,7 @@ pub fn entries(
     Ok(())
 }
 
-/// The path without `.` parts, or nothing if any part could lead elsewhere.
+/// The path without `.` parts, or none if any part could lead outside.
 fn inside(name: &Path) -> Option<PathBuf> {
     name.components()
         .filter(|part| !matches!(part, Component::CurDir))

@@ -1,7 +1,7 @@
-//! How an image is changed on its way to the network: `flip+crop28`, `flip+pad4crop32`, `flip+resized224`.
+//! Augmentation of training images: `flip+crop28`, `flip+pad4crop32`, `flip+resized224`.
 //!
 //! Every draw is a word of [`Key::block`] under [`Purpose::Augment`] at the worker and step of the batch, so
-//! that any machine, and a GPU kernel, finds the same ones. Example `i` of a batch has one block of four words:
+//! any machine, and a GPU kernel, computes the same ones. Example `i` of a batch has one block of four words:
 //!
 //! | word of block `i` | gives |
 //! |---|---|
@@ -22,7 +22,7 @@ use grawa_core::{Key, Purpose};
 use std::fmt;
 use std::str::FromStr;
 
-/// How training images are changed at random.
+/// Random changes of training images.
 ///
 /// ```
 /// use grawa_data::{Augment, Crop};
@@ -77,7 +77,7 @@ pub enum View {
     },
 }
 
-/// Where a crop lies: mirrored or not, and its first row and column in the padded image.
+/// A crop: mirrored or not, and its first row and column in the padded image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     /// Mirrored left and right.
@@ -101,18 +101,18 @@ pub struct Rectangle {
     pub width: u32,
 }
 
-/// No side of a crop is longer: it keeps every product of sides far from overflow.
+/// The longest side of a crop: products of sides stay far from overflow.
 const LONGEST: u32 = 1 << 14;
-/// Blocks an example has when its crop is resized.
+/// Blocks of an example whose crop is resized.
 const BLOCKS: u32 = 16;
-/// Tries of a resized crop before the middle of the image is taken.
+/// Attempts at a resized crop before the middle of the image is used.
 const TRIES: u32 = 10;
 
 impl Augment {
     /// Images as they are.
     pub const NONE: Augment = Augment { flip: false, crop: Crop::Whole };
 
-    /// The shape of what comes out of images of `shape`.
+    /// The output shape for images of `shape`.
     pub fn output(&self, shape: Shape) -> Shape {
         match self.crop {
             Crop::Whole => shape,
@@ -120,7 +120,7 @@ impl Augment {
         }
     }
 
-    /// How the same network is shown images for evaluation: without chance, at the same size.
+    /// The matching view for evaluation: deterministic, of the same size.
     pub fn view(&self, shape: Shape) -> View {
         match self.crop {
             Crop::Whole => View::Whole,
@@ -188,7 +188,7 @@ impl Augment {
         (flip, Rectangle { row, column, height: part_h, width: part_w })
     }
 
-    /// An error unless crops of images of `shape` exist. Pictures of any size are only for resizing.
+    /// Checks that crops of images of `shape` exist. Pictures of any size need resizing.
     pub(crate) fn check(&self, shape: Shape) -> Result<()> {
         let why = match self.crop {
             Crop::Random { pad, size } => {

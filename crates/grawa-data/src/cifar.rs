@@ -4,14 +4,14 @@
 //! which is the one used), then 3,072 bytes: the red plane of 32 rows of 32, the green, the blue.
 
 use crate::error::{Error, Result, io};
-use crate::{Check, Dataset, Kind, Part, Shape, place};
+use crate::{Check, Dataset, DatasetKind, Shape, Split, find_folder};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What tells CIFAR-10 and CIFAR-100 apart.
+/// The format of CIFAR-10 or CIFAR-100.
 #[derive(Debug)]
 pub(crate) struct Format {
-    pub(crate) kind: Kind,
+    pub(crate) kind: DatasetKind,
     pub(crate) title: &'static str,
     /// The folder inside the official archive.
     pub(crate) folder: &'static str,
@@ -27,7 +27,7 @@ pub(crate) struct Format {
 const SHAPE: Shape = Shape::new(3, 32, 32);
 
 pub(crate) const CIFAR10: Format = Format {
-    kind: Kind::Cifar10,
+    kind: DatasetKind::Cifar10,
     title: "CIFAR-10",
     folder: "cifar-10-batches-bin",
     train: &[
@@ -43,7 +43,7 @@ pub(crate) const CIFAR10: Format = Format {
 };
 
 pub(crate) const CIFAR100: Format = Format {
-    kind: Kind::Cifar100,
+    kind: DatasetKind::Cifar100,
     title: "CIFAR-100",
     folder: "cifar-100-binary",
     train: &[("train.bin", "6172c7755cfe09b2fe270c85cebc1b15")],
@@ -67,12 +67,12 @@ pub fn cifar100(dir: &Path, check: Check) -> Result<Dataset> {
     read(&CIFAR100, dir, check)
 }
 
-/// Appends the images and labels of one CIFAR-10 file; `path` is only for the words of an error.
+/// Appends the images and labels of one CIFAR-10 file; `path` is only used in errors.
 pub fn parse_cifar10(bytes: &[u8], path: &Path, images: &mut Vec<u8>, labels: &mut Vec<u32>) -> Result<()> {
     parse(&CIFAR10, bytes, path, images, labels)
 }
 
-/// Appends the images and fine labels of one CIFAR-100 file; `path` is only for the words of an error.
+/// Appends the images and fine labels of one CIFAR-100 file; `path` is only used in errors.
 pub fn parse_cifar100(bytes: &[u8], path: &Path, images: &mut Vec<u8>, labels: &mut Vec<u32>) -> Result<()> {
     parse(&CIFAR100, bytes, path, images, labels)
 }
@@ -111,7 +111,7 @@ fn parse(
 /// The folder that holds the files.
 pub(crate) fn find(format: &Format, dir: &Path) -> Result<Option<PathBuf>> {
     let files: Vec<&str> = format.train.iter().chain([&format.test]).map(|&(name, _)| name).collect();
-    place::find(dir, &[format.folder], &files)
+    find_folder::find(dir, &[format.folder], &files)
 }
 
 fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
@@ -140,7 +140,7 @@ fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
             parse(format, &bytes, &path, &mut images, &mut labels)?;
             check.verify(&path, &format!("{} file", format.title), &bytes, md5)?;
         }
-        Part::from_bytes(SHAPE, images, labels, format.classes)
+        Split::from_bytes(SHAPE, images, labels, format.classes)
     };
     Ok(Dataset {
         name: format.kind.name().to_owned(),
@@ -153,10 +153,10 @@ fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
 }
 
 fn class_names(format: &Format, at: &Path) -> Vec<String> {
-    if format.kind == Kind::Cifar10 {
+    if format.kind == DatasetKind::Cifar10 {
         return CIFAR10_NAMES.map(str::to_owned).to_vec();
     }
-    // A courtesy to the reader of a report: without the file the classes are only numbered.
+    // Names for reports: without the file, classes have numbers only.
     let text = fs::read_to_string(at.join("fine_label_names.txt")).unwrap_or_default();
     let names: Vec<String> =
         text.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();

@@ -1,9 +1,8 @@
-//! A data set: two parts, each images and labels.
+//! A data set: two splits, each images and labels.
 //!
-//! Images in memory are bytes, one channel plane after the other (CHW), one image after the other. That is
-//! how CIFAR's own files have them, it is the order of the floats a network reads, so that augmentation
-//! copies whole rows, and at a quarter of the size of floats the whole set fits on a GPU and is uploaded in
-//! one piece. Class folders are only listed; their files are decoded when a batch is made.
+//! Images in memory are bytes, one channel plane after the other (CHW), one image after the other. This
+//! is the layout of CIFAR's files and the order of a network's input, so augmentation copies whole rows. At a quarter of
+//! the size of floats the whole set fits on a GPU. Class folders are only listed; their files are decoded when needed.
 
 use crate::{Error, Files, Normalise, Result, Shape};
 use grawa_core::{Key, Purpose};
@@ -16,39 +15,39 @@ pub struct Dataset {
     pub name: String,
     /// How many classes there are; every label is below.
     pub classes: u32,
-    /// What the classes are called: one name a class, or none where the names are not known.
+    /// The names of the classes: one for each class, or none if they are unknown.
     pub class_names: Vec<String>,
     /// How its bytes become floats.
     pub normalise: Normalise,
     /// The images to train on.
-    pub train: Part,
+    pub train: Split,
     /// The images to test on.
-    pub test: Part,
+    pub test: Split,
 }
 
 /// Images and their labels. Cloning shares them.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct Split {
     shape: Shape,
     images: Images,
     labels: Arc<Vec<u32>>,
 }
 
-/// Where the images of a part are.
+/// Where the images of a split are.
 #[derive(Clone, Debug)]
 pub enum Images {
-    /// In memory: one byte a scalar, planes one after the other (CHW), image after image.
+    /// In memory: one byte for each scalar, planes one after the other (CHW), image after image.
     Bytes(Arc<Vec<u8>>),
     /// In files, decoded when needed.
     Files(Arc<Files>),
 }
 
-impl Part {
-    /// A part of images in memory, `shape.len()` bytes for each label.
+impl Split {
+    /// A split of images in memory, `shape.len()` bytes for each label.
     ///
     /// ```
-    /// use grawa_data::{Part, Shape};
-    /// let part = Part::from_bytes(Shape::new(1, 2, 2), vec![0; 12], vec![0, 1, 1], 2)?;
+    /// use grawa_data::{Split, Shape};
+    /// let part = Split::from_bytes(Shape::new(1, 2, 2), vec![0; 12], vec![0, 1, 1], 2)?;
     /// assert_eq!(part.len(), 3);
     /// # Ok::<(), grawa_data::Error>(())
     /// ```
@@ -76,7 +75,7 @@ impl Part {
         if let Some(&label) = labels.iter().find(|&&label| label >= classes) {
             return Err(Error::OutOfRange { what: "label", found: label.into(), limit: classes.into() });
         }
-        Ok(Part { shape, images, labels: Arc::new(labels) })
+        Ok(Split { shape, images, labels: Arc::new(labels) })
     }
 
     /// The shape of its images; of class folders, that of the first file.
@@ -112,8 +111,8 @@ impl Part {
         }
     }
 
-    /// The part of the images numbered `indices`, in that order.
-    pub fn select(&self, indices: &[u32]) -> Result<Part> {
+    /// The images numbered `indices`, in that order.
+    pub fn select(&self, indices: &[u32]) -> Result<Split> {
         let (have, n) = (self.len(), self.shape.len());
         if let Some(&index) = indices.iter().find(|&&index| index as usize >= have) {
             return Err(Error::OutOfRange { what: "example", found: index.into(), limit: have as u64 });
@@ -129,10 +128,10 @@ impl Part {
             Images::Files(files) => Images::Files(Arc::new(files.select(indices))),
         };
         let labels = indices.iter().map(|&index| self.labels[index as usize]).collect();
-        Ok(Part { shape: self.shape, images, labels: Arc::new(labels) })
+        Ok(Split { shape: self.shape, images, labels: Arc::new(labels) })
     }
 
-    /// Sets `n` images aside, chosen by `seed` alone: (the others, the held-out ones), each in their old order.
+    /// Holds out `n` images, chosen by `seed` alone: (the others, the held-out ones), each in their old order.
     ///
     /// The draw is the permutation of [`Purpose::Shuffle`] at worker `u32::MAX`, which no epoch uses; its
     /// first `n` numbers are held out.
@@ -143,7 +142,7 @@ impl Part {
     /// assert_eq!((train.len(), held_out.len()), (1238, 200));
     /// # Ok::<(), grawa_data::Error>(())
     /// ```
-    pub fn hold_out(&self, n: usize, seed: u64) -> Result<(Part, Part)> {
+    pub fn hold_out(&self, n: usize, seed: u64) -> Result<(Split, Split)> {
         let have = self.len();
         if n >= have {
             let hint = "hold out fewer, so that some are left to train on";
@@ -165,17 +164,17 @@ mod tests {
     #[test]
     fn a_part_checks_what_it_is_made_of() {
         let shape = Shape::new(1, 2, 2);
-        let text = Part::from_bytes(shape, vec![0; 7], vec![0, 0], 1).unwrap_err().to_string();
+        let text = Split::from_bytes(shape, vec![0; 7], vec![0, 0], 1).unwrap_err().to_string();
         assert!(text.contains("room for 7") && text.contains('8'), "{text}");
-        assert!(Part::from_bytes(Shape::new(3, 0, 2), vec![], vec![0], 1).is_err());
-        let text = Part::from_bytes(shape, vec![0; 8], vec![0, 3], 3).unwrap_err().to_string();
+        assert!(Split::from_bytes(Shape::new(3, 0, 2), vec![], vec![0], 1).is_err());
+        let text = Split::from_bytes(shape, vec![0; 8], vec![0, 3], 3).unwrap_err().to_string();
         assert!(text.contains("label 3"), "{text}");
     }
 
     #[test]
     fn holding_out_splits_by_seed() {
         let shape = Shape::new(1, 1, 1);
-        let all = Part::from_bytes(shape, (0..100).collect(), (0..100).collect(), 100).unwrap();
+        let all = Split::from_bytes(shape, (0..100).collect(), (0..100).collect(), 100).unwrap();
         let (rest, held) = all.hold_out(30, 7).unwrap();
         assert_eq!((rest.len(), held.len()), (70, 30));
         let mut both = [rest.labels(), held.labels()].concat();

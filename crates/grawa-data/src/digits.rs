@@ -1,15 +1,15 @@
-//! The 8×8 digits inside the program: everything runs with no download.
+//! The embedded 8×8 digits: everything runs without a download.
 //!
 //! 1,797 handwritten digits from the UCI Machine Learning Repository, "Optical Recognition of Handwritten
-//! Digits" (E. Alpaydın and C. Kaynak, 1998), CC BY 4.0: <https://doi.org/10.24432/C50P49>. A pixel counts
-//! how many of 4×4 finer pixels were inked, so that it goes from 0 to 16. Every fifth image (index mod 5 = 4)
+//! Digits" (E. Alpaydın and C. Kaynak, 1998), CC BY 4.0: <https://doi.org/10.24432/C50P49>. A pixel is
+//! the number of inked pixels in a block of 4×4, from 0 to 16. Every fifth image (index mod 5 = 4)
 //! is for testing: 1,438 to train on, 359 to test on.
 //!
 //! The pack is `digits` and the bytes 0, 1; the number of images in four bytes, lowest first; then, packed
 //! with zlib, all labels and 64 pixels for each image.
 
 use crate::error::{Error, Result};
-use crate::{Dataset, Kind, Part, Shape};
+use crate::{Dataset, DatasetKind, Shape, Split};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
 use std::path::Path;
@@ -20,7 +20,7 @@ const SHAPE: Shape = Shape::new(1, 8, 8);
 const CLASSES: u32 = 10;
 /// The largest value of a pixel.
 const INKED: u8 = 16;
-/// No pack is larger: it keeps a hostile one from filling the memory.
+/// The limit of a pack: a hostile one must not fill the memory.
 const MOST: u32 = 100_000;
 
 /// The digits.
@@ -34,19 +34,19 @@ pub fn digits() -> Result<Dataset> {
     let (pixels, labels) = parse_digits(PACK, Path::new("assets/digits.bin"))?;
     let labels: Vec<u32> = labels.into_iter().map(u32::from).collect();
     let count = labels.len() as u32;
-    let all = Part::from_bytes(SHAPE, pixels, labels, CLASSES)?;
+    let all = Split::from_bytes(SHAPE, pixels, labels, CLASSES)?;
     let (test, train): (Vec<u32>, Vec<u32>) = (0..count).partition(|index| index % 5 == 4);
     Ok(Dataset {
-        name: Kind::Digits.name().to_owned(),
+        name: DatasetKind::Digits.name().to_owned(),
         classes: CLASSES,
         class_names: (0..CLASSES).map(|digit| digit.to_string()).collect(),
-        normalise: Kind::Digits.normalise(),
+        normalise: DatasetKind::Digits.normalise(),
         train: all.select(&train)?,
         test: all.select(&test)?,
     })
 }
 
-/// The pixels and labels of a pack; `path` is only for the words of an error.
+/// The pixels and labels of a pack; `path` is only used in errors.
 pub fn parse_digits(bytes: &[u8], path: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
     let wrong = |found: String, expected: &str| Error::WrongFormat {
         path: path.to_owned(),

@@ -1,6 +1,6 @@
-//! What can go wrong with data: a file, a folder, the network or the caller's numbers; never a panic.
+//! Errors of data: files, folders, the network or the caller's numbers. Nothing panics.
 
-use crate::{Kind, Shape};
+use crate::{DatasetKind, Shape};
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -10,7 +10,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum Error {
     /// A data set's name is not known.
-    #[error("there is no data set '{found}'{}; the data sets are {}", suggestion(.nearest), Kind::names().join(", "))]
+    #[error("there is no data set '{found}'{}; the data sets are {}", suggestion(.nearest), DatasetKind::names().join(", "))]
     UnknownDataset {
         /// What was asked for.
         found: String,
@@ -22,17 +22,17 @@ pub enum Error {
     NoArchive {
         /// The data set.
         found: &'static str,
-        /// How to come by it.
+        /// How to get it.
         hint: &'static str,
     },
     /// A file or folder is not there.
     #[error("{path:?} holds no {what}: looked for {expected}. {hint}")]
     Missing {
-        /// Where it was looked for.
+        /// The searched folder.
         path: PathBuf,
-        /// What was looked for, in words.
+        /// What is missing, in words.
         what: String,
-        /// The names looked for.
+        /// The expected names.
         expected: String,
         /// What to do.
         hint: String,
@@ -56,7 +56,7 @@ pub enum Error {
         path: PathBuf,
         /// Its length.
         found: u64,
-        /// What its length must be, in words.
+        /// The expected length, in words.
         expected: String,
     },
     /// A label that no class has.
@@ -125,17 +125,17 @@ pub enum Error {
         /// Why not, and what would.
         why: String,
     },
-    /// A text that is not of the form it must have.
+    /// A text in the wrong form.
     #[error("cannot read {what} '{found}': {expected}")]
     Unreadable {
         /// What was being read.
         what: &'static str,
         /// The text.
         found: String,
-        /// The form it must have.
+        /// The right form.
         expected: &'static str,
     },
-    /// Numbers that leave somebody without examples.
+    /// Numbers that leave a worker without examples.
     #[error("{asked} {of} asked for, but there are {have} training examples; {hint}")]
     TooFew {
         /// How many were asked for.
@@ -164,10 +164,10 @@ pub enum Error {
         what: &'static str,
         /// Its length.
         found: usize,
-        /// The length it must have.
+        /// The needed length.
         expected: usize,
     },
-    /// Nothing came from the network.
+    /// A download failed.
     #[error(
         "cannot download {url}: {why}. Fetch that address by other means, put the file at {put:?} (md5 {md5}), and run the same command again"
     )]
@@ -181,7 +181,7 @@ pub enum Error {
         /// The md5 it must have.
         md5: String,
     },
-    /// An archive with an entry that has no business there.
+    /// An archive with an unsafe entry.
     #[error(
         "{path:?} holds the entry '{entry}', which {why}; nothing was unpacked. It is not the official archive"
     )]
@@ -193,7 +193,7 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// Something is in the way and is not touched.
+    /// An existing file or folder is in the way; it is not touched.
     #[error("{path:?} is in the way: {why}; move it elsewhere and run the same command again")]
     InTheWay {
         /// The file or folder.
@@ -201,7 +201,7 @@ pub enum Error {
         /// Why it cannot be used.
         why: String,
     },
-    /// The thread that prepares batches is gone.
+    /// The loader's thread has ended.
     #[error("the thread that prepares batches has ended{}", if *.panicked { " with a panic: a fault in grawa" } else { " after an earlier error" })]
     NoMoreBatches {
         /// Whether it panicked.

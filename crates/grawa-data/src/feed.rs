@@ -1,24 +1,24 @@
-//! Filling batches: bytes in, normalised floats out.
+//! Fills batches: bytes in, normalised floats out.
 //!
-//! A [`Feed`] is a part of a data set together with how it is shown. Filling copies rows through a table of
-//! 256 floats a channel and allocates nothing; pictures in files are decoded on all cores.
+//! A [`Feed`] is a split of a data set together with how it is shown. Filling copies rows through a table of
+//! 256 floats for each channel and allocates nothing; pictures in files are decoded on all cores.
 
 use crate::augment::Window;
 use crate::error::{Error, Result};
-use crate::{Augment, Crop, Files, Images, Normalise, Part, Picture, Shape, View, folder, picture};
+use crate::{Augment, Crop, Files, Images, Normalise, Picture, Shape, Split, View, folder, picture};
 use fast_image_resize::Resizer;
 use grawa_core::Key;
 use rayon::prelude::*;
 
-/// A part of a data set and how it is shown to a network.
+/// A split of a data set and how it is shown to a network.
 ///
 /// ```
 /// use grawa_core::{Key, Purpose};
-/// use grawa_data::{Augment, Feed, Order, digits};
+/// use grawa_data::{Augment, Feed, Sampler, digits};
 ///
 /// let set = digits()?;
 /// let feed = Feed::new(&set.train, &set.normalise, Augment::NONE)?;
-/// let order = Order::new(36, feed.len(), 4, 32)?;
+/// let order = Sampler::new(36, feed.len(), 4, 32)?;
 /// let (worker, step) = (2, 100);
 /// let mut images = vec![0.0; 32 * feed.output().len()];
 /// let mut labels = vec![0; 32];
@@ -28,7 +28,7 @@ use rayon::prelude::*;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Feed {
-    part: Part,
+    part: Split,
     augment: Augment,
     view: View,
     output: Shape,
@@ -37,7 +37,7 @@ pub struct Feed {
 
 impl Feed {
     /// `part` shown with `augment` for training and with its counterpart for evaluation.
-    pub fn new(part: &Part, normalise: &Normalise, augment: Augment) -> Result<Self> {
+    pub fn new(part: &Split, normalise: &Normalise, augment: Augment) -> Result<Self> {
         let shape = part.shape();
         normalise.check(shape)?;
         augment.check(shape)?;
@@ -49,7 +49,7 @@ impl Feed {
         Ok(Feed { part: part.clone(), augment, view, output, table: normalise.table() })
     }
 
-    /// The shape of the images it gives.
+    /// The shape of its images.
     pub fn output(&self) -> Shape {
         self.output
     }
@@ -64,8 +64,8 @@ impl Feed {
         self.part.is_empty()
     }
 
-    /// The part it shows.
-    pub fn part(&self) -> &Part {
+    /// The split it shows.
+    pub fn split(&self) -> &Split {
         &self.part
     }
 
@@ -79,7 +79,7 @@ impl Feed {
         self.view
     }
 
-    /// What each byte becomes, a table for each channel.
+    /// The float of each byte, one table for each channel.
     pub fn table(&self) -> &[[f32; 256]] {
         &self.table
     }
@@ -95,8 +95,8 @@ impl Feed {
     }
 
     /// Writes the `number`-th batch of all examples in their order, as large as `labels`, as evaluation shows
-    /// them. Returns how many are real: in the last batch the rest is zero and must not be counted, and past
-    /// the end nothing is.
+    /// them. Returns how many are real: in the last batch the rest is zero and must not be counted; past the
+    /// end none is.
     pub fn evaluation(&self, number: usize, images: &mut [f32], labels: &mut [u32]) -> Result<usize> {
         self.room(labels.len(), images.len(), labels.len())?;
         let start = number.saturating_mul(labels.len()).min(self.len());
@@ -180,7 +180,7 @@ impl Feed {
         // Columns of the output that lie inside the image, and where the first of them lies in it.
         let first = pad.saturating_sub(column).min(to.width as usize);
         let last = (pad + width).saturating_sub(column).min(to.width as usize);
-        // A crop may lie in the padding altogether.
+        // A crop may lie entirely in the padding.
         let (first, last) = if first < last { (first, last) } else { (0, 0) };
         let source = match (first < last, window.flip) {
             (false, _) => 0,

@@ -1,15 +1,15 @@
 //! Class folders of pictures, as ImageNet has them: `train/<class>/*.JPEG`, `val/<class>/*.JPEG`.
 //!
-//! The folders are only listed, by name, so that the numbers of classes and pictures do not depend on the
-//! file system; a picture is read and decoded when a batch needs it.
+//! The folders are only listed, sorted by name, so the numbers of classes and pictures do not depend on the file system. A
+//! picture is read and decoded when a batch needs it.
 
 use crate::error::{Error, Result, io};
-use crate::{Dataset, Kind, Part, Shape, picture, place};
+use crate::{Dataset, DatasetKind, Shape, Split, find_folder, picture};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files of a part. A folder is kept once: ImageNet has 1.3 million names in 1,000 of them.
+/// The files of a split. A folder is kept once: ImageNet has 1.3 million names in 1,000 of them.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     folders: Vec<PathBuf>,
@@ -55,7 +55,7 @@ pub fn folder(dir: &Path) -> Result<Dataset> {
     let Some(test_dir) = test_dir.filter(|_| train_dir.is_dir()) else {
         return Err(missing("folders train and val (or test)", "Give the folder that holds both"));
     };
-    let classes = place::subfolders(&train_dir)?;
+    let classes = find_folder::subfolders(&train_dir)?;
     if classes.is_empty() {
         return Err(missing("train/<class>/*.jpg", "Put each class's pictures in a folder of its own"));
     }
@@ -93,14 +93,14 @@ pub fn folder(dir: &Path) -> Result<Dataset> {
             return Err(Error::WrongFormat { path: at.to_owned(), found, expected });
         };
         let (height, width) = picture::size(&read(&first)?, &first)?;
-        Part::from_files(Shape::new(3, height, width), files, labels, count)
+        Split::from_files(Shape::new(3, height, width), files, labels, count)
     };
-    let test_folders = place::subfolders(&test_dir)?;
+    let test_folders = find_folder::subfolders(&test_dir)?;
     Ok(Dataset {
-        name: Kind::Folder.name().to_owned(),
+        name: DatasetKind::Folder.name().to_owned(),
         classes: count,
         class_names: names.iter().map(|name| name.to_string_lossy().into_owned()).collect(),
-        normalise: Kind::Folder.normalise(),
+        normalise: DatasetKind::Folder.normalise(),
         train: part(&train_dir, classes, false)?,
         test: part(&test_dir, test_folders, true)?,
     })

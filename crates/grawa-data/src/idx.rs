@@ -1,11 +1,11 @@
 //! MNIST and Fashion-MNIST from their idx files, plain or gzipped.
 //!
 //! An idx file is two zero bytes, the type (8 = bytes), the number of dimensions, each dimension as four
-//! bytes with the highest first, then the values. Both sets use the same file names, so that only the
-//! contents tell them apart.
+//! bytes with the highest first, then the values. Both sets use the same file names; only the
+//! contents differ.
 
 use crate::error::{Error, Result, io};
-use crate::{Check, Dataset, Kind, Part, Shape, place, sum};
+use crate::{Check, Dataset, DatasetKind, Shape, Split, find_folder, md5};
 use flate2::read::GzDecoder;
 use std::borrow::Cow;
 use std::fs;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// One of the two sets.
 #[derive(Debug)]
 pub(crate) struct Format {
-    pub(crate) kind: Kind,
+    pub(crate) kind: DatasetKind,
     title: &'static str,
     folders: &'static [&'static str],
     class_names: [&'static str; 10],
@@ -33,11 +33,11 @@ const FILES: [&str; 4] = [
 
 const CLASSES: u32 = 10;
 
-/// Nothing larger is unpacked: ten times the largest official file, and small enough for any machine.
+/// The limit of an unpacked file: ten times the largest official one.
 const LARGEST: u64 = 512 << 20;
 
 pub(crate) const MNIST: Format = Format {
-    kind: Kind::Mnist,
+    kind: DatasetKind::Mnist,
     title: "MNIST",
     folders: &["mnist", "MNIST"],
     class_names: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
@@ -50,7 +50,7 @@ pub(crate) const MNIST: Format = Format {
 };
 
 pub(crate) const FASHION: Format = Format {
-    kind: Kind::FashionMnist,
+    kind: DatasetKind::FashionMnist,
     title: "Fashion-MNIST",
     folders: &["fashion-mnist", "FashionMNIST", "fashion"],
     class_names: [
@@ -164,7 +164,7 @@ fn spelled(at: &Path, name: &str) -> Option<PathBuf> {
 pub(crate) fn find(format: &Format, dir: &Path) -> Result<Option<PathBuf>> {
     let names: Vec<String> = FILES.iter().flat_map(|name| spellings(name)).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let Some(at) = place::find(dir, format.folders, &names)? else { return Ok(None) };
+    let Some(at) = find_folder::find(dir, format.folders, &names)? else { return Ok(None) };
     let raw = at.join("raw");
     Ok(Some(if raw.is_dir() { raw } else { at }))
 }
@@ -173,7 +173,7 @@ pub(crate) fn find(format: &Format, dir: &Path) -> Result<Option<PathBuf>> {
 pub(crate) fn which(at: &Path) -> Option<&'static Format> {
     let path = spelled(at, FILES[1])?;
     let bytes = fs::read(&path).ok()?;
-    let found = sum::of_bytes(&unzip(&bytes, &path).ok()?);
+    let found = md5::of_bytes(&unzip(&bytes, &path).ok()?);
     [&MNIST, &FASHION].into_iter().find(|format| format.md5[1] == found)
 }
 
@@ -222,7 +222,7 @@ fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
         let start = images.len() - pixels.len();
         let mut pixels = images;
         pixels.drain(..start);
-        Part::from_bytes(shape, pixels, labels.iter().map(|&label| label.into()).collect(), CLASSES)
+        Split::from_bytes(shape, pixels, labels.iter().map(|&label| label.into()).collect(), CLASSES)
     };
     let (train, test) = (part(0)?, part(2)?);
     if train.shape() != test.shape() {

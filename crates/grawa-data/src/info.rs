@@ -1,7 +1,7 @@
-//! What lies in a folder: which data sets, how many images, and what is wrong with them.
+//! Describes a folder: which data sets it holds, how many images, and what is wrong with them.
 
 use crate::error::{Error, Result};
-use crate::{Check, Dataset, Kind, Shape, cifar, get, idx, load_with};
+use crate::{Check, Dataset, DatasetKind, Shape, cifar, download, idx, load_with};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,15 @@ pub struct Info {
     pub dir: PathBuf,
     /// The data sets in it.
     pub found: Vec<Found>,
-    /// Archives in it that [`get`](crate::get) would use, and the name to call it with.
-    pub archives: Vec<(PathBuf, Kind)>,
+    /// Archives in it that [`download`](crate::download) would use, and the name to call it with.
+    pub archives: Vec<(PathBuf, DatasetKind)>,
 }
 
 /// One data set that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Which one.
-    pub kind: Kind,
+    pub kind: DatasetKind,
     /// In which folder.
     pub at: PathBuf,
     /// Training images, as far as they could be read.
@@ -35,7 +35,7 @@ pub struct Found {
     pub problem: Option<String>,
 }
 
-/// Says which data sets lie in `dir`, reading and checking them whole; class folders are only listed.
+/// Finds the data sets in `dir`, and reads and checks them completely; class folders are only listed.
 ///
 /// ```
 /// let info = grawa_data::info(env!("CARGO_MANIFEST_DIR").as_ref())?;
@@ -67,17 +67,18 @@ pub fn info(dir: &Path) -> Result<Info> {
         }
     }
     if dir.join("train").is_dir() {
-        found.push(look(Kind::Folder, dir));
+        found.push(look(DatasetKind::Folder, dir));
     }
-    let archives = [(get::CIFAR10.0, Kind::Cifar10), (get::CIFAR100.0, Kind::Cifar100)]
-        .into_iter()
-        .map(|(file, kind)| (dir.join(file), kind))
-        .filter(|(path, _)| path.is_file())
-        .collect();
+    let archives =
+        [(download::CIFAR10.0, DatasetKind::Cifar10), (download::CIFAR100.0, DatasetKind::Cifar100)]
+            .into_iter()
+            .map(|(file, kind)| (dir.join(file), kind))
+            .filter(|(path, _)| path.is_file())
+            .collect();
     Ok(Info { dir: dir.to_owned(), found, archives })
 }
 
-fn look(kind: Kind, at: &Path) -> Found {
+fn look(kind: DatasetKind, at: &Path) -> Found {
     let say = |set: Option<&Dataset>, problem: Option<String>| Found {
         kind,
         at: at.to_owned(),
@@ -123,7 +124,7 @@ impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in {}", self.kind, self.at.display())?;
         if let Some(shape) = self.shape {
-            let first = if self.kind == Kind::Folder { " (the first; others may differ)" } else { "" };
+            let first = if self.kind == DatasetKind::Folder { " (the first; others may differ)" } else { "" };
             let (train, test, classes) = (self.train, self.test, self.classes);
             write!(f, ": {train} training and {test} test images of {shape}{first} in {classes} classes")?;
         }
@@ -160,7 +161,10 @@ mod tests {
 
         let info = info(dir.path()).unwrap();
         let kinds: Vec<_> = info.found.iter().map(|found| (found.kind, found.train, found.test)).collect();
-        assert_eq!(kinds, [(Kind::Cifar100, 2, 1), (Kind::Mnist, 0, 0), (Kind::Folder, 1, 1)]);
+        assert_eq!(
+            kinds,
+            [(DatasetKind::Cifar100, 2, 1), (DatasetKind::Mnist, 0, 0), (DatasetKind::Folder, 1, 1)]
+        );
         let text = info.to_string();
         assert!(
             text.contains("2 training and 1 test images of 3×32×32 in 100 classes\n  problem: "),

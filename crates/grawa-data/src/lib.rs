@@ -1,23 +1,23 @@
 //! Data sets, augmentation and shards: a pure function of (seed, epoch, worker, step).
 //!
 //! - [`load`] reads a data set by name: the digits inside the program, CIFAR-10 and CIFAR-100, MNIST and
-//!   Fashion-MNIST, class folders of pictures. [`get`] downloads the CIFAR archives, [`info`] says what lies in a
+//!   Fashion-MNIST, class folders of pictures. [`download`] downloads the CIFAR archives, [`info`] describes a
 //!   folder.
-//! - [`Dataset`] is two [`Part`]s, images as bytes (or files) and labels.
-//! - [`Order`] says which examples a worker sees in which step; each epoch is one permutation dealt to all.
-//! - [`Augment`] is crops and flips as data; every draw has its documented place.
-//! - [`Feed`] fills a batch of normalised floats; [`Prefetch`] does so in the background.
+//! - [`Dataset`] is two [`Split`]s, images as bytes (or files) and labels.
+//! - [`Sampler`] selects the examples of each worker in each step; each epoch is one permutation, split among the workers.
+//! - [`Augment`] is crops and flips as data; every draw has a documented key.
+//! - [`Feed`] fills a batch of normalised floats; [`Loader`] fills a worker's batches, [`PrefetchLoader`] in the background.
 //!
-//! Nothing here keeps random state: the same seed gives the same batches on any machine, after any resume, and
-//! in a kernel that computes the same draws.
+//! There is no random state: the same seed gives the same batches on any machine, after any resume, and in a GPU kernel
+//! that computes the same draws.
 //!
 //! ```
-//! use grawa_data::{Feed, Kind, Order, Prefetch, Reader, load};
+//! use grawa_data::{Feed, DatasetKind, Sampler, PrefetchLoader, Loader, load};
 //!
 //! let set = load("digits", ".".as_ref())?;
-//! let feed = Feed::new(&set.train, &set.normalise, Kind::Digits.augment("cnn"))?;
-//! let order = Order::new(36, feed.len(), 4, 32)?;
-//! let mut batches = Prefetch::training(Reader::new(feed, order, 0)?, 0, 2)?;
+//! let feed = Feed::new(&set.train, &set.normalise, DatasetKind::Digits.augment("cnn"))?;
+//! let order = Sampler::new(36, feed.len(), 4, 32)?;
+//! let mut batches = PrefetchLoader::training(Loader::new(feed, order, 0)?, 0, 2)?;
 //! for _step in 0..10 {
 //!     let batch = batches.fetch()?;
 //!     assert_eq!((batch.images.len(), batch.labels.len()), (32 * 64, 32));
@@ -30,37 +30,37 @@ pub mod archive;
 mod augment;
 mod cifar;
 mod dataset;
+mod dataset_kind;
 mod digits;
+mod download;
 mod error;
 mod feed;
+mod find_folder;
 mod folder;
-mod get;
 mod idx;
 mod info;
-mod kind;
 mod load;
+mod loader;
+mod md5;
 mod normalise;
-mod order;
 mod picture;
-mod place;
-mod prefetch;
+mod sampler;
 mod shape;
-mod sum;
 
 pub use augment::{Augment, Crop, Rectangle, View, Window};
 pub use cifar::{cifar10, cifar100, parse_cifar10, parse_cifar100};
-pub use dataset::{Dataset, Images, Part};
+pub use dataset::{Dataset, Images, Split};
+pub use dataset_kind::DatasetKind;
 pub use digits::{digits, parse_digits};
+pub use download::{Progress, download, download_from};
 pub use error::{Error, Result};
 pub use feed::Feed;
 pub use folder::{Files, folder};
-pub use get::{Progress, get, get_from};
 pub use idx::{fashion_mnist, mnist, parse_idx_images, parse_idx_labels, unzip};
 pub use info::{Found, Info, info};
-pub use kind::Kind;
 pub use load::{Check, load, load_with};
+pub use loader::{Batch, Loader, PrefetchLoader};
 pub use normalise::Normalise;
-pub use order::{Cursor, Order};
 pub use picture::{Picture, decode};
-pub use prefetch::{Batch, Prefetch, Reader};
+pub use sampler::{Sampler, WorkerSampler};
 pub use shape::Shape;

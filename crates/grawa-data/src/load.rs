@@ -1,7 +1,7 @@
 //! Loading a data set by its name.
 
 use crate::error::{Error, Result};
-use crate::{Dataset, Kind, cifar10, cifar100, digits, fashion_mnist, folder, mnist, sum};
+use crate::{Dataset, DatasetKind, cifar10, cifar100, digits, fashion_mnist, folder, md5, mnist};
 use std::path::Path;
 
 /// Whether files must be the official ones.
@@ -10,17 +10,17 @@ pub enum Check {
     /// Files of a published set must have the published md5: this finds damage that no format shows.
     #[default]
     Official,
-    /// Files may hold anything that has their form: for sets that were changed on purpose.
+    /// Files may hold anything of the right format: for sets that were changed on purpose.
     Skip,
 }
 
 impl Check {
-    /// An error if `bytes`, read from `path`, should be the official ones and are not.
+    /// Checks that `bytes`, read from `path`, are the official ones, where required.
     pub(crate) fn verify(self, path: &Path, what: &str, bytes: &[u8], expected: &str) -> Result<()> {
         if self == Check::Skip {
             return Ok(());
         }
-        let found = sum::of_bytes(bytes);
+        let found = md5::of_bytes(bytes);
         if found == expected {
             return Ok(());
         }
@@ -51,11 +51,11 @@ pub fn load(spec: &str, dir: &Path) -> Result<Dataset> {
 /// As [`load`], and files need not be the official ones.
 pub fn load_with(spec: &str, dir: &Path, check: Check) -> Result<Dataset> {
     match spec.parse()? {
-        Kind::Digits => digits(),
-        Kind::Cifar10 => cifar10(dir, check),
-        Kind::Cifar100 => cifar100(dir, check),
-        Kind::Mnist => mnist(dir, check),
-        Kind::FashionMnist => fashion_mnist(dir, check),
-        Kind::Folder => folder(dir),
+        DatasetKind::Digits => digits(),
+        DatasetKind::Cifar10 => cifar10(dir, check),
+        DatasetKind::Cifar100 => cifar100(dir, check),
+        DatasetKind::Mnist => mnist(dir, check),
+        DatasetKind::FashionMnist => fashion_mnist(dir, check),
+        DatasetKind::Folder => folder(dir),
     }
 }

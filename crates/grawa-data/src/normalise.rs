@@ -1,8 +1,7 @@
 //! From bytes to floats: (byte ÷ levels − mean) ÷ std, channel by channel.
 //!
-//! A byte has 256 values, so the arithmetic is done once, in the order and precision in which PyTorch's
-//! `ToTensor` and `Normalize` do it, and filling a batch only looks values up. The table is what a GPU
-//! kernel should look up as well: then both give the same bits.
+//! A byte has 256 values, so the arithmetic is done once, in the order and precision of PyTorch's `ToTensor` and `Normalize`,
+//! and filling a batch looks values up. A GPU kernel uses the same table: both give the same bits.
 
 use crate::{Error, Result, Shape};
 
@@ -35,10 +34,10 @@ impl Normalise {
         &self.std
     }
 
-    /// What each byte becomes, a table for each channel.
+    /// The float of each byte, one table for each channel.
     ///
     /// ```
-    /// let table = grawa_data::Kind::Cifar10.normalise().table();
+    /// let table = grawa_data::DatasetKind::Cifar10.normalise().table();
     /// assert_eq!(table.len(), 3);
     /// assert_eq!(table[0][255], (1.0 - 0.4914) / 0.2023_f32);
     /// ```
@@ -49,7 +48,7 @@ impl Normalise {
         self.mean.iter().zip(&self.std).map(channel).collect()
     }
 
-    /// An error unless there are constants for each channel and they are usable.
+    /// Checks that there are usable constants for each channel.
     pub(crate) fn check(&self, shape: Shape) -> Result<()> {
         let expected = shape.channels as usize;
         for (what, values) in [("means", &self.mean), ("standard deviations", &self.std)] {

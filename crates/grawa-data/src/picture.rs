@@ -1,8 +1,8 @@
 //! Pictures in files: decoding JPEG and PNG to RGB, cutting and resizing.
 //!
 //! Greyscale becomes three equal channels, 16 bits become 8, transparency is dropped, CMYK and YCCK are
-//! converted, palettes looked up. A file's kind is told by its first bytes, not its name (ImageNet has a PNG
-//! called .JPEG). A damaged or truncated file is an error that names it, never a half-grey picture.
+//! converted, palettes looked up. The first bytes of a file decide its format, not its name (ImageNet has a PNG called
+//! .JPEG). A damaged or truncated file is an error that names it, never a half-grey picture.
 
 use crate::error::{Error, Result};
 use crate::{Rectangle, View};
@@ -23,44 +23,46 @@ pub struct Picture {
     pub height: u32,
     /// Columns.
     pub width: u32,
-    /// Three bytes a pixel, row after row.
+    /// Three bytes for each pixel, row after row.
     pub pixels: Vec<u8>,
 }
 
-/// No side is longer, and no picture has more pixels: 192 MB decoded.
+/// The longest side, and the most pixels of a picture: 192 MB decoded.
 const LONGEST: usize = 1 << 14;
 const MOST: usize = 1 << 26;
 
-/// Decodes a JPEG or PNG file; `path` is only for the words of an error.
+/// Decodes a JPEG or PNG file; `path` is only used in errors.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<Picture> {
     let broken = |why: String| Error::BrokenPicture { path: path.to_owned(), why };
-    match kind(bytes) {
-        Some(Kind::Jpeg) => jpeg(bytes, true).map_err(broken),
-        Some(Kind::Png) => png_picture(bytes).map_err(broken),
+    match file_format(bytes) {
+        Some(FileFormat::Jpeg) => jpeg(bytes, true).map_err(broken),
+        Some(FileFormat::Png) => png_picture(bytes).map_err(broken),
         None => Err(broken(unknown(bytes))),
     }
 }
 
 /// Height and width of a JPEG or PNG file, from its header.
 pub(crate) fn size(bytes: &[u8], path: &Path) -> Result<(u32, u32)> {
-    let size = match kind(bytes) {
-        Some(Kind::Jpeg) => jpeg_header(bytes, false).map(|(_, height, width)| (height as u32, width as u32)),
-        Some(Kind::Png) => png_header(bytes).map(|reader| (reader.info().height, reader.info().width)),
+    let size = match file_format(bytes) {
+        Some(FileFormat::Jpeg) => {
+            jpeg_header(bytes, false).map(|(_, height, width)| (height as u32, width as u32))
+        }
+        Some(FileFormat::Png) => png_header(bytes).map(|reader| (reader.info().height, reader.info().width)),
         None => Err(unknown(bytes)),
     };
     size.map_err(|why| Error::BrokenPicture { path: path.to_owned(), why })
 }
 
-enum Kind {
+enum FileFormat {
     Jpeg,
     Png,
 }
 
-fn kind(bytes: &[u8]) -> Option<Kind> {
+fn file_format(bytes: &[u8]) -> Option<FileFormat> {
     if bytes.starts_with(&[0xff, 0xd8]) {
-        Some(Kind::Jpeg)
+        Some(FileFormat::Jpeg)
     } else if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
-        Some(Kind::Png)
+        Some(FileFormat::Png)
     } else {
         None
     }
@@ -70,8 +72,8 @@ fn unknown(bytes: &[u8]) -> String {
     format!("it begins with {:02x?}, as neither JPEG nor PNG does", &bytes[..bytes.len().min(8)])
 }
 
-/// Refuses sizes that no honest file of this length can have: `densest` pixels a byte, so that a header alone
-/// cannot make anyone allocate.
+/// Refuses sizes that a file of this length cannot have, given at most `densest` pixels for each byte: a header alone must
+/// not cause a large allocation.
 fn plausible(height: usize, width: usize, bytes: usize, densest: usize) -> Result<(), String> {
     let pixels = height.saturating_mul(width);
     if height == 0 || width == 0 || height > LONGEST || width > LONGEST || pixels > MOST {
@@ -162,10 +164,10 @@ impl Picture {
         width: u32,
         resizer: &mut Resizer,
     ) -> Result<Picture> {
-        // Sizes were checked when the picture was decoded; an error here would be a fault of ours.
+        // Sizes were checked when the picture was decoded; an error here would be a bug.
         let fault = |why: String| Error::BrokenPicture { path: Path::new("resizing").to_owned(), why };
         let mut pixels = vec![0; 3 * height as usize * width as usize];
-        // Typed: the crate's other function compiles all kinds of pixels there are.
+        // Typed: the crate's other function compiles code for all pixel types.
         let from = TypedImageRef::<U8x3>::from_buffer(self.width, self.height, &self.pixels)
             .map_err(|e| fault(e.to_string()))?;
         let mut to =

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use grawa_core::{Key, Purpose};
-use grawa_data::{Feed, Kind, Order, Part, Shape};
+use grawa_data::{DatasetKind, Feed, Sampler, Shape, Split};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -31,10 +31,11 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn filling_a_batch_allocates_nothing() {
-    let part = Part::from_bytes(Shape::new(3, 32, 32), vec![7; 3072 * 500], vec![1; 500], 10).unwrap();
+    let part = Split::from_bytes(Shape::new(3, 32, 32), vec![7; 3072 * 500], vec![1; 500], 10).unwrap();
     for network in ["resnet20", "vgg16", "resnet18"] {
-        let feed = Feed::new(&part, &Kind::Cifar10.normalise(), Kind::Cifar10.augment(network)).unwrap();
-        let mut cursor = Order::new(1, 500, 2, 50).unwrap().cursor(0).unwrap();
+        let feed = Feed::new(&part, &DatasetKind::Cifar10.normalise(), DatasetKind::Cifar10.augment(network))
+            .unwrap();
+        let mut cursor = Sampler::new(1, 500, 2, 50).unwrap().for_worker(0).unwrap();
         let (mut images, mut labels) = (vec![0.0; 50 * feed.output().len()], vec![0; 50]);
         cursor.batch(0).unwrap();
         let before = COUNT.with(Cell::get);

@@ -1,6 +1,6 @@
 //! The real CIFAR-10, where the environment variable `GRAWA_CIFAR10` names a folder that holds it.
 
-use grawa_data::{Feed, Kind, Order, Prefetch, Reader, load};
+use grawa_data::{DatasetKind, Feed, Loader, PrefetchLoader, Sampler, load};
 use std::path::PathBuf;
 
 fn folder() -> PathBuf {
@@ -33,11 +33,12 @@ fn it_is_what_the_constants_say() {
 #[ignore = "needs CIFAR-10: GRAWA_CIFAR10 names its folder, and --include-ignored"]
 fn an_epoch_of_four_workers_shows_every_class_equally() {
     let set = load("cifar10", &folder()).unwrap();
-    let feed = Feed::new(&set.train, &set.normalise, Kind::Cifar10.augment("resnet20")).unwrap();
-    let order = Order::new(36, feed.len(), 4, 125).unwrap();
+    let feed = Feed::new(&set.train, &set.normalise, DatasetKind::Cifar10.augment("resnet20")).unwrap();
+    let order = Sampler::new(36, feed.len(), 4, 125).unwrap();
     let mut counts = [0; 10];
     for worker in 0..4 {
-        let mut ahead = Prefetch::training(Reader::new(feed.clone(), order, worker).unwrap(), 0, 2).unwrap();
+        let mut ahead =
+            PrefetchLoader::training(Loader::new(feed.clone(), order, worker).unwrap(), 0, 2).unwrap();
         for _ in 0..100 {
             let batch = ahead.fetch().unwrap();
             batch.labels.iter().for_each(|&label| counts[label as usize] += 1);

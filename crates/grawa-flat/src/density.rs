@@ -1,10 +1,10 @@
-//! The spectral density by stochastic Lanczos quadrature: how the eigenvalues are spread, from the Ritz values of a few
-//! random starts, each weighing as much as its vector has of the start.
+//! The spectral density by stochastic Lanczos quadrature: the distribution of the eigenvalues, from the Ritz values of a
+//! few random starts, each weighted by its share of the start vector.
 
 use crate::Ritz;
 
-/// The density at each of `places`, every Ritz value smeared to a bell of this width (a standard deviation). Over all
-/// numbers it integrates to 1.
+/// The density at each of `places`. Every Ritz value becomes a Gaussian of this width (standard deviation). It integrates
+/// to 1.
 ///
 /// ```
 /// let one = grawa_flat::Ritz { values: vec![2.0], weights: vec![1.0], residuals: vec![0.0] };

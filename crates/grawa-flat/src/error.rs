@@ -1,18 +1,18 @@
-//! What can go wrong when flatness is measured.
+//! Errors of flatness measurements.
 
 use thiserror::Error;
 
-/// What went wrong; the text says what was found, what was expected, what to do.
+/// Why a measurement failed. The text says what was found, what was expected, what to do.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The engine refused.
+    /// An error of the engine.
     #[error(transparent)]
     Engine(#[from] grawa_nn::Error),
-    /// The data refused.
+    /// An error of the data.
     #[error(transparent)]
     Data(#[from] grawa_data::Error),
-    /// A layout or a vector refused.
+    /// An error of a layout or a vector.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
     /// Examples that do not fill their batches.
@@ -44,7 +44,7 @@ pub enum Error {
         what: &'static str,
         /// How many there are.
         found: usize,
-        /// How many there must be.
+        /// The least number.
         least: usize,
     },
     /// More memory than was allowed.
@@ -61,13 +61,13 @@ pub enum Error {
         /// Megabytes allowed.
         allowed: usize,
     },
-    /// A number that is not one.
+    /// A number that is not finite.
     #[error("{what} is not finite: the network has diverged here, and there is nothing to measure")]
     NotFinite {
         /// What it is.
         what: &'static str,
     },
-    /// Points of the landscape that are one.
+    /// Points of the landscape that coincide.
     #[error("{what} are the same point: there is no direction between them")]
     SamePoint {
         /// What they are.
@@ -76,7 +76,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the request itself was wrong, rather than something failing.
+    /// Whether the request was wrong, rather than something failed.
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Engine(error) => error.is_usage(),

@@ -1,4 +1,4 @@
-//! A mean of independent draws, and how sure it is.
+//! A mean of independent draws, with its confidence interval.
 
 /// A mean with the half-width of its 95 % confidence interval (Student's t).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,11 +28,11 @@ impl Estimate {
         Estimate { value, error }
     }
 
-    /// The square root, with the interval that the ends of this one give.
+    /// The square root, with the interval from the ends of this one.
     pub fn sqrt(self) -> Self {
         let end = |x: f64| x.max(0.0).sqrt();
         let value = end(self.value);
-        // The wider side: an interval around the root that surely covers.
+        // The wider side: an interval around the root that covers both.
         Estimate {
             value,
             error: (end(self.value + self.error) - value).max(value - end(self.value - self.error)),
@@ -49,7 +49,7 @@ impl Estimate {
     }
 }
 
-/// Four figures.
+/// Four significant digits.
 pub(crate) fn short(x: f64) -> String {
     let text = match x.abs() {
         size if size == 0.0 || !size.is_finite() => format!("{x}"),

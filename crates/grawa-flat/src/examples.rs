@@ -1,10 +1,10 @@
-//! The examples that a loss is measured on: fixed, in batches of one size.
+//! Fixed examples for a loss, in batches of one size.
 //!
-//! With training-mode batch norm an example's loss depends on the others of its batch, so batches, their size and their
-//! order belong to what is measured.
+//! With training-mode batch norm an example's loss depends on the others of its batch, so batches,
+//! their size and their order are part of the measurement.
 
 use crate::Error;
-use grawa_data::{Feed, Order};
+use grawa_data::{Feed, Sampler};
 
 /// Examples in batches.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,8 +40,8 @@ impl Examples {
     /// # Ok::<(), grawa_flat::Error>(())
     /// ```
     pub fn choose(len: usize, seed: u64, count: usize) -> Result<Vec<u32>, Error> {
-        // The draw of a worker that no run has: what is measured on was never a run's score batch.
-        Ok(Order::new(seed, len, 1, 1)?.score_batch(count, u32::MAX, 0)?)
+        // The draw of a worker that no run has: these examples were never a run's score batch.
+        Ok(Sampler::new(seed, len, 1, 1)?.score_batch(count, u32::MAX, 0)?)
     }
 
     /// The examples of a feed with these numbers, as evaluation shows them.
@@ -56,7 +56,7 @@ impl Examples {
         self.labels.len()
     }
 
-    /// Whether there are none: never.
+    /// Never true: there is at least one batch.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -76,7 +76,7 @@ impl Examples {
         self.images.chunks_exact(self.batch * self.image()).zip(self.labels.chunks_exact(self.batch))
     }
 
-    /// An error unless a network takes such images.
+    /// Checks that a network takes such images.
     pub(crate) fn fit(&self, graph: &grawa_nn::Graph) -> Result<(), Error> {
         let (found, expected) = (self.image(), graph.input().len());
         if found == expected {

@@ -1,8 +1,8 @@
 //! The Hessian of a network's mean loss on fixed examples, as an operator with exact products.
 //!
-//! Batch norm's mode is part of it: in training mode a batch's own statistics move with the parameters. What the passes
-//! at the parameters computed is kept for as many batches as the memory allows, and made again for the others: a product
-//! costs about two gradients with it, three without, and gives the same bits.
+//! Batch norm's mode is part of it: in training mode a batch's own statistics move with the parameters. The
+//! results of the passes at the parameters are kept for as many batches as the memory allows, and computed again for the
+//! others: a product costs about two gradients with them, three without, and gives the same bits.
 
 use crate::{Error, Examples};
 use grawa_nn::{Curvature, Graph, Mode, Point, State, Tangents};
@@ -17,7 +17,7 @@ pub struct Hessian<'a> {
     mode: Mode,
     /// The first batches, kept.
     kept: Vec<Point>,
-    /// Where the others are visited, one after the other.
+    /// The working memory of the other batches.
     passing: Option<Point>,
     part: Vec<f32>,
     loss: f64,
@@ -26,7 +26,7 @@ pub struct Hessian<'a> {
 
 impl<'a> Hessian<'a> {
     /// The Hessian of the mean loss of `examples` at `state`, on `threads` threads, keeping batches in at most
-    /// `memory` bytes. The least it needs is room for two batches' passes.
+    /// `memory` bytes. It needs at least the memory of two batches' passes.
     pub fn new(
         graph: &Graph,
         state: &'a State,
@@ -54,7 +54,7 @@ impl<'a> Hessian<'a> {
         let mut points = vec![hessian.curvature.point(&hessian.tangents)];
         let room = memory.saturating_sub(hessian.tangents.bytes() + 3 * 4 * len) / points[0].bytes().max(1);
         let batches = examples.batches().count();
-        // Unless all fit, one is for passing through.
+        // Unless all fit, one arena is for the other batches.
         let count = if room >= batches { batches } else { room.max(1) };
         points.extend((1..count).map(|_| hessian.curvature.point(&hessian.tangents)));
         if count < batches {
@@ -65,7 +65,7 @@ impl<'a> Hessian<'a> {
         Ok(hessian)
     }
 
-    /// Goes to every batch: keeps what is to be kept, and finds loss and gradient on the way.
+    /// Visits every batch: keeps passes, and computes loss and gradient.
     fn visit_all(&mut self) -> Result<(), Error> {
         let share = 1.0 / self.examples.len() as f64;
         for (number, batch) in self.examples.batches().enumerate() {
@@ -102,12 +102,12 @@ impl<'a> Hessian<'a> {
         &self.gradient
     }
 
-    /// How many batches are kept, of how many.
+    /// The number of kept batches, and of all batches.
     pub fn kept(&self) -> (usize, usize) {
         (self.kept.len(), self.examples.batches().count())
     }
 
-    /// Bytes that it holds.
+    /// Bytes in use.
     pub fn bytes(&self) -> usize {
         let points: usize = self.kept.iter().chain(&self.passing).map(Point::bytes).sum();
         points + self.tangents.bytes() + 2 * 4 * self.len()

@@ -1,21 +1,21 @@
 //! Lanczos with full re-orthogonalisation: a small tridiagonal matrix whose eigenvalues are close to the outer ones of an
 //! operator.
 //!
-//! The vectors are kept in f32, so a run of n steps holds n + 1 vectors of 4 bytes a parameter, and one more to work in.
-//! Products are summed in f64 and every new vector is made orthogonal to all before it, twice: without that, eigenvalues
-//! found once come again as ghosts.
+//! The vectors are kept in f32, so a run of n steps holds n + 1 vectors of 4 bytes for each parameter, and a working vector.
+//! Products are summed in f64, and every new vector is orthogonalised against all before it, twice: otherwise copies of
+//! eigenvalues appear.
 
 use crate::vector::{add, dot, norm, orthogonalise, scale};
-use crate::{Error, Form, Ritz, ritz};
+use crate::{Error, QuadraticForm, Ritz, ritz};
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draw {
     /// α₁ … αₙ.
     pub diagonal: Vec<f64>,
     /// β₂ … βₙ.
     pub beside: Vec<f64>,
-    /// βₙ₊₁: zero if the vectors span all that the start vector can reach.
+    /// βₙ₊₁: zero if the vectors span the whole Krylov space.
     pub next: f64,
 }
 
@@ -25,18 +25,18 @@ impl Draw {
         ritz(&self.diagonal, &self.beside, self.next)
     }
 
-    /// What the first product says: vᵀHv = α₁ and ‖Hv‖² = α₁² + β₂².
-    pub fn form(&self) -> Form {
+    /// The quadratic form of the first product: vᵀHv = α₁ and ‖Hv‖² = α₁² + β₂².
+    pub fn form(&self) -> QuadraticForm {
         let along = self.diagonal.first().copied().unwrap_or(0.0);
         let beside = self.beside.first().copied().unwrap_or(self.next);
-        Form { along, square: along * along + beside * beside }
+        QuadraticForm { along, square: along * along + beside * beside }
     }
 }
 
-/// Below this share of the largest number so far, what is left is rounding: the vectors span all there is.
+/// A remainder below this share of the largest number so far is rounding: the Krylov space is complete.
 const EXHAUSTED: f64 = 1e-6;
 
-/// Runs `steps` steps from `start`, a vector of length 1. Fewer, if the operator has no more to give.
+/// Runs `steps` steps from `start`, a vector of length 1. Fewer, if the Krylov space is smaller.
 ///
 /// ```
 /// // A diagonal matrix: the eigenvalues are known.

@@ -1,12 +1,12 @@
 //! How flat a minimum is.
 //!
-//! Operators and algorithms are apart. An operator is any function that writes H·v for a v; [`Hessian`] is that of a
+//! Operators and algorithms are separate. An operator is any function that writes H·v for a v; [`Hessian`] is that of a
 //! network's mean loss on fixed [`Examples`], with exact products. Algorithms take any such function: [`lanczos()`] (and
 //! with it Ritz values, the spectral [`density()`], trace and Frobenius norm), [`quadratic_forms`] (Hutchinson),
 //! [`power`] iteration. [`Losses`] gives losses and gradients anywhere, for [`sharpness()`] and for slices of the
-//! landscape: [`Line`] and [`Plane`]. [`measure`] puts a checkpoint's figures together.
+//! landscape: [`Line`] and [`Plane`]. [`measure`] combines all measurements of a checkpoint.
 //!
-//! Every random direction comes from a [`Key`](grawa_core::Key); the same seed gives the same figures on any number of
+//! Every random direction comes from a [`Key`](grawa_core::Key); the same seed gives the same numbers on any number of
 //! threads.
 #![deny(missing_docs)]
 
@@ -15,14 +15,14 @@ mod direction;
 mod error;
 mod estimate;
 mod examples;
-mod forms;
 mod hessian;
 mod lanczos;
 mod losses;
 mod measure;
-mod plane;
 mod power;
+mod quadratic_forms;
 mod sharpness;
+mod slices;
 mod tridiagonal;
 mod vector;
 
@@ -31,12 +31,12 @@ pub use direction::direction;
 pub use error::Error;
 pub use estimate::Estimate;
 pub use examples::Examples;
-pub use forms::{Form, frobenius, quadratic_forms, trace};
 pub use hessian::Hessian;
 pub use lanczos::{Draw, lanczos};
-pub use losses::{Losses, Standing};
+pub use losses::{LossAndError, Losses};
 pub use measure::{Figures, Settings, measure};
-pub use plane::{Line, Plane, Principal, filter_normalised, principal};
 pub use power::{Power, power};
+pub use quadratic_forms::{QuadraticForm, frobenius, quadratic_forms, trace};
 pub use sharpness::{Sharpness, sharpness};
+pub use slices::{Line, Plane, Principal, filter_normalised, principal};
 pub use tridiagonal::{Ritz, ritz};

@@ -3,9 +3,9 @@
 use crate::{Error, Examples};
 use grawa_nn::{Arena, Graph, Mode, Program};
 
-/// How a network stands on the examples.
+/// Loss and error of a network on the examples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Standing {
+pub struct LossAndError {
     /// The mean loss.
     pub loss: f64,
     /// The share of examples that are classified wrong.
@@ -32,8 +32,8 @@ impl<'a> Losses<'a> {
         Ok(Losses { program, arena, examples, mode, part })
     }
 
-    /// Loss and error at some parameters and running statistics (which training mode does not look at).
-    pub fn at(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<Standing, Error> {
+    /// Loss and error at some parameters and running statistics (unused in training mode).
+    pub fn at(&mut self, parameters: &[f32], statistics: &[f32]) -> Result<LossAndError, Error> {
         let classes = self.program.graph().classes();
         let (mut loss, mut wrong) = (0.0, 0);
         for (images, labels) in self.examples.batches() {
@@ -43,12 +43,12 @@ impl<'a> Losses<'a> {
                 let sum: f64 = logits.iter().map(|&logit| libm::exp(f64::from(logit) - f64::from(top))).sum();
                 let own = logits.get(label as usize).copied().unwrap_or(f32::NAN);
                 loss += libm::log(sum) - (f64::from(own) - f64::from(top));
-                // The first of several equal ones is the network's answer.
+                // The first of several equal logits is the prediction.
                 wrong += usize::from(logits.iter().position(|&logit| logit == top) != Some(label as usize));
             }
         }
         let count = self.examples.len() as f64;
-        Ok(Standing { loss: loss / count, error: wrong as f64 / count })
+        Ok(LossAndError { loss: loss / count, error: wrong as f64 / count })
     }
 
     /// The mean loss, and its gradient.

@@ -1,21 +1,21 @@
-//! All figures of a state at once.
+//! All measurements of a state.
 
 use crate::{
-    Draw, Error, Estimate, Examples, Form, Hessian, Losses, Ritz, Sharpness, Standing, direction, frobenius,
-    lanczos, quadratic_forms, sharpness, trace,
+    Draw, Error, Estimate, Examples, Hessian, LossAndError, Losses, QuadraticForm, Ritz, Sharpness,
+    direction, frobenius, lanczos, quadratic_forms, sharpness, trace,
 };
 use grawa_core::norm::{norm, norms};
 use grawa_core::{Key, Purpose};
 use grawa_nn::{Graph, Mode, State};
 
-/// What to measure, and how well.
+/// The settings of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Batch norm's mode; dropout must be off, or no two products are of one matrix.
+    /// Batch norm's mode; dropout must be off, or products belong to different matrices.
     pub mode: Mode,
     /// Lanczos steps.
     pub steps: usize,
-    /// Lanczos runs, each from a direction of its own.
+    /// Lanczos runs, each from its own direction.
     pub draws: usize,
     /// Products with further directions, for trace and Frobenius norm.
     pub extra: usize,
@@ -23,11 +23,11 @@ pub struct Settings {
     pub radius: f64,
     /// Gradients to search its box with.
     pub search: usize,
-    /// Where directions are drawn from.
+    /// The seed of the directions.
     pub seed: u64,
     /// Threads.
     pub threads: usize,
-    /// Bytes that may be used.
+    /// The limit of memory in bytes.
     pub memory: usize,
 }
 
@@ -48,19 +48,19 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How many times `measure` will report: once a product or gradient.
+    /// How often `measure` reports: once for each product or gradient.
     pub fn work(&self) -> usize {
         self.draws * self.steps + self.extra + self.search + 1
     }
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
     /// Parameters.
     pub parameters: usize,
     /// Mean loss and error on the examples.
-    pub standing: Standing,
+    pub at_checkpoint: LossAndError,
     /// ‖g‖ of the mean loss: GRAWA's score.
     pub gradient: f64,
     /// Σₖ‖Gₖ‖ over the tensors: MGRAWA's score.
@@ -69,23 +69,23 @@ pub struct Figures {
     pub draws: Vec<Draw>,
     /// Their Ritz values.
     pub ritz: Vec<Ritz>,
-    /// What single products said, those of the runs' first steps included.
-    pub forms: Vec<Form>,
+    /// The quadratic forms of single products, with those of the runs' first steps.
+    pub forms: Vec<QuadraticForm>,
     /// ε-sharpness.
     pub sharpness: Sharpness,
     /// Bytes that were used.
     pub bytes: usize,
-    /// Batches whose passes were kept, and all of them.
+    /// The number of batches whose passes were kept, and of all batches.
     pub kept: (usize, usize),
 }
 
 impl Figures {
-    /// A figure of each run, and their mean.
+    /// The mean of a number of each run.
     fn over_draws(&self, figure: impl Fn(&Ritz) -> f64) -> Estimate {
         Estimate::of(&self.ritz.iter().map(figure).collect::<Vec<_>>())
     }
 
-    /// The largest eigenvalue, with the bound of its own run: where the runs end, it is surely known so well.
+    /// The largest eigenvalue, with the error bound of its run.
     pub fn largest(&self) -> Estimate {
         let ends = self.ritz.iter().filter_map(|run| Some((*run.values.last()?, *run.residuals.last()?)));
         bounded(ends.max_by(|a, b| a.0.total_cmp(&b.0)))
@@ -125,13 +125,13 @@ impl Figures {
     }
 }
 
-/// An end of the spectrum with its residual, which is no better than products in f32 are.
+/// An end of the spectrum with its residual, which is at least the rounding of products in f32.
 fn bounded(end: Option<(f64, f64)>) -> Estimate {
     let (value, error) = end.unwrap_or((f64::NAN, f64::NAN));
     Estimate { value, error: error.max(1e-6 * value.abs()) }
 }
 
-/// Measures everything at a state; `note` is called once a product or gradient.
+/// Measures everything at a state; `note` is called for each product or gradient.
 pub fn measure(
     graph: &Graph,
     state: &State,
@@ -145,7 +145,7 @@ pub fn measure(
         }
     }
     let len = state.parameters.len();
-    // The vectors of a run, one to work in, and one to draw.
+    // The vectors of a run, a working vector, and a direction.
     let basis = (settings.steps + 2) * len * size_of::<f32>();
     let Some(rest) = settings.memory.checked_sub(basis) else {
         let megabytes = |bytes: usize| bytes.div_ceil(1_000_000);
@@ -154,7 +154,7 @@ pub fn measure(
         return Err(Error::TooMuchMemory { steps, parameters: len, needed, allowed });
     };
     let mut losses = Losses::new(graph, examples, settings.mode, settings.threads)?;
-    let standing = losses.at(&state.parameters, &state.statistics)?;
+    let at_checkpoint = losses.at(&state.parameters, &state.statistics)?;
     let model = (&*state.parameters, &*state.statistics);
     let sharpness = sharpness(&mut losses, model, settings.radius, settings.search, &mut note)?;
     drop(losses);
@@ -168,7 +168,7 @@ pub fn measure(
         note();
         done
     };
-    let (mut draws, mut forms): (Vec<Draw>, Vec<Form>) = (Vec::new(), Vec::new());
+    let (mut draws, mut forms): (Vec<Draw>, Vec<QuadraticForm>) = (Vec::new(), Vec::new());
     for number in 0..settings.draws {
         let start = direction(key.step(number as u64), len);
         let draw = lanczos(&mut apply, &start, settings.steps)?;
@@ -179,7 +179,7 @@ pub fn measure(
     forms.extend(quadratic_forms(&mut apply, len, further)?);
     Ok(Figures {
         parameters: len,
-        standing,
+        at_checkpoint,
         gradient,
         layers: layers.iter().sum(),
         ritz: draws.iter().map(Draw::ritz).collect(),

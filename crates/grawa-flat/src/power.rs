@@ -1,11 +1,11 @@
-//! Power iteration: the eigenvalue that is largest in size, and its vector. Slower than Lanczos and simpler: what
-//! Lanczos is checked with.
+//! Power iteration: the eigenvalue of the largest absolute value, and its vector. Slower and simpler than Lanczos, which is
+//! tested against it.
 
 use crate::vector::{add, dot, norm, scale};
 use crate::{Error, direction};
 use grawa_core::Key;
 
-/// What was found.
+/// The result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Power {
     /// The eigenvalue.
@@ -36,7 +36,7 @@ pub fn power(
             return Err(Error::NotFinite { what: "a product of the power iteration" });
         }
         let length = norm(&product);
-        // What is along the vector taken off leaves the residual, before the product becomes the next vector.
+        // Removing the part along the vector leaves the residual, before the product becomes the next vector.
         let mut rest = product.clone();
         add(&mut rest, -found.value, &found.vector);
         found.residual = norm(&rest);

@@ -1,12 +1,12 @@
-//! ε-sharpness (Keskar et al., "On large-batch training for deep learning", 2017): how much higher the loss gets in a
+//! ε-sharpness (Keskar et al., "On large-batch training for deep learning", 2017): the rise of the loss in a
 //! small box around the parameters.
 //!
 //! The box allows parameter xᵢ to move by ε·(|xᵢ| + 1). Its highest point is searched with steps along the signs of the
-//! gradient, each cut back into the box; so what is found is a lower bound of the true height.
+//! gradient, each clamped to the box; the result is a lower bound of the true height.
 
 use crate::{Error, Losses};
 
-/// What was found.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sharpness {
     /// 100 · (highest − loss) / (1 + loss).
@@ -33,7 +33,7 @@ pub fn sharpness(
     let mut here = parameters.to_vec();
     let (mut middle, mut highest) = (None, f64::NEG_INFINITY);
     for step in 0..=steps {
-        // The last place is only looked at.
+        // The last point is only evaluated.
         let loss = match step == steps {
             true => losses.at(&here, statistics)?.loss,
             false => losses.gradient(&here, statistics, &mut gradient)?,
@@ -44,7 +44,7 @@ pub fn sharpness(
         }
         middle.get_or_insert(loss);
         highest = highest.max(loss);
-        // First to a corner, which is the highest point of a plane; then ever smaller corrections.
+        // First to a corner, the highest point of a plane; then smaller and smaller corrections.
         let reach = if step == 0 { 1.0 } else { 1.0 / step as f64 };
         for ((here, &start), &slope) in here.iter_mut().zip(parameters).zip(&gradient) {
             let sign = if slope == 0.0 { 0.0 } else { f64::from(slope.signum()) };

@@ -1,5 +1,5 @@
-//! Eigenvalues of symmetric tridiagonal matrices, with what Lanczos needs of the eigenvectors: their first and last
-//! components. The implicit QL method with Wilkinson's shifts, in f64.
+//! Eigenvalues of symmetric tridiagonal matrices, with the first and last components of the eigenvectors, which
+//! Lanczos needs. The implicit QL method with Wilkinson's shifts, in f64.
 
 /// The eigenpairs of a tridiagonal matrix as approximations of those of the operator it came from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -8,12 +8,12 @@ pub struct Ritz {
     pub values: Vec<f64>,
     /// The squared first component of each eigenvector: its weight in the start vector. They add up to 1.
     pub weights: Vec<f64>,
-    /// How far at most the nearest eigenvalue of the operator is.
+    /// An upper bound of the distance to the nearest eigenvalue of the operator.
     pub residuals: Vec<f64>,
 }
 
-/// The Ritz values of a Lanczos run: `diagonal` α₁ … αₙ, `beside` β₂ … βₙ, and βₙ₊₁, which the run would have gone on
-/// with.
+/// The Ritz values of a Lanczos run: `diagonal` α₁ … αₙ, `beside` β₂ … βₙ, and βₙ₊₁ of the next
+/// step.
 ///
 /// ```
 /// // 2 on the diagonal and −1 beside it: the eigenvalues are 2 − 2·cos(kπ/(n+1)).
@@ -33,7 +33,7 @@ pub fn ritz(diagonal: &[f64], beside: &[f64], next: f64) -> Ritz {
     }
     (first[0], last[n - 1]) = (1.0, 1.0);
     for l in 0..n {
-        // Each eigenvalue takes two or three rounds; a matrix that is not finite never settles.
+        // Each eigenvalue takes two or three iterations; a matrix that is not finite never converges.
         for _ in 0..60 {
             let is_small = |m: usize| e[m].abs() <= f64::EPSILON * (d[m].abs() + d[m + 1].abs());
             let m = (l..n - 1).find(|&m| is_small(m)).unwrap_or(n - 1);

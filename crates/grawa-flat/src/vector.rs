@@ -1,11 +1,11 @@
-//! The few operations on long vectors that algorithms need. Products are summed in f64 over lanes and blocks that the
-//! length alone decides, so that results do not depend on the number of threads.
+//! Operations on long vectors. Products are summed in f64 over blocks that depend on the length alone, so results do not
+//! depend on the number of threads.
 
 use rayon::prelude::*;
 
-/// Numbers that one thread takes at a time.
+/// Numbers in a thread's block.
 const BLOCK: usize = 1 << 14;
-/// Independent sums, so that the compiler can use whatever vector registers there are.
+/// Independent sums, so that the compiler can use SIMD registers.
 const LANES: usize = 16;
 
 /// a · b.
@@ -43,8 +43,7 @@ pub(crate) fn add(y: &mut [f32], factor: f64, x: &[f32]) {
     });
 }
 
-/// Takes from w all that lies along vectors of length 1, twice: what the first time leaves by rounding, the second
-/// takes.
+/// Orthogonalises w against vectors of length 1, twice: the second pass removes the rounding of the first.
 pub(crate) fn orthogonalise(w: &mut [f32], basis: &[Vec<f32>]) {
     for _ in 0..2 {
         let along: Vec<f64> = basis.iter().map(|v| dot(v, w)).collect();

@@ -197,7 +197,7 @@ fn slices_pass_through_the_states() {
         let mut here = |state: &State| losses.at(&state.parameters, &state.statistics).unwrap();
         let ends = [here(&case.state), here(&other)];
         let line = Line::between(&mut losses, &case.state, &other, vec![-0.5, 0.0, 0.5, 1.0], || ()).unwrap();
-        assert_eq!([line.standings[1], line.standings[3]], ends);
+        assert_eq!([line.values[1], line.values[3]], ends);
         assert!(Line::between(&mut losses, &other, &other, vec![0.0], || ()).is_err());
         let key = Key::new(2, Purpose::Direction);
         let direction = |n| filter_normalised(case.graph.parameters(), &case.state.parameters, key.step(n));
@@ -206,9 +206,9 @@ fn slices_pass_through_the_states() {
         let plane =
             Plane::around(&mut losses, &case.state, &[direction(0), direction(1)], places, || count += 1)
                 .unwrap();
-        assert_eq!((plane.standings.len(), count), (6, 6));
-        assert_eq!(plane.standings[1], ends[0]);
-        assert_ne!(plane.standings[0], plane.standings[2]);
+        assert_eq!((plane.values.len(), count), (6, 6));
+        assert_eq!(plane.values[1], ends[0]);
+        assert_ne!(plane.values[0], plane.values[2]);
     }
 }
 

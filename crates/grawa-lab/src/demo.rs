@@ -1,18 +1,19 @@
 //! The demonstration: four workers learn the embedded digits, once with every method.
 //!
-//! All methods get the same network, data, budget, learning rate and number of workers; what differs is the method. Only plain
-//! SGD is one worker by itself, with as many steps as each of the four.
+//! All methods get the same network, data, budget, learning rate and number of workers. Only plain SGD is a single worker,
+//! with as many steps as each of the four.
 
-use crate::statistics::deviation;
+use crate::observer::EventObserver;
+use crate::statistics::summary;
 use crate::{Error, Table};
 use grawa_core::{Method, Name, Preset};
-use grawa_data::{Dataset, Kind};
-use grawa_train::recipe::Said;
+use grawa_data::{Dataset, DatasetKind};
+use grawa_train::recipe::Overrides;
 use grawa_train::{Event, Finished, Observer, Recipe, Run};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The same for all: 320 steps a worker are 14 epochs of four workers with batches of 16; the rate drops once.
+/// The same for all: 320 steps of four workers with batches of 16 are 14 epochs; the rate drops once.
 const SETTINGS: [&str; 6] = [
     "train.batch=16",
     "train.budget=320step",
@@ -21,12 +22,12 @@ const SETTINGS: [&str; 6] = [
     "evaluate.every=80step",
     "evaluate.images=1438",
 ];
-/// Rounds come every eight steps, so that there are forty; methods that meet more often keep their own period.
+/// A round every eight steps gives forty rounds; methods with more rounds keep their own period.
 const PERIOD: &str = "method.period=8";
 
 /// The recipe of one run.
 pub fn recipe(method: Name, workers: u32, seed: u64) -> Result<Recipe, Error> {
-    let mut said = Said::default().value("data.kind", Kind::Digits.name(), "the demo")?;
+    let mut said = Overrides::default().value("data.kind", DatasetKind::Digits.name(), "the demo")?;
     said = said.method(method.as_str(), "the demo")?;
     for setting in SETTINGS {
         said = said.set(setting)?;
@@ -41,31 +42,17 @@ pub fn recipe(method: Name, workers: u32, seed: u64) -> Result<Recipe, Error> {
     Ok(Recipe::resolve(&said)?)
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The method.
     pub method: Name,
     /// The seed.
     pub seed: u64,
-    /// The share of the test digits that were told right, from 0 to 1.
+    /// The share of test digits that were classified right, from 0 to 1.
     pub accuracy: f64,
     /// How the run ended.
     pub end: Finished,
-}
-
-/// Remembers the last test error.
-struct Last(Arc<Mutex<f64>>);
-
-impl Observer for Last {
-    fn event(&mut self, event: &Event) -> Result<(), grawa_train::Error> {
-        if let Event::Evaluated(evaluated) = event
-            && let Some(model) = evaluated.models.first()
-        {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = model.error();
-        }
-        Ok(())
-    }
 }
 
 /// Runs one method.
@@ -77,34 +64,30 @@ pub fn run(
 ) -> Result<Outcome, Error> {
     let (method, seed) = (recipe.method.name, recipe.train.seed);
     let error = Arc::new(Mutex::new(1.0));
-    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(Last(Arc::clone(&error)))];
+    let last = Arc::clone(&error);
+    let note = EventObserver(move |event: &Event| {
+        if let Event::Evaluated(evaluated) = event
+            && let Some(model) = evaluated.models.first()
+        {
+            *last.lock().unwrap_or_else(PoisonError::into_inner) = model.error();
+        }
+    });
+    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(note)];
     observers.extend(observer);
     let end = Run::new(recipe, data)?.stop_by(Arc::clone(stop)).go(&mut observers)?;
     let error = *error.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(Outcome { method, seed, accuracy: 1.0 - error, end })
 }
 
-/// A row a method: accuracy in percent (mean ± standard deviation where there are several seeds), rounds, traffic, time.
+/// A row for each method, whose outcomes follow each other: accuracy in percent (mean ± standard deviation over several
+/// seeds), rounds, traffic, time.
 pub fn table(outcomes: &[Outcome]) -> Table {
     let mut table = Table::new(["method", "test accuracy %", "rounds", "MB handed over", "seconds"]);
-    let mut methods: Vec<Name> = Vec::new();
-    for outcome in outcomes {
-        if !methods.contains(&outcome.method) {
-            methods.push(outcome.method);
-        }
-    }
-    for method in methods {
-        let of: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.method == method).collect();
-        let mean =
-            |number: &dyn Fn(&Outcome) -> f64| of.iter().map(|it| number(it)).sum::<f64>() / of.len() as f64;
-        let accuracy = mean(&|it| 100.0 * it.accuracy);
-        let accuracy = match deviation(&of.iter().map(|it| 100.0 * it.accuracy).collect::<Vec<_>>()) {
-            Some(spread) => format!("{accuracy:.2} ± {spread:.2}"),
-            None => format!("{accuracy:.2}"),
-        };
+    for of in outcomes.chunk_by(|a, b| a.method == b.method) {
+        let mean = |number: &dyn Fn(&Outcome) -> f64| of.iter().map(number).sum::<f64>() / of.len() as f64;
         table.push([
-            method.title().into(),
-            accuracy,
+            of[0].method.title().into(),
+            summary(&of.iter().map(|it| 100.0 * it.accuracy).collect::<Vec<_>>(), 2),
             format!("{:.0}", mean(&|it| it.end.at.rounds as f64)),
             format!("{:.1}", mean(&|it| it.end.bytes as f64 / 1e6)),
             format!("{:.1}", mean(&|it| it.end.at.elapsed)),

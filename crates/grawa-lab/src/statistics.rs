@@ -1,14 +1,14 @@
-//! What may be said about numbers that were measured with several seeds, and about how two kinds of numbers go together.
+//! Statistics of numbers measured with several seeds, and correlations.
 //!
 //! Deviations are those of a sample (divided by n − 1). Intervals are Student's, at the given confidence. Differences are
-//! paired: the same seed gives two methods the same start and the same order of the data, so that their difference varies less
-//! than either. What cannot be said (a deviation of one number, a correlation with a constant) is `None`.
+//! paired: the same seed gives two methods the same start and the same order of the data, so their difference varies less
+//! than either. What does not exist (a deviation of one number, a correlation with a constant) is `None`.
 
 mod student;
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
-/// The confidence of intervals unless said otherwise.
+/// The default confidence of intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
 /// The mean; of nothing it is NaN.
@@ -28,6 +28,12 @@ pub fn deviation(numbers: &[f64]) -> Option<f64> {
     (numbers.len() > 1).then(|| (squares / (numbers.len() - 1) as f64).sqrt())
 }
 
+/// Mean ± deviation as text; a single number alone, and nothing for no numbers.
+pub fn summary(numbers: &[f64], places: usize) -> String {
+    let spread = deviation(numbers).map_or(String::new(), |spread| format!(" ± {spread:.places$}"));
+    if numbers.is_empty() { spread } else { format!("{:.places$}{spread}", mean(numbers)) }
+}
+
 /// A mean and half the width of the interval that covers the true one with some confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
@@ -44,8 +50,8 @@ impl Interval {
     }
 }
 
-/// The interval of the mean of independent measurements. Numbers that are all the same say nothing about how they vary: errors of
-/// few examples come in large steps, and three seeds may well agree by chance.
+/// The interval of the mean of independent measurements. None where all are equal: errors of few examples come in large
+/// steps, and three seeds may agree by chance.
 pub fn interval(numbers: &[f64], confidence: f64) -> Option<Interval> {
     let freedom = numbers.len().checked_sub(1)?;
     let size = numbers.iter().fold(0.0, |size: f64, x| size.max(x.abs()));
@@ -84,8 +90,7 @@ pub fn pearson(x: &[f64], y: &[f64]) -> Option<f64> {
 }
 
 /// Kendall's τ_b: how much more often two measurements agree about which of two is larger than they disagree, from −1 to
-/// 1; ties are corrected for. With it the chance that as much comes of two that have nothing to do with each other (by the normal
-/// approximation, good for ten pairs and more).
+/// 1; ties are corrected for. With it the p-value under independence (normal approximation, good for ten pairs and more).
 pub fn kendall(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     if x.len() != y.len() || x.iter().chain(y).any(|x| x.is_nan()) {
         return None;

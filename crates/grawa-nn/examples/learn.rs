@@ -1,8 +1,8 @@
-//! One worker learns CIFAR-10 with ResNet-20, and its state is left for PyTorch:
+//! Trains ResNet-20 on CIFAR-10 with one worker, and saves the state for PyTorch:
 //! `cargo run --release -p grawa-nn --example learn -- CIFAR-FOLDER [EPOCHS] [OUT.safetensors]`.
 
 use grawa_core::{Key, Purpose, Sgd, step::descend};
-use grawa_data::{Feed, Kind, Order, Prefetch, Reader, load};
+use grawa_data::{DatasetKind, Feed, Loader, PrefetchLoader, Sampler, load};
 use grawa_nn::{Arena, Mode, Program, Shape, State, zoo};
 use std::error::Error;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = arguments.first().ok_or("usage: learn CIFAR-FOLDER [EPOCHS] [OUT.safetensors]")?;
     let epochs: u64 = arguments.get(1).map_or(Ok(3), |text| text.parse())?;
     let data = load("cifar10", Path::new(folder))?;
-    let feed = |part| Feed::new(part, &data.normalise, Kind::Cifar10.augment("resnet20"));
+    let feed = |part| Feed::new(part, &data.normalise, DatasetKind::Cifar10.augment("resnet20"));
     let (train, test) = (feed(&data.train)?, feed(&data.test)?);
 
     let net = zoo::find("resnet20")?.build(Shape::image(3, 28), 10)?;
@@ -24,9 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut state = State::initial(&net, 36);
     let (mut velocity, mut gradient) = (vec![0.0; state.parameters.len()], vec![0.0; state.parameters.len()]);
 
-    let order = Order::new(36, data.train.len(), 1, BATCH as u32)?;
+    let order = Sampler::new(36, data.train.len(), 1, BATCH as u32)?;
     let steps = epochs * data.train.len() as u64 / BATCH as u64;
-    let mut batches = Prefetch::training(Reader::new(train, order, 0)?, 0, 4)?;
+    let mut batches = PrefetchLoader::training(Loader::new(train, order, 0)?, 0, 4)?;
     let sgd = Sgd { weight_decay: 5e-4, ..Sgd::default() };
     let (start, mut loss) = (Instant::now(), 0.0);
     for step in 0..steps {
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let sum = program.gradient(&mut arena, model, examples, mode, 1.0 / BATCH as f64, &mut gradient)?;
         program.track(&arena, &mut state.statistics)?;
         state.batches += 1;
-        // So few steps end too noisy at a constant rate: it falls in a straight line.
+        // With so few steps a constant rate ends too noisy: it decays linearly.
         let rate = 0.1 * (1.0 - step as f32 / steps as f32);
         descend(&sgd, rate, &mut state.parameters, &mut velocity, &gradient, &[])?;
         loss += sum / BATCH as f64;

@@ -1,9 +1,9 @@
-//! Repeats training steps that PyTorch took, and says how far the losses part: from the file that `oracle/steps.py` writes,
+//! Repeats training steps that PyTorch took, and reports how far the losses diverge. Reads the file that `oracle/steps.py` writes:
 //! `cargo run --release -p grawa-nn --example steps -- FILE [NETWORK]`.
 //!
-//! In plain SGD at a small learning rate each loss must be within 0.1 % of PyTorch's. With momentum PyTorch's own ways part
-//! from each other by some tenths of a per cent, and at a large rate altogether, as any two orders of summation do: there no
-//! loss may be twice as far from PyTorch's default as the farthest of its other ways, and the mean of the last ten steps no
+//! With plain SGD at a small learning rate each loss must be within 0.1 % of PyTorch's. With momentum, PyTorch's own memory formats
+//! differ from each other by some tenths of a percent, and at a large rate completely, as any two orders of summation do. There no
+//! loss may be twice as far from PyTorch's default as the farthest of its other variants, and the mean of the last ten steps no
 //! farther from the range of all of them than that range is wide.
 
 use grawa_core::{Sgd, step::descend};
@@ -11,15 +11,15 @@ use grawa_nn::{Arena, Mode, Program, Tensors, zoo};
 use std::error::Error;
 use std::path::Path;
 
-const WAYS: [&str; 3] = ["default", "channels_last", "no_onednn"];
+const VARIANTS: [&str; 3] = ["default", "channels_last", "no_onednn"];
 const CASES: [(&str, f32, Sgd); 3] = [
     ("slow", 0.001, Sgd { momentum: 0.0, weight_decay: 1e-4, nesterov: false }),
     ("momentum", 0.001, Sgd { momentum: 0.9, weight_decay: 1e-4, nesterov: true }),
     ("fast", 0.1, Sgd { momentum: 0.9, weight_decay: 1e-4, nesterov: true }),
 ];
 
-/// How far the losses of two runs part at most, relatively.
-fn apart(a: &[f32], b: &[f32]) -> f32 {
+/// The largest relative difference between the losses of two runs.
+fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f32::max)
 }
 
@@ -43,19 +43,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program = Program::compile(&graph, batch)?;
     let mut arena = Arena::new(&program, std::thread::available_parallelism()?.get())?;
 
-    let mut held = true;
+    let mut passed = true;
     for (case, rate, sgd) in CASES {
-        if file.find(&format!("loss.{case}.{}", WAYS[0])).is_none() {
+        if file.find(&format!("loss.{case}.{}", VARIANTS[0])).is_none() {
             continue;
         }
-        let mut vectors = [graph.parameters(), graph.statistics()].map(|layout| vec![0.0f32; layout.len()]);
-        for (kind, layout, vector) in [("param", graph.parameters(), 0), ("buffer", graph.statistics(), 1)] {
-            for span in layout.spans() {
-                let name = format!("{kind}.{}", span.name());
-                vectors[vector][span.range()].copy_from_slice(file.f32(&name, span.shape())?);
-            }
-        }
-        let [mut parameters, mut statistics] = vectors;
+        let mut parameters = file.vector("param.", graph.parameters())?;
+        let mut statistics = file.vector("buffer.", graph.statistics())?;
         let mut velocity = vec![0.0; parameters.len()];
         let mut gradient = velocity.clone();
         let mut losses = Vec::with_capacity(steps);
@@ -68,22 +62,22 @@ fn main() -> Result<(), Box<dyn Error>> {
             program.track(&arena, &mut statistics)?;
             descend(&sgd, rate, &mut parameters, &mut velocity, &gradient, &[])?;
         }
-        let run = |way: &str| file.f32(&format!("loss.{case}.{way}"), &[steps]);
-        let ways = [run(WAYS[0])?, run(WAYS[1])?, run(WAYS[2])?];
-        let own = apart(&losses, ways[0]);
-        let theirs = apart(ways[1], ways[0]).max(apart(ways[2], ways[0]));
+        let run = |variant: &str| file.f32(&format!("loss.{case}.{variant}"), &[steps]);
+        let variants = [run(VARIANTS[0])?, run(VARIANTS[1])?, run(VARIANTS[2])?];
+        let own = distance(&losses, variants[0]);
+        let theirs = distance(variants[1], variants[0]).max(distance(variants[2], variants[0]));
         println!(
-            "{case}: a loss is at most {own:.1e} from PyTorch's default; its own other ways {theirs:.1e}"
+            "{case}: losses differ from PyTorch's default by at most {own:.1e}; its other variants by {theirs:.1e}"
         );
-        let (mean, means) = (last_ten(&losses), ways.map(last_ten));
-        println!("{case}: the last ten steps' mean is {mean:.4}; PyTorch's {means:.4?}");
+        let (mean, means) = (last_ten(&losses), variants.map(last_ten));
+        println!("{case}: the mean of the last ten steps is {mean:.4}; PyTorch's {means:.4?}");
         let (low, high) =
             means.iter().fold((f32::MAX, f32::MIN), |(low, high), &x| (low.min(x), high.max(x)));
-        held &= match case {
+        passed &= match case {
             "slow" => own < 1e-3,
             "momentum" => own < 2.0 * theirs,
             _ => (low - (high - low)..=high + (high - low)).contains(&mean),
         };
     }
-    if held { Ok(()) } else { Err("the losses part further than they may".into()) }
+    if passed { Ok(()) } else { Err("the losses diverge more than allowed".into()) }
 }

@@ -1,9 +1,8 @@
-//! A number with its derivative along one direction: value + ε·tangent, ε² = 0.
+//! A number with its derivative in one direction: value + ε·tangent, ε² = 0.
 //!
-//! The plain path computes with it as with any number, so a [`Tape`](crate::Tape) whose parameters have a vector as their
-//! tangents gives, as the tangents of its gradient, the Hessian times that vector: exactly, batch norm's statistics
-//! included, with no step to choose. Comparisons look at values alone: on which side of a kink a number lies has no
-//! derivative.
+//! The plain path computes with it as with any number. A [`Tape`](crate::Tape) whose parameters have a vector as their
+//! tangents gives the Hessian times that vector as the tangents of its gradient: exactly, including the statistics of
+//! batch norm, and without a step size. Comparisons use values alone: the side of a kink has no derivative.
 //!
 //! ```
 //! use grawa_nn::{Dual, Mode, Shape, Tape, zoo};
@@ -24,7 +23,7 @@ use std::cmp::Ordering;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Rem, RemAssign, Sub, SubAssign};
 
-/// A number and how it changes along a direction.
+/// A number and its derivative in a direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dual<T> {
     /// The number.
@@ -34,7 +33,7 @@ pub struct Dual<T> {
 }
 
 impl<T: Scalar> Dual<T> {
-    /// A function of this number, given its value and its slope here.
+    /// A function of this number, given its value and its derivative.
     fn map(self, value: T, slope: T) -> Self {
         Dual { value, tangent: self.tangent * slope }
     }
@@ -84,7 +83,7 @@ impl<T: Scalar> Div for Dual<T> {
 impl<T: Scalar> Rem for Dual<T> {
     type Output = Self;
     fn rem(self, b: Self) -> Self {
-        // a − ⌊a/b⌋·b, with a whole number that does not change.
+        // a − ⌊a/b⌋·b, where the integer factor is constant.
         let value = self.value % b.value;
         let whole = (self.value - value) / b.value;
         Dual { value, tangent: self.tangent - whole * b.tangent }
@@ -165,7 +164,7 @@ impl<T: Scalar> Scalar for Dual<T> {
         out: &mut [Self],
         add: bool,
     ) {
-        // Products of plain numbers, which have fast kernels: (a + εa')(b + εb') = ab + ε(a'b + ab').
+        // Products of plain numbers have fast kernels: (a + εa')(b + εb') = ab + ε(a'b + ab').
         let parts = |of: &[Self]| -> [Vec<T>; 2] {
             [of.iter().map(|x| x.value).collect(), of.iter().map(|x| x.tangent).collect()]
         };
@@ -202,23 +201,23 @@ mod tests {
             let found = expressions(Dual { value: x, tangent: dx }, Dual { value: y, tangent: dy });
             let (up, down) = (expressions(x + step * dx, y + step * dy), expressions(x - step * dx, y - step * dy));
             for ((found, up), down) in found.into_iter().zip(up).zip(down) {
-                // The mean of both sides is off by half the curvature times the step squared.
+                // The mean of both sides differs by half the curvature times the step squared.
                 prop_assert!((found.value - (up + down) / 2.0).abs() < 1e-7);
                 prop_assert!((found.tangent - (up - down) / (2.0 * step)).abs() < 1e-7);
             }
         }
 
         #[test]
-        fn products_are_those_of_the_numbers_one_by_one(m in 1usize..5, k in 0usize..5, n in 1usize..5, turned: bool, add: bool, seed: u64) {
+        fn products_are_those_of_the_numbers_one_by_one(m in 1usize..5, k in 0usize..5, n in 1usize..5, transposed: bool, add: bool, seed: u64) {
             let mut draws = grawa_core::Key::new(seed, grawa_core::Purpose::Problem).stream();
             let mut some = |len: usize| (0..len).map(|_| Dual { value: draws.normal(), tangent: draws.normal() }).collect::<Vec<_>>();
             let (a, b, start) = (some(m * k), some(k * n), some(m * n));
             let mut out = start.clone();
-            matmul([m, k, n], (&a, if turned { As::Columns } else { As::Rows }), (&b, As::Rows), &mut out, add);
+            matmul([m, k, n], (&a, if transposed { As::Columns } else { As::Rows }), (&b, As::Rows), &mut out, add);
             for i in 0..m {
                 for j in 0..n {
                     let first = if add { start[i * n + j] } else { Dual::zero() };
-                    let plain = (0..k).map(|l| (if turned { a[l * m + i] } else { a[i * k + l] }) * b[l * n + j]).fold(first, Add::add);
+                    let plain = (0..k).map(|l| (if transposed { a[l * m + i] } else { a[i * k + l] }) * b[l * n + j]).fold(first, Add::add);
                     prop_assert!((out[i * n + j].value - plain.value).abs() < 1e-12);
                     prop_assert!((out[i * n + j].tangent - plain.tangent).abs() < 1e-12);
                 }

@@ -1,17 +1,17 @@
-//! What can go wrong in the engine.
+//! Errors of the engine.
 
 use crate::Shape;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// What went wrong; the text says what was found, what was expected, what to do.
+/// An error. Its text says what was found, what was expected, what to do.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something the methods refuse.
+    /// An error of the methods.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
-    /// An operation that does not fit its input.
+    /// An operation whose input does not fit.
     #[error("{operation} does not fit an input of {found}: {expected}")]
     DoesNotFit {
         /// The operation, by name.
@@ -21,7 +21,7 @@ pub enum Error {
         /// What it needs.
         expected: String,
     },
-    /// Inputs of one operation that differ where they must be equal.
+    /// Inputs of an operation whose shapes must be equal and are not.
     #[error("{operation} needs inputs of one shape{but}; found {left} and {right}")]
     ShapesDiffer {
         /// The operation, by name.
@@ -36,7 +36,7 @@ pub enum Error {
     /// A network that is not in the zoo.
     #[error("there is no network '{found}'{}; the networks are {}", nearest.as_ref().map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default(), crate::zoo::names().join(", "))]
     UnknownNetwork {
-        /// What was asked for.
+        /// The requested name.
         found: String,
         /// The closest known name.
         nearest: Option<String>,
@@ -47,7 +47,7 @@ pub enum Error {
         /// Why not.
         why: String,
     },
-    /// A library of NVIDIA's that is not there.
+    /// An NVIDIA library that is missing.
     #[error("{library} was not found ({}): {remedy}, or name its folder in {}", tried.first().map_or("nothing of that name", |why| why), crate::cuda::VARIABLE)]
     LibraryMissing {
         /// Which one.
@@ -57,17 +57,17 @@ pub enum Error {
         /// How to get it.
         remedy: String,
     },
-    /// A GPU that does not do what it was asked.
+    /// A GPU operation that failed.
     #[error("cannot {action}: {why}")]
     Device {
         /// What was tried.
         action: String,
-        /// What the driver or library said.
+        /// The message of the driver or library.
         why: String,
     },
     /// A GPU without enough free memory.
     #[error("the GPU has {} MB free, but {} MB are needed; {fits}", free / 1_000_000, needed / 1_000_000)]
-    CardTooSmall {
+    OutOfDeviceMemory {
         /// Bytes that are needed.
         needed: usize,
         /// Bytes that are free.
@@ -78,7 +78,7 @@ pub enum Error {
     /// A precision that does not exist.
     #[error("there is no precision '{found}'; write f32, tf32 or bf16")]
     UnknownPrecision {
-        /// What was asked for.
+        /// The requested name.
         found: String,
     },
     /// A vector of the wrong length.
@@ -91,7 +91,7 @@ pub enum Error {
         /// The length it must have.
         expected: usize,
     },
-    /// A product with the Hessian at a point where no pass was made.
+    /// A product with the Hessian at a point that was not visited.
     #[error("a product with the Hessian needs a visited point; call Curvature::visit first")]
     NotVisited,
     /// A label that names no class.
@@ -122,7 +122,7 @@ pub enum Error {
         /// What the reader said.
         why: String,
     },
-    /// A tensor that a file should have and has not.
+    /// A tensor that is missing from a file.
     #[error("{} has no tensor '{name}', which {network} needs; is it of another network?", path.display())]
     TensorMissing {
         /// The file.
@@ -146,7 +146,7 @@ pub enum Error {
         /// What it must be.
         expected: String,
     },
-    /// A tensor that a file has and the network has not.
+    /// A tensor that the network does not have.
     #[error("{} holds a tensor '{name}' that {network} does not have; is it of another network?", path.display())]
     TensorUnknown {
         /// The file.
@@ -158,8 +158,13 @@ pub enum Error {
     },
 }
 
+/// Checks the length of a vector.
+pub(crate) fn expect_len(what: &str, found: usize, expected: usize) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
+}
+
 impl Error {
-    /// Whether the request itself was wrong, rather than something failing.
+    /// Whether the request itself is wrong, rather than something that failed.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,

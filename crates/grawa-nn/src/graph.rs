@@ -1,8 +1,8 @@
-//! A network as a static graph: operations in the order they run, and the layout of what they learn.
+//! A network as a static graph: operations in the order they run, and the layout of its parameters.
 //!
-//! A graph is built once, by a function of the zoo or a user's own, through a [`Builder`] that infers every shape
-//! and refuses what does not fit. Parameters lie in one flat vector in the order in which they were added, which
-//! is PyTorch's order, under PyTorch's names; so do the running statistics of batch norm.
+//! A graph is built once, by a function of the zoo or by a user's own, with a [`Builder`] that infers every shape and
+//! rejects what does not fit. Parameters are in one flat vector in the order in which they were added, which is
+//! PyTorch's order, under PyTorch's names. So are the running statistics of batch norm.
 //!
 //! ```
 //! use grawa_nn::{Builder, Conv, Shape};
@@ -22,11 +22,11 @@ use crate::{Error, Shape};
 use grawa_core::Layout;
 use std::fmt;
 
-/// The place of an operation in its graph.
+/// The index of an operation in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub(crate) usize);
 
-/// The place of a tensor among the parameters, or of a statistic among the statistics.
+/// The index of a tensor among the parameters, or of a statistic among the statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorId(pub(crate) usize);
 
@@ -41,10 +41,10 @@ pub enum Op {
         conv: Conv,
         /// The kernels: out × in × k × k.
         weight: TensorId,
-        /// One number an output channel.
+        /// One number for each output channel.
         bias: Option<TensorId>,
     },
-    /// Batch normalisation with a scale and a shift a channel.
+    /// Batch normalisation, with a scale and a shift for each channel.
     BatchNorm {
         /// The scale.
         weight: TensorId,
@@ -59,7 +59,7 @@ pub enum Op {
     Relu,
     /// The sum of two inputs of one shape.
     Add,
-    /// The largest number of each window.
+    /// The maximum of each window.
     MaxPool(Window),
     /// The mean of each window; padding does not count.
     AveragePool(Window),
@@ -72,7 +72,7 @@ pub enum Op {
         /// The shift.
         bias: TensorId,
     },
-    /// Channels of zeros before and after the input's own.
+    /// Zero channels before and after those of the input.
     PadChannels {
         /// How many before.
         before: usize,
@@ -86,7 +86,7 @@ pub enum Op {
     },
     /// The channels of the first input, then those of the second.
     Concat,
-    /// In training, each number is zero with this probability, and the others are scaled up.
+    /// In training, each value is zero with this probability, and the others are scaled up.
     Dropout {
         /// The probability.
         probability: f64,
@@ -109,7 +109,7 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// 3 × 3, stride 1, the output as large as the input, no bias.
+    /// 3 × 3, stride 1, same size, no bias.
     pub const fn same(out: usize) -> Self {
         Conv { out, kernel: 3, stride: 1, pad: 1, bias: false }
     }
@@ -135,16 +135,16 @@ impl Conv {
 pub struct Window {
     /// The side of a window.
     pub kernel: usize,
-    /// How far it moves.
+    /// The distance between windows.
     pub stride: usize,
-    /// Rows and columns around the input that belong to no number.
+    /// Rows and columns around the input that are ignored.
     pub pad: usize,
-    /// Whether a last window that reaches over the edge counts.
+    /// Whether a last window that extends beyond the edge counts.
     pub ceil: bool,
 }
 
 impl Window {
-    /// Windows side by side.
+    /// Windows that tile the input.
     pub const fn tiles(side: usize) -> Self {
         Window { kernel: side, stride: side, pad: 0, ceil: false }
     }
@@ -158,12 +158,12 @@ impl Window {
     }
 }
 
-/// An operation in its place.
+/// An operation of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// What it computes.
     pub op: Op,
-    /// From what.
+    /// Its inputs.
     pub inputs: Vec<NodeId>,
     /// The shape of one example of the result.
     pub shape: Shape,
@@ -190,9 +190,21 @@ impl Graph {
         &self.nodes
     }
 
-    /// The node of that place.
+    /// The node of this index.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0]
+    }
+
+    /// The nodes that use a node's result, once for each use.
+    pub(crate) fn users(&self, id: usize) -> impl Iterator<Item = usize> {
+        let uses = move |node: &Node| node.inputs.iter().filter(|input| input.0 == id).count();
+        self.nodes.iter().enumerate().flat_map(move |(user, node)| std::iter::repeat_n(user, uses(node)))
+    }
+
+    /// The node that uses a node's result, if there is only one and it uses it once.
+    pub(crate) fn only_user(&self, id: usize) -> Option<usize> {
+        let mut users = self.users(id);
+        users.next().filter(|_| users.next().is_none())
     }
 
     /// The layout of the parameters.
@@ -215,8 +227,8 @@ impl Graph {
         self.nodes.last().map_or(0, |node| node.shape.channels)
     }
 
-    /// Multiplications and additions of a forward pass for one image, each counted: those of convolutions and
-    /// linear layers, which are nearly all.
+    /// Floating-point operations of a forward pass for one image: those of convolutions and linear layers, which are
+    /// nearly all. A multiplication and an addition count as two.
     pub fn flops(&self) -> u64 {
         let of = |node: &Node| {
             let from = |index: usize| self.node(node.inputs[index]).shape;
@@ -230,7 +242,7 @@ impl Graph {
         self.nodes.iter().map(of).sum()
     }
 
-    /// Scalars of all activations for one image: what a training step must keep or compute again.
+    /// Scalars of all activations for one image: what a training step must keep or recompute.
     pub fn activations(&self) -> usize {
         self.nodes.iter().map(|node| node.shape.len()).sum()
     }
@@ -278,7 +290,7 @@ impl Op {
     }
 }
 
-/// A network while it is being built.
+/// A network under construction.
 #[derive(Debug)]
 pub struct Builder {
     name: String,
@@ -357,7 +369,7 @@ impl Builder {
     pub fn batch_norm(&mut self, x: NodeId, name: &str) -> Result<NodeId, Error> {
         let shape = self.shape(x);
         let channels = vec![shape.channels];
-        // What is added to a channel before its mean is taken away changes nothing.
+        // A constant added to a channel before batch norm has no effect.
         if let Op::Conv { bias: Some(bias), .. } = self.nodes[x.0].op {
             self.silent.push(self.parameters[bias.0].0.clone());
         }
@@ -393,7 +405,7 @@ impl Builder {
         Ok(self.push(Op::Concat, &[a, b], Shape { channels: left.channels + right.channels, ..left }))
     }
 
-    /// The largest number of each window.
+    /// The maximum of each window.
     pub fn max_pool(&mut self, x: NodeId, window: Window) -> Result<NodeId, Error> {
         let shape = self.pooled(x, window, "max pool")?;
         Ok(self.push(Op::MaxPool(window), &[x], shape))
@@ -427,12 +439,12 @@ impl Builder {
         self.push(Op::GlobalAverage, &[x], Shape::vector(channels))
     }
 
-    /// A linear layer over everything in its input, initialised as PyTorch does by default.
+    /// A linear layer over its whole input, initialised as PyTorch does by default.
     pub fn linear(&mut self, x: NodeId, name: &str, out: usize) -> Result<NodeId, Error> {
         self.linear_from(x, name, out, None)
     }
 
-    /// A linear layer whose bias starts at zero.
+    /// A linear layer with an initial bias of zero.
     pub fn linear_unbiased_start(&mut self, x: NodeId, name: &str, out: usize) -> Result<NodeId, Error> {
         self.linear_from(x, name, out, Some(Init::Constant(0.0)))
     }
@@ -455,7 +467,7 @@ impl Builder {
         Ok(self.push(Op::Linear { weight, bias }, &[x], Shape::vector(out)))
     }
 
-    /// Channels of zeros before and after.
+    /// Adds zero channels before and after.
     pub fn pad_channels(&mut self, x: NodeId, before: usize, after: usize) -> NodeId {
         let shape = self.shape(x);
         self.push(

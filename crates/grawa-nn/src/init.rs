@@ -1,12 +1,12 @@
-//! How parameters start: PyTorch's defaults and Kaiming's normal, drawn from counter-based random numbers.
+//! Initial parameters: PyTorch's defaults and Kaiming's normal, drawn from counter-based random numbers.
 
 use crate::Graph;
 use grawa_core::{Key, Purpose};
 
-/// How a tensor starts.
+/// The initial distribution of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// One number everywhere.
+    /// A constant.
     Constant(f32),
     /// Uniform in ±bound.
     Uniform(f64),
@@ -15,7 +15,7 @@ pub enum Init {
 }
 
 impl Init {
-    /// U(±1/√fan_in): what PyTorch's Kaiming-uniform with a = √5 comes to.
+    /// U(±1/√fan_in), which is PyTorch's Kaiming-uniform with a = √5.
     pub fn fan_in(fan_in: usize) -> Self {
         Init::Uniform(1.0 / (fan_in as f64).sqrt())
     }
@@ -38,7 +38,8 @@ impl Init {
 }
 
 impl Graph {
-    /// The parameters a seed starts with. Every tensor has draws of its own, so that changing one changes no other.
+    /// The initial parameters of a seed. Every tensor has its own draws, so a change of one tensor does not affect the
+    /// others.
     pub fn initial(&self, seed: u64) -> Vec<f32> {
         let mut parameters = vec![0.0; self.parameters().len()];
         for (index, (span, init)) in self.parameters().spans().iter().zip(&self.inits).enumerate() {

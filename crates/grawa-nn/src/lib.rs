@@ -1,12 +1,13 @@
 //! The engine: networks as static graphs over one flat vector.
 //!
-//! A [`Graph`] is built once, by a function of the [`zoo`] or through a [`Builder`]; it infers every shape, counts its
+//! A [`Graph`] is built once, by a function of the [`zoo`] or with a [`Builder`]. It infers every shape, counts its
 //! parameters, and names tensors as PyTorch does. [`Tape`] is the plain path: every operation unfused, generic over
-//! the number, the reference that faster engines are tested against. [`Program`] is the engine on the CPU: a graph
-//! compiled for a batch size, run in an [`Arena`]. [`State`] is what a worker has learnt, in files that PyTorch reads.
+//! the number type; faster engines are tested against it. [`Program`] is the engine on the CPU: a graph compiled for a
+//! batch size, which runs in an [`Arena`]. [`cuda::ReplicaSet`] is the engine on GPUs. [`State`] holds a worker's
+//! parameters and statistics, in files that PyTorch reads.
 #![deny(missing_docs)]
 
-// Tests inside share code with those outside.
+// Unit tests share code with integration tests.
 #[cfg(test)]
 extern crate self as grawa_nn;
 
@@ -18,7 +19,7 @@ mod graph;
 mod init;
 mod matmul;
 mod op;
-mod peak;
+mod peak_flops;
 pub mod probe;
 mod scalar;
 mod shape;
@@ -27,12 +28,12 @@ mod tape;
 mod tensors;
 pub mod zoo;
 
-pub use cpu::{Arena, Curvature, Point, Program, Tangents, Watch};
+pub use cpu::{Arena, Curvature, Point, Profile, Program, Tangents};
 pub use dual::Dual;
 pub use error::Error;
 pub use graph::{Builder, Conv, Graph, Node, NodeId, Op, TensorId, Window};
 pub use init::Init;
-pub use peak::peak;
+pub use peak_flops::peak_flops;
 pub use scalar::Scalar;
 pub use shape::Shape;
 pub use state::State;

@@ -13,7 +13,7 @@ pub(crate) enum As {
 }
 
 impl As {
-    /// Distances between rows and between columns of a matrix of these sides.
+    /// Distances between rows and between columns of a matrix of this size.
     fn strides(self, rows: usize, columns: usize) -> [isize; 2] {
         match self {
             As::Rows => [columns as isize, 1],
@@ -22,10 +22,10 @@ impl As {
     }
 }
 
-/// out (m × n, row by row) ← a (m × k) · b (k × n), added to what is there if `add`.
+/// out (m × n, row by row) ← a (m × k) · b (k × n), added to `out` if `add`.
 ///
 /// # Panics
-/// If a slice is not of the size its sides say: a fault of the caller's, never of input.
+/// If the length of a slice does not match: an error of the caller, never of input.
 pub(crate) fn matmul<T: Scalar>(
     [m, k, n]: [usize; 3],
     (a, a_as): (&[T], As),
@@ -59,9 +59,9 @@ pub(crate) fn gemm<T: One + 'static>(
         reach(m, k, a_row, a_column) <= a.len()
             && reach(k, n, b_row, b_column) <= b.len()
             && m * n <= out.len(),
-        "the matrices lie in their slices"
+        "the matrices are inside their slices"
     );
-    // SAFETY: every number that the sides and strides name lies in its slice.
+    // SAFETY: the assertion above: every element that the sides and strides address is inside its slice.
     #[allow(unsafe_code)]
     unsafe {
         ::gemm::gemm(
@@ -95,17 +95,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_plain_sums(m in 1usize..6, k in 0usize..6, n in 1usize..6, a_turned: bool, b_turned: bool, add: bool, seed: u64) {
+        fn agrees_with_the_plain_sums(m in 1usize..6, k in 0usize..6, n in 1usize..6, a_transposed: bool, b_transposed: bool, add: bool, seed: u64) {
             let mut draws = grawa_core::Key::new(seed, grawa_core::Purpose::Problem).stream();
             let mut some = |len: usize| (0..len).map(|_| draws.normal()).collect::<Vec<f64>>();
             let (a, b, start) = (some(m * k), some(k * n), some(m * n));
             let mut out = start.clone();
-            let how = |turned| if turned { As::Columns } else { As::Rows };
-            matmul([m, k, n], (&a, how(a_turned)), (&b, how(b_turned)), &mut out, add);
+            let how = |transposed| if transposed { As::Columns } else { As::Rows };
+            matmul([m, k, n], (&a, how(a_transposed)), (&b, how(b_transposed)), &mut out, add);
             for i in 0..m {
                 for j in 0..n {
-                    let a_at = |l: usize| if a_turned { a[l * m + i] } else { a[i * k + l] };
-                    let b_at = |l: usize| if b_turned { b[j * k + l] } else { b[l * n + j] };
+                    let a_at = |l: usize| if a_transposed { a[l * m + i] } else { a[i * k + l] };
+                    let b_at = |l: usize| if b_transposed { b[j * k + l] } else { b[l * n + j] };
                     let plain = (0..k).map(|l| a_at(l) * b_at(l)).sum::<f64>() + if add { start[i * n + j] } else { 0.0 };
                     prop_assert!((out[i * n + j] - plain).abs() < 1e-12);
                 }

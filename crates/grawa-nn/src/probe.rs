@@ -1,37 +1,37 @@
-//! One training-mode forward and backward pass on given values, compared with what was expected.
+//! One training-mode forward and backward pass on given values, compared with expected results.
 //!
-//! A values file holds `param.*`, `buffer.*`, `image` and `label`, and, where somebody computed them, the expected
-//! `logits`, `loss_sum`, `grad.*` (of the sum of the losses, dropout off) and `buffer_after.*`. With `vector.*` the
-//! Hessian of the mean loss is multiplied by that vector, and compared with `hvp.*`. `oracle/values.py` writes such files
-//! from PyTorch in f64.
+//! A values file holds `param.*`, `buffer.*`, `image` and `label`, and optionally the expected `logits`, `loss_sum`,
+//! `grad.*` (of the sum of the losses, without dropout) and `buffer_after.*`. With `vector.*`, the Hessian of the mean
+//! loss is multiplied by that vector and compared with `hvp.*`. `oracle/values.py` writes such files from PyTorch in
+//! f64.
 
-use crate::cuda::{Card, Fleet, Precision, Settings};
+use crate::cuda::{Device, Precision, ReplicaSet, Settings};
 use crate::tensors::{Tensor, Tensors};
 use crate::{Arena, Curvature, Error, Graph, Mode, Program, Shape, zoo};
 use grawa_core::norm::norm;
 use std::path::Path;
 
-/// What a probe computed, and how far it is from what the file expected.
+/// The results of a probe, and their distance from the expected ones.
 #[derive(Debug)]
 pub struct Probe {
     /// The results, under the names of the file.
     pub results: Tensors,
-    /// For each kind of expected value the largest relative error, and whose it is.
+    /// For each kind of expected value, the largest relative error and its tensor.
     pub errors: Vec<Distance>,
 }
 
 /// A relative error ‖found − expected‖ / ‖expected‖.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distance {
-    /// Of what: `logits`, `loss_sum`, `grad (whole)`, `grad`, `buffer_after`, `hvp (whole)`, `hvp`.
+    /// The kind: `logits`, `loss_sum`, `grad (whole)`, `grad`, `buffer_after`, `hvp (whole)`, `hvp`.
     pub kind: &'static str,
-    /// The tensor with the largest one.
+    /// The tensor with the largest error.
     pub tensor: String,
     /// The error.
     pub error: f64,
 }
 
-/// Tensors of a gradient, or of a product with the Hessian, with a norm below this share of the whole one's are not judged
+/// Tensors of a gradient, or of a product with the Hessian, whose norm is below this share of the whole are not judged
 /// one by one: in f32 they are rounding noise.
 pub const JUDGED: f64 = 1e-4;
 
@@ -41,10 +41,10 @@ pub enum Engine {
     /// All cores, f32.
     Cpu,
     /// A GPU.
-    Cuda(Card, Precision),
+    Cuda(Device, Precision),
 }
 
-/// Runs a network of the zoo on a values file; `out` is where the results will be written.
+/// Runs a network of the zoo on a values file. `out` is the path of the results.
 pub fn probe(
     network: &str,
     classes: usize,
@@ -63,53 +63,37 @@ pub fn probe(
 
 fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path, engine: &Engine) -> Result<Probe, Error> {
     let Shape { channels, height, width } = graph.input();
-    let gather = |layout: &grawa_core::Layout, prefix: &str| -> Result<Vec<f32>, Error> {
-        let mut vector = Vec::with_capacity(layout.len());
-        for span in layout.spans() {
-            vector.extend_from_slice(file.f32(&format!("{prefix}{}", span.name()), span.shape())?);
-        }
-        Ok(vector)
-    };
-    let parameters = gather(graph.parameters(), "param.")?;
-    let before = gather(graph.statistics(), "buffer.")?;
+    let parameters = file.vector("param.", graph.parameters())?;
+    let before = file.vector("buffer.", graph.statistics())?;
     let images = file.f32("image", &[batch, channels, height, width])?;
     let labels = labels(graph, file.i64("label", &[batch])?)?;
 
     let start = (parameters.as_slice(), before.as_slice());
     let Found { logits, loss, gradient, statistics } = match engine {
         Engine::Cpu => on_cpu(graph, batch, start, (images, &labels))?,
-        Engine::Cuda(card, precision) => on_cuda(graph, batch, start, (images, &labels), card, *precision)?,
+        Engine::Cuda(device, precision) => {
+            on_cuda(graph, batch, start, (images, &labels), device, *precision)?
+        }
     };
 
     let mut results = Tensors::new(out, graph.name());
     results.put("logits", Tensor::f32(&[batch, graph.classes()], logits));
     results.put("loss_sum", Tensor::f32(&[1], vec![loss as f32]));
-    for (prefix, layout, vector) in
-        [("grad.", graph.parameters(), &gradient), ("buffer_after.", graph.statistics(), &statistics)]
-    {
-        for span in layout.spans() {
-            results.put(
-                format!("{prefix}{}", span.name()),
-                Tensor::f32(span.shape(), vector[span.range()].to_vec()),
-            );
-        }
-    }
+    results.put_vector("grad.", graph.parameters(), &gradient);
+    results.put_vector("buffer_after.", graph.statistics(), &statistics);
     let layout = graph.parameters();
     let asked = layout.spans().iter().any(|span| file.find(&format!("vector.{}", span.name())).is_some());
-    // Products with the Hessian are the CPU's.
+    // Products with the Hessian exist on the CPU only.
     if asked && matches!(engine, Engine::Cpu) {
-        let vector = gather(layout, "vector.")?;
+        let vector = file.vector("vector.", layout)?;
         let product = product(graph, (&parameters, &before), (images, &labels), &vector)?;
-        for span in layout.spans() {
-            let numbers = product[span.range()].to_vec();
-            results.put(format!("hvp.{}", span.name()), Tensor::f32(span.shape(), numbers));
-        }
+        results.put_vector("hvp.", layout, &product);
     }
     let errors = compare(&results, file)?;
     Ok(Probe { results, errors })
 }
 
-/// What a pass gives.
+/// The results of a pass.
 struct Found {
     logits: Vec<f32>,
     loss: f64,
@@ -137,19 +121,19 @@ fn on_cuda(
     batch: usize,
     (parameters, statistics): (&[f32], &[f32]),
     shown: (&[f32], &[u32]),
-    card: &Card,
+    device: &Device,
     precision: Precision,
 ) -> Result<Found, Error> {
     let settings = Settings { batch, workers: 1, precision, fixed: true };
-    let mut fleet = Fleet::new(card, graph, settings)?;
-    fleet.load(0, parameters, statistics)?;
-    fleet.show(&[shown])?;
-    let outcomes = fleet.gradient(Mode::Train { dropout: None }, 1.0, true)?;
+    let mut set = ReplicaSet::new(device, graph, settings)?;
+    set.load(0, parameters, statistics)?;
+    set.load_batches(&[shown])?;
+    let outcomes = set.gradient(Mode::Train { dropout: None }, 1.0, true)?;
     Ok(Found {
-        logits: fleet.logits(0)?,
+        logits: set.logits(0)?,
         loss: outcomes[0].loss,
-        gradient: fleet.gradient_of(0)?,
-        statistics: fleet.statistics(0)?,
+        gradient: set.gradient_of(0)?,
+        statistics: set.statistics(0)?,
     })
 }
 
@@ -179,7 +163,7 @@ fn labels(graph: &Graph, found: &[i64]) -> Result<Vec<u32>, Error> {
     found.iter().enumerate().map(read).collect()
 }
 
-/// A tensor's name, what was found and what was expected.
+/// A tensor's name, its values and the expected ones.
 type Pair<'a> = (&'a str, &'a [f32], &'a [f32]);
 
 fn gap((_, found, expected): &Pair<'_>) -> f64 {
@@ -191,7 +175,7 @@ fn size((_, _, expected): &Pair<'_>) -> f64 {
     norm(expected)
 }
 
-/// The largest relative error of each kind that both sides have.
+/// The largest relative error of each kind that both files have.
 fn compare(results: &Tensors, expected: &Tensors) -> Result<Vec<Distance>, Error> {
     let mut pairs: Vec<Pair<'_>> = Vec::new();
     for name in results.names() {

@@ -1,5 +1,5 @@
-//! The numbers the plain path computes with: `f32` as networks are trained, `f64` as the truth to compare with, and
-//! [`Dual`](crate::Dual) for derivatives of either.
+//! The number types of the plain path: `f32` as in training, `f64` as the reference, and [`Dual`](crate::Dual) for
+//! derivatives of either.
 
 use crate::matmul::gemm;
 use num_traits::{NumAssignOps, NumOps, One, Zero};
@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::iter::Sum;
 use std::ops::Neg;
 
-/// A number of the plain path: all that its operations ask of one.
+/// A number type of the plain path.
 pub trait Scalar:
     Copy
     + PartialOrd
@@ -25,11 +25,11 @@ pub trait Scalar:
 {
     /// From a count or a constant.
     fn of(x: f64) -> Self;
-    /// From a stored number.
+    /// From a stored f32.
     fn load(x: f32) -> Self;
-    /// As a stored number.
+    /// As a stored f32.
     fn store(self) -> f32;
-    /// As the widest number.
+    /// As an f64.
     fn wide(self) -> f64;
     /// √x.
     fn sqrt(self) -> Self;
@@ -37,8 +37,8 @@ pub trait Scalar:
     fn exp(self) -> Self;
     /// The natural logarithm.
     fn ln(self) -> Self;
-    /// out (m × n, row by row) ← a (m × k) · b (k × n), added to what is there if `add`. With each matrix come the
-    /// distances between its rows and between its columns.
+    /// out (m × n, row by row) ← a (m × k) · b (k × n), added to `out` if `add`. Each matrix comes with the distances
+    /// between its rows and between its columns.
     fn product(
         sides: [usize; 3],
         a: (&[Self], [isize; 2]),

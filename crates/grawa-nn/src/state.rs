@@ -1,6 +1,6 @@
-//! What a worker has learnt, as a file that PyTorch reads: the `state_dict` of the network's twin.
+//! The parameters and statistics of a worker, as a file that PyTorch reads: the `state_dict` of the same network.
 //!
-//! Tensors stand under PyTorch's names: parameters, running statistics, and `num_batches_tracked` of every batch norm.
+//! Tensors have PyTorch's names: parameters, running statistics, and `num_batches_tracked` of every batch norm.
 //!
 //! ```no_run
 //! use grawa_nn::{Shape, State, zoo};
@@ -11,6 +11,7 @@
 //! # Ok::<(), grawa_nn::Error>(())
 //! ```
 
+use crate::error::expect_len;
 use crate::{Error, Graph, Tensor, Tensors};
 use std::path::Path;
 
@@ -21,12 +22,12 @@ pub struct State {
     pub parameters: Vec<f32>,
     /// The running statistics of batch norm, in their layout.
     pub statistics: Vec<f32>,
-    /// Batches the statistics have seen.
+    /// Batches included in the statistics.
     pub batches: u64,
 }
 
 impl State {
-    /// The state a seed starts with.
+    /// The initial state of a seed.
     pub fn initial(graph: &Graph, seed: u64) -> Self {
         State { parameters: graph.initial(seed), statistics: graph.initial_statistics(), batches: 0 }
     }
@@ -36,7 +37,7 @@ impl State {
         self.tensors(graph, path)?.write()
     }
 
-    /// The bytes of that file.
+    /// The bytes of the file.
     pub fn to_bytes(&self, graph: &Graph) -> Result<Vec<u8>, Error> {
         self.tensors(graph, Path::new(""))?.to_bytes()
     }
@@ -46,16 +47,8 @@ impl State {
         for (layout, vector) in
             [(graph.parameters(), &self.parameters), (graph.statistics(), &self.statistics)]
         {
-            if vector.len() != layout.len() {
-                return Err(Error::WrongLength {
-                    what: "the state".into(),
-                    found: vector.len(),
-                    expected: layout.len(),
-                });
-            }
-            for span in layout.spans() {
-                file.put(span.name(), Tensor::f32(span.shape(), vector[span.range()].to_vec()));
-            }
+            expect_len("the state", vector.len(), layout.len())?;
+            file.put_vector("", layout, vector);
         }
         for counter in counters(graph) {
             file.put(counter, Tensor::i64(&[], vec![self.batches as i64]));
@@ -63,25 +56,18 @@ impl State {
         Ok(file)
     }
 
-    /// Reads the state of this network from a file. A tensor that is missing, of another shape, or of another network is
-    /// an error.
+    /// Reads the state of this network from a file. A missing or unknown tensor, or one of another shape, is an error.
     pub fn load(graph: &Graph, path: &Path) -> Result<Self, Error> {
         let file = Tensors::read(path, graph.name())?;
-        let gather = |layout: &grawa_core::Layout| -> Result<Vec<f32>, Error> {
-            let mut vector = Vec::with_capacity(layout.len());
-            for span in layout.spans() {
-                vector.extend_from_slice(file.f32(span.name(), span.shape())?);
-            }
-            Ok(vector)
-        };
-        let (parameters, statistics) = (gather(graph.parameters())?, gather(graph.statistics())?);
+        let (parameters, statistics) =
+            (file.vector("", graph.parameters())?, file.vector("", graph.statistics())?);
         let counters: Vec<String> = counters(graph).collect();
         file.all_known(|name| {
             graph.parameters().find(name).is_some()
                 || graph.statistics().find(name).is_some()
                 || counters.iter().any(|counter| counter == name)
         })?;
-        // All batch norms of a network see the same batches; a file without the counters starts at none.
+        // All batch norms of a network see the same batches. Without counters the count starts at zero.
         let batches = match counters.first().filter(|counter| file.find(counter).is_some()) {
             Some(counter) => file.i64(counter, &[])?[0].max(0) as u64,
             None => 0,
@@ -90,7 +76,7 @@ impl State {
     }
 }
 
-/// The names of the batch counters: one for every batch norm.
+/// The names of the batch counters, one for each batch norm.
 fn counters(graph: &Graph) -> impl Iterator<Item = String> {
     let names = graph.statistics().spans().iter().filter_map(|span| span.name().strip_suffix("running_mean"));
     names.map(|name| format!("{name}num_batches_tracked"))

@@ -1,7 +1,7 @@
-//! The plain path: a network run operation by operation, everything kept, nothing fused.
+//! The plain path: a network run operation by operation, with all results kept and nothing fused.
 //!
-//! It is the reference for every fused engine and, in `f64`, the truth. It is a pure function of parameters,
-//! statistics and images; only [`Tape::track`] changes running statistics, and only when asked.
+//! Every fused engine is tested against it; in `f64` it is the reference. It is a pure function of parameters,
+//! statistics and images. Only [`Tape::track`] changes running statistics.
 //!
 //! ```
 //! use grawa_nn::{Mode, Shape, Tape, zoo};
@@ -14,6 +14,7 @@
 //! # Ok::<(), grawa_nn::Error>(())
 //! ```
 
+use crate::error::expect_len;
 use crate::op::{
     average_pool, batch_norm, channels, conv, cross_entropy, dropout, linear, max_pool, relu, subsample,
 };
@@ -21,12 +22,12 @@ use crate::scalar::Scalar;
 use crate::{Error, Graph, Node, Op, TensorId};
 use grawa_core::{Key, Layout};
 
-/// Which statistics batch norm uses, and whether dropout drops.
+/// Which statistics batch norm uses, and whether dropout is applied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
-    /// The batch's own statistics. With a key, dropout draws from it; without, nothing is dropped.
+    /// The statistics of the batch. Dropout is applied only with a key.
     Train {
-        /// Where dropout draws from.
+        /// The key of dropout's random draws.
         dropout: Option<Key>,
     },
     /// The running statistics, and no dropout.
@@ -45,13 +46,9 @@ pub struct Tape<'g, T> {
     pub(crate) used: Vec<batch_norm::Batch<T>>,
 }
 
-/// The numbers of one tensor.
+/// The values of one tensor.
 fn tensor<'v, T>(layout: &Layout, vector: &'v [T], id: TensorId) -> &'v [T] {
     &vector[layout.spans()[id.0].range()]
-}
-
-fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
 }
 
 impl<'g, T: Scalar> Tape<'g, T> {
@@ -63,10 +60,10 @@ impl<'g, T: Scalar> Tape<'g, T> {
         images: &[T],
         mode: Mode,
     ) -> Result<Self, Error> {
-        expect("the parameters", parameters.len(), graph.parameters().len())?;
-        expect("the statistics", statistics.len(), graph.statistics().len())?;
+        expect_len("the parameters", parameters.len(), graph.parameters().len())?;
+        expect_len("the statistics", statistics.len(), graph.statistics().len())?;
         let batch = images.len() / graph.input().len().max(1);
-        expect("the batch of images", images.len(), batch.max(1) * graph.input().len())?;
+        expect_len("the batch of images", images.len(), batch.max(1) * graph.input().len())?;
         let mut tape =
             Tape { graph, mode, batch, values: Vec::with_capacity(graph.nodes().len()), used: Vec::new() };
         for (index, node) in graph.nodes().iter().enumerate() {
@@ -77,7 +74,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
         Ok(tape)
     }
 
-    /// The result of a node whose inputs have theirs, and the statistics that it used.
+    /// The result of a node whose inputs are computed, and the statistics that it used.
     pub(crate) fn run(
         &self,
         index: usize,
@@ -139,15 +136,15 @@ impl<'g, T: Scalar> Tape<'g, T> {
         (y, used)
     }
 
-    /// The logits, example after example.
+    /// The logits, example by example.
     pub fn logits(&self) -> &[T] {
         self.values.last().map_or(&[], Vec::as_slice)
     }
 
     /// The sum of the losses, and the gradient of that sum times `factor` (1 for the sum, 1/N for the mean).
     pub fn backward(&self, parameters: &[T], labels: &[u32], factor: f64) -> Result<(f64, Vec<T>), Error> {
-        expect("the parameters", parameters.len(), self.graph.parameters().len())?;
-        expect("the list of labels", labels.len(), self.batch)?;
+        expect_len("the parameters", parameters.len(), self.graph.parameters().len())?;
+        expect_len("the list of labels", labels.len(), self.batch)?;
         let mut flows: Vec<Vec<T>> = self.values.iter().map(|value| vec![T::zero(); value.len()]).collect();
         let mut gradient = vec![T::zero(); parameters.len()];
         let last = flows.len() - 1;
@@ -161,13 +158,13 @@ impl<'g, T: Scalar> Tape<'g, T> {
         for index in (1..flows.len()).rev() {
             let (before, after) = flows.split_at_mut(index);
             self.flow_back(index, &after[0], before, parameters, &mut gradient);
-            // What has flowed on is not needed again.
+            // The gradient of this node is no longer needed.
             after[0] = Vec::new();
         }
         Ok((loss, gradient))
     }
 
-    /// Adds what flows from node `index` to its inputs and its tensors.
+    /// Adds the contribution of node `index` to the gradients of its inputs and tensors.
     pub(crate) fn flow_back(
         &self,
         index: usize,
@@ -237,7 +234,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
         }
     }
 
-    /// The gradients of a weight and of the bias that lies right behind it; empty without a bias.
+    /// The gradients of a weight and of the bias that follows it; empty without a bias.
     fn pair<'v>(&self, gradient: &'v mut [T], weight: TensorId, bias: Option<TensorId>) -> [&'v mut [T]; 2] {
         let spans = self.graph.parameters().spans();
         let (weight, bias) = (spans[weight.0].range(), bias.map(|bias| spans[bias.0].range()));
@@ -246,9 +243,9 @@ impl<'g, T: Scalar> Tape<'g, T> {
         [&mut front[weight.start..], &mut back[..length]]
     }
 
-    /// Moves the running statistics toward those of this batch, as training does at each step.
+    /// Updates the running statistics with those of this batch, as training does at each step.
     pub fn track(&self, statistics: &mut [T]) -> Result<(), Error> {
-        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
+        expect_len("the statistics", statistics.len(), self.graph.statistics().len())?;
         if self.mode == Mode::Evaluate {
             return Ok(());
         }

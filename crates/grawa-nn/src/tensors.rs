@@ -1,10 +1,11 @@
-//! Tensors in safetensors files: the one place that reads and writes them.
+//! Tensors in safetensors files: the only module that reads and writes them.
 //!
-//! A file is read whole, checked, and only then used; it is written aside and renamed, so that a reader never finds
-//! half of one. What a file should hold is the network's business: a tensor that is missing, of another shape or type,
-//! or not known is an error that names file, tensor, what was found and what was expected.
+//! A file is read as a whole and checked before use. It is written under a temporary name and renamed, so that a
+//! reader never finds a partial file. A tensor that is missing, unknown, or of another shape or type is an error that
+//! names the file, the tensor, what was found and what was expected.
 
 use crate::Error;
+use grawa_core::Layout;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -13,13 +14,13 @@ use std::path::{Path, PathBuf};
 /// One tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// Its sides; none for a scalar.
+    /// Its dimensions; none for a scalar.
     pub shape: Vec<usize>,
-    /// Its numbers.
+    /// Its values.
     pub data: Data,
 }
 
-/// The numbers of a tensor.
+/// The values of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
     /// 32-bit floating point.
@@ -54,7 +55,7 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// No tensors yet. `owner` is who they belong to, for messages: a network's name.
+    /// No tensors yet. `owner` is the network's name, for messages.
     pub fn new(path: &Path, owner: &str) -> Self {
         Tensors { path: path.into(), owner: owner.into(), tensors: BTreeMap::new() }
     }
@@ -70,7 +71,7 @@ impl Tensors {
         Tensors::parse(&bytes, path, owner)
     }
 
-    /// Reads the bytes of a file.
+    /// Parses the bytes of a file.
     pub fn parse(bytes: &[u8], path: &Path, owner: &str) -> Result<Self, Error> {
         let wrong = |why: String| Error::NotSafetensors { path: path.into(), why };
         let file = SafeTensors::deserialize(bytes).map_err(|error| wrong(error.to_string()))?;
@@ -99,17 +100,34 @@ impl Tensors {
         self.tensors.insert(name.into(), tensor);
     }
 
+    /// Adds a tensor for each span of a vector; their names begin with `prefix`.
+    pub fn put_vector(&mut self, prefix: &str, layout: &Layout, vector: &[f32]) {
+        for span in layout.spans() {
+            let tensor = Tensor::f32(span.shape(), vector[span.range()].to_vec());
+            self.put(format!("{prefix}{}", span.name()), tensor);
+        }
+    }
+
+    /// The values of all tensors of a layout as one vector; their names begin with `prefix`.
+    pub fn vector(&self, prefix: &str, layout: &Layout) -> Result<Vec<f32>, Error> {
+        let mut vector = Vec::with_capacity(layout.len());
+        for span in layout.spans() {
+            vector.extend_from_slice(self.f32(&format!("{prefix}{}", span.name()), span.shape())?);
+        }
+        Ok(vector)
+    }
+
     /// The names, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// The tensor of that name, if there is one.
+    /// The tensor of this name, if there is one.
     pub fn find(&self, name: &str) -> Option<&Tensor> {
         self.tensors.get(name)
     }
 
-    /// The numbers of a floating-point tensor, which must have this shape.
+    /// The values of a floating-point tensor, which must have this shape.
     pub fn f32(&self, name: &str, shape: &[usize]) -> Result<&[f32], Error> {
         let tensor = self.tensors.get(name).ok_or_else(|| self.missing(name))?;
         match &tensor.data {
@@ -118,7 +136,7 @@ impl Tensors {
         }
     }
 
-    /// The numbers of an integer tensor, which must have this shape.
+    /// The values of an integer tensor, which must have this shape.
     pub fn i64(&self, name: &str, shape: &[usize]) -> Result<&[i64], Error> {
         let tensor = self.tensors.get(name).ok_or_else(|| self.missing(name))?;
         match &tensor.data {
@@ -127,7 +145,7 @@ impl Tensors {
         }
     }
 
-    /// That every name is one the owner knows.
+    /// Checks that every name is known.
     pub fn all_known(&self, mut known: impl FnMut(&str) -> bool) -> Result<(), Error> {
         match self.names().find(|name| !known(name)) {
             None => Ok(()),
@@ -139,18 +157,18 @@ impl Tensors {
         }
     }
 
-    /// A tensor is not there.
+    /// The error for a missing tensor.
     pub(crate) fn missing(&self, name: &str) -> Error {
         Error::TensorMissing { path: self.path.clone(), name: name.into(), network: self.owner.clone() }
     }
 
-    /// A tensor is not what it must be.
+    /// The error for a tensor of another shape or type.
     pub(crate) fn differs(&self, name: &str, found: &Tensor, expected: String) -> Error {
         let (path, name, network) = (self.path.clone(), name.into(), self.owner.clone());
         Error::TensorDiffers { path, name, network, found: found.describe(), expected }
     }
 
-    /// Writes the file: aside first, then under its name. A file that is there already is not overwritten.
+    /// Writes the file under a temporary name and renames it. An existing file is not overwritten.
     pub fn write(&self) -> Result<(), Error> {
         let io = |action, path: &Path| {
             let path = path.to_owned();
@@ -171,7 +189,7 @@ impl Tensors {
             .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()))
             .and_then(|()| std::fs::rename(&aside, &self.path));
         written.map_err(|error| {
-            // Already failing: the reason to report is the first one.
+            // The write has failed already: its error is the one to report.
             let _ = std::fs::remove_file(&aside);
             io("write", &self.path)(error)
         })
@@ -184,13 +202,16 @@ impl Tensors {
             why: error.to_string(),
         };
         let raw: Vec<(&String, Dtype, &Vec<usize>, Vec<u8>)> = (self.tensors.iter())
-            .map(|(name, tensor)| match &tensor.data {
-                Data::F32(numbers) => {
-                    (name, Dtype::F32, &tensor.shape, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
-                }
-                Data::I64(numbers) => {
-                    (name, Dtype::I64, &tensor.shape, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
-                }
+            .map(|(name, tensor)| {
+                let (kind, bytes) = match &tensor.data {
+                    Data::F32(numbers) => {
+                        (Dtype::F32, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
+                    }
+                    Data::I64(numbers) => {
+                        (Dtype::I64, numbers.iter().flat_map(|x| x.to_le_bytes()).collect())
+                    }
+                };
+                (name, kind, &tensor.shape, bytes)
             })
             .collect();
         let mut views = Vec::with_capacity(raw.len());

@@ -1,6 +1,6 @@
-//! A training step allocates nothing of its own: its memory is planned when the program is compiled. Left are the packing
-//! room that the `gemm` crate takes for each product of a linear layer, and the queue at the threads' door, which grows by a
-//! block in 63 steps.
+//! A training step allocates nothing itself: its memory is planned when the program is compiled. What remains is the packing
+//! buffer that the `gemm` crate allocates for each product of a linear layer, and the queue of the thread pool, which grows by a
+//! block every 63 steps.
 #![allow(unsafe_code)]
 
 use grawa_core::{Key, Purpose, Sgd, step::descend};
@@ -8,12 +8,12 @@ use grawa_nn::{Arena, Mode, Op, Program, zoo};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts the allocations of all threads: steps run on threads of their own.
+/// Counts the allocations of all threads, because steps run on pool threads.
 struct Counting;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is handed on to the system's allocator unchanged.
+// SAFETY: everything is forwarded to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
@@ -49,7 +49,7 @@ fn a_step_allocates_nothing_of_its_own() {
             program.track(&arena, &mut statistics).unwrap();
             descend(&Sgd::default(), 1e-3, &mut parameters, &mut velocity, &gradient, &[]).unwrap();
         };
-        // The first steps of a thread set up what it keeps.
+        // The first steps of a thread allocate what it keeps.
         (0..3).for_each(&mut step);
         let before = COUNT.load(Ordering::Relaxed);
         let steps = 40;

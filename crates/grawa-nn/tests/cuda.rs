@@ -1,19 +1,20 @@
-//! The engine on a GPU against the plain path in f64, and what it refuses. bf16 has a reference of its own, in
+//! The engine on a GPU against the plain path in f64, and its errors. The reference for bf16 is in
 //! `src/cuda/rounded.rs`.
 
 #![allow(clippy::unwrap_used)]
 
 mod needs;
-mod sisters;
+mod networks;
 
 use grawa_core::{
     Key, Layout, Memory, Method, Purpose, Report, Sgd, mix, norm::norm, norm::norms, plan, step::descend,
 };
 use grawa_nn::cuda::{
-    Bytes, Fleet, Link, Model, Part, Precision, Seat, Set, Settings, Sum, Vectors, View, compile,
+    AllReduce, DatasetBytes, DeviceShare, Model, MultiGpu, Participant, Precision, ReplicaSet, Settings,
+    Split, Vectors, View, compile_kernels,
 };
 use grawa_nn::{Mode, Shape, Tape, zoo};
-use sisters::{sisters, smooth};
+use networks::{all_networks, smooth};
 
 const BATCH: usize = 6;
 
@@ -37,10 +38,11 @@ struct Bounds {
 }
 
 fn agrees(precision: Precision, bounds: &Bounds) {
-    let card = needs::gpu();
-    for (name, graph) in sisters() {
-        let mut fleet =
-            Fleet::new(&card, &graph, Settings { batch: BATCH, workers: 2, precision, fixed: true }).unwrap();
+    let device = needs::gpu();
+    for (name, graph) in all_networks() {
+        let mut set =
+            ReplicaSet::new(&device, &graph, Settings { batch: BATCH, workers: 2, precision, fixed: true })
+                .unwrap();
         let mut draws = Key::new(7, Purpose::Problem).stream();
         let mut batch = || -> (Vec<f32>, Vec<u32>) {
             let images = (0..BATCH * graph.input().len()).map(|_| draws.normal() as f32).collect();
@@ -48,16 +50,16 @@ fn agrees(precision: Precision, bounds: &Bounds) {
         };
         let batches = [batch(), batch()];
         let states = [smooth(&graph, 1), smooth(&graph, 2)];
-        fleet.show(&[(&batches[0].0, &batches[0].1), (&batches[1].0, &batches[1].1)]).unwrap();
+        set.load_batches(&[(&batches[0].0, &batches[0].1), (&batches[1].0, &batches[1].1)]).unwrap();
         for mode in [
             Mode::Train { dropout: None },
             Mode::Train { dropout: Some(Key::new(3, Purpose::Dropout)) },
             Mode::Evaluate,
         ] {
             for (worker, (parameters, statistics)) in states.iter().enumerate() {
-                fleet.load(worker, parameters, statistics).unwrap();
+                set.load(worker, parameters, statistics).unwrap();
             }
-            let outcomes = fleet.gradient(mode, 0.5, true).unwrap();
+            let outcomes = set.gradient(mode, 0.5, true).unwrap();
             for worker in 0..2 {
                 let (parameters, statistics) = &states[worker];
                 let (images, labels) = &batches[worker];
@@ -73,23 +75,18 @@ fn agrees(precision: Precision, bounds: &Bounds) {
                     );
                 };
                 judge("loss", (outcomes[worker].loss / loss - 1.0).abs(), bounds.loss);
-                judge("logits", error(&fleet.logits(worker).unwrap(), tape.logits()), bounds.logits);
-                judge("gradient", error(&fleet.gradient_of(worker).unwrap(), &gradient), bounds.gradient);
+                judge("logits", error(&set.logits(worker).unwrap(), tape.logits()), bounds.logits);
+                judge("gradient", error(&set.gradient_of(worker).unwrap(), &gradient), bounds.gradient);
                 if !tracked.is_empty() {
-                    judge(
-                        "statistics",
-                        error(&fleet.statistics(worker).unwrap(), &tracked),
-                        bounds.statistics,
-                    );
+                    judge("statistics", error(&set.statistics(worker).unwrap(), &tracked), bounds.statistics);
                 }
-                let again: Vec<u32> =
-                    fleet.gradient_of(worker).unwrap().iter().map(|x| x.to_bits()).collect();
+                let again: Vec<u32> = set.gradient_of(worker).unwrap().iter().map(|x| x.to_bits()).collect();
                 if worker == 1 {
                     for (worker, (parameters, statistics)) in states.iter().enumerate() {
-                        fleet.load(worker, parameters, statistics).unwrap();
+                        set.load(worker, parameters, statistics).unwrap();
                     }
-                    fleet.gradient(mode, 0.5, true).unwrap();
-                    let twice = fleet.gradient_of(1).unwrap();
+                    set.gradient(mode, 0.5, true).unwrap();
+                    let twice = set.gradient_of(1).unwrap();
                     assert!(
                         twice.iter().map(|x| x.to_bits()).eq(again),
                         "{name}: other bits the second time"
@@ -112,66 +109,66 @@ fn tf32_agrees_within_its_own_bounds() {
     agrees(Precision::Tf32, &Bounds { loss: 5e-3, logits: 1e-2, gradient: 3e-2, statistics: 5e-3 });
 }
 
-/// Steps, norms and rounds on the card against those of grawa-core on the same gradients.
+/// Steps, norms and rounds on the GPU against those of grawa-core on the same gradients.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn steps_and_rounds_are_those_of_the_cpu() {
-    let card = needs::gpu();
+    let device = needs::gpu();
     let graph = zoo::resnet("resnet", Shape::image(3, 9), 1, 8, 5).unwrap();
     let settings = Settings { batch: BATCH, workers: 3, precision: Precision::F32, fixed: true };
-    let mut fleet = Fleet::new(&card, &graph, settings).unwrap();
+    let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
     let mut draws = Key::new(7, Purpose::Problem).stream();
     let images: Vec<f32> = (0..BATCH * graph.input().len()).map(|_| draws.normal() as f32).collect();
     let labels = [0, 1, 2, 3, 4, 0];
-    fleet.show(&[(images.as_slice(), labels.as_slice()); 3]).unwrap();
+    set.load_batches(&[(images.as_slice(), labels.as_slice()); 3]).unwrap();
     let mut workers: Vec<(Vec<f32>, Vec<f32>)> =
         (0..3).map(|seed| (smooth(&graph, seed).0, vec![0.0; graph.parameters().len()])).collect();
     for (worker, (parameters, _)) in workers.iter().enumerate() {
-        fleet.load(worker, parameters, &graph.initial_statistics()).unwrap();
+        set.load(worker, parameters, &graph.initial_statistics()).unwrap();
     }
     let mut centre = workers[0].0.clone();
-    fleet.load_centre(0, 0, &centre).unwrap();
+    set.load_centre(0, 0, &centre).unwrap();
     let close = |what: &str, found: &[f32], expected: &[f32]| {
         let off = error(found, &wide(expected));
         assert!(off < 1e-6, "{what}: off by {off:.2e}");
     };
     let layout: &Layout = graph.parameters();
-    fleet.gradient(Mode::Train { dropout: None }, 1.0, false).unwrap();
-    fleet.ascend(0.5).unwrap();
+    set.gradient(Mode::Train { dropout: None }, 1.0, false).unwrap();
+    set.ascend(0.5).unwrap();
     for (worker, (parameters, _)) in workers.iter().enumerate() {
         let (mut moved, mut saved) = (parameters.clone(), parameters.clone());
-        grawa_core::step::ascend(0.5, &mut moved, &mut saved, &fleet.gradient_of(worker).unwrap()).unwrap();
-        close("the ascent", &fleet.parameters(worker).unwrap(), &moved);
+        grawa_core::step::ascend(0.5, &mut moved, &mut saved, &set.gradient_of(worker).unwrap()).unwrap();
+        close("the ascent", &set.parameters(worker).unwrap(), &moved);
     }
-    fleet.restore().unwrap();
+    set.restore().unwrap();
     for (worker, (parameters, _)) in workers.iter().enumerate() {
-        assert_eq!(fleet.parameters(worker).unwrap(), *parameters, "worker {worker} came back elsewhere");
+        assert_eq!(set.parameters(worker).unwrap(), *parameters, "worker {worker} came back elsewhere");
     }
     let methods = ["lgrawa", "mgrawa:pull=1", "easgd", "lsgd", "mean"];
     for (round, method) in methods.into_iter().enumerate() {
         let sgd = Sgd { nesterov: round % 2 == 0, ..Sgd::default() };
-        fleet.place(Key::new(5, Purpose::Augment).step(round as u64), &[0.05], [0.1, 0.0]).unwrap();
-        fleet.learn().unwrap();
-        let found = fleet.norms().unwrap();
-        let gradients: Vec<Vec<f32>> = (0..3).map(|worker| fleet.gradient_of(worker).unwrap()).collect();
-        // The step computes the same gradient once more and uses it at once; or it uses the one at hand.
+        set.set_position(Key::new(5, Purpose::Augment).step(round as u64), &[0.05], [0.1, 0.0]).unwrap();
+        set.compute_gradients().unwrap();
+        let found = set.norms().unwrap();
+        let gradients: Vec<Vec<f32>> = (0..3).map(|worker| set.gradient_of(worker).unwrap()).collect();
+        // The step recomputes the same gradient and uses it at once, or uses the current one.
         match round % 2 {
-            0 => fleet.steps(sgd, 1).unwrap(),
-            _ => fleet.descend(sgd).unwrap(),
+            0 => set.steps(sgd, 1).unwrap(),
+            _ => set.descend(sgd).unwrap(),
         }
         for ((worker, (parameters, velocity)), gradient) in workers.iter_mut().enumerate().zip(gradients) {
             let prox = grawa_core::Prox { centre: centre.as_slice(), strength: 0.1 };
             descend(&sgd, 0.05, parameters, velocity, &gradient, &[prox]).unwrap();
-            close("the step", &fleet.parameters(worker).unwrap(), parameters);
-            close("the velocity", &fleet.velocity(worker).unwrap(), velocity);
+            close("the step", &set.parameters(worker).unwrap(), parameters);
+            close("the velocity", &set.velocity(worker).unwrap(), velocity);
             let mut expected = vec![0.0; layout.spans().len()];
             norms(layout, &gradient, &mut expected).unwrap();
             for (found, expected) in found[worker].iter().zip(&expected) {
                 assert!((found - expected).abs() <= 1e-12 + 1e-9 * expected, "{found} and {expected}");
             }
             // The next round starts from the same bits on both sides.
-            parameters.copy_from_slice(&fleet.parameters(worker).unwrap());
-            velocity.copy_from_slice(&fleet.velocity(worker).unwrap());
+            parameters.copy_from_slice(&set.parameters(worker).unwrap());
+            velocity.copy_from_slice(&set.velocity(worker).unwrap());
         }
         let method: Method = method.parse().unwrap();
         let scores = |worker: usize| match round {
@@ -183,25 +180,26 @@ fn steps_and_rounds_are_those_of_the_cpu() {
             .map(|worker| Report { worker: worker as u32, scores: scores(worker), finite: true, steps: 32 })
             .collect();
         let decided = plan(&method, layout, &Memory::default(), &reports).unwrap();
-        fleet.mix(&decided, (0, 0), 0, Vectors::Parameters).unwrap();
+        set.mix(&decided, (0, 0), 0, Vectors::Parameters).unwrap();
         let mut vectors: Vec<&mut [f32]> = workers.iter_mut().map(|worker| worker.0.as_mut_slice()).collect();
         mix(&decided, layout, &mut vectors, &mut centre).unwrap();
-        close("the centre", &fleet.centre(0, 0).unwrap().unwrap(), &centre);
+        close("the centre", &set.centre(0, 0).unwrap().unwrap(), &centre);
         for (worker, (parameters, _)) in workers.iter_mut().enumerate() {
-            close("a pulled worker", &fleet.parameters(worker).unwrap(), parameters);
-            parameters.copy_from_slice(&fleet.parameters(worker).unwrap());
+            close("a pulled worker", &set.parameters(worker).unwrap(), parameters);
+            parameters.copy_from_slice(&set.parameters(worker).unwrap());
         }
-        centre.copy_from_slice(&fleet.centre(0, 0).unwrap().unwrap());
+        centre.copy_from_slice(&set.centre(0, 0).unwrap().unwrap());
     }
 }
 
-/// Every kernel compiles for the oldest architecture we serve and for the one we measure on. Needs the compiler, no GPU.
+/// Every kernel compiles for the oldest supported architecture and for the one we measure on. Needs the compiler, no
+/// GPU.
 #[test]
 #[ignore = "needs NVIDIA's compiler, which .ci/run brings: pip install nvidia-cuda-nvrtc and --include-ignored"]
 fn kernels_compile() {
     for architecture in ["sm_80", "sm_90"] {
         for narrow in [false, true] {
-            match compile(architecture, narrow) {
+            match compile_kernels(architecture, narrow) {
                 Ok(code) => assert!(code.starts_with(b"\x7fELF"), "{architecture}: not machine code"),
                 Err(error) => panic!("{architecture}, bf16 {narrow}: {error}"),
             }
@@ -209,43 +207,44 @@ fn kernels_compile() {
     }
 }
 
-/// Batches from the data on the card are those that grawa-data fills, bit by bit.
+/// Batches made on the GPU are those of grawa-data, bit for bit.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn batches_are_those_of_the_cpu() {
-    use grawa_data::{Augment, Feed, Kind, Order};
-    let card = needs::gpu();
+    use grawa_data::{Augment, Feed, DatasetKind, Sampler};
+    let device = needs::gpu();
     let mut draws = Key::new(9, Purpose::Problem).stream();
     let examples = 50;
     let bytes: Vec<u8> = (0..examples * 3 * 32 * 32).map(|_| draws.word() as u8).collect();
     let labels: Vec<u32> = (0..examples).map(|_| draws.below(10) as u32).collect();
     let shape = grawa_data::Shape::new(3, 32, 32);
-    let part = grawa_data::Part::from_bytes(shape, bytes.clone(), labels.clone(), 10).unwrap();
+    let part = grawa_data::Split::from_bytes(shape, bytes.clone(), labels.clone(), 10).unwrap();
     for text in ["flip+crop28", "flip+pad4crop32", "none"] {
         let augment: Augment = text.parse().unwrap();
-        let feed = Feed::new(&part, &Kind::Cifar10.normalise(), augment).unwrap();
+        let feed = Feed::new(&part, &DatasetKind::Cifar10.normalise(), augment).unwrap();
         let side = feed.output().height as usize;
         let graph = zoo::resnet("resnet", Shape::image(3, side), 1, 8, 10).unwrap();
         let settings = Settings { batch: 16, workers: 2, precision: Precision::F32, fixed: true };
-        let mut fleet = Fleet::new(&card, &graph, settings).unwrap();
+        let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
         let crop = match augment.crop {
             grawa_data::Crop::Random { pad, .. } => Some(pad),
             _ => None,
         };
-        let data = Bytes { shape: Shape::image(3, 32), images: &bytes, labels: &labels, table: feed.table() };
-        fleet.hold(Set::Train, data, View { flip: augment.flip, crop }, 4).unwrap();
-        let order = Order::new(36, examples, 2, 16).unwrap();
+        let data =
+            DatasetBytes { shape: Shape::image(3, 32), images: &bytes, labels: &labels, table: feed.table() };
+        set.load_dataset(Split::Train, data, View { flip: augment.flip, crop }, 4).unwrap();
+        let order = Sampler::new(36, examples, 2, 16).unwrap();
         for worker in 0..2 {
-            fleet.load(worker, &graph.initial(1), &graph.initial_statistics()).unwrap();
-            let dealt: Vec<u32> =
+            set.load(worker, &graph.initial(1), &graph.initial_statistics()).unwrap();
+            let assigned: Vec<u32> =
                 (100..103).flat_map(|step| order.batch(worker as u32, step).unwrap()).collect();
-            fleet.deal(Set::Train, worker, &dealt).unwrap();
+            set.assign(Split::Train, worker, &assigned).unwrap();
         }
-        fleet.place(Key::new(36, Purpose::Augment).step(100), &[0.01], [0.0; 2]).unwrap();
+        set.set_position(Key::new(36, Purpose::Augment).step(100), &[0.01], [0.0; 2]).unwrap();
         for step in 100..103 {
-            fleet.steps(Sgd::default(), 1).unwrap();
+            set.steps(Sgd::default(), 1).unwrap();
             for worker in 0..2u32 {
-                let (found, found_labels) = fleet.batch(worker as usize).unwrap();
+                let (found, found_labels) = set.batch(worker as usize).unwrap();
                 let mut images = vec![0.0; 16 * feed.output().len()];
                 let mut expected = vec![0; 16];
                 let key = Key::new(36, Purpose::Augment).worker(worker).step(step);
@@ -264,22 +263,22 @@ fn batches_are_those_of_the_cpu() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn it_learns() {
-    let card = needs::gpu();
+    let device = needs::gpu();
     let graph = zoo::resnet("resnet", Shape::image(3, 8), 1, 16, 10).unwrap();
     for precision in [Precision::F32, Precision::Bf16] {
         let settings = Settings { batch: 32, workers: 4, precision, fixed: true };
-        let mut fleet = Fleet::new(&card, &graph, settings).unwrap();
+        let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
         let mut draws = Key::new(7, Purpose::Problem).stream();
         let images: Vec<f32> = (0..32 * graph.input().len()).map(|_| draws.normal() as f32).collect();
         let labels: Vec<u32> = (0..32).map(|_| draws.below(10) as u32).collect();
-        fleet.show(&[(images.as_slice(), labels.as_slice()); 4]).unwrap();
+        set.load_batches(&[(images.as_slice(), labels.as_slice()); 4]).unwrap();
         for worker in 0..4 {
-            fleet.load(worker, &graph.initial(worker as u64), &graph.initial_statistics()).unwrap();
+            set.load(worker, &graph.initial(worker as u64), &graph.initial_statistics()).unwrap();
         }
-        fleet.place(Key::new(5, Purpose::Augment), &[0.05], [0.0; 2]).unwrap();
-        let before = fleet.forward(Mode::Train { dropout: None }).unwrap();
-        fleet.steps(Sgd::default(), 60).unwrap();
-        let after = fleet.forward(Mode::Train { dropout: None }).unwrap();
+        set.set_position(Key::new(5, Purpose::Augment), &[0.05], [0.0; 2]).unwrap();
+        let before = set.forward(Mode::Train { dropout: None }).unwrap();
+        set.steps(Sgd::default(), 60).unwrap();
+        let after = set.forward(Mode::Train { dropout: None }).unwrap();
         for (before, after) in before.iter().zip(&after) {
             assert!(
                 after.loss < 0.2 * before.loss && after.correct >= 30,
@@ -289,43 +288,43 @@ fn it_learns() {
     }
 }
 
-/// A number that would become an address beyond the card's memory is refused, and nothing is touched.
+/// An index that would become an address outside device memory is an error, and nothing is changed.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn what_does_not_exist_is_refused() {
-    let card = needs::gpu();
+    let device = needs::gpu();
     let graph = zoo::digits("digits", Shape::image(1, 8), 6, 10).unwrap();
     let settings = Settings { batch: BATCH, workers: 3, precision: Precision::F32, fixed: true };
-    let mut fleet = Fleet::new(&card, &graph, settings).unwrap();
+    let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
     let start = graph.initial(1);
     for worker in 0..3 {
-        fleet.load(worker, &start, &graph.initial_statistics()).unwrap();
+        set.load(worker, &start, &graph.initial_statistics()).unwrap();
     }
     let refused = |what: &str, done: Result<(), grawa_nn::Error>, why: &str| {
         let text = done.expect_err(what).to_string();
         assert!(text.contains(why), "{what}: {text}");
     };
     // Centres: one of all workers, two of groups.
-    fleet.group_by(2, 0).unwrap();
-    fleet.load_centre(0, 0, &start).unwrap();
-    refused("a third group", fleet.load_centre(1, 2, &start), "there are 2");
-    fleet.load_centre(1, 1, &start).unwrap();
-    refused("a fourth level", fleet.load_centre(3, 0, &start), "there are 3");
-    refused("a group's centre", fleet.centre(1, 2).map(|_| ()), "there are 2");
-    refused("a far group", fleet.centre(1, usize::MAX).map(|_| ()), "there are 2");
-    refused("a lead as large as a group", fleet.group_by(2, 2), "an earlier GPU");
-    // Other groups have other centres: a step must not read those of the two from memory for three.
-    fleet.group_by(1, 0).unwrap();
-    assert_eq!(fleet.centre(1, 0).unwrap(), None);
-    fleet.load_centre(1, 2, &start).unwrap();
+    set.group_by(2, 0).unwrap();
+    set.load_centre(0, 0, &start).unwrap();
+    refused("a third group", set.load_centre(1, 2, &start), "there are 2");
+    set.load_centre(1, 1, &start).unwrap();
+    refused("a fourth level", set.load_centre(3, 0, &start), "there are 3");
+    refused("a group's centre", set.centre(1, 2).map(|_| ()), "there are 2");
+    refused("a far group", set.centre(1, usize::MAX).map(|_| ()), "there are 2");
+    refused("a lead as large as a group", set.group_by(2, 2), "an earlier GPU");
+    // New groups have new centres: a step must not read those of two groups as three.
+    set.group_by(1, 0).unwrap();
+    assert_eq!(set.centre(1, 0).unwrap(), None);
+    set.load_centre(1, 2, &start).unwrap();
 
     let own = [Model::Own; 4];
-    refused("four models for three workers", fleet.borrow(&own), "the list of models");
+    refused("four models for three workers", set.load_models(&own), "the list of models");
     let missing = Model::Centre { level: 0, group: 1 };
-    refused("a model that is not there", fleet.borrow(&[missing]), "there are 1");
+    refused("a model that is not there", set.load_models(&[missing]), "there are 1");
     refused(
         "a level without a centre",
-        fleet.borrow(&[Model::Centre { level: 2, group: 0 }]),
+        set.load_models(&[Model::Centre { level: 2, group: 0 }]),
         "not been made",
     );
 
@@ -334,90 +333,99 @@ fn what_does_not_exist_is_refused() {
         (0..3).map(|worker| Report { worker, scores: Vec::new(), finite: true, steps: 1 }).collect();
     let method: Method = "mean".parse().unwrap();
     let round = plan(&method, graph.parameters(), &Memory::default(), &reports).unwrap();
-    refused("a round of others", fleet.mix(&round, (0, 1), 0, Vectors::Parameters), "there are 1");
-    refused("a round beyond", fleet.mix(&round, (0, 0), 1, Vectors::Parameters), "list of workers");
-    let far = fleet.mix(&round, (0, 0), usize::MAX, Vectors::Parameters);
+    refused("a round of others", set.mix(&round, (0, 1), 0, Vectors::Parameters), "there are 1");
+    refused("a round beyond", set.mix(&round, (0, 0), 1, Vectors::Parameters), "list of workers");
+    let far = set.mix(&round, (0, 0), usize::MAX, Vectors::Parameters);
     refused("a round far beyond", far, "list of workers");
-    let link = Link::new(Sum::Host, std::slice::from_ref(&card)).unwrap();
-    let part = Part::new(&round, 0..3, 0);
-    let seat = Seat { fleet: &mut fleet, part: part.clone(), place: (0, 1) };
-    refused("a seat elsewhere", link.mix(&mut [seat], &round, Vectors::Parameters), "there are 1");
+    let multi_gpu = MultiGpu::new(AllReduce::Host, std::slice::from_ref(&device)).unwrap();
+    let share = DeviceShare::new(&round, 0..3, 0);
+    let participant = Participant { set: &mut set, share: share.clone(), centre: (0, 1) };
+    refused(
+        "a seat elsewhere",
+        multi_gpu.mix(&mut [participant], &round, Vectors::Parameters),
+        "there are 1",
+    );
     let other = zoo::digits("digits", Shape::image(1, 8), 8, 10).unwrap();
-    let mut others = Fleet::new(&card, &other, settings).unwrap();
-    let mut seats = [(&mut fleet, &part), (&mut others, &part)].map(|(fleet, part)| Seat {
-        fleet,
-        part: part.clone(),
-        place: (0, 0),
+    let mut others = ReplicaSet::new(&device, &other, settings).unwrap();
+    let mut participants = [(&mut set, &share), (&mut others, &share)].map(|(set, share)| Participant {
+        set,
+        share: share.clone(),
+        centre: (0, 0),
     });
-    refused("vectors of two lengths", link.mix(&mut seats, &round, Vectors::Parameters), "another GPU");
+    refused(
+        "vectors of two lengths",
+        multi_gpu.mix(&mut participants, &round, Vectors::Parameters),
+        "another GPU",
+    );
 
-    // Steps: no more than batches were dealt, each worker its own.
+    // Steps: no more than batches are assigned, for each worker.
     let (images, labels) = (vec![7u8; 20 * 64], vec![3u32; 20]);
     let table = vec![[0.5; 256]];
-    let data = Bytes { shape: Shape::image(1, 8), images: &images, labels: &labels, table: &table };
-    let nothing = Bytes { images: &[], labels: &[], ..data };
+    let data = DatasetBytes { shape: Shape::image(1, 8), images: &images, labels: &labels, table: &table };
+    let nothing = DatasetBytes { images: &[], labels: &[], ..data };
     let view = View { flip: false, crop: None };
-    refused("an empty set", fleet.hold(Set::Train, nothing, view, 4), "the data set");
-    fleet.hold(Set::Train, data, view, 4).unwrap();
+    refused("an empty set", set.load_dataset(Split::Train, nothing, view, 4), "the data set");
+    set.load_dataset(Split::Train, data, view, 4).unwrap();
     let at = Key::new(5, Purpose::Augment);
-    fleet.place(at, &[0.01], [0.0; 2]).unwrap();
-    refused("a step without a batch", fleet.steps(Sgd::default(), 1), "dealt for 0 steps");
-    refused("a gradient without a batch", fleet.learn(), "dealt for 0 steps");
-    refused("a fourth worker", fleet.deal(Set::Train, 3, &[0; BATCH]), "there are 3");
+    set.set_position(at, &[0.01], [0.0; 2]).unwrap();
+    refused("a step without a batch", set.steps(Sgd::default(), 1), "assigned for 0 steps");
+    refused("a gradient without a batch", set.compute_gradients(), "assigned for 0 steps");
+    refused("a fourth worker", set.assign(Split::Train, 3, &[0; BATCH]), "there are 3");
     for worker in 0..3 {
-        fleet.deal(Set::Train, worker, &[worker as u32; 3 * BATCH]).unwrap();
+        set.assign(Split::Train, worker, &[worker as u32; 3 * BATCH]).unwrap();
     }
-    fleet.deal(Set::Train, 1, &[0; 2 * BATCH + 1]).unwrap();
-    refused("three steps of two batches", fleet.steps(Sgd::default(), 3), "dealt for 2 steps");
-    fleet.steps(Sgd::default(), 1).unwrap();
-    fleet.learn().unwrap();
-    fleet.learn().unwrap();
-    fleet.descend(Sgd::default()).unwrap();
-    refused("a third gradient", fleet.learn(), "dealt for 2 steps");
-    refused("a third step", fleet.steps(Sgd::default(), 1), "dealt for 2 steps");
-    refused("a profile of a third step", fleet.profile(Sgd::default()).map(|_| ()), "dealt for 2 steps");
-    fleet.place(at, &[0.01], [0.0; 2]).unwrap();
-    fleet.steps(Sgd::default(), 2).unwrap();
-    fleet.synchronise().unwrap();
+    set.assign(Split::Train, 1, &[0; 2 * BATCH + 1]).unwrap();
+    refused("three steps of two batches", set.steps(Sgd::default(), 3), "assigned for 2 steps");
+    set.steps(Sgd::default(), 1).unwrap();
+    set.compute_gradients().unwrap();
+    set.compute_gradients().unwrap();
+    set.descend(Sgd::default()).unwrap();
+    refused("a third gradient", set.compute_gradients(), "assigned for 2 steps");
+    refused("a third step", set.steps(Sgd::default(), 1), "assigned for 2 steps");
+    refused("a profile of a third step", set.profile(Sgd::default()).map(|_| ()), "assigned for 2 steps");
+    set.set_position(at, &[0.01], [0.0; 2]).unwrap();
+    set.steps(Sgd::default(), 2).unwrap();
+    set.synchronise().unwrap();
 }
 
-/// A number that is not finite and has weight is seen in the centre and in who is pulled to it, as on the CPU.
+/// A weighted value that is not finite appears in the centre and in the pulled workers, as on the CPU.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn what_is_not_a_number_stays_so() {
-    let card = needs::gpu();
+    let device = needs::gpu();
     let graph = zoo::digits("digits", Shape::image(1, 8), 6, 10).unwrap();
     let settings = Settings { batch: BATCH, workers: 2, precision: Precision::F32, fixed: true };
-    let mut fleet = Fleet::new(&card, &graph, settings).unwrap();
+    let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
     let mut workers = [graph.initial(1), graph.initial(2)];
     workers[1][3] = f32::NAN;
     workers[1][5] = f32::INFINITY;
     for (worker, parameters) in workers.iter().enumerate() {
-        fleet.load(worker, parameters, &graph.initial_statistics()).unwrap();
+        set.load(worker, parameters, &graph.initial_statistics()).unwrap();
     }
     let mut centre = graph.initial(3);
-    fleet.load_centre(0, 0, &centre).unwrap();
-    // Both are said to be finite, so that both have weight.
+    set.load_centre(0, 0, &centre).unwrap();
+    // Both are reported as finite, so that both have weight.
     let reports = [0, 1].map(|worker| Report { worker, scores: Vec::new(), finite: true, steps: 1 });
     let method: Method = "easgd".parse().unwrap();
     let decided = plan(&method, graph.parameters(), &Memory::default(), &reports).unwrap();
-    let link = Link::new(Sum::Host, std::slice::from_ref(&card)).unwrap();
+    let multi_gpu = MultiGpu::new(AllReduce::Host, std::slice::from_ref(&device)).unwrap();
     for by_link in [false, true] {
         match by_link {
-            false => fleet.mix(&decided, (0, 0), 0, Vectors::Parameters).unwrap(),
+            false => set.mix(&decided, (0, 0), 0, Vectors::Parameters).unwrap(),
             true => {
-                let seat = Seat { fleet: &mut fleet, part: Part::new(&decided, 0..2, 0), place: (0, 0) };
-                link.mix(&mut [seat], &decided, Vectors::Parameters).unwrap();
+                let participant =
+                    Participant { set: &mut set, share: DeviceShare::new(&decided, 0..2, 0), centre: (0, 0) };
+                multi_gpu.mix(&mut [participant], &decided, Vectors::Parameters).unwrap();
             }
         }
         let mut vectors: Vec<&mut [f32]> = workers.iter_mut().map(Vec::as_mut_slice).collect();
         mix(&decided, graph.parameters(), &mut vectors, &mut centre).unwrap();
-        let found = fleet.centre(0, 0).unwrap().unwrap();
+        let found = set.centre(0, 0).unwrap().unwrap();
         assert!(centre[3].is_nan() && found[3].is_nan(), "{by_link}: {} and {}", centre[3], found[3]);
         let near = (found[5] / centre[5] - 1.0).abs() < 1e-6 && found[5] > 1e37;
         assert!(near, "{by_link}: {} and {}", centre[5], found[5]);
         for (worker, parameters) in workers.iter().enumerate() {
-            let found = fleet.parameters(worker).unwrap();
+            let found = set.parameters(worker).unwrap();
             assert!(parameters[3].is_nan() && found[3].is_nan(), "{by_link}, worker {worker}: {}", found[3]);
         }
     }

@@ -1,55 +1,24 @@
-//! Products with the Hessian: the plain path's in f64 against differences of its gradients, and the compiled engine's against
-//! the plain path's.
+//! Products with the Hessian: the plain path's in f64 against finite differences of its gradients, and the compiled engine's
+//! against the plain path's.
 
 #![allow(clippy::unwrap_used)]
 
+mod networks;
+
 use grawa_core::{Key, Purpose, norm::norm};
-use grawa_nn::{Builder, Conv, Curvature, Dual, Error, Graph, Mode, Shape, Tape, Window, zoo};
+use grawa_nn::{Curvature, Dual, Graph, Mode, Shape, Tape, zoo};
+use networks::{everything, small_networks};
 
 const BATCH: usize = 6;
 
-/// Small sisters of every network, and one with every operation.
+/// Small variants of every network, and one with every operation.
 fn networks() -> Vec<Graph> {
-    let image = |side| Shape::image(3, side);
-    vec![
-        zoo::resnet("resnet", image(13), 2, 8, 5).unwrap(),
-        zoo::vgg("vgg", image(4), &[8, 8, 0, 12, 0], 16, 5).unwrap(),
-        zoo::pyramidnet("pyramidnet", image(9), 14, 21, 5).unwrap(),
-        zoo::densenet("densenet", image(8), &[2, 3, 1], 4, 5).unwrap(),
-        zoo::wide("wide", image(9), 10, 1, 5).unwrap(),
-        zoo::resnet18("resnet18", image(12), 1, 5).unwrap(),
-        zoo::resnet50("resnet50", image(45), &[1, 2, 1, 1], 8, 5).unwrap(),
-        zoo::digits("digits", Shape::image(1, 8), 6, 10).unwrap(),
-        everything().unwrap(),
-    ]
+    let small = small_networks().into_iter().map(|(_, graph)| graph);
+    small.chain([everything(true)]).collect()
 }
 
-fn everything() -> Result<Graph, Error> {
-    let mut net = Builder::new("everything", Shape::image(2, 7));
-    let x = net.input();
-    let x = net.conv(x, "a", Conv { out: 3, kernel: 3, stride: 2, pad: 1, bias: true })?;
-    let y = net.batch_norm(x, "b")?;
-    let y = net.relu(y);
-    let y = net.dropout(y, 0.3)?;
-    let z = net.conv(y, "c", Conv::same(3).stride(2).biased())?;
-    let shortcut = net.subsample(x, 2)?;
-    let z = net.add(z, shortcut)?;
-    let z = net.relu(z);
-    let pooled = net.average_pool(x, Window { kernel: 2, stride: 2, pad: 0, ceil: true })?;
-    let pooled = net.relu(pooled);
-    let z = net.concat(z, pooled)?;
-    let z = net.pad_channels(z, 1, 2);
-    let z = net.max_pool(z, Window { kernel: 3, stride: 1, pad: 1, ceil: false })?;
-    let other = net.global_average(z);
-    let z = net.linear(z, "d", 9)?;
-    let z = net.relu(z);
-    let z = net.add(z, other)?;
-    let z = net.linear(z, "e", 4)?;
-    net.finish(z)
-}
-
-/// A network's parameters, statistics, images, labels, and a direction. Batch norms that a ReLU follows are firmly on one
-/// side of it, as in `oracle/values.py --smooth`: a kink that rounding crosses would hide every smaller error.
+/// A network's parameters, statistics, images, labels, and a direction. Batch norms followed by a ReLU stay clearly on one
+/// side of its kink, as in `oracle/values.py --smooth`: a sign that rounding flips would hide every smaller error.
 struct Case {
     parameters: Vec<f32>,
     statistics: Vec<f32>,

@@ -1,29 +1,15 @@
-//! Small sisters of every network against PyTorch in f64 (`oracle/fixtures.py`), and against differences.
+//! Small variants of every network against PyTorch in f64 (`oracle/fixtures.py`), and against finite differences.
 
 #![allow(clippy::unwrap_used)]
 
+mod networks;
+
 use grawa_core::{Key, Purpose, norm::norm};
-use grawa_nn::{
-    Arena, Builder, Conv, Error, Graph, Mode, Program, Scalar, Shape, Tape, Tensors, Window, zoo,
-};
+use grawa_nn::{Arena, Builder, Graph, Mode, Program, Scalar, Shape, Tape, Tensors, zoo};
+use networks::{everything, small_networks};
 use std::path::Path;
 
 const BATCH: usize = 6;
-
-/// The sisters, as `oracle/fixtures.py` builds them.
-fn sisters() -> Vec<(&'static str, Graph)> {
-    let image = |side| Shape::image(3, side);
-    vec![
-        ("resnet", zoo::resnet("resnet", image(13), 2, 8, 5).unwrap()),
-        ("vgg", zoo::vgg("vgg", image(4), &[8, 8, 0, 12, 0], 16, 5).unwrap()),
-        ("pyramidnet", zoo::pyramidnet("pyramidnet", image(9), 14, 21, 5).unwrap()),
-        ("densenet", zoo::densenet("densenet", image(8), &[2, 3, 1], 4, 5).unwrap()),
-        ("wide", zoo::wide("wide", image(9), 10, 1, 5).unwrap()),
-        ("resnet18", zoo::resnet18("resnet18", image(12), 1, 5).unwrap()),
-        ("resnet50", zoo::resnet50("resnet50", image(45), &[1, 2, 1, 1], 8, 5).unwrap()),
-        ("digits", zoo::digits("digits", Shape::image(1, 8), 6, 10).unwrap()),
-    ]
-}
 
 /// Numbers in [−1, 1), the same as in the script.
 fn filled(count: usize, stream: u64) -> Vec<f64> {
@@ -68,7 +54,7 @@ fn error<T: Scalar>(found: &[T], expected: &[f32]) -> f64 {
 
 /// Forward values within one bound, gradients within another.
 fn agrees<T: Scalar>(within: f64, gradients_within: f64) {
-    for (name, graph) in sisters() {
+    for (name, graph) in small_networks() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.safetensors"));
         let expected = Tensors::read(&path, name).unwrap();
         let (parameters, statistics) = fill(&graph);
@@ -136,32 +122,10 @@ fn the_plain_path_in_f32_is_close_to_it() {
     agrees::<f32>(1e-5, 1e-2);
 }
 
-/// A network with every operation.
-fn everything() -> Result<Graph, Error> {
-    let mut net = Builder::new("everything", Shape::image(2, 7));
-    let x = net.input();
-    let x = net.conv(x, "a", Conv { out: 3, kernel: 3, stride: 2, pad: 1, bias: true })?;
-    let y = net.batch_norm(x, "b")?;
-    let y = net.relu(y);
-    let y = net.dropout(y, 0.3)?;
-    let z = net.conv(y, "c", Conv::same(3).stride(2))?;
-    let shortcut = net.subsample(x, 2)?;
-    let z = net.add(z, shortcut)?;
-    let pooled = net.average_pool(x, Window { kernel: 2, stride: 2, pad: 0, ceil: true })?;
-    let z = net.concat(z, pooled)?;
-    let z = net.pad_channels(z, 1, 2);
-    let z = net.max_pool(z, Window { kernel: 3, stride: 1, pad: 1, ceil: false })?;
-    let other = net.global_average(z);
-    let z = net.linear(z, "d", 9)?;
-    let z = net.add(z, other)?;
-    let z = net.linear(z, "e", 4)?;
-    net.finish(z)
-}
-
-/// The gradient of every operation against differences of the loss, in f64, in all modes.
+/// The gradient of every operation against finite differences of the loss, in f64, in all modes.
 #[test]
 fn gradients_are_those_of_the_loss() {
-    let graph = everything().unwrap();
+    let graph = everything(false);
     let mut draws = Key::new(5, Purpose::Problem).stream();
     let mut some = |len: usize| (0..len).map(|_| draws.normal()).collect::<Vec<f64>>();
     let parameters: Vec<f64> = some(graph.parameters().len()).iter().map(|x| 0.4 * x).collect();
@@ -240,13 +204,13 @@ fn what_does_not_fit_is_an_error() {
             .to_string()
             .contains("label 10 of example 1 names no class")
     );
-    assert!(everything().unwrap().to_string().contains("conv 3×3 /2 a"));
+    assert!(everything(false).to_string().contains("conv 3×3 /2 a"));
 }
 
-/// The compiled program against the plain path in f64, on every sister, in every mode, with one thread and with three.
+/// The compiled program against the plain path in f64, on every network, in every mode, with one and three threads.
 #[test]
 fn compiled_programs_agree_with_the_plain_path() {
-    for (name, graph) in sisters().into_iter().chain([("everything", everything().unwrap())]) {
+    for (name, graph) in small_networks().into_iter().chain([("everything", everything(false))]) {
         let (parameters, statistics) = fill(&graph);
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
         let images: Vec<f32> =

@@ -8,7 +8,7 @@
 #![allow(clippy::unwrap_used)]
 
 use grawa_core::{Key, Purpose, Sgd, step::descend};
-use grawa_data::{Dataset, Kind, Part, Shape};
+use grawa_data::{Dataset, DatasetKind, Shape, Split};
 use grawa_nn::{Arena, Mode, Program, State, zoo};
 use grawa_train::{Error, Event, Observer, Recipe, Run, Times};
 use std::sync::{Arc, Mutex};
@@ -75,13 +75,13 @@ fn images() -> Dataset {
         let mut draws = Key::new(seed, Purpose::Problem).stream();
         let bytes = (0..count * shape.len()).map(|_| draws.word() as u8).collect();
         let labels = (0..count).map(|_| draws.below(10) as u32).collect();
-        Part::from_bytes(shape, bytes, labels, 10).unwrap()
+        Split::from_bytes(shape, bytes, labels, 10).unwrap()
     };
     Dataset {
         name: "random".into(),
         classes: 10,
         class_names: Vec::new(),
-        normalise: Kind::Cifar10.normalise(),
+        normalise: DatasetKind::Cifar10.normalise(),
         train: part(4096, 1),
         test: part(BATCH, 2),
     }
@@ -139,7 +139,7 @@ impl Observer for Ear {
 
 /// Images a second of a run after its first cycle; where its time went, its steps and its rounds, of all workers.
 fn run(method: &str, data: &Dataset) -> (f64, (Times, u64, u64)) {
-    let mut recipe = Recipe::for_data(Kind::Cifar10, None).unwrap();
+    let mut recipe = Recipe::for_data(DatasetKind::Cifar10, None).unwrap();
     recipe.method = format!("{method}:period={PERIOD}").parse().unwrap();
     recipe.train.workers = WORKERS as u32;
     recipe.train.batch = BATCH as u32;

@@ -4,7 +4,7 @@
 
 use grawa_nn::{Builder, Conv, Graph, Shape, Window};
 use grawa_train::observe::Screen;
-use grawa_train::recipe::Said;
+use grawa_train::recipe::Overrides;
 use grawa_train::{Observer, Recipe, Run};
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn network(classes: usize) -> Result<Graph, grawa_nn::Error> {
 }
 
 pub(crate) fn learn(folder: &Path, budget: &str) -> Result<u64, Box<dyn std::error::Error>> {
-    let said = Said::default().method("lgrawa:period=8", "here")?.set("data.kind=folder")?;
+    let said = Overrides::default().method("lgrawa:period=8", "here")?.set("data.kind=folder")?;
     let said = said
         .set("data.augment=flip+resized32")?
         .set("train.batch=16")?

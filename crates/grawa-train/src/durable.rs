@@ -1,12 +1,11 @@
-//! Changes of files and folders that a crash leaves either done or undone: what is new is written under another name, brought
-//! to the disk, and renamed.
+//! Atomic changes of files and folders: a new file is written under another name, synced to the disk, and renamed.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Creates a file that appears under its name only when all of it is on the disk. Nothing may have that name yet.
+/// Creates a file that appears under its name only when it is on the disk. No file may have that name yet.
 pub fn place(path: &Path, bytes: &[u8]) -> io::Result<File> {
     if fs::symlink_metadata(path).is_ok() {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there already"));
@@ -24,7 +23,7 @@ pub fn place(path: &Path, bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates a folder and those above it, and brings their names to the disk.
+/// Creates a folder and its parents, and syncs their names to the disk.
 pub(crate) fn create_folders(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -38,7 +37,7 @@ pub(crate) fn create_folders(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A part of a file name that no other process has, on this host, another host or in another container: process ids repeat there.
+/// A part of a file name that is unique on this host and others. Process ids are not: they repeat in containers.
 pub(crate) fn unique() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
     let host: String = (host.as_deref().unwrap_or("host").trim().chars())
@@ -53,7 +52,7 @@ pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// Creates a file that must not exist yet, and brings what is in it to the disk.
+/// Creates a file that must not exist yet, and syncs it to the disk.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<File> {
     step()?;
     let mut file = File::create_new(path)?;
@@ -69,7 +68,7 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Brings the names in a folder to the disk.
+/// Syncs the names in a folder to the disk.
 pub(crate) fn sync(folder: &Path) -> io::Result<()> {
     step()?;
     File::open(folder)?.sync_all()

@@ -1,28 +1,28 @@
-//! A run whose workers come and go, each a process of its own.
+//! An elastic run: workers join and leave, each in its own process.
 //!
-//! Between two cycles all members hold the same: the centre, and what is remembered here. One who comes, or comes back, takes
-//! that over and joins the next round at once. Examples are dealt to those who took part in the last round, and anew when these
-//! are others than before: each member gets its share of what comes after the furthest that any of them had come to. Before the
-//! first round they are dealt to the founders, and whoever comes beyond them takes no step until it has a share. So nobody's
-//! example is dealt twice in an epoch; those not seen in it are what was dealt to a member that was lost before it met the others
-//! again, fewer than a batch a member whenever their number changes, and, at a free pace, what slower ones had not come to by then.
-//! Only one that trains on out of contact goes on in a share that others are dealt as well.
+//! Between two cycles all members have the same state: the centre, and [`Remembered`]. A worker that joins or rejoins takes this state
+//! and takes part in the next round at once. The examples are divided among the members of the last round. When the members change, the
+//! examples are divided again, from the furthest position of any member on. Before the first round they are divided among the founders;
+//! a further worker takes no step until it has a share. So no example is assigned twice in an epoch. Examples can be skipped: those of a
+//! member that was lost before a round, fewer than a batch for each member when their number changes, and, at a free pace, those that
+//! slower members had not reached. Only a worker that trains without connection uses a share that others may be assigned as well.
 
-use crate::course::Position;
-use crate::engine::{Material, Net};
+use crate::engine::{CpuReplica, Material};
 use crate::evaluate::viewing;
-use crate::event::{Evaluated, Event, Finished, Observer};
-use crate::held::{Held, Restored};
+use crate::event::{Evaluated, Finished, Observer};
+use crate::group_checkpoint::{GroupCheckpoint, Restored};
+use crate::milestones::Position;
 use crate::pace::Pacing;
 use crate::recipe::{Format, Pace};
-use crate::run::{Launch, Made, Works};
+use crate::reporter::SharedReports;
+use crate::round_message::RoundMessage;
+use crate::run::{AnyEngine, Launch, WorkerParts};
 use crate::snapshot::Part;
-use crate::word::Word;
 use crate::worker::{Common, Level, Worker};
 use crate::{Error, Recipe};
-use grawa_comm::group::{Guest, Travel};
-use grawa_comm::{Collective, Lost};
-use grawa_core::{Kept, Memory, Replica, Share, Tracker};
+use grawa_comm::Collective;
+use grawa_comm::group::{Guest, Teller, Travel};
+use grawa_core::{Memory, Replica, Share, StateKind, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::State;
 use serde::{Deserialize, Serialize};
@@ -32,10 +32,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// From one look for the others to the next, of a worker that is out of contact and has nothing to train on.
+/// How often a worker without connection and without examples looks for the others.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What all members remember beside the centre.
+/// The state that all members share beside the centre.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Remembered {
     at: Position,
@@ -43,48 +43,51 @@ pub(crate) struct Remembered {
     memories: Vec<Vec<Memory>>,
     history: Vec<Evaluated>,
     counts: Counts,
+    /// No worker was finite at the last round. Checkpoints of earlier versions do not say.
+    #[serde(default)]
+    diverged: bool,
 }
 
-/// Whose steps were counted, and how far the examples are dealt.
+/// The steps of each worker, and how the examples are divided.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Counts {
-    /// Steps of every worker that a round has counted.
+    /// Steps of each worker that a round has counted.
     taken: BTreeMap<u32, u64>,
-    /// Batches dealt before those who are dealt to now, and among how many these are.
+    /// Batches that were assigned before the present division, and among how many workers this one is.
     dealt: u64,
     among: u32,
-    /// Who they are, and how many steps of each were counted by then.
+    /// These workers, and the steps of each that were counted by then.
     since: BTreeMap<u32, u64>,
 }
 
 impl Counts {
-    /// Before the first step of so many workers.
+    /// Before the first step of this many workers.
     fn new(founders: u32) -> Self {
         let since = (0..founders).map(|worker| (worker, 0)).collect();
         Counts { among: founders, since, ..Counts::default() }
     }
 
-    /// The step at which those who are dealt to began: all batches before it were dealt.
+    /// The first step of the present division: all batches before it were assigned.
     fn first(&self) -> u64 {
         self.dealt.div_ceil(u64::from(self.among.max(1)))
     }
 
-    /// A worker's place among those who are dealt to, if it is one of them. One that has none has no examples of its own.
+    /// The index of a worker in the division, if it is in it. Without one it has no examples.
     fn seat(&self, worker: u32) -> Option<u32> {
         self.since.keys().position(|&other| other == worker).map(|seat| seat as u32)
     }
 
-    /// The step of its data that a worker has come to with so many steps of its own.
+    /// The step of its data that a worker has reached after `taken` steps.
     fn place(&self, worker: u32, taken: u64) -> u64 {
         self.first() + taken.saturating_sub(self.since.get(&worker).copied().unwrap_or(0))
     }
 
-    /// All have met: their steps count.
-    fn count(&mut self, words: &[(u32, Word)]) {
-        self.taken.extend(words.iter().map(|(worker, word)| (*worker, word.taken)));
+    /// Counts the steps of all workers that sent a message.
+    fn count(&mut self, messages: &[(u32, RoundMessage)]) {
+        self.taken.extend(messages.iter().map(|(worker, message)| (*worker, message.taken)));
     }
 
-    /// Deals to these from now on. If others were dealt to before, all go on where the one had come to who was furthest.
+    /// Divides the examples among these workers. If they are not those of before, all continue at the furthest position of any.
     fn deal_to(&mut self, members: &[u32]) {
         if self.since.keys().eq(members) {
             return;
@@ -97,34 +100,26 @@ impl Counts {
     }
 }
 
-/// What a worker needs where workers come and go.
+/// The state of a member of an elastic group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Elastic {
     run: u64,
     counts: Counts,
-    /// Whose examples its replica reads: which place, among how many.
+    /// The share of the examples that its replica reads: which index, among how many.
     dealt: Option<(u32, u32)>,
-    /// It has said where it stands, and before which meeting that was.
+    /// It has published its state, and before which operation.
     stands: bool,
     stood: u64,
-    /// Who keeps checkpoints, as far as all have heard.
+    /// Workers that write checkpoints.
     keepers: Vec<u32>,
-    /// It has just taken over what the others hold, and comes without a step.
+    /// It has just taken the state of the others, and takes part in the next round without a step.
     at_once: bool,
-    /// What others say for all since they last met, and who: they may be lost before that is out.
-    unsaid: Vec<Unsaid>,
-}
-
-/// What one says for all, and who else could.
-#[derive(Clone, Debug)]
-struct Unsaid {
-    speaker: Option<u32>,
-    known_to: Vec<u32>,
-    event: Event,
+    /// The events that all members know, for whoever reports them.
+    pub(crate) reports: SharedReports,
 }
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
-    /// What all members remember beside the centre, from here on.
+    /// The shared state from here on.
     fn remembered(&self, elastic: &Elastic) -> Remembered {
         let mut counts = elastic.counts.clone();
         counts.deal_to(self.all().member.members());
@@ -134,28 +129,29 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
             history: self.history.clone(),
             counts,
+            diverged: self.diverged,
         }
     }
 
-    /// The same, for one who keeps it; in the middle of a cycle that was broken off, what it was at its beginning.
-    pub(crate) fn held(&self, broken_off: bool) -> Result<Option<Held>, Error> {
+    /// The same for a checkpoint; inside an interrupted cycle, that of its beginning.
+    pub(crate) fn held(&self, broken_off: bool) -> Result<Option<GroupCheckpoint>, Error> {
         let Some(elastic) = &self.elastic else { return Ok(None) };
         let memory = String::from_utf8_lossy(&encode(&self.remembered(elastic))?).into_owned();
         let meeting = if broken_off { elastic.stood } else { self.all().member.meeting() };
-        Ok(Some(Held { run: elastic.run, meeting, memory }))
+        Ok(Some(GroupCheckpoint { run: elastic.run, meeting, memory }))
     }
 
-    /// Whether it is the one who keeps the checkpoints: the first of those present who were given a folder.
+    /// Whether this worker writes the checkpoints: the first member that has a folder.
     pub(crate) fn keeps(&self) -> bool {
         let members = self.all().member.members();
         let Some(elastic) = self.elastic.as_ref().filter(|elastic| !elastic.keepers.is_empty()) else {
-            return self.speaks();
+            return self.is_first();
         };
         elastic.keepers.iter().find(|keeper| members.contains(keeper)) == Some(&self.id)
     }
 
-    /// Says where it stands, and takes its share of the examples.
-    pub(crate) fn stand(&mut self) -> Result<(), Error> {
+    /// Publishes the state that joiners take, and reads its share of the examples.
+    pub(crate) fn publish_state(&mut self) -> Result<(), Error> {
         let members = self.all().member.members().to_vec();
         let meeting = self.all().member.meeting();
         let Some(elastic) = self.elastic.as_mut().filter(|elastic| !elastic.stands) else { return Ok(()) };
@@ -167,11 +163,11 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         Ok(self.all_mut().member.settle(&encode(&remembered)?)?)
     }
 
-    /// Has its replica read its share of the examples, if it has one.
+    /// Makes its replica read its share of the examples, if it has one.
     fn take_share(&mut self) -> Result<(), Error> {
         let Some(elastic) = &mut self.elastic else { return Ok(()) };
         let dealt = elastic.counts.seat(self.id).map(|seat| (seat, elastic.counts.among));
-        // What is prepared ahead stays so while nobody comes or goes.
+        // Prefetched batches stay valid while the members are the same.
         if let Some((seat, of)) = dealt.filter(|_| elastic.dealt != dealt) {
             self.replica.deal(seat, of)?;
             elastic.dealt = dealt;
@@ -179,9 +175,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         Ok(())
     }
 
-    /// Whether it goes to the meeting without local steps: it has just taken over what the others hold, or has no examples to
-    /// take a step on before it has met the others.
-    pub(crate) fn comes_at_once(&self) -> bool {
+    /// Whether it takes part in the next round without local steps: it has just taken the state of the others, or has no examples.
+    pub(crate) fn skips_steps(&self) -> bool {
         self.elastic.as_ref().is_some_and(|elastic| elastic.at_once) || !self.has_examples()
     }
 
@@ -189,82 +184,64 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.elastic.as_ref().is_none_or(|elastic| elastic.counts.seat(self.id).is_some())
     }
 
-    /// The examples of its next step: whose, and at which step.
+    /// The examples of its next step: which share, and at which step.
     pub(crate) fn dealt(&self) -> Option<(u32, u64)> {
         let elastic = self.elastic.as_ref()?;
         Some((elastic.counts.seat(self.id)?, elastic.counts.place(self.id, self.taken)))
     }
 
-    /// All have met: what they did counts.
-    pub(crate) fn count_in(&mut self, words: &[(u32, Word)]) {
+    /// Counts the steps of all.
+    pub(crate) fn count_steps(&mut self, messages: &[(u32, RoundMessage)]) {
         if let Some(elastic) = &mut self.elastic {
-            elastic.counts.count(words);
+            elastic.counts.count(messages);
         }
     }
 
-    /// All have met, and know who keeps checkpoints.
-    pub(crate) fn note_keepers(&mut self, words: &[(u32, Word)]) {
+    /// Notes which workers write checkpoints.
+    pub(crate) fn note_writers(&mut self, messages: &[(u32, RoundMessage)]) {
         if let Some(elastic) = &mut self.elastic {
-            let keepers = words.iter().filter(|(_, word)| word.keeps).map(|(worker, _)| *worker);
+            let keepers = messages.iter().filter(|(_, message)| message.keeps).map(|(worker, _)| *worker);
             elastic.keepers = keepers.collect();
         }
     }
 
-    /// Another says this for all.
-    pub(crate) fn keep_in_mind(&mut self, speaker: Option<u32>, event: Event) {
-        let known_to = self.all().member.members().to_vec();
-        if let Some(elastic) = &mut self.elastic {
-            elastic.unsaid.push(Unsaid { speaker, known_to, event });
+    /// A message with what the election of a reporter needs.
+    pub(crate) fn reporter_state(&self) -> RoundMessage {
+        let Some(Elastic { reports, .. }) = &self.elastic else { return RoundMessage::default() };
+        let unacknowledged = self.common.teller.as_ref().map_or(0, Teller::unacknowledged);
+        RoundMessage {
+            is_reporter: reports.is_reporter(),
+            unacknowledged: u8::try_from(unacknowledged).unwrap_or(u8::MAX),
+            kept: reports.kept(),
+            ..RoundMessage::default()
         }
     }
 
-    /// Who tells of a round: one after the other, since that costs the more the more they are. One that took no step has no
-    /// rate to tell of.
-    pub(crate) fn teller(&self, words: &[(u32, Word)]) -> Option<u32> {
-        let here = self.all().member.members();
-        let took_steps = |(worker, word): &&(u32, Word)| word.steps > 0 && here.contains(worker);
-        let able: Vec<u32> = words.iter().filter(took_steps).map(|(worker, _)| *worker).collect();
-        let turn = self.at.rounds % able.len().max(1) as u64;
-        able.get(turn as usize).or(here.first()).copied()
-    }
-
-    /// All have met. Who has come has said before what it had to say; for one that was lost the first of the others does.
-    pub(crate) fn speak_up(&mut self, lost: &[Lost]) {
-        let is_lost = |worker: u32| lost.iter().any(|lost| lost.worker == worker);
-        let members = self.all().member.members();
-        let is_gone = |worker: u32| is_lost(worker) || !members.contains(&worker);
-        let Some(elastic) = &self.elastic else { return };
-        // One that has come since does not know.
-        let speaks = |unsaid: &Unsaid| {
-            unsaid.known_to.iter().copied().find(|&worker| !is_gone(worker)) == Some(self.id)
-        };
-        let due: Vec<Event> = (elastic.unsaid.iter())
-            .filter(|unsaid| unsaid.speaker.is_some_and(is_gone) && speaks(unsaid))
-            .map(|unsaid| unsaid.event.clone())
-            .collect();
-        due.into_iter().for_each(|event| self.say(event));
-        if let Some(elastic) = &mut self.elastic {
-            elastic.unsaid.clear();
+    /// All know who reports. One that takes over sends again what may be lost with the last reporter.
+    pub(crate) fn elect_reporter(&mut self, messages: &[(u32, RoundMessage)]) {
+        let Some(elastic) = &mut self.elastic else { return };
+        for report in elastic.reports.elect(self.id, messages) {
+            self.send_report(&report);
         }
     }
 
     /// The cycle is over.
-    pub(crate) fn leave_stand(&mut self) {
+    pub(crate) fn end_cycle(&mut self) {
         if let Some(elastic) = &mut self.elastic {
             (elastic.stands, elastic.at_once) = (false, false);
         }
     }
 
-    /// Takes over what the others hold.
+    /// Takes the state of the others.
     pub(crate) fn rejoin(&mut self) -> Result<(), Error> {
         let bytes = self.all_mut().member.rejoin()?;
-        self.adopt(&bytes)
+        self.restore_from(&bytes)
     }
 
-    /// From here on it stands where the others do. Its parameters stay its own, unless it has none of its own yet.
-    fn adopt(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    /// Continues from the state of the others. It keeps its own parameters, unless it has taken no step.
+    fn restore_from(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let garbled = |_| Error::Garbled { worker: self.id, found: bytes.len() };
-        let Remembered { at, elapsed, memories, history, counts } =
+        let Remembered { at, elapsed, memories, history, counts, diverged } =
             serde_json::from_slice(bytes).map_err(garbled)?;
         if memories.len() != self.levels.len() {
             return Err(Error::Garbled { worker: self.id, found: bytes.len() });
@@ -273,15 +250,15 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let counted = counts.taken.get(&id).copied();
         if self.taken == 0 {
             let centre = self.all().member.copy_centre()?;
-            self.replica.put(Kept::Parameters, &centre)?;
+            self.replica.put(StateKind::Parameters, &centre)?;
             self.replica.reset();
         }
-        // A number may have had another worker, whose steps were counted; its own that were not are not lost.
+        // The number may have been another worker's, whose steps were counted. Own steps that were not counted are not lost.
         match counted.filter(|counted| id == self.id && *counted <= self.taken && self.taken > 0) {
             Some(counted) => self.in_cycle = self.taken - counted,
             None => (self.taken, self.in_cycle) = (counted.unwrap_or(0), 0),
         }
-        (self.id, self.finite) = (id, true);
+        (self.id, self.finite, self.diverged) = (id, true, diverged);
         self.at = Position { elapsed, ..at };
         (self.settled, self.history) = (Some(self.at), history);
         (self.before, self.began) = (elapsed, (self.common.clock)());
@@ -293,8 +270,8 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.take_share()
     }
 
-    /// Out of contact it goes on training, if it has examples.
-    pub(crate) fn go_on_alone(&mut self) -> Result<(), Error> {
+    /// Without connection it continues to train, if it has examples.
+    pub(crate) fn train_alone(&mut self) -> Result<(), Error> {
         if self.common.stop.load(Ordering::Relaxed) {
             return Err(grawa_comm::Error::OutOfContact.into());
         }
@@ -312,16 +289,16 @@ pub(crate) fn encode(remembered: &Remembered) -> Result<Vec<u8>, Error> {
         .map_err(|error| grawa_comm::Error::Message { why: error.to_string() }.into())
 }
 
-/// Why workers cannot come and go in a run of this recipe, if they cannot.
+/// Why workers cannot join and leave in a run of this recipe, if they cannot.
 pub fn objection(recipe: &Recipe) -> Option<String> {
     let method = recipe.method.name;
     match () {
         () if recipe.method.share != Share::Parameters => Some(format!(
-            "{method} keeps all workers at the same parameters, which one who comes later does not have; use a method that \
+            "{method} keeps all workers at the same parameters, which a worker that joins later does not have; use a method that \
              has a centre, or `grawa train`"
         )),
         () if recipe.method.inner.is_some() => {
-            Some("groups inside groups need workers that stay; leave inner.group away".into())
+            Some("groups inside groups need workers that stay; remove inner.group".into())
         }
         () => None,
     }
@@ -330,13 +307,13 @@ pub fn objection(recipe: &Recipe) -> Option<String> {
 /// How a worker is asked to stop.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    /// It is: within a step it leaves, and the others go on.
+    /// This worker leaves within a step, and the others continue.
     pub asked: Arc<AtomicBool>,
-    /// And so are all others: within a step all stop, and one leaves a checkpoint. Set before the other.
+    /// All workers stop within a step, and one writes a checkpoint. Set this before `asked`.
     pub together: Arc<AtomicBool>,
 }
 
-/// That workers can come and go in a run of this recipe, and can train it on this data.
+/// Checks that workers can join and leave in a run of this recipe, and can train it on this data.
 pub fn check(recipe: &Recipe, data: &Dataset) -> Result<(), Error> {
     if let Some(why) = objection(recipe) {
         return Err(Error::NotElastic { why });
@@ -348,8 +325,8 @@ pub fn check(recipe: &Recipe, data: &Dataset) -> Result<(), Error> {
     }
 }
 
-/// Takes part in a run as one worker, which leaves checkpoints in `folder` while it is the first of those present who keep any. What it has to
-/// tell goes to the coordinator, and to the observers here. Returns how the run ended.
+/// Takes part in a run as one worker. It writes checkpoints to `folder` while it is the first member that has one. Its events go to the
+/// coordinator, and to the observers here. Returns how the run ended.
 pub fn join(
     recipe: Recipe,
     data: &Dataset,
@@ -361,9 +338,9 @@ pub fn join(
     join_as(|net| net, recipe, data, guest, (folder, stop), observers)
 }
 
-/// The same as one whose replica, on the CPU, is made of a network: tests put something in between.
+/// The same with a replica that is made of a network on the CPU: tests wrap it.
 fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
-    replica: impl FnOnce(Net) -> R,
+    replica: impl FnOnce(CpuReplica) -> R,
     recipe: Recipe,
     data: &Dataset,
     guest: Guest,
@@ -381,16 +358,16 @@ fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
         None => State::initial(&graph, seed),
     };
     let (worker, run, teller) = (guest.worker, guest.run(), guest.teller());
-    // One beyond the founders has no examples before it has taken part in a round, and reads none: any place will do.
+    // A worker beyond the founders has no examples before its first round, and reads none: any index will do.
     let seat = worker.min(founders.saturating_sub(1));
-    let works = Works::of_one(&recipe, material, (seat, worker), recipe.machine.threads)?;
+    let engine = AnyEngine::of_one(&recipe, material, (seat, worker), recipe.machine.threads)?;
     let counts = Counts::new(founders);
     let memories = vec![vec![Memory::default()]];
-    let start = Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
+    let start = Remembered { memories, counts: counts.clone(), ..Remembered::default() };
     let looks = viewing(recipe.method.evaluate).is_some();
     let view = if looks { state.parameters.len() } else { 0 };
     let travel = Travel { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
-    let kept = folder.map(Held::newest).transpose()?.flatten();
+    let kept = folder.map(GroupCheckpoint::newest).transpose()?.flatten();
     let (mut ends, taken) = match kept.filter(|kept| kept.held.run == run) {
         Some(Restored { held, centre, .. }) => {
             guest.enter_from(held.meeting, held.memory.into(), centre, &[view], travel)?
@@ -419,37 +396,36 @@ fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
         Pace::Even => Pacing::Even,
         Pace::Free => Pacing::Called,
     };
-    let seat = Seating { worker, memories, elastic, taken };
-    let at = Position::default();
-    match works {
-        Works::Cpu(engine) => {
-            let made = Made::on_cpu(&engine, &engine.examiner(&launch.recipe), &mut part)?;
-            let made = Made { replica: replica(made.replica), waits: made.waits, examiner: made.examiner };
-            launch.run(at, pacing, |_, common| seat.take(common, made, member, view), observers)
+    let (at, newcomer) = (Position::default(), Newcomer { worker, elastic, state: taken });
+    match engine {
+        AnyEngine::Cpu(engine) => {
+            let parts = WorkerParts::on_cpu(&engine, &engine.evaluator(&launch.recipe), &mut part)?;
+            let parts =
+                WorkerParts { replica: replica(parts.replica), waits: parts.waits, examiner: parts.examiner };
+            launch.run(at, pacing, |_, common| newcomer.start(common, parts, member, view), observers)
         }
-        Works::Card(engine) => {
-            let made = Made::on_card(&engine, &mut part)?;
-            // One group of all, and the one whose model is looked at.
+        AnyEngine::Cuda(engine) => {
+            let parts = WorkerParts::on_gpus(&engine, &mut part)?;
+            // The group of all, and that of the evaluated model.
             let (member, view) = (engine.staged(member, Some((0, 0)))?, engine.staged(view, None)?);
-            launch.run(at, pacing, |_, common| seat.take(common, made, member, view), observers)
+            launch.run(at, pacing, |_, common| newcomer.start(common, parts, member, view), observers)
         }
     }
 }
 
-/// What a worker that comes begins with, wherever it works.
-struct Seating {
+/// What a worker that joins begins with, on any device.
+struct Newcomer {
     worker: u32,
-    memories: Vec<Vec<Memory>>,
     elastic: Elastic,
-    /// What the others remember, if they have begun.
-    taken: Option<Vec<u8>>,
+    /// The shared state of the others, if the run has begun.
+    state: Option<Vec<u8>>,
 }
 
-impl Seating {
-    fn take<R: Replica, C: Collective<Buffer = R::Buffer>>(
+impl Newcomer {
+    fn start<R: Replica, C: Collective<Buffer = R::Buffer>>(
         self,
         common: &Arc<Common>,
-        made: Made<R>,
+        parts: WorkerParts<R>,
         member: C,
         view: C,
     ) -> Result<Vec<Worker<R, C>>, Error> {
@@ -458,41 +434,15 @@ impl Seating {
             tracker: Tracker::new(method, &common.layout),
             method: method.clone(),
             member,
-            // Whoever comes is in the one group there is.
+            // There is one group, of all that join.
             groups: std::iter::once(0..u32::MAX).collect(),
             own: 0,
-            memories: self.memories[0].clone(),
+            memories: vec![Memory::default()],
         };
-        let at = Position::default();
-        let mut worker = Worker {
-            id: self.worker,
-            common: Arc::clone(common),
-            replica: made.replica,
-            levels: vec![level],
-            view,
-            examiner: made.examiner,
-            waits: made.waits,
-            at,
-            settled: Some(at),
-            taken: 0,
-            in_cycle: 0,
-            loss: f64::NAN,
-            finite: true,
-            diverged: false,
-            tally: crate::word::Tally::default(),
-            past: crate::snapshot::Past::default(),
-            history: Vec::new(),
-            calibrated: Vec::new(),
-            norms: vec![0.0; common.layout.spans().len()],
-            rate: 0.0,
-            left_out: Vec::new(),
-            began: (common.clock)(),
-            before: Duration::ZERO,
-            apart: true,
-            elastic: Some(self.elastic),
-        };
-        if let Some(bytes) = self.taken {
-            worker.adopt(&bytes)?;
+        let mut worker = Worker::new(common, self.worker, parts, vec![level], view);
+        (worker.settled, worker.apart, worker.elastic) = (Some(worker.at), true, Some(self.elastic));
+        if let Some(state) = self.state {
+            worker.restore_from(&state)?;
         }
         Ok(vec![worker])
     }

@@ -45,7 +45,7 @@ pub enum Error {
         /// The run's folder.
         path: PathBuf,
     },
-    /// A recording that does not go on where it is needed.
+    /// A recording without the cycle that is needed.
     #[error(
         "the recording has {rounds} rounds and no cycle that begins at step {from}: replay it with the recipe it was made with, and no further"
     )]
@@ -64,13 +64,13 @@ pub enum Error {
         why: String,
     },
     /// A folder without a checkpoint.
-    #[error("{} holds no checkpoint; a run that can be gone on with has a folder 'checkpoints'", path.display())]
+    #[error("{} holds no checkpoint; a run that can be resumed has a folder 'checkpoints'", path.display())]
     NoCheckpoint {
         /// The folder.
         path: PathBuf,
     },
     /// A checkpoint that cannot be read.
-    #[error("{} is not a checkpoint this program can go on from: {why}", path.display())]
+    #[error("{} is not a checkpoint this program can resume from: {why}", path.display())]
     NotACheckpoint {
         /// The file or folder.
         path: PathBuf,
@@ -91,7 +91,7 @@ pub enum Error {
         expected: u32,
     },
     /// A folder of whose checkpoints none can be used.
-    #[error("{} has no checkpoint to go on from: {why}", path.display())]
+    #[error("{} has no checkpoint to resume from: {why}", path.display())]
     NoUsableCheckpoint {
         /// The run's folder.
         path: PathBuf,
@@ -129,7 +129,7 @@ pub enum Error {
         why: String,
     },
     /// A folder that holds something already.
-    #[error("{} already holds {found}; nothing was changed. Choose another folder with --out, or go on with a run by --resume", path.display())]
+    #[error("{} already holds {found}; nothing was changed. Choose another folder with --out, or continue a run with --resume", path.display())]
     FolderInUse {
         /// The folder.
         path: PathBuf,
@@ -145,11 +145,11 @@ pub enum Error {
         why: String,
     },
     /// A worker that was asked to stop.
-    #[error("this worker was asked to stop; the others go on")]
+    #[error("this worker was asked to stop; the others continue")]
     Left,
-    /// A folder whose run is going on.
+    /// A folder in which a run is active.
     #[error(
-        "a run is at work in {0}: wait for its end, or end it; workers whose coordinator is gone come back to \
+        "a run is at work in {0}: wait for its end, or end it; workers whose coordinator is gone reconnect to \
          `grawa coordinate --resume {0}` with their --key FILE or --wire plain",
         path.display()
     )]
@@ -157,8 +157,8 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// A run whose workers cannot come and go.
-    #[error("workers cannot come and go in this run: {why}")]
+    /// A run whose workers cannot join and leave.
+    #[error("workers cannot join and leave in this run: {why}")]
     NotElastic {
         /// Why not.
         why: String,
@@ -169,15 +169,29 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A coordinator that failed.
+    #[error("the coordinator cannot continue: {why}")]
+    Coordinator {
+        /// Why.
+        why: String,
+    },
+    /// A folder whose run another coordinator cannot resume.
+    #[error("cannot resume the run of {}: {why}", path.display())]
+    CoordinatorFile {
+        /// The file that identifies the run.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// Every worker was lost.
     #[error("no worker is left: {why}")]
     NobodyLeft {
-        /// What befell them.
+        /// Why each was lost.
         why: String,
     },
     /// Something wrong with a recipe.
     #[error(transparent)]
-    Recipe(#[from] crate::recipe::Mistake),
+    Recipe(#[from] crate::recipe::RecipeError),
     /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -222,6 +236,7 @@ impl Error {
                     | Error::AtWork { .. }
                     | Error::NotElastic { .. }
                     | Error::NotByRanks { .. }
+                    | Error::CoordinatorFile { .. }
             ),
         }
     }

@@ -1,19 +1,20 @@
 //! Evaluation in the middle of a run: which model, with which statistics, measured by all workers together.
 //!
-//! The model is made as a round that pulls nobody: the mean of the workers is a round of equal weights, the best
-//! worker one in which the smallest loss leads. Every worker then measures its share of the test set. None of it touches
-//! what is trained, and its time is outside the clock.
+//! The model is made by a round that pulls no worker: the mean of the workers is a round of equal weights, the best worker one in which
+//! the smallest loss leads. Every worker then measures its share of the test set. The training state does not change, and the time is
+//! not counted as training time.
 
 use crate::Error;
-use crate::engine::{Counts, Examine, average};
+use crate::engine::{Counts, EvaluateShard, average};
 use crate::event::{Evaluated, Event, Model};
 use crate::recipe::BatchNorm;
+use crate::round_message::{from_bytes, to_bytes};
 use crate::shares::measure_together;
-use crate::word::{from_bytes, to_bytes};
 use crate::worker::{Worker, finite};
 use grawa_comm::{Collective, Error as CommError, Lost};
 use grawa_core::{
-    Evaluate, Kept, Layout, Memory, Method, Name, Plan, Preset, Pull, Replica, Report, Score, Weighting, plan,
+    Evaluate, Layout, Memory, Method, Name, Plan, Preset, Pull, Replica, Report, Score, StateKind, Weighting,
+    plan,
 };
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ pub(crate) fn view(method: &Method, layout: &Layout, workers: &[(u32, f64, bool)
         })
         .collect();
     let mut plan = plan(method, layout, &Memory::default(), &reports)?;
-    // Looking changes nobody: one that is lost stays as it is.
+    // Evaluation changes no worker: one that is not finite stays as it is.
     plan.replaced.fill(false);
     Ok(plan)
 }
@@ -54,10 +55,10 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         }
         let start = (common.clock)();
         let best = self.make_view()?;
-        let statistics = self.replica.copy(Kept::Statistics)?;
+        let statistics = self.replica.copy(StateKind::Statistics)?;
         let Some(examiner) = &mut self.examiner else { return Ok(()) };
         let last = self.levels.len() - 1;
-        // The model lies in one group, so the workers talk through the other; through that of the model they have met last.
+        // The model is in one group, so the workers communicate through the other.
         let evaluate = common.method.evaluate;
         let (model, talk, members): (&R::Buffer, &mut C, &[u32]) = match evaluate {
             Evaluate::Mean | Evaluate::Best => {
@@ -112,12 +113,10 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let evaluated = Evaluated { at: self.place(), models: models.collect() };
         self.calibrated = statistics;
         let spent = (common.clock)().saturating_sub(start);
-        // Outside the clock.
+        // It is not training time.
         self.began += spent;
         self.tally.times.evaluate += spent.as_secs_f64();
-        // What one that was lost had still to say comes first.
-        self.speak_up(&lost);
-        self.say_for_all(Event::Evaluated(evaluated.clone()));
+        self.report_shared(vec![Event::Evaluated(evaluated.clone())]);
         self.history.push(evaluated);
         if let Some(waits) = &self.waits {
             waits.take();
@@ -131,7 +130,6 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         loop {
             let mine = to_bytes(&[self.loss, f64::from(u8::from(self.finite))]);
             let gathered = self.view.gather(&mine)?;
-            self.speak_up(&gathered.outcome.lost);
             let mut workers = Vec::new();
             for (worker, bytes) in &gathered.messages {
                 let numbers = from_bytes(*worker, bytes, 2)?;
@@ -150,7 +148,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
 
 /// The statistics for the evaluated model, as the policy says.
 fn settle_statistics<C: Collective>(
-    examiner: &mut dyn Examine<C::Buffer>,
+    examiner: &mut dyn EvaluateShard<C::Buffer>,
     model: &C::Buffer,
     own: Vec<f32>,
     (talk, members, lost): (&mut C, &mut Vec<u32>, &mut Vec<Lost>),

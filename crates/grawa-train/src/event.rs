@@ -1,18 +1,18 @@
-//! What happens in a run, in the order in which it happens, for whoever wants to know: files, a terminal, a page.
+//! What happens in a run, in the order in which it happens, for observers: files, a terminal, a page.
 //!
-//! Events are plain data and nothing in a run depends on who listens. What a repetition of the run would say again
-//! (steps, losses, weights, errors) stands apart from what it would not (seconds): the latter is in [`Times`] and in
-//! fields called `elapsed` and `times` only. Losses that are not finite are `None`, since JSON has no number for them.
+//! Events are plain data and nothing in a run depends on its observers. What is reproducible (steps, losses, weights, errors) is apart
+//! from what is not (seconds): the latter is in [`Times`] and in fields called `elapsed` and `times` only. Losses that are not finite are `None`, since JSON has no number for them.
 
 use crate::Error;
 use grawa_core::Amount;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Who is told of a run. An error ends the run: nothing is trained that nobody could record.
+/// Receives the events of a run. An error ends the run: nothing is trained that is not recorded.
 pub trait Observer: Send {
-    /// Takes note of an event.
+    /// Receives an event.
     fn event(&mut self, event: &Event) -> Result<(), Error>;
 }
 
@@ -21,21 +21,21 @@ pub trait Observer: Send {
 #[serde(tag = "event", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Event {
-    /// The run begins, or goes on after a resume.
+    /// The run begins, or continues after a resume.
     Started(Started),
-    /// A round is over. Where workers meet at every step (gradients are shared) one event stands for several steps.
+    /// A round is over. Where workers communicate at every step (gradients are shared) one event stands for several steps.
     Round(Round),
     /// The model was measured on the test set.
     Evaluated(Evaluated),
-    /// From here the run can go on: all earlier events belong to this checkpoint, all later ones do not. It is being
-    /// written when this is said, and is on disk when its folder is there.
+    /// A checkpoint begins to be written: all earlier events belong to it, all later ones do not. It is complete when its folder is
+    /// there.
     Checkpoint {
         /// Where the run stands.
         at: Place,
         /// The folder.
         path: PathBuf,
     },
-    /// Something went wrong, and the run goes on.
+    /// Something went wrong, and the run continues.
     Fault(Fault),
     /// The run is over, or stopped.
     Finished(Finished),
@@ -56,9 +56,9 @@ impl Event {
 }
 
 /// Where a run stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Place {
-    /// Local steps a worker: with workers of uneven pace, all their steps divided by their number.
+    /// Local steps of each worker; at a free pace, the steps of all divided by their number.
     pub steps: u64,
     /// Rounds so far; where gradients are shared, that is steps.
     pub rounds: u64,
@@ -67,7 +67,7 @@ pub struct Place {
     /// How much of the budget is spent, from 0 to 1.
     pub share: f64,
     /// Training time in seconds, evaluation left out. Not reproducible.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub elapsed: f64,
 }
 
@@ -98,7 +98,7 @@ pub struct Started {
     pub seed: u64,
     /// How much is to be done.
     pub budget: Amount,
-    /// Local steps a worker in all, where the budget says so.
+    /// Local steps of each worker in all, where the budget determines them.
     pub steps: Option<u64>,
     /// Parameters of the network.
     pub parameters: usize,
@@ -106,7 +106,7 @@ pub struct Started {
     pub spans: Vec<String>,
     /// Images to train on.
     pub examples: usize,
-    /// Whether the run goes on from a checkpoint.
+    /// Whether the run was resumed from a checkpoint.
     pub resumed: bool,
 }
 
@@ -123,12 +123,12 @@ pub struct Round {
     pub workers: Vec<Share>,
     /// What was mixed: for methods with groups one for each group, then one for all. Empty where nothing is shared.
     pub mixed: Vec<Mixed>,
-    /// Bytes that the workers handed over since the last such event, all together.
+    /// Bytes that all workers sent since the last such event.
     pub bytes: u64,
 }
 
 /// A worker's share in a round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Share {
     /// The worker.
     pub worker: u32,
@@ -139,7 +139,7 @@ pub struct Share {
     /// The mean training loss of these steps.
     pub loss: Option<f64>,
     /// Where its time went since the last such event.
-    #[serde(default, skip_serializing_if = "Times::is_zero")]
+    #[serde(default)]
     pub times: Times,
 }
 
@@ -148,7 +148,7 @@ pub struct Share {
 pub struct Mixed {
     /// Who took part.
     pub workers: Vec<u32>,
-    /// β: a row of one weight a worker, or such a row for every span.
+    /// β: one weight for each worker, in one row or in one for each span.
     pub weights: Vec<Vec<f32>>,
     /// λ.
     pub pull: f32,
@@ -185,16 +185,7 @@ pub struct Times {
     pub evaluate: f64,
 }
 
-/// A log without times leaves them out.
-fn is_zero(seconds: &f64) -> bool {
-    *seconds == 0.0
-}
-
 impl Times {
-    fn is_zero(&self) -> bool {
-        *self == Times::default()
-    }
-
     /// The parts with their names.
     pub fn parts(&self) -> [(&'static str, f64); 8] {
         [
@@ -228,7 +219,7 @@ impl std::ops::AddAssign for Times {
 pub struct Evaluated {
     /// Where the run stands.
     pub at: Place,
-    /// What was measured: one model, or one a worker.
+    /// What was measured: one model, or one for each worker.
     pub models: Vec<Model>,
 }
 
@@ -239,14 +230,14 @@ pub struct Model {
     pub which: String,
     /// The mean loss.
     pub loss: Option<f64>,
-    /// How many were told wrong.
+    /// How many were classified wrong.
     pub wrong: u64,
     /// Of how many.
     pub examples: u64,
 }
 
 impl Model {
-    /// The share that was told wrong, from 0 to 1.
+    /// The share that was classified wrong, from 0 to 1.
     pub fn error(&self) -> f64 {
         self.wrong as f64 / self.examples.max(1) as f64
     }
@@ -257,7 +248,7 @@ impl Model {
 pub struct Fault {
     /// Where the run stood.
     pub at: Place,
-    /// Whom it befell, if a worker.
+    /// The worker, if it is about one.
     pub worker: Option<u32>,
     /// What happened and what follows from it: a sentence.
     pub what: String,
@@ -269,12 +260,12 @@ pub struct Fault {
 pub enum Reason {
     /// The budget is spent.
     Spent,
-    /// It was asked to stop, and can go on.
+    /// It was asked to stop, and can be resumed.
     Interrupted,
 }
 
 /// The run is over.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Finished {
     /// Where it ended.
     pub at: Place,
@@ -282,12 +273,40 @@ pub struct Finished {
     pub reason: Reason,
     /// Each worker's steps and times over the whole run, a resumed one's earlier parts included.
     pub workers: Vec<Share>,
-    /// Bytes that the workers handed over, all together.
+    /// Bytes that all workers sent.
     pub bytes: u64,
     /// Whether no worker's parameters were finite any more: at the last round, or at the end.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub diverged: bool,
 }
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// JSON omits the last field where it has its default: so a log without times has no such fields. A binary form has no field names, and
+/// needs every field.
+macro_rules! leave_out_last {
+    ($name:ident { $($field:ident),+ | $last:ident }) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                let $name { $($field,)+ $last } = self;
+                let is_short = to.is_human_readable() && is_default($last);
+                let count = [$(stringify!($field)),+].len() + usize::from(!is_short);
+                let mut fields = to.serialize_struct(stringify!($name), count)?;
+                $(fields.serialize_field(stringify!($field), $field)?;)+
+                if !is_short {
+                    fields.serialize_field(stringify!($last), $last)?;
+                }
+                fields.end()
+            }
+        }
+    };
+}
+
+leave_out_last!(Place { steps, rounds, epochs, share | elapsed });
+leave_out_last!(Share { worker, steps, total, loss | times });
+leave_out_last!(Finished { at, reason, workers, bytes | diverged });
 
 #[cfg(test)]
 mod tests {

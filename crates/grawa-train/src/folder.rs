@@ -1,7 +1,7 @@
-//! A run's folder: its recipe, its events, its checkpoints. Nothing that is there already is touched.
+//! A run's folder: its recipe, its events, its checkpoints. Existing files are never overwritten.
 
 use crate::checkpoint::{FOLDER, crc, io, tidy};
-use crate::recipe::{Said, TABLES};
+use crate::recipe::{Overrides, TABLES};
 use crate::{Error, Recipe, durable};
 use grawa_nn::zoo;
 use std::fs;
@@ -9,8 +9,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use toml::{Table, Value};
 
-/// How long a process that was killed may still hold a folder.
+/// How long a process that was killed may still have the lock of a folder.
 const DYING: Duration = Duration::from_secs(2);
+/// The file that identifies a coordinated run.
+pub(crate) const COORDINATOR: &str = "coordinator.toml";
 /// The recipe as it was resolved.
 pub(crate) const RECIPE: &str = "recipe.toml";
 
@@ -37,28 +39,41 @@ pub struct Hold {
     _file: fs::File,
 }
 
-/// Takes a run's folder into use: by one process alone, or by a coordinator and its workers, of which each keeps something there. The first
-/// one to come puts in order what processes that were killed have left among the checkpoints.
+/// Locks a run's folder: for one process alone, or shared by a coordinator and its workers, which write there too. The first process
+/// cleans up what killed processes have left.
 pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
     let file = path.join(RECIPE);
     let file = fs::File::open(&file).map_err(io("open", &file))?;
     let began = Instant::now();
     if !alone && file.try_lock().is_ok() {
-        tidy(&path.join(FOLDER))?;
+        tidy_all(path)?;
         file.unlock().map_err(io("unlock", &path.join(RECIPE)))?;
     }
     loop {
         match if alone { file.try_lock() } else { file.try_lock_shared() } {
             Err(fs::TryLockError::WouldBlock) if began.elapsed() < DYING => std::thread::sleep(DYING / 50),
             Err(fs::TryLockError::WouldBlock) => return Err(Error::AtWork { path: path.into() }),
-            // Where files cannot be locked it is up to the user.
+            // Where files cannot be locked the user must see to it.
             _ => break,
         }
     }
     if alone {
-        tidy(&path.join(FOLDER))?;
+        tidy_all(path)?;
     }
     Ok(Hold { _file: file })
+}
+
+/// Removes what processes that were killed have left: checkpoints, and files that were written aside.
+fn tidy_all(path: &Path) -> Result<(), Error> {
+    tidy(&path.join(FOLDER))?;
+    for entry in fs::read_dir(path).map_err(io("look into", path))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_aside = |file: &str| name.starts_with(&format!(".{file}-"));
+        if is_aside(RECIPE) || is_aside(COORDINATOR) {
+            fs::remove_file(entry.path()).map_err(io("remove", &entry.path()))?;
+        }
+    }
+    Ok(())
 }
 
 /// The recipe of a run's folder.
@@ -68,14 +83,14 @@ pub fn recipe(path: &Path) -> Result<Recipe, Error> {
         return Err(Error::NoCheckpoint { path: path.into() });
     }
     check_recipe(&file)?;
-    Ok(Recipe::resolve(&Said::default().read(&file)?)?)
+    Ok(Recipe::resolve(&Overrides::default().read(&file)?)?)
 }
 
-/// That a recipe is one that a run has left, whole, and that its network can be built here. A file that is empty or cut off would be read as the
-/// recipe of another run: what it does not say has a default.
+/// Checks that a recipe was written by a run and is complete, and that its network can be built here. An empty or truncated file would
+/// be read as the recipe of another run: keys that are missing have defaults.
 pub(crate) fn check_recipe(file: &Path) -> Result<(), Error> {
     let text = fs::read_to_string(file).map_err(io("read", file))?;
-    // Whoever reads it next says in which line it is wrong.
+    // The reader of the recipe names the wrong line.
     let Ok(said) = text.parse::<Table>() else { return Ok(()) };
     if let Some(missing) = TABLES.iter().find(|table| !said.contains_key(**table)) {
         let why = format!(
@@ -91,8 +106,8 @@ pub(crate) fn check_recipe(file: &Path) -> Result<(), Error> {
     }
 }
 
-/// A digest of what the recipe in a run's folder says of the training, if there is one. How long, how often it is evaluated and saved, where
-/// files lie and what it runs on may be changed between a stop and a resume, and is left out.
+/// A digest of those keys of the recipe in a run's folder that determine the training. Budget, intervals of evaluations and checkpoints,
+/// paths and the machine may change between a stop and a resume, and are not in it.
 pub(crate) fn digest(path: &Path) -> Option<String> {
     let mut said: Table = fs::read_to_string(path.join(RECIPE)).ok()?.parse().ok()?;
     for table in ["evaluate", "checkpoint", "machine"] {
@@ -109,13 +124,13 @@ pub(crate) fn digest(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_data::Kind;
+    use grawa_data::DatasetKind;
 
     #[test]
     fn a_folder_is_for_one_run_and_says_which() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("deep/run");
-        let recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+        let recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
         create(&path, &recipe).unwrap();
         assert_eq!(super::recipe(&path).unwrap(), recipe);
         let again = create(&path, &recipe).unwrap_err().to_string();
@@ -135,13 +150,15 @@ mod tests {
     #[test]
     fn the_first_to_come_tidies_up() {
         let place = tempfile::tempdir().unwrap();
-        create(&place.path().join("run"), &Recipe::for_data(Kind::Digits, None).unwrap()).unwrap();
+        create(&place.path().join("run"), &Recipe::for_data(DatasetKind::Digits, None).unwrap()).unwrap();
         let path = place.path().join("run");
         let left = path.join(FOLDER).join(".partial-host-7");
+        let aside = path.join(".recipe.toml-host-7");
         for alone in [false, true] {
             fs::create_dir_all(&left).unwrap();
+            fs::write(&aside, "half of").unwrap();
             let first = hold(&path, alone).unwrap();
-            assert!(!left.exists(), "alone: {alone}");
+            assert!(!left.exists() && !aside.exists() && path.join(RECIPE).exists(), "alone: {alone}");
             fs::create_dir_all(&left).unwrap();
             assert_eq!(hold(&path, false).is_ok(), !alone);
             assert!(left.exists(), "it was removed under another's hands");
@@ -154,7 +171,7 @@ mod tests {
     fn a_digest_is_of_what_decides_the_training() {
         let digest = |change: fn(&mut Recipe)| {
             let place = tempfile::tempdir().unwrap();
-            let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+            let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
             change(&mut recipe);
             create(&place.path().join("run"), &recipe).unwrap();
             digest(&place.path().join("run")).unwrap()

@@ -1,15 +1,16 @@
 //! What other workers send to a worker, for the fuzzer alone: no panic, and what is read is written and read back the same.
 
 use crate::elastic::{Remembered, encode};
-use crate::told::{pack, some, unpack};
-use crate::word::{Word, from_bytes, to_bytes};
+use crate::event_codec::{Report, examples};
+use crate::round_message::{RoundMessage, from_bytes, to_bytes};
 
 /// Reads bytes as everything a worker may hear, or a coordinator be told.
 pub fn hear(bytes: &[u8]) {
-    if let Ok(word) = Word::decode(0, bytes) {
-        let written = word.encode();
+    if let Ok(word) = RoundMessage::decode(0, bytes) {
+        let written = word.encode().expect("what was read can be written");
         // Scores may be no numbers: the bytes are compared.
-        assert_eq!(Word::decode(0, &written).expect("what was written can be read").encode(), written);
+        let again = RoundMessage::decode(0, &written).expect("what was written can be read");
+        assert_eq!(again.encode().expect("what was read can be written"), written);
     }
     if let Ok(numbers) = from_bytes(0, bytes, bytes.len() / 8) {
         assert_eq!(to_bytes(&numbers), bytes);
@@ -18,16 +19,17 @@ pub fn hear(bytes: &[u8]) {
         let written = encode(&remembered).expect("what was read can be written");
         serde_json::from_slice::<Remembered>(&written).expect("what was written can be read");
     }
-    if let Ok(event) = unpack(bytes) {
-        let written = pack(&event).expect("what was read can be written");
-        unpack(&written).expect("what was written can be read");
+    if let Ok(report) = Report::decode(bytes) {
+        let written = report.encode().expect("what was read can be written");
+        Report::decode(&written).expect("what was written can be read");
     }
 }
 
 /// One of each, to begin with.
 pub fn said() -> Vec<Vec<u8>> {
-    let word = Word { scores: vec![1.0, f64::NAN], ..Word::default() };
+    let word = RoundMessage { scores: vec![1.0, f64::NAN], ..RoundMessage::default() };
     let remembered = encode(&Remembered::default());
-    let events = some().map(|event| pack(&event).ok());
-    [Some(word.encode()), remembered.ok()].into_iter().chain(events).flatten().collect()
+    let own = |event| Report::Own { sender: 1, number: 1, event }.encode().ok();
+    let events = examples().map(own);
+    [word.encode().ok(), remembered.ok()].into_iter().chain(events).flatten().collect()
 }

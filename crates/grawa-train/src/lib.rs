@@ -1,35 +1,38 @@
-//! A run: many workers, rounds, budgets, evaluation, checkpoints, and the events that tell of them.
+//! A run: many workers, rounds, budgets, evaluation, checkpoints, and events.
 //!
 //! - [`Recipe`]: everything that defines a run.
-//! - [`Run`]: a recipe carried out, kept in [`Checkpoint`]s, gone on with, or replayed from a [`Recording`].
-//! - [`Event`]: what happens in a run, and [`Observer`]: who is told; [`observe`]: files and a terminal that are.
+//! - [`Run`]: a recipe carried out, saved in [`Checkpoint`]s, resumed, or replayed from a [`Recording`].
+//! - [`coordinate`] and [`join`]: the two sides of a run whose workers join and leave.
+//! - [`Event`]: what happens in a run; [`Observer`]: what receives events; [`observe`]: files and a terminal that do.
 #![deny(missing_docs)]
 
 mod checkpoint;
-mod course;
+pub mod coordinate;
 pub mod durable;
 mod elastic;
 pub mod engine;
 mod error;
 mod evaluate;
 mod event;
-mod figure;
+pub mod event_codec;
+mod find_model;
 pub mod folder;
 #[cfg(fuzzing)]
 pub mod fuzz;
-mod held;
+mod group_checkpoint;
+mod human_format;
 mod init;
-mod locate;
 mod measure;
+mod milestones;
 pub mod observe;
 mod pace;
 pub mod recipe;
+mod reporter;
+mod round_message;
 mod run;
 mod shares;
 mod snapshot;
-pub mod told;
-mod watch;
-mod word;
+mod supervisor;
 mod worker;
 
 pub use checkpoint::Checkpoint;
@@ -38,9 +41,9 @@ pub use error::Error;
 pub use event::{
     Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,
 };
-pub use held::make_room;
-pub use locate::{Located, locate};
-pub use measure::{Class, Measured, Meter};
+pub use find_model::{FoundModel, find_model};
+pub use group_checkpoint::make_room;
+pub use measure::{Class, Evaluator, Measured};
 pub use pace::Recording;
 pub use recipe::Recipe;
 pub use run::Run;

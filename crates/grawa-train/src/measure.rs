@@ -1,8 +1,8 @@
 //! A model by itself: its loss and error on the test set, class by class.
 
-use crate::engine::{Counts, Examine, Material};
+use crate::engine::{Counts, EvaluateShard, Material};
 use crate::recipe::BatchNorm;
-use crate::run::Works;
+use crate::run::AnyEngine;
 use crate::{Error, Recipe};
 use grawa_data::Dataset;
 use grawa_nn::{Graph, State};
@@ -12,7 +12,7 @@ use grawa_nn::{Graph, State};
 pub struct Measured {
     /// The mean loss.
     pub loss: f64,
-    /// What was told wrong, class by class.
+    /// Errors, class by class.
     pub classes: Vec<Class>,
 }
 
@@ -21,12 +21,12 @@ pub struct Measured {
 pub struct Class {
     /// How many there are.
     pub examples: u64,
-    /// How many of them were told wrong.
+    /// How many of them were classified wrong.
     pub wrong: u64,
 }
 
 impl Class {
-    /// The share that was told wrong, from 0 to 1.
+    /// The share that was classified wrong, from 0 to 1.
     pub fn error(&self) -> f64 {
         self.wrong as f64 / self.examples.max(1) as f64
     }
@@ -40,22 +40,22 @@ impl Measured {
     }
 }
 
-/// Who measures models on the test set of a recipe, on the device it names.
+/// Measures models on the test set of a recipe, on the device it names.
 #[derive(Debug)]
-pub struct Meter {
-    works: Works,
+pub struct Evaluator {
+    engine: AnyEngine,
     graph: Graph,
     recipe: Recipe,
     examples: usize,
 }
 
-impl Meter {
+impl Evaluator {
     /// For the data set of a recipe and the network it asks for.
     pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
         let material = Material::new(recipe, data)?;
         let (graph, examples) = (material.graph.clone(), material.test.len());
-        let works = Works::of_one(recipe, material, (0, 0), recipe.machine.threads)?;
-        Ok(Meter { works, graph, recipe: recipe.clone(), examples })
+        let engine = AnyEngine::of_one(recipe, material, (0, 0), recipe.machine.threads)?;
+        Ok(Evaluator { engine, graph, recipe: recipe.clone(), examples })
     }
 
     /// The network.
@@ -63,15 +63,15 @@ impl Meter {
         &self.graph
     }
 
-    /// Measures a model with [`Meter::statistics`]. `done` is told the share that is done, from 0 to 1.
+    /// Measures a model with [`Evaluator::statistics`]. `done` receives the share that is done, from 0 to 1.
     pub fn measure(&self, model: &State, mut done: impl FnMut(f64)) -> Result<Measured, Error> {
-        match &self.works {
-            Works::Cpu(engine) => {
-                self.by(&mut engine.examiner(&self.recipe), &model.parameters[..], model, &mut done)
+        match &self.engine {
+            AnyEngine::Cpu(engine) => {
+                self.by(&mut engine.evaluator(&self.recipe), &model.parameters[..], model, &mut done)
             }
-            Works::Card(engine) => {
+            AnyEngine::Cuda(engine) => {
                 let placed = engine.place_model(model)?;
-                self.by(&mut engine.examiner(0), &placed, model, &mut done)
+                self.by(&mut engine.evaluator(0), &placed, model, &mut done)
             }
         }
     }
@@ -79,20 +79,20 @@ impl Meter {
     /// Batch norm's statistics that a model is measured with: those it has (`keep`, `average`), or those of training batches
     /// as training shows them, augmented, with dropout off (`recalibrate`).
     pub fn statistics(&self, model: &State) -> Result<Vec<f32>, Error> {
-        match &self.works {
-            Works::Cpu(engine) => {
-                self.settle(&mut engine.examiner(&self.recipe), &model.parameters[..], model)
+        match &self.engine {
+            AnyEngine::Cpu(engine) => {
+                self.settle(&mut engine.evaluator(&self.recipe), &model.parameters[..], model)
             }
-            Works::Card(engine) => {
+            AnyEngine::Cuda(engine) => {
                 let placed = engine.place_model(model)?;
-                self.settle(&mut engine.examiner(0), &placed, model)
+                self.settle(&mut engine.evaluator(0), &placed, model)
             }
         }
     }
 
     fn settle<B: ?Sized>(
         &self,
-        examiner: &mut dyn Examine<B>,
+        examiner: &mut dyn EvaluateShard<B>,
         of: &B,
         model: &State,
     ) -> Result<Vec<f32>, Error> {
@@ -107,7 +107,7 @@ impl Meter {
 
     fn by<B: ?Sized>(
         &self,
-        examiner: &mut dyn Examine<B>,
+        examiner: &mut dyn EvaluateShard<B>,
         of: &B,
         model: &State,
         done: &mut dyn FnMut(f64),
@@ -132,16 +132,16 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_data::Kind;
+    use grawa_data::DatasetKind;
 
     /// A network that knows nothing gives every class the same: nothing is right, and the loss is ln 10.
     #[test]
     fn a_blank_network_is_wrong_everywhere() {
-        let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
         let data = grawa_data::load("digits", ".".as_ref()).unwrap();
         for policy in BatchNorm::ALL {
             recipe.evaluate.batch_norm = *policy;
-            let meter = Meter::new(&recipe, &data).unwrap();
+            let meter = Evaluator::new(&recipe, &data).unwrap();
             let mut blank = State::initial(meter.graph(), 1);
             blank.parameters.fill(0.0);
             let mut last = 0.0;

@@ -1,8 +1,8 @@
-//! Who takes how many steps between two meetings.
+//! How many steps each worker takes in a cycle.
 //!
 //! At an even pace each worker takes its quota. At a free pace all take from one pool of tickets until M times the quota is
-//! taken: one atomic addition a step, no server; between processes, where a ticket is a message, each ticket is a lease of
-//! several steps; where workers come and go, all take steps until they are called. A recording of a free run gives each worker the steps it took then.
+//! taken: one atomic addition for each step, no server. Between processes, where a ticket is a message, each ticket is a lease of several
+//! steps. In an elastic group all take steps until the coordinator calls. A recording of a free run gives each worker the steps it took then.
 
 use crate::{Error, Event};
 use grawa_core::{Grant, Trigger};
@@ -16,13 +16,13 @@ use std::time::Duration;
 pub(crate) enum Pacing {
     /// Each its quota.
     Even,
-    /// Whoever comes first. The tickets of a cycle are counted, in two counters by turns: one may still be cleared by
+    /// First come, first served. The tickets of a cycle are counted, in two counters by turns: one may still be cleared by
     /// a late worker while the next cycle takes from the other.
     Free([AtomicU64; 2]),
-    /// Whoever comes first, in processes of their own.
+    /// First come, first served, between processes.
     #[cfg(feature = "mpi")]
     Leased(Leases),
-    /// Whoever comes first, until whoever coordinates has counted enough steps and calls.
+    /// Until the coordinator has counted enough steps and calls.
     Called,
     /// As recorded, of a run whose pace was even or not.
     Replay {
@@ -46,7 +46,7 @@ impl Pacing {
     ) -> Result<bool, Error> {
         match self {
             Pacing::Even => Ok(own < quota),
-            // Before the first round some may still be on their way, for hours: nobody goes on without them.
+            // Before the first round some founders may still have to join, for hours: no worker goes beyond the first cycle without them.
             Pacing::Called => Ok(quota > 0 && !is_called() && (from > 0 || own < quota)),
             Pacing::Free(_) if quota == 0 => Ok(false),
             Pacing::Free(tickets) => {

@@ -1,22 +1,24 @@
-//! A run from its start to its end: workers are made, watched over, and told of.
+//! A run from its start to its end: workers are made and supervised.
 //!
 //! Each worker is a thread; the calling thread watches: it passes events on to the observers and writes checkpoints. A
-//! worker that fails is named in an event and the others go on without it; only when nobody is left does the run fail.
+//! worker that fails is named in an event and the others continue without it; the run fails only when no worker is left.
 
 use crate::checkpoint::{Checkpoint, Writer};
-use crate::course::{Course, Position, cycle};
-use crate::engine::{CardEngine, CardNet, Engine, Examine, Examiner, Material, Net, Waits};
+use crate::engine::{
+    CpuEvaluator, CpuReplica, CudaEngine, CudaReplica, Engine, EvaluateShard, Material, WaitTimes,
+};
 use crate::evaluate::viewing;
 use crate::event::{Event, Finished, Observer, Started};
+use crate::milestones::{Milestones, Position, cycle};
 use crate::pace::{Pacing, Recording};
 use crate::recipe::{Device, Model, Pace};
 use crate::snapshot::{Part, Snapshot, Snapshots};
-use crate::watch::Watch;
+use crate::supervisor::Supervisor;
 use crate::worker::{Clock, Common, Level, Worker};
-use crate::{Error, Recipe, folder};
+use crate::{Error, Recipe};
 use grawa_comm::group::Teller;
 use grawa_comm::{Collective, threads};
-use grawa_core::{Kept, Layout, Memory, Method, Replica, Share, Tracker};
+use grawa_core::{Layout, Memory, Method, Replica, Share, StateKind, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::{Graph, State};
 use std::ops::Range;
@@ -32,9 +34,9 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// A run that is ready to start.
 ///
 /// ```
-/// use grawa_train::{Recipe, Run, recipe::Said};
-/// let said = Said::default().method("mgrawa:period=8", "here")?.set("train.budget=16step")?;
-/// let recipe = Recipe::resolve(&said)?;
+/// use grawa_train::{Recipe, Run, recipe::Overrides};
+/// let overrides = Overrides::default().method("mgrawa:period=8", "here")?.set("train.budget=16step")?;
+/// let recipe = Recipe::resolve(&overrides)?;
 /// let data = grawa_data::load("digits", ".".as_ref())?;
 /// let end = Run::new(recipe, &data)?.go(&mut [])?;
 /// assert_eq!((end.at.steps, end.at.rounds), (16, 2));
@@ -45,7 +47,7 @@ pub struct Run {
     recipe: Recipe,
     graph: Graph,
     examples: usize,
-    works: Works,
+    engine: AnyEngine,
     folder: Option<PathBuf>,
     checkpoint: Option<Checkpoint>,
     recording: Option<Recording>,
@@ -56,14 +58,14 @@ pub struct Run {
 
 /// Where the work is done.
 #[derive(Debug)]
-pub(crate) enum Works {
+pub(crate) enum AnyEngine {
     Cpu(Box<Engine>),
-    Card(CardEngine),
+    Cuda(CudaEngine),
 }
 
-impl Works {
+impl AnyEngine {
     /// For the one worker that this process has of a run's: whose data it begins with, and its number, which chooses among several
-    /// cards. On a CPU it may use so many cores; all if none are said.
+    /// cards. On a CPU it may use this many cores; all if `None`.
     pub(crate) fn of_one(
         recipe: &Recipe,
         material: Material,
@@ -74,9 +76,9 @@ impl Works {
             Device::Cpu => {
                 let mut alone = recipe.clone();
                 (alone.train.workers, alone.machine.threads) = (1, cores);
-                Ok(Works::Cpu(Box::new(Engine::of(&alone, material)?)))
+                Ok(AnyEngine::Cpu(Box::new(Engine::of(&alone, material)?)))
             }
-            Device::Cuda => Ok(Works::Card(CardEngine::of_one(recipe, &material, seat, number)?)),
+            Device::Cuda => Ok(AnyEngine::Cuda(CudaEngine::of_one(recipe, &material, seat, number)?)),
         }
     }
 }
@@ -103,23 +105,23 @@ impl Run {
 
     fn of(recipe: Recipe, material: Material) -> Result<Self, Error> {
         let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
-        let works = match recipe.machine.device {
-            Device::Cpu => Works::Cpu(Box::new(Engine::of(&recipe, material)?)),
-            Device::Cuda => Works::Card(CardEngine::new(&recipe, &material)?),
+        let engine = match recipe.machine.device {
+            Device::Cpu => AnyEngine::Cpu(Box::new(Engine::of(&recipe, material)?)),
+            Device::Cuda => AnyEngine::Cuda(CudaEngine::new(&recipe, &material)?),
         };
-        Ok(Run::by(works, recipe, graph, examples))
+        Ok(Run::by(engine, recipe, graph, examples))
     }
 
-    fn by(works: Works, recipe: Recipe, graph: Graph, examples: usize) -> Self {
+    fn by(engine: AnyEngine, recipe: Recipe, graph: Graph, examples: usize) -> Self {
         let (folder, checkpoint, recording, stop) = (None, None, None, Arc::default());
-        Run { recipe, graph, examples, works, folder, checkpoint, recording, stop, start: OnceLock::new() }
+        Run { recipe, graph, examples, engine, folder, checkpoint, recording, stop, start: OnceLock::new() }
     }
 
     /// The same on cards of the test's choice.
     #[cfg(test)]
-    pub(crate) fn on_cards(engine: CardEngine, recipe: Recipe, material: &Material) -> Self {
+    pub(crate) fn on_gpus(engine: CudaEngine, recipe: Recipe, material: &Material) -> Self {
         let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
-        Run::by(Works::Card(engine), recipe, graph, examples)
+        Run::by(AnyEngine::Cuda(engine), recipe, graph, examples)
     }
 
     /// Leaves checkpoints in this folder.
@@ -137,7 +139,7 @@ impl Run {
         Run { recording: Some(recording), ..self }
     }
 
-    /// Stops within a step when this becomes true, and leaves a checkpoint.
+    /// Stops within a step when this becomes true, and writes a checkpoint.
     pub fn stop_by(self, stop: Arc<AtomicBool>) -> Self {
         Run { stop, ..self }
     }
@@ -177,30 +179,30 @@ impl Run {
                 fresh(&self.recipe.method, self.graph.parameters(), starts)?
             }
         };
-        let Run { recipe, graph, examples, works, folder, checkpoint, recording, stop, start } = self;
+        let Run { recipe, graph, examples, engine, folder, checkpoint, recording, stop, start } = self;
         drop(start);
         let resumed = checkpoint.is_some();
         let launch =
             Launch { recording, ..Launch::new(recipe, graph, examples, folder.as_deref(), stop, resumed) };
-        match works {
-            Works::Cpu(engine) => {
-                let examiner = engine.examiner(&launch.recipe);
+        match engine {
+            AnyEngine::Cpu(engine) => {
+                let examiner = engine.evaluator(&launch.recipe);
                 launch.go(
                     snapshot,
-                    |part| Made::on_cpu(&engine, &examiner, part),
+                    |part| WorkerParts::on_cpu(&engine, &examiner, part),
                     by_threads(DEADLINE),
                     observers,
                 )
             }
-            Works::Card(engine) => {
+            AnyEngine::Cuda(engine) => {
                 if let Some(Checkpoint { path, .. }) =
                     checkpoint.filter(|_| !engine.is_in_step(&snapshot.parts))
                 {
                     let why = "the workers of a GPU stand at different steps between two rounds; it was stopped with \
-                               another machine.cards or machine.device, and must go on with those";
+                               another machine.cards or machine.device, and must be resumed with those";
                     return Err(Error::AnotherRun { path, why: why.into() });
                 }
-                let make = |part: &mut Part| Made::on_card(&engine, part);
+                let make = |part: &mut Part| WorkerParts::on_gpus(&engine, part);
                 launch.go(snapshot, make, |group| engine.gather(&group, DEADLINE), observers)
             }
         }
@@ -210,22 +212,10 @@ impl Run {
 /// Whether a checkpoint is of such a run.
 fn fits(recipe: &Recipe, graph: &Graph, checkpoint: &Checkpoint) -> Result<(), Error> {
     let wrong = |why: String| Err(Error::AnotherRun { path: checkpoint.path.clone(), why });
-    if let Some(origin) = &checkpoint.origin {
-        if let Some(why) = origin.objection(graph) {
-            return wrong(why);
-        }
-        // A checkpoint lies two folders below the run's own.
-        let here = checkpoint.path.ancestors().nth(2).and_then(folder::digest);
-        if let (Some(then), Some(now)) = (&origin.recipe, &here)
-            && then != now
-        {
-            return wrong(format!(
-                "{} was changed since: what it says of data, model, method or training has the digest {now}, and the run had {then}; \
-                 put the recipe back, or start another run with it: grawa train --recipe FILE",
-                folder::RECIPE
-            ));
-        }
+    if let Some(why) = checkpoint.origin.as_ref().and_then(|origin| origin.objection(graph)) {
+        return wrong(why);
     }
+    checkpoint.check_recipe()?;
     for part in &checkpoint.snapshot.parts {
         let (found, expected) = (part.parameters.len(), graph.parameters().len());
         if found != expected || part.velocity.len() != expected {
@@ -303,30 +293,30 @@ pub(crate) fn fresh(
 }
 
 /// A worker's replica and what goes with it.
-pub(crate) struct Made<R: Replica> {
+pub(crate) struct WorkerParts<R: Replica> {
     pub(crate) replica: R,
-    pub(crate) waits: Option<Arc<Waits>>,
-    pub(crate) examiner: Option<Box<dyn Examine<R::Buffer>>>,
+    pub(crate) waits: Option<Arc<WaitTimes>>,
+    pub(crate) examiner: Option<Box<dyn EvaluateShard<R::Buffer>>>,
 }
 
-impl Made<Net> {
+impl WorkerParts<CpuReplica> {
     /// A worker on the CPU, from its part.
-    pub(crate) fn on_cpu(engine: &Engine, examiner: &Examiner, part: &mut Part) -> Result<Self, Error> {
+    pub(crate) fn on_cpu(engine: &Engine, examiner: &CpuEvaluator, part: &mut Part) -> Result<Self, Error> {
         let mut net = engine.worker(part.worker, part.take_state(), part.taken)?;
-        net.put(Kept::Velocity, &part.velocity)?;
+        net.put(StateKind::Velocity, &part.velocity)?;
         let waits = net.waits();
-        Ok(Made { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
+        Ok(WorkerParts { replica: net, waits: Some(waits), examiner: Some(Box::new(examiner.clone())) })
     }
 }
 
-impl Made<CardNet> {
+impl WorkerParts<CudaReplica> {
     /// A worker on a card, from its part.
-    pub(crate) fn on_card(engine: &CardEngine, part: &mut Part) -> Result<Self, Error> {
+    pub(crate) fn on_gpus(engine: &CudaEngine, part: &mut Part) -> Result<Self, Error> {
         let mut net = engine.worker(part.worker, &part.take_state(), part.taken)?;
-        net.put(Kept::Velocity, &part.velocity)?;
+        net.put(StateKind::Velocity, &part.velocity)?;
         let waits = net.waits();
-        let examiner = Box::new(engine.examiner(part.worker));
-        Ok(Made { replica: net, waits: Some(waits), examiner: Some(examiner) })
+        let examiner = Box::new(engine.evaluator(part.worker));
+        Ok(WorkerParts { replica: net, waits: Some(waits), examiner: Some(examiner) })
     }
 }
 
@@ -351,9 +341,9 @@ pub(crate) struct Launch {
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) resumed: bool,
-    /// How those are told who watch elsewhere.
+    /// Sends reports to the coordinator, if there is one.
     pub(crate) teller: Option<Teller>,
-    /// Where workers come and go: all were asked to stop, not this one alone.
+    /// In an elastic group: all workers were asked to stop, not this one alone.
     pub(crate) together: Arc<AtomicBool>,
 }
 
@@ -388,7 +378,7 @@ impl Launch {
     pub(crate) fn go<R, C>(
         self,
         mut snapshot: Snapshot,
-        make: impl Fn(&mut Part) -> Result<Made<R>, Error>,
+        make: impl Fn(&mut Part) -> Result<WorkerParts<R>, Error>,
         gather: impl Fn(Group) -> Result<Vec<C>, Error>,
         observers: &mut [Box<dyn Observer>],
     ) -> Result<Finished, Error>
@@ -428,9 +418,9 @@ impl Launch {
         C: Collective<Buffer = R::Buffer> + Send + 'static,
     {
         let recipe = &self.recipe;
-        let course = Course::new(recipe, self.examples);
+        let milestones = Milestones::new(recipe, self.examples);
         let started = Started {
-            at: course.place(&at),
+            at: milestones.place(&at),
             method: recipe.method.to_string(),
             network: self.network.clone(),
             data: recipe.data.kind.to_string(),
@@ -438,7 +428,7 @@ impl Launch {
             batch: recipe.train.batch,
             seed: recipe.train.seed,
             budget: recipe.train.budget,
-            steps: course.steps(),
+            steps: milestones.steps(),
             parameters: self.layout.len(),
             spans: self.layout.spans().iter().map(|span| span.name().to_owned()).collect(),
             examples: self.examples,
@@ -452,7 +442,7 @@ impl Launch {
             sgd: recipe.train.sgd,
             rate: recipe.train.rate.clone(),
             seed: recipe.train.seed,
-            course,
+            milestones,
             pacing,
             stop: Arc::clone(&self.stop),
             clock: Arc::clone(&self.clock),
@@ -462,7 +452,7 @@ impl Launch {
             snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
         });
         let workers = make(&self, &common)?;
-        let mut watch = Watch::new(&self, observers, written, started.at);
+        let mut watch = Supervisor::new(&self, observers, written, started.at);
         watch.tell(&Event::Started(started));
         watch.over(workers, &common, &inbox)
     }
@@ -473,7 +463,7 @@ pub(crate) fn by_threads(deadline: Duration) -> impl Fn(Group) -> Result<Vec<thr
     move |group| Ok(threads::group(group.workers, group.centre, deadline))
 }
 
-/// Workers that were lost come back: with the centre and no momentum where parameters are shared, as a copy of another
+/// Restores workers that were lost: with the centre and no momentum where parameters are shared, as a copy of another
 /// worker where gradients are and all must be the same.
 fn revive(recipe: &Recipe, layout: &Layout, snapshot: &mut Snapshot) {
     let all = snapshot.memories.len().saturating_sub(1);
@@ -503,7 +493,7 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
     launch: &Launch,
     common: &Arc<Common>,
     snapshot: Snapshot,
-    make: impl Fn(&mut Part) -> Result<Made<R>, Error>,
+    make: impl Fn(&mut Part) -> Result<WorkerParts<R>, Error>,
     gather: impl Fn(Group) -> Result<Vec<C>, Error>,
 ) -> Result<Vec<Worker<R, C>>, Error> {
     let Snapshot { at, settled, mut parts, memories, history, .. } = snapshot;
@@ -542,37 +532,16 @@ fn workers<R: Replica, C: Collective<Buffer = R::Buffer>>(
     // The parts are those of the workers here, which need not be all.
     for (mut part, view) in parts.into_iter().zip(views) {
         let mut levels = std::mem::take(&mut seats[part.worker as usize]);
-        let Made { replica, waits, examiner } = make(&mut part)?;
+        let parts = make(&mut part)?;
         for (level, notes) in levels.iter_mut().zip(part.notes) {
             level.tracker.recall(notes)?;
         }
-        workers.push(Worker {
-            id: part.worker,
-            common: Arc::clone(common),
-            replica,
-            levels,
-            view,
-            examiner,
-            waits,
-            at,
-            settled,
-            taken: part.taken,
-            in_cycle: part.in_cycle,
-            loss: part.loss,
-            finite: part.finite,
-            diverged: part.diverged,
-            tally: part.tally,
-            past: part.past,
-            history: history.clone(),
-            calibrated: Vec::new(),
-            norms: vec![0.0; common.layout.spans().len()],
-            rate: 0.0,
-            left_out: Vec::new(),
-            began: (common.clock)(),
-            before: at.elapsed,
-            apart: false,
-            elastic: None,
-        });
+        let mut worker = Worker::new(common, part.worker, parts, levels, view);
+        (worker.at, worker.before, worker.settled) = (at, at.elapsed, settled);
+        (worker.taken, worker.in_cycle, worker.loss) = (part.taken, part.in_cycle, part.loss);
+        (worker.finite, worker.diverged) = (part.finite, part.diverged);
+        (worker.tally, worker.past, worker.history) = (part.tally, part.past, history.clone());
+        workers.push(worker);
     }
     Ok(workers)
 }

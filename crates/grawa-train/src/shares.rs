@@ -1,12 +1,12 @@
-//! Measuring together: every member measures its share of the batches, and all get the results of all.
+//! Distributed measurement: every member measures its share of the batches, and all get the results of all.
 
 use crate::Error;
-use crate::word::{from_bytes, to_bytes};
+use crate::round_message::{from_bytes, to_bytes};
 use grawa_comm::{Collective, Lost};
 
-/// Has every one of `members` measure its share. If one is lost meanwhile its share is missing, and those who are left share out
-/// everything anew: so what comes out covers everything, whoever is lost. Nobody joins in between, so each repetition has fewer
-/// members than the one before, and it ends. `members` becomes those who are left.
+/// Every one of `members` measures its share. If one is lost meanwhile its share is missing, and the others divide all batches again: so
+/// the result covers all batches. No worker joins meanwhile, so each repetition has fewer members, and it ends. `members` becomes those
+/// that are left.
 pub(crate) fn measure_together<C: Collective>(
     talk: &mut C,
     members: &mut Vec<u32>,

@@ -1,22 +1,22 @@
-//! Everything a run needs to go on: what each worker holds, what the groups remember, where all stand.
+//! Everything a run needs to be resumed: the state of each worker, of the groups, and the position.
 //!
-//! Workers leave their parts on a shelf and go on; the thread that watches over the run writes them to disk meanwhile.
-//! At most one snapshot is being written while the next one is taken.
+//! Workers store their parts and continue; the supervisor writes them to disk meanwhile. At most one snapshot is being written while the
+//! next one is taken.
 
-use crate::course::Position;
 use crate::evaluate::viewing;
-use crate::held::Held;
-use crate::word::Tally;
+use crate::group_checkpoint::GroupCheckpoint;
+use crate::milestones::Position;
+use crate::round_message::Tally;
 use crate::worker::{Note, Worker};
 use crate::{Error, Evaluated, Times};
 use grawa_comm::{Collective, Error as CommError};
-use grawa_core::{Kept, Memory, Notes, Replica, Share};
+use grawa_core::{Memory, Notes, Replica, Share, StateKind};
 use grawa_nn::State;
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, PoisonError};
 
-/// Everything a run needs to go on.
+/// Everything a run needs to be resumed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Snapshot {
     pub(crate) at: Position,
@@ -26,25 +26,25 @@ pub(crate) struct Snapshot {
     pub(crate) stopped: bool,
     /// The budget is spent.
     pub(crate) finished: bool,
-    /// What every worker that is left holds.
+    /// The state of every worker that is left.
     pub(crate) parts: Vec<Part>,
-    /// What every group of every level remembers.
+    /// The state of every group of every level.
     pub(crate) memories: Vec<Vec<Memory>>,
     pub(crate) history: Vec<Evaluated>,
     /// The statistics of the evaluated model, if it was evaluated here.
     pub(crate) calibrated: Option<Vec<f32>>,
-    /// What the group held, where workers come and go.
-    pub(crate) held: Option<Held>,
+    /// The state of an elastic group.
+    pub(crate) held: Option<GroupCheckpoint>,
 }
 
-/// What a worker holds.
+/// The state of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) worker: u32,
     pub(crate) parameters: Vec<f32>,
     pub(crate) velocity: Vec<f32>,
     pub(crate) statistics: Vec<f32>,
-    /// What it noted for each level of rounds.
+    /// Its scores for each level of rounds.
     pub(crate) notes: Vec<Notes>,
     pub(crate) taken: u64,
     pub(crate) in_cycle: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The state of its network, which it does not keep.
+    /// Takes the state of its network out of it.
     pub(crate) fn take_state(&mut self) -> State {
         State {
             parameters: std::mem::take(&mut self.parameters),
@@ -67,7 +67,7 @@ impl Part {
         }
     }
 
-    /// The bytes, for another process. Of times, those are kept that a checkpoint keeps.
+    /// The bytes, for another process. They hold the times that a checkpoint holds.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, CommError> {
         postcard::to_allocvec(&(self, self.past.times))
             .map_err(|error| CommError::Message { why: error.to_string() })
@@ -82,7 +82,7 @@ impl Part {
     }
 }
 
-/// What a worker did in all and was told of.
+/// The work of a worker that events have reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Past {
     pub(crate) bytes: u64,
@@ -97,7 +97,7 @@ impl Past {
     }
 }
 
-/// The shelf that parts are left on.
+/// The parts of the next snapshot.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     shelf: Mutex<Vec<Part>>,
@@ -111,7 +111,7 @@ struct Gate {
 }
 
 impl Snapshots {
-    /// A shelf; `written` hears of each snapshot that has been written.
+    /// No parts yet; `written` receives a message for each snapshot that has been written.
     pub(crate) fn new(written: Receiver<()>) -> Self {
         let gate = Gate { written, is_writing: false };
         Snapshots { shelf: Mutex::default(), gate: Mutex::new(gate) }
@@ -133,7 +133,7 @@ impl Snapshots {
     fn wait(&self) {
         let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         if gate.is_writing {
-            // Nobody writes any more only when the run was given up.
+            // There is no supervisor only when the run was given up.
             let _ = gate.written.recv();
         }
         gate.is_writing = true;
@@ -141,10 +141,10 @@ impl Snapshots {
 }
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
-    /// Leaves this worker's part of a snapshot; the one who speaks hands all parts on.
+    /// Stores this worker's part of a snapshot; one worker hands all parts to the supervisor.
     pub(crate) fn save(&mut self, stopped: bool, finished: bool) -> Result<(), Error> {
         let common = std::sync::Arc::clone(&self.common);
-        // Where workers come and go each has a shelf of its own; on that of the one who keeps it lies the model of all.
+        // In an elastic group each worker is in its own process; the one that writes the checkpoint has the model of all.
         let elastic = self.elastic.is_some();
         if elastic {
             self.make_view()?;
@@ -164,11 +164,15 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         past.times += self.tally.times;
         let part = Part {
             worker: self.id,
-            parameters: if shows { self.view.copy_centre()? } else { self.replica.copy(Kept::Parameters)? },
-            velocity: self.replica.copy(Kept::Velocity)?,
-            statistics: self.replica.copy(Kept::Statistics)?,
+            parameters: if shows {
+                self.view.copy_centre()?
+            } else {
+                self.replica.copy(StateKind::Parameters)?
+            },
+            velocity: self.replica.copy(StateKind::Velocity)?,
+            statistics: self.replica.copy(StateKind::Statistics)?,
             notes: self.levels.iter().map(|level| level.tracker.notes().clone()).collect(),
-            // Where workers come and go a cycle that was broken off begins anew.
+            // In an elastic group an interrupted cycle begins again.
             taken: self.taken - if elastic { self.in_cycle } else { 0 },
             in_cycle: if elastic { 0 } else { self.in_cycle },
             loss: self.loss,
@@ -184,7 +188,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 snapshots.put(part);
                 vec![self.id]
             }
-            // All parts lie on the first one's shelf in the end, and on no other.
+            // The first worker gets all parts.
             (false, true) => {
                 let handed = self.levels[last].member.hand_in(part.encode()?)?;
                 drop(part);
@@ -198,7 +202,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 self.levels[last].member.barrier()?.members
             }
         };
-        if elastic || self.speaks() {
+        if elastic || self.is_first() {
             snapshots.wait();
             let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
             let snapshot = Snapshot {

@@ -1,23 +1,24 @@
-//! A worker: local steps, meetings, rounds, and what is due in between.
+//! A worker: local steps, rounds, and what is due in between.
 //!
-//! Every worker runs this loop by itself and meets the others through its ends of the groups. What happens at a meeting
-//! follows from what all said there, so that all decide the same and nobody leads; the first of those present speaks to the
-//! outside. The mathematics is that of [`grawa_core::Sequential`], bit for bit, when the pace is even.
+//! Every worker runs this loop and communicates with the others through its members of the groups. At the end of a cycle all workers
+//! exchange messages. What follows is a function of these messages, so that all decide the same and there is no leader; one of them
+//! reports events. The mathematics is that of [`grawa_core::Sequential`], bit for bit, when the pace is even.
 
-use crate::course::{Course, Position};
 use crate::elastic::Elastic;
-use crate::engine::{Examine, Waits};
+use crate::engine::{EvaluateShard, WaitTimes};
 use crate::event::{Event, Fault, Finished, Mixed, Place, Reason, Round, Share as WorkerShare};
+use crate::event_codec::Report as EventReport;
+use crate::milestones::{Milestones, Position};
 use crate::pace::Pacing;
+use crate::round_message::{RoundMessage, Tally};
+use crate::run::WorkerParts;
 use crate::snapshot::{Past, Snapshots};
-use crate::told::tell;
-use crate::word::{Tally, Word};
 use crate::{Error, Evaluated};
 use grawa_comm::group::Teller;
 use grawa_comm::{Collective, Error as CommError, Lost, Why};
 use grawa_core::{
     Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Report, Schedule, Score, Sgd, Share, Source,
-    Stretch, Tracker, plan,
+    StepRequest, Tracker, plan,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,11 +26,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// The time since any fixed moment.
+/// The time since a fixed moment.
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// What every worker said, in their order.
-type Words = Vec<(u32, Word)>;
+/// The message of every worker, in their order.
+type Messages = Vec<(u32, RoundMessage)>;
 
 /// What all workers of a run share.
 pub(crate) struct Common {
@@ -38,24 +39,24 @@ pub(crate) struct Common {
     pub(crate) sgd: Sgd,
     pub(crate) rate: Schedule,
     pub(crate) seed: u64,
-    pub(crate) course: Course,
+    pub(crate) milestones: Milestones,
     pub(crate) pacing: Pacing,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) clock: Clock,
     pub(crate) notes: Sender<Note>,
-    /// How those are told who watch elsewhere.
+    /// Sends reports to the coordinator, if there is one.
     pub(crate) teller: Option<Teller>,
-    /// Where workers come and go: all were asked to stop, not this one alone.
+    /// In an elastic group: all workers were asked to stop, not this one alone.
     pub(crate) together: Arc<AtomicBool>,
     pub(crate) snapshots: Option<Snapshots>,
 }
 
-/// What a worker tells the thread that watches over the run.
+/// What a worker sends to the supervisor.
 #[derive(Debug)]
 pub(crate) enum Note {
     Event(Event),
-    /// Those who watch elsewhere could not be told of something.
-    Untold(Error),
+    /// A report could not be sent to the coordinator.
+    NotReported(Error),
     Snapshot(Box<crate::snapshot::Snapshot>),
     Ended {
         worker: u32,
@@ -63,7 +64,7 @@ pub(crate) enum Note {
     },
 }
 
-/// One level of rounds, as a worker sees it: its group, and what the group remembers.
+/// One level of rounds, as a worker sees it: its group, and the group's state.
 #[derive(Debug)]
 pub(crate) struct Level<C> {
     pub(crate) method: Method,
@@ -72,11 +73,11 @@ pub(crate) struct Level<C> {
     pub(crate) groups: Vec<Range<u32>>,
     pub(crate) own: usize,
     pub(crate) tracker: Tracker,
-    /// What each group remembers: everyone hears all reports, so everyone knows.
+    /// The state of each group: all workers receive all reports, so all know it.
     pub(crate) memories: Vec<Memory>,
 }
 
-/// A worker and everything it knows.
+/// A worker and its state.
 pub(crate) struct Worker<R: Replica, C> {
     pub(crate) id: u32,
     pub(crate) common: Arc<Common>,
@@ -85,51 +86,90 @@ pub(crate) struct Worker<R: Replica, C> {
     pub(crate) levels: Vec<Level<C>>,
     /// The group that makes the model to be evaluated.
     pub(crate) view: C,
-    /// Who measures that model.
-    pub(crate) examiner: Option<Box<dyn Examine<R::Buffer>>>,
-    pub(crate) waits: Option<Arc<Waits>>,
-    /// Where the run stood at the last meeting, and up to where everything due was done.
+    /// Measures that model.
+    pub(crate) examiner: Option<Box<dyn EvaluateShard<R::Buffer>>>,
+    pub(crate) waits: Option<Arc<WaitTimes>>,
+    /// Where the run was at the end of the last cycle, and up to where everything due was done.
     pub(crate) at: Position,
     pub(crate) settled: Option<Position>,
-    /// Its own steps: in all, and of those since the last meeting.
+    /// Its own steps: in all, and in this cycle.
     pub(crate) taken: u64,
     pub(crate) in_cycle: u64,
     /// The loss of its last batch, and whether its parameters are finite.
     pub(crate) loss: f64,
     pub(crate) finite: bool,
-    /// No worker was finite at the last round, or at the last meeting.
+    /// No worker was finite at the last round, or at the end of the last cycle.
     pub(crate) diverged: bool,
     pub(crate) tally: Tally,
     pub(crate) past: Past,
     pub(crate) history: Vec<Evaluated>,
-    /// The statistics of the model evaluated last, for whoever loads it from a checkpoint.
+    /// The statistics of the last evaluated model, for the checkpoint.
     pub(crate) calibrated: Vec<f32>,
     pub(crate) norms: Vec<f64>,
     pub(crate) rate: f64,
-    /// Who was left out of the last round, which is told of at once.
+    /// Workers that were left out of the last round.
     pub(crate) left_out: Vec<u32>,
-    /// When it began by its clock, evaluations left out, and how long it had trained before that.
+    /// When it began by its clock, without evaluations, and how long it had trained before that.
     pub(crate) began: Duration,
     pub(crate) before: Duration,
     /// Whether it is the only worker of its process.
     pub(crate) apart: bool,
-    /// What is needed where workers come and go.
+    /// Set if it is a member of an elastic group.
     pub(crate) elastic: Option<Elastic>,
 }
 
+impl<R: Replica, C> Worker<R, C> {
+    /// A worker before its first step.
+    pub(crate) fn new(
+        common: &Arc<Common>,
+        id: u32,
+        parts: WorkerParts<R>,
+        levels: Vec<Level<C>>,
+        view: C,
+    ) -> Self {
+        Worker {
+            id,
+            common: Arc::clone(common),
+            replica: parts.replica,
+            levels,
+            view,
+            examiner: parts.examiner,
+            waits: parts.waits,
+            at: Position::default(),
+            settled: None,
+            taken: 0,
+            in_cycle: 0,
+            loss: f64::NAN,
+            finite: true,
+            diverged: false,
+            tally: Tally::default(),
+            past: Past::default(),
+            history: Vec::new(),
+            calibrated: Vec::new(),
+            norms: vec![0.0; common.layout.spans().len()],
+            rate: 0.0,
+            left_out: Vec::new(),
+            began: (common.clock)(),
+            before: Duration::ZERO,
+            apart: false,
+            elastic: None,
+        }
+    }
+}
+
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
-    /// Works until the budget is spent or someone is asked to stop.
+    /// Trains until the budget is spent or a worker is asked to stop.
     pub(crate) fn run(mut self) -> Result<(), Error> {
-        // Workers are made one after the other: time begins when they begin to work.
+        // Workers are made one after the other: time begins when they begin to train.
         self.began = (self.common.clock)();
-        // Stopped between a cycle's last step and its round, the next round tells of the rate of a step taken before.
+        // If the run was stopped between a cycle's last step and its round, the next round reports the rate of an earlier step.
         self.rate = self.rate_after(self.in_cycle.saturating_sub(1));
         loop {
             match self.turn() {
                 Ok(None) => {}
                 Ok(Some(reason)) => return self.finish(reason),
                 Err(Error::Comm(CommError::Behind)) => self.rejoin()?,
-                Err(Error::Comm(CommError::OutOfContact)) => self.go_on_alone()?,
+                Err(Error::Comm(CommError::OutOfContact)) => self.train_alone()?,
                 Err(error) => return Err(error),
             }
         }
@@ -140,28 +180,28 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         if self.settle()? {
             return Ok(Some(Reason::Spent));
         }
-        self.stand()?;
+        self.publish_state()?;
         if self.cycle()? {
-            // Nothing is lost: what is due here will be done when the run goes on.
+            // Nothing is lost: what is due here will be done after a resume.
             self.save(true, false)?;
             return Ok(Some(Reason::Interrupted));
         }
         Ok(None)
     }
 
-    /// Does what has come due: evaluates, saves. Returns whether the run is over.
+    /// Does what is due: evaluates, saves. Returns whether the run is over.
     fn settle(&mut self) -> Result<bool, Error> {
         let common = Arc::clone(&self.common);
-        let course = &common.course;
-        let spent = course.is_spent(&self.at);
+        let milestones = &common.milestones;
+        let spent = milestones.is_spent(&self.at);
         let is_new = |history: &[Evaluated], at: &Position| {
             history.last().is_none_or(|last| last.at.steps != at.steps)
         };
-        let due = self.settled.is_some_and(|before| course.evaluates(&before, &self.at));
+        let due = self.settled.is_some_and(|before| milestones.evaluates(&before, &self.at));
         if (spent || due) && is_new(&self.history, &self.at) {
             self.evaluate()?;
         }
-        let saves = self.settled.is_none_or(|before| course.saves(&before, &self.at));
+        let saves = self.settled.is_none_or(|before| milestones.saves(&before, &self.at));
         self.settled = Some(self.at);
         if spent || saves {
             self.save(false, spent)?;
@@ -169,77 +209,81 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         Ok(spent)
     }
 
-    /// One cycle: local steps, the meeting, the round. Returns whether to stop.
+    /// One cycle: local steps, the exchange of messages, the round. Returns whether to stop.
     fn cycle(&mut self) -> Result<bool, Error> {
         let common = Arc::clone(&self.common);
-        let quota = common.course.quota(&self.at);
+        let quota = common.milestones.quota(&self.at);
         let shares_gradients = common.method.share == Share::Gradients;
         let full = if shares_gradients {
             let start = (common.clock)();
             self.gradient()?;
             self.spend(start);
             true
+        } else if self.skips_steps() {
+            // It takes no step; the rate is that of the others.
+            self.rate = self.rate_after(quota.saturating_sub(1));
+            true
         } else {
-            self.comes_at_once() || self.local_steps(quota)?
+            self.local_steps(quota)?
         };
         if !full && self.elastic.is_some() && !common.together.load(Ordering::Relaxed) {
-            // The others go on.
+            // The others continue.
             return Err(Error::Left);
         }
-        let is_round = common.course.is_round(self.at.steps + quota);
+        let is_round = common.milestones.is_round(self.at.steps + quota);
         if is_round && full {
             self.score(0)?;
         }
-        let (words, lost) = self.meet(full)?;
-        self.begin_clock(&words);
-        self.note_keepers(&words);
-        self.speak_up(&lost);
-        self.tell_lost(&lost);
-        let stop = words.iter().any(|(_, word)| word.stop);
-        if words.iter().any(|(_, word)| !word.full) {
+        let (messages, lost) = self.exchange(full)?;
+        self.begin_clock(&messages);
+        self.note_writers(&messages);
+        self.elect_reporter(&messages);
+        self.report_lost(&lost);
+        let stop = messages.iter().any(|(_, message)| message.stop);
+        if messages.iter().any(|(_, message)| !message.full) {
             return Ok(true);
         }
-        self.count_in(&words);
-        let nobody = words.iter().all(|(_, word)| !word.finite);
-        // A round gives all workers the last finite centre: only the next round can tell that they stay finite.
+        self.count_steps(&messages);
+        let nobody = messages.iter().all(|(_, message)| !message.finite);
+        // A round gives all workers the last finite centre: only the next round shows whether they stay finite.
         if nobody || is_round || shares_gradients {
             self.diverged = nobody;
         }
-        common.pacing.renew(common.course.cycle(&self.at))?;
+        common.pacing.renew(common.milestones.cycle(&self.at))?;
         let mut mixed = Vec::new();
         if shares_gradients {
-            mixed.push(self.share_gradients(&words)?);
+            mixed.push(self.share_gradients(&messages)?);
             let start = (common.clock)();
             self.descend()?;
             self.spend(start);
         } else if is_round {
-            mixed = self.round(&words, quota)?;
+            mixed = self.round(&messages, quota)?;
         }
-        let elapsed = Duration::try_from_secs_f64(words[0].1.elapsed).unwrap_or_default();
+        let elapsed = Duration::try_from_secs_f64(messages[0].1.elapsed).unwrap_or_default();
         let from = self.at.steps;
         self.at = Position {
-            steps: from + common.course.advance(quota, &words, common.pacing.is_even()),
-            total: self.at.total + words.iter().map(|(_, word)| word.steps).sum::<u64>(),
+            steps: from + common.milestones.advance(quota, &messages, common.pacing.is_even()),
+            total: self.at.total + messages.iter().map(|(_, message)| message.steps).sum::<u64>(),
             rounds: self.at.rounds + u64::from(is_round || shares_gradients),
             elapsed: common.pacing.elapsed(from, elapsed),
         };
         self.in_cycle = 0;
-        self.leave_stand();
-        self.tell_round(&words, mixed);
-        // Where steps are taken by everyone for himself, a stop is seen before the next one.
+        self.end_cycle();
+        self.report_round(&messages, mixed);
+        // Where each worker takes steps by itself, it sees a stop before the next one.
         Ok(stop && shares_gradients)
     }
 
-    /// The learning rate of a step that comes after so many others of this cycle.
+    /// The learning rate of the step after `others` steps of this cycle.
     fn rate_after(&self, others: u64) -> f64 {
         let common = &self.common;
-        // At a free pace nobody knows how far the others are: the rate is that of the last meeting.
+        // At a free pace no worker knows how far the others are: the rate is that of the beginning of the cycle.
         let ahead = if common.pacing.is_even() { others } else { 0 };
         let members = self.levels.last().map_or(1, |level| level.member.members().len());
-        common.rate.rate(&common.course.progress(&self.at, ahead, members))
+        common.rate.rate(&common.milestones.progress(&self.at, ahead, members))
     }
 
-    /// Local steps until the cycle is full or a stop is asked for. Returns whether it is full.
+    /// Local steps until the cycle is full or a stop is requested. Returns whether it is full.
     fn local_steps(&mut self, quota: u64) -> Result<bool, Error> {
         let common = Arc::clone(&self.common);
         let members = self.all().member.members().len();
@@ -249,9 +293,9 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             if even && self.in_cycle >= quota {
                 return Ok(true);
             }
-            // Replicas that step together must hear it from all: one that would stop asks for no step, and none is taken.
+            // Replicas in lock-step need a call from each: a worker that stops asks for no step, and none is taken.
             let stop = common.stop.load(Ordering::Relaxed);
-            let place = (self.at.steps, common.course.cycle(&self.at), members);
+            let place = (self.at.steps, common.milestones.cycle(&self.at), members);
             let called = || self.all().member.is_called();
             let asked = match (stop, even) {
                 (true, _) => 0,
@@ -265,13 +309,13 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             let taken = self.take_steps(asked)?;
             self.spend(start);
             if taken == 0 {
-                // At a free pace it is open who would have taken the rest: they will when the run goes on.
+                // At a free pace the rest of the cycle's steps are taken after a resume.
                 return Ok(false);
             }
         }
     }
 
-    /// Takes local steps at a stretch. Returns how many were taken.
+    /// Takes consecutive local steps. Returns how many were taken.
     pub(crate) fn take_steps(&mut self, asked: u64) -> Result<usize, Error> {
         let common = Arc::clone(&self.common);
         let rates: Vec<f64> = (0..asked).map(|step| self.rate_after(self.in_cycle + step)).collect();
@@ -279,7 +323,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         let key = self.key();
         let taken = {
             let prox = pulls(&self.levels);
-            self.replica.steps(&Stretch {
+            self.replica.steps(&StepRequest {
                 key,
                 rates: &rates.iter().map(|&rate| rate as f32).collect::<Vec<_>>(),
                 sgd: &common.sgd,
@@ -302,7 +346,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
 
     fn key(&self) -> Key {
         let (worker, step) = self.dealt().unwrap_or((self.id, self.taken));
-        Key::new(self.common.seed, Purpose::Noise).worker(worker).step(step)
+        Key::new(self.common.seed, Purpose::Step).worker(worker).step(step)
     }
 
     /// The gradient of the next step, to be shared: SAM's where the method has a radius.
@@ -336,11 +380,11 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.tally.loss += loss;
     }
 
-    /// What is noted of a step, for the scores and for the others.
+    /// Records a step, for the scores and for the others.
     fn note(&mut self, finite: bool) {
         let was_finite = std::mem::replace(&mut self.finite, finite);
         if was_finite && !finite && self.common.method.share == Share::Nothing {
-            let what = "its parameters are not finite any more, and a worker by itself has nobody to heal it: \
+            let what = "its parameters are not finite any more, and there is no centre to restore it from: \
                         start again with a smaller learning rate";
             self.say(Event::Fault(Fault { at: self.place(), worker: Some(self.id), what: what.into() }));
         }
@@ -350,7 +394,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         }
     }
 
-    /// Counts time since `start` as computing, but for what was waited for.
+    /// Counts the time since `start` as computing, without the time spent waiting.
     fn spend(&mut self, start: Duration) {
         let spent = (self.common.clock)().saturating_sub(start).as_secs_f64();
         let (queue, data) = self.waits.as_ref().map_or((0.0, 0.0), |waits| waits.take());
@@ -367,43 +411,49 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.levels.last_mut().expect("every run has a level of all workers")
     }
 
-    /// Whether this worker speaks for all.
-    pub(crate) fn speaks(&self) -> bool {
+    /// Whether this worker is the first of all members.
+    pub(crate) fn is_first(&self) -> bool {
         self.all().member.members().first() == Some(&self.id)
     }
 
-    /// Says what is said once, by one for all.
-    pub(crate) fn say_for_all(&mut self, event: Event) {
-        let first = self.all().member.members().first().copied();
-        self.say_through(first, event);
-    }
-
-    /// Says what is said once, by this one for all.
-    fn say_through(&mut self, speaker: Option<u32>, event: Event) {
-        if speaker == Some(self.id) {
-            self.say(event);
-        } else {
-            self.keep_in_mind(speaker, event);
+    /// Reports events that all workers know: one of them sends them.
+    pub(crate) fn report_shared(&mut self, events: Vec<Event>) {
+        let at = self.place();
+        let is_first = self.is_first();
+        let (is_reporter, report) = match &mut self.elastic {
+            None => (is_first, None),
+            Some(elastic) => {
+                let report = elastic.reports.add(&at, events.clone());
+                (elastic.reports.is_reporter(), Some(report))
+            }
+        };
+        if is_reporter {
+            report.iter().for_each(|report| self.send_report(report));
+            events.into_iter().for_each(|event| self.say(event));
         }
     }
 
-    /// Those who watch elsewhere are told at once, and not when the thread that watches over the run comes to it: what is said here
-    /// is out before this worker meets the others again. Of the end that thread tells, when the last checkpoint is written.
+    /// Sends a report to the coordinator at once, and not when the supervisor comes to it: so it is sent before this worker takes part in
+    /// the next operation.
+    pub(crate) fn send_report(&self, report: &EventReport) {
+        let Some(teller) = &self.common.teller else { return };
+        let sent = report.encode().and_then(|bytes| Ok(teller.tell(bytes)?));
+        if let Err(error) = sent {
+            let _ = self.common.notes.send(Note::NotReported(error));
+        }
+    }
+
+    /// Hands an event to the supervisor.
     pub(crate) fn say(&self, event: Event) {
-        let Common { teller, notes, .. } = &*self.common;
-        let teller = teller.as_ref().filter(|_| !matches!(event, Event::Finished(_)));
-        let untold = teller.and_then(|teller| tell(teller, &event).err());
-        for note in untold.map(Note::Untold).into_iter().chain([Note::Event(event)]) {
-            // Nobody listens any more only when the run was given up: the next meeting will tell.
-            let _ = notes.send(note);
-        }
+        // There is no supervisor only when the run was given up: the next operation will fail.
+        let _ = self.common.notes.send(Note::Event(event));
     }
 
-    /// Those who came first have waited for the others: at the first meeting of the run everyone's clock is set to what the first worker had
-    /// spent on its steps by then.
-    fn begin_clock(&mut self, words: &[(u32, Word)]) {
+    /// Workers that joined first have waited for the others: at the first exchange of the run every clock is set to the time that the
+    /// first worker had spent on its steps.
+    fn begin_clock(&mut self, messages: &[(u32, RoundMessage)]) {
         if self.elastic.is_some() && self.at == Position::default() {
-            let spent = words.first().map_or(0.0, |(_, word)| word.elapsed);
+            let spent = messages.first().map_or(0.0, |(_, message)| message.elapsed);
             self.before = Duration::try_from_secs_f64(spent).unwrap_or_default();
             self.began = (self.common.clock)();
         }
@@ -414,7 +464,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.before + (self.common.clock)().saturating_sub(self.began)
     }
 
-    /// Computes the scores of a level that is judged on a batch.
+    /// Computes the scores of a level that scores a batch.
     fn score(&mut self, level: usize) -> Result<(), Error> {
         let Level { method, memories, own, .. } = &self.levels[level];
         if let Score::Norm { from: Source::Batch { common, dropout }, .. } = method.score {
@@ -442,10 +492,10 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         Ok(Report { finite, ..report })
     }
 
-    /// Tells the others what was done, and hears what they did.
-    fn meet(&mut self, full: bool) -> Result<(Words, Vec<Lost>), Error> {
+    /// Sends this worker's message to all, and returns the messages of all.
+    fn exchange(&mut self, full: bool) -> Result<(Messages, Vec<Lost>), Error> {
         let report = self.report(0)?;
-        let word = Word {
+        let message = RoundMessage {
             stop: self.common.stop.load(Ordering::Relaxed),
             full,
             elapsed: self.elapsed().as_secs_f64(),
@@ -455,56 +505,53 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             finite: report.finite,
             scores: report.scores,
             tally: std::mem::take(&mut self.tally),
+            ..self.reporter_state()
         };
-        let gathered = match self.all_mut().member.gather(&word.encode()) {
+        let gathered = match self.all_mut().member.gather(&message.encode()?) {
             Ok(gathered) => gathered,
             Err(error) => {
-                // Nobody has heard it: it will be said again.
-                self.tally += word.tally;
+                // No worker has received it: it will be sent again.
+                self.tally += message.tally;
                 return Err(error.into());
             }
         };
         self.tally.times.wait += gathered.outcome.wait.as_secs_f64();
         self.tally.times.wire += gathered.outcome.work.as_secs_f64();
-        let words: Result<Vec<_>, Error> = (gathered.messages.iter())
-            .map(|(worker, bytes)| Ok((*worker, Word::decode(*worker, bytes)?)))
-            .collect();
-        let words = words?;
-        if words.iter().all(|(_, word)| word.full) {
+        let messages = decode(&gathered.messages)?;
+        if messages.iter().all(|(_, message)| message.full) {
             self.tally.bytes += gathered.outcome.bytes;
         } else {
-            // The run stops here, and will go on as if nobody had met.
-            self.tally += word.tally;
+            // The run stops here, and a resume continues as if there had been no exchange.
+            self.tally += message.tally;
         }
-        Ok((words, gathered.outcome.lost))
+        Ok((messages, gathered.outcome.lost))
     }
 
-    /// The round: inside every group where there are groups, and of all workers when their turn has come.
-    fn round(&mut self, words: &[(u32, Word)], quota: u64) -> Result<Vec<Mixed>, Error> {
+    /// The round: inside every group where there are groups, and of all workers where it is due.
+    fn round(&mut self, messages: &[(u32, RoundMessage)], quota: u64) -> Result<Vec<Mixed>, Error> {
         let cycle = (self.at.steps + quota) / quota.max(1);
         let all = self.levels.len() - 1;
         let last = if self.common.method.is_outer(cycle) { all } else { all.saturating_sub(1) };
-        let mut reports: Vec<Report> = words.iter().map(|(id, word)| word.report(*id)).collect();
+        let mut reports: Vec<Report> = messages.iter().map(|(id, message)| message.report(*id)).collect();
         let mut mixed = Vec::new();
         for level in 0..=last {
             if level > 0 {
-                // The groups have moved: what the level of all is judged by is looked at anew.
+                // The groups have moved: the scores of the level of all are computed again.
                 self.score(level)?;
                 let report = self.report(level)?;
-                let word = Word {
+                let message = RoundMessage {
                     finite: report.finite,
                     scores: report.scores,
                     steps: report.steps,
-                    ..Word::default()
+                    ..RoundMessage::default()
                 };
-                let gathered = self.all_mut().member.gather(&word.encode())?;
+                let gathered = self.all_mut().member.gather(&message.encode()?)?;
                 self.tally.bytes += gathered.outcome.bytes;
                 self.tally.times.wait += gathered.outcome.wait.as_secs_f64();
                 self.tally.times.wire += gathered.outcome.work.as_secs_f64();
-                self.tell_lost(&gathered.outcome.lost);
-                reports = (gathered.messages.iter())
-                    .map(|(id, bytes)| Ok(Word::decode(*id, bytes)?.report(*id)))
-                    .collect::<Result<_, Error>>()?;
+                self.report_lost(&gathered.outcome.lost);
+                reports =
+                    decode(&gathered.messages)?.iter().map(|(id, message)| message.report(*id)).collect();
             }
             mixed.extend(self.round_of(level, &reports)?);
             self.levels[level].tracker.round();
@@ -513,7 +560,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         Ok(mixed)
     }
 
-    /// The round of a level: this worker's group is mixed, and all know what every group came to.
+    /// The round of a level: this worker's group is mixed, and all know the result of every group.
     fn round_of(&mut self, level: usize, reports: &[Report]) -> Result<Vec<Mixed>, Error> {
         let groups = self.levels[level].groups.clone();
         let mut mixed = Vec::with_capacity(groups.len());
@@ -526,7 +573,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             }
             let Level { method, own, memories, .. } = &self.levels[level];
             let plan = if index == *own {
-                let plan = self.carry_out(level, reports, false)?;
+                let plan = self.plan_and_mix(level, reports, false)?;
                 let me = plan.workers.iter().position(|&worker| worker == self.id);
                 if me.is_some_and(|me| plan.replaced[me]) {
                     self.replica.reset();
@@ -542,18 +589,23 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         Ok(mixed)
     }
 
-    fn share_gradients(&mut self, words: &[(u32, Word)]) -> Result<Mixed, Error> {
-        let reports = words.iter().map(|(id, word)| word.report(*id)).collect();
+    fn share_gradients(&mut self, messages: &[(u32, RoundMessage)]) -> Result<Mixed, Error> {
+        let reports = messages.iter().map(|(id, message)| message.report(*id)).collect();
         let last = self.levels.len() - 1;
-        let plan = self.carry_out(last, reports, true)?;
+        let plan = self.plan_and_mix(last, reports, true)?;
         let mixed = told(&plan);
         self.note_left_out(&plan);
         self.levels[last].memories[0] = plan.memory;
         Ok(mixed)
     }
 
-    /// Plans and mixes; if someone is lost on the way, plans again without.
-    fn carry_out(&mut self, level: usize, mut reports: Vec<Report>, gradients: bool) -> Result<Plan, Error> {
+    /// Plans and mixes; if a worker is lost meanwhile, plans again without it.
+    fn plan_and_mix(
+        &mut self,
+        level: usize,
+        mut reports: Vec<Report>,
+        gradients: bool,
+    ) -> Result<Plan, Error> {
         loop {
             let Level { method, member, memories, own, .. } = &mut self.levels[level];
             let plan = plan(method, &self.common.layout, &memories[*own], &reports)?;
@@ -563,78 +615,76 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                     self.tally.bytes += outcome.bytes;
                     self.tally.times.wait += outcome.wait.as_secs_f64();
                     self.tally.times.apply += outcome.work.as_secs_f64();
-                    self.tell_lost(&outcome.lost);
+                    self.report_lost(&outcome.lost);
                     return Ok(plan);
                 }
                 Err(CommError::Shrunk { lost }) => {
                     let here = member.members().to_vec();
                     reports.retain(|report| here.contains(&report.worker));
-                    self.tell_lost(&lost);
+                    self.report_lost(&lost);
                 }
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Those who left have said why themselves; of one that stalled the others must tell. Whoever is lost to one
-    /// group is lost to all, or the next group waits for it a second time, and this worker stalls in turn.
-    fn tell_lost(&self, lost: &[Lost]) {
+    /// Reports workers that stalled; those that left report it themselves. A worker that is lost to one group is lost to all, or the next
+    /// group waits for it again, and this worker stalls in turn.
+    fn report_lost(&self, lost: &[Lost]) {
         for lost in lost.iter().filter(|lost| !matches!(lost.why, Why::Left | Why::Panicked)) {
             for member in self.levels.iter().map(|level| &level.member).chain([&self.view]) {
                 member.forget(lost);
             }
-            // Where workers come and go the coordinator tells.
-            if self.speaks() && self.elastic.is_none() {
-                let what = format!("{lost}: the run goes on without it");
+            // In an elastic group the coordinator reports it.
+            if self.is_first() && self.elastic.is_none() {
+                let what = format!("{lost}: the run continues without it");
                 self.say(Event::Fault(Fault { at: self.place(), worker: Some(lost.worker), what }));
             }
         }
     }
 
     pub(crate) fn place(&self) -> Place {
-        self.common.course.place(&self.at)
+        self.common.milestones.place(&self.at)
     }
 
-    fn tell_round(&mut self, words: &[(u32, Word)], mixed: Vec<Mixed>) {
-        let own = words.iter().find(|(worker, _)| *worker == self.id).map(|(_, word)| word.tally);
+    fn report_round(&mut self, messages: &[(u32, RoundMessage)], mixed: Vec<Mixed>) {
+        let own = messages.iter().find(|(worker, _)| *worker == self.id).map(|(_, message)| message.tally);
         let left_out = std::mem::take(&mut self.left_out);
-        if !self.common.course.tells(&self.at) && left_out.is_empty() {
+        if !self.common.milestones.tells(&self.at) && left_out.is_empty() {
             self.tally += own.unwrap_or_default();
             return;
         }
         self.past.add(&own.unwrap_or_default());
-        // What this meeting itself took is the same for all, and belongs to it.
+        // The bytes of this round itself are the same for all, and belong to it.
         let bytes = std::mem::take(&mut self.tally.bytes);
         self.past.bytes += bytes;
-        if self.speaks() || self.elastic.is_some() {
-            let by_round = self.common.method.share == Share::Parameters;
-            let shares = |(worker, word): &(u32, Word)| {
-                let Tally { steps, loss, times, .. } = word.tally;
-                WorkerShare {
-                    worker: *worker,
-                    // Of a cycle that was broken off and gone on with, all steps.
-                    steps: if by_round { word.steps } else { steps },
-                    total: word.taken,
-                    loss: finite(loss / steps as f64),
-                    times,
-                }
-            };
-            let steps: u64 = words.iter().map(|(_, word)| word.tally.steps).sum();
-            let loss: f64 = words.iter().map(|(_, word)| word.tally.loss).sum();
-            let round = Event::Round(Round {
-                at: self.place(),
-                rate: self.rate,
-                loss: finite(loss / steps as f64),
-                workers: words.iter().map(shares).collect(),
-                mixed,
-                bytes: words.iter().map(|(_, word)| word.tally.bytes + bytes).sum(),
-            });
-            match self.elastic {
-                Some(_) => self.say_through(self.teller(words), round),
-                None => self.say_for_all(round),
-            }
-            self.tell_left_out(left_out, words.len());
+        if !self.is_first() && self.elastic.is_none() {
+            return;
         }
+        let by_round = self.common.method.share == Share::Parameters;
+        let shares = |(worker, message): &(u32, RoundMessage)| {
+            let Tally { steps, loss, times, .. } = message.tally;
+            WorkerShare {
+                worker: *worker,
+                // After a resume inside a cycle, all steps of the cycle.
+                steps: if by_round { message.steps } else { steps },
+                total: message.taken,
+                loss: finite(loss / steps as f64),
+                times,
+            }
+        };
+        let steps: u64 = messages.iter().map(|(_, message)| message.tally.steps).sum();
+        let loss: f64 = messages.iter().map(|(_, message)| message.tally.loss).sum();
+        let round = Event::Round(Round {
+            at: self.place(),
+            rate: self.rate,
+            loss: finite(loss / steps as f64),
+            workers: messages.iter().map(shares).collect(),
+            mixed,
+            bytes: messages.iter().map(|(_, message)| message.tally.bytes + bytes).sum(),
+        });
+        let faults = self.left_out_faults(left_out, messages.len());
+        self.report_shared([round].into_iter().chain(faults).collect());
     }
 
     fn note_left_out(&mut self, plan: &Plan) {
@@ -642,53 +692,51 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         self.left_out.extend(left_out.map(|(worker, _)| *worker));
     }
 
-    /// Says who was not finite in this round.
-    fn tell_left_out(&mut self, mut left_out: Vec<u32>, members: usize) {
-        let what = match self.common.method.share {
-            Share::Gradients => "gradient is not finite: this step is taken without it",
-            _ => "parameters are not finite: it takes over the centre, without its momentum",
-        };
+    /// Which workers were not finite in this round.
+    fn left_out_faults(&self, mut left_out: Vec<u32>, members: usize) -> Vec<Event> {
+        let fault = |worker, what| Event::Fault(Fault { at: self.place(), worker, what });
         left_out.sort_unstable();
         left_out.dedup();
-        if left_out.len() == members {
-            let what = "nobody is finite any more: start again with a smaller learning rate".into();
-            return self.say_for_all(Event::Fault(Fault { at: self.place(), worker: None, what }));
+        if !left_out.is_empty() && left_out.len() == members {
+            let what = "no worker is finite any more: start again with a smaller learning rate";
+            return vec![fault(None, what.into())];
         }
-        for worker in left_out {
-            let what = format!("worker {worker}'s {what}");
-            self.say_for_all(Event::Fault(Fault { at: self.place(), worker: Some(worker), what }));
-        }
+        let what = match self.common.method.share {
+            Share::Gradients => "gradient is not finite: this step is taken without it",
+            _ => "parameters are not finite: it continues from the centre, without its momentum",
+        };
+        left_out.iter().map(|worker| fault(Some(*worker), format!("worker {worker}'s {what}"))).collect()
     }
 
     fn finish(&mut self, reason: Reason) -> Result<(), Error> {
         self.past.add(&self.tally);
-        let word = Word {
+        let message = RoundMessage {
             taken: self.taken,
             tally: Tally { steps: self.taken, loss: 0.0, times: self.past.times, bytes: self.past.bytes },
-            ..Word::default()
+            ..self.reporter_state()
         };
-        let gathered = self.all_mut().member.gather(&word.encode())?;
-        self.speak_up(&gathered.outcome.lost);
-        // A worker in a process of its own tells its own watcher.
-        if self.speaks() || self.apart {
-            let mut workers = Vec::new();
-            let mut bytes = 0;
-            for (worker, message) in &gathered.messages {
-                let Word { taken, tally, .. } = Word::decode(*worker, message)?;
-                bytes += tally.bytes;
-                workers.push(WorkerShare {
-                    worker: *worker,
-                    steps: taken,
-                    total: taken,
-                    loss: None,
-                    times: tally.times,
-                });
-            }
-            let diverged = self.diverged;
+        let gathered = self.all_mut().member.gather(&message.encode()?)?;
+        let messages = decode(&gathered.messages)?;
+        self.elect_reporter(&messages);
+        // A worker in its own process has its own supervisor.
+        if self.is_first() || self.apart {
+            let bytes = messages.iter().map(|(_, message)| message.tally.bytes).sum();
+            let share = |(worker, RoundMessage { taken, tally, .. }): &(u32, RoundMessage)| WorkerShare {
+                worker: *worker,
+                steps: *taken,
+                total: *taken,
+                loss: None,
+                times: tally.times,
+            };
+            let (workers, diverged) = (messages.iter().map(share).collect(), self.diverged);
             self.say(Event::Finished(Finished { at: self.place(), reason, workers, bytes, diverged }));
         }
         Ok(())
     }
+}
+
+fn decode(messages: &[(u32, Vec<u8>)]) -> Result<Messages, Error> {
+    messages.iter().map(|(worker, bytes)| Ok((*worker, RoundMessage::decode(*worker, bytes)?))).collect()
 }
 
 /// The light pulls of a step. That to the centre of all comes before that of the group, as in the authors' code.

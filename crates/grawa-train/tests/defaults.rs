@@ -8,13 +8,13 @@
 mod runs;
 
 use grawa_core::Amount;
-use grawa_data::{Dataset, Kind, Part, Shape, digits};
+use grawa_data::{Dataset, DatasetKind, Shape, Split, digits};
 use grawa_train::Recipe;
 use runs::go;
 use tempfile::TempDir;
 
 /// The test error of the defaults of a data set, after a budget or their own.
-fn error(kind: Kind, budget: Option<Amount>, data: &Dataset) -> f64 {
+fn error(kind: DatasetKind, budget: Option<Amount>, data: &Dataset) -> f64 {
     let mut recipe = Recipe::for_data(kind, None).unwrap();
     recipe.train.budget = budget.unwrap_or(recipe.train.budget);
     // Only the end is looked at.
@@ -25,7 +25,7 @@ fn error(kind: Kind, budget: Option<Amount>, data: &Dataset) -> f64 {
 }
 
 /// The digits in the size and the values of MNIST: 24 × 24 in the middle of 28 × 28.
-fn enlarged(small: &Part) -> Part {
+fn enlarged(small: &Split) -> Split {
     let mut bytes = Vec::with_capacity(small.len() * 28 * 28);
     for image in small.bytes().unwrap().chunks(8 * 8) {
         for (row, column) in (0..28).flat_map(|row| (0..28).map(move |column| (row, column))) {
@@ -35,12 +35,12 @@ fn enlarged(small: &Part) -> Part {
             bytes.push((u32::from(level) * 255 / 16).min(255) as u8);
         }
     }
-    Part::from_bytes(Shape::new(1, 28, 28), bytes, small.labels().to_vec(), 10).unwrap()
+    Split::from_bytes(Shape::new(1, 28, 28), bytes, small.labels().to_vec(), 10).unwrap()
 }
 
 #[test]
 fn the_digits_are_learnt() {
-    let found = error(Kind::Digits, None, &digits().unwrap());
+    let found = error(DatasetKind::Digits, None, &digits().unwrap());
     assert!(found < 0.03, "{found}");
 }
 
@@ -48,7 +48,7 @@ fn the_digits_are_learnt() {
 #[test]
 fn images_of_the_size_of_mnist_are_learnt() {
     let small = digits().unwrap();
-    for kind in [Kind::Mnist, Kind::FashionMnist] {
+    for kind in [DatasetKind::Mnist, DatasetKind::FashionMnist] {
         let data = Dataset {
             name: kind.name().into(),
             normalise: kind.normalise(),

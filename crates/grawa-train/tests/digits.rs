@@ -4,7 +4,7 @@
 
 mod runs;
 
-use grawa_core::{Kept, Replica, Sequential, Share};
+use grawa_core::{Replica, Sequential, Share, StateKind};
 use grawa_data::digits;
 use grawa_nn::State;
 use grawa_train::engine::Engine;
@@ -41,8 +41,8 @@ fn a_run_of_networks_has_the_bits_of_the_sequential_one() {
         for (worker, replica) in sequential.replicas().iter_mut().enumerate() {
             for (name, expected) in [
                 ("parameters", replica.parameters().to_vec()),
-                ("momentum", replica.copy(Kept::Velocity).unwrap()),
-                ("statistics", replica.copy(Kept::Statistics).unwrap()),
+                ("momentum", replica.copy(StateKind::Velocity).unwrap()),
+                ("statistics", replica.copy(StateKind::Statistics).unwrap()),
             ] {
                 let found = tensors.f32(&format!("worker.{worker}.{name}"), &[expected.len()]).unwrap();
                 assert!(found == expected, "{}: {name} of worker {worker}", recipe.method);
@@ -178,7 +178,7 @@ fn a_checkpoint_that_cannot_be_written_loses_nothing() {
     let run = Run::new(recipe.clone(), &data).unwrap().keep_in(place.path());
     let error = run.go(&mut [Box::new(vandal)]).unwrap_err().to_string();
     assert!(error.contains("checkpoints"), "{error}");
-    assert!(faults.lock().unwrap()[0].contains("the checkpoint before is whole"), "{faults:?}");
+    assert!(faults.lock().unwrap()[0].contains("the checkpoint before is complete"), "{faults:?}");
     // When there is room again the run goes on to the same end.
     fs::remove_file(place.path().join("checkpoints")).unwrap();
     fs::rename(place.path().join("kept"), place.path().join("checkpoints")).unwrap();

@@ -7,7 +7,7 @@ mod runs;
 use grawa_core::norm::norm;
 use grawa_data::digits;
 use grawa_nn::{Data, Graph, State, Tensors};
-use grawa_train::Meter;
+use grawa_train::Evaluator;
 use runs::recipe;
 use std::path::Path;
 
@@ -45,7 +45,7 @@ fn statistics_are_those_of_pytorch_on_the_same_augmented_batches() {
     ];
     let mut recipe = recipe("sgd", &settings);
     recipe.evaluate.images = 320;
-    let meter = Meter::new(&recipe, &data).unwrap();
+    let meter = Evaluator::new(&recipe, &data).unwrap();
     let found = meter.statistics(&filled(meter.graph())).unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recalibrate.safetensors");
     let expected = Tensors::read(&path, "recalibrate").unwrap();

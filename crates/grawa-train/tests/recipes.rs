@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use grawa_core::Name;
-use grawa_train::recipe::{Facts, Forecast, Said, Study};
+use grawa_train::recipe::{Facts, Forecast, Overrides, Study};
 use grawa_train::{Recipe, Run};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
 
 fn recipe(name: &str) -> (Recipe, Study) {
     let path = folder().join(format!("{name}.toml"));
-    let recipe = Recipe::resolve(&Said::default().read(&path).unwrap()).unwrap();
+    let recipe = Recipe::resolve(&Overrides::default().read(&path).unwrap()).unwrap();
     (recipe, Study::read(&path).unwrap().expect("a study"))
 }
 
@@ -24,7 +24,7 @@ fn every_recipe_resolves_prints_and_reads_back_with_every_point_of_its_study() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let (recipe, study) = recipe(&name);
-        let again = Said::default().file("printed.toml", &recipe.to_toml()).unwrap();
+        let again = Overrides::default().file("printed.toml", &recipe.to_toml()).unwrap();
         assert_eq!(Recipe::resolve(&again).unwrap(), recipe, "{name}");
         for &method in &study.methods {
             for &seed in &study.seeds {
@@ -95,7 +95,7 @@ fn the_grids_are_the_papers() {
 fn a_forecast_comes_true() {
     let data = grawa_data::digits().unwrap();
     for method in ["easgd", "lgrawa:period=8", "dp-sgd"] {
-        let said = Said::default().method(method, "here").unwrap().set("train.budget=24step").unwrap();
+        let said = Overrides::default().method(method, "here").unwrap().set("train.budget=24step").unwrap();
         let recipe = Recipe::resolve(&said.set("evaluate.every=end").unwrap()).unwrap();
         let forecast = Forecast::of(&recipe, &Facts::published(&recipe).unwrap(), 2).unwrap();
         let end = Run::new(recipe, &data).unwrap().go(&mut []).unwrap();

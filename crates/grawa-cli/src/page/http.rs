@@ -1,7 +1,7 @@
-//! As much of HTTP/1.1 as a page needs that only shows: two addresses, no bodies, no state, one answer a connection.
+//! The part of HTTP/1.1 that a read-only page needs: two paths, no bodies, no state, one response for each connection.
 //!
-//! Whoever asks is bounded in bytes, in time and in number, so that a run never suffers from who looks at it. A browser that was led
-//! here by a name of someone else's (DNS rebinding) is refused: its pages must not read this one.
+//! Clients are bounded in bytes, in time and in number, so that the page never slows the run. A request for the host name of another
+//! site (DNS rebinding) is refused: that site's pages must not read this one.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -9,25 +9,25 @@ use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest question.
+/// The longest request.
 const LONGEST: usize = 8 << 10;
-/// How long it may take to ask, and to take the answer.
+/// How long a request may take to arrive, and a response to be sent.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Of more connections than this the oldest is ended.
+/// The most open connections: beyond it the oldest is closed.
 const CALLERS: usize = 16;
 
-/// What is asked for.
+/// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Page,
     Status,
-    /// It was asked of a host that this is not.
+    /// The request names a host that is not this one.
     OtherHost,
-    /// Nothing that is there: the code and the words to answer with.
+    /// Anything else: the status code and text of the response.
     Wrong(u16, &'static str),
 }
 
-/// What the bytes that have come so far ask for; nothing while they are too few to tell. The page was given `name` to listen at.
+/// What the bytes received so far ask for; `None` while they are too few to tell. The page listens at `name`.
 pub(super) fn asked(bytes: &[u8], name: &str) -> Option<Asked> {
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|end| &bytes[..end]);
     let Some(head) = head.filter(|head| head.len() <= LONGEST) else {
@@ -125,7 +125,7 @@ impl Callers {
     }
 }
 
-/// Answers everyone who asks, until the process ends. `name` is what it was given to listen at.
+/// Answers requests until the process ends. The page listens at `name`.
 pub(super) fn serve(
     listener: &TcpListener,
     name: &str,

@@ -1,11 +1,12 @@
-//! The coordinator's page: how the run stands, live, in any browser that reaches it.
+//! The coordinator's web page: the state of the run, live, in any browser that can connect.
 //!
-//! It only shows. It lives in threads of its own, answers `GET /` and `GET /status.json`, and nothing in the run waits for it.
+//! It is read-only. It runs in its own threads, answers `GET /` and `GET /status.json`, and nothing in the run waits for it.
 
 mod http;
 mod series;
 
 use crate::failure::Failure;
+use clap::Args;
 use grawa_comm::group::{Host, Standing, State, Status, Traffic};
 use grawa_train::observe::View;
 use grawa_train::{Error, Event, Observer, Place};
@@ -15,6 +16,25 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where the page is served.
+#[derive(Args)]
+// Commands flatten this beside the options of `train`.
+#[group(skip)]
+pub(crate) struct Arguments {
+    /// Address of the web page that shows the run live, to everyone that can connect to it; port 0 is any free one, `none` is no page
+    /// [default: 127.0.0.1:0, none with --quiet]
+    #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address_or_none)]
+    page: Option<String>,
+}
+
+impl Arguments {
+    /// Where the page is to be served, if it is.
+    pub(crate) fn address(&self, quiet: bool) -> Option<&str> {
+        let address = self.page.as_deref().unwrap_or(if quiet { "none" } else { "127.0.0.1:0" });
+        (address != "none").then_some(address)
+    }
+}
 
 const HTML: &str = include_str!("page.html");
 /// Faults that are shown; all are counted.
@@ -61,12 +81,12 @@ struct Sent<'a> {
     reason: String,
     epoch: u64,
     meeting: u64,
-    /// Rounds a second of late.
+    /// Rounds per second, of the last rounds.
     pace: Option<f64>,
-    /// Control bytes a worker and second.
+    /// Control bytes for each worker, per second.
     traffic: f64,
     told: f64,
-    /// Steps that were more than asked for, at a free pace.
+    /// At a free pace: steps beyond what rounds asked for.
     overshot: Option<u64>,
     members: Vec<Member>,
     rounds: Vec<(f64, f64)>,
@@ -94,14 +114,14 @@ struct Member {
     told: f64,
 }
 
-/// A listener that keeps the page up to date.
+/// An observer that keeps the page up to date.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     shown: Arc<Mutex<Shown>>,
 }
 
 impl Page {
-    /// A page of a run of which this much has happened.
+    /// A page of a run with these events so far.
     pub(crate) fn after(so_far: &[(Event, f64)]) -> Self {
         let mut shown = Shown::default();
         so_far.iter().for_each(|(event, wall)| shown.event(event, *wall));

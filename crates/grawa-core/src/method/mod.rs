@@ -1,8 +1,8 @@
-//! A method is data: a few choices that together say what a round does.
+//! A method is data: a few choices that together define a round.
 //!
 //! The paper's methods are rows of one table (`table.rs`); every choice in a row can be overridden by a
-//! knob (`text.rs`), so that a new method costs a row, not a loop. What a round does with the choices is
-//! decided by [`plan`](crate::plan), once for all of them.
+//! knob (`text.rs`), so a new method costs a row, not a loop. [`plan`](crate::plan) decides a round from the choices, once for
+//! all methods.
 //!
 //! ```
 //! use grawa_core::{Method, Weighting};
@@ -21,14 +21,14 @@ pub(crate) use text::knobs;
 use crate::Error;
 use serde::{Deserialize, Serialize};
 
-/// Which of the two descriptions of a method its defaults follow.
+/// The source of a method's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
     /// The paper's pseudo-code, with its typing errors corrected.
     #[default]
     Paper,
-    /// The authors' published code, as far as knobs go. What else it does is not repeated: docs/methods/README.md lists it.
+    /// The authors' published code, as far as knobs can express it; docs/methods/README.md lists the rest.
     Reference,
 }
 
@@ -43,7 +43,7 @@ pub enum Share {
     Nothing,
 }
 
-/// What a worker is judged by.
+/// What a worker is scored by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Score {
     /// Nothing.
@@ -65,7 +65,7 @@ pub enum Score {
 }
 
 impl Score {
-    /// Whether a worker is judged by the local steps it took, not by a batch at the round.
+    /// Whether a worker is scored by its local steps, not by a batch at the round.
     pub(crate) fn is_by_steps(self) -> bool {
         matches!(self, Score::Loss { .. } | Score::Norm { from: Source::Training { .. }, .. })
     }
@@ -95,7 +95,7 @@ pub enum Source {
     },
     /// The gradients of the local steps themselves.
     Training {
-        /// Whether the running estimate starts anew after each round.
+        /// Whether the running estimate is reset after each round.
         reset: bool,
     },
 }
@@ -108,7 +108,7 @@ pub enum Weighting {
     Uniform,
     /// In proportion to 1/score.
     Inverse,
-    /// All of it to the smallest score.
+    /// All weight to the smallest score.
     Smallest,
 }
 
@@ -129,7 +129,7 @@ pub enum Centre {
 pub enum Pull {
     /// λ.
     Fixed(f64),
-    /// ρ/M: the centre's rate, shared out among the workers, as the authors' EASGD does.
+    /// ρ/M: the centre's rate divided by the number of workers, as in the authors' EASGD.
     RateOverWorkers,
 }
 
@@ -153,7 +153,7 @@ pub enum Evaluate {
     Centre,
     /// The worker with the smallest training loss.
     Best,
-    /// Every worker by itself.
+    /// Every worker separately.
     Each,
 }
 
@@ -180,7 +180,7 @@ pub struct Method {
     pub preset: Preset,
     /// What the workers send each other.
     pub share: Share,
-    /// What a worker is judged by.
+    /// What a worker is scored by.
     pub score: Score,
     /// How scores become weights β.
     pub weighting: Weighting,
@@ -192,7 +192,7 @@ pub struct Method {
     pub toward: Toward,
     /// μ: every local step moves a worker by μ/τ toward the last centre.
     pub prox: f64,
-    /// τ: local steps a worker between rounds.
+    /// τ: local steps of each worker between rounds.
     pub period: u32,
     /// Rounds inside groups of workers.
     pub inner: Option<Box<Inner>>,
@@ -232,7 +232,7 @@ impl Method {
         self.prox / f64::from(self.period.max(1))
     }
 
-    /// Local steps a worker from one synchronisation of any kind to the next: τ, or the inner level's τ.
+    /// Local steps of each worker between two synchronisations of any kind: τ, or the inner level's τ.
     pub fn cycle(&self) -> u32 {
         self.inner.as_ref().map_or(self.period, |inner| inner.method.period)
     }
@@ -243,7 +243,7 @@ impl Method {
         every > 0 && cycle.is_multiple_of(every)
     }
 
-    /// Whether the choices lie in their ranges and go together.
+    /// Whether the choices are in range and compatible.
     pub fn check(&self) -> Result<(), Error> {
         let range = |knob, found: f64, ok: bool, expected| {
             let wrong =
@@ -310,7 +310,7 @@ impl Method {
             }
             inner.method.check()?;
         }
-        // What only a round of parameters has.
+        // Only a round of parameters has these.
         let plain = self.score == Score::None
             && self.weighting == Weighting::Uniform
             && self.centre == Centre::Weighted

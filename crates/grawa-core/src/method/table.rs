@@ -1,4 +1,4 @@
-//! The one table of methods: a row each, with the defaults of both presets.
+//! The table of methods: one row each, with the defaults of both presets.
 
 use super::{Centre, Evaluate, Method, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting};
 use crate::Error;
@@ -36,7 +36,7 @@ pub enum Name {
     DpSgd,
     /// Data-parallel SAM.
     DpSam,
-    /// One worker by itself.
+    /// A single worker.
     Sgd,
 }
 
@@ -171,7 +171,7 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
         Name::Mgrawa => inverse(norm(Norm::LayerSum, batch, MOMENTUM)),
         Name::Lgrawa => inverse(norm(Norm::Layers, batch, MOMENTUM)),
         Name::LocalMgrawa => inverse(norm(Norm::LayerSum, Source::Training { reset: true }, LOCAL_MOMENTUM)),
-        // Paper: both local variants start their estimate anew each round. The code forgets to in this one.
+        // Paper: both local variants reset their estimate each round. The code does not in this one.
         Name::LocalLgrawa => {
             inverse(norm(Norm::Layers, Source::Training { reset: !reference }, LOCAL_MOMENTUM))
         }

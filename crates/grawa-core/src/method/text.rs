@@ -1,8 +1,8 @@
 //! Methods as text: `name:knob=value,…` on a command line, a table in TOML.
 //!
-//! Both forms go through [`Knobs`]: what was said is laid over the row of the table, what was not said
-//! stays as the row has it, and a knob that means nothing to the method is an error, not ignored. Printing
-//! as a string gives the shortest text that reads back as the same method; TOML gives every knob.
+//! Both forms go through the serde type [`Knobs`]: what was set is laid over the row of the table, what was not set stays as the row has
+//! it, and a knob that means nothing to the method is an error. Printing as a string gives the knobs that differ from the row; TOML
+//! gives every knob.
 
 use super::{Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Source, Toward, Weighting};
 use crate::Error;
@@ -166,11 +166,15 @@ fn read_inner(outer: &Method, knobs: &Knobs) -> Result<Inner, Error> {
     let group = knobs
         .group
         .ok_or_else(|| outer.pointless("inner", "say how many workers form a group: inner.group = 4"))?;
-    // A quarter of the outer period, as in the paper, or the next smaller number that divides it.
-    let period =
-        (1..=(outer.period / 4).max(1)).rev().find(|&part| outer.period.is_multiple_of(part)).unwrap_or(1);
-    let quarter = Method { period, radius: None, ..outer.clone() };
-    Ok(Inner { group, method: lay_over(&quarter, knobs)? })
+    Ok(Inner { group, method: lay_over(&inner_defaults(outer), knobs)? })
+}
+
+/// What an inner level is if nothing is set: the outer one, at a quarter of its period as in the paper, or at the next smaller number
+/// that divides it.
+fn inner_defaults(outer: &Method) -> Method {
+    let quarters = (1..=(outer.period / 4).max(1)).rev();
+    let period = quarters.into_iter().find(|&part| outer.period.is_multiple_of(part)).unwrap_or(1);
+    Method { period, radius: None, inner: None, ..outer.clone() }
 }
 
 /// What was said, over what the row says.
@@ -323,16 +327,21 @@ impl Method {
         self.to_table().to_string()
     }
 
-    /// Every knob as a table of TOML.
-    pub fn to_table(&self) -> Table {
+    fn to_table(&self) -> Table {
         // Knobs are numbers, words and one nested table of the same: TOML can always hold them.
         Table::try_from(Knobs::from(self.clone())).unwrap_or_default()
     }
 
-    /// The method a table of TOML says: a name and any of its knobs. [`Error::knob`] says which one is wrong.
-    pub fn from_table(table: &Table) -> Result<Method, Error> {
+    /// The method of a table of knobs: a name and any others. [`Error::knob`] says which one is wrong.
+    pub fn from_knobs(knobs: &impl Serialize) -> Result<Method, Error> {
+        let unreadable = |found: &str, why: &str| Error::Unreadable {
+            what: "a method",
+            found: found.into(),
+            expected: why.trim().into(),
+        };
+        let table = Table::try_from(knobs).map_err(|error| unreadable("", &error.to_string()))?;
         let name = table.get("name").and_then(Value::as_str).unwrap_or_default();
-        for (knob, value) in flatten(table).iter().filter(|(knob, _)| knob != "name") {
+        for (knob, value) in flatten(&table).iter().filter(|(knob, _)| knob != "name") {
             if !is_known(knob) {
                 return Err(unknown(name, knob));
             }
@@ -346,13 +355,8 @@ impl Method {
                 why: error.message().trim().into(),
             })?;
         }
-        let knobs: Knobs =
-            Value::Table(table.clone()).try_into().map_err(|error: toml::de::Error| Error::Unreadable {
-                what: "a method",
-                found: name.into(),
-                expected: error.message().trim().into(),
-            })?;
-        Method::try_from(knobs)
+        let knobs: Result<Knobs, toml::de::Error> = Value::Table(table.clone()).try_into();
+        Method::try_from(knobs.map_err(|error| unreadable(name, error.message()))?)
     }
 
     fn pointless(&self, knob: &'static str, why: &'static str) -> Error {
@@ -392,7 +396,7 @@ impl FromStr for Method {
                 return Err(wrong(format!("'{knob}' stands in it twice")));
             }
         }
-        Method::from_table(&table)
+        Method::from_knobs(&table)
     }
 }
 
@@ -422,28 +426,54 @@ fn read_value(text: &str) -> Value {
 }
 
 impl fmt::Display for Method {
-    /// The shortest text that reads back as this method.
+    /// The knobs that differ from the row of the table. A knob that follows from another one (ρ from λ, the inner level from the outer)
+    /// is left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let full = flatten(&self.to_table());
-        let mut said: Vec<&(String, Value)> = Vec::new();
-        // A knob may follow from another one (ρ from λ, the inner level from the outer), so they are said one by
-        // one, until what is said reads as this method.
-        loop {
-            let text = render(self.name, &said);
-            let read = text.parse::<Method>();
-            if read.as_ref() == Ok(self) || said.len() + 1 >= full.len() {
-                return f.write_str(&text);
-            }
-            let so_far = flatten(&read.unwrap_or_else(|_| Method::named(self.name, self.preset)).to_table());
-            let unsaid = |entry: &&(String, Value)| entry.0 != "name" && !said.contains(entry);
-            let differs = full.iter().filter(unsaid).find(|entry| !so_far.contains(entry));
-            let Some(next) = differs.or_else(|| full.iter().find(unsaid)) else {
-                return f.write_str(&text);
-            };
-            said.push(next);
-            said.sort_by_key(|entry| full.iter().position(|known| known == *entry));
+        let row = Method::named(self.name, self.preset);
+        // The preset chooses the row.
+        let mut knobs: Vec<(String, Value)> = Vec::new();
+        if self.preset == Preset::Reference {
+            knobs.push(("preset".into(), "reference".into()));
         }
+        knobs.extend(differing(&row, &Method { inner: None, ..self.clone() }));
+        if let Some(inner) = &self.inner {
+            knobs.push(("inner.group".into(), i64::from(inner.group).into()));
+            let level = differing(&inner_defaults(self), &inner.method);
+            knobs.extend(level.into_iter().map(|(knob, value)| (format!("inner.{knob}"), value)));
+        }
+        write!(f, "{}", self.name)?;
+        for (at, (knob, value)) in knobs.iter().enumerate() {
+            let sign = if at == 0 { ':' } else { ',' };
+            match value {
+                Value::String(word) => write!(f, "{sign}{knob}={word}")?,
+                Value::Float(number) => write!(f, "{sign}{knob}={number}")?,
+                value => write!(f, "{sign}{knob}={value}")?,
+            }
+        }
+        Ok(())
     }
+}
+
+/// The knobs that make `method` of `row`: those that differ, or all where the defaults of some depend on others.
+fn differing(row: &Method, method: &Method) -> Vec<(String, Value)> {
+    let is_own = |(knob, _): &(String, Value)| !["name", "preset"].contains(&knob.as_str());
+    let level = |method: &Method| -> Vec<(String, Value)> {
+        flatten(&Method { inner: None, ..method.clone() }.to_table()).into_iter().filter(is_own).collect()
+    };
+    let (all, given) = (level(method), level(row));
+    let differ = |rate: Option<bool>| -> Vec<(String, Value)> {
+        // ρ follows λ unless it is set, so that it may have to be said though it does not differ, or need not though it does.
+        let is_said = |knob: &&(String, Value)| match rate.filter(|_| knob.0 == "rate") {
+            Some(is_said) => is_said,
+            None => !given.contains(knob),
+        };
+        all.iter().filter(is_said).cloned().collect()
+    };
+    let makes = |knobs: &[(String, Value)]| {
+        let said = Value::Table(knobs.iter().cloned().collect()).try_into::<Knobs>();
+        said.is_ok_and(|said| lay_over(row, &said).as_ref() == Ok(method))
+    };
+    [Some(false), None, Some(true)].map(differ).into_iter().find(|knobs| makes(knobs)).unwrap_or(all)
 }
 
 fn flatten(table: &Table) -> Vec<(String, Value)> {
@@ -457,17 +487,6 @@ fn flatten(table: &Table) -> Vec<(String, Value)> {
         }
     }
     flat
-}
-
-fn render(name: Name, said: &[&(String, Value)]) -> String {
-    let knobs: Vec<String> = (said.iter())
-        .map(|(key, value)| match value {
-            Value::String(word) => format!("{key}={word}"),
-            Value::Float(number) => format!("{key}={number}"),
-            value => format!("{key}={value}"),
-        })
-        .collect();
-    if knobs.is_empty() { name.to_string() } else { format!("{name}:{}", knobs.join(",")) }
 }
 
 #[cfg(test)]

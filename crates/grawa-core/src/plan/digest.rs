@@ -1,4 +1,4 @@
-//! The digest of a plan: members compare it before they carry a plan out.
+//! The digest of a plan: members compare it before they execute the plan.
 
 use super::{Plan, Weights};
 use crate::method::Centre;
@@ -17,7 +17,7 @@ impl Digest {
         self.word((long >> 32) as u32);
     }
 
-    /// Lists begin with their length: else what ends one and begins the next could change sides unseen.
+    /// Lists begin with their length: otherwise an element could move from one list to the next unnoticed.
     fn list<T: Copy>(&mut self, list: &[T], mut take: impl FnMut(&mut Self, T)) {
         self.long(list.len() as u64);
         list.iter().for_each(|&one| take(self, one));
@@ -41,7 +41,7 @@ impl Digest {
 impl Plan {
     /// A number that differs where plans differ in anything.
     pub fn digest(&self) -> u64 {
-        // No `..` here and above: whoever adds a field must say how it counts.
+        // No `..` here and above: a new field must be added to the digest.
         let Plan { share, workers, weights, centre, pull, toward, replaced, reasons, memory } = self;
         let Weights { workers: columns, rows } = weights;
         let mut digest = Digest(0xcbf2_9ce4_8422_2325);

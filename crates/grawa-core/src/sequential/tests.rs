@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Name, Plain, Preset, Reason};
+use crate::{FunctionReplica, Name, Preset, Reason};
 
 type Bowl = fn(&[f32], Key, &mut [f32]) -> f64;
 
@@ -12,14 +12,16 @@ fn bowl(x: &[f32], key: Key, gradient: &mut [f32]) -> f64 {
     x.iter().map(|&x| f64::from(x * x) / 2.0).sum()
 }
 
-fn group(method: &str, starts: &[f32]) -> Sequential<Plain<Bowl>> {
+fn group(method: &str, starts: &[f32]) -> Sequential<FunctionReplica<Bowl>> {
     let layout = Layout::new([("a", vec![1]), ("b", vec![2])]).unwrap();
-    let replicas =
-        starts.iter().map(|&x| Plain::new(layout.clone(), vec![x; 3], bowl as Bowl).unwrap()).collect();
+    let replicas = starts
+        .iter()
+        .map(|&x| FunctionReplica::new(layout.clone(), vec![x; 3], bowl as Bowl).unwrap())
+        .collect();
     Sequential::new(method.parse().unwrap(), Sgd::default(), 7, replicas).unwrap()
 }
 
-fn positions(run: &mut Sequential<Plain<Bowl>>) -> Vec<Vec<f32>> {
+fn positions(run: &mut Sequential<FunctionReplica<Bowl>>) -> Vec<Vec<f32>> {
     run.replicas().iter_mut().map(|replica| replica.parameters().to_vec()).collect()
 }
 
@@ -42,8 +44,9 @@ fn every_method_descends() {
 fn the_same_run_twice_gives_the_same_bits() {
     let run = |seed| {
         let layout = Layout::flat(2);
-        let replicas =
-            (0..3).map(|_| Plain::new(layout.clone(), vec![1.0; 2], bowl as Bowl).unwrap()).collect();
+        let replicas = (0..3)
+            .map(|_| FunctionReplica::new(layout.clone(), vec![1.0; 2], bowl as Bowl).unwrap())
+            .collect();
         let mut run =
             Sequential::new("lgrawa:period=4".parse().unwrap(), Sgd::default(), seed, replicas).unwrap();
         for _ in 0..50 {
@@ -94,7 +97,7 @@ fn gradient_sharing_keeps_workers_equal_and_is_large_batch_sgd() {
         let mut mean = vec![0.0f32; 3];
         for worker in 0..4 {
             let mut g = vec![0.0f32; 3];
-            bowl(&x, Key::new(7, Purpose::Noise).worker(worker).step(step), &mut g);
+            bowl(&x, Key::new(7, Purpose::Step).worker(worker).step(step), &mut g);
             mean.iter_mut().zip(g).for_each(|(mean, g)| *mean += 0.25 * g);
         }
         crate::step::descend(&Sgd::default(), 0.1, &mut x, &mut v, &mean, &[]).unwrap();
@@ -112,7 +115,7 @@ fn sam_descends_by_the_gradient_at_the_ascended_point() {
         g[0] = x[0] * x[0] * x[0];
         f64::from(x[0].powi(4) / 4.0)
     };
-    let replica = Plain::new(Layout::flat(1), vec![1.0], steep).unwrap();
+    let replica = FunctionReplica::new(Layout::flat(1), vec![1.0], steep).unwrap();
     let mut run =
         Sequential::new("dp-sam:radius=0.5".parse().unwrap(), Sgd::PLAIN, 0, vec![replica]).unwrap();
     run.advance(0.1).unwrap();
@@ -142,11 +145,12 @@ fn a_worker_that_breaks_is_healed_by_the_round() {
 #[test]
 fn a_gradient_that_breaks_is_left_out_where_gradients_are_shared() {
     let broken = |x: &[f32], key: Key, g: &mut [f32]| {
-        g[0] = if key == Key::new(7, Purpose::Noise).worker(1).step(1) { f32::NAN } else { x[0] };
+        g[0] = if key == Key::new(7, Purpose::Step).worker(1).step(1) { f32::NAN } else { x[0] };
         0.0
     };
     for method in ["dp-sgd", "dp-sam"] {
-        let replicas = (0..3).map(|_| Plain::new(Layout::flat(1), vec![1.0], broken).unwrap()).collect();
+        let replicas =
+            (0..3).map(|_| FunctionReplica::new(Layout::flat(1), vec![1.0], broken).unwrap()).collect();
         let mut run = Sequential::new(method.parse().unwrap(), Sgd::PLAIN, 7, replicas).unwrap();
         run.advance(0.1).unwrap();
         let plan = &run.advance(0.1).unwrap()[0];
@@ -184,7 +188,7 @@ fn what_is_evaluated_is_the_methods_choice() {
 #[test]
 fn an_evaluated_mean_has_the_bits_of_a_round() {
     let starts = |worker: usize| (0..100).map(|at| ((at * 3 + worker) as f32).sin()).collect::<Vec<f32>>();
-    let replica = |worker| Plain::new(Layout::flat(100), starts(worker), bowl as Bowl).unwrap();
+    let replica = |worker| FunctionReplica::new(Layout::flat(100), starts(worker), bowl as Bowl).unwrap();
     let method: Method = "mean:pull=0,prox=0".parse().unwrap();
     for workers in 1..=7 {
         let replicas = (0..workers).map(replica).collect();
@@ -197,17 +201,17 @@ fn an_evaluated_mean_has_the_bits_of_a_round() {
 
 #[test]
 fn replicas_must_share_a_layout() {
-    let replicas = [2, 3].map(|n| Plain::new(Layout::flat(n), vec![0.0; n], bowl as Bowl).unwrap());
+    let replicas = [2, 3].map(|n| FunctionReplica::new(Layout::flat(n), vec![0.0; n], bowl as Bowl).unwrap());
     let method = Method::named(Name::Mean, Preset::Paper);
     assert!(Sequential::new(method.clone(), Sgd::PLAIN, 0, replicas.into()).is_err());
-    assert!(Sequential::<Plain<Bowl>>::new(method, Sgd::PLAIN, 0, vec![]).is_err());
+    assert!(Sequential::<FunctionReplica<Bowl>>::new(method, Sgd::PLAIN, 0, vec![]).is_err());
 }
 
 /// A worker that overflows in the middle of a cycle: the prox must not make it look finite again.
 #[test]
 fn a_worker_that_breaks_early_is_still_seen_at_the_round() {
     let kick = |x: &[f32], key: Key, g: &mut [f32]| {
-        let kicked = key == Key::new(7, Purpose::Noise).worker(1).step(0);
+        let kicked = key == Key::new(7, Purpose::Step).worker(1).step(0);
         g[0] = if kicked {
             3e38
         } else if x[0].abs() > 1e30 {
@@ -218,7 +222,8 @@ fn a_worker_that_breaks_early_is_still_seen_at_the_round() {
         f64::from(x[0])
     };
     for method in ["mean:period=4,prox=0.1", "lsgd:period=4", "mgrawa:period=4", "easgd:period=4"] {
-        let replicas = (0..3).map(|_| Plain::new(Layout::flat(1), vec![1.0], kick).unwrap()).collect();
+        let replicas =
+            (0..3).map(|_| FunctionReplica::new(Layout::flat(1), vec![1.0], kick).unwrap()).collect();
         let mut run = Sequential::new(method.parse().unwrap(), Sgd::PLAIN, 7, replicas).unwrap();
         let plans: Vec<Plan> = (0..4).flat_map(|_| run.advance(2.0).unwrap()).collect();
         assert!(
@@ -242,7 +247,8 @@ fn a_lost_start_does_not_poison_the_centre() {
         run.advance(0.01).unwrap();
         assert!(positions(&mut run).iter().flatten().all(|x| x.is_finite()), "{method}");
     }
-    let lost = [f32::NAN, f32::INFINITY].map(|x| Plain::new(Layout::flat(1), vec![x], bowl as Bowl).unwrap());
+    let lost = [f32::NAN, f32::INFINITY]
+        .map(|x| FunctionReplica::new(Layout::flat(1), vec![x], bowl as Bowl).unwrap());
     assert_eq!(
         Sequential::new("mean".parse().unwrap(), Sgd::PLAIN, 0, lost.into()).unwrap_err(),
         Error::NothingFinite
@@ -253,9 +259,9 @@ fn a_lost_start_does_not_poison_the_centre() {
 fn the_best_worker_is_never_one_without_a_loss() {
     let odd = |x: &[f32], key: Key, g: &mut [f32]| {
         g[0] = 0.0;
-        if key == Key::new(7, Purpose::Noise).worker(1).step(0) { -f64::NAN } else { f64::from(x[0]) }
+        if key == Key::new(7, Purpose::Step).worker(1).step(0) { -f64::NAN } else { f64::from(x[0]) }
     };
-    let replicas = [1.0, 2.0].map(|x| Plain::new(Layout::flat(1), vec![x], odd).unwrap());
+    let replicas = [1.0, 2.0].map(|x| FunctionReplica::new(Layout::flat(1), vec![x], odd).unwrap());
     let mut run =
         Sequential::new("mean:evaluate=best,pull=0,prox=0".parse().unwrap(), Sgd::PLAIN, 7, replicas.into())
             .unwrap();

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use std::fs;
 
 /// Images of distinct bytes, `n` of `shape`.
-fn part(n: usize, shape: Shape) -> Part {
+fn part(n: usize, shape: Shape) -> Split {
     let bytes = (0..n * shape.len()).map(|i| (i * 31 % 251) as u8).collect();
-    Part::from_bytes(shape, bytes, (0..n as u32).map(|i| i % 7).collect(), 7).unwrap()
+    Split::from_bytes(shape, bytes, (0..n as u32).map(|i| i % 7).collect(), 7).unwrap()
 }
 
 fn normalise(channels: usize) -> Normalise {

@@ -1,7 +1,7 @@
-//! What was measured of a minimum's flatness, as tables and pictures.
+//! Tables and pictures of flatness measurements.
 
 mod slices;
 mod spectrum;
 
-pub use slices::{draw_line, draw_plane, put_line, put_plane};
+pub use slices::{put_line, put_plane};
 pub use spectrum::{put, table};

@@ -7,23 +7,18 @@ use crate::{Error, Folder, Table};
 use grawa_flat::{Line, Plane};
 
 /// Loss and error along a line.
-pub fn draw_line(line: &Line, title: &str) -> Result<Picture, Error> {
-    let of = |name: &str, figure: fn(&grawa_flat::Standing) -> f64| chart::Line {
+fn draw_line(line: &Line, title: &str) -> Result<Picture, Error> {
+    let of = |name: &str, figure: fn(&grawa_flat::LossAndError) -> f64| chart::Line {
         name: name.into(),
-        points: line.places.iter().copied().zip(line.standings.iter().map(figure)).collect(),
+        points: line.places.iter().copied().zip(line.values.iter().map(figure)).collect(),
     };
-    let chart = Chart {
-        title: title.into(),
-        axes: ["0: first checkpoint, 1: second", "loss, and share of wrong examples"].map(Into::into),
-        lines: vec![of("loss", |standing| standing.loss), of("error", |standing| standing.error)],
-        marks: vec![0.0, 1.0],
-        ..Chart::default()
-    };
-    Ok(chart.draw()?)
+    let axes = ["0: first checkpoint, 1: second", "loss, and share of wrong examples"];
+    let lines = vec![of("loss", |value| value.loss), of("error", |value| value.error)];
+    Ok(Chart { marks: vec![0.0, 1.0], ..Chart::new(title, axes, [false; 2], lines) }.draw()?)
 }
 
-/// The loss over a plane, with named places on it, the middle first.
-pub fn draw_plane(
+/// The loss over a plane, with named points on it, the middle first.
+fn draw_plane(
     plane: &Plane,
     title: &str,
     axes: [&str; 2],
@@ -33,7 +28,7 @@ pub fn draw_plane(
         title: title.into(),
         axes: [axes[0], axes[1], "loss"].map(Into::into),
         places: plane.places.clone(),
-        heights: plane.standings.iter().map(|standing| standing.loss).collect(),
+        heights: plane.values.iter().map(|value| value.loss).collect(),
         marks,
     };
     Ok(map.draw()?)
@@ -42,14 +37,11 @@ pub fn draw_plane(
 /// Puts a line and its picture into a folder.
 pub fn put_line(line: &Line, title: &str, folder: &mut Folder) -> Result<(), Error> {
     let mut table = Table::new(["place", "loss", "error"]);
-    for (place, standing) in line.places.iter().zip(&line.standings) {
-        table.push([place, &standing.loss, &standing.error].map(|x| format!("{x}")));
+    for (place, value) in line.places.iter().zip(&line.values) {
+        table.push([place, &value.loss, &value.error].map(|x| format!("{x}")));
     }
     folder.put("line.csv", table.csv());
-    let picture = draw_line(line, title)?;
-    folder.put("line.svg", picture.svg());
-    folder.put("line.png", picture.png()?);
-    Ok(())
+    Ok(folder.put_pictures(&[("line", &draw_line(line, title)?)])?)
 }
 
 /// Puts a plane and its picture into a folder.
@@ -61,10 +53,10 @@ pub fn put_plane(
     folder: &mut Folder,
 ) -> Result<(), Error> {
     let mut table = Table::new(["first", "second", "loss", "error"]);
-    let mut standings = plane.standings.iter();
+    let mut values = plane.values.iter();
     for up in &plane.places[1] {
-        for (along, standing) in plane.places[0].iter().zip(&mut standings) {
-            table.push([along, up, &standing.loss, &standing.error].map(|x| format!("{x}")));
+        for (along, value) in plane.places[0].iter().zip(&mut values) {
+            table.push([along, up, &value.loss, &value.error].map(|x| format!("{x}")));
         }
     }
     folder.put("plane.csv", table.csv());
@@ -73,28 +65,25 @@ pub fn put_plane(
         places.push([name.clone(), along.to_string(), up.to_string()]);
     }
     folder.put("places.csv", places.csv());
-    let picture = draw_plane(plane, title, axes, marks)?;
-    folder.put("plane.svg", picture.svg());
-    folder.put("plane.png", picture.png()?);
-    Ok(())
+    Ok(folder.put_pictures(&[("plane", &draw_plane(plane, title, axes, marks)?)])?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_flat::Standing;
+    use grawa_flat::LossAndError;
 
     #[test]
     fn slices_leave_tables_and_pictures() {
-        let at = |loss: f64| Standing { loss, error: loss / 10.0 };
-        let line = Line { places: vec![0.0, 0.5, 1.0], standings: [0.1, 2.0, 0.2].map(at).into() };
+        let at = |loss: f64| LossAndError { loss, error: loss / 10.0 };
+        let line = Line { places: vec![0.0, 0.5, 1.0], values: [0.1, 2.0, 0.2].map(at).into() };
         let places = std::env::temp_dir().join(format!("grawa-slices-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&places);
         let mut folder = Folder::claim(&places, "a = 1").unwrap();
         put_line(&line, "line", &mut folder).unwrap();
         let plane = Plane {
             places: [vec![-1.0, 0.0, 1.0], vec![-1.0, 1.0]],
-            standings: [3.0, 1.0, 3.0, 4.0, 2.0, 4.0].map(at).into(),
+            values: [3.0, 1.0, 3.0, 4.0, 2.0, 4.0].map(at).into(),
         };
         let marks = vec![("centre".to_owned(), (0.0, 0.0)), ("worker 0".to_owned(), (0.5, -0.5))];
         put_plane(&plane, "plane", ["a", "b"], marks, &mut folder).unwrap();

@@ -1,23 +1,23 @@
-//! The figures of one checkpoint, and the picture of its spectrum.
+//! The measurements of one checkpoint, and the picture of its spectrum.
 
 use crate::picture::chart::{Chart, Line};
 use crate::{Error, Folder, Table};
 use grawa_flat::{Estimate, Figures, Settings, density};
 
-/// Places at which the density is drawn.
+/// Points at which the density is drawn.
 const PLACES: usize = 801;
-/// The width of the bells, in parts of the spectrum's length.
+/// The width of the kernels, as a share of the spectrum's length.
 const WIDTH: f64 = 0.004;
-/// Densities below this share of the highest are not drawn: they are tails of bells.
+/// Densities below this share of the highest are not drawn: they are tails of kernels.
 const LEAST: f64 = 1e-7;
 
-/// The figures, each with what it is.
+/// The measurements, each with an explanation.
 pub fn table(figures: &Figures, settings: &Settings) -> Table {
     let exactly = |value: f64| Estimate { value, error: 0.0 };
     let (runs, steps, products) = (figures.ritz.len(), settings.steps, figures.forms.len());
     let shown: [(&str, Estimate, String); 13] = [
-        ("loss", exactly(figures.standing.loss), "mean over the examples".into()),
-        ("error", exactly(100.0 * figures.standing.error), "% of the examples".into()),
+        ("loss", exactly(figures.at_checkpoint.loss), "mean over the examples".into()),
+        ("error", exactly(100.0 * figures.at_checkpoint.error), "% of the examples".into()),
         ("λ_max", figures.largest(), "largest eigenvalue; ± bounds the distance to a true one".into()),
         ("λ_min", figures.smallest(), "smallest eigenvalue, in the same way".into()),
         ("λ₁/λ₅", figures.ratio(), "largest over fifth largest".into()),
@@ -49,7 +49,7 @@ pub fn table(figures: &Figures, settings: &Settings) -> Table {
     table
 }
 
-/// Four figures, fit for people and programs.
+/// Four significant digits.
 fn number(x: f64) -> String {
     match x.abs() {
         size if size == 0.0 || !size.is_finite() => format!("{x}"),
@@ -58,7 +58,7 @@ fn number(x: f64) -> String {
     }
 }
 
-/// Puts figures, Ritz values, density, the picture and the numbers of the examples into a folder.
+/// Puts measurements, Ritz values, density, the picture and the numbers of the examples into a folder.
 pub fn put(
     figures: &Figures,
     settings: &Settings,
@@ -84,10 +84,7 @@ pub fn put(
     let mut table = Table::new(["example"]);
     chosen.iter().for_each(|number| table.push([number.to_string()]));
     folder.put("examples.csv", table.csv());
-    let picture = chart.draw()?;
-    folder.put("spectrum.svg", picture.svg());
-    folder.put("spectrum.png", picture.png()?);
-    Ok(())
+    Ok(folder.put_pictures(&[("spectrum", &chart.draw()?)])?)
 }
 
 /// The picture, and the density it shows.
@@ -100,12 +97,8 @@ fn spectrum(figures: &Figures, title: &str) -> (Chart, Vec<(f64, f64)>) {
     let least = LEAST * found.iter().copied().fold(0.0, f64::max);
     let curve: Vec<(f64, f64)> = places.into_iter().zip(found).collect();
     let shown = curve.iter().map(|&(x, y)| (x, if y > least { y } else { f64::NAN })).collect();
-    let chart = Chart {
-        title: title.into(),
-        axes: ["eigenvalue (strokes: Ritz values of the first run)", "density"].map(Into::into),
-        logarithmic: [false, true],
-        lines: vec![Line { name: "density".into(), points: shown }],
-        marks: figures.ritz.first().map_or_else(Vec::new, |run| run.values.clone()),
-    };
-    (chart, curve)
+    let axes = ["eigenvalue (strokes: Ritz values of the first run)", "density"];
+    let lines = vec![Line { name: "density".into(), points: shown }];
+    let marks = figures.ritz.first().map_or_else(Vec::new, |run| run.values.clone());
+    (Chart { marks, ..Chart::new(title, axes, [false, true], lines) }, curve)
 }

@@ -1,4 +1,4 @@
-//! A cell of an experiment: one run, and what is measured of it.
+//! A cell of an experiment: one run and its measurements.
 
 use super::finding::Finding;
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
@@ -19,20 +19,27 @@ pub enum Stage {
     Final,
 }
 
+impl Stage {
+    /// The name in files and tables.
+    pub const fn as_str(self) -> &'static str {
+        ["search", "final"][self as usize]
+    }
+}
+
 /// What is measured of the final model besides its test error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Wants {
+pub struct Measurements {
     /// Loss and error on the training set, not augmented.
     pub train: bool,
     /// Loss, error and gradient norms on the training set.
     pub gradient: bool,
     /// The Hessian.
-    pub flatness: Option<Lens>,
+    pub flatness: Option<HessianSettings>,
 }
 
-/// How the Hessian is looked at.
+/// How the Hessian is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lens {
+pub struct HessianSettings {
     /// Training examples.
     pub examples: usize,
     /// Examples in a batch, whose statistics batch norm uses.
@@ -45,10 +52,20 @@ pub struct Lens {
     pub extra: usize,
 }
 
-/// One run, and what is measured of it.
+impl Measurements {
+    /// The text that goes into the names of cells. It never changes: folders of earlier versions are resumed by it.
+    fn key(&self) -> String {
+        let flatness = self.flatness.map_or("None".into(), |HessianSettings { examples, batch, steps, draws, extra }| {
+            format!("Some(Lens {{ examples: {examples}, batch: {batch}, steps: {steps}, draws: {draws}, extra: {extra} }})")
+        });
+        format!("Wants {{ train: {}, gradient: {}, flatness: {flatness} }}", self.train, self.gradient)
+    }
+}
+
+/// One run and its measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// Its name, fit for a file; another recipe or another measurement has another one.
+    /// Its name, fit for a file. It depends on recipe and measurements.
     pub name: String,
     /// The number of its study.
     pub study: usize,
@@ -56,37 +73,37 @@ pub struct Cell {
     pub stage: Stage,
     /// The number of its point in the grid.
     pub point: usize,
-    /// What was set at that point: `method.period=4`.
+    /// The settings of that point, such as `method.period=4`.
     pub settings: Vec<String>,
     /// The recipe.
     pub recipe: Recipe,
     /// What is measured.
-    pub wants: Wants,
-    /// Multiplications and additions of its training, roughly; none where the data's size is not known or the budget is a time.
+    pub measurements: Measurements,
+    /// Multiplications and additions of training, roughly; none where the size of the data is unknown or the budget is a time.
     pub work: Option<f64>,
 }
 
 impl Cell {
-    /// The cell of a recipe, with what is known of its data. Cores are no part of it: they change no result.
+    /// The cell of a recipe, with the known facts about its data. The number of cores is left out: it changes no result.
     pub(super) fn new(
         (study, setup): (usize, &str),
         stage: Stage,
         (point, settings): (usize, Vec<String>),
         mut recipe: Recipe,
-        wants: Wants,
+        measurements: Measurements,
         facts: Option<Facts>,
     ) -> Self {
         recipe.machine.threads = None;
-        let described = format!("{}{wants:?}", recipe.to_toml());
-        let word = if stage == Stage::Search { "search" } else { "final" };
+        let described = recipe.to_toml() + &measurements.key();
         let name = format!(
-            "{setup}-{}-{word}-{}-{:08x}",
+            "{setup}-{}-{}-{}-{:08x}",
             recipe.method.name,
+            stage.as_str(),
             recipe.train.seed,
             (crc_fast::checksum(Crc32Iscsi, described.as_bytes()) as u32)
         );
         let work = facts.and_then(|facts| work(&recipe, &facts));
-        Cell { name, study, stage, point, settings, recipe, wants, work }
+        Cell { name, study, stage, point, settings, recipe, measurements, work }
     }
 
     /// The method.
@@ -109,7 +126,7 @@ impl Cell {
     }
 }
 
-/// Three forward passes an image, six for SAM, and one step's worth for a score.
+/// Three forward passes for each image, six for SAM, and the passes of scores.
 fn work(recipe: &Recipe, facts: &Facts) -> Option<f64> {
     let graph = facts.network(recipe).ok()?;
     let train = &recipe.train;

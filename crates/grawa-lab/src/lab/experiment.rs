@@ -1,11 +1,11 @@
-//! The one table of experiments: a row each.
+//! The table of experiments, one row each.
 //!
-//! An experiment is a set of studies (a recipe with methods, seeds and grids), what is measured of each run, and a function from
-//! finished cells to tables and pictures. A new one costs a row and that function.
+//! An experiment is a set of studies (a recipe with methods, seeds and grids), what is measured of each run, and a function
+//! from finished cells to tables and pictures. A new experiment costs a row and that function.
 
-use super::cell::{Lens, Wants};
+use super::cell::{HessianSettings, Measurements};
 use super::results::Results;
-use super::sheet::Output;
+use super::table_output::Output;
 use super::tables;
 use crate::Error;
 
@@ -16,15 +16,15 @@ pub struct Experiment {
     pub name: &'static str,
     /// What it shows, in a sentence.
     pub about: &'static str,
-    /// Its studies.
-    pub(super) sources: fn(Scale) -> &'static [Source],
-    /// Whether settings are searched for; else every point of the studies is run.
+    /// Its studies at each [`Scale`].
+    pub(super) studies: [&'static [Source]; 3],
+    /// Whether settings are searched for; otherwise every point of the studies is run.
     pub(super) search: bool,
     /// What is measured besides the test error.
-    pub(super) wants: fn(Scale) -> Wants,
-    /// Whether seconds are its subject: then cells run one at a time unless the user says otherwise.
+    pub(super) measurements: fn(Scale) -> Measurements,
+    /// Whether it measures seconds: cells then run one at a time by default.
     pub(super) timed: bool,
-    /// What the finished cells come to.
+    /// Makes tables and pictures from the finished cells.
     pub(super) conclude: fn(&Results<'_>) -> Result<Output, Error>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Source {
 /// How large an experiment is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
-    /// The digits, in seconds: that everything works.
+    /// The digits, in seconds: a test that everything works.
     #[default]
     Smoke,
     /// CIFAR-10 and ResNet-20, in hours on a laptop and in minutes on a GPU.
@@ -52,80 +52,77 @@ impl Scale {
     /// All of them.
     pub const ALL: [Scale; 3] = [Scale::Smoke, Scale::Small, Scale::Paper];
 
-    /// The word of the command line.
+    /// The name on the command line.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Scale::Smoke => "smoke",
-            Scale::Small => "small",
-            Scale::Paper => "paper",
-        }
+        ["smoke", "small", "paper"][self as usize]
     }
 }
+
+const NOTHING: Measurements = Measurements { train: false, gradient: false, flatness: None };
+
+/// What most experiments share.
+const ROW: Experiment = Experiment {
+    name: "",
+    about: "",
+    studies: [DIGITS, SMALL, PAPER],
+    search: true,
+    measurements: |_| NOTHING,
+    timed: false,
+    conclude: tables::errors,
+};
 
 /// All experiments.
 pub static EXPERIMENTS: [Experiment; 7] = [
     Experiment {
         name: "table1",
         about: "test error by method and network",
-        sources: networks,
-        search: true,
-        wants: |_| Wants::default(),
-        timed: false,
-        conclude: tables::errors,
+        studies: [TWO_DIGITS, SMALL, WITH_IMAGENET],
+        ..ROW
     },
     Experiment {
         name: "table2",
         about: "how flat the minima are: the Hessian by method and network",
-        sources: flat_networks,
-        search: true,
-        wants: |scale| Wants { flatness: Some(lens(scale)), ..Wants::default() },
-        timed: false,
+        measurements: |scale| Measurements { flatness: Some(hessian(scale)), ..NOTHING },
         conclude: tables::flatness,
+        ..ROW
     },
     Experiment {
         name: "scalability",
         about: "test error with 4, 8 and 12 workers",
-        sources: workers,
+        studies: [WORKERS_SMOKE, WORKERS_SMALL, WORKERS_PAPER],
         search: false,
-        wants: |_| Wants::default(),
-        timed: false,
         conclude: tables::scalability,
+        ..ROW
     },
     Experiment {
         name: "communication",
         about: "where the time goes, rounds, and bytes handed over",
-        sources: flat_networks,
-        search: true,
-        wants: |_| Wants::default(),
         timed: true,
         conclude: tables::communication,
+        ..ROW
     },
     Experiment {
         name: "gap",
         about: "generalisation gap: test error less training error",
-        sources: flat_networks,
-        search: true,
-        wants: |_| Wants { train: true, ..Wants::default() },
-        timed: false,
+        measurements: |_| Measurements { train: true, ..NOTHING },
         conclude: tables::gap,
+        ..ROW
     },
     Experiment {
         name: "gradnorm",
         about: "does a small gradient norm go with a small gap? Over a grid of hyper-parameters",
-        sources: gradient_norm,
+        studies: [GRADNORM_SMOKE, GRADNORM_SMALL, GRADNORM_PAPER],
         search: false,
-        wants: |_| Wants { gradient: true, ..Wants::default() },
-        timed: false,
+        measurements: |_| Measurements { gradient: true, ..NOTHING },
         conclude: tables::gradnorm,
+        ..ROW
     },
     Experiment {
         name: "curves",
         about: "test error over epochs and over time",
-        sources: flat_networks,
-        search: true,
-        wants: |_| Wants::default(),
         timed: true,
         conclude: tables::curves,
+        ..ROW
     },
 ];
 
@@ -135,78 +132,45 @@ pub fn experiment(name: &str) -> Option<&'static Experiment> {
 }
 
 /// The authors' 320 examples, 100 steps and 3 runs; less for a smoke test.
-fn lens(scale: Scale) -> Lens {
+fn hessian(scale: Scale) -> HessianSettings {
     match scale {
-        Scale::Smoke => Lens { examples: 128, batch: 32, steps: 30, draws: 2, extra: 6 },
-        _ => Lens { examples: 320, batch: 32, steps: 100, draws: 3, extra: 10 },
+        Scale::Smoke => HessianSettings { examples: 128, batch: 32, steps: 30, draws: 2, extra: 6 },
+        _ => HessianSettings { examples: 320, batch: 32, steps: 100, draws: 3, extra: 10 },
     }
 }
 
-macro_rules! source {
+macro_rules! study {
     ($name:literal, $path:literal) => {
-        source!($name, $path, [])
+        study!($name, $path, [])
     };
     ($name:literal, $path:literal, $settings:expr) => {
         Source { name: $name, text: include_str!($path), settings: &$settings }
     };
 }
 
-/// The networks of the paper's first table.
-fn networks(scale: Scale) -> &'static [Source] {
-    static SMOKE: [Source; 2] = [
-        source!("digits", "studies/smoke.toml", ["model.width=8"]),
-        source!("digits", "studies/smoke.toml", ["model.width=4"]),
-    ];
-    match scale {
-        Scale::Smoke => &SMOKE,
-        Scale::Small => &SMALL,
-        Scale::Paper => &PAPER,
-    }
-}
-
-/// The same without ImageNet, as in the paper's other tables.
-fn flat_networks(scale: Scale) -> &'static [Source] {
-    static SMOKE: [Source; 1] = [source!("digits", "studies/smoke.toml", ["model.width=8"])];
-    match scale {
-        Scale::Smoke => &SMOKE,
-        Scale::Small => &SMALL,
-        Scale::Paper => &PAPER[..6],
-    }
-}
-
-static SMALL: [Source; 1] = [source!("cifar10-resnet20", "studies/small.toml")];
-
-static PAPER: [Source; 7] = [
-    source!("cifar10-resnet20", "../../recipes/cifar10-resnet20.toml"),
-    source!("cifar10-vgg16", "../../recipes/cifar10-vgg16.toml"),
-    source!("cifar10-pyramidnet", "../../recipes/cifar10-pyramidnet.toml"),
-    source!("cifar100-densenet", "../../recipes/cifar100-densenet.toml"),
-    source!("cifar100-wrn", "../../recipes/cifar100-wrn.toml"),
-    source!("cifar100-pyramidnet", "../../recipes/cifar100-pyramidnet.toml"),
-    source!("imagenet-resnet50", "../../recipes/imagenet-resnet50.toml"),
+const TWO_DIGITS: &[Source] = &[
+    study!("digits", "studies/smoke.toml", ["model.width=8"]),
+    study!("digits", "studies/smoke.toml", ["model.width=4"]),
 ];
-
-fn workers(scale: Scale) -> &'static [Source] {
-    static SMOKE: [Source; 1] = [source!("digits", "studies/smoke-workers.toml")];
-    static SMALL: [Source; 1] = [source!("cifar10-resnet20", "studies/small-workers.toml")];
-    static PAPER: [Source; 2] = [
-        source!("cifar10-resnet20", "../../recipes/cifar10-resnet20-workers.toml"),
-        source!("cifar100-pyramidnet", "../../recipes/cifar100-pyramidnet-workers.toml"),
-    ];
-    match scale {
-        Scale::Smoke => &SMOKE,
-        Scale::Small => &SMALL,
-        Scale::Paper => &PAPER,
-    }
-}
-
-fn gradient_norm(scale: Scale) -> &'static [Source] {
-    static SMOKE: [Source; 1] = [source!("digits", "studies/smoke-gradnorm.toml")];
-    static SMALL: [Source; 1] = [source!("cifar10-resnet20", "studies/small-gradnorm.toml")];
-    static PAPER: [Source; 1] = [source!("cifar10-resnet18", "../../recipes/gradient-norm.toml")];
-    match scale {
-        Scale::Smoke => &SMOKE,
-        Scale::Small => &SMALL,
-        Scale::Paper => &PAPER,
-    }
-}
+const DIGITS: &[Source] = &[study!("digits", "studies/smoke.toml", ["model.width=8"])];
+const SMALL: &[Source] = &[study!("cifar10-resnet20", "studies/small.toml")];
+/// The networks of the paper's tables; only the first table has the last one, ImageNet.
+const WITH_IMAGENET: &[Source] = &[
+    study!("cifar10-resnet20", "../../recipes/cifar10-resnet20.toml"),
+    study!("cifar10-vgg16", "../../recipes/cifar10-vgg16.toml"),
+    study!("cifar10-pyramidnet", "../../recipes/cifar10-pyramidnet.toml"),
+    study!("cifar100-densenet", "../../recipes/cifar100-densenet.toml"),
+    study!("cifar100-wrn", "../../recipes/cifar100-wrn.toml"),
+    study!("cifar100-pyramidnet", "../../recipes/cifar100-pyramidnet.toml"),
+    study!("imagenet-resnet50", "../../recipes/imagenet-resnet50.toml"),
+];
+const PAPER: &[Source] = WITH_IMAGENET.split_at(6).0;
+const WORKERS_SMOKE: &[Source] = &[study!("digits", "studies/smoke-workers.toml")];
+const WORKERS_SMALL: &[Source] = &[study!("cifar10-resnet20", "studies/small-workers.toml")];
+const WORKERS_PAPER: &[Source] = &[
+    study!("cifar10-resnet20", "../../recipes/cifar10-resnet20-workers.toml"),
+    study!("cifar100-pyramidnet", "../../recipes/cifar100-pyramidnet-workers.toml"),
+];
+const GRADNORM_SMOKE: &[Source] = &[study!("digits", "studies/smoke-gradnorm.toml")];
+const GRADNORM_SMALL: &[Source] = &[study!("cifar10-resnet20", "studies/small-gradnorm.toml")];
+const GRADNORM_PAPER: &[Source] = &[study!("cifar10-resnet18", "../../recipes/gradient-norm.toml")];

@@ -1,8 +1,8 @@
-//! What a finished cell leaves: numbers, with the recipe they belong to.
+//! The finding of a finished cell: its measurements, with the recipe they belong to.
 
 use super::cell::Cell;
 use crate::Error;
-use grawa_train::{Event, Times};
+use grawa_train::{Evaluated, Event, Times};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -15,14 +15,14 @@ pub struct Finding {
     pub recipe: String,
     /// The program that measured it.
     pub program: String,
-    /// How many cells ran at the same time at most: they share the machine, and the seconds.
+    /// The number of cells that ran at the same time at most: they share the machine.
     pub jobs: usize,
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 // One is kept a cell, and nearly all are done.
@@ -49,16 +49,16 @@ pub struct Measured {
     /// The Hessian.
     pub flatness: Option<Flatness>,
     /// The test error over the run.
-    pub curve: Vec<Spot>,
-    /// Local steps a worker.
+    pub curve: Vec<CurvePoint>,
+    /// Local steps of each worker.
     pub steps: u64,
     /// Rounds.
     pub rounds: u64,
-    /// Bytes that the workers handed over, all together.
+    /// Bytes that all workers together sent.
     pub bytes: u64,
     /// Training time, evaluation left out.
     pub seconds: f64,
-    /// Where a worker's time went, in the mean.
+    /// The parts of a worker's time, averaged over workers.
     pub times: Times,
 }
 
@@ -67,7 +67,7 @@ pub struct Measured {
 pub struct Score {
     /// The mean loss; none if it was not finite.
     pub loss: Option<f64>,
-    /// The share that was told wrong, from 0 to 1.
+    /// The share of wrong examples, from 0 to 1.
     pub error: f64,
 }
 
@@ -97,10 +97,10 @@ pub struct Flatness {
     pub sharpness: f64,
 }
 
-/// An evaluation on the way.
+/// An evaluation during the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Spot {
-    /// Local steps a worker.
+pub struct CurvePoint {
+    /// Local steps of each worker.
     pub steps: u64,
     /// Epochs of all workers together.
     pub epochs: f64,
@@ -119,14 +119,10 @@ impl Finding {
         }
     }
 
-    /// The finding in a file, which must be of this cell.
+    /// Reads the finding of a cell from a file.
     pub(super) fn read(path: &Path, cell: &Cell) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
-            action: "read",
-            path: path.into(),
-            source,
-        })?;
-        let damaged = |why: String| Error::DamagedCell { path: path.into(), why };
+        let text = std::fs::read_to_string(path).map_err(grawa_toy::Error::io("read", path))?;
+        let damaged = |why: String| Error::DamagedCell(path.into(), why);
         let finding: Finding = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
         if finding.cell != cell.name || finding.recipe != cell.recipe.to_toml() {
             return Err(damaged(format!("it is of the cell '{}'", finding.cell)));
@@ -135,25 +131,28 @@ impl Finding {
     }
 }
 
+impl Score {
+    /// The mean over the evaluated models.
+    pub(crate) fn of(evaluated: &Evaluated) -> Self {
+        let models = &evaluated.models;
+        let count = models.len().max(1) as f64;
+        let loss: Option<f64> = models.iter().map(|model| model.loss).sum();
+        let error = models.iter().map(grawa_train::Model::error).sum::<f64>() / count;
+        Score { loss: loss.map(|loss| loss / count), error }
+    }
+}
+
 impl Measured {
-    /// What the events of a run that was not stopped tell; `None` if it did not come to its end.
+    /// The measurements in a run's events; `None` if the run did not end.
     pub(super) fn of<'a>(events: impl IntoIterator<Item = &'a Event>) -> Option<Self> {
         let mut measured = Measured::default();
         let mut ended = None;
         for event in events {
             match event {
                 Event::Evaluated(evaluated) => {
-                    let models = &evaluated.models;
-                    let count = models.len().max(1) as f64;
-                    let loss: Option<f64> = models.iter().map(|model| model.loss).sum();
-                    let error = models.iter().map(grawa_train::Model::error).sum::<f64>() / count;
-                    let at = &evaluated.at;
-                    measured.curve.push(Spot {
-                        steps: at.steps,
-                        epochs: at.epochs,
-                        seconds: at.elapsed,
-                        score: Score { loss: loss.map(|loss| loss / count), error },
-                    });
+                    let (at, score) = (&evaluated.at, Score::of(evaluated));
+                    let (steps, epochs, seconds) = (at.steps, at.epochs, at.elapsed);
+                    measured.curve.push(CurvePoint { steps, epochs, seconds, score });
                 }
                 Event::Finished(end) if end.reason == grawa_train::Reason::Spent => ended = Some(end),
                 _ => {}
@@ -163,13 +162,13 @@ impl Measured {
         measured.test = measured.curve.last()?.score;
         (measured.steps, measured.rounds, measured.bytes) = (end.at.steps, end.at.rounds, end.bytes);
         measured.seconds = end.at.elapsed;
-        measured.times = mean(end.workers.iter().map(|share| share.times));
+        measured.times = mean_times(end.workers.iter().map(|share| share.times));
         Some(measured)
     }
 }
 
-/// The mean of times.
-fn mean(all: impl ExactSizeIterator<Item = Times>) -> Times {
+/// The mean of the workers' times.
+pub(crate) fn mean_times(all: impl ExactSizeIterator<Item = Times>) -> Times {
     let count = all.len().max(1) as f64;
     let mut sum = Times::default();
     all.for_each(|times| sum += times);

@@ -1,57 +1,54 @@
-//! Which cells an experiment needs: a pure function of its settings and of what was found so far.
+//! The cells of an experiment: a pure function of its settings and of the findings so far.
 //!
-//! Where a method has a grid, its points are searched first, with a seed of their own and on training examples that are held out;
-//! as soon as all of a method's points are known, its best one is run on the whole training set with fresh seeds. So the
-//! cells that are needed grow while others finish, and an experiment is over when all of them are found.
+//! Where a method has a grid, its points are searched first, with their own seed and on held-out training examples. When all
+//! points of a method are known, the best one is run on the whole training set with fresh seeds. So cells are added while
+//! others finish. An experiment is complete when all of its cells have findings.
 
-use super::cell::{Cell, Found, Stage, Wants};
+use super::cell::{Cell, Found, Measurements, Stage};
 use super::experiment::{Experiment, Scale, Source};
 use super::published;
 use super::sizes::Sizes;
 use crate::Error;
 use crate::statistics::mean;
 use grawa_core::Name;
-use grawa_data::Kind;
+use grawa_data::DatasetKind;
 use grawa_train::recipe::{Point, Study};
 use std::path::{Path, PathBuf};
 
-/// The seed of searches, or the next one that is none of a study's: its own are fresh.
+/// The seed of searches; where a study uses it, the next one that it does not use.
 pub const SEARCH_SEED: u64 = 7;
-/// Examples held out for a search at most; of small sets a fifth.
+/// The most examples held out for a search; of small sets a fifth.
 pub const HELD_OUT: u64 = 5_000;
 
-/// On what the setting of each grid is chosen.
+/// The examples on which the setting of each grid is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Select {
-    /// On training examples that are held out.
+    /// Held-out training examples.
     #[default]
     HeldOut,
-    /// On the test set itself, as the paper does.
+    /// The test set, as in the paper.
     Test,
 }
 
 impl Select {
-    /// The word of the command line.
+    /// The name on the command line.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Select::HeldOut => "held-out",
-            Select::Test => "test",
-        }
+        ["held-out", "test"][self as usize]
     }
 }
 
-/// What is asked for.
+/// A request for an experiment.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// How large.
+    /// The scale.
     pub scale: Scale,
-    /// How settings are chosen; held-out examples unless said otherwise.
+    /// How settings are chosen; by default on held-out examples.
     pub select: Option<Select>,
-    /// How many seeds; those of the studies unless said otherwise.
+    /// How many seeds; by default those of the studies.
     pub seeds: Option<usize>,
     /// Only these methods.
     pub methods: Vec<Name>,
-    /// Settings that have the last word in every cell.
+    /// Settings that override every cell.
     pub settings: Vec<String>,
     /// Recipes with studies, instead of the scale's own.
     pub recipes: Vec<std::path::PathBuf>,
@@ -70,12 +67,12 @@ pub struct Plan {
     sizes: Sizes,
 }
 
-/// What the cells of a plan cost.
+/// The cost of the cells of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Multiplications and additions of training, those of cells that are not named yet included.
+    /// Multiplications and additions of training, with those of cells that have no name yet.
     pub work: f64,
-    /// Cells whose cost is not known, and is left out.
+    /// Cells of unknown cost, which are left out.
     pub unknown: usize,
 }
 
@@ -83,21 +80,21 @@ impl Plan {
     /// The plan of an experiment.
     pub fn new(experiment: &'static Experiment, request: &Request) -> Result<Self, Error> {
         if request.select.is_some() && !experiment.search {
-            return Err(Error::NothingToChoose { experiment: experiment.name });
+            return Err(Error::NothingToChoose(experiment.name));
         }
         let is_seed =
             |setting: &&String| setting.split('=').next().is_some_and(|key| key.trim() == "train.seed");
         if let Some(setting) = request.settings.iter().find(is_seed) {
-            return Err(Error::SeedIsSet { setting: setting.clone() });
+            return Err(Error::SeedIsSet(setting.clone()));
         }
         let mut studies = Vec::new();
         for path in &request.recipes {
-            studies.push((stem(path), Study::read(path)?.ok_or(Error::NoStudy { path: path.clone() })?));
+            studies.push((stem(path), Study::read(path)?.ok_or(Error::NoStudy(path.clone()))?));
         }
         if studies.is_empty() {
-            for Source { name, text, settings } in (experiment.sources)(request.scale) {
+            for Source { name, text, settings } in experiment.studies[request.scale as usize] {
                 let parsed = Study::parse(name, text)?;
-                let mut study = parsed.ok_or(Error::NoStudy { path: (*name).into() })?;
+                let mut study = parsed.ok_or(Error::NoStudy((*name).into()))?;
                 for setting in *settings {
                     study = study.set(setting)?;
                 }
@@ -110,7 +107,7 @@ impl Plan {
                 *study = study.clone().set(setting)?;
             }
             if let Some(&stray) = request.methods.iter().find(|name| !study.methods.contains(name)) {
-                return Err(Error::NotInStudy { method: stray, known: study.methods.clone() });
+                return Err(Error::NotInStudy(stray, study.methods.clone()));
             }
             if !request.methods.is_empty() {
                 study.methods.retain(|name| request.methods.contains(name));
@@ -137,17 +134,17 @@ impl Plan {
                 }
             }
         }
-        // What is wrong with a setting is found before anything is done.
+        // Report a wrong setting before anything runs.
         plan.cells(&Found::new())?;
         Ok(plan)
     }
 
-    /// How many studies there are: each is a row of a table, or several.
+    /// The number of studies: each is one or more rows of a table.
     pub fn studies(&self) -> usize {
         self.studies.len()
     }
 
-    /// What the paper says of a study and a method, where its scale is that of the paper.
+    /// The paper's number for a study and a method, at the paper's scale.
     pub(super) fn published(
         &self,
         table: &[published::Row],
@@ -163,9 +160,8 @@ impl Plan {
         &self.studies[study].1.methods
     }
 
-    /// What decides the cells, as TOML: the folder's name plate.
-    pub fn plate(&self) -> String {
-        let list = |items: Vec<String>| format!("[{}]", items.join(", "));
+    /// The manifest of the folder: what determines the cells, as TOML.
+    pub fn manifest(&self) -> String {
         let mut text = format!(
             "# Written by grawa lab. The folder belongs to this experiment; the same command goes on with it.\n\
              experiment = {:?}\nscale = {:?}\n",
@@ -175,19 +171,15 @@ impl Plan {
         if self.experiment.search {
             text += &format!("select = {:?}\n", self.select.as_str());
         }
-        text += &format!("settings = {}\n", list(self.settings.iter().map(|it| format!("{it:?}")).collect()));
-        for (name, study) in &self.studies {
-            text += &format!("\n[[study]]\nname = {name:?}\n");
-            text += &format!(
-                "methods = {}\n",
-                list(study.methods.iter().map(|it| format!("{:?}", it.as_str())).collect())
-            );
-            text += &format!("seeds = {}\n", list(study.seeds.iter().map(ToString::to_string).collect()));
+        text += &format!("settings = {:?}\n", self.settings);
+        for (name, Study { methods, seeds, .. }) in &self.studies {
+            let methods: Vec<&str> = methods.iter().map(|name| name.as_str()).collect();
+            text += &format!("\n[[study]]\nname = {name:?}\nmethods = {methods:?}\nseeds = {seeds:?}\n");
         }
         text
     }
 
-    /// The cells that are known to be needed when these have been found, those among them. Searches come first.
+    /// All cells that are known to be needed, given these findings. Searches come first.
     pub fn cells(&self, found: &Found) -> Result<Vec<Cell>, Error> {
         let mut cells = Vec::new();
         for number in 0..self.studies.len() {
@@ -195,17 +187,17 @@ impl Plan {
                 cells.extend(self.of(number, method, found)?);
             }
         }
-        // What finals wait for comes first.
+        // Finals wait for searches.
         cells.sort_by_key(|cell| cell.stage);
         Ok(cells)
     }
 
-    /// How many cells are still to come that cannot be named yet.
+    /// The number of cells that cannot be named yet.
     pub fn unnamed(&self, cells: &[Cell]) -> usize {
         self.waiting(cells).map(|(_, seeds)| seeds).sum()
     }
 
-    /// What cells cost, with those that cannot be named yet: each is taken to be like the searches of its method.
+    /// The cost of cells, with those that cannot be named yet: each counts like the searches of its method.
     pub fn cost(&self, cells: &[Cell]) -> Cost {
         let mut cost = Cost::default();
         let mut add = |work: Option<f64>, count: usize| match work {
@@ -220,19 +212,19 @@ impl Plan {
         cost
     }
 
-    /// Where the sizes of class folders come from, in words.
+    /// The origin of the sizes of class folders, in words.
     pub fn notes(&self) -> Result<Vec<String>, Error> {
         let mut folders: Vec<(&str, PathBuf)> = Vec::new();
         for cell in self.cells(&Found::new())? {
             let (study, dir) = (self.studies[cell.study].0.as_str(), cell.recipe.data.dir);
-            if cell.recipe.data.kind == Kind::Folder && !folders.contains(&(study, dir.clone())) {
+            if cell.recipe.data.kind == DatasetKind::Folder && !folders.contains(&(study, dir.clone())) {
                 folders.push((study, dir));
             }
         }
         Ok(self.sizes.notes(folders.into_iter()))
     }
 
-    /// The searches of every method whose setting is not chosen yet, and how many seeds it will be run with.
+    /// The searches of every method whose setting is not chosen yet, and the number of its seeds.
     fn waiting<'a>(&'a self, cells: &'a [Cell]) -> impl Iterator<Item = (Vec<&'a Cell>, usize)> + 'a {
         let of = move |number: usize, method: Name| {
             let own = cells.iter().filter(|cell| cell.study == number && cell.method() == method);
@@ -248,46 +240,39 @@ impl Plan {
     /// The cells of a method.
     fn of(&self, number: usize, method: Name, found: &Found) -> Result<Vec<Cell>, Error> {
         let (name, study) = &self.studies[number];
-        let at = |seed: u64| study.points(method, seed);
-        let wants = (self.experiment.wants)(self.scale);
-        let last = |(point, Point { settings, recipe }): (usize, Point)| {
-            let facts = self.sizes.facts(name, &recipe);
-            Cell::new((number, name), Stage::Final, (point, settings), recipe, wants, facts)
-        };
-        let seed = (SEARCH_SEED..).find(|seed| !study.seeds.contains(seed)).unwrap_or(SEARCH_SEED);
-        let grid = at(seed)?;
-        let mut cells = Vec::new();
-        if self.experiment.search && self.select == Select::HeldOut && grid.len() > 1 {
-            for (point, Point { settings, mut recipe }) in grid.into_iter().enumerate() {
-                let examples = self.sizes.facts(name, &recipe).map_or(u64::MAX, |facts| facts.examples);
-                recipe.data.held_out = HELD_OUT.min(examples / 5) as u32;
-                // A search looks at the end alone.
-                recipe.evaluate.every = None;
+        let cell =
+            |stage: Stage, measurements: Measurements, point: usize, Point { settings, recipe }: Point| {
                 let facts = self.sizes.facts(name, &recipe);
-                cells.push(Cell::new(
-                    (number, name),
-                    Stage::Search,
-                    (point, settings),
-                    recipe,
-                    Wants::default(),
-                    facts,
-                ));
+                Cell::new((number, name), stage, (point, settings), recipe, measurements, facts)
+            };
+        let seed = (SEARCH_SEED..).find(|seed| !study.seeds.contains(seed)).unwrap_or(SEARCH_SEED);
+        let grid = study.points(method, seed)?;
+        let (mut cells, mut chosen) = (Vec::new(), None);
+        if self.experiment.search && self.select == Select::HeldOut && grid.len() > 1 {
+            for (number, mut point) in grid.into_iter().enumerate() {
+                let facts = self.sizes.facts(name, &point.recipe);
+                let examples = facts.map_or(u64::MAX, |facts| facts.examples);
+                point.recipe.data.held_out = HELD_OUT.min(examples / 5) as u32;
+                // A search needs the last evaluation only.
+                point.recipe.evaluate.every = None;
+                cells.push(cell(Stage::Search, Measurements::default(), number, point));
             }
-            let Some(best) = best(&cells, found) else { return Ok(cells) };
-            for &seed in &study.seeds {
-                cells.extend(at(seed)?.into_iter().enumerate().filter(|(point, _)| *point == best).map(last));
+            chosen = best(&cells, found);
+            if chosen.is_none() {
+                return Ok(cells);
             }
-        } else {
-            for &seed in &study.seeds {
-                cells.extend(at(seed)?.into_iter().enumerate().map(last));
-            }
+        }
+        let measurements = (self.experiment.measurements)(self.scale);
+        for &seed in &study.seeds {
+            let points = study.points(method, seed)?.into_iter().enumerate();
+            let points = points.filter(|(point, _)| chosen.is_none_or(|chosen| *point == chosen));
+            cells.extend(points.map(|(number, point)| cell(Stage::Final, measurements, number, point)));
         }
         Ok(cells)
     }
 }
 
-/// The point with the smallest error when all are found; of several the one with the smallest loss. A run that was lost
-/// has the largest of both.
+/// The point with the smallest error, once all are found; ties go to the smallest loss. A lost run has the largest of both.
 fn best(cells: &[Cell], found: &Found) -> Option<usize> {
     let mut scores = Vec::new();
     for cell in cells {
@@ -338,7 +323,7 @@ mod tests {
                 (cell.stage, cell.seed(), cell.recipe.data.held_out),
                 (Stage::Search, SEARCH_SEED, 287)
             );
-            assert_eq!(cell.wants, Wants::default());
+            assert_eq!(cell.measurements, Measurements::default());
         }
         // One method is known: its finals are named, with the better point, whichever that is.
         for better in [0, 1] {
@@ -350,7 +335,10 @@ mod tests {
             assert_eq!((cells.len(), plan.unnamed(&cells), finals.len()), (17, 18, 3));
             assert_eq!(finals.iter().map(|cell| cell.seed()).collect::<Vec<_>>(), [36, 720, 1042]);
             for cell in finals {
-                assert_eq!((cell.point, cell.recipe.data.held_out, cell.wants.train), (better, 0, true));
+                assert_eq!(
+                    (cell.point, cell.recipe.data.held_out, cell.measurements.train),
+                    (better, 0, true)
+                );
             }
         }
         // A run that diverged is never the best.
@@ -413,9 +401,9 @@ mod tests {
             let found = find(&plan.cells(&searched).unwrap(), |_| Some(0.1));
             let output =
                 crate::lab::tables::errors(&crate::lab::Results::new(&plan, &found).unwrap()).unwrap();
-            for sheet in &output.sheets {
-                let caption = &sheet.caption;
-                assert!(sheet.name == "errors-differences" || caption.contains(words), "{caption}");
+            for table in &output.tables {
+                let caption = &table.caption;
+                assert!(table.name == "errors-differences" || caption.contains(words), "{caption}");
                 let chosen = caption.to_lowercase().contains("chosen");
                 assert!(!chosen || !words.starts_with("No setting"), "{caption}");
             }
@@ -521,10 +509,10 @@ mod tests {
                     // Six studies with 9 + 12 + 3·12 + 2·6 points, ImageNet with 9 + 12 + 3·12 + 2·2.
                     assert_eq!((cells.len(), plan.unnamed(&cells)), (6 * 69 + 61, 7 * 7 * 3));
                     let published =
-                        cells.iter().filter(|cell| cell.recipe.data.kind != grawa_data::Kind::Folder);
+                        cells.iter().filter(|cell| cell.recipe.data.kind != grawa_data::DatasetKind::Folder);
                     assert!(published.clone().all(|cell| cell.recipe.data.held_out == 5_000));
                     // ImageNet is not here: three passes of 8.18 GFLOP over 1.28 million images, 90 times.
-                    let own = |cell: &&Cell| cell.recipe.data.kind == grawa_data::Kind::Folder;
+                    let own = |cell: &&Cell| cell.recipe.data.kind == grawa_data::DatasetKind::Folder;
                     let plain = cells.iter().filter(own).find(|cell| cell.method() == Name::DpSgd).unwrap();
                     let expected = 3.0 * 8.18e9 * (1_281_167.0 - 5_000.0) * 90.0;
                     assert!((plain.work.unwrap() / expected - 1.0).abs() < 0.02, "{:?}", plain.work);

@@ -1,4 +1,4 @@
-//! Finished cells, as tables ask for them: by study and method, seed by seed.
+//! Finished cells by study, method and seed.
 
 use super::cell::{Cell, Found, Stage};
 use super::finding::{Finding, Measured};
@@ -8,7 +8,7 @@ use crate::statistics::mean;
 use grawa_core::Name;
 use grawa_train::recipe::Device;
 
-/// A figure of a run; none where it was not measured or is not finite.
+/// A number of a run; none where it was not measured or is not finite.
 pub(super) type Figure<'a> = &'a dyn Fn(&Measured) -> Option<f64>;
 
 /// The finished cells of a plan.
@@ -32,7 +32,7 @@ impl<'a> Results<'a> {
         self.cells.iter().map(|(cell, finding)| (cell, *finding))
     }
 
-    /// The runs that count for a method: of a search those of the chosen setting.
+    /// The runs that count for a method: after a search those of the chosen setting.
     pub fn finals(&self, study: usize, method: Name) -> Vec<(&Cell, &'a Finding)> {
         let own = |cell: &Cell| cell.study == study && cell.method() == method && cell.stage == Stage::Final;
         let all: Vec<_> = self.all().filter(|(cell, _)| own(cell)).collect();
@@ -40,7 +40,7 @@ impl<'a> Results<'a> {
         all.into_iter().filter(|(cell, _)| chosen.is_none_or(|chosen| cell.point == chosen)).collect()
     }
 
-    /// How the chosen setting of a method did where it was chosen: its error in percent, of how many settings.
+    /// The error of the chosen setting in its search, in percent, and the number of settings.
     pub fn search(&self, study: usize, method: Name) -> Option<(f64, usize)> {
         let point = self.finals(study, method).first()?.0.point;
         let own = |cell: &Cell| cell.study == study && cell.method() == method;
@@ -56,7 +56,7 @@ impl<'a> Results<'a> {
         finals.filter_map(|(cell, finding)| Some((cell.seed(), figure(finding.measured()?)?))).collect()
     }
 
-    /// What the figures of all methods belong to: data, network, workers.
+    /// Data, network and workers of a study.
     pub fn setup(&self, study: usize) -> [String; 3] {
         let first = self.all().find(|(cell, _)| cell.study == study);
         let words = |cell: &Cell| {
@@ -66,17 +66,23 @@ impl<'a> Results<'a> {
         first.map_or_else(Default::default, |(cell, _)| words(cell))
     }
 
-    /// How settings were chosen: only what was really done.
+    /// The same as a title.
+    pub(super) fn title(&self, study: usize) -> String {
+        let [data, network, workers] = self.setup(study);
+        format!("{data}, {network}, {workers} workers")
+    }
+
+    /// How settings were chosen.
     fn choice(&self) -> String {
         let all: Vec<(usize, Name)> = (0..self.plan.studies())
             .flat_map(|study| self.plan.methods(study).iter().map(move |&method| (study, method)))
             .collect();
+        let is_search = |cell: &Cell| match self.plan.select {
+            Select::HeldOut => cell.stage == Stage::Search,
+            Select::Test => cell.point > 0,
+        };
         let searched = all.iter().filter(|(study, method)| {
-            let own = |cell: &Cell| cell.study == *study && cell.method() == *method;
-            match self.plan.select {
-                Select::HeldOut => self.all().any(|(cell, _)| own(cell) && cell.stage == Stage::Search),
-                Select::Test => self.all().any(|(cell, _)| own(cell) && cell.point > 0),
-            }
+            self.all().any(|(it, _)| it.study == *study && it.method() == *method && is_search(it))
         });
         let searched = searched.count();
         if searched == 0 {
@@ -91,7 +97,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Sentences that belong under every table: how settings were chosen, what the machine did, what was lost.
+    /// Sentences for every caption: how settings were chosen, lost runs, programs, device.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if self.plan.experiment.search {

@@ -1,24 +1,24 @@
-//! How large the data of a plan is, so that its cost can be told before anything is run.
+//! The size of the data of a plan, which gives its cost before anything runs.
 //!
-//! Published sets have a published size. Class folders are counted where they are; where they are not, ImageNet's published size
-//! stands for them in its study, and the cost of any other is unknown.
+//! Published sets have a published size. Class folders are counted. Where a folder is missing, the ImageNet study uses
+//! ImageNet's published size, and the cost of any other study is unknown.
 
 use super::published;
-use grawa_data::Kind;
+use grawa_data::DatasetKind;
 use grawa_train::Recipe;
 use grawa_train::recipe::Facts;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The class folders of a plan: what was counted, or why nothing could be.
+/// The class folders of a plan: the counts, or why counting failed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sizes(BTreeMap<PathBuf, Result<Facts, String>>);
 
 impl Sizes {
-    /// Counts the class folders of a recipe, unless that was done.
+    /// Counts the class folders of a recipe once.
     pub(super) fn count(&mut self, recipe: &Recipe) {
         let dir = &recipe.data.dir;
-        if recipe.data.kind != Kind::Folder || self.0.contains_key(dir) {
+        if recipe.data.kind != DatasetKind::Folder || self.0.contains_key(dir) {
             return;
         }
         let found = grawa_data::folder(dir).map_err(|error| error.to_string());
@@ -30,14 +30,14 @@ impl Sizes {
         self.0.insert(dir.clone(), facts);
     }
 
-    /// What is known of the data of a recipe in a study.
+    /// The known facts about the data of a recipe in a study.
     pub(super) fn facts(&self, study: &str, recipe: &Recipe) -> Option<Facts> {
         let counted = || self.0.get(&recipe.data.dir)?.as_ref().ok().copied();
         Facts::published(recipe)
             .or_else(|| counted().or_else(|| published::size(study)).map(|facts| facts.for_recipe(recipe)))
     }
 
-    /// What a user should know of where sizes come from, given the studies that use class folders.
+    /// The origin of sizes, given the studies that use class folders.
     pub(super) fn notes<'a>(&self, studies: impl Iterator<Item = (&'a str, PathBuf)>) -> Vec<String> {
         let mut notes = Vec::new();
         for (study, dir) in studies {

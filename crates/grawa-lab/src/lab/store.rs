@@ -1,66 +1,68 @@
-//! The folder of an experiment: its name plate, its finished cells, their runs, and the results.
+//! The folder of an experiment: its manifest, finished cells, their runs, and the results.
 //!
 //! | | |
 //! |---|---|
-//! | `lab.toml` | which experiment the folder belongs to |
-//! | `cells/NAME.json` | a finished cell: written aside and renamed, so that it is whole or not there |
-//! | `runs/NAME/` | the run of a cell, as `grawa train` leaves it; of finished ones the model, without what a run goes on from |
+//! | `lab.toml` | the manifest: which experiment the folder belongs to |
+//! | `cells/NAME.json` | a finished cell, written to a temporary file and renamed |
+//! | `runs/NAME/` | the run of a cell, as `grawa train` leaves it; of finished ones the model, without the state for a resume |
 //! | `results/` | tables and pictures, when all cells are finished |
 //!
-//! A folder that belongs to anything else is refused, and so is one that another process works in.
+//! A folder that holds anything else is refused, and so is one that another process uses.
 
 use super::cell::{Cell, Found};
 use super::finding::Finding;
 use super::plan::Plan;
-use crate::Error;
+use crate::{Error, Folder};
+use grawa_toy::Error as Output;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-const PLATE: &str = "lab.toml";
+const MANIFEST: &str = "lab.toml";
 
-/// An experiment's folder, held by this process.
+/// The folder of an experiment, locked by this process.
 #[derive(Debug)]
 pub struct Store {
     folder: PathBuf,
     /// Locked as long as it is open.
-    _plate: File,
+    _manifest: File,
 }
 
 impl Store {
-    /// Claims a folder for a plan: a new or empty one, or the plan's own.
+    /// Claims a folder for a plan: a new one, an empty one, or the plan's own.
     pub fn open(folder: &Path, plan: &Plan) -> Result<Self, Error> {
-        let plate = folder.join(PLATE);
-        let expected = plan.plate();
-        match fs::read_to_string(&plate) {
+        let manifest = folder.join(MANIFEST);
+        let expected = plan.manifest();
+        match fs::read_to_string(&manifest) {
             Ok(found) if found == expected => {}
             Ok(found) => return Err(another(folder, &found, &expected)),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                if let Some(found) = anything(folder)? {
-                    return Err(Error::FolderInUse { folder: folder.into(), found });
+                if let Some(name) = Folder::entries(folder)?.into_iter().find(|name| !name.starts_with('.')) {
+                    let found = format!("'{name}' of something else");
+                    return Err(Output::FolderInUse { folder: folder.into(), found }.into());
                 }
-                fs::create_dir_all(folder).map_err(io("create", folder))?;
-                write(folder, PLATE, expected.as_bytes())?;
+                fs::create_dir_all(folder).map_err(Output::io("create", folder))?;
+                write(folder, MANIFEST, expected.as_bytes())?;
             }
-            Err(source) => return Err(io("read", &plate)(source)),
+            Err(source) => return Err(Output::io("read", &manifest)(source).into()),
         }
-        let held = File::open(&plate).map_err(io("read", &plate))?;
+        let held = File::open(&manifest).map_err(Output::io("read", &manifest))?;
         if held.try_lock().is_err() {
-            return Err(Error::Busy { folder: folder.into() });
+            return Err(Error::Busy(folder.into()));
         }
         for part in ["cells", "runs"] {
             let path = folder.join(part);
-            fs::create_dir_all(&path).map_err(io("create", &path))?;
+            fs::create_dir_all(&path).map_err(Output::io("create", &path))?;
         }
-        Ok(Store { folder: folder.into(), _plate: held })
+        Ok(Store { folder: folder.into(), _manifest: held })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where the run of a cell lies.
+    /// The folder of a cell's run.
     pub(super) fn run(&self, cell: &Cell) -> PathBuf {
         self.folder.join("runs").join(&cell.name)
     }
@@ -88,7 +90,7 @@ impl Store {
     pub(super) fn keep(&self, finding: &Finding) -> Result<(), Error> {
         let path = self.path(&finding.cell);
         let text = serde_json::to_string_pretty(finding)
-            .map_err(|error| Error::DamagedCell { path, why: error.to_string() })?;
+            .map_err(|error| Error::DamagedCell(path, error.to_string()))?;
         write(&self.folder.join("cells"), &format!("{}.json", finding.cell), text.as_bytes())
     }
 
@@ -97,41 +99,19 @@ impl Store {
     }
 }
 
-/// Writes a file aside, brings it to the disk, and renames it.
+/// Writes a temporary file, syncs it, and renames it.
 fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
     let (aside, path) = (folder.join(format!(".{name}.partial")), folder.join(name));
-    fs::write(&aside, bytes).and_then(|()| File::open(&aside)?.sync_all()).map_err(io("write", &aside))?;
-    fs::rename(&aside, &path).map_err(io("write", &path))
+    fs::write(&aside, bytes)
+        .and_then(|()| File::open(&aside)?.sync_all())
+        .map_err(Output::io("write", &aside))?;
+    Ok(fs::rename(&aside, &path).map_err(Output::io("write", &path))?)
 }
 
-/// What a folder holds that is not hidden, if anything.
-fn anything(folder: &Path) -> Result<Option<String>, Error> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            return Ok(Some("a file of that name".into()));
-        }
-        Err(source) => return Err(io("look into", folder)(source)),
-    };
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()));
-    let names: Vec<String> = names.collect::<Result<_, _>>().map_err(io("look into", folder))?;
-    Ok(names
-        .into_iter()
-        .filter(|name| !name.starts_with('.'))
-        .min()
-        .map(|name| format!("'{name}' of something else")))
-}
-
-/// In what two name plates differ first.
+/// The first difference of two manifests.
 fn another(folder: &Path, found: &str, expected: &str) -> Error {
     let mut pairs = found.lines().zip(expected.lines());
     let (found, expected) =
         pairs.find(|(found, expected)| found != expected).unwrap_or(("more studies", "fewer"));
     Error::AnotherExperiment { folder: folder.into(), found: found.into(), expected: expected.into() }
-}
-
-pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Io { action, path, source }
 }

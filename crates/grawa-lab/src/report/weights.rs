@@ -1,18 +1,18 @@
-//! The weights β over the rounds of a run: a line a worker, or a map of layers and rounds for each worker.
+//! The weights β over the rounds of a run: a line for each worker, or a map of layers and rounds for each worker.
 
 use grawa_train::{Event, Mixed};
 
-/// Rounds that lines are drawn through, at most.
+/// The most rounds of a line.
 const ROUNDS: usize = 120;
-/// What a page may spend on maps, in bytes.
+/// The bytes of all maps of a page.
 const ALL: usize = 1_500_000;
 
-/// How much a run may spend on its map, in bytes.
+/// The bytes of the map of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget(usize);
 
 impl Budget {
-    /// So many runs share a page.
+    /// The budget of each of `count` runs on a page.
     pub(super) fn for_runs(count: usize) -> Self {
         Budget((ALL / count.max(1)).min(400_000))
     }
@@ -21,13 +21,13 @@ impl Budget {
 /// Weights over rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Weights {
-    /// One weight a worker.
+    /// One weight for each worker.
     Lines {
-        /// The rounds, the last of each that were averaged.
+        /// The rounds; of averaged ones the last.
         rounds: Vec<u64>,
         /// The workers.
         workers: Vec<u32>,
-        /// A row a worker.
+        /// A row for each worker.
         rows: Vec<Vec<Option<f64>>>,
     },
     /// A weight for every layer and worker.
@@ -38,13 +38,13 @@ pub enum Weights {
         layers: Vec<String>,
         /// The workers.
         workers: Vec<u32>,
-        /// log₂(β·M) from −2 to 2 as bytes from 0 to 254; 255 where a worker took no part. By round, then layer, then worker.
+        /// log₂(β·M) from −2 to 2 as bytes from 0 to 254; 255 where a worker did not take part. By round, then layer, then worker.
         cells: Vec<u8>,
     },
 }
 
 impl Weights {
-    /// The weights of a run's rounds of all workers; none where nothing is weighed.
+    /// The weights of a run's rounds; none where the method has no weights.
     pub(super) fn of(events: &[Event], budget: Budget) -> Option<Self> {
         let spans = events.iter().find_map(|event| match event {
             Event::Started(started) => Some(started.spans.clone()),
@@ -74,8 +74,8 @@ fn lines(mixed: &[(u64, &Mixed)], workers: Vec<u32>) -> Weights {
     let bin = |index: usize| &mixed[index * mixed.len() / bins..(index + 1) * mixed.len() / bins];
     let row = |worker: u32| {
         let weight = |mixed: &Mixed| {
-            let seat = mixed.workers.iter().position(|&other| other == worker)?;
-            mixed.weights.first()?.get(seat).map(|&weight| f64::from(weight))
+            let index = mixed.workers.iter().position(|&other| other == worker)?;
+            mixed.weights.first()?.get(index).map(|&weight| f64::from(weight))
         };
         (0..bins).map(|index| mean(bin(index).iter().filter_map(|(_, mixed)| weight(mixed)))).collect()
     };
@@ -88,7 +88,7 @@ fn lines(mixed: &[(u64, &Mixed)], workers: Vec<u32>) -> Weights {
 
 fn map(mixed: &[(u64, &Mixed)], workers: Vec<u32>, spans: &[String], Budget(budget): Budget) -> Weights {
     let (mut rows, mut bins) = (spans.len().max(1), mixed.len().min(2 * ROUNDS));
-    // Many layers are worth less than few rounds, down to what can be seen.
+    // Reduce layers before rounds, down to what can be seen.
     while rows * bins * workers.len() > budget && (rows > 1 || bins > 1) {
         if rows > 1 && (rows > 48 || bins < 24) { rows = rows.div_ceil(2) } else { bins = bins.div_ceil(2) }
     }
@@ -99,9 +99,9 @@ fn map(mixed: &[(u64, &Mixed)], workers: Vec<u32>, spans: &[String], Budget(budg
         for row in 0..rows {
             for &worker in &workers {
                 let weights = rounds.iter().filter_map(|(_, mixed)| {
-                    let seat = mixed.workers.iter().position(|&other| other == worker)?;
+                    let index = mixed.workers.iter().position(|&other| other == worker)?;
                     let layers = mixed.weights.get(part(row, rows, spans.len()))?;
-                    mean(layers.iter().filter_map(|layer| layer.get(seat)).map(|&weight| f64::from(weight)))
+                    mean(layers.iter().filter_map(|layer| layer.get(index)).map(|&weight| f64::from(weight)))
                 });
                 cells.push(mean(weights).map_or(255, |weight| byte(weight * workers.len() as f64)));
             }
@@ -131,7 +131,7 @@ fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// How many times 1/M, as a byte.
+/// A multiple of 1/M, as a byte.
 fn byte(times: f64) -> u8 {
     ((libm::log2(times).clamp(-2.0, 2.0) + 2.0) / 4.0 * 254.0).round() as u8
 }

@@ -1,18 +1,18 @@
-//! What a pass writes to, allocated once: results, gradients, blocked weights, and the threads that share the work.
+//! The memory of passes, allocated once: results, gradients, packed weights, and the threads that share the work.
 
-use super::convolve::Bench;
-use super::lanes::{Line, Machine};
+use super::convolution::ConvWorkspace;
 use super::memory::zeros;
 use super::norm::{Affine, Moments};
+use super::profile::Profile;
 use super::program::{Kind, Place, Program};
-use super::watch::Watch;
+use super::simd::{F32x16, Isa};
 use crate::Error;
 use std::sync::Arc;
 
-/// A buffer of a place.
+/// The buffer of a place.
 #[derive(Debug)]
 pub(crate) enum Buffer {
-    Planes(Vec<Line>),
+    Planes(Vec<F32x16>),
     Vectors(Vec<f32>),
 }
 
@@ -24,11 +24,11 @@ impl Buffer {
         }
     }
 
-    pub(crate) fn planes(&self) -> &[Line] {
+    pub(crate) fn planes(&self) -> &[F32x16] {
         if let Buffer::Planes(planes) = self { planes } else { &[] }
     }
 
-    pub(crate) fn planes_mut(&mut self) -> &mut [Line] {
+    pub(crate) fn planes_mut(&mut self) -> &mut [F32x16] {
         if let Buffer::Planes(planes) = self { planes } else { &mut [] }
     }
 
@@ -40,49 +40,84 @@ impl Buffer {
         if let Buffer::Vectors(vectors) = self { vectors } else { &mut [] }
     }
 
+    /// Stores values in plain order, or adds them if `add`.
+    pub(crate) fn store(&mut self, place: &Place, plain: &[f32], add: bool) {
+        match place {
+            Place::Vectors(_) => {
+                let pairs = self.vectors_mut().iter_mut().zip(plain);
+                pairs.for_each(|(to, &x)| *to = if add { *to + x } else { x });
+            }
+            Place::Planes(blocked) => {
+                let images = self.planes_mut().chunks_exact_mut(blocked.image());
+                for (image, plain) in images.zip(plain.chunks_exact(blocked.shape.len())) {
+                    if add { blocked.pack_add(plain, image) } else { blocked.pack(plain, image) }
+                }
+            }
+        }
+    }
+
+    /// The values in plain order, unpacked into `flat` if they are blocked.
+    pub(crate) fn plain<'a>(&'a self, place: &Place, flat: &'a mut [f32]) -> &'a [f32] {
+        let Place::Planes(blocked) = place else { return self.vectors() };
+        let images = self.planes().chunks_exact(blocked.image());
+        let pairs = images.zip(flat.chunks_exact_mut(blocked.shape.len()));
+        pairs.for_each(|(image, plain)| blocked.unpack(image, plain));
+        flat
+    }
+
+    /// Copies the values in plain order.
+    pub(crate) fn copy_to(&self, place: &Place, plain: &mut [f32]) {
+        match place {
+            Place::Vectors(_) => plain.copy_from_slice(self.vectors()),
+            Place::Planes(_) => {
+                self.plain(place, plain);
+            }
+        }
+    }
+
     fn bytes(&self) -> usize {
         size_of_val(self.planes()) + size_of_val(self.vectors())
     }
 }
 
-/// What one step keeps besides its result.
+/// What a step stores besides its result.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// A convolution's bias, as lines.
-    pub(crate) bias: Vec<Line>,
+    /// The bias of a convolution, as vectors.
+    pub(crate) bias: Vec<F32x16>,
     /// Moments of every image: of a convolution's result, or of a batch norm's input.
     pub(crate) moments: Vec<Moments>,
-    /// What a batch norm normalised with.
+    /// The statistics that a batch norm used.
     pub(crate) mean: Vec<f32>,
     pub(crate) variance: Vec<f32>,
     pub(crate) affine: Affine,
-    /// Sums over all images of what flows back to a batch norm or a bias, and of that along its input.
+    /// Sums over all images of the gradient of a batch norm's or bias's output, and of that times its input.
     pub(crate) sum: Vec<f64>,
     pub(crate) along: Vec<f64>,
-    /// Plain vectors: an input that is blocked elsewhere, and what flows back to it.
+    /// Plain vectors: an input that is blocked elsewhere, and its gradient.
     pub(crate) flat: Vec<f32>,
     pub(crate) flow: Vec<f32>,
 }
 
-/// What passes of one program write to. It belongs to a core, or to all of them: never to a worker.
+/// The memory that passes of one program write to. It belongs to a core or to a group of cores, never to a worker.
 #[derive(Debug)]
 pub struct Arena {
-    pub(crate) machine: Machine,
+    pub(crate) isa: Isa,
     pub(crate) pool: Arc<rayon::ThreadPool>,
     pub(crate) values: Vec<Option<Buffer>>,
     pub(crate) gradients: Vec<Option<Buffer>>,
     pub(crate) scratch: Vec<Scratch>,
-    pub(crate) bench: Bench,
+    pub(crate) workspace: ConvWorkspace,
     pub(crate) logits: Vec<f32>,
     /// The gradient of the logits.
     pub(crate) flow: Vec<f32>,
-    /// Whether the last pass was one of training, whose statistics can be tracked.
+    /// Whether the last pass was in training mode, so that its statistics can be tracked.
     pub(crate) trained: bool,
-    pub(crate) watch: Option<Watch>,
+    pub(crate) profile: Option<Profile>,
 }
 
 impl Arena {
-    /// Room for passes of a program on `threads` threads.
+    /// Memory for passes of a program on `threads` threads.
     pub fn new(program: &Program, threads: usize) -> Result<Self, Error> {
         let threads = threads.max(1);
         let pool = rayon::ThreadPoolBuilder::new()
@@ -90,15 +125,15 @@ impl Arena {
             .build()
             .map_err(|error| Error::Threads { why: error.to_string() })?;
         let convolutions = program.steps.iter().filter_map(|step| match &step.kind {
-            Kind::Conv { walk, way, .. } => Some((walk, &**way)),
+            Kind::Conv { geometry, algorithm, .. } => Some((geometry, &**algorithm)),
             _ => None,
         });
-        let bench = Bench::new(convolutions, program.batch, threads);
-        Ok(Arena::on(program, Arc::new(pool), bench))
+        let workspace = ConvWorkspace::new(convolutions, program.batch, threads);
+        Ok(Arena::on(program, Arc::new(pool), workspace))
     }
 
-    /// Room for passes of a program on threads and with a bench that are there.
-    pub(crate) fn on(program: &Program, pool: Arc<rayon::ThreadPool>, bench: Bench) -> Self {
+    /// Memory for passes of a program on an existing thread pool and convolution workspace.
+    pub(crate) fn on(program: &Program, pool: Arc<rayon::ThreadPool>, workspace: ConvWorkspace) -> Self {
         let batch = program.batch;
         let mut values: Vec<Option<Buffer>> = program.places.iter().map(|_| None).collect();
         for node in program.steps.iter().map(|step| step.output).chain([0]) {
@@ -110,10 +145,10 @@ impl Arena {
             let moments = |blocks: usize| (0..batch).map(|_| Moments::new(blocks)).collect::<Vec<_>>();
             let flat = batch * program.graph.nodes()[step.inputs[0]].shape.len();
             match &step.kind {
-                Kind::Conv { walk, .. } => {
-                    scratch.moments = moments(walk.to.blocks());
-                    scratch.bias = zeros(walk.to.blocks());
-                    scratch.sum = vec![0.0; walk.to.shape.channels];
+                Kind::Conv { geometry, .. } => {
+                    scratch.moments = moments(geometry.to.blocks());
+                    scratch.bias = zeros(geometry.to.blocks());
+                    scratch.sum = vec![0.0; geometry.to.shape.channels];
                 }
                 Kind::Norm { .. } => {
                     let place = program.planes(step.inputs[0]);
@@ -133,51 +168,45 @@ impl Arena {
                         scratch.flow = vec![0.0; flat];
                     }
                 }
-                Kind::Add { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::GlobalAverage
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat => {}
+                Kind::Add { .. } | Kind::Planes(_) | Kind::GlobalAverage => {}
             }
             scratch
         });
         let scratch = scratch.collect();
         let logits = vec![0.0; batch * program.graph.classes()];
         Arena {
-            machine: Machine::here(),
+            isa: Isa::detect(),
             pool,
             values,
             gradients,
             scratch,
-            bench,
+            workspace,
             flow: logits.clone(),
             logits,
             trained: false,
-            watch: None,
+            profile: None,
         }
     }
 
-    /// From now on notes how long every operation takes.
-    pub fn watch(&mut self) {
-        self.watch = Some(Watch::new(self.scratch.len()));
+    /// Starts to record how long every operation takes.
+    pub fn start_profile(&mut self) {
+        self.profile = Some(Profile::new(self.scratch.len()));
     }
 
-    /// What was noted since.
-    pub fn watched(&self) -> Option<&Watch> {
-        self.watch.as_ref()
+    /// The recorded times.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
     }
 
-    /// The logits of the last pass, example after example.
+    /// The logits of the last pass, example by example.
     pub fn logits(&self) -> &[f32] {
         &self.logits
     }
 
-    /// Bytes of everything a pass writes to.
+    /// Bytes of all memory that a pass writes to.
     pub fn bytes(&self) -> usize {
         let buffers = self.values.iter().chain(&self.gradients).flatten().map(Buffer::bytes).sum::<usize>();
         let plain = |scratch: &Scratch| size_of::<f32>() * (scratch.flat.len() + scratch.flow.len());
-        buffers + self.bench.bytes() + self.scratch.iter().map(plain).sum::<usize>()
+        buffers + self.workspace.bytes() + self.scratch.iter().map(plain).sum::<usize>()
     }
 }

@@ -1,14 +1,14 @@
-//! Blocked activations: sixteen channels side by side, a border of zeros around each plane.
+//! Blocked activations: sixteen channels next to each other, and a border of zeros around each plane.
 //!
-//! The numbers of a batch lie image by image, block of sixteen channels by block, row by row, pixel by pixel, and in a
-//! pixel its sixteen channels: one cache line. A plane has a border of zeros as wide as the widest convolution of the
-//! network needs, so that no kernel tests for edges; nothing ever writes to the border, nor to the lanes of channels
-//! that do not exist.
+//! A batch is stored image by image, block of sixteen channels by block, row by row, pixel by pixel. The sixteen
+//! channels of a pixel fill one cache line. The border of a plane is as wide as the widest convolution of the network
+//! needs, so that no kernel tests for edges. Nothing writes to the border, nor to the lanes of channels that do not
+//! exist.
 
-use super::lanes::{Line, WIDTH};
+use super::simd::{F32x16, WIDTH};
 use crate::Shape;
 
-/// How the activations of one node lie.
+/// The layout of a node's activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocked {
     pub(crate) shape: Shape,
@@ -21,22 +21,22 @@ impl Blocked {
         self.shape.channels.div_ceil(WIDTH)
     }
 
-    /// Lines in a row, border included.
+    /// Vectors in a row, border included.
     pub(crate) fn row(&self) -> usize {
         self.shape.width + 2 * self.border
     }
 
-    /// Lines in a plane, border included.
+    /// Vectors in a plane, border included.
     pub(crate) fn plane(&self) -> usize {
         self.row() * (self.shape.height + 2 * self.border)
     }
 
-    /// Lines in an image.
+    /// Vectors in an image.
     pub(crate) fn image(&self) -> usize {
         self.plane() * self.blocks()
     }
 
-    /// The line of the first pixel of row `y` in a plane.
+    /// The index of the first pixel of row `y` in a plane.
     pub(crate) fn start(&self, y: usize) -> usize {
         (y + self.border) * self.row() + self.border
     }
@@ -46,18 +46,18 @@ impl Blocked {
         (self.shape.channels - block * WIDTH).min(WIDTH)
     }
 
-    /// Takes an image in plain order: channel by channel, row by row.
-    pub(crate) fn pack(&self, plain: &[f32], image: &mut [Line]) {
+    /// Stores an image given in plain order: channel by channel, row by row.
+    pub(crate) fn pack(&self, plain: &[f32], image: &mut [F32x16]) {
         self.put(plain, image, |to, value| *to = value);
     }
 
-    /// Adds an image in plain order.
-    pub(crate) fn pack_add(&self, plain: &[f32], image: &mut [Line]) {
+    /// Adds an image given in plain order.
+    pub(crate) fn pack_add(&self, plain: &[f32], image: &mut [F32x16]) {
         self.put(plain, image, |to, value| *to += value);
     }
 
     #[inline(always)]
-    fn put(&self, plain: &[f32], image: &mut [Line], each: impl Fn(&mut f32, f32)) {
+    fn put(&self, plain: &[f32], image: &mut [F32x16], each: impl Fn(&mut f32, f32)) {
         let Shape { height, width, .. } = self.shape;
         for (channel, plane) in plain.chunks_exact(self.shape.area()).enumerate() {
             let (block, lane) = (channel / WIDTH, channel % WIDTH);
@@ -71,8 +71,8 @@ impl Blocked {
         }
     }
 
-    /// Gives an image back in plain order.
-    pub(crate) fn unpack(&self, image: &[Line], plain: &mut [f32]) {
+    /// Writes an image in plain order.
+    pub(crate) fn unpack(&self, image: &[F32x16], plain: &mut [f32]) {
         let Shape { height, width, .. } = self.shape;
         for (channel, plane) in plain.chunks_exact_mut(self.shape.area()).enumerate() {
             let (block, lane) = (channel / WIDTH, channel % WIDTH);
@@ -96,7 +96,7 @@ mod tests {
         for (channels, height, width, border) in [(1, 3, 2, 1), (16, 2, 5, 0), (37, 4, 3, 2)] {
             let blocked = Blocked { shape: Shape { channels, height, width }, border };
             let plain: Vec<f32> = (1..=blocked.shape.len()).map(|x| x as f32).collect();
-            let mut image = vec![Line::ZERO; blocked.image()];
+            let mut image = vec![F32x16::ZERO; blocked.image()];
             blocked.pack(&plain, &mut image);
             let mut back = vec![0.0; plain.len()];
             blocked.unpack(&image, &mut back);

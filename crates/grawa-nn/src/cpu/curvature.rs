@@ -1,12 +1,13 @@
-//! Products of the Hessian with vectors on the compiled engine: exact, batch norm's statistics included.
+//! Products of the Hessian with vectors on the compiled engine: exact, including the statistics of batch norm.
 //!
-//! At a [`Point`] a forward and a backward pass have been made and everything they computed is kept. A product is then
-//! one more pass over it, of tangents: how every result, and then every gradient, changes along the vector. That costs
-//! about two gradients; as long as the parameters stay, the point serves any number of products.
+//! A [`Point`] keeps everything that a forward and a backward pass computed. A product is one more pass, over
+//! tangents: how every result, and then every gradient, changes along the vector. It costs about two gradients. A
+//! point serves any number of products while the parameters stay the same.
 
-use super::arena::{Arena, Buffer};
-use super::convolve::Bench;
-use super::program::{Keep, Place, Program};
+use super::arena::Arena;
+use super::convolution::ConvWorkspace;
+use super::program::{Keep, Program};
+use crate::error::expect_len;
 use crate::{Error, Graph, Mode};
 use std::sync::Arc;
 
@@ -31,13 +32,13 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Curvature {
-    /// Keeps all gradients: a product reads them.
+    /// Keeps all gradients: products read them.
     pub(super) kept: Program,
-    /// The tangents of gradients flow on as gradients do.
+    /// Reuses buffers: the tangents of gradients are consumed like gradients.
     pub(super) flowing: Program,
 }
 
-/// A batch at some parameters, with all that a forward and a backward pass computed.
+/// A batch at some parameters, with everything that a forward and a backward pass computed.
 #[derive(Debug)]
 pub struct Point {
     pub(super) arena: Arena,
@@ -47,27 +48,23 @@ pub struct Point {
 }
 
 impl Point {
-    /// Bytes that it keeps.
+    /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         self.arena.bytes()
     }
 }
 
-/// What a product writes to, and the threads that share its work.
+/// The memory that products write to, and the threads that share their work.
 #[derive(Debug)]
 pub struct Tangents {
     pub(super) arena: Arena,
 }
 
 impl Tangents {
-    /// Bytes that products write to.
+    /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         self.arena.bytes()
     }
-}
-
-fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
 }
 
 impl Curvature {
@@ -87,21 +84,21 @@ impl Curvature {
         self.kept.batch()
     }
 
-    /// Room for products, on `threads` threads.
+    /// Memory for products on `threads` threads.
     pub fn tangents(&self, threads: usize) -> Result<Tangents, Error> {
         Ok(Tangents { arena: Arena::new(&self.flowing, threads)? })
     }
 
-    /// Room for one point, which shares the threads of `tangents`.
+    /// Memory for one point. It uses the threads of `tangents`.
     pub fn point(&self, tangents: &Tangents) -> Point {
-        // Convolutions work on the bench of the tangents: it is lent for a visit.
-        let bench = Bench::new(std::iter::empty(), 0, 0);
-        let arena = Arena::on(&self.kept, Arc::clone(&tangents.arena.pool), bench);
+        // Convolutions use the workspace of the tangents, which is swapped in during a visit.
+        let workspace = ConvWorkspace::new(std::iter::empty(), 0, 0);
+        let arena = Arena::on(&self.kept, Arc::clone(&tangents.arena.pool), workspace);
         Point { arena, mode: Mode::Evaluate, factor: 0.0, is_visited: false }
     }
 
-    /// Goes to a batch and some parameters: returns the sum of the losses, and writes the gradient of that sum times
-    /// `factor` (1/N for the mean). Products at this point are of the Hessian of the same.
+    /// Evaluates a batch at some parameters. Returns the sum of the losses, and writes the gradient of that sum times
+    /// `factor` (1/N for the mean). Products at this point are with the Hessian of the same function.
     pub fn visit(
         &self,
         point: &mut Point,
@@ -112,9 +109,9 @@ impl Curvature {
         gradient: &mut [f32],
     ) -> Result<f64, Error> {
         point.is_visited = false;
-        std::mem::swap(&mut point.arena.bench, &mut tangents.arena.bench);
+        std::mem::swap(&mut point.arena.workspace, &mut tangents.arena.workspace);
         let loss = self.kept.gradient(&mut point.arena, model, examples, mode, factor, gradient);
-        std::mem::swap(&mut point.arena.bench, &mut tangents.arena.bench);
+        std::mem::swap(&mut point.arena.workspace, &mut tangents.arena.workspace);
         let loss = loss?;
         (point.mode, point.factor, point.is_visited) = (mode, factor as f32, true);
         Ok(loss)
@@ -135,7 +132,7 @@ impl Curvature {
             ("the vector", vector.len()),
             ("the product", product.len()),
         ] {
-            expect(what, found, count)?;
+            expect_len(what, found, count)?;
         }
         if !point.is_visited {
             return Err(Error::NotVisited);
@@ -157,29 +154,24 @@ impl Curvature {
     ) {
         let steps = &self.flowing.steps;
         for index in 0..steps.len() {
-            self.along(index, point, arena, parameters, vector);
+            self.tangent_forward(index, point, arena, parameters, vector);
         }
         let last = steps.last().map_or(0, |step| step.output);
         let Some(slot) = self.flowing.slots[last] else { return };
         self.turn(point, arena, last, slot);
         for index in (0..steps.len()).rev() {
-            self.along_back(index, point, arena, parameters, vector, product);
+            self.tangent_backward(index, point, arena, parameters, vector, product);
         }
     }
 
-    /// The tangent of the loss's gradient by the logits: p∘(z′ − p·z′), from the tangents z′ of the logits.
+    /// The tangent of the gradient of the loss with respect to the logits: p∘(z′ − p·z′), from the tangents z′ of the
+    /// logits.
     fn turn(&self, point: &Point, arena: &mut Arena, last: usize, slot: usize) {
         let classes = self.graph().classes();
         let mut change = vec![0.0; point.arena.logits.len()];
-        match (&self.flowing.places[last], &arena.values[last]) {
-            (Place::Vectors(_), Some(buffer)) => change.copy_from_slice(buffer.vectors()),
-            (Place::Planes(place), Some(buffer)) => {
-                let images = buffer.planes().chunks_exact(place.image());
-                images
-                    .zip(change.chunks_exact_mut(classes))
-                    .for_each(|(image, plain)| place.unpack(image, plain));
-            }
-            (_, None) => {}
+        let place = &self.flowing.places[last];
+        if let Some(buffer) = &arena.values[last] {
+            buffer.copy_to(place, &mut change);
         }
         for (change, logits) in change.chunks_exact_mut(classes).zip(point.arena.logits.chunks_exact(classes))
         {
@@ -191,13 +183,8 @@ impl Curvature {
                 *change = point.factor * share(logit) * (*change - mean);
             }
         }
-        match (&self.flowing.places[last], arena.gradients[slot].as_mut()) {
-            (Place::Vectors(_), Some(buffer)) => buffer.vectors_mut().copy_from_slice(&change),
-            (Place::Planes(place), Some(buffer)) => {
-                let images = Buffer::planes_mut(buffer).chunks_exact_mut(place.image());
-                images.zip(change.chunks_exact(classes)).for_each(|(image, plain)| place.pack(plain, image));
-            }
-            (_, None) => {}
+        if let Some(buffer) = arena.gradients[slot].as_mut() {
+            buffer.store(place, &change, false);
         }
     }
 }

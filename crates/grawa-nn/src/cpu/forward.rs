@@ -2,15 +2,17 @@
 
 use super::arena::{Arena, Buffer};
 use super::block::Blocked;
-use super::convolve::Convolution;
-use super::lanes::Line;
+use super::convolution::Convolution;
 use super::norm;
-use super::pass::flattened;
 use super::pixels;
-use super::program::{Kind, Place, Program, Step};
+use super::program::{Kind, Place, PlaneOp, Program, Step};
+use super::simd::F32x16;
 use crate::Mode;
 use crate::op::{batch_norm, dropout, linear};
 use rayon::prelude::*;
+
+pub(super) const OTHER_ARM: &str = "another arm handles it";
+pub(super) const ON_PLANES: &str = "its result is in planes";
 
 impl Program {
     /// Computes the result of a step.
@@ -23,8 +25,8 @@ impl Program {
         mode: Mode,
     ) {
         let step = &self.steps[index];
-        let Arena { values, scratch, bench, machine, .. } = arena;
-        let machine = *machine;
+        let Arena { values, scratch, workspace, isa, .. } = arena;
+        let isa = *isa;
         let Some(mut output) = values[step.output].take() else { return };
         let value = |input: usize| values[step.inputs[input]].as_ref();
         let planes = |input: usize| value(input).map_or(&[][..], Buffer::planes);
@@ -35,20 +37,20 @@ impl Program {
             (&mut rest[0], before)
         };
         match (&step.kind, &self.places[step.output]) {
-            (Kind::Conv { walk, way, weight, bias, moments }, _) => {
+            (Kind::Conv { geometry, algorithm, weight, bias, moments }, _) => {
                 if let Some(bias) = bias {
-                    norm::fill(&mut scratch.bias, self.learnt(parameters, *bias).iter().copied());
+                    norm::fill(&mut scratch.bias, self.parameter(parameters, *bias).iter().copied());
                 }
                 let lines = &scratch.bias;
-                let weights = self.learnt(parameters, *weight);
-                let convolution = Convolution { machine, walk, way, weights };
+                let weights = self.parameter(parameters, *weight);
+                let convolution = Convolution { isa, geometry, algorithm, weights };
                 let output = (output.planes_mut(), false);
-                convolution.forth(bench, planes(0), output, &mut scratch.moments, |y, out| {
+                convolution.forward(workspace, planes(0), output, &mut scratch.moments, |y, out| {
                     if bias.is_some() {
-                        add_bias(&walk.to, lines, y);
+                        add_bias(&geometry.to, lines, y);
                     }
                     if *moments {
-                        norm::moments(machine, &walk.to, y, out);
+                        norm::moments(isa, &geometry.to, y, out);
                     }
                 });
             }
@@ -56,7 +58,7 @@ impl Program {
                 let place = from(0);
                 let trains = mode != Mode::Evaluate;
                 if trains {
-                    // A convolution right before has taken its moments already.
+                    // A convolution directly before has already computed the moments.
                     let made =
                         self.steps.iter().zip(&*before).find(|(maker, _)| maker.output == step.inputs[0]);
                     match made {
@@ -66,7 +68,7 @@ impl Program {
                         _ => {
                             let moments = &mut scratch.moments;
                             let images = planes(0).par_chunks_exact(place.image());
-                            images.zip(moments).for_each(|(x, out)| norm::moments(machine, &place, x, out));
+                            images.zip(moments).for_each(|(x, out)| norm::moments(isa, &place, x, out));
                             norm::combine(&place, &scratch.moments, &mut scratch.mean, &mut scratch.variance);
                         }
                     }
@@ -76,7 +78,7 @@ impl Program {
                     scratch.variance.copy_from_slice(&statistics[spans[variance.0].range()]);
                 }
                 let affine = &mut scratch.affine;
-                let (scale, shift) = (self.learnt(parameters, *weight), self.learnt(parameters, *bias));
+                let (scale, shift) = (self.parameter(parameters, *weight), self.parameter(parameters, *bias));
                 let slope = scale.iter().zip(&scratch.variance).map(|(&scale, &variance)| {
                     (f64::from(scale) / (f64::from(variance) + batch_norm::EPSILON).sqrt()) as f32
                 });
@@ -89,16 +91,17 @@ impl Program {
                     let other = other
                         .as_ref()
                         .map(|place| (place, &planes(1)[image * place.image()..][..place.image()]));
-                    norm::forward(machine, &place, x, affine, other, *relu, to, y);
+                    norm::forward(isa, &place, x, affine, other, *relu, to, y);
                 });
             }
             (Kind::Linear { weight, bias }, _) => {
-                let x = flattened(&self.places[step.inputs[0]], value(0), &mut scratch.flat);
+                let place = &self.places[step.inputs[0]];
+                let x = value(0).map_or(&[][..], |value| value.plain(place, &mut scratch.flat));
                 linear::forward(
                     self.batch,
                     x,
-                    self.learnt(parameters, *weight),
-                    self.learnt(parameters, *bias),
+                    self.parameter(parameters, *weight),
+                    self.parameter(parameters, *bias),
                     output.vectors_mut(),
                 );
             }
@@ -109,7 +112,8 @@ impl Program {
                 vectors.zip(images).for_each(|(y, x)| pixels::global_average(&place, x, y));
             }
             (Kind::Dropout { probability }, to) => {
-                let x = flattened(&self.places[step.inputs[0]], value(0), &mut scratch.flat);
+                let place = &self.places[step.inputs[0]];
+                let x = value(0).map_or(&[][..], |value| value.plain(place, &mut scratch.flat));
                 let y = match to {
                     Place::Vectors(_) => output.vectors_mut(),
                     Place::Planes(_) => &mut scratch.flow,
@@ -120,11 +124,8 @@ impl Program {
                     }
                     _ => y.copy_from_slice(x),
                 }
-                if let Place::Planes(to) = to {
-                    let images = output.planes_mut().chunks_exact_mut(to.image());
-                    images
-                        .zip(scratch.flow.chunks_exact(to.shape.len()))
-                        .for_each(|(image, plain)| to.pack(plain, image));
+                if let Place::Planes(_) = to {
+                    output.store(to, &scratch.flow, false);
                 }
             }
             (Kind::Relu, Place::Vectors(_)) => crate::op::relu::forward(vectors(0), output.vectors_mut()),
@@ -136,16 +137,7 @@ impl Program {
                     .zip(vectors(1))
                     .for_each(|((y, a), b)| *y = a + b);
             }
-            (
-                kind @ (Kind::Relu
-                | Kind::Add { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat),
-                Place::Planes(to),
-            ) => {
+            (kind @ (Kind::Relu | Kind::Add { .. } | Kind::Planes(_)), Place::Planes(to)) => {
                 output.planes_mut().par_chunks_exact_mut(to.image()).enumerate().for_each(|(image, y)| {
                     let x = |input: usize| {
                         let place = from(input);
@@ -165,37 +157,36 @@ impl Program {
                                 }
                             });
                         }
-                        Kind::MaxPool(window) => pixels::max_pool(machine, window, &place, x(0), to, y),
-                        Kind::AveragePool(window) => pixels::average_pool(window, &place, x(0), to, y),
-                        Kind::PadChannels { before } => pixels::place_channels(&place, x(0), to, y, *before),
-                        Kind::Subsample { stride } => pixels::subsample(*stride, &place, x(0), to, y),
-                        Kind::Concat => {
+                        Kind::Planes(PlaneOp::MaxPool(window)) => {
+                            pixels::max_pool(isa, window, &place, x(0), to, y)
+                        }
+                        Kind::Planes(PlaneOp::AveragePool(window)) => {
+                            pixels::average_pool(window, &place, x(0), to, y)
+                        }
+                        Kind::Planes(PlaneOp::PadChannels { before }) => {
+                            pixels::place_channels(&place, x(0), to, y, *before)
+                        }
+                        Kind::Planes(PlaneOp::Subsample { stride }) => {
+                            pixels::subsample(*stride, &place, x(0), to, y)
+                        }
+                        Kind::Planes(PlaneOp::Concat) => {
                             pixels::place_channels(&place, x(0), to, y, 0);
                             pixels::place_channels(&from(1), x(1), to, y, place.shape.channels);
                         }
-                        Kind::Conv { .. }
-                        | Kind::Norm { .. }
-                        | Kind::Linear { .. }
-                        | Kind::GlobalAverage
-                        | Kind::Dropout { .. } => unreachable!("it has an arm above"),
+                        Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {
+                            unreachable!("{OTHER_ARM}")
+                        }
+                        Kind::GlobalAverage | Kind::Dropout { .. } => unreachable!("{OTHER_ARM}"),
                     }
                 });
             }
-            (
-                Kind::Norm { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat,
-                Place::Vectors(_),
-            ) => unreachable!("its result lies in planes"),
+            (Kind::Norm { .. } | Kind::Planes(_), Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
         }
         values[step.output] = Some(output);
     }
 }
 
-pub(super) fn add_bias(place: &Blocked, bias: &[Line], image: &mut [Line]) {
+pub(super) fn add_bias(place: &Blocked, bias: &[F32x16], image: &mut [F32x16]) {
     for (block, plane) in image.chunks_exact_mut(place.plane()).enumerate() {
         for row in 0..place.shape.height {
             for line in &mut plane[place.start(row)..][..place.shape.width] {

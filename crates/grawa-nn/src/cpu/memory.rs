@@ -1,25 +1,25 @@
-//! Large buffers of lines, on large pages where the system has them: passes walk over hundreds of megabytes, and with
-//! small pages the translation of addresses costs some per cent of the time.
+//! Large buffers of vectors, on huge pages where the system has them. Passes access hundreds of megabytes; with small
+//! pages, address translation costs several percent of the time.
 
 #![allow(unsafe_code)]
 
-use super::lanes::Line;
+use super::simd::F32x16;
 
 /// Zeros.
-pub(crate) fn zeros(count: usize) -> Vec<Line> {
+pub(crate) fn zeros(count: usize) -> Vec<F32x16> {
     let mut lines = Vec::with_capacity(count);
-    advise(lines.spare_capacity_mut().as_mut_ptr().cast(), count * size_of::<Line>());
-    lines.resize(count, Line::ZERO);
+    advise(lines.spare_capacity_mut().as_mut_ptr().cast(), count * size_of::<F32x16>());
+    lines.resize(count, F32x16::ZERO);
     lines
 }
 
-/// Asks for large pages. Advice only: whatever the system answers, the memory works.
+/// Asks for huge pages. This is advice only: the memory works whatever the system answers.
 #[cfg(target_os = "linux")]
 fn advise(start: *mut libc::c_void, bytes: usize) {
     const PAGE: usize = 4096;
     if bytes >= 1 << 21 {
         let skip = start.align_offset(PAGE).min(bytes);
-        // SAFETY: the range lies in one allocation of ours, and the advice does not change what memory holds.
+        // SAFETY: the range is inside one allocation of ours, and the advice does not change its contents.
         unsafe {
             libc::madvise(start.add(skip), (bytes - skip) / PAGE * PAGE, libc::MADV_HUGEPAGE);
         }

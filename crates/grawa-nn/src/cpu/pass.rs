@@ -1,24 +1,20 @@
-//! Forward and backward passes of a program, and what is made of them.
+//! Forward and backward passes of a program.
 //!
-//! Images are independent in every step, so they are shared out among threads; what is summed over images (statistics,
-//! weight gradients) is summed in an order that the shape alone decides. So one thread and all threads give the same
-//! bits.
+//! Images are independent in every step and are divided among threads. Sums over images (statistics, weight gradients)
+//! have an order that depends on the shape alone. So the bits do not depend on the number of threads.
 
 use super::arena::{Arena, Buffer};
-use super::program::{Kind, Place, Program};
-use super::watch::Part;
+use super::profile::Part;
+use super::program::{Kind, Program};
+use crate::error::expect_len;
 use crate::op::{batch_norm, cross_entropy};
 use crate::{Error, Mode, TensorId};
 use rayon::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
 
-fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
-}
-
 impl Program {
-    /// Runs a forward pass on a batch; the logits are in the arena then.
+    /// Runs a forward pass on a batch and returns the logits.
     pub fn forward<'a>(
         &self,
         arena: &'a mut Arena,
@@ -29,11 +25,11 @@ impl Program {
     ) -> Result<&'a [f32], Error> {
         self.expect_inputs(parameters, statistics, images)?;
         let pool = Arc::clone(&arena.pool);
-        pool.install(|| self.pass_forth(arena, parameters, statistics, images, mode));
+        pool.install(|| self.forward_pass(arena, parameters, statistics, images, mode));
         Ok(&arena.logits)
     }
 
-    fn pass_forth(
+    fn forward_pass(
         &self,
         arena: &mut Arena,
         parameters: &[f32],
@@ -49,33 +45,24 @@ impl Program {
         for index in 0..self.steps.len() {
             let start = Instant::now();
             self.run(index, arena, parameters, statistics, mode);
-            if let Some(watch) = &mut arena.watch {
-                watch.note(index, Part::Forward, start.elapsed());
+            if let Some(profile) = &mut arena.profile {
+                profile.note(index, Part::Forward, start.elapsed());
             }
         }
         arena.trained = mode != Mode::Evaluate;
         let last = self.last();
-        match (&self.places[last], &arena.values[last]) {
-            (Place::Vectors(_), Some(buffer)) => arena.logits.copy_from_slice(buffer.vectors()),
-            (Place::Planes(place), Some(buffer)) => {
-                let images = buffer.planes().chunks_exact(place.image());
-                arena
-                    .logits
-                    .chunks_exact_mut(place.shape.len())
-                    .zip(images)
-                    .for_each(|(plain, image)| place.unpack(image, plain));
-            }
-            (_, None) => {}
+        if let Some(buffer) = &arena.values[last] {
+            buffer.copy_to(&self.places[last], &mut arena.logits);
         }
     }
 
-    /// The node that holds the logits.
+    /// The node of the logits.
     fn last(&self) -> usize {
         self.steps.last().map_or(0, |step| step.output)
     }
 
-    /// A forward and a backward pass in training mode: returns the sum of the losses, and writes the gradient of that
-    /// sum times `factor` (1 for the sum, 1/N for the mean). Changes nothing but the arena and `gradient`.
+    /// A forward and a backward pass in training mode. Returns the sum of the losses, and writes the gradient of that
+    /// sum times `factor` (1 for the sum, 1/N for the mean). Changes only the arena and `gradient`.
     pub fn gradient(
         &self,
         arena: &mut Arena,
@@ -85,52 +72,44 @@ impl Program {
         factor: f64,
         gradient: &mut [f32],
     ) -> Result<f64, Error> {
-        expect("the list of labels", labels.len(), self.batch)?;
-        expect("the gradient", gradient.len(), self.graph.parameters().len())?;
+        expect_len("the list of labels", labels.len(), self.batch)?;
+        expect_len("the gradient", gradient.len(), self.graph.parameters().len())?;
         self.expect_inputs(parameters, statistics, images)?;
-        // The threads are entered once: what waits for them is a queue that must not grow in every step.
+        // The thread pool is entered once: its queue must not grow in every step.
         let pool = Arc::clone(&arena.pool);
         pool.install(|| {
-            self.pass_forth(arena, parameters, statistics, images, mode);
+            self.forward_pass(arena, parameters, statistics, images, mode);
             let Arena { logits, flow, .. } = arena;
             let loss = cross_entropy::loss(self.graph.classes(), logits, labels, factor as f32, flow)?;
-            self.pass_back(arena, parameters, mode, gradient);
+            self.backward_pass(arena, parameters, mode, gradient);
             Ok(loss)
         })
     }
 
     fn expect_inputs(&self, parameters: &[f32], statistics: &[f32], images: &[f32]) -> Result<(), Error> {
-        expect("the parameters", parameters.len(), self.graph.parameters().len())?;
-        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
-        expect("the batch of images", images.len(), self.batch * self.graph.input().len())
+        expect_len("the parameters", parameters.len(), self.graph.parameters().len())?;
+        expect_len("the statistics", statistics.len(), self.graph.statistics().len())?;
+        expect_len("the batch of images", images.len(), self.batch * self.graph.input().len())
     }
 
-    fn pass_back(&self, arena: &mut Arena, parameters: &[f32], mode: Mode, gradient: &mut [f32]) {
+    fn backward_pass(&self, arena: &mut Arena, parameters: &[f32], mode: Mode, gradient: &mut [f32]) {
         let last = self.last();
-        let buffer = self.slots[last].and_then(|slot| arena.gradients[slot].as_mut());
-        match (&self.places[last], buffer) {
-            (Place::Vectors(_), Some(buffer)) => buffer.vectors_mut().copy_from_slice(&arena.flow),
-            (Place::Planes(place), Some(buffer)) => {
-                let images = buffer.planes_mut().chunks_exact_mut(place.image());
-                images
-                    .zip(arena.flow.chunks_exact(place.shape.len()))
-                    .for_each(|(image, plain)| place.pack(plain, image));
-            }
-            (_, None) => {}
+        if let Some(buffer) = self.slots[last].and_then(|slot| arena.gradients[slot].as_mut()) {
+            buffer.store(&self.places[last], &arena.flow, false);
         }
         gradient.fill(0.0);
         for index in (0..self.steps.len()).rev() {
             let start = Instant::now();
             self.flow_back(index, arena, parameters, mode, gradient);
-            if let Some(watch) = &mut arena.watch {
-                watch.note(index, Part::Backward, start.elapsed());
+            if let Some(profile) = &mut arena.profile {
+                profile.note(index, Part::Backward, start.elapsed());
             }
         }
     }
 
-    /// Moves the running statistics toward those of the batch just passed; nothing if that pass was an evaluation.
+    /// Updates the running statistics with those of the last batch; does nothing after an evaluation.
     pub fn track(&self, arena: &Arena, statistics: &mut [f32]) -> Result<(), Error> {
-        expect("the statistics", statistics.len(), self.graph.statistics().len())?;
+        expect_len("the statistics", statistics.len(), self.graph.statistics().len())?;
         if !arena.trained {
             return Ok(());
         }
@@ -147,22 +126,7 @@ impl Program {
         Ok(())
     }
 
-    pub(super) fn learnt<'v>(&self, parameters: &'v [f32], id: TensorId) -> &'v [f32] {
+    pub(super) fn parameter<'v>(&self, parameters: &'v [f32], id: TensorId) -> &'v [f32] {
         &parameters[self.graph.parameters().spans()[id.0].range()]
-    }
-}
-
-/// A node's results as plain vectors; unpacked into `flat` where they are blocked.
-pub(super) fn flattened<'a>(place: &Place, buffer: Option<&'a Buffer>, flat: &'a mut [f32]) -> &'a [f32] {
-    match (place, buffer) {
-        (Place::Vectors(_), Some(buffer)) => buffer.vectors(),
-        (Place::Planes(blocked), Some(buffer)) => {
-            let images = buffer.planes().chunks_exact(blocked.image());
-            images
-                .zip(flat.chunks_exact_mut(blocked.shape.len()))
-                .for_each(|(image, plain)| blocked.unpack(image, plain));
-            flat
-        }
-        (_, None) => &[],
     }
 }

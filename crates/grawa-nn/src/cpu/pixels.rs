@@ -3,20 +3,20 @@
 #![allow(unsafe_code)]
 
 use super::block::Blocked;
-use super::lanes::{Lanes, Line, WIDTH, for_machines};
+use super::simd::{F32x16, WIDTH, for_each_isa};
 use crate::Window;
 
-/// Stores a value, or adds it to what is there.
+/// Stores a value, or adds it.
 fn put(to: &mut f32, value: f32, add: bool) {
     *to = if add { *to + value } else { value };
 }
 
-/// The line of a pixel in an image.
+/// The index of a pixel in an image.
 fn line(place: &Blocked, block: usize, pixel: usize) -> usize {
     block * place.plane() + place.start(pixel / place.shape.width) + pixel % place.shape.width
 }
 
-/// Every pixel's line in a first place, with its line in a second of the same shape but for the border.
+/// The index of every pixel in two layouts that differ only in their borders.
 pub(crate) fn pairs(a: &Blocked, b: &Blocked) -> impl Iterator<Item = (usize, usize)> {
     let (a, b) = (*a, *b);
     (0..a.blocks()).flat_map(move |block| {
@@ -24,12 +24,12 @@ pub(crate) fn pairs(a: &Blocked, b: &Blocked) -> impl Iterator<Item = (usize, us
     })
 }
 
-/// y ← f(x), line by line.
+/// y ← f(x) for every value.
 pub(crate) fn map(
     from: &Blocked,
-    x: &[Line],
+    x: &[F32x16],
     to: &Blocked,
-    y: &mut [Line],
+    y: &mut [F32x16],
     mut f: impl FnMut(&mut f32, f32),
 ) {
     for (source, target) in pairs(from, to) {
@@ -39,23 +39,20 @@ pub(crate) fn map(
     }
 }
 
-for_machines! {
-    /// Copies planes between places of one shape, or adds them to what is there.
-    pub(crate) fn copy = copy_with(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line], add: bool)
-}
-
-#[inline(always)]
-unsafe fn copy_with<V: Lanes>(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line], add: bool) {
-    for block in 0..from.blocks() {
-        for row in 0..from.shape.height {
-            let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
-            let y = &mut y[block * to.plane() + to.start(row)..][..from.shape.width];
-            for (y, x) in y.iter_mut().zip(x) {
-                // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
-                unsafe {
-                    let value = V::load(x.at());
-                    let value = if add { value.add(V::load(y.at())) } else { value };
-                    value.store(y.at_mut());
+for_each_isa! {
+    /// Copies planes between layouts of one shape, or adds them.
+    pub(crate) fn copy<V>(from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16], add: bool) {
+        for block in 0..from.blocks() {
+            for row in 0..from.shape.height {
+                let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
+                let y = &mut y[block * to.plane() + to.start(row)..][..from.shape.width];
+                for (y, x) in y.iter_mut().zip(x) {
+                    // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
+                    unsafe {
+                        let value = V::load(x.at());
+                        let value = if add { value.add(V::load(y.at())) } else { value };
+                        value.store(y.at_mut());
+                    }
                 }
             }
         }
@@ -63,7 +60,7 @@ unsafe fn copy_with<V: Lanes>(from: &Blocked, x: &[Line], to: &Blocked, y: &mut 
 }
 
 /// The mean of each channel, as a plain vector.
-pub(crate) fn global_average(from: &Blocked, x: &[Line], y: &mut [f32]) {
+pub(crate) fn global_average(from: &Blocked, x: &[F32x16], y: &mut [f32]) {
     let count = from.shape.area() as f32;
     for (block, y) in y.chunks_mut(WIDTH).enumerate() {
         let mut sum = [0.0; WIDTH];
@@ -74,8 +71,8 @@ pub(crate) fn global_average(from: &Blocked, x: &[Line], y: &mut [f32]) {
     }
 }
 
-/// The gradient of such an x.
-pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [Line], add: bool) {
+/// The gradient of `global_average`.
+pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [F32x16], add: bool) {
     let count = from.shape.area() as f32;
     for (block, dy) in dy.chunks(WIDTH).enumerate() {
         for pixel in 0..from.shape.area() {
@@ -85,8 +82,8 @@ pub(crate) fn global_average_back(dy: &[f32], from: &Blocked, dx: &mut [Line], a
     }
 }
 
-/// Copies the channels of `x` to those from `offset` on of `y`.
-pub(crate) fn place_channels(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line], offset: usize) {
+/// Copies the channels of `x` to those of `y` from `offset` on.
+pub(crate) fn place_channels(from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16], offset: usize) {
     for channel in 0..from.shape.channels {
         let (source, target) = (channel, channel + offset);
         for pixel in 0..from.shape.area() {
@@ -96,13 +93,13 @@ pub(crate) fn place_channels(from: &Blocked, x: &[Line], to: &Blocked, y: &mut [
     }
 }
 
-/// The gradient of such an x.
+/// The gradient of `place_channels`.
 pub(crate) fn take_channels(
     to: &Blocked,
-    dy: &[Line],
+    dy: &[F32x16],
     offset: usize,
     from: &Blocked,
-    dx: &mut [Line],
+    dx: &mut [F32x16],
     add: bool,
 ) {
     for channel in 0..from.shape.channels {
@@ -115,7 +112,7 @@ pub(crate) fn take_channels(
 }
 
 /// Every `stride`-th pixel.
-pub(crate) fn subsample(stride: usize, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
+pub(crate) fn subsample(stride: usize, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16]) {
     for block in 0..to.blocks() {
         for pixel in 0..to.shape.area() {
             let (row, column) = (pixel / to.shape.width * stride, pixel % to.shape.width * stride);
@@ -124,13 +121,13 @@ pub(crate) fn subsample(stride: usize, from: &Blocked, x: &[Line], to: &Blocked,
     }
 }
 
-/// The gradient of such an x.
+/// The gradient of `subsample`.
 pub(crate) fn subsample_back(
     stride: usize,
     to: &Blocked,
-    dy: &[Line],
+    dy: &[F32x16],
     from: &Blocked,
-    dx: &mut [Line],
+    dx: &mut [F32x16],
     add: bool,
 ) {
     if !add {
@@ -145,81 +142,65 @@ pub(crate) fn subsample_back(
     }
 }
 
-/// Zeros in all pixels; the border is zero already.
-fn clear(place: &Blocked, image: &mut [Line]) {
+/// Sets all pixels to zero; the border is always zero.
+fn clear(place: &Blocked, image: &mut [F32x16]) {
     for (pixel, _) in pairs(place, place) {
-        image[pixel] = Line::ZERO;
+        image[pixel] = F32x16::ZERO;
     }
 }
 
-for_machines! {
-    /// The largest number of each window.
-    pub(crate) fn max_pool = max_pool_with(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line])
-}
-
-/// Written for all lanes alike, so that the compiler makes the machine's own vector instructions of it.
-#[inline(always)]
-unsafe fn max_pool_with<V: Lanes>(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
-    for (block, pixel) in outputs(to) {
-        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
-        let mut best = Line([f32::NEG_INFINITY; WIDTH]);
-        for pixel in members {
-            let x = x[line(from, block, pixel)];
-            for lane in 0..WIDTH {
-                // Not a number beats every number, so that it is seen.
-                let wins = (x.0[lane] > best.0[lane]) | x.0[lane].is_nan();
-                best.0[lane] = if wins { x.0[lane] } else { best.0[lane] };
+for_each_isa! {
+    /// The maximum of each window. The loops treat all lanes alike, so the compiler vectorises them.
+    pub(crate) fn max_pool<V>(window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16]) {
+        for (block, pixel) in outputs(to) {
+            let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+            let mut best = F32x16([f32::NEG_INFINITY; WIDTH]);
+            for pixel in members {
+                let x = x[line(from, block, pixel)];
+                for lane in 0..WIDTH {
+                    // NaN wins over every number, so that it is noticed.
+                    let wins = (x.0[lane] > best.0[lane]) | x.0[lane].is_nan();
+                    best.0[lane] = if wins { x.0[lane] } else { best.0[lane] };
+                }
             }
-        }
-        y[target] = best;
-    }
-}
-
-for_machines! {
-    /// The gradient of such an x: it goes to the first of several equal ones.
-    pub(crate) fn max_pool_back = max_pool_back_with(
-        window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &[Line], dy: &[Line], dx: &mut [Line], add: bool,
-    )
-}
-
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn max_pool_back_with<V: Lanes>(
-    window: &Window,
-    from: &Blocked,
-    x: &[Line],
-    to: &Blocked,
-    y: &[Line],
-    dy: &[Line],
-    dx: &mut [Line],
-    add: bool,
-) {
-    if !add {
-        clear(from, dx);
-    }
-    for (block, pixel) in outputs(to) {
-        let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
-        let (best, mut left) = (y[target], dy[target]);
-        for pixel in members {
-            let at = line(from, block, pixel);
-            let (x, mut sum) = (x[at], dx[at]);
-            for lane in 0..WIDTH {
-                let (value, best) = (x.0[lane], best.0[lane]);
-                let is_best = (value == best) | (value.is_nan() & best.is_nan());
-                sum.0[lane] += if is_best { left.0[lane] } else { 0.0 };
-                left.0[lane] = if is_best { 0.0 } else { left.0[lane] };
-            }
-            dx[at] = sum;
+            y[target] = best;
         }
     }
 }
 
-/// The tangent of such a y: that of the first of several equal ones.
+for_each_isa! {
+    /// The gradient of `max_pool`: it goes to the first of equal values.
+    pub(crate) fn max_pool_back<V>(
+        window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &[F32x16], dy: &[F32x16],
+        dx: &mut [F32x16], add: bool,
+    ) {
+        if !add {
+            clear(from, dx);
+        }
+        for (block, pixel) in outputs(to) {
+            let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
+            let (best, mut left) = (y[target], dy[target]);
+            for pixel in members {
+                let at = line(from, block, pixel);
+                let (x, mut sum) = (x[at], dx[at]);
+                for lane in 0..WIDTH {
+                    let (value, best) = (x.0[lane], best.0[lane]);
+                    let is_best = (value == best) | (value.is_nan() & best.is_nan());
+                    sum.0[lane] += if is_best { left.0[lane] } else { 0.0 };
+                    left.0[lane] = if is_best { 0.0 } else { left.0[lane] };
+                }
+                dx[at] = sum;
+            }
+        }
+    }
+}
+
+/// The tangent of `max_pool`: that of the first of equal values.
 pub(crate) fn max_pool_tangent(
     window: &Window,
-    (from, x, dx): (&Blocked, &[Line], &[Line]),
-    (to, y): (&Blocked, &[Line]),
-    dy: &mut [Line],
+    (from, x, dx): (&Blocked, &[F32x16], &[F32x16]),
+    (to, y): (&Blocked, &[F32x16]),
+    dy: &mut [F32x16],
 ) {
     for (block, pixel) in outputs(to) {
         let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
@@ -238,7 +219,7 @@ pub(crate) fn max_pool_tangent(
 }
 
 /// The mean of each window.
-pub(crate) fn average_pool(window: &Window, from: &Blocked, x: &[Line], to: &Blocked, y: &mut [Line]) {
+pub(crate) fn average_pool(window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16]) {
     for (block, pixel) in outputs(to) {
         let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
         let (mut sum, mut count) = ([0.0; WIDTH], 0.0);
@@ -246,17 +227,17 @@ pub(crate) fn average_pool(window: &Window, from: &Blocked, x: &[Line], to: &Blo
             sum.iter_mut().zip(x[line(from, block, pixel)].0).for_each(|(sum, x)| *sum += x);
             count += 1.0;
         }
-        y[target] = Line(sum.map(|sum| sum / count));
+        y[target] = F32x16(sum.map(|sum| sum / count));
     }
 }
 
-/// The gradient of such an x.
+/// The gradient of `average_pool`.
 pub(crate) fn average_pool_back(
     window: &Window,
     from: &Blocked,
     to: &Blocked,
-    dy: &[Line],
-    dx: &mut [Line],
+    dy: &[F32x16],
+    dx: &mut [F32x16],
     add: bool,
 ) {
     if !add {
@@ -272,7 +253,7 @@ pub(crate) fn average_pool_back(
     }
 }
 
-/// Every block and pixel of a place.
+/// Every block and pixel of a layout.
 fn outputs(place: &Blocked) -> impl Iterator<Item = (usize, usize)> + use<> {
     let (blocks, area) = (place.blocks(), place.shape.area());
     (0..blocks).flat_map(move |block| (0..area).map(move |pixel| (block, pixel)))

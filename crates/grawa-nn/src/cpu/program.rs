@@ -1,21 +1,21 @@
-//! A network compiled for a batch size: which steps run, what is fused, where everything lies.
+//! A network compiled for a batch size: the steps, what is fused, and the memory layout.
 //!
-//! A [`Program`] is made once and shared; what a pass writes to is an [`Arena`](super::Arena), one for each core or group
-//! of cores that runs passes, never one for each worker. Batch norm takes the sum with a shortcut and the ReLU behind
-//! it into its own pass. The memory of gradients is planned ahead: a buffer is used again once what lay in it has
-//! flowed on.
+//! A [`Program`] is compiled once and shared. Passes write to an [`Arena`](super::Arena): one for each core or group
+//! of cores that runs passes, never one for each worker. Batch norm takes the sum with a shortcut and the following
+//! ReLU into its own pass. The memory of gradients is planned ahead: a buffer is reused once its contents are
+//! consumed.
 
 use super::block::Blocked;
-use super::convolve::Way;
-use super::route::Walk;
+use super::conv_geometry::ConvGeometry;
+use super::convolution::ConvAlgorithm;
 use crate::{Error, Graph, NodeId, Op, TensorId, Window};
 
-/// How the results of a node lie.
+/// The layout of a node's results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Blocked planes.
     Planes(Blocked),
-    /// Plain vectors of this length, example after example.
+    /// Plain vectors of this length, example by example.
     Vectors(usize),
 }
 
@@ -23,13 +23,13 @@ pub(crate) enum Place {
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Conv {
-        walk: Walk,
-        way: Box<Way>,
+        geometry: ConvGeometry,
+        algorithm: Box<ConvAlgorithm>,
         weight: TensorId,
         bias: Option<TensorId>,
         moments: bool,
     },
-    /// Batch norm, then the sum with the second input if there is one, then ReLU if `relu`.
+    /// Batch norm, plus the second input if there is one, then ReLU if `relu`.
     Norm {
         weight: TensorId,
         bias: TensorId,
@@ -41,40 +41,43 @@ pub(crate) enum Kind {
     Add {
         relu: bool,
     },
-    MaxPool(Window),
-    AveragePool(Window),
+    /// Moves or pools pixels; inputs and result are planes.
+    Planes(PlaneOp),
     GlobalAverage,
     Linear {
         weight: TensorId,
         bias: TensorId,
     },
-    PadChannels {
-        before: usize,
-    },
-    Subsample {
-        stride: usize,
-    },
-    Concat,
     Dropout {
         probability: f64,
     },
 }
 
-/// Where the gradient of an input goes.
+/// An operation on planes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PlaneOp {
+    MaxPool(Window),
+    AveragePool(Window),
+    PadChannels { before: usize },
+    Subsample { stride: usize },
+    Concat,
+}
+
+/// What happens to the gradient of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// Nowhere: the input is the image.
+    /// It is not needed: the input is the image.
     Nowhere,
-    /// It is the first to arrive.
+    /// It is stored: the first contribution.
     Store,
-    /// It is added to what has arrived.
+    /// It is added to earlier contributions.
     Add,
 }
 
-/// Which gradients of results are there after a backward pass.
+/// Which gradients of results remain after a backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// None for sure: a buffer is used again once what lay in it has flowed on.
+    /// Not all: a buffer is reused once its contents are consumed.
     WhatFlows,
     /// All of them.
     All,
@@ -86,7 +89,7 @@ pub(crate) struct Step {
     pub(crate) kind: Kind,
     /// The nodes it reads.
     pub(crate) inputs: Vec<usize>,
-    /// How the gradient of each arrives.
+    /// What happens to the gradient of each.
     pub(crate) flows: Vec<Flow>,
     /// The node whose result it writes.
     pub(crate) output: usize,
@@ -99,9 +102,9 @@ pub struct Program {
     pub(crate) batch: usize,
     pub(crate) places: Vec<Place>,
     pub(crate) steps: Vec<Step>,
-    /// For each node the buffer that its gradient lies in.
+    /// For each node, the buffer of its gradient.
     pub(crate) slots: Vec<Option<usize>>,
-    /// The place of each such buffer.
+    /// The layout of each buffer.
     pub(crate) buffers: Vec<Place>,
 }
 
@@ -111,7 +114,7 @@ impl Program {
         Program::planned(graph, batch, Keep::WhatFlows)
     }
 
-    /// The same, with a plan for the memory of gradients.
+    /// Compiles with a choice of the gradients to keep.
     pub(crate) fn planned(graph: &Graph, batch: usize, keep: Keep) -> Result<Self, Error> {
         if batch == 0 {
             return Err(Error::WrongLength { what: "the batch".into(), found: 0, expected: 1 });
@@ -133,7 +136,7 @@ impl Program {
         self.batch
     }
 
-    /// The planes of a node. Steps on planes are only made for nodes that have them.
+    /// The planes of a node. Steps on planes exist only for nodes that have them.
     pub(crate) fn planes(&self, node: usize) -> &Blocked {
         match &self.places[node] {
             Place::Planes(blocked) => blocked,
@@ -148,11 +151,11 @@ fn places(graph: &Graph) -> Vec<Place> {
         if let Op::Conv { conv, .. } = &node.op {
             let input = &mut borders[node.inputs[0].0];
             *input = conv.pad.max(*input);
-            // The gradient of the output is walked over too.
+            // The backward pass also reads beyond the edge of the output's gradient.
             let place = |id: NodeId| Blocked { shape: graph.node(id).shape, border: 0 };
             let (from, to) = (place(node.inputs[0]), place(NodeId(index)));
-            let walk = Walk { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
-            borders[index] = walk.border_back().max(borders[index]);
+            let geometry = ConvGeometry { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
+            borders[index] = geometry.border_backward().max(borders[index]);
         }
     }
     let mut places: Vec<Place> = Vec::with_capacity(borders.len());
@@ -175,7 +178,7 @@ fn places(graph: &Graph) -> Vec<Place> {
     places
 }
 
-/// Whether every operation finds its inputs as it reads them.
+/// Checks that every operation can read its inputs in their layout.
 fn check(graph: &Graph, places: &[Place]) -> Result<(), Error> {
     let is_vector = |id: &NodeId| matches!(places[id.0], Place::Vectors(_));
     for node in graph.nodes() {
@@ -205,21 +208,13 @@ fn check(graph: &Graph, places: &[Place]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The steps of a graph, with what belongs to a batch norm taken into its step.
+/// The steps of a graph. A batch norm takes the sum and the ReLU behind it into its step.
 fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
     let nodes = graph.nodes();
-    let users = |id: NodeId| -> Vec<usize> {
-        (0..nodes.len()).filter(|&user| nodes[user].inputs.contains(&id)).collect()
-    };
-    // The one node that uses a result, if there is only one and it uses it once.
-    let only_user = |id: usize| match users(NodeId(id)).as_slice() {
-        &[user] if nodes[user].inputs.iter().filter(|input| input.0 == id).count() == 1 => Some(user),
-        _ => None,
-    };
     let is_relu = |id: usize| matches!(nodes[id].op, Op::Relu);
     let mut taken = vec![false; nodes.len()];
     let mut steps = Vec::new();
-    // A fused step stands where its last node stood: all it reads has been computed there.
+    // A fused step runs at the position of its last node: everything it reads is computed by then.
     let mut waiting: Vec<Option<Step>> = vec![None; nodes.len()];
     for (index, node) in nodes.iter().enumerate() {
         if let Some(step) = waiting[index].take() {
@@ -237,21 +232,28 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
                 let (Place::Planes(from), Place::Planes(to)) = (places[step.inputs[0]], places[index]) else {
                     unreachable!("convolutions read and write planes")
                 };
-                let walk = Walk { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
-                let moments =
-                    users(NodeId(index)).iter().any(|&user| matches!(nodes[user].op, Op::BatchNorm { .. }));
-                Kind::Conv { walk, way: Box::new(Way::of(&walk)), weight: *weight, bias: *bias, moments }
+                let geometry =
+                    ConvGeometry { from, to, kernel: conv.kernel, stride: conv.stride, pad: conv.pad };
+                let moments = graph.users(index).any(|user| matches!(nodes[user].op, Op::BatchNorm { .. }));
+                Kind::Conv {
+                    geometry,
+                    algorithm: Box::new(ConvAlgorithm::of(&geometry)),
+                    weight: *weight,
+                    bias: *bias,
+                    moments,
+                }
             }
             &Op::BatchNorm { weight, bias, mean, variance } => {
                 let mut last = index;
-                let sum = only_user(last).filter(|&user| matches!(nodes[user].op, Op::Add) && !taken[user]);
+                let sum =
+                    graph.only_user(last).filter(|&user| matches!(nodes[user].op, Op::Add) && !taken[user]);
                 if let Some(sum) = sum {
                     let other = nodes[sum].inputs.iter().map(|input| input.0).find(|&input| input != last);
                     step.inputs.extend(other);
                     last = sum;
                     taken[sum] = true;
                 }
-                let relu = only_user(last).filter(|&user| is_relu(user));
+                let relu = graph.only_user(last).filter(|&user| is_relu(user));
                 if let Some(relu) = relu {
                     last = relu;
                     taken[relu] = true;
@@ -261,20 +263,20 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
             }
             Op::Relu => Kind::Relu,
             Op::Add => {
-                let relu = only_user(index).filter(|&user| is_relu(user) && on_planes);
+                let relu = graph.only_user(index).filter(|&user| is_relu(user) && on_planes);
                 if let Some(relu) = relu {
                     step.output = relu;
                     taken[relu] = true;
                 }
                 Kind::Add { relu: relu.is_some() }
             }
-            Op::MaxPool(window) => Kind::MaxPool(*window),
-            Op::AveragePool(window) => Kind::AveragePool(*window),
+            Op::MaxPool(window) => Kind::Planes(PlaneOp::MaxPool(*window)),
+            Op::AveragePool(window) => Kind::Planes(PlaneOp::AveragePool(*window)),
             Op::GlobalAverage => Kind::GlobalAverage,
             Op::Linear { weight, bias } => Kind::Linear { weight: *weight, bias: *bias },
-            Op::PadChannels { before, .. } => Kind::PadChannels { before: *before },
-            Op::Subsample { stride } => Kind::Subsample { stride: *stride },
-            Op::Concat => Kind::Concat,
+            Op::PadChannels { before, .. } => Kind::Planes(PlaneOp::PadChannels { before: *before }),
+            Op::Subsample { stride } => Kind::Planes(PlaneOp::Subsample { stride: *stride }),
+            Op::Concat => Kind::Planes(PlaneOp::Concat),
             Op::Dropout { probability } => Kind::Dropout { probability: *probability },
         };
         if step.output == index {
@@ -287,8 +289,8 @@ fn fuse(graph: &Graph, places: &[Place]) -> Vec<Step> {
     steps
 }
 
-/// Says for each step how gradients arrive at its inputs, and gives every gradient a buffer. Buffers of one place are
-/// used again, in the order of the backward pass, unless all are to be kept.
+/// Decides for each step what happens to the gradients of its inputs, and assigns buffers. Buffers of the same layout
+/// are reused in the order of the backward pass, unless all are kept.
 fn plan(steps: &mut [Step], places: &[Place], keep: Keep) -> (Vec<Option<usize>>, Vec<Place>) {
     let mut slots: Vec<Option<usize>> = vec![None; places.len()];
     let (mut buffers, mut free): (Vec<Place>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -305,7 +307,7 @@ fn plan(steps: &mut [Step], places: &[Place], keep: Keep) -> (Vec<Option<usize>>
     }
     for step in steps.iter_mut().rev() {
         for &input in &step.inputs {
-            // Node 0 is the image, to which nothing flows.
+            // Node 0 is the image: it needs no gradient.
             step.flows.push(match (input, slots[input]) {
                 (0, _) => Flow::Nowhere,
                 (_, Some(_)) => Flow::Add,
@@ -325,7 +327,7 @@ mod tests {
     use super::*;
     use crate::{Builder, Shape};
 
-    /// What would read memory that nobody wrote, or find no planes, is refused when the network is compiled.
+    /// Networks that mix vectors and planes are rejected at compile time.
     #[test]
     fn vectors_and_planes_do_not_mix() {
         let built = |make: fn(&mut Builder) -> Result<NodeId, Error>| {
@@ -334,7 +336,7 @@ mod tests {
             Program::compile(&net.finish(last).unwrap(), 2).map(|_| ())
         };
         let fault = |made: Result<(), Error>| made.unwrap_err().to_string();
-        // A picture of one pixel has the shape of its average.
+        // An image of one pixel has the shape of its average.
         let text = fault(built(|net| {
             let average = net.global_average(net.input());
             net.add(average, net.input())

@@ -1,17 +1,17 @@
-//! The tangent of one step, forth and back.
+//! The tangents of one step, forward and backward.
 //!
-//! Operations that are linear where they stand (sums, copies, averages, and cuts whose side is settled) have themselves
-//! as tangents: the passes of training run them, on tangents. Products of two things that both move, as in convolutions,
-//! linear layers and batch norm, have a term for each.
+//! Operations that are locally linear (sums, copies, averages, and ReLUs with a known sign) are their own tangents:
+//! the training passes run them on tangents. Products in which both factors change, as in convolutions, linear layers
+//! and batch norm, have one term for each factor.
 
 use super::arena::{Arena, Buffer, Scratch};
-use super::backward::{arrive, copy_planes, sum_channels};
-use super::convolve::Convolution;
+use super::backward::{copy_planes, sum_channels};
+use super::convolution::Convolution;
 use super::curvature::{Curvature, Point};
 use super::forward::add_bias;
-use super::lanes::Line;
-use super::pass::flattened;
-use super::program::{Flow, Kind, Place, Step};
+use super::forward::{ON_PLANES, OTHER_ARM};
+use super::program::{Flow, Kind, Place, PlaneOp, Step};
+use super::simd::F32x16;
 use super::tangent_norm::{self as tangent, Back, Channel, Factors, total};
 use super::{norm, pixels};
 use crate::op::linear;
@@ -24,7 +24,7 @@ impl Curvature {
     }
 
     /// Computes the tangent of a step's result.
-    pub(super) fn along(
+    pub(super) fn tangent_forward(
         &self,
         index: usize,
         point: &Point,
@@ -34,52 +34,55 @@ impl Curvature {
     ) {
         let program = &self.flowing;
         let step = &program.steps[index];
-        // Below a cut, the tangent is cut where the result was.
+        let Some(mut output) = arena.values[step.output].take() else { return };
+        // After a ReLU, the tangent is zero where the result is.
         let gate = || point.arena.values[step.output].as_ref();
         match (&step.kind, &program.places[step.output]) {
-            (Kind::Conv { walk, way, weight, bias, .. }, _) => {
-                let Arena { values, scratch, bench, machine, .. } = arena;
-                let Some(mut output) = values[step.output].take() else { return };
+            (Kind::Conv { geometry, algorithm, weight, bias, .. }, _) => {
+                let Arena { values, scratch, workspace, isa, .. } = arena;
                 let scratch = &mut scratch[index];
                 if let Some(bias) = bias {
                     norm::fill(&mut scratch.bias, self.tensor(vector, *bias).iter().copied());
                 }
                 let lines = &scratch.bias;
                 let of = |vector| Convolution {
-                    machine: *machine,
-                    walk,
-                    way,
+                    isa: *isa,
+                    geometry,
+                    algorithm,
                     weights: self.tensor(vector, *weight),
                 };
                 let x = planes(&point.arena.values, step.inputs[0]);
-                let add_bias = |y: &mut [Line], _: &mut _| {
+                let add_bias = |y: &mut [F32x16], _: &mut _| {
                     if bias.is_some() {
-                        add_bias(&walk.to, lines, y);
+                        add_bias(&geometry.to, lines, y);
                     }
                 };
-                of(vector).forth(bench, x, (output.planes_mut(), false), &mut scratch.moments, add_bias);
-                // The images themselves do not move.
+                of(vector).forward(
+                    workspace,
+                    x,
+                    (output.planes_mut(), false),
+                    &mut scratch.moments,
+                    add_bias,
+                );
+                // The images do not change.
                 if step.inputs[0] != 0 {
                     let dx = planes(values, step.inputs[0]);
                     let output = (output.planes_mut(), true);
-                    of(parameters).forth(bench, dx, output, &mut scratch.moments, |_, _| ());
+                    of(parameters).forward(workspace, dx, output, &mut scratch.moments, |_, _| ());
                 }
-                values[step.output] = Some(output);
             }
             (Kind::Norm { bias, relu, .. }, Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 let affine = &point.arena.scratch[index].affine;
-                let (x, machine) = (planes(&point.arena.values, step.inputs[0]), arena.machine);
+                let (x, isa) = (planes(&point.arena.values, step.inputs[0]), arena.isa);
                 let Some(mut input) = arena.values[step.inputs[0]].take() else { return };
                 let moments = &mut arena.scratch[index].moments;
                 let images = input.planes_mut().par_chunks_exact_mut(place.image());
                 images.zip(x.par_chunks_exact(place.image())).zip(moments).for_each(|((dx, x), out)| {
-                    norm::sums(machine, &place, x, &affine.middle, &place, None, dx, out);
+                    norm::sums(isa, &place, x, &affine.middle, &place, None, dx, out);
                 });
-
                 let channels = self.channels(step, point, &arena.scratch[index], parameters, vector);
-                let (shift, none) = (self.tensor(vector, *bias), vec![Line::ZERO; place.blocks()]);
+                let (shift, none) = (self.tensor(vector, *bias), vec![F32x16::ZERO; place.blocks()]);
                 let of = |number: &dyn Fn(usize, &Channel) -> f64| {
                     tangent::lines(&channels, place.blocks(), number)
                 };
@@ -102,14 +105,11 @@ impl Curvature {
                     let (x, dx) = (&x[part(place.image())], &dx[part(place.image())]);
                     let other = other.as_ref().map(|place| (place, &others[part(place.image())]));
                     let gate = relu.then(|| &gate[part(to.image())]);
-                    tangent::forward(machine, &place, x, dx, &factors, other, gate, to, y);
+                    tangent::forward(isa, &place, x, dx, &factors, other, gate, to, y);
                 });
-
                 arena.values[step.inputs[0]] = Some(input);
-                arena.values[step.output] = Some(output);
             }
             (Kind::Linear { weight, bias }, _) => {
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 let place = &program.places[step.inputs[0]];
                 let y = output.vectors_mut();
                 let moved = [self.tensor(vector, *weight), self.tensor(vector, *bias)];
@@ -120,11 +120,9 @@ impl Curvature {
                 let zeros = vec![0.0; moved[1].len()];
                 linear::forward(program.batch, &dx, self.tensor(parameters, *weight), &zeros, &mut other);
                 y.iter_mut().zip(other).for_each(|(y, other)| *y += other);
-                arena.values[step.output] = Some(output);
             }
-            (Kind::MaxPool(window), Place::Planes(to)) => {
+            (Kind::Planes(PlaneOp::MaxPool(window)), Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 let (x, y) =
                     (planes(&point.arena.values, step.inputs[0]), planes(&point.arena.values, step.output));
                 let dx = planes(&arena.values, step.inputs[0]);
@@ -135,52 +133,39 @@ impl Curvature {
                     let inputs = (&place, &x[from.clone()], &dx[from]);
                     pixels::max_pool_tangent(window, inputs, (to, y), dy);
                 });
-
-                arena.values[step.output] = Some(output);
             }
             (Kind::Relu, place) => {
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 match (place, program.places[step.inputs[0]]) {
                     (Place::Planes(to), Place::Planes(from)) => {
                         let dx = planes(&arena.values, step.inputs[0]);
-                        copy_planes(arena.machine, (&from, dx), (to, output.planes_mut()), false);
+                        copy_planes(arena.isa, (&from, dx), (to, output.planes_mut()), false);
                     }
                     _ => output.vectors_mut().copy_from_slice(
                         arena.values[step.inputs[0]].as_ref().map_or(&[][..], Buffer::vectors),
                     ),
                 }
                 cut(arena, place, gate(), &mut output);
-                arena.values[step.output] = Some(output);
             }
             (Kind::Add { relu: true }, place @ Place::Planes(to)) => {
-                let Some(mut output) = arena.values[step.output].take() else { return };
                 for (input, &node) in step.inputs.iter().enumerate() {
                     let (from, dx) = (*program.planes(node), planes(&arena.values, node));
                     let add = input > 0;
-                    copy_planes(arena.machine, (&from, dx), (to, output.planes_mut()), add);
+                    copy_planes(arena.isa, (&from, dx), (to, output.planes_mut()), add);
                 }
                 cut(arena, place, gate(), &mut output);
-                arena.values[step.output] = Some(output);
             }
             // Linear: the pass itself, on tangents.
-            (
-                Kind::Add { relu: false }
-                | Kind::AveragePool(_)
-                | Kind::GlobalAverage
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat
-                | Kind::Dropout { .. },
-                _,
-            ) => program.run(index, arena, parameters, &[], point.mode),
-            (Kind::Norm { .. } | Kind::MaxPool(_) | Kind::Add { relu: true }, Place::Vectors(_)) => {
-                unreachable!("its result lies in planes")
+            (Kind::Add { relu: false } | Kind::Planes(_) | Kind::GlobalAverage | Kind::Dropout { .. }, _) => {
+                arena.values[step.output] = Some(output);
+                return program.run(index, arena, parameters, &[], point.mode);
             }
+            (Kind::Norm { .. } | Kind::Add { relu: true }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
         }
+        arena.values[step.output] = Some(output);
     }
 
-    /// Adds the tangents of what flows from a step's result to its inputs and its tensors.
-    pub(super) fn along_back(
+    /// Adds the tangents of a step's contributions to the gradients of its inputs and tensors.
+    pub(super) fn tangent_backward(
         &self,
         index: usize,
         point: &mut Point,
@@ -194,17 +179,9 @@ impl Curvature {
         let spans = self.graph().parameters().spans();
         match step.kind {
             Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {}
-            // Linear in what flows back, given the results of the pass forth: the pass itself on tangents, beside those
+            // Linear in the gradient, given the results of the forward pass: the pass itself on tangents, with those
             // results.
-            Kind::Relu
-            | Kind::Add { .. }
-            | Kind::MaxPool(_)
-            | Kind::AveragePool(_)
-            | Kind::GlobalAverage
-            | Kind::PadChannels { .. }
-            | Kind::Subsample { .. }
-            | Kind::Concat
-            | Kind::Dropout { .. } => {
+            Kind::Relu | Kind::Add { .. } | Kind::Planes(_) | Kind::GlobalAverage | Kind::Dropout { .. } => {
                 std::mem::swap(&mut arena.values, &mut point.arena.values);
                 program.flow_back(index, arena, parameters, point.mode, product);
                 std::mem::swap(&mut arena.values, &mut point.arena.values);
@@ -218,33 +195,34 @@ impl Curvature {
         let target =
             |input: usize| program.slots[step.inputs[input]].filter(|_| step.flows[input] != Flow::Nowhere);
         let adds = |input: usize| step.flows[input] == Flow::Add;
-        let machine = arena.machine;
+        let isa = arena.isa;
         match (&step.kind, &program.places[step.output]) {
-            (Kind::Conv { walk, way, weight, bias, .. }, _) => {
-                let Arena { values, gradients, scratch, bench, .. } = arena;
+            (Kind::Conv { geometry, algorithm, weight, bias, .. }, _) => {
+                let Arena { values, gradients, scratch, workspace, .. } = arena;
                 let (dy, ddy) = (dy.planes(), ddy.planes());
-                let of = |vector| Convolution { machine, walk, way, weights: self.tensor(vector, *weight) };
+                let of =
+                    |vector| Convolution { isa, geometry, algorithm, weights: self.tensor(vector, *weight) };
                 let gradient = &mut product[spans[weight.0].range()];
                 let x = planes(&point.arena.values, step.inputs[0]);
-                of(parameters).gradient(bench, x, ddy, gradient);
+                of(parameters).gradient(workspace, x, ddy, gradient);
                 if step.inputs[0] != 0 {
-                    of(parameters).gradient(bench, planes(values, step.inputs[0]), dy, gradient);
+                    of(parameters).gradient(workspace, planes(values, step.inputs[0]), dy, gradient);
                 }
                 if let Some(bias) = bias {
                     let gradient = &mut product[spans[bias.0].range()];
-                    sum_channels(machine, &walk.to, ddy, &mut scratch[index], gradient);
+                    sum_channels(isa, &geometry.to, ddy, &mut scratch[index], gradient);
                 }
                 if let Some(slot) = target(0)
                     && let Some(mut out) = gradients[slot].take()
                 {
-                    of(parameters).back(bench, ddy, out.planes_mut(), adds(0));
-                    of(vector).back(bench, dy, out.planes_mut(), true);
+                    of(parameters).backward(workspace, ddy, out.planes_mut(), adds(0));
+                    of(vector).backward(workspace, dy, out.planes_mut(), true);
                     gradients[slot] = Some(out);
                 }
             }
             (Kind::Norm { weight, bias, relu, .. }, Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
-                // What the pass forth left: the sums of x′.
+                // The forward pass left the sums of x′.
                 let channels = self.channels(step, point, &arena.scratch[index], parameters, vector);
                 let affine = &point.arena.scratch[index].affine;
                 let (x, y) =
@@ -254,19 +232,19 @@ impl Curvature {
                     tangent::lines(&channels, place.blocks(), number)
                 };
                 let middle_change = of(&|_, channel| channel.mean_change());
-                let mut sums = |x: &[Line], middle: &[Line], cut: bool, dy: &mut [Line]| {
+                let mut sums = |x: &[F32x16], middle: &[F32x16], cut: bool, dy: &mut [F32x16]| {
                     let moments = &mut arena.scratch[index].moments;
                     let images = dy
                         .par_chunks_exact_mut(to.image())
                         .zip(y.par_chunks_exact(to.image()))
                         .zip(x.par_chunks_exact(place.image()));
                     images.zip(&mut *moments).for_each(|(((dy, y), x), out)| {
-                        norm::sums(machine, &place, x, middle, to, cut.then_some(y), dy, out);
+                        norm::sums(isa, &place, x, middle, to, cut.then_some(y), dy, out);
                     });
 
                     (0..place.shape.channels).map(|channel| total(moments, channel)).collect::<Vec<_>>()
                 };
-                // Σ dy′ and Σ dy′·x̂, with dy′ cut first; then Σ dy·x̂′.
+                // Σ dy′ and Σ dy′·x̂, with dy′ masked first; then Σ dy·x̂′.
                 let changes = sums(x, &affine.middle, *relu, ddy.planes_mut());
                 let along_changes = sums(dx, &middle_change, false, dy.planes_mut());
                 let backs: Vec<Back> = (0..place.shape.channels)
@@ -286,7 +264,7 @@ impl Curvature {
                     && let Some(mut other) = arena.gradients[slot].take()
                 {
                     let place = *program.planes(step.inputs[1]);
-                    copy_planes(machine, (to, ddy.planes()), (&place, other.planes_mut()), adds(1));
+                    copy_planes(isa, (to, ddy.planes()), (&place, other.planes_mut()), adds(1));
                     arena.gradients[slot] = Some(other);
                 }
                 if let Some(slot) = target(0)
@@ -308,7 +286,7 @@ impl Curvature {
                         let from = image * place.image()..(image + 1) * place.image();
                         let at = image * to.image()..(image + 1) * to.image();
                         let (x, dx, dy, ddy) = (&x[from.clone()], &dx[from], &dy[at.clone()], &ddy[at]);
-                        tangent::backward(machine, &place, x, dx, &factors, to, dy, ddy, out, adds(0));
+                        tangent::backward(isa, &place, x, dx, &factors, to, dy, ddy, out, adds(0));
                     });
 
                     arena.gradients[slot] = Some(out);
@@ -322,36 +300,26 @@ impl Curvature {
                 let (front, rest) = product.split_at_mut(spans[weight.0].range().end);
                 let dweight = &mut front[spans[weight.0].range().start..];
                 let dbias = &mut rest[..spans[bias.0].len()];
-                let (learnt, moved) = (self.tensor(parameters, *weight), self.tensor(vector, *weight));
-                linear::backward(program.batch, &x, learnt, ddy.vectors(), &mut out, dweight, dbias);
-                // The bias's gradient does not depend on x.
+                let (parameter, moved) = (self.tensor(parameters, *weight), self.tensor(vector, *weight));
+                linear::backward(program.batch, &x, parameter, ddy.vectors(), &mut out, dweight, dbias);
+                // The gradient of the bias does not depend on x.
                 let mut unused = vec![0.0; dbias.len()];
                 linear::backward(program.batch, &dx, moved, dy.vectors(), &mut out, dweight, &mut unused);
                 if let Some(slot) = target(0)
                     && let Some(buffer) = arena.gradients[slot].as_mut()
                 {
-                    arrive(place, &out, buffer, adds(0));
+                    buffer.store(place, &out, adds(0));
                 }
             }
-            (Kind::Norm { .. }, Place::Vectors(_)) => unreachable!("its result lies in planes"),
-            (
-                Kind::Relu
-                | Kind::Add { .. }
-                | Kind::MaxPool(_)
-                | Kind::AveragePool(_)
-                | Kind::GlobalAverage
-                | Kind::PadChannels { .. }
-                | Kind::Subsample { .. }
-                | Kind::Concat
-                | Kind::Dropout { .. },
-                _,
-            ) => unreachable!("what is linear was done above"),
+            (Kind::Norm { .. }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
+            (Kind::Relu | Kind::Add { .. } | Kind::Planes(_), _) => unreachable!("{OTHER_ARM}"),
+            (Kind::GlobalAverage | Kind::Dropout { .. }, _) => unreachable!("{OTHER_ARM}"),
         }
         arena.gradients[slot] = Some(ddy);
         point.arena.gradients[primal] = Some(dy);
     }
 
-    /// The channels of a batch norm, from the sums of its input's tangents that lie in `scratch`.
+    /// The channels of a batch norm, from the sums of its input's tangents in `scratch`.
     fn channels(
         &self,
         step: &Step,
@@ -381,23 +349,24 @@ impl Curvature {
     }
 }
 
-fn planes(values: &[Option<Buffer>], node: usize) -> &[Line] {
+fn planes(values: &[Option<Buffer>], node: usize) -> &[F32x16] {
     values[node].as_ref().map_or(&[][..], Buffer::planes)
 }
 
-/// A node's numbers as plain vectors.
+/// A node's values as plain vectors.
 fn plain(place: &Place, arena: &Arena, node: usize) -> Vec<f32> {
+    let Some(buffer) = &arena.values[node] else { return Vec::new() };
     let mut flat = match place {
         Place::Planes(blocked) => {
-            let images = planes(&arena.values, node).len() / blocked.image();
-            vec![0.0; images * blocked.shape.len()]
+            vec![0.0; buffer.planes().len() / blocked.image() * blocked.shape.len()]
         }
-        Place::Vectors(_) => Vec::new(),
+        Place::Vectors(_) => return buffer.vectors().to_vec(),
     };
-    flattened(place, arena.values[node].as_ref(), &mut flat).to_vec()
+    buffer.copy_to(place, &mut flat);
+    flat
 }
 
-/// Cuts a tangent where the result was cut.
+/// Sets a tangent to zero where the result of the ReLU is.
 fn cut(arena: &Arena, place: &Place, gate: Option<&Buffer>, tangent: &mut Buffer) {
     let Some(gate) = gate else { return };
     match place {
@@ -405,7 +374,7 @@ fn cut(arena: &Arena, place: &Place, gate: Option<&Buffer>, tangent: &mut Buffer
             let images = tangent.planes_mut().par_chunks_exact_mut(to.image());
             images
                 .zip(gate.planes().par_chunks_exact(to.image()))
-                .for_each(|(dy, y)| norm::mask(arena.machine, to, y, dy));
+                .for_each(|(dy, y)| norm::mask(arena.isa, to, y, dy));
         }
         Place::Vectors(_) => {
             for (dy, &y) in tangent.vectors_mut().iter_mut().zip(gate.vectors()) {

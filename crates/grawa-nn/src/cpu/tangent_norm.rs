@@ -1,36 +1,36 @@
 //! The tangents of batch norm on blocked activations, and of what follows it.
 //!
-//! With x̂ = x − mean, s = 1/√(variance + ε), S = Σ dy and T = Σ dy·x̂, a pass forth is y = scale·s·x̂ + shift, and one
-//! back dx = scale·s·(dy − S/n − x̂·s²T/n). Tangents are sums of the same planes with a factor a channel: two of them
-//! forth, four back. The factors are worked out in f64.
+//! With x̂ = x − mean, s = 1/√(variance + ε), S = Σ dy and T = Σ dy·x̂, the forward pass is y = scale·s·x̂ + shift,
+//! and the backward pass dx = scale·s·(dy − S/n − x̂·s²T/n). Tangents are sums of the same planes with one factor for
+//! each channel: two planes forward, four backward. The factors are computed in f64.
 
 #![allow(unsafe_code)]
 
 use super::block::Blocked;
-use super::lanes::{Lanes, Line, for_machines};
 use super::norm::{self, Moments};
+use super::simd::{F32x16, for_each_isa};
 use crate::op::batch_norm::EPSILON;
 
-/// What a tangent of batch norm is made of, for every channel.
+/// The factors of a tangent of batch norm, for every channel.
 #[derive(Clone, Debug)]
 pub(crate) struct Factors {
-    /// mean and its tangent.
-    pub(crate) middle: Vec<Line>,
-    pub(crate) middle_change: Vec<Line>,
-    /// Of x̂ and of x̂′.
-    pub(crate) centred: Vec<Line>,
-    pub(crate) centred_change: Vec<Line>,
-    /// Of dy and of dy′; on the way forth nothing.
-    pub(crate) flow: Vec<Line>,
-    pub(crate) flow_change: Vec<Line>,
-    /// What is added.
-    pub(crate) constant: Vec<Line>,
+    /// The mean and its tangent.
+    pub(crate) middle: Vec<F32x16>,
+    pub(crate) middle_change: Vec<F32x16>,
+    /// The factors of x̂ and of x̂′.
+    pub(crate) centred: Vec<F32x16>,
+    pub(crate) centred_change: Vec<F32x16>,
+    /// The factors of dy and of dy′; zero in the forward pass.
+    pub(crate) flow: Vec<F32x16>,
+    pub(crate) flow_change: Vec<F32x16>,
+    /// The constant term.
+    pub(crate) constant: Vec<F32x16>,
 }
 
 /// One channel of a batch norm and of its tangent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Channel {
-    /// Numbers in the channel; none where the statistics are constants.
+    /// Values in the channel; none if the statistics are constants.
     pub(crate) count: Option<f64>,
     pub(crate) scale: f64,
     pub(crate) scale_change: f64,
@@ -40,7 +40,7 @@ pub(crate) struct Channel {
     pub(crate) along_change: f64,
 }
 
-/// What flows back through a channel.
+/// The sums of the backward pass of a channel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Back {
     /// S and T.
@@ -72,7 +72,7 @@ impl Channel {
         self.scale * self.inverse()
     }
 
-    /// Its tangent.
+    /// The tangent of scale·s.
     pub(crate) fn slope_change(&self) -> f64 {
         self.scale_change * self.inverse() + self.scale * self.inverse_change()
     }
@@ -97,125 +97,99 @@ impl Channel {
     }
 }
 
-/// The sums over all images of what [`norm::sums`] found in each, for one channel.
+/// The sums of [`norm::sums`] over all images, for one channel.
 pub(crate) fn total(images: &[Moments], channel: usize) -> (f64, f64) {
-    let (block, lane) = (channel / super::lanes::WIDTH, channel % super::lanes::WIDTH);
-    let part = |of: &[Line]| f64::from(of[block].0[lane]);
+    let (block, lane) = (channel / super::simd::WIDTH, channel % super::simd::WIDTH);
+    let part = |of: &[F32x16]| f64::from(of[block].0[lane]);
     images
         .iter()
         .fold((0.0, 0.0), |(sum, along), image| (sum + part(&image.mean), along + part(&image.squares)))
 }
 
-/// Numbers of every channel as lines.
+/// One number for each channel, as vectors.
 pub(crate) fn lines<'a>(
     channels: &'a [Channel],
     blocks: usize,
     number: impl Fn(usize, &Channel) -> f64 + 'a,
-) -> Vec<Line> {
-    let mut lines = vec![Line::ZERO; blocks];
+) -> Vec<F32x16> {
+    let mut lines = vec![F32x16::ZERO; blocks];
     let numbers = channels.iter().enumerate().map(|(index, channel)| number(index, channel) as f32);
     norm::fill(&mut lines, numbers);
     lines
 }
 
-for_machines! {
-    /// One image: y′ = centred·x̂ + centred_change·x̂′ + constant, plus `other`, cut where y is not positive.
-    pub(crate) fn forward = forward_with(
-        from: &Blocked, x: &[Line], dx: &[Line], factors: &Factors, other: Option<(&Blocked, &[Line])>, gate: Option<&[Line]>,
-        to: &Blocked, y: &mut [Line],
-    )
-}
-
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn forward_with<V: Lanes>(
-    from: &Blocked,
-    x: &[Line],
-    dx: &[Line],
-    factors: &Factors,
-    other: Option<(&Blocked, &[Line])>,
-    gate: Option<&[Line]>,
-    to: &Blocked,
-    y: &mut [Line],
-) {
-    let width = from.shape.width;
-    for block in 0..from.blocks() {
-        // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
-        unsafe {
-            let [middle, change, centred, centred_change, constant] = [
-                &factors.middle,
-                &factors.middle_change,
-                &factors.centred,
-                &factors.centred_change,
-                &factors.constant,
-            ]
-            .map(|lines| V::load(lines[block].at()));
-            for row in 0..from.shape.height {
-                let at = block * from.plane() + from.start(row);
-                let target = block * to.plane() + to.start(row);
-                for pixel in 0..width {
-                    let mut value = V::load(x[at + pixel].at()).sub(middle).mul(centred).add(constant);
-                    value = value.add(V::load(dx[at + pixel].at()).sub(change).mul(centred_change));
-                    if let Some((place, other)) = other {
-                        value =
-                            value.add(V::load(other[block * place.plane() + place.start(row) + pixel].at()));
+for_each_isa! {
+    /// One image: y′ = centred·x̂ + centred_change·x̂′ + constant, plus `other`, zero where y is not positive.
+    pub(crate) fn forward<V>(
+        from: &Blocked, x: &[F32x16], dx: &[F32x16], factors: &Factors,
+        other: Option<(&Blocked, &[F32x16])>, gate: Option<&[F32x16]>, to: &Blocked, y: &mut [F32x16],
+    ) {
+        let width = from.shape.width;
+        for block in 0..from.blocks() {
+            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
+            unsafe {
+                let [middle, change, centred, centred_change, constant] = [
+                    &factors.middle,
+                    &factors.middle_change,
+                    &factors.centred,
+                    &factors.centred_change,
+                    &factors.constant,
+                ]
+                .map(|lines| V::load(lines[block].at()));
+                for row in 0..from.shape.height {
+                    let at = block * from.plane() + from.start(row);
+                    let target = block * to.plane() + to.start(row);
+                    for pixel in 0..width {
+                        let mut value = V::load(x[at + pixel].at()).sub(middle).mul(centred).add(constant);
+                        value = value.add(V::load(dx[at + pixel].at()).sub(change).mul(centred_change));
+                        if let Some((place, other)) = other {
+                            value =
+                                value.add(V::load(other[block * place.plane() + place.start(row) + pixel].at()));
+                        }
+                        if let Some(gate) = gate {
+                            value = value.where_positive(V::load(gate[target + pixel].at()));
+                        }
+                        value.store(y[target + pixel].at_mut());
                     }
-                    if let Some(gate) = gate {
-                        value = value.where_positive(V::load(gate[target + pixel].at()));
-                    }
-                    value.store(y[target + pixel].at_mut());
                 }
             }
         }
     }
 }
 
-for_machines! {
-    /// One image: flow·dy + flow_change·dy′ + centred·x̂ + centred_change·x̂′ + constant, added to what is there if `add`.
-    pub(crate) fn backward = backward_with(
-        from: &Blocked, x: &[Line], dx: &[Line], factors: &Factors, to: &Blocked, dy: &[Line], ddy: &[Line], out: &mut [Line], add: bool,
-    )
-}
-
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-unsafe fn backward_with<V: Lanes>(
-    from: &Blocked,
-    x: &[Line],
-    dx: &[Line],
-    factors: &Factors,
-    to: &Blocked,
-    dy: &[Line],
-    ddy: &[Line],
-    out: &mut [Line],
-    add: bool,
-) {
-    let width = from.shape.width;
-    for block in 0..from.blocks() {
-        // SAFETY: the caller has these instructions (see `Lanes`), and every pointer is that of a line in a slice.
-        unsafe {
-            let [middle, change, centred, centred_change, flow, flow_change, constant] = [
-                &factors.middle,
-                &factors.middle_change,
-                &factors.centred,
-                &factors.centred_change,
-                &factors.flow,
-                &factors.flow_change,
-                &factors.constant,
-            ]
-            .map(|lines| V::load(lines[block].at()));
-            for row in 0..from.shape.height {
-                let at = block * from.plane() + from.start(row);
-                let (x, dx, out) = (&x[at..][..width], &dx[at..][..width], &mut out[at..][..width]);
-                let at = block * to.plane() + to.start(row);
-                let (dy, ddy) = (&dy[at..][..width], &ddy[at..][..width]);
-                for pixel in 0..width {
-                    let load = |lines: &[Line]| V::load(lines[pixel].at());
-                    let value = (constant.add(load(dy).mul(flow)).add(load(ddy).mul(flow_change)))
-                        .add(load(x).sub(middle).mul(centred))
-                        .add(load(dx).sub(change).mul(centred_change));
-                    let value = if add { value.add(load(out)) } else { value };
-                    value.store(out[pixel].at_mut());
+for_each_isa! {
+    /// One image: flow·dy + flow_change·dy′ + centred·x̂ + centred_change·x̂′ + constant, added to `out` if `add`.
+    pub(crate) fn backward<V>(
+        from: &Blocked, x: &[F32x16], dx: &[F32x16], factors: &Factors, to: &Blocked, dy: &[F32x16],
+        ddy: &[F32x16], out: &mut [F32x16], add: bool,
+    ) {
+        let width = from.shape.width;
+        for block in 0..from.blocks() {
+            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
+            unsafe {
+                let [middle, change, centred, centred_change, flow, flow_change, constant] = [
+                    &factors.middle,
+                    &factors.middle_change,
+                    &factors.centred,
+                    &factors.centred_change,
+                    &factors.flow,
+                    &factors.flow_change,
+                    &factors.constant,
+                ]
+                .map(|lines| V::load(lines[block].at()));
+                for row in 0..from.shape.height {
+                    let at = block * from.plane() + from.start(row);
+                    let (x, dx, out) = (&x[at..][..width], &dx[at..][..width], &mut out[at..][..width]);
+                    let at = block * to.plane() + to.start(row);
+                    let (dy, ddy) = (&dy[at..][..width], &ddy[at..][..width]);
+                    for pixel in 0..width {
+                        let load = |lines: &[F32x16]| V::load(lines[pixel].at());
+                        let value = (constant.add(load(dy).mul(flow)).add(load(ddy).mul(flow_change)))
+                            .add(load(x).sub(middle).mul(centred))
+                            .add(load(dx).sub(change).mul(centred_change));
+                        let value = if add { value.add(load(out)) } else { value };
+                        value.store(out[pixel].at_mut());
+                    }
                 }
             }
         }

@@ -1,34 +1,35 @@
-//! Backward passes on a card: each step of the plan turned around.
+//! The backward pass: the kernels that each step launches, in reverse order.
 //!
-//! Gradients of kernels run on a side stream, since nothing waits for them until the end; a buffer that one still reads is
-//! not written to before it is done.
+//! Weight gradients run on a side stream, because nothing waits for them until the end. A buffer is not overwritten while the
+//! side stream still reads it.
 
-use super::card::{Grid, Stream, at};
-use super::engine::{Engine, Ways};
-use super::pass::{Manner, NORMLESS, Pass};
-use super::plan::{Flow, Kind, Layer, Step, pitch};
+use super::compile::{Flow, Kind, Step, pitch};
+use super::device::{Grid, arguments};
+use super::kernel_choice::KernelChoice;
+use super::pass::{NormArgument, Pass, PassMode};
 use crate::Error;
 
 impl Pass<'_> {
-    /// A backward pass, after a forward pass and the loss; the gradient is left where `collect` finds it.
-    pub(crate) fn backward(&self, manner: Manner) -> Result<(), Error> {
-        // For each buffer what still reads it on the side.
-        let mut readers: Vec<Option<usize>> = vec![None; self.plan.buffers.len()];
-        for step in self.plan.steps.iter().rev() {
-            if self.plan.slots[step.output].is_none() {
+    /// Enqueues a backward pass, after a forward pass and the loss. It leaves the gradient where `collect` finds it.
+    pub(crate) fn backward(&self, pass_mode: PassMode) -> Result<(), Error> {
+        // For each buffer, the event of the side stream's last reader.
+        let mut readers: Vec<Option<usize>> = vec![None; self.program.buffers.len()];
+        for step in self.program.steps.iter().rev() {
+            if self.program.slots[step.output].is_none() {
                 continue;
             }
             for (&input, flow) in step.inputs.iter().zip(&step.flows) {
-                if let (true, Some(slot)) = (matches!(flow, Flow::Store | Flow::Add), self.plan.slots[input])
+                if let (true, Some(slot)) =
+                    (matches!(flow, Flow::Store | Flow::Add), self.program.slots[input])
                     && let Some(reader) = readers[slot].take()
                 {
                     self.main.wait_for(&self.events[reader])?;
                 }
             }
-            self.step_backward(step, manner, &mut readers)?;
+            self.step_backward(step, pass_mode, &mut readers)?;
         }
         if self.profile.is_none() {
-            let last = &self.events[2 * self.plan.layers.len()];
+            let last = &self.events[2 * self.program.layers.len()];
             self.side.mark(last)?;
             self.main.wait_for(last)?;
         }
@@ -36,171 +37,97 @@ impl Pass<'_> {
     }
 
     /// Gathers the gradient into its vector.
-    pub(crate) fn collect(&self, manner: Manner) -> Result<(), Error> {
-        let gradient = self.place(self.plan.offsets.gradient);
-        let of_batch = i32::from(manner.of_batch);
-        let mut arguments = [
-            at(&self.spans),
-            at(&self.chunks),
-            at(&gradient),
-            at(&self.base),
-            at(&of_batch),
-            at(&self.plan.slab),
-        ];
-        self.start(self.main, "collect", Grid::row(self.plan.chunks.len()), &mut arguments)
+    pub(crate) fn collect(&self, pass_mode: PassMode) -> Result<(), Error> {
+        let (gradient, slab) = (self.address(self.program.offsets.gradient), self.program.slab);
+        let of_batch = i32::from(pass_mode.of_batch);
+        let arguments = arguments![self.spans, self.chunks, gradient, self.base, of_batch, slab];
+        self.start(self.main, "collect", Grid::row(self.program.chunks.len()), arguments)
     }
 
     pub(super) fn step_backward(
         &self,
         step: &Step,
-        manner: Manner,
+        pass_mode: PassMode,
         readers: &mut [Option<usize>],
     ) -> Result<(), Error> {
-        let (main, slab) = (self.main, self.plan.slab);
-        let (x, y, flow) = (self.value(step.inputs[0]), self.value(step.output), self.gradient(step.output));
-        let (from, to) = (self.plan.shape(step.inputs[0]), self.plan.shape(step.output));
+        let (main, slab) = (self.main, self.program.slab);
+        let (input, output) = (step.inputs[0], step.output);
+        let (x, y, flow) = (self.value(input), self.value(output), self.gradient(output));
+        let (from, to) = (self.program.shape(input), self.program.shape(output));
         let (dx, add) = self.flow(step, 0);
         let (dother, add_other) = self.flow(step, 1);
-        let batch = self.plan.batch;
+        let (eights, per_eight) = (self.eights(output), self.over(self.eights(output) as usize));
         match &step.kind {
-            Kind::Layer(index) => self.layer_backward(*index, step, manner, readers),
+            Kind::Layer(index) => self.layer_backward(*index, step, pass_mode, readers),
             Kind::Norm { norm, relu } => {
-                let normed = &self.plan.norms[*norm];
-                let argument = self.norm(normed, false);
-                let rows = batch * from.area();
-                let rows_argument = rows as i32;
+                let layer = &self.program.norms[*norm];
+                let norm = self.norm(layer, false);
+                let rows = self.program.batch * from.area();
+                let count = rows as i32;
                 let mask = match (relu, step.inputs.len()) {
                     (false, _) => 0i32,
                     (true, 1) => 1,
                     (true, _) => 2,
                 };
-                let (dweight, dbias) = (self.slope(normed.weight), self.slope(normed.bias));
+                let (dweight, dbias) = (self.slope(layer.weight), self.slope(layer.bias));
+                let of_batch = i32::from(pass_mode.of_batch);
                 let grid = self.sums("norm_reduce", rows, from.channels)?;
-                let of_batch = i32::from(manner.of_batch);
-                let mut arguments = [
-                    at(&flow),
-                    at(&x),
-                    at(&y),
-                    at(&rows_argument),
-                    at(&mask),
-                    at(&of_batch),
-                    at(&dweight),
-                    at(&dbias),
-                    at(&argument),
-                    at(&slab),
-                ];
-                self.start(main, "norm_reduce", grid, &mut arguments)?;
+                let arguments = arguments![flow, x, y, count, mask, of_batch, dweight, dbias, norm, slab];
+                self.start(main, "norm_reduce", grid, arguments)?;
                 let grid = self.down("norm_backward", rows, from.channels)?;
-                let mut arguments = [
-                    at(&flow),
-                    at(&x),
-                    at(&y),
-                    at(&rows_argument),
-                    at(&mask),
-                    at(&dx),
-                    at(&add),
-                    at(&dother),
-                    at(&add_other),
-                    at(&argument),
-                    at(&slab),
-                ];
-                self.start(main, "norm_backward", grid, &mut arguments)
+                let arguments = arguments![flow, x, y, count, mask, dx, add, dother, add_other, norm, slab];
+                self.start(main, "norm_backward", grid, arguments)
             }
-            _ if dx == 0 && dother == 0 && !matches!(step.kind, Kind::Norm { .. }) => Ok(()),
+            _ if dx == 0 && dother == 0 => Ok(()),
             Kind::Sum { relu } => {
                 let result = if *relu { y } else { 0 };
-                let eights = self.eights(step.output);
-                let mut arguments = [
-                    at(&flow),
-                    at(&result),
-                    at(&dx),
-                    at(&add),
-                    at(&dother),
-                    at(&add_other),
-                    at(&eights),
-                    at(&slab),
-                ];
-                self.start(main, "add_backward", self.over(eights as usize), &mut arguments)
+                let arguments = arguments![flow, result, dx, add, dother, add_other, eights, slab];
+                self.start(main, "add_backward", per_eight, arguments)
             }
             Kind::Pool { .. } => {
                 let pool = self.pool(step);
-                // Windows side by side, as most are, are read once.
+                // Most windows do not overlap: then every input is read once.
                 let tiles = pool.largest == 1 && pool.kernel == 2 && pool.stride == 2 && pool.pad == 0;
-                if tiles && from.height == 2 * to.height && from.width == 2 * to.width {
-                    let grid = self.over(self.eights(step.output) as usize);
-                    let mut arguments = [at(&pool), at(&x), at(&flow), at(&dx), at(&add), at(&slab)];
-                    return self.start(main, "pool_backward_tiles", grid, &mut arguments);
-                }
-                let grid = self.over(self.eights(step.inputs[0]) as usize);
-                let mut arguments = [at(&pool), at(&x), at(&flow), at(&dx), at(&add), at(&slab)];
-                self.start(main, "pool_backward", grid, &mut arguments)
+                let (name, grid) = if tiles && from.height == 2 * to.height && from.width == 2 * to.width {
+                    ("pool_backward_tiles", per_eight)
+                } else {
+                    ("pool_backward", self.over(self.eights(input) as usize))
+                };
+                self.start(main, name, grid, arguments![pool, x, flow, dx, add, slab])
             }
             Kind::GlobalAverage => {
-                let (n, area, wide) = (batch as i32, from.area() as i32, pitch(from.channels) as i32);
-                let grid = self.over(self.eights(step.inputs[0]) as usize);
-                let mut arguments = [at(&flow), at(&dx), at(&n), at(&area), at(&wide), at(&add), at(&slab)];
-                self.start(main, "global_backward", grid, &mut arguments)
+                let [n, area, wide] =
+                    [self.program.batch, from.area(), pitch(from.channels)].map(|x| x as i32);
+                let grid = self.over(self.eights(input) as usize);
+                self.start(main, "global_backward", grid, arguments![flow, dx, n, area, wide, add, slab])
             }
             Kind::PadChannels { before } => {
-                let all = (0, pitch(from.channels));
-                self.copy(
-                    step.output,
-                    step.inputs[0],
-                    all,
-                    (*before as i32, before + from.channels),
-                    (1, 1),
-                    flow,
-                    dx,
-                    add,
-                )
+                let shift = (*before as i32, before + from.channels);
+                self.copy((output, flow), (input, dx), (0, pitch(from.channels)), shift, (1, 1), add)
             }
-            Kind::Subsample { stride } => self.copy(
-                step.output,
-                step.inputs[0],
-                (0, pitch(from.channels)),
-                (0, from.channels),
-                (1, *stride),
-                flow,
-                dx,
-                add,
-            ),
+            Kind::Subsample { stride } => {
+                let (all, shift) = ((0, pitch(from.channels)), (0, from.channels));
+                self.copy((output, flow), (input, dx), all, shift, (1, *stride), add)
+            }
             Kind::Concat => {
                 if dx != 0 {
-                    self.copy(
-                        step.output,
-                        step.inputs[0],
-                        (0, pitch(from.channels)),
-                        (0, from.channels),
-                        (1, 1),
-                        flow,
-                        dx,
-                        add,
-                    )?;
+                    let (all, shift) = ((0, pitch(from.channels)), (0, from.channels));
+                    self.copy((output, flow), (input, dx), all, shift, (1, 1), add)?;
                 }
                 if dother == 0 {
                     return Ok(());
                 }
-                let wide = self.plan.shape(step.inputs[1]).channels;
-                let shift = (to.channels - wide) as i32;
-                self.copy(
-                    step.output,
-                    step.inputs[1],
-                    (0, pitch(wide)),
-                    (shift, to.channels),
-                    (1, 1),
-                    flow,
-                    dother,
-                    add_other,
-                )
+                let wide = self.program.shape(step.inputs[1]).channels;
+                let shift = ((to.channels - wide) as i32, to.channels);
+                let target = (step.inputs[1], dother);
+                self.copy((output, flow), target, (0, pitch(wide)), shift, (1, 1), add_other)
             }
             Kind::Dropout { probability, node } => {
-                if manner.dropout {
+                if pass_mode.dropout {
                     return self.drop(step, (*probability, *node), flow, dx, add);
                 }
-                let eights = self.eights(step.output);
-                let mut arguments =
-                    [at(&flow), at(&0u64), at(&dx), at(&add), at(&0u64), at(&0i32), at(&eights), at(&slab)];
-                self.start(main, "add_backward", self.over(eights as usize), &mut arguments)
+                let arguments = arguments![flow, 0u64, dx, add, 0u64, 0i32, eights, slab];
+                self.start(main, "add_backward", per_eight, arguments)
             }
         }
     }
@@ -209,33 +136,38 @@ impl Pass<'_> {
         &self,
         index: usize,
         step: &Step,
-        manner: Manner,
+        pass_mode: PassMode,
         readers: &mut [Option<usize>],
     ) -> Result<(), Error> {
-        let (layer, ways) = (&self.plan.layers[index], &self.ways[index]);
+        let (layer, kernels) = (&self.program.layers[index], &self.layer_kernels[index]);
         let (x, flow) = (self.value(step.inputs[0]), self.gradient(step.output));
+        let (slab, offsets) = (self.program.slab, &self.program.offsets);
         let aside = self.profile.is_none();
         let side = if aside { self.side } else { self.main };
         if aside {
             self.main.mark(&self.events[2 * index])?;
             side.wait_for(&self.events[2 * index])?;
         }
-        self.layer_sums(layer, ways, side, x, flow)?;
-        if let (Some(bias), false) = (layer.bias, layer.is_normed && manner.of_batch) {
-            let (sums, rows) = (self.slope(bias), layer.forth.pixels() as i32);
-            let mut arguments = [
-                at(&flow),
-                at(&sums),
-                at(&rows),
-                at(&layer.forth.o),
-                at(&layer.forth.op),
-                at(&self.plan.slab),
-            ];
-            self.start(side, "channel_sums", Grid::row(layer.forth.o as usize), &mut arguments)?;
+        let span = &self.program.spans[layer.weight.0];
+        let partial = self.address(span.partial);
+        match &kernels.backward_weights {
+            KernelChoice::Own { name, grid } => {
+                let (geometry, stretch) = (layer.forward, kernels.stretch as i32);
+                self.start(side, name, *grid, arguments![geometry, x, flow, partial, stretch, slab])?;
+            }
+            KernelChoice::Cudnn(plan) => {
+                self.cudnn(side, plan, offsets.side_workspace, [x, partial, flow])?
+            }
+        }
+        if let (Some(bias), false) = (layer.bias, layer.is_normed && pass_mode.of_batch) {
+            let (sums, rows) = (self.slope(bias), layer.forward.pixels() as i32);
+            let (channels, wide) = (layer.forward.o, layer.forward.op);
+            let grid = Grid::row(channels as usize);
+            self.start(side, "channel_sums", grid, arguments![flow, sums, rows, channels, wide, slab])?;
         }
         if aside {
             side.mark(&self.events[2 * index + 1])?;
-            if let Some(slot) = self.plan.slots[step.output] {
+            if let Some(slot) = self.program.slots[step.output] {
                 readers[slot] = Some(2 * index + 1);
             }
         }
@@ -243,68 +175,23 @@ impl Pass<'_> {
         if dx == 0 {
             return Ok(());
         }
-        let span = &self.plan.spans[layer.weight.0];
-        match &ways.back {
-            Engine::Own { name, grid } => {
-                let turned = self.place(span.turned);
-                let mut arguments = [
-                    at(&layer.back),
-                    at(&flow),
-                    at(&turned),
-                    at(&0u64),
-                    at(&dx),
-                    at(&add),
-                    at(&0i32),
-                    at(&NORMLESS),
-                    at(&self.plan.slab),
-                ];
-                self.start(self.main, name, *grid, &mut arguments)
+        match &kernels.backward_data {
+            KernelChoice::Own { name, grid } => {
+                let (geometry, flipped) = (layer.backward, self.address(span.flipped));
+                let unused = NormArgument::unused();
+                let arguments = arguments![geometry, flow, flipped, 0u64, dx, add, 0i32, unused, slab];
+                self.start(self.main, name, *grid, arguments)
             }
-            Engine::Cudnn(plan) => {
-                let to = if add == 0 { dx } else { self.place(self.plan.offsets.arriving) };
-                self.cudnn(
-                    self.main,
-                    plan,
-                    self.plan.offsets.workspace,
-                    [to, self.place(span.working), flow],
-                )?;
+            KernelChoice::Cudnn(plan) => {
+                let to = if add == 0 { dx } else { self.address(offsets.arriving) };
+                let tensors = [to, self.address(span.working), flow];
+                self.cudnn(self.main, plan, offsets.workspace, tensors)?;
                 if add == 0 {
                     return Ok(());
                 }
                 let eights = self.eights(step.inputs[0]);
-                let mut arguments = [
-                    at(&to),
-                    at(&0u64),
-                    at(&dx),
-                    at(&add),
-                    at(&0u64),
-                    at(&0i32),
-                    at(&eights),
-                    at(&self.plan.slab),
-                ];
-                self.start(self.main, "add_backward", self.over(eights as usize), &mut arguments)
-            }
-        }
-    }
-
-    fn layer_sums(
-        &self,
-        layer: &Layer,
-        ways: &Ways,
-        stream: &Stream,
-        x: u64,
-        flow: u64,
-    ) -> Result<(), Error> {
-        let partial = self.place(self.plan.spans[layer.weight.0].partial);
-        match &ways.sums {
-            Engine::Own { name, grid } => {
-                let stretch = ways.stretch as i32;
-                let mut arguments =
-                    [at(&layer.forth), at(&x), at(&flow), at(&partial), at(&stretch), at(&self.plan.slab)];
-                self.start(stream, name, *grid, &mut arguments)
-            }
-            Engine::Cudnn(plan) => {
-                self.cudnn(stream, plan, self.plan.offsets.side_workspace, [x, partial, flow])
+                let arguments = arguments![to, 0u64, dx, add, 0u64, 0i32, eights, slab];
+                self.start(self.main, "add_backward", self.over(eights as usize), arguments)
             }
         }
     }

@@ -1,19 +1,20 @@
-//! A data set on the card, as bytes, and how batches are shown from it.
+//! A data set on the GPU as bytes, and the batches made from it.
 //!
-//! The host deals: it says which examples each worker sees in each of the next steps. The card mirrors, crops and
-//! normalises by the same draws as the CPU, so that both see the same batches, bit by bit.
+//! The host assigns examples: it says which of them each worker sees in each of the next steps. The GPU mirrors, crops and
+//! normalises with the same random draws as the CPU, so both make the same batches, bit for bit.
 
-use super::card::{Grid, Memory, at};
-use super::fleet::Fleet;
+use super::compile::pitch;
+use super::device::{Grid, Memory, arguments};
 use super::limits;
 use super::pass::Pass;
-use super::plan::pitch;
+use super::replica_set::ReplicaSet;
+use crate::error::expect_len;
 use crate::{Error, Shape};
 
-/// How an image is shown; see `simple.cu`.
+/// How a batch is made from stored images; see `simple.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Show {
+struct ViewArgument {
     n: i32,
     channels: i32,
     h: i32,
@@ -28,97 +29,99 @@ struct Show {
     column: i32,
 }
 
-/// The images and labels of a set, and what bytes become.
+/// The images and labels of a data set, and the values of bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes<'a> {
+pub struct DatasetBytes<'a> {
     /// The shape of a stored image.
     pub shape: Shape,
-    /// Image after image, plane after plane.
+    /// Image by image, plane by plane.
     pub images: &'a [u8],
     /// A label for each.
     pub labels: &'a [u32],
-    /// What each byte becomes, a table for each channel.
+    /// The value of each byte, one table for each channel.
     pub table: &'a [[f32; 256]],
 }
 
-/// Which part of an image is shown.
+/// The random augmentation of training images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// Mirror with probability ½.
     pub flip: bool,
-    /// A random crop, after this many rows and columns of zero bytes on each side; else the middle.
+    /// A random crop after padding each side with this many zero bytes; without it, the centre.
     pub crop: Option<u32>,
 }
 
-/// Which set of examples.
+/// A split of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Set {
-    /// Those that are learnt.
+pub enum Split {
+    /// The training set.
     Train,
-    /// Those that models are measured on.
+    /// The test set.
     Test,
 }
 
-/// Where the batches of a pass come from.
+/// The source of the batches of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// What was shown last.
-    Shown,
-    /// What was dealt of the training set, by its view.
-    View,
-    /// What was dealt of a set, the middle of each image.
-    Middle(Set),
+    /// The batches loaded last.
+    Loaded,
+    /// Assigned examples of the training set, augmented.
+    Augmented,
+    /// Assigned examples of a split, the centre of each image.
+    CentreCrop(Split),
 }
 
 impl Source {
-    /// The set that it deals from.
-    pub(crate) fn set(self) -> Option<Set> {
+    /// The split of the assigned examples.
+    pub(crate) fn split(self) -> Option<Split> {
         match self {
-            Source::Shown => None,
-            Source::View => Some(Set::Train),
-            Source::Middle(set) => Some(set),
+            Source::Loaded => None,
+            Source::Augmented => Some(Split::Train),
+            Source::CentreCrop(split) => Some(split),
         }
     }
 }
 
-/// A set on the card.
+/// A data set on the GPU.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct DeviceDataset {
     bytes: Memory,
     labels: Memory,
     table: Memory,
     order: Memory,
     order_stride: u64,
-    /// Whole batches that each worker was dealt.
-    dealt: Vec<usize>,
+    /// Whole batches assigned to each worker.
+    assigned: Vec<usize>,
     examples: usize,
-    show: Show,
-    middle: Option<Show>,
+    augmented: ViewArgument,
+    centre_crop: Option<ViewArgument>,
 }
 
-impl Held {
-    /// Batches that every worker was dealt.
-    pub(crate) fn dealt_to_all(&self) -> usize {
-        self.dealt.iter().copied().min().unwrap_or(0)
+impl DeviceDataset {
+    /// Batches assigned to every worker.
+    pub(crate) fn assigned_to_all(&self) -> usize {
+        self.assigned.iter().copied().min().unwrap_or(0)
     }
 }
 
-impl Fleet {
-    /// Puts a data set on the card; if it is the training set, steps read from it from now on. `steps` is how many can be
-    /// dealt at a time.
-    pub fn hold(&mut self, set: Set, data: Bytes<'_>, view: View, steps: usize) -> Result<(), Error> {
-        let (from, to) = (data.shape, self.plan.graph.input());
+impl ReplicaSet {
+    /// Copies a data set to the GPU. Steps read from the training set from now on. At most `steps` batches can be assigned at a
+    /// time.
+    pub fn load_dataset(
+        &mut self,
+        split: Split,
+        data: DatasetBytes<'_>,
+        view: View,
+        steps: usize,
+    ) -> Result<(), Error> {
+        let (from, to) = (data.shape, self.program.graph.input());
         let examples = data.labels.len();
         if examples == 0 {
             return Err(Error::WrongLength { what: "the data set".into(), found: 0, expected: 1 });
         }
-        let expect = |what: &str, found: usize, expected: usize| match found == expected {
-            true => Ok(()),
-            false => Err(Error::WrongLength { what: what.into(), found, expected }),
-        };
-        expect("the images", data.images.len(), examples * from.len())?;
-        expect("the channels of an image", from.channels, to.channels)?;
-        expect("the tables of bytes", data.table.len(), from.channels)?;
+        expect_len("the images", data.images.len(), examples * from.len())?;
+        expect_len("the channels of an image", from.channels, to.channels)?;
+        expect_len("the tables of bytes", data.table.len(), from.channels)?;
         let pad = view.crop.unwrap_or(0) as usize;
         if to.height > from.height + 2 * pad || to.width > from.width + 2 * pad {
             return Err(Error::DoesNotFit {
@@ -127,92 +130,83 @@ impl Fleet {
                 expected: format!("at least {to} after padding"),
             });
         }
-        let classes = self.plan.graph.classes();
-        if let Some((example, &label)) =
-            data.labels.iter().enumerate().find(|&(_, &label)| label as usize >= classes)
-        {
-            return Err(Error::LabelOutOfRange { example, found: label.into(), classes });
-        }
-        let memory = |bytes: usize| Memory::new(&self.context, bytes);
-        let bytes = memory(data.images.len())?;
-        bytes.write(0, data.images)?;
-        let labels = memory(4 * examples)?;
-        labels.write(0, data.labels)?;
-        let table = memory(data.table.len() * 1024)?;
-        table.write(0, data.table)?;
-        let order_stride = (steps.max(1) * self.plan.batch) as u64;
-        let order = memory(self.workers * 4 * order_stride as usize)?;
-        let middle = Show {
-            n: self.plan.batch as i32,
-            channels: from.channels as i32,
-            h: from.height as i32,
-            w: from.width as i32,
-            oh: to.height as i32,
-            ow: to.width as i32,
-            pitch: pitch(to.channels) as i32,
-            pad: 0,
-            flip: 0,
-            random: 0,
-            row: (from.height.saturating_sub(to.height) / 2) as i32,
-            column: (from.width.saturating_sub(to.width) / 2) as i32,
-        };
+        self.check_labels(data.labels)?;
+        let bytes = Memory::holding(&self.context, data.images)?;
+        let labels = Memory::holding(&self.context, data.labels)?;
+        let table = Memory::holding(&self.context, data.table)?;
+        let order_stride = (steps.max(1) * self.program.batch) as u64;
+        let order = Memory::new(&self.context, self.workers * 4 * order_stride as usize)?;
+        let [n, channels, h, w, oh, ow, pitch] = [
+            self.program.batch,
+            from.channels,
+            from.height,
+            from.width,
+            to.height,
+            to.width,
+            pitch(to.channels),
+        ]
+        .map(|x| x as i32);
+        let (pad, flip, random, row, column) = (0, 0, 0, (h - oh).max(0) / 2, (w - ow).max(0) / 2);
+        let centre_crop = ViewArgument { n, channels, h, w, oh, ow, pitch, pad, flip, random, row, column };
         let flip = i32::from(view.flip);
-        let show = match view.crop {
-            Some(pad) => Show { pad: pad as i32, flip, random: 1, row: 0, column: 0, ..middle },
-            None => Show { flip, ..middle },
+        let augmented = match view.crop {
+            Some(pad) => ViewArgument { pad: pad as i32, flip, random: 1, row: 0, column: 0, ..centre_crop },
+            None => ViewArgument { flip, ..centre_crop },
         };
-        // What is larger than the images has no middle of theirs.
-        let middle = Some(middle).filter(|_| to.height <= from.height && to.width <= from.width);
+        // A network that takes larger images than these has no centre crop.
+        let centre_crop = Some(centre_crop).filter(|_| to.height <= from.height && to.width <= from.width);
         self.forget_jobs();
-        let dealt = vec![0; self.workers];
-        let held = Held { bytes, labels, table, order, order_stride, dealt, examples, show, middle };
-        self.held[set as usize] = Some(held);
-        Ok(())
-    }
-
-    /// Deals a worker examples of a set, batch after batch; [`Fleet::place`] says at which step they begin.
-    pub fn deal(&mut self, set: Set, worker: usize, examples: &[u32]) -> Result<(), Error> {
-        limits::one_of("worker", worker, self.workers)?;
-        let batch = self.plan.batch;
-        let Some(shown) = &mut self.held[set as usize] else {
-            return Err(Error::Device {
-                action: "deal examples".into(),
-                why: "no data set is on the card".into(),
-            });
+        let assigned = vec![0; self.workers];
+        let dataset = DeviceDataset {
+            bytes,
+            labels,
+            table,
+            order,
+            order_stride,
+            assigned,
+            examples,
+            augmented,
+            centre_crop,
         };
-        if let Some(&found) = examples.iter().find(|&&example| example as usize >= shown.examples) {
-            return Err(Error::WrongLength {
-                what: "an example's number".into(),
-                found: found as usize,
-                expected: shown.examples,
-            });
-        }
-        if examples.len() as u64 > shown.order_stride {
-            return Err(Error::WrongLength {
-                what: "the list of examples".into(),
-                found: examples.len(),
-                expected: shown.order_stride as usize,
-            });
-        }
-        shown.order.write(worker * 4 * shown.order_stride as usize, examples)?;
-        shown.dealt[worker] = examples.len() / batch;
+        self.datasets[split as usize] = Some(dataset);
         Ok(())
     }
 
-    /// The batch that a worker was shown last: images of planes, and labels.
+    /// Assigns examples of a split to a worker, batch by batch; [`ReplicaSet::set_position`] sets the first step.
+    pub fn assign(&mut self, split: Split, worker: usize, examples: &[u32]) -> Result<(), Error> {
+        limits::index("worker", worker, self.workers)?;
+        let batch = self.program.batch;
+        let Some(dataset) = &mut self.datasets[split as usize] else {
+            let why = "no data set is on the GPU".into();
+            return Err(Error::Device { action: "assign examples".into(), why });
+        };
+        if let Some(&found) = examples.iter().find(|&&example| example as usize >= dataset.examples) {
+            let (what, found) = ("an example's number".into(), found as usize);
+            return Err(Error::WrongLength { what, found, expected: dataset.examples });
+        }
+        let (found, expected) = (examples.len(), dataset.order_stride as usize);
+        if found > expected {
+            return Err(Error::WrongLength { what: "the list of examples".into(), found, expected });
+        }
+        dataset.order.write(worker * 4 * dataset.order_stride as usize, examples)?;
+        dataset.assigned[worker] = examples.len() / batch;
+        Ok(())
+    }
+
+    /// The last batch of a worker: images plane by plane, and labels.
     pub fn batch(&self, worker: usize) -> Result<(Vec<f32>, Vec<u32>), Error> {
-        let images = self.planes(worker, self.plan.values[0], self.plan.graph.input())?;
-        let mut labels = vec![0u32; self.plan.batch];
-        self.memory.read(self.offset(worker, self.plan.offsets.labels), &mut labels)?;
+        let images = self.planes(worker, self.program.values[0], self.program.graph.input())?;
+        let mut labels = vec![0u32; self.program.batch];
+        self.memory.read(self.offset(worker, self.program.offsets.labels), &mut labels)?;
         Ok((images, labels))
     }
 
-    /// What is stored there for a batch, image after image, plane after plane.
+    /// The stored values of a batch, image by image, plane by plane.
     pub(crate) fn planes(&self, worker: usize, offset: u64, shape: Shape) -> Result<Vec<f32>, Error> {
-        let (wide, batch) = (pitch(shape.channels), self.plan.batch);
+        let (wide, batch) = (pitch(shape.channels), self.program.batch);
         let numbers = batch * shape.area() * wide;
         let place = self.offset(worker, offset);
-        let stored: Vec<f32> = if self.plan.wide == 2 {
+        let stored: Vec<f32> = if self.program.wide == 2 {
             let mut bits = vec![0u16; numbers];
             self.memory.read(place, &mut bits)?;
             bits.into_iter().map(|bits| f32::from_bits(u32::from(bits) << 16)).collect()
@@ -230,38 +224,29 @@ impl Fleet {
         Ok(images)
     }
 
-    /// Fills the batches of all workers.
+    /// Enqueues the batches of all workers.
     pub(crate) fn fill(&self, pass: &Pass<'_>, from: Source) -> Result<(), Error> {
-        let (set, of_middle) = match from {
-            Source::Shown => return Ok(()),
-            Source::View => (Set::Train, false),
-            Source::Middle(set) => (set, true),
+        let (split, is_centre_crop) = match from {
+            Source::Loaded => return Ok(()),
+            Source::Augmented => (Split::Train, false),
+            Source::CentreCrop(split) => (split, true),
         };
-        let missing = |why: &str| Error::Device {
-            action: "fill a batch from data on the card".into(),
-            why: why.into(),
+        let missing =
+            |why: &str| Error::Device { action: "make a batch from data on the GPU".into(), why: why.into() };
+        let dataset =
+            self.datasets[split as usize].as_ref().ok_or_else(|| missing("no data set is there"))?;
+        let view = match is_centre_crop {
+            true => dataset
+                .centre_crop
+                .ok_or_else(|| missing("the images are smaller than the network's input"))?,
+            false => dataset.augmented,
         };
-        let held = self.held[set as usize].as_ref().ok_or_else(|| missing("there are none"))?;
-        let show = match of_middle {
-            true => {
-                held.middle.ok_or_else(|| missing("the images are smaller than what the network takes"))?
-            }
-            false => held.show,
-        };
-        let (x, labels) = (pass.base + self.plan.values[0], pass.base + self.plan.offsets.labels);
-        let mut arguments = [
-            at(&show),
-            at(&pass.base),
-            at(&held.bytes.start),
-            at(&held.labels.start),
-            at(&held.order.start),
-            at(&held.table.start),
-            at(&x),
-            at(&labels),
-            at(&self.plan.slab),
-            at(&held.order_stride),
-        ];
-        let pixels = self.plan.batch * self.plan.graph.input().area();
-        pass.start(&self.main, "augment", Grid::row(pixels.div_ceil(256)), &mut arguments)
+        let [x, labels] = [self.program.values[0], self.program.offsets.labels].map(|o| pass.base + o);
+        let [bytes, all_labels, order, table] =
+            [&dataset.bytes, &dataset.labels, &dataset.order, &dataset.table].map(|memory| memory.start);
+        let (base, slab, stride) = (pass.base, self.program.slab, dataset.order_stride);
+        let pixels = self.program.batch * self.program.graph.input().area();
+        let arguments = arguments![view, base, bytes, all_labels, order, table, x, labels, slab, stride];
+        pass.start(&self.main, "augment", Grid::row(pixels.div_ceil(256)), arguments)
     }
 }

@@ -1,189 +1,133 @@
-//! Forward passes on a card: each step of the plan as the kernels it starts, and the loss.
+//! The forward pass: the kernels that each step of the program launches, and the loss.
 
-use super::card::{Grid, at};
-use super::engine::Engine;
-use super::pass::{Manner, NORMLESS, Pass};
-use super::plan::{Kind, Step, pitch, reader};
+use super::compile::{Kind, Step, moments_reader, pitch};
+use super::device::{Grid, arguments};
+use super::kernel_choice::KernelChoice;
+use super::pass::{NormArgument, Pass, PassMode};
 use crate::Error;
 
 impl Pass<'_> {
-    /// A forward pass: the logits are there then.
-    pub(crate) fn forward(&self, manner: Manner) -> Result<(), Error> {
-        for step in &self.plan.steps {
-            self.step_forward(step, manner)?;
-        }
-        Ok(())
+    /// Enqueues a forward pass; it computes the logits.
+    pub(crate) fn forward(&self, pass_mode: PassMode) -> Result<(), Error> {
+        self.program.steps.iter().try_for_each(|step| self.step_forward(step, pass_mode))
     }
 
-    fn step_forward(&self, step: &Step, manner: Manner) -> Result<(), Error> {
-        let (main, slab) = (self.main, self.plan.slab);
-        let (x, y) = (self.value(step.inputs[0]), self.value(step.output));
-        let (from, to) = (self.plan.shape(step.inputs[0]), self.plan.shape(step.output));
-        let batch = self.plan.batch;
+    fn step_forward(&self, step: &Step, pass_mode: PassMode) -> Result<(), Error> {
+        let (main, slab) = (self.main, self.program.slab);
+        let (input, output) = (step.inputs[0], step.output);
+        let (x, y) = (self.value(input), self.value(output));
+        let (from, to) = (self.program.shape(input), self.program.shape(output));
+        let other = step.inputs.get(1).map_or(0, |&other| self.value(other));
+        let (rows, wide) = (self.program.batch * from.area(), pitch(from.channels) as i32);
+        let per_eight = self.over(self.eights(output) as usize);
         match &step.kind {
-            Kind::Layer(index) => self.layer_forward(*index, x, y, manner),
+            Kind::Layer(index) => self.layer_forward(*index, x, y, pass_mode),
             Kind::Norm { norm, relu } => {
-                let normed = &self.plan.norms[*norm];
-                let argument = self.norm(normed, manner.track);
-                let rows = batch * from.area();
-                if !manner.of_batch {
-                    self.start(main, "norm_fold", Grid::row(1), &mut [at(&argument), at(&slab)])?;
-                } else if !normed.by_layer && !normed.by_sum {
+                let layer = &self.program.norms[*norm];
+                let norm = self.norm(layer, pass_mode.track);
+                let (relu, count) = (i32::from(*relu), rows as i32);
+                if !pass_mode.of_batch {
+                    self.start(main, "norm_fold", Grid::row(1), arguments![norm, slab])?;
+                } else if !layer.by_layer && !layer.by_sum {
                     let grid = self.sums("norm_moments", rows, from.channels)?;
-                    self.start(
-                        main,
-                        "norm_moments",
-                        grid,
-                        &mut [at(&x), at(&(rows as i32)), at(&argument), at(&slab)],
-                    )?;
+                    self.start(main, "norm_moments", grid, arguments![x, count, norm, slab])?;
                 }
-                let other = step.inputs.get(1).map_or(0, |&other| self.value(other));
                 let grid = self.down("norm_forward", rows, from.channels)?;
-                let relu = i32::from(*relu);
-                let rows = rows as i32;
-                let mut arguments =
-                    [at(&x), at(&other), at(&y), at(&rows), at(&relu), at(&argument), at(&slab)];
-                self.start(main, "norm_forward", grid, &mut arguments)
+                self.start(main, "norm_forward", grid, arguments![x, other, y, count, relu, norm, slab])
             }
             Kind::Sum { relu } => {
-                let other = step.inputs.get(1).map_or(0, |&other| self.value(other));
-                let eights = self.eights(step.output);
-                let relu = i32::from(*relu);
-                let reader = reader(&self.plan.steps, step.output).map(|norm| &self.plan.norms[norm]);
-                if let Some(normed) = reader.filter(|normed| normed.by_sum && manner.of_batch) {
-                    let (argument, rows) = (self.norm(normed, manner.track), batch * from.area());
-                    let (grid, rows) = (self.sums("add_moments", rows, from.channels)?, rows as i32);
-                    let mut arguments =
-                        [at(&x), at(&other), at(&y), at(&rows), at(&relu), at(&argument), at(&slab)];
-                    return self.start(main, "add_moments", grid, &mut arguments);
+                let (relu, count, eights) = (i32::from(*relu), rows as i32, self.eights(output));
+                let reader =
+                    moments_reader(&self.program.steps, output).map(|norm| &self.program.norms[norm]);
+                if let Some(layer) = reader.filter(|layer| layer.by_sum && pass_mode.of_batch) {
+                    let norm = self.norm(layer, pass_mode.track);
+                    let grid = self.sums("add_moments", rows, from.channels)?;
+                    return self.start(
+                        main,
+                        "add_moments",
+                        grid,
+                        arguments![x, other, y, count, relu, norm, slab],
+                    );
                 }
-                let mut arguments = [at(&x), at(&other), at(&y), at(&eights), at(&relu), at(&slab)];
-                self.start(main, "add_forward", self.over(eights as usize), &mut arguments)
+                self.start(main, "add_forward", per_eight, arguments![x, other, y, eights, relu, slab])
             }
             Kind::Pool { .. } => {
                 let pool = self.pool(step);
-                let grid = self.over(self.eights(step.output) as usize);
-                self.start(main, "pool_forward", grid, &mut [at(&pool), at(&x), at(&y), at(&slab)])
+                self.start(main, "pool_forward", per_eight, arguments![pool, x, y, slab])
             }
             Kind::GlobalAverage => {
-                let (n, area, wide) = (batch as i32, from.area() as i32, pitch(from.channels) as i32);
-                let grid = self.over(self.eights(step.output) as usize);
-                let mut arguments = [at(&x), at(&y), at(&n), at(&area), at(&wide), at(&slab)];
-                self.start(main, "global_forward", grid, &mut arguments)
+                let (n, area) = (self.program.batch as i32, from.area() as i32);
+                self.start(main, "global_forward", per_eight, arguments![x, y, n, area, wide, slab])
             }
-            Kind::PadChannels { before } => self.copy(
-                step.inputs[0],
-                step.output,
-                (0, pitch(to.channels)),
-                (-(*before as i32), from.channels),
-                (1, 1),
-                x,
-                y,
-                0,
-            ),
-            Kind::Subsample { stride } => self.copy(
-                step.inputs[0],
-                step.output,
-                (0, pitch(to.channels)),
-                (0, from.channels),
-                (*stride, 1),
-                x,
-                y,
-                0,
-            ),
+            Kind::PadChannels { before } => {
+                let shift = (-(*before as i32), from.channels);
+                self.copy((input, x), (output, y), (0, pitch(to.channels)), shift, (1, 1), 0)
+            }
+            Kind::Subsample { stride } => {
+                let channels = (0, pitch(to.channels));
+                self.copy((input, x), (output, y), channels, (0, from.channels), (*stride, 1), 0)
+            }
             Kind::Concat => {
                 let (second, middle) = (step.inputs[1], from.channels);
-                self.copy(step.inputs[0], step.output, (0, middle), (0, middle), (1, 1), x, y, 0)?;
-                let rest = (middle, pitch(to.channels));
-                self.copy(
-                    second,
-                    step.output,
-                    rest,
-                    (-(middle as i32), to.channels - middle),
-                    (1, 1),
-                    self.value(second),
-                    y,
-                    0,
-                )
+                self.copy((input, x), (output, y), (0, middle), (0, middle), (1, 1), 0)?;
+                let (rest, shift) = ((middle, pitch(to.channels)), (-(middle as i32), to.channels - middle));
+                self.copy((second, other), (output, y), rest, shift, (1, 1), 0)
             }
             Kind::Dropout { probability, node } => {
-                if manner.dropout {
+                if pass_mode.dropout {
                     return self.drop(step, (*probability, *node), x, y, 0);
                 }
-                let eights = self.eights(step.output);
-                let mut arguments = [at(&x), at(&0u64), at(&y), at(&eights), at(&0i32), at(&slab)];
-                self.start(main, "add_forward", self.over(eights as usize), &mut arguments)
+                let eights = self.eights(output);
+                self.start(main, "add_forward", per_eight, arguments![x, 0u64, y, eights, 0i32, slab])
             }
         }
     }
 
-    fn layer_forward(&self, index: usize, x: u64, y: u64, manner: Manner) -> Result<(), Error> {
-        let layer = &self.plan.layers[index];
-        let weight = self.place(self.plan.spans[layer.weight.0].working);
+    fn layer_forward(&self, index: usize, x: u64, y: u64, pass_mode: PassMode) -> Result<(), Error> {
+        let (layer, slab) = (&self.program.layers[index], self.program.slab);
+        let weight = self.address(self.program.spans[layer.weight.0].working);
         let bias = layer.bias.map_or(0, |bias| self.parameter(bias));
-        match &self.ways[index].forth {
-            Engine::Own { name, grid } => {
-                let normed = layer
-                    .norm
-                    .map(|norm| &self.plan.norms[norm])
-                    .filter(|norm| norm.by_layer && manner.of_batch);
-                let argument = match (normed, self.plan.norms.first()) {
-                    (Some(norm), _) | (None, Some(norm)) => self.norm(norm, manner.track),
-                    (None, None) => NORMLESS,
+        match &self.layer_kernels[index].forward {
+            KernelChoice::Own { name, grid } => {
+                let norms = &self.program.norms;
+                let reader = layer.norm.map(|norm| &norms[norm]);
+                let reader = reader.filter(|norm| norm.by_layer && pass_mode.of_batch);
+                let norm = match (reader, norms.first()) {
+                    (Some(norm), _) | (None, Some(norm)) => self.norm(norm, pass_mode.track),
+                    (None, None) => NormArgument::unused(),
                 };
-                let moments = i32::from(normed.is_some());
-                let mut arguments = [
-                    at(&layer.forth),
-                    at(&x),
-                    at(&weight),
-                    at(&bias),
-                    at(&y),
-                    at(&0i32),
-                    at(&moments),
-                    at(&argument),
-                    at(&self.plan.slab),
-                ];
-                self.start(self.main, name, *grid, &mut arguments)
+                let (moments, geometry) = (i32::from(reader.is_some()), layer.forward);
+                let arguments = arguments![geometry, x, weight, bias, y, 0i32, moments, norm, slab];
+                self.start(self.main, name, *grid, arguments)
             }
-            Engine::Cudnn(plan) => {
-                self.cudnn(self.main, plan, self.plan.offsets.workspace, [x, weight, y])?;
-                // Before a batch norm a bias changes nothing.
-                if bias == 0 || (layer.is_normed && manner.of_batch) {
+            KernelChoice::Cudnn(plan) => {
+                self.cudnn(self.main, plan, self.program.offsets.workspace, [x, weight, y])?;
+                // A bias before a batch norm has no effect.
+                if bias == 0 || (layer.is_normed && pass_mode.of_batch) {
                     return Ok(());
                 }
-                let (rows, wide, channels) = (layer.forth.pixels() as i32, layer.forth.op, layer.forth.o);
+                let (rows, wide, channels) =
+                    (layer.forward.pixels() as i32, layer.forward.op, layer.forward.o);
                 let grid = self.over(rows as usize * wide as usize / 8);
-                let mut arguments =
-                    [at(&y), at(&bias), at(&rows), at(&channels), at(&wide), at(&self.plan.slab)];
-                self.start(self.main, "add_bias", grid, &mut arguments)
+                self.start(self.main, "add_bias", grid, arguments![y, bias, rows, channels, wide, slab])
             }
         }
     }
 
-    /// The loss of the batch; `back` leaves the gradient of its sum times `factor`.
-    pub(crate) fn loss(&self, factor: f32, back: bool, rates: Option<u64>) -> Result<(), Error> {
-        let last = self.plan.steps.last().map_or(0, |step| step.output);
-        let classes = self.plan.graph.classes();
-        let (logits, dlogits) = (self.value(last), if back { self.gradient(last) } else { 0 });
-        let offsets = &self.plan.offsets;
-        let [labels, losses] = [offsets.labels, offsets.losses].map(|offset| self.place(offset));
-        let history = if rates.is_some() { self.place(offsets.history) } else { 0 };
+    /// Enqueues the loss of the batch. `backward` also computes the gradient of its sum times `factor`. With `rates` the loss
+    /// is recorded in the history, and the step's learning rate is taken from there.
+    pub(crate) fn loss(&self, factor: f32, backward: bool, rates: Option<u64>) -> Result<(), Error> {
+        let (last, classes) = (self.program.last(), self.program.graph.classes());
+        let (logits, dlogits) = (self.value(last), if backward { self.gradient(last) } else { 0 });
+        let (offsets, slab) = (&self.program.offsets, self.program.slab);
+        let [labels, losses] = [offsets.labels, offsets.losses].map(|offset| self.address(offset));
+        let history = if rates.is_some() { self.address(offsets.history) } else { 0 };
         let rates = rates.unwrap_or(0);
-        let (n, classes, wide) = (self.plan.batch as i32, classes as i32, pitch(classes) as i32);
-        let mut arguments = [
-            at(&self.base),
-            at(&logits),
-            at(&labels),
-            at(&dlogits),
-            at(&losses),
-            at(&n),
-            at(&classes),
-            at(&wide),
-            at(&factor),
-            at(&history),
-            at(&rates),
-            at(&self.plan.slab),
+        let (n, classes, wide) = (self.program.batch as i32, classes as i32, pitch(classes) as i32);
+        let grid = Grid { threads: 1024, ..Grid::row(1) };
+        let arguments = arguments![
+            self.base, logits, labels, dlogits, losses, n, classes, wide, factor, history, rates, slab
         ];
-        self.start(self.main, "loss", Grid { threads: 1024, ..Grid::row(1) }, &mut arguments)
+        self.start(self.main, "loss", grid, arguments)
     }
 }

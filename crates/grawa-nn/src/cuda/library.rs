@@ -1,10 +1,9 @@
-//! Finding NVIDIA's libraries when the program starts, and saying which are missing and how to get them.
+//! Loads NVIDIA's libraries at run time, and says which are missing and how to get them.
 //!
-//! Nothing of CUDA is needed to build. Each library is opened here by path first; only what was opened is used, so a
-//! missing one is an error with a remedy, never a panic further down. Looked for, in this order: the folders of the
-//! variable `GRAWA_CUDA_PATH`, those of Python's NVIDIA wheels, the usual folders of a CUDA installation, and the
-//! system's own search. What an environment or the `PATH` names by a relative path is not looked in: a library is code, and must
-//! not come from whatever folder somebody happens to work in.
+//! The build needs nothing of CUDA. Each library is first loaded here by path; only loaded libraries are used, so a missing one is
+//! an error with a remedy and never a panic later. The search order is: the folders of the variable `GRAWA_CUDA_PATH`, those of
+//! Python's NVIDIA wheels, the usual folders of a CUDA installation, and the system's own search. Relative paths in the environment
+//! or the `PATH` are not searched: a library is code and must not come from whatever the working folder is.
 
 use crate::Error;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
@@ -12,24 +11,24 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The variable that names folders to look in first, separated by colons.
+/// The variable that names folders to search first, separated by colons.
 pub const VARIABLE: &str = "GRAWA_CUDA_PATH";
 
-/// A library of NVIDIA's that the engine can use.
+/// An NVIDIA library that the engine can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     /// The driver.
     Driver,
-    /// The compiler of kernels.
+    /// The kernel compiler.
     Nvrtc,
     /// Convolutions for wide layers.
     Cudnn,
-    /// Sums over several GPUs.
+    /// All-reduce between GPUs.
     Nccl,
 }
 
 impl Name {
-    /// All of them.
+    /// All libraries.
     pub const ALL: [Name; 4] = [Name::Driver, Name::Nvrtc, Name::Cudnn, Name::Nccl];
 
     fn files(self) -> &'static [&'static str] {
@@ -45,11 +44,11 @@ impl Name {
     pub fn purpose(self) -> &'static str {
         match self {
             Name::Driver => "the driver: nothing runs on a GPU without it",
-            Name::Nvrtc => "compiles our kernels for the GPU at hand",
+            Name::Nvrtc => "compiles the kernels for this GPU",
             Name::Cudnn => {
                 "fast convolutions for wide layers; needed for tf32, optional for bf16, unused for f32"
             }
-            Name::Nccl => "rounds of workers on several GPUs; not needed with one",
+            Name::Nccl => "rounds between several GPUs; not needed with one",
         }
     }
 
@@ -75,12 +74,12 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// Opens a library once and keeps it open; says from where, or what was tried. None is opened before it is asked for, but
-/// the compiler before cuDNN, which has it make kernels.
+/// Loads a library once and keeps it loaded. Returns its path, or what was tried. Libraries are loaded on first use; the compiler
+/// is loaded before cuDNN, which uses it.
 pub fn open(name: Name) -> Result<&'static Path, Error> {
     static FOUND: [OnceLock<Result<PathBuf, Vec<String>>>; 4] = [const { OnceLock::new() }; 4];
     if name == Name::Cudnn {
-        // Without it cuDNN has fewer kernels, but is there.
+        // Without it cuDNN has fewer kernels, but works.
         let _ = open(Name::Nvrtc);
     }
     match FOUND[name as usize].get_or_init(|| search(name)) {
@@ -112,11 +111,11 @@ fn search(name: Name) -> Result<PathBuf, Vec<String>> {
     Err(tried)
 }
 
-/// Opened for everybody, and never closed: cuDNN finds the compiler, and the bindings find both, by their names.
-#[allow(unsafe_code, reason = "opening a shared library runs its constructors; these are NVIDIA's own")]
+/// Loads a library with global symbols and never unloads it: cuDNN and the bindings find the others by name.
+#[allow(unsafe_code, reason = "loading a shared library runs its constructors; these are NVIDIA's own")]
 fn load(path: &Path) -> Result<(), String> {
-    // SAFETY: opening a library runs its constructors; these are of NVIDIA's own libraries, from folders that the user
-    // named or the system has.
+    // SAFETY: loading a library runs its constructors. These are NVIDIA's own libraries, from folders that the user named or the
+    // system has.
     match unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) } {
         Ok(library) => {
             std::mem::forget(library);
@@ -126,15 +125,15 @@ fn load(path: &Path) -> Result<(), String> {
     }
 }
 
-/// The folders to look in.
+/// The folders to search.
 fn folders() -> Vec<PathBuf> {
     let of = |name: &str| std::env::var_os(name).unwrap_or_default();
-    // Beside the Python that would run: an environment's, else those of the PATH.
+    // Next to the Python interpreters: of the environment, then of the PATH.
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].map(|name| PathBuf::from(of(name)));
     candidates(&of(VARIABLE), &environments, &of("PATH"))
 }
 
-/// The same where these variables have these values.
+/// The folders to search for given values of the variables.
 fn candidates(named: &OsStr, environments: &[PathBuf], path: &OsStr) -> Vec<PathBuf> {
     let named = std::env::split_paths(named);
     let mut folders: Vec<PathBuf> = named.filter(|folder| !folder.as_os_str().is_empty()).collect();
@@ -174,7 +173,7 @@ fn subfolders(folder: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// What a relative entry of the PATH names depends on where somebody works: no library is taken from there.
+    /// A relative entry of the PATH depends on the working folder: no library is loaded from there.
     #[test]
     fn a_relative_path_is_not_searched() {
         let place = std::env::temp_dir().join(format!("grawa-library-{}", std::process::id()));
@@ -199,7 +198,7 @@ mod tests {
             found(nowhere, &relative),
             found(&relative, nowhere),
         ];
-        // Whoever names a folder outright may name it as they like.
+        // A folder named explicitly may be relative.
         let named = candidates("here/lib".as_ref(), &[], "".as_ref());
         std::fs::remove_dir_all(&place).unwrap();
         assert_eq!(counts, [1, 1, 0, 0]);

@@ -1,4 +1,4 @@
-//! What may be asked of a card's memory: checked here, before a number becomes an address that nobody checks any more.
+//! Bounds checks for device memory, made before an index becomes an address that nothing checks.
 
 use crate::Error;
 
@@ -6,27 +6,27 @@ fn refused(action: impl Into<String>, why: impl Into<String>) -> Error {
     Error::Device { action: action.into(), why: why.into() }
 }
 
-/// A stretch of so many bytes from an offset on lies in memory of that size.
-pub(crate) fn stretch(offset: usize, bytes: usize, size: usize) -> Result<(), Error> {
+/// Checks that `bytes` bytes from `offset` on are inside memory of `size` bytes.
+pub(crate) fn range(offset: usize, bytes: usize, size: usize) -> Result<(), Error> {
     match offset.checked_add(bytes) {
         Some(end) if end <= size => Ok(()),
         _ => Err(Error::WrongLength {
-            what: "a stretch of the card's memory".into(),
+            what: "a range of device memory".into(),
             found: offset.saturating_add(bytes),
             expected: size,
         }),
     }
 }
 
-/// The number of one of so many things, counted from 0.
-pub(crate) fn one_of(what: &str, number: usize, count: usize) -> Result<(), Error> {
+/// Checks that an index is below `count`.
+pub(crate) fn index(what: &str, number: usize, count: usize) -> Result<(), Error> {
     if number < count {
         return Ok(());
     }
     Err(refused(format!("use {what} {number}"), format!("there are {count}, counted from 0")))
 }
 
-/// So many workers in a row are among a card's. A round knows each by a bit, so there are no more than 64.
+/// Checks that consecutive workers exist. A round has one bit for each, so there are at most 64.
 pub(crate) fn members(first: usize, members: usize, workers: usize) -> Result<(), Error> {
     match first.checked_add(members) {
         Some(end) if end <= workers && members <= 64 => Ok(()),
@@ -38,19 +38,20 @@ pub(crate) fn members(first: usize, members: usize, workers: usize) -> Result<()
     }
 }
 
-/// The next `count` steps find what they read: of `there` things (`what`) so many steps have been taken since the workers were
-/// placed.
-pub(crate) fn ahead(what: &str, taken: usize, count: usize, there: usize) -> Result<(), Error> {
+/// Checks that the next `count` steps after `taken` have data: `what` exists for `there` steps.
+pub(crate) fn steps_ahead(what: &str, taken: usize, count: usize, there: usize) -> Result<(), Error> {
     match taken.checked_add(count) {
         Some(end) if end <= there => Ok(()),
         _ => Err(refused(
             format!("take {count} more steps after {taken}"),
-            format!("{what} for {there} steps; deal more examples and place the workers again"),
+            format!(
+                "{what} for {there} steps; assign more examples and set the positions of the workers again"
+            ),
         )),
     }
 }
 
-/// A kernel is given as many arguments, each as large, as it has parameters.
+/// Checks that the arguments of a kernel match its parameters in number and size.
 pub(crate) fn arguments(
     name: &str,
     found: impl ExactSizeIterator<Item = usize>,
@@ -72,26 +73,26 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Nothing beyond the end is let through, however large the numbers are.
+        /// Nothing beyond the end passes, however large the numbers are.
         #[test]
-        fn what_is_let_through_lies_inside(offset: usize, bytes: usize, size in 0usize..1 << 40) {
+        fn what_passes_is_inside(offset: usize, bytes: usize, size in 0usize..1 << 40) {
             for (offset, bytes) in [(offset, bytes), (offset % (2 * size + 1), bytes % (2 * size + 1))] {
                 let inside = offset as u128 + bytes as u128 <= size as u128;
-                prop_assert_eq!(stretch(offset, bytes, size).is_ok(), inside);
-                prop_assert_eq!(ahead("there are batches", offset, bytes, size).is_ok(), inside);
+                prop_assert_eq!(range(offset, bytes, size).is_ok(), inside);
+                prop_assert_eq!(steps_ahead("there are batches", offset, bytes, size).is_ok(), inside);
                 prop_assert_eq!(members(offset, bytes, size).is_ok(), inside && bytes <= 64);
             }
         }
     }
 
     #[test]
-    fn a_refusal_says_what_there_is() {
+    fn an_error_says_what_exists() {
         let why = |refused: Result<(), Error>| refused.unwrap_err().to_string();
-        assert_eq!(why(one_of("group", 2, 2)), "cannot use group 2: there are 2, counted from 0");
-        assert!(one_of("group", 1, 2).is_ok());
-        let text = why(ahead("batches were dealt", 3, 2, 4));
+        assert_eq!(why(index("group", 2, 2)), "cannot use group 2: there are 2, counted from 0");
+        assert!(index("group", 1, 2).is_ok());
+        let text = why(steps_ahead("batches are assigned", 3, 2, 4));
         assert!(
-            text.starts_with("cannot take 2 more steps after 3: batches were dealt for 4 steps"),
+            text.starts_with("cannot take 2 more steps after 3: batches are assigned for 4 steps"),
             "{text}"
         );
         let text = why(arguments("mix", [8, 4].into_iter(), &[8, 8]));

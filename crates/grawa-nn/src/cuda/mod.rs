@@ -1,35 +1,35 @@
-//! The engine on NVIDIA GPUs: many replicas on a card, a local step of all of them one captured graph.
+//! The engine on NVIDIA GPUs: many replicas on a GPU; one local step of all of them is one captured graph.
 //!
-//! Nothing of CUDA is needed to build: the driver, the compiler of kernels and cuDNN are looked for when they are asked
-//! for, and what is missing is named together with how to get it. [`cards`] lists the GPUs; a [`Fleet`] is a network with
-//! the memory of its workers on one of them; a [`Link`] holds rounds whose workers lie on several.
+//! The build needs nothing of CUDA. The driver, the kernel compiler and cuDNN are loaded on first use; an error names what is
+//! missing and how to get it. [`devices`] lists the GPUs. A [`ReplicaSet`] is a network with the memory of its workers on one
+//! GPU. [`MultiGpu`] holds rounds with workers on several GPUs.
 
+mod autotune;
 mod backward;
-mod card;
-mod choose;
+mod compile;
 mod cudnn;
 mod data;
-mod engine;
-mod fleet;
+mod device;
+mod device_share;
 mod forward;
+mod kernel_choice;
 mod library;
 mod limits;
-mod link;
-mod local;
+mod local_step;
+mod multi_gpu;
 mod nccl;
-mod part;
 mod pass;
-mod plan;
+mod replica_set;
 mod round;
 #[cfg(test)]
 mod rounded;
 
-pub use card::{Card, cards, compile};
-pub use choose::Choice;
-pub use data::{Bytes, Set, View};
-pub use fleet::{Fleet, Outcome, Precision, Settings};
+pub use autotune::Choice;
+pub use data::{DatasetBytes, Split, View};
+pub use device::{Device, compile_kernels, devices};
+pub use device_share::DeviceShare;
 pub use library::{Name as Library, VARIABLE, open};
-pub use link::{Link, Seat, Sum};
-pub use local::Model;
-pub use part::Part;
+pub use local_step::Model;
+pub use multi_gpu::{AllReduce, MultiGpu, Participant};
+pub use replica_set::{Outcome, Precision, ReplicaSet, Settings};
 pub use round::Vectors;

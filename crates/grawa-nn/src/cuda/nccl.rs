@@ -1,102 +1,105 @@
-//! NCCL, which adds up vectors of several cards: the handful of its functions that are needed, looked up when they are.
+//! NCCL, for all-reduce between GPUs: the few functions that are needed, loaded at run time.
 //!
-//! One thread asks on behalf of all cards, so calls that belong together are made as a group. Cards that meet for the first
-//! time are introduced to each other; when a card is lost, those that are left meet for the first time again.
+//! One thread calls for all GPUs, so related calls are made as an NCCL group. GPUs that reduce together for the first time get a
+//! communicator; when a GPU is lost, the remaining ones get a new one.
 #![allow(unsafe_code)]
 
-use super::card::Stream;
+use super::device::Stream;
 use super::library::{self, Name};
 use crate::Error;
 use libloading::os::unix::{Library, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
-/// A card's end of a circle of cards.
-type End = *mut c_void;
+/// An `ncclComm_t`: the handle of one GPU in a communicator.
+type Comm = *mut c_void;
 
 /// `ncclFloat32` and `ncclSum`.
 const FLOAT: c_int = 7;
 const SUM: c_int = 0;
 
-/// The library, and the circles of cards that have met.
+/// The library, and the communicators so far.
 pub(crate) struct Nccl {
-    init_all: unsafe extern "C" fn(*mut End, c_int, *const c_int) -> c_int,
-    all_reduce: unsafe extern "C" fn(
+    init_all: unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> c_int,
+    reduce: unsafe extern "C" fn(
         *const c_void,
         *mut c_void,
         usize,
         c_int,
         c_int,
-        End,
+        Comm,
         cudarc::driver::sys::CUstream,
     ) -> c_int,
     group_start: unsafe extern "C" fn() -> c_int,
     group_end: unsafe extern "C" fn() -> c_int,
-    destroy: unsafe extern "C" fn(End) -> c_int,
+    destroy: unsafe extern "C" fn(Comm) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     version: c_int,
-    circles: Mutex<Vec<Circle>>,
-    /// Functions are there as long as this is.
+    communicators: Mutex<Vec<Communicator>>,
+    /// Keeps the functions loaded.
     _library: Library,
 }
 
-/// Cards by their numbers, and their ends in the same order.
+/// GPUs by index, and their handles in the same order.
 #[derive(Debug)]
-struct Circle {
-    cards: Vec<usize>,
-    ends: Vec<End>,
+struct Communicator {
+    devices: Vec<usize>,
+    comms: Vec<Comm>,
 }
 
 impl std::fmt::Debug for Nccl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Nccl").field("version", &self.version).field("circles", &self.circles).finish()
+        f.debug_struct("Nccl")
+            .field("version", &self.version)
+            .field("communicators", &self.communicators)
+            .finish()
     }
 }
 
-// SAFETY: the ends are used by whoever holds the lock, one thread at a time.
+// SAFETY: the handles are used under the lock, by one thread at a time.
 unsafe impl Send for Nccl {}
 // SAFETY: as above.
 unsafe impl Sync for Nccl {}
 
-/// A card's vector, to be replaced by the sum of all.
+/// The vector of a GPU, to be replaced by the sum of all.
 #[derive(Debug)]
 pub(crate) struct Vector<'a> {
-    pub(crate) card: usize,
+    pub(crate) device: usize,
     pub(crate) start: u64,
     pub(crate) stream: &'a Stream,
 }
 
 impl Nccl {
-    /// Finds the library and its functions.
+    /// Loads the library and its functions.
     pub(crate) fn open() -> Result<Self, Error> {
         let path = library::open(Name::Nccl)?;
         let wrong = |why: libloading::Error| Error::Device {
             action: format!("use {}", path.display()),
             why: format!("{why}; NCCL 2 is needed: {}", Name::Nccl.remedy()),
         };
-        // SAFETY: NVIDIA's own library; the types of its functions are those of its header.
+        // SAFETY: NVIDIA's own library; the function types are those of its header.
         let library = unsafe { Library::open(Some(path), RTLD_NOW) }.map_err(wrong)?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: NVIDIA's own library; the types of its functions are those of its header.
+                // SAFETY: NVIDIA's own library; the function types are those of its header.
                 *unsafe { library.get($name) }.map_err(wrong)?
             };
         }
         let get_version: unsafe extern "C" fn(*mut c_int) -> c_int = function!(c"ncclGetVersion");
         let mut nccl = Nccl {
             init_all: function!(c"ncclCommInitAll"),
-            all_reduce: function!(c"ncclAllReduce"),
+            reduce: function!(c"ncclAllReduce"),
             group_start: function!(c"ncclGroupStart"),
             group_end: function!(c"ncclGroupEnd"),
             destroy: function!(c"ncclCommDestroy"),
             error_string: function!(c"ncclGetErrorString"),
             version: 0,
-            circles: Mutex::default(),
+            communicators: Mutex::default(),
             _library: library,
         };
-        // SAFETY: NVIDIA's own library; the types of its functions are those of its header.
+        // SAFETY: NVIDIA's own library; the function types are those of its header.
         let code = unsafe { get_version(&mut nccl.version) };
-        nccl.checked("ask NCCL for its version", code)?;
+        nccl.checked("query the version of NCCL", code)?;
         Ok(nccl)
     }
 
@@ -110,55 +113,59 @@ impl Nccl {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: it returns a text that ends with a zero and lives as long as the library.
+        // SAFETY: it returns a zero-terminated text that lives as long as the library.
         let text = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
         let why = format!("{text} (NCCL {}; NCCL_DEBUG=WARN makes it say more)", self.version);
         Err(Error::Device { action: action.into(), why })
     }
 
-    /// Introduces cards to each other, unless they have met.
-    pub(crate) fn introduce(&self, cards: &[usize]) -> Result<(), Error> {
-        let mut circles = self.circles.lock().unwrap_or_else(PoisonError::into_inner);
-        self.circle(&mut circles, cards).map(|_| ())
+    /// Creates the communicator of these GPUs, unless it exists.
+    pub(crate) fn connect(&self, devices: &[usize]) -> Result<(), Error> {
+        let mut communicators = self.communicators.lock().unwrap_or_else(PoisonError::into_inner);
+        self.communicator(&mut communicators, devices).map(|_| ())
     }
 
-    fn circle<'a>(&self, circles: &'a mut Vec<Circle>, cards: &[usize]) -> Result<&'a Circle, Error> {
-        let known = circles.iter().position(|circle| circle.cards == cards);
+    fn communicator<'a>(
+        &self,
+        communicators: &'a mut Vec<Communicator>,
+        devices: &[usize],
+    ) -> Result<&'a Communicator, Error> {
+        let known = communicators.iter().position(|communicator| communicator.devices == devices);
         let at = match known {
             Some(at) => at,
             None => {
-                let numbers: Vec<c_int> = cards.iter().map(|&card| card as c_int).collect();
-                let mut ends = vec![std::ptr::null_mut(); cards.len()];
+                let numbers: Vec<c_int> = devices.iter().map(|&device| device as c_int).collect();
+                let mut comms = vec![std::ptr::null_mut(); devices.len()];
                 let code =
-                    // SAFETY: as many ends are written as there are cards; each is destroyed once, in drop.
-                    unsafe { (self.init_all)(ends.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr()) };
-                self.checked(&format!("connect the GPUs {cards:?}"), code)?;
-                circles.push(Circle { cards: cards.to_vec(), ends });
-                circles.len() - 1
+                    // SAFETY: one handle is written for each GPU; each is destroyed once, in drop.
+                    unsafe { (self.init_all)(comms.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr()) };
+                self.checked(&format!("connect the GPUs {devices:?}"), code)?;
+                communicators.push(Communicator { devices: devices.to_vec(), comms });
+                communicators.len() - 1
             }
         };
-        Ok(&circles[at])
+        Ok(&communicators[at])
     }
 
-    /// Starts to replace vectors of so many numbers, one a card, by their sum; each after what its stream was asked before.
+    /// Enqueues the all-reduce of vectors of `length` numbers, one for each GPU, each on its own stream.
     ///
     /// # Safety
     ///
-    /// Every vector lies in memory of its card that lives until the work is done, and has that many numbers.
-    pub(crate) unsafe fn add_up(&self, vectors: &[Vector<'_>], length: usize) -> Result<(), Error> {
-        let cards: Vec<usize> = vectors.iter().map(|vector| vector.card).collect();
-        let mut circles = self.circles.lock().unwrap_or_else(PoisonError::into_inner);
-        let circle = self.circle(&mut circles, &cards)?;
-        let action = "add up the vectors of several GPUs";
-        // SAFETY: it takes nothing; the group is closed below, whatever happens in it.
+    /// Every vector is in memory of its GPU that lives until the work is done, and has `length` numbers.
+    pub(crate) unsafe fn all_reduce(&self, vectors: &[Vector<'_>], length: usize) -> Result<(), Error> {
+        let devices: Vec<usize> = vectors.iter().map(|vector| vector.device).collect();
+        let mut communicators = self.communicators.lock().unwrap_or_else(PoisonError::into_inner);
+        let communicator = self.communicator(&mut communicators, &devices)?;
+        let action = "all-reduce the vectors of several GPUs";
+        // SAFETY: no arguments; the group is closed below, whatever happens in it.
         self.checked(action, unsafe { (self.group_start)() })?;
-        let asked = vectors.iter().zip(&circle.ends).try_for_each(|(vector, &end)| {
+        let asked = vectors.iter().zip(&communicator.comms).try_for_each(|(vector, &comm)| {
             let (from, to) = (vector.start as *const c_void, vector.start as *mut c_void);
-            // SAFETY: the vectors are the caller's promise; the ends live as long as the circle, which is locked.
-            let code = unsafe { (self.all_reduce)(from, to, length, FLOAT, SUM, end, vector.stream.handle) };
+            // SAFETY: the vectors are the caller's promise; the handles live as long as the communicator, which is locked.
+            let code = unsafe { (self.reduce)(from, to, length, FLOAT, SUM, comm, vector.stream.handle) };
             self.checked(action, code)
         });
-        // SAFETY: it takes nothing, and ends the group that was begun above.
+        // SAFETY: no arguments; ends the group begun above.
         let ended = self.checked(action, unsafe { (self.group_end)() });
         asked.and(ended)
     }
@@ -166,10 +173,10 @@ impl Nccl {
 
 impl Drop for Nccl {
     fn drop(&mut self) {
-        let circles = self.circles.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for end in circles.drain(..).flat_map(|circle| circle.ends) {
-            // SAFETY: each end was made once, in `circle`.
-            let _ = unsafe { (self.destroy)(end) };
+        let communicators = self.communicators.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for comm in communicators.drain(..).flat_map(|communicator| communicator.comms) {
+            // SAFETY: each handle was created once, in `communicator`.
+            let _ = unsafe { (self.destroy)(comm) };
         }
     }
 }
@@ -178,7 +185,7 @@ impl Drop for Nccl {
 mod tests {
     use super::*;
 
-    /// Its functions are found and its errors have words; a GPU is not needed.
+    /// Its functions load and its errors have texts. Needs no GPU.
     #[test]
     #[ignore = "needs libnccl: pip install nvidia-nccl-cu13, name its folder in GRAWA_CUDA_PATH, --include-ignored"]
     fn it_opens() {

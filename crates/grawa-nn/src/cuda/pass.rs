@@ -1,18 +1,19 @@
-//! A pass on a card: where everything of a step lies, how its kernels are spread out, and what both directions share.
+//! What the forward and the backward pass share: the addresses of a step's tensors and the launch of its kernels.
 //!
-//! A pass is only asked for; it runs when the card comes to it, or is recorded as a graph.
+//! A pass is only enqueued. The GPU runs it later, or records it as a graph.
 
-use super::card::{Argument, Event, Grid, Kernels, Stream, at};
+use super::compile::{Flow, Kind, Layer, Normed, Program, Step, pitch};
 use super::cudnn::Cudnn;
-use super::engine::{Engine, Ways};
-use super::plan::{Flow, Kind, Layer, Normed, Plan, Step, pitch};
+use super::device::{Argument, Event, Grid, Kernels, Stream, arguments};
+use super::kernel_choice::{KernelChoice, LayerKernels};
 use crate::{Error, TensorId};
+use bytemuck::Zeroable;
 use std::cell::RefCell;
 use std::time::Duration;
 
 /// Batch norm as the kernels read it; see `prelude.cu`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Zeroable)]
 pub(super) struct NormArgument {
     record: u64,
     weight: u64,
@@ -28,6 +29,14 @@ pub(super) struct NormArgument {
     count: f32,
 }
 
+impl NormArgument {
+    /// For kernels that skip batch norm.
+    pub(super) fn unused() -> Self {
+        NormArgument { pitch: 8, count: 1.0, ..Zeroable::zeroed() }
+    }
+}
+
+/// The windows of a pooling; see `simple.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pool {
@@ -43,6 +52,7 @@ pub(super) struct Pool {
     pub(super) largest: i32,
 }
 
+/// A copy of channels; see `simple.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Move {
@@ -61,39 +71,39 @@ struct Move {
     div: i32,
 }
 
-/// What a pass is for.
+/// What batch norm and dropout do in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Manner {
-    /// The batch's own statistics, not the running ones.
+pub(crate) struct PassMode {
+    /// Normalise with the statistics of the batch instead of the running ones.
     pub(crate) of_batch: bool,
-    /// Whether the running statistics move.
+    /// Update the running statistics.
     pub(crate) track: bool,
-    /// Whether dropout drops.
+    /// Apply dropout.
     pub(crate) dropout: bool,
 }
 
-/// Time a kernel took, for a profile.
+/// How long a kernel took, for a profile.
 #[derive(Clone, Debug)]
 pub(crate) struct Timed {
     pub(crate) name: String,
     pub(crate) time: Duration,
 }
 
-/// Everything a pass is asked with.
+/// Everything that is needed to enqueue a pass.
 ///
-/// Whoever starts a kernel by it keeps this promise, on which [`Pass::start`] rests: arguments are of the types that the kernel's
-/// source gives its parameters, and every address among them is the first replica's place of what [`Plan::place`] made room
-/// for in every slab, at the shapes that the kernel is told; or memory of the fleet that is as large as the kernel is told. No
-/// address comes from a caller of the fleet: those give numbers, which the fleet checks.
+/// Safety of [`Pass::start`] rests on this contract of its callers. Arguments have the types of the kernel's parameters. Every
+/// address among them is the first replica's address of memory that [`Program::allocate`] reserved in every slab for the shapes
+/// passed to the kernel, or memory of the replica set that is large enough for them. No address comes from a caller of the replica
+/// set: those pass indices, which the replica set checks.
 pub(crate) struct Pass<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) ways: &'a [Ways],
+    pub(crate) program: &'a Program,
+    pub(crate) layer_kernels: &'a [LayerKernels],
     pub(crate) kernels: &'a Kernels,
     pub(crate) cudnn: Option<&'a Cudnn>,
     pub(crate) main: &'a Stream,
     pub(crate) side: &'a Stream,
-    /// Streams for cuDNN's calls of the other replicas: beside the main stream, and beside the side stream.
-    pub(crate) lanes: [&'a [Stream]; 2],
+    /// Streams for the cuDNN calls of the other replicas: parallel to the main stream, and to the side stream.
+    pub(crate) extra_streams: [&'a [Stream]; 2],
     pub(crate) events: &'a [Event],
     pub(crate) base: u64,
     pub(crate) replicas: usize,
@@ -101,12 +111,12 @@ pub(crate) struct Pass<'a> {
     /// The tables of spans and chunks.
     pub(crate) spans: u64,
     pub(crate) chunks: u64,
-    /// Where times are noted; nothing runs side by side then.
+    /// Where times are recorded. Kernels then run one after the other.
     pub(crate) profile: Option<&'a RefCell<Vec<Timed>>>,
 }
 
 impl Pass<'_> {
-    /// Starts a kernel on all replicas.
+    /// Launches a kernel for all replicas.
     pub(super) fn start(
         &self,
         stream: &Stream,
@@ -117,7 +127,7 @@ impl Pass<'_> {
         self.start_on(stream, name, grid, self.replicas, arguments)
     }
 
-    /// Starts a kernel that serves all replicas at once by itself.
+    /// Launches a kernel that loops over the replicas itself.
     pub(super) fn start_once(
         &self,
         name: &'static str,
@@ -127,7 +137,7 @@ impl Pass<'_> {
         self.start_on(self.main, name, grid, 1, arguments)
     }
 
-    #[allow(unsafe_code, reason = "the one place where kernels of a pass are started")]
+    #[allow(unsafe_code, reason = "the one place that launches the kernels of a pass")]
     fn start_on(
         &self,
         stream: &Stream,
@@ -137,8 +147,7 @@ impl Pass<'_> {
         arguments: &mut [Argument<'_>],
     ) -> Result<(), Error> {
         self.timed(name, || {
-            // SAFETY: the promise that is written at `Pass`. All of that memory is the fleet's, which waits for the card before
-            // it gives any of it back.
+            // SAFETY: the contract of `Pass`. The memory belongs to the replica set, which waits for the GPU before it frees any.
             unsafe { stream.launch(self.kernels, name, grid, replicas, arguments) }
         })
     }
@@ -156,19 +165,19 @@ impl Pass<'_> {
         Ok(())
     }
 
-    pub(crate) fn place(&self, offset: u64) -> u64 {
+    pub(crate) fn address(&self, offset: u64) -> u64 {
         if offset == 0 { 0 } else { self.base + offset }
     }
 
     pub(super) fn value(&self, node: usize) -> u64 {
-        self.place(self.plan.values[node])
+        self.address(self.program.values[node])
     }
 
     pub(super) fn gradient(&self, node: usize) -> u64 {
-        self.plan.slots[node].map_or(0, |slot| self.base + self.plan.buffers[slot])
+        self.program.slots[node].map_or(0, |slot| self.base + self.program.buffers[slot])
     }
 
-    /// Where the gradient of a step's input goes, and whether it is added.
+    /// The address of the gradient of a step's input, and whether to add to it.
     pub(super) fn flow(&self, step: &Step, input: usize) -> (u64, i32) {
         match step.flows.get(input) {
             None | Some(Flow::Nowhere | Flow::Shared) => (0, 0),
@@ -177,78 +186,78 @@ impl Pass<'_> {
     }
 
     pub(super) fn parameter(&self, id: TensorId) -> u64 {
-        self.base + self.plan.offsets.parameters + 4 * u64::from(self.plan.spans[id.0].start)
+        self.base + self.program.offsets.parameters + 4 * u64::from(self.program.spans[id.0].start)
     }
 
     pub(super) fn slope(&self, id: TensorId) -> u64 {
-        self.base + self.plan.offsets.gradient + 4 * u64::from(self.plan.spans[id.0].start)
+        self.base + self.program.offsets.gradient + 4 * u64::from(self.program.spans[id.0].start)
     }
 
     pub(super) fn statistic(&self, id: TensorId) -> u64 {
-        let start = self.plan.graph.statistics().spans()[id.0].range().start as u64;
-        self.base + self.plan.offsets.statistics + 4 * start
+        let start = self.program.graph.statistics().spans()[id.0].range().start as u64;
+        self.base + self.program.offsets.statistics + 4 * start
     }
 
     pub(super) fn norm(&self, norm: &Normed, track: bool) -> NormArgument {
         NormArgument {
-            record: self.place(norm.record),
+            record: self.address(norm.record),
             weight: self.parameter(norm.weight),
             bias: self.parameter(norm.bias),
             running_mean: self.statistic(norm.mean),
             running_variance: self.statistic(norm.variance),
-            partial: self.place(norm.partial),
-            arrived: self.place(norm.arrived),
+            partial: self.address(norm.partial),
+            arrived: self.address(norm.arrived),
             offset: self.unadded(norm),
             channels: norm.shape.channels as i32,
             pitch: pitch(norm.shape.channels) as i32,
             track: i32::from(track),
-            count: (self.plan.batch * norm.shape.area()) as f32,
+            count: (self.program.batch * norm.shape.area()) as f32,
         }
     }
 
-    /// The bias of the layer before a batch norm, where cuDNN leaves it out.
+    /// The bias of the layer before a batch norm, if cuDNN computes the layer and omits it.
     pub(super) fn unadded(&self, norm: &Normed) -> u64 {
         let of =
-            |layer: &&Layer| layer.norm.is_some_and(|index| self.plan.norms[index].record == norm.record);
-        let found = self.plan.layers.iter().zip(self.ways).find(|(layer, _)| of(layer));
+            |layer: &&Layer| layer.norm.is_some_and(|index| self.program.norms[index].record == norm.record);
+        let found = self.program.layers.iter().zip(self.layer_kernels).find(|(layer, _)| of(layer));
         match found {
-            Some((Layer { bias: Some(bias), .. }, Ways { forth: Engine::Cudnn(_), .. })) => {
+            Some((Layer { bias: Some(bias), .. }, LayerKernels { forward: KernelChoice::Cudnn(_), .. })) => {
                 self.parameter(*bias)
             }
             _ => 0,
         }
     }
 
-    /// A grid for a pass over `items`, a few for each thread.
+    /// A grid for `items` items, a few for each thread.
     pub(super) fn over(&self, items: usize) -> Grid {
         Grid::row(items.div_ceil(256).clamp(1, 8 * self.processors))
     }
 
-    /// A grid for a walk down rows of that many channels: no more blocks than run at once, since those that come after them
-    /// would leave most of the card idle.
+    /// A grid for rows of `channels` channels. It has no more blocks than are resident at once: a second wave would leave most
+    /// of the GPU idle.
     pub(super) fn down(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
-        let lanes = 256 / (pitch(channels) / 8);
+        let extra_streams = 256 / (pitch(channels) / 8);
         let most = self.kernels.resident(name, 0)?.div_ceil(self.replicas);
-        Ok(Grid::row(rows.div_ceil(4 * lanes).clamp(1, most)))
+        Ok(Grid::row(rows.div_ceil(4 * extra_streams).clamp(1, most)))
     }
 
-    /// The same where channels are summed, at most 128 to a column of blocks.
+    /// A grid for sums over rows, with at most 128 channels for each column of blocks.
     pub(super) fn sums(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
         let groups = pitch(channels) / 8;
         let columns = summing_columns(channels);
-        let lanes = 256 / groups.div_ceil(columns);
-        let shared = summing_room(self.plan.wide);
+        let extra_streams = 256 / groups.div_ceil(columns);
+        let shared = summing_room(self.program.wide);
         let most = shared_out(self.kernels.resident(name, shared)?, self.replicas).div_ceil(columns);
-        let blocks = rows.div_ceil(4 * lanes).clamp(1, most);
+        let blocks = rows.div_ceil(4 * extra_streams).clamp(1, most);
         Ok(Grid { blocks: (blocks as u32, columns as u32), threads: 256, shared })
     }
 
     pub(super) fn eights(&self, node: usize) -> u64 {
-        (self.plan.bytes(node) / self.plan.wide / 8) as u64
+        (self.program.bytes(node) / self.program.wide / 8) as u64
     }
 
-    /// Runs a plan of cuDNN's for every replica, side by side.
-    #[allow(unsafe_code, reason = "the one place where plans of a pass are run")]
+    /// Enqueues a cuDNN plan for every replica, on parallel streams.
+    #[allow(unsafe_code, reason = "the one place that runs the cuDNN plans of a pass")]
     pub(super) fn cudnn(
         &self,
         stream: &Stream,
@@ -263,30 +272,33 @@ impl Pass<'_> {
             });
         };
         let aside = usize::from(std::ptr::eq(stream, self.side));
-        let lanes = self.lanes[aside];
-        let alone = self.replicas == 1 || self.profile.is_some() || lanes.is_empty();
-        let lane = |replica: usize| match replica {
+        let extra_streams = self.extra_streams[aside];
+        let alone = self.replicas == 1 || self.profile.is_some() || extra_streams.is_empty();
+        let stream_of = |replica: usize| match replica {
             0 => stream,
             _ if alone => stream,
-            _ => &lanes[(replica - 1) % lanes.len()],
+            _ => &extra_streams[(replica - 1) % extra_streams.len()],
         };
-        // The last events are kept for this.
-        let count = lanes.len() + 1;
+        // The last events are reserved for this.
+        let count = extra_streams.len() + 1;
         let events = &self.events[self.events.len() - (2 - aside) * count..][..count];
         self.timed(plan.name, || {
             if !alone {
                 stream.mark(&events[0])?;
-                lanes.iter().take(self.replicas - 1).try_for_each(|lane| lane.wait_for(&events[0]))?;
+                extra_streams
+                    .iter()
+                    .take(self.replicas - 1)
+                    .try_for_each(|stream_of| stream_of.wait_for(&events[0]))?;
             }
             for replica in 0..self.replicas {
-                let shift = self.plan.slab * replica as u64;
-                let room = self.place(workspace) + shift;
-                // SAFETY: the promise that is written at `Pass`; `Plan::place` made room for the largest workspace of all.
-                unsafe { cudnn.run(plan, lane(replica), tensors.map(|tensor| tensor + shift), room) }?;
+                let shift = self.program.slab * replica as u64;
+                let room = self.address(workspace) + shift;
+                // SAFETY: the contract of `Pass`. `Program::allocate` reserved the largest workspace of all layers.
+                unsafe { cudnn.run(plan, stream_of(replica), tensors.map(|tensor| tensor + shift), room) }?;
             }
             if !alone {
-                for (lane, event) in lanes.iter().zip(&events[1..]).take(self.replicas - 1) {
-                    lane.mark(event)?;
+                for (stream_of, event) in extra_streams.iter().zip(&events[1..]).take(self.replicas - 1) {
+                    stream_of.mark(event)?;
                     stream.wait_for(event)?;
                 }
             }
@@ -295,12 +307,12 @@ impl Pass<'_> {
     }
 
     pub(super) fn pool(&self, step: &Step) -> Pool {
-        let (from, to) = (self.plan.shape(step.inputs[0]), self.plan.shape(step.output));
+        let (from, to) = (self.program.shape(step.inputs[0]), self.program.shape(step.output));
         let Kind::Pool { window, largest } = &step.kind else {
-            unreachable!("only pools are asked for a pool")
+            unreachable!("called for pooling steps only")
         };
         let [n, h, w, oh, ow, pitch, kernel, stride, pad] = [
-            self.plan.batch,
+            self.program.batch,
             from.height,
             from.width,
             to.height,
@@ -314,49 +326,30 @@ impl Pass<'_> {
         Pool { n, h, w, oh, ow, pitch, kernel, stride, pad, largest: i32::from(*largest) }
     }
 
-    /// Channels `low..high` of `to` from those of `from`, `shift` higher and below `limit`; zero where there are none.
-    #[allow(clippy::too_many_arguments, reason = "one geometry, two ends")]
+    /// Copies channels to `low..high` of the target from those of the source shifted by `shift`. Source channels below zero or
+    /// from `limit` on read as zero. `mul` and `div` are the strides in the source and in the target.
     pub(super) fn copy(
         &self,
-        from: usize,
-        to: usize,
+        (from, source): (usize, u64),
+        (to, target): (usize, u64),
         (low, high): (usize, usize),
         (shift, limit): (i32, usize),
         (mul, div): (usize, usize),
-        source: u64,
-        target: u64,
         add: i32,
     ) -> Result<(), Error> {
-        let (f, t) = (self.plan.shape(from), self.plan.shape(to));
-        let [n, h, w, wide, low_, high_, sh, sw, sp, channels, mul, div] = [
-            self.plan.batch,
-            t.height,
-            t.width,
-            pitch(t.channels),
-            low,
-            high,
-            f.height,
-            f.width,
-            pitch(f.channels),
-            limit,
-            mul,
-            div,
-        ]
-        .map(|x| x as i32);
-        let moved =
-            Move { n, h, w, pitch: wide, low: low_, high: high_, sh, sw, sp, channels, shift, mul, div };
-        // Eight channels at a time where all begins and ends at eight.
+        let (f, t) = (self.program.shape(from), self.program.shape(to));
+        // Eight channels at a time where all bounds are multiples of eight.
         let whole = [low, high, limit, shift.unsigned_abs() as usize].iter().all(|&x| x % 8 == 0);
         let (name, at_once) = if whole { ("move_eight", 8) } else { ("move_one", 1) };
-        let grid = self.over(self.plan.batch * t.area() * (high - low) / at_once);
-        self.start(
-            self.main,
-            name,
-            grid,
-            &mut [at(&moved), at(&source), at(&target), at(&add), at(&self.plan.slab)],
-        )
+        let grid = self.over(self.program.batch * t.area() * (high - low) / at_once);
+        let [n, h, w, sh, sw] = [self.program.batch, t.height, t.width, f.height, f.width].map(|x| x as i32);
+        let [pitch, sp] = [t, f].map(|shape| pitch(shape.channels) as i32);
+        let [low, high, channels, mul, div] = [low, high, limit, mul, div].map(|x| x as i32);
+        let moved = Move { n, h, w, pitch, low, high, sh, sw, sp, channels, shift, mul, div };
+        self.start(self.main, name, grid, arguments![moved, source, target, add, self.program.slab])
     }
 
+    /// Enqueues dropout; it is the same function in both directions.
     pub(super) fn drop(
         &self,
         step: &Step,
@@ -365,32 +358,19 @@ impl Pass<'_> {
         y: u64,
         add: i32,
     ) -> Result<(), Error> {
-        let shape = self.plan.shape(step.output);
+        let shape = self.program.shape(step.output);
         let bound = (probability * 4_294_967_296.0) as u64;
         let (bound, scale) = (bound.min(u64::from(u32::MAX)) as u32, (1.0 / (1.0 - probability)) as f32);
         let [n, channels, area, wide] =
-            [self.plan.batch, shape.channels, shape.area(), pitch(shape.channels)].map(|x| x as i32);
-        let node = node as u32;
-        let mut arguments = [
-            at(&self.base),
-            at(&node),
-            at(&bound),
-            at(&scale),
-            at(&x),
-            at(&y),
-            at(&n),
-            at(&channels),
-            at(&area),
-            at(&wide),
-            at(&add),
-            at(&self.plan.slab),
-        ];
-        let grid = self.over(self.plan.batch * shape.area() * pitch(shape.channels));
-        self.start(self.main, "dropout", grid, &mut arguments)
+            [self.program.batch, shape.channels, shape.area(), pitch(shape.channels)].map(|x| x as i32);
+        let (node, slab) = (node as u32, self.program.slab);
+        let grid = self.over(self.program.batch * shape.area() * pitch(shape.channels));
+        let arguments = arguments![self.base, node, bound, scale, x, y, n, channels, area, wide, add, slab];
+        self.start(self.main, "dropout", grid, arguments)
     }
 }
 
-/// The most blocks of one replica that sum channels, whichever kernel they are of.
+/// The most blocks with which any kernel sums the channels of one replica.
 pub(crate) fn summing_blocks(kernels: &Kernels, wide: usize, replicas: usize) -> Result<usize, Error> {
     let shared = summing_room(wide);
     ["norm_moments", "add_moments", "norm_reduce"]
@@ -398,7 +378,7 @@ pub(crate) fn summing_blocks(kernels: &Kernels, wide: usize, replicas: usize) ->
         .try_fold(0, |most, name| Ok(most.max(shared_out(kernels.resident(name, shared)?, replicas))))
 }
 
-/// Blocks of one replica where a card runs so many at once: some, however many replicas there are.
+/// Blocks of one replica when the GPU runs `resident` blocks at once: at least 64, however many replicas there are.
 fn shared_out(resident: usize, replicas: usize) -> usize {
     resident.div_ceil(replicas).max(64)
 }
@@ -408,23 +388,7 @@ fn summing_room(wide: usize) -> u32 {
     256 * 17 * if wide == 2 { 4 } else { 8 }
 }
 
-/// Columns of blocks that share the channels out.
+/// Columns of blocks that divide the channels.
 pub(crate) fn summing_columns(channels: usize) -> usize {
     pitch(channels).div_ceil(128)
 }
-
-/// For kernels that are told to leave batch norm alone.
-pub(super) const NORMLESS: NormArgument = NormArgument {
-    record: 0,
-    weight: 0,
-    bias: 0,
-    running_mean: 0,
-    running_variance: 0,
-    partial: 0,
-    arrived: 0,
-    offset: 0,
-    channels: 0,
-    pitch: 8,
-    track: 0,
-    count: 1.0,
-};

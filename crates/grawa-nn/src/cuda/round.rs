@@ -1,26 +1,28 @@
-//! Rounds on the card: norms of gradients by span, the weighted centre, the pull; no vector comes to the host.
+//! Rounds on one GPU: gradient norms by span, the weighted centre, the pull. No vector is copied to the host.
 
-use super::card::{Grid, Memory, at};
-use super::fleet::Fleet;
+use super::device::{Grid, Memory, arguments};
 use super::limits;
+use super::replica_set::ReplicaSet;
 use crate::Error;
+use crate::error::expect_len;
 use grawa_core::Plan;
 use grawa_core::method::{Centre, Share, Toward};
 
-/// What a round does; see `vector.cu`.
+/// A round as the kernels read it; see `vector.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Round {
+pub(super) struct RoundArgument {
     members: i32,
     per_span: i32,
     moving: i32,
     toward_old: i32,
     rate: f32,
     pull: f32,
+    absent: u64,
     replaced: u64,
 }
 
-/// Which vectors of the workers a round is about.
+/// Which vectors of the workers a round mixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vectors {
     /// The parameters.
@@ -29,8 +31,33 @@ pub enum Vectors {
     Gradients,
 }
 
-/// How the centre moves, as the kernels know it, and how fast.
-pub(super) fn moves(plan: &Plan) -> (i32, f32) {
+/// The members of a round on one GPU: consecutive workers, their weights by span or once for all, and one bit for each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Members<'a> {
+    pub(super) first: usize,
+    pub(super) count: usize,
+    pub(super) weights: &'a [f32],
+    /// Numbers in a row of `weights`.
+    pub(super) row: usize,
+    /// Members that are lost, and stay as they are.
+    pub(super) absent: u64,
+    /// Members that become the centre.
+    pub(super) replaced: u64,
+}
+
+/// A checked round, and the addresses that its kernels read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoundLaunch {
+    pub(super) round: RoundArgument,
+    pub(super) base: u64,
+    pub(super) vectors: u64,
+    pub(super) centre: u64,
+    /// Whether the packed weights follow the vectors.
+    pub(super) copies: i32,
+}
+
+/// How the centre moves, as the kernels encode it, and its rate.
+fn moves(plan: &Plan) -> (i32, f32) {
     match plan.centre {
         Centre::Weighted if plan.share == Share::Gradients => (2, 0.0),
         Centre::Weighted => (0, 0.0),
@@ -38,74 +65,59 @@ pub(super) fn moves(plan: &Plan) -> (i32, f32) {
     }
 }
 
-impl Fleet {
+impl ReplicaSet {
     /// ‖Gₖ‖₂ of every span of every worker's gradient.
     pub fn norms(&mut self) -> Result<Vec<Vec<f64>>, Error> {
-        let spans = self.plan.spans.len();
-        self.ask_norms()?;
+        let spans = self.program.spans.len();
+        self.enqueue_norms()?;
         (0..self.workers)
             .map(|worker| {
                 let mut norms = vec![0.0f64; spans];
-                self.memory.read(self.offset(worker, self.plan.offsets.norms), &mut norms)?;
+                self.memory.read(self.offset(worker, self.program.offsets.norms), &mut norms)?;
                 Ok(norms)
             })
             .collect()
     }
 
-    fn ask_norms(&self) -> Result<(), Error> {
+    fn enqueue_norms(&self) -> Result<(), Error> {
         self.context.bind()?;
-        let pass = self.pass(None);
-        let spans = self.plan.spans.len();
+        let (pass, offsets, slab) = (self.pass(None), &self.program.offsets, self.program.slab);
         let [gradient, squares, norms] =
-            [self.plan.offsets.gradient, self.plan.offsets.squares, self.plan.offsets.norms]
-                .map(|o| pass.base + o);
-        let mut arguments = [at(&pass.chunks), at(&gradient), at(&squares), at(&self.plan.slab)];
-        pass.start(&self.main, "squares", Grid::row(self.plan.chunks.len()), &mut arguments)?;
-        let count = spans as i32;
-        let mut arguments =
-            [at(&self.first_chunk.start), at(&count), at(&squares), at(&norms), at(&self.plan.slab)];
-        pass.start(&self.main, "norms", Grid::row(spans.div_ceil(8)), &mut arguments)
+            [offsets.gradient, offsets.squares, offsets.norms].map(|offset| pass.base + offset);
+        let (spans, first) = (self.program.spans.len(), self.first_chunk.start);
+        let (count, grid) = (spans as i32, Grid::row(self.program.chunks.len()));
+        pass.start(&self.main, "squares", grid, arguments![pass.chunks, gradient, squares, slab])?;
+        let grid = Grid::row(spans.div_ceil(8));
+        pass.start(&self.main, "norms", grid, arguments![first, count, squares, norms, slab])
     }
 
     /// SAM's ascent: saves the parameters of all workers and moves each by `radius` along its gradient.
     pub fn ascend(&mut self, radius: f32) -> Result<(), Error> {
-        self.ask_norms()?;
-        let pass = self.pass(None);
-        let offsets = &self.plan.offsets;
-        let [norms, parameters, saved, gradient] =
+        self.enqueue_norms()?;
+        let (pass, offsets, slab) = (self.pass(None), &self.program.offsets, self.program.slab);
+        let [norms, x, saved, gradient] =
             [offsets.norms, offsets.parameters, offsets.saved, offsets.gradient]
                 .map(|offset| pass.base + offset);
-        let count = self.plan.spans.len() as i32;
-        let mut arguments = [
-            at(&pass.spans),
-            at(&pass.chunks),
-            at(&norms),
-            at(&count),
-            at(&radius),
-            at(&parameters),
-            at(&saved),
-            at(&gradient),
-            at(&pass.base),
-            at(&self.plan.slab),
-        ];
-        pass.start(&self.main, "ascend", Grid::row(self.plan.chunks.len()), &mut arguments)
+        let (spans, chunks, base) = (pass.spans, pass.chunks, pass.base);
+        let (count, grid) = (self.program.spans.len() as i32, Grid::row(self.program.chunks.len()));
+        let arguments = arguments![spans, chunks, norms, count, radius, x, saved, gradient, base, slab];
+        pass.start(&self.main, "ascend", grid, arguments)
     }
 
-    /// Takes all workers back to where the ascent began.
+    /// Moves all workers back to where the ascent began.
     pub fn restore(&mut self) -> Result<(), Error> {
-        self.copy_each(|fleet| (fleet.plan.offsets.saved, fleet.plan.offsets.parameters))?;
-        self.spread()
+        self.copy_each(|set| (set.program.offsets.saved, set.program.offsets.parameters))?;
+        self.pack_weights()
     }
 
-    /// Says how many workers, in their order, make a group, and how many of the first group lie on an earlier card. Centres that
-    /// groups had are given up: there are other groups now, and maybe more.
+    /// Sets how many consecutive workers make a group, and how many of the first group are on an earlier GPU. Drops the centres
+    /// of the previous groups.
     pub fn group_by(&mut self, size: usize, lead: usize) -> Result<(), Error> {
         // The kernels count in 32 bits.
         let size = size.clamp(1, u32::MAX as usize - self.workers);
         if lead >= size {
-            let why = format!(
-                "{lead} workers of the first group are said to lie on an earlier GPU, but it has {size}"
-            );
+            let why =
+                format!("{lead} workers of the first group are on an earlier GPU, but it has only {size}");
             return Err(Error::Device { action: "group the workers".into(), why });
         }
         (self.group, self.lead) = (size, lead);
@@ -119,106 +131,106 @@ impl Fleet {
         if level == 1 { (self.lead + self.workers).div_ceil(self.group) } else { 1 }
     }
 
-    /// Where the centre of a group of a level lies, if that level has any.
-    pub(crate) fn centre_at(&self, level: usize, group: usize) -> Result<Option<u64>, Error> {
-        limits::one_of("the centre of level", level, self.centres.len())?;
+    /// The memory of a level's centres, if it has any, and where the centre of a group begins.
+    fn centre_memory(&self, level: usize, group: usize) -> Result<Option<(&Memory, usize)>, Error> {
+        limits::index("the centre of level", level, self.centres.len())?;
         let Some(memory) = &self.centres[level] else { return Ok(None) };
-        limits::one_of("the centre of group", group, self.groups(level))?;
-        let bytes = 4 * self.plan.graph.parameters().len();
-        memory.place(bytes * group, bytes).map(Some)
+        limits::index("the centre of group", group, self.groups(level))?;
+        Ok(Some((memory, 4 * self.program.graph.parameters().len() * group)))
     }
 
-    /// Gives a group of a level its centre: level 0 is that of all workers, 1 that of the groups, 2 that of the model
-    /// that is looked at.
+    /// The address of the centre of a group of a level, if the level has any.
+    pub(crate) fn centre_address(&self, level: usize, group: usize) -> Result<Option<u64>, Error> {
+        let found = self.centre_memory(level, group)?;
+        let bytes = 4 * self.program.graph.parameters().len();
+        found.map(|(memory, start)| memory.address(start, bytes)).transpose()
+    }
+
+    /// Sets the centre of a group. Level 0 is the centre of all workers, 1 those of the groups, 2 the model to evaluate.
     pub fn load_centre(&mut self, level: usize, group: usize, centre: &[f32]) -> Result<(), Error> {
-        let (found, expected) = (centre.len(), self.plan.graph.parameters().len());
-        if found != expected {
-            return Err(Error::WrongLength { what: "the centre".into(), found, expected });
-        }
-        limits::one_of("the centre of level", level, self.centres.len())?;
+        let expected = self.program.graph.parameters().len();
+        expect_len("the centre", centre.len(), expected)?;
+        limits::index("the centre of level", level, self.centres.len())?;
         let groups = self.groups(level);
-        limits::one_of("the centre of group", group, groups)?;
+        limits::index("the centre of group", group, groups)?;
         if self.centres[level].is_none() {
             self.centres[level] = Some(Memory::new(&self.context, 4 * expected * groups)?);
             self.forget_jobs();
         }
-        let turned = self.turned(centre, true);
-        self.centres[level].as_ref().map_or(Ok(()), |memory| memory.write(4 * expected * group, &turned))
+        let centre = self.relayout(centre, true);
+        self.centres[level].as_ref().map_or(Ok(()), |memory| memory.write(4 * expected * group, &centre))
     }
 
     /// The centre of a group, if there is one.
     pub fn centre(&self, level: usize, group: usize) -> Result<Option<Vec<f32>>, Error> {
-        limits::one_of("the centre of level", level, self.centres.len())?;
-        let Some(memory) = &self.centres[level] else { return Ok(None) };
-        limits::one_of("the centre of group", group, self.groups(level))?;
-        let mut vector = vec![0.0f32; self.plan.graph.parameters().len()];
-        memory.read(4 * vector.len() * group, &mut vector)?;
-        Ok(Some(self.turned(&vector, false)))
+        let Some((memory, start)) = self.centre_memory(level, group)? else { return Ok(None) };
+        let mut vector = vec![0.0f32; self.program.graph.parameters().len()];
+        memory.read(start, &mut vector)?;
+        Ok(Some(self.relayout(&vector, false)))
     }
 
-    /// Carries out a plan on the workers of a group of a level, the first of whom is `first`.
-    pub fn mix(
+    /// Checks a round and uploads its weights. Changes nothing else.
+    pub(super) fn prepare_round(
         &mut self,
         plan: &Plan,
+        members: Members<'_>,
         (level, group): (usize, usize),
-        first: usize,
         vectors: Vectors,
-    ) -> Result<(), Error> {
-        let members = plan.workers.len();
-        limits::members(first, members, self.workers)?;
-        if plan.share == Share::Nothing {
-            return Ok(());
-        }
-        self.context.bind()?;
-        let rows: Vec<f32> = plan.weights.rows().flat_map(<[f32]>::to_vec).collect();
-        let expected = members * if plan.weights.is_per_span() { self.plan.spans.len() } else { 1 };
-        if rows.len() != expected {
-            let what = "the round's table of weights".into();
-            return Err(Error::WrongLength { what, found: rows.len(), expected });
-        }
-        let Some(centre) = self.centre_at(level, group)? else {
-            return Err(Error::Device {
-                action: "hold a round".into(),
-                why: "this level has no centre yet".into(),
-            });
+    ) -> Result<RoundLaunch, Error> {
+        limits::members(members.first, members.count, self.workers)?;
+        let per_span = plan.weights.is_per_span();
+        let expected = members.row * if per_span { self.program.spans.len() } else { 1 };
+        expect_len("the round's table of weights", members.weights.len(), expected)?;
+        let Some(centre) = self.centre_address(level, group)? else {
+            let why = "this level has no centre yet".into();
+            return Err(Error::Device { action: "hold a round".into(), why });
         };
-        self.weights.write(0, &rows)?;
+        self.weights.write(0, members.weights)?;
         let (moving, rate) = moves(plan);
-        let replaced = plan
-            .replaced
-            .iter()
-            .take(members)
-            .enumerate()
-            .fold(0u64, |bits, (m, &lost)| bits | u64::from(lost) << m);
-        let round = Round {
-            members: members as i32,
-            per_span: i32::from(plan.weights.is_per_span()),
+        let offset = match vectors {
+            Vectors::Parameters => self.program.offsets.parameters,
+            Vectors::Gradients => self.program.offsets.gradient,
+        };
+        let base = self.memory.start + self.program.slab * members.first as u64;
+        let round = RoundArgument {
+            members: members.count as i32,
+            per_span: per_span.into(),
             moving,
             toward_old: i32::from(plan.toward == Toward::Old),
             rate,
             pull: plan.pull,
-            replaced,
+            absent: members.absent,
+            replaced: members.replaced,
         };
-        let offset = match vectors {
-            Vectors::Parameters => self.plan.offsets.parameters,
-            Vectors::Gradients => self.plan.offsets.gradient,
-        };
-        let base = self.memory.start + self.plan.slab * first as u64;
-        let (of, copies) = (base + offset, i32::from(vectors == Vectors::Parameters));
-        let pass = self.pass(None);
-        let mut arguments = [
-            at(&pass.spans),
-            at(&pass.chunks),
-            at(&round),
-            at(&self.weights.start),
-            at(&of),
-            at(&centre),
-            at(&base),
-            at(&copies),
-            at(&self.plan.slab),
-        ];
-        pass.start_once("mix", Grid::row(self.plan.chunks.len()), &mut arguments)?;
-        // So that the time a round takes is counted as its own.
+        let copies = i32::from(vectors == Vectors::Parameters);
+        Ok(RoundLaunch { round, base, vectors: base + offset, centre, copies })
+    }
+
+    /// Executes a plan on the workers of a group of a level, the first of which is `first`.
+    pub fn mix(
+        &mut self,
+        plan: &Plan,
+        centre: (usize, usize),
+        first: usize,
+        vectors: Vectors,
+    ) -> Result<(), Error> {
+        let count = plan.workers.len();
+        limits::members(first, count, self.workers)?;
+        if plan.share == Share::Nothing {
+            return Ok(());
+        }
+        self.context.bind()?;
+        let weights: Vec<f32> = plan.weights.rows().flat_map(<[f32]>::to_vec).collect();
+        let replaced = plan.replaced.iter().take(count).enumerate();
+        let replaced = replaced.fold(0u64, |bits, (m, &lost)| bits | u64::from(lost) << m);
+        let members = Members { first, count, weights: &weights, row: count, absent: 0, replaced };
+        let RoundLaunch { round, base, vectors, centre, copies } =
+            self.prepare_round(plan, members, centre, vectors)?;
+        let (pass, weights, slab) = (self.pass(None), self.weights.start, self.program.slab);
+        let (spans, chunks, grid) = (pass.spans, pass.chunks, Grid::row(self.program.chunks.len()));
+        let arguments = arguments![spans, chunks, round, weights, vectors, centre, base, copies, slab];
+        pass.start_once("mix", grid, arguments)?;
+        // Wait, so that the caller measures the time of the round.
         self.main.synchronise()
     }
 }

@@ -1,27 +1,27 @@
-//! What every step of a pass in bf16 must come to, computed from what the card itself holds.
+//! The expected result of every step of a bf16 pass, computed from the values on the GPU.
 //!
-//! On a card in bf16 every number that a step stores is rounded: images, kernels as they are multiplied, the result of every
-//! step (of a fused one only its last), and gradients of results each time something arrives. All else is f32 or wider there.
-//! Rounding is chaotic: after a few layers two passes that differ in the order of one sum differ in as many numbers as if
-//! they had rounded differently throughout, so comparing the ends of two passes says little. Therefore each step is computed
-//! here in f64 from the numbers that the card had before it, and rounded where the card rounds: a number may then only differ
-//! where its sum lies on the edge between two neighbours.
+//! In bf16 the GPU rounds every stored value: images, packed weights, the result of every step (of a fused step only
+//! the last), and gradients at each contribution. Everything else is f32 or wider. Rounding is chaotic: after a few
+//! layers, two passes that differ in the order of one sum differ as much as if they rounded differently throughout.
+//! Comparing the ends of two passes therefore says little. Instead each step is computed here in f64 from the values
+//! that the GPU had before it, and rounded where the GPU rounds. A value may then differ only where its sum is on the
+//! edge between two neighbours.
 
-use super::engine::{Engine, Ways};
-use super::plan::{Kind, Plan};
+use super::compile::{Kind, Program};
+use super::kernel_choice::{KernelChoice, LayerKernels};
 use crate::op::cross_entropy;
 use crate::scalar::Scalar;
 use crate::{Error, Graph, Mode, Tape};
 
-/// The distance from a bf16 to the next, at most, as a part of it.
+/// The largest relative distance from a bf16 to the next.
 const NEXT: f64 = 1.0 / 128.0;
-/// What sums in f32 may be off by, as a part of the size of what is added up.
+/// The allowed relative error of sums in f32.
 const SUMS: f64 = 1e-4;
-/// How far apart, as a part of their size, two vectors are where few numbers lie on an edge. Rounding every number up or down at
-/// random would make it 2e-3.
+/// The relative distance of two vectors in which few values are on an edge. Rounding every value up or down at random
+/// would give 2e-3.
 const APART: f64 = 1e-3;
 
-/// The nearest bf16, of two as near the even one.
+/// The nearest bf16; ties to even.
 fn rounded<T: Scalar>(x: T) -> T {
     let bits = x.store().to_bits();
     T::load(f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000))
@@ -35,7 +35,7 @@ fn size(numbers: &[f64]) -> f64 {
     (numbers.iter().map(|x| x * x).sum::<f64>() / numbers.len().max(1) as f64).sqrt()
 }
 
-/// Whether numbers that a card stored are those that were expected.
+/// Checks stored values against the expected ones.
 fn near(what: &str, found: &[f32], expected: &[f64]) -> Result<(), String> {
     if found.len() != expected.len() {
         return Err(format!("{what}: {} numbers instead of {}", found.len(), expected.len()));
@@ -43,7 +43,7 @@ fn near(what: &str, found: &[f32], expected: &[f64]) -> Result<(), String> {
     let all = size(expected);
     for (at, (&found, &expected)) in found.iter().zip(expected).enumerate() {
         let off = (f64::from(found) - expected).abs();
-        // Also where it is not a number.
+        // Also for NaN.
         if off.is_nan() || off > NEXT * expected.abs() + SUMS * all {
             return Err(format!(
                 "{what}: number {at} is {found}, not {expected} (all are of size {all:.1e})"
@@ -55,48 +55,55 @@ fn near(what: &str, found: &[f32], expected: &[f64]) -> Result<(), String> {
     if apart > APART { Err(format!("{what}: off by {apart:.1e}")) } else { Ok(()) }
 }
 
-/// What a plan stores, and in which order its steps come.
+/// What a program stores, and the order of its steps.
 pub(super) struct Rounded<'p> {
-    plan: &'p Plan,
-    /// Whether the result of a node is stored: of a fused step only the last one is.
+    program: &'p Program,
+    /// Whether the result of a node is stored: of a fused step only the last is.
     stored: Vec<bool>,
-    /// For each node the one whose result its step stores.
+    /// For each node, the node whose result its step stores.
     home: Vec<usize>,
-    /// For each layer whether cuDNN computes the gradients of its input and of its kernels: it stores them by itself.
+    /// For each layer, whether cuDNN computes the gradients of its input and of its weights: it stores them itself.
     cudnn: Vec<[bool; 2]>,
 }
 
 impl<'p> Rounded<'p> {
-    /// For a plan whose layers are computed in these ways; without any, by our own kernels.
-    pub(super) fn new(plan: &'p Plan, ways: &[Ways]) -> Self {
-        let nodes = plan.graph.nodes();
-        let is_stored = |node: usize| node == 0 || plan.steps.iter().any(|step| step.output == node);
+    /// For a program with these kernels; without any, with our own.
+    pub(super) fn new(program: &'p Program, layer_kernels: &[LayerKernels]) -> Self {
+        let nodes = program.graph.nodes();
+        let is_stored = |node: usize| node == 0 || program.steps.iter().any(|step| step.output == node);
         let stored: Vec<bool> = (0..nodes.len()).map(is_stored).collect();
         let mut home: Vec<usize> = (0..nodes.len()).collect();
         for node in (0..nodes.len()).rev().filter(|&node| !stored[node]) {
             let user = (0..nodes.len()).find(|&user| nodes[user].inputs.iter().any(|input| input.0 == node));
             home[node] = user.map_or(node, |user| home[user]);
         }
-        let is = |engine: &Engine| matches!(engine, Engine::Cudnn(_));
-        let cudnn = (0..plan.layers.len())
-            .map(|layer| ways.get(layer).map_or([false; 2], |ways| [is(&ways.back), is(&ways.sums)]))
+        let is = |kernel: &KernelChoice| matches!(kernel, KernelChoice::Cudnn(_));
+        let cudnn = (0..program.layers.len())
+            .map(|layer| {
+                layer_kernels
+                    .get(layer)
+                    .map_or([false; 2], |of| [is(&of.backward_data), is(&of.backward_weights)])
+            })
             .collect();
-        for (layer, ways) in plan.layers.iter().zip(ways) {
-            assert!(layer.bias.is_none() || !is(&ways.forth), "cuDNN rounds before a bias is added");
+        for (layer, layer_kernels) in program.layers.iter().zip(layer_kernels) {
+            assert!(
+                layer.bias.is_none() || !is(&layer_kernels.forward),
+                "cuDNN rounds before a bias is added"
+            );
         }
-        Rounded { plan, stored, home, cudnn }
+        Rounded { program, stored, home, cudnn }
     }
 
-    /// Parameters as layers read them.
+    /// The parameters as layers read them.
     fn read<T: Scalar>(&self, parameters: &[f32]) -> Vec<T> {
         let mut read: Vec<T> = parameters.iter().map(|&x| T::load(x)).collect();
-        for layer in &self.plan.layers {
-            round(&mut read[self.plan.graph.parameters().spans()[layer.weight.0].range()]);
+        for layer in &self.program.layers {
+            round(&mut read[self.program.graph.parameters().spans()[layer.weight.0].range()]);
         }
         read
     }
 
-    /// A forward pass. `see` is shown what each node stores and says what the pass goes on with.
+    /// A forward pass. `see` gets what each node stores, and returns what the pass continues with.
     fn forward<'g, T: Scalar>(
         &self,
         graph: &'g Graph,
@@ -118,7 +125,7 @@ impl<'p> Rounded<'p> {
         Ok(tape)
     }
 
-    /// The gradient of the logits that is stored, and the loss.
+    /// The stored gradient of the logits, and the loss.
     fn loss<T: Scalar>(
         &self,
         tape: &Tape<'_, T>,
@@ -126,13 +133,13 @@ impl<'p> Rounded<'p> {
         factor: f64,
     ) -> Result<(Vec<T>, f64), Error> {
         let mut flow = vec![T::zero(); tape.logits().len()];
-        let classes = self.plan.graph.classes();
+        let classes = self.program.graph.classes();
         let loss = cross_entropy::loss(classes, tape.logits(), labels, T::of(factor), &mut flow)?;
         round(&mut flow);
         Ok((flow, loss))
     }
 
-    /// One step turned around: takes the gradient of its result, adds to those of its inputs and tensors.
+    /// One step backward: takes the gradient of its result, adds to those of its inputs and tensors.
     fn step_back<T: Scalar>(
         &self,
         tape: &Tape<'_, T>,
@@ -141,7 +148,7 @@ impl<'p> Rounded<'p> {
         parameters: &[T],
         gradient: &mut [T],
     ) {
-        let step = &self.plan.steps[step];
+        let step = &self.program.steps[step];
         let twice = matches!(step.kind, Kind::Layer(layer) if self.cudnn[layer][0]);
         for node in (0..self.home.len()).rev().filter(|&node| self.home[node] == step.output) {
             let Some(flow) = flows[node].take() else { continue };
@@ -150,7 +157,7 @@ impl<'p> Rounded<'p> {
             inputs().for_each(|input| arriving[input] = vec![T::zero(); tape.values[input].len()]);
             tape.flow_back(node, &flow, &mut arriving, parameters, gradient);
             for input in inputs() {
-                // Two inputs that are one node got everything at the first.
+                // If both inputs are the same node, the first got everything.
                 let mut arriving = std::mem::take(&mut arriving[input]);
                 if arriving.is_empty() {
                     continue;
@@ -167,14 +174,14 @@ impl<'p> Rounded<'p> {
         }
     }
 
-    /// What is done to the gradient of the parameters at the end.
+    /// The last operations on the gradient of the parameters.
     fn finish<T: Scalar>(&self, gradient: &mut [T], mode: Mode) {
-        let spans = self.plan.graph.parameters().spans();
-        for (layer, [_, sums]) in self.plan.layers.iter().zip(&self.cudnn) {
+        let spans = self.program.graph.parameters().spans();
+        for (layer, [_, sums]) in self.program.layers.iter().zip(&self.cudnn) {
             if *sums {
                 round(&mut gradient[spans[layer.weight.0].range()]);
             }
-            // Batch norm takes the mean away, and any bias with it: nothing is left to be rounded.
+            // Batch norm removes the mean, and any bias with it: nothing is left to round.
             if let (Some(bias), true, Mode::Train { .. }) = (layer.bias, layer.is_normed, mode) {
                 gradient[spans[bias.0].range()].fill(T::zero());
             }
@@ -182,13 +189,13 @@ impl<'p> Rounded<'p> {
     }
 }
 
-/// A pass of one worker that is followed step by step.
+/// A pass of one worker that is checked step by step.
 pub(super) struct Check<'r> {
     rounded: &'r Rounded<'r>,
     parameters: Vec<f64>,
     statistics: Vec<f64>,
     tape: Tape<'r, f64>,
-    /// The same with sizes instead of numbers, which shows how much was added up.
+    /// The same with absolute values: how much was added.
     sizes: Tape<'r, f64>,
     flows: Vec<Option<Vec<f64>>>,
     gradient: Vec<f64>,
@@ -197,7 +204,7 @@ pub(super) struct Check<'r> {
 }
 
 impl<'r> Check<'r> {
-    /// Follows a forward pass and the loss; `value` and `flow` say what the card stored for a node.
+    /// Checks a forward pass and the loss. `value` and `flow` return what the GPU stored for a node.
     pub(super) fn forward(
         rounded: &'r Rounded<'r>,
         (parameters, statistics): (&[f32], &[f32]),
@@ -207,7 +214,7 @@ impl<'r> Check<'r> {
         value: impl Fn(usize) -> Vec<f32>,
         flow: impl Fn(usize) -> Vec<f32>,
     ) -> Result<Self, String> {
-        let graph = &rounded.plan.graph;
+        let graph = &rounded.program.graph;
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
         let (parameters, statistics) = (rounded.read::<f64>(parameters), wide(statistics));
         let given = (parameters.as_slice(), statistics.as_slice(), &wide(images)[..]);
@@ -221,7 +228,7 @@ impl<'r> Check<'r> {
         near("the gradient of the logits", &flow(last), &expected)?;
         let sizes = |x: &Vec<f64>| x.iter().map(|x| x.abs()).collect::<Vec<f64>>();
         let mut used = tape.used.clone();
-        // Batch norm takes its mean away: the sizes of both are added up.
+        // Batch norm subtracts its mean: the absolute values of both are added.
         used.iter_mut().flat_map(|used| &mut used.mean).for_each(|mean| *mean = -mean.abs());
         let sizes = Tape { values: tape.values.iter().map(sizes).collect(), used, ..tape };
         let mut flows = vec![None; tape.values.len()];
@@ -230,15 +237,15 @@ impl<'r> Check<'r> {
         Ok(Check { rounded, parameters, statistics, tape, sizes, flows, gradient, magnitude, loss })
     }
 
-    /// Follows a step of the backward pass that the card has just done.
+    /// Checks a step of the backward pass that the GPU has just completed.
     pub(super) fn step_back(&mut self, step: usize, flow: impl Fn(usize) -> Vec<f32>) -> Result<(), String> {
-        let (rounded, done) = (self.rounded, &self.rounded.plan.steps[step]);
+        let (rounded, done) = (self.rounded, &self.rounded.program.steps[step]);
         let mut sizes: Vec<Option<Vec<f64>>> = (self.flows.iter())
             .map(|flow| flow.as_ref().map(|flow| flow.iter().map(|x| x.abs()).collect()))
             .collect();
         rounded.step_back(&self.sizes, step, &mut sizes, &self.parameters, &mut self.magnitude);
         rounded.step_back(&self.tape, step, &mut self.flows, &self.parameters, &mut self.gradient);
-        for &input in done.inputs.iter().filter(|&&input| rounded.plan.slots[input].is_some()) {
+        for &input in done.inputs.iter().filter(|&&input| rounded.program.slots[input].is_some()) {
             let what = format!("the gradient of node {input} after step {step}, {:?}", done.kind);
             let (found, expected) = (flow(input), self.flows[input].take().unwrap_or_default());
             near(&what, &found, &expected)?;
@@ -247,7 +254,7 @@ impl<'r> Check<'r> {
         Ok(())
     }
 
-    /// Looks at what a pass leaves.
+    /// Checks the results of a pass.
     pub(super) fn finish(
         mut self,
         loss: f64,
@@ -259,9 +266,9 @@ impl<'r> Check<'r> {
             return Err(format!("the loss is {loss}, not {}", self.loss));
         }
         self.rounded.finish(&mut self.gradient, self.tape.mode);
-        let spans = self.rounded.plan.graph.parameters().spans();
+        let spans = self.rounded.program.graph.parameters().spans();
         let by_cudnn = |at: usize| {
-            (self.rounded.plan.layers.iter().zip(&self.rounded.cudnn))
+            (self.rounded.program.layers.iter().zip(&self.rounded.cudnn))
                 .any(|(layer, [_, sums])| *sums && spans[layer.weight.0].range().contains(&at))
         };
         for (at, &found) in gradient.iter().enumerate() {
@@ -289,15 +296,15 @@ impl<'r> Check<'r> {
 
 #[path = "../../tests/needs/mod.rs"]
 mod needs;
-#[path = "../../tests/sisters/mod.rs"]
-mod sisters;
+#[path = "../../tests/networks/mod.rs"]
+mod networks;
 
 mod tests {
-    use super::sisters::{sisters, smooth};
+    use super::networks::{all_networks, smooth};
     use super::*;
-    use crate::cuda::fleet::{Fleet, Precision, Settings};
-    use crate::cuda::pass::Manner;
-    use crate::cuda::plan::Demand;
+    use crate::cuda::compile::WorkspaceNeeds;
+    use crate::cuda::pass::PassMode;
+    use crate::cuda::replica_set::{Precision, ReplicaSet, Settings};
     use grawa_core::{Key, Purpose};
 
     const BATCH: usize = 6;
@@ -314,15 +321,16 @@ mod tests {
         (images, (0..BATCH).map(|_| draws.below(graph.classes() as u64) as u32).collect())
     }
 
-    /// What a step stores, made worse: which, and how.
+    /// A fault: where to change stored values, and how.
     type Fault = (&'static str, fn(&mut [f32]));
 
-    /// A pass that rounds as a card does, with sums in f32, and a fault in it: what the check says of it.
+    /// Simulates a pass that rounds as the GPU does, with sums in f32 and a fault. Returns the verdict of the check.
     fn played(graph: &Graph, mode: Mode, fault: Option<Fault>) -> Result<(), String> {
-        let mut plan = Plan::new(graph, BATCH, 2).unwrap();
-        let demand = Demand { splits: 1, turned: true, blocks: (0, 0), workspace: 0, side_workspace: 0 };
-        plan.place(&vec![demand; plan.layers.len()], |_| (1, 1));
-        let (rounded, (images, labels)) = (Rounded::new(&plan, &[]), batch(graph, 7));
+        let mut program = Program::new(graph, BATCH, 2).unwrap();
+        let need =
+            WorkspaceNeeds { splits: 1, flipped: true, blocks: (0, 0), workspace: 0, side_workspace: 0 };
+        program.allocate(&vec![need; program.layers.len()], |_| (1, 1));
+        let (rounded, (images, labels)) = (Rounded::new(&program, &[]), batch(graph, 7));
         let (parameters, statistics) = smooth(graph, 1);
         let spoil = |at: &str, numbers: &mut Vec<f32>| match fault {
             Some((place, how)) if place == at => how(numbers),
@@ -331,7 +339,7 @@ mod tests {
         let read = rounded.read::<f32>(&parameters);
         let tape = rounded
             .forward(graph, (&read, &statistics, &images), mode, |node, mut value| {
-                if node == plan.steps[plan.steps.len() / 2].output {
+                if node == program.steps[program.steps.len() / 2].output {
                     spoil("value", &mut value);
                 }
                 Ok(value)
@@ -347,9 +355,10 @@ mod tests {
         let mut check = Check::forward(&rounded, state, (&images, &labels), mode, FACTOR, value, |node| {
             flow_of(&flows, node)
         })?;
-        for step in (0..plan.steps.len()).rev() {
+        for step in (0..program.steps.len()).rev() {
             rounded.step_back(&tape, step, &mut flows, &read, &mut gradient);
-            if let (true, Some(flow)) = (step == plan.steps.len() / 2, &mut flows[plan.steps[step].inputs[0]])
+            if let (true, Some(flow)) =
+                (step == program.steps.len() / 2, &mut flows[program.steps[step].inputs[0]])
             {
                 spoil("flow", flow);
             }
@@ -363,16 +372,16 @@ mod tests {
         check.finish(loss, &gradient, &tracked, true)
     }
 
-    /// Sums of another precision are let through, in every network and mode; faults of one percent, of one bit, or of rounding
-    /// toward zero are not.
+    /// Sums of another precision pass, in every network and mode. Errors of one percent, of one bit, or from rounding
+    /// toward zero do not.
     #[test]
     fn the_check_finds_what_is_wrong() {
-        for (name, graph) in sisters() {
+        for (name, graph) in all_networks() {
             for mode in modes() {
                 assert_eq!(played(&graph, mode, None), Ok(()), "{name}, {mode:?}");
             }
         }
-        let graph = &sisters()[0].1;
+        let graph = &all_networks()[0].1;
         let train = modes()[0];
         let wrong: [Fault; 7] = [
             ("value", |x| x.iter_mut().for_each(|x| *x = rounded(*x * 1.01))),
@@ -398,62 +407,62 @@ mod tests {
     #[test]
     #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
     fn bf16_rounds_as_it_should_at_every_step() {
-        let card = needs::gpu();
-        for (name, graph) in sisters() {
+        let device = needs::gpu();
+        for (name, graph) in all_networks() {
             let settings = Settings { batch: BATCH, workers: 2, precision: Precision::Bf16, fixed: true };
-            let mut fleet = Fleet::new(&card, &graph, settings).unwrap();
+            let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
             let batches = [batch(&graph, 7), batch(&graph, 8)];
             let states = [smooth(&graph, 1), smooth(&graph, 2)];
-            fleet.show(&batches.each_ref().map(|(images, labels)| (&images[..], &labels[..]))).unwrap();
-            let load = |fleet: &mut Fleet| {
+            set.load_batches(&batches.each_ref().map(|(images, labels)| (&images[..], &labels[..]))).unwrap();
+            let load = |set: &mut ReplicaSet| {
                 for (worker, (parameters, statistics)) in states.iter().enumerate() {
-                    fleet.load(worker, parameters, statistics).unwrap();
+                    set.load(worker, parameters, statistics).unwrap();
                 }
             };
-            let bits = |fleet: &Fleet| {
+            let bits = |set: &ReplicaSet| {
                 [0, 1].map(|worker| {
                     let (gradient, statistics) =
-                        (fleet.gradient_of(worker).unwrap(), fleet.statistics(worker).unwrap());
+                        (set.gradient_of(worker).unwrap(), set.statistics(worker).unwrap());
                     gradient.into_iter().chain(statistics).map(f32::to_bits).collect::<Vec<u32>>()
                 })
             };
             for mode in modes() {
-                load(&mut fleet);
-                let manner = fleet.manner(mode, true).unwrap();
-                followed(&fleet, manner, &states, &batches, mode)
+                load(&mut set);
+                let pass_mode = set.pass_mode(mode, true).unwrap();
+                followed(&set, pass_mode, &states, &batches, mode)
                     .unwrap_or_else(|why| panic!("{name}, {mode:?}: {why}"));
-                // Recorded as a graph, with kernels side by side, the same steps give the same bits, every time.
-                let expected = bits(&fleet);
+                // As a recorded graph, with parallel kernels, the same steps give the same bits every time.
+                let expected = bits(&set);
                 for time in 0..3 {
-                    load(&mut fleet);
-                    fleet.gradient(mode, FACTOR, true).unwrap();
-                    assert!(bits(&fleet) == expected, "{name}, {mode:?}: other bits as a graph, time {time}");
+                    load(&mut set);
+                    set.gradient(mode, FACTOR, true).unwrap();
+                    assert!(bits(&set) == expected, "{name}, {mode:?}: other bits as a graph, time {time}");
                 }
             }
         }
     }
 
-    /// A forward and a backward pass of two workers on a card, step by step.
+    /// A forward and a backward pass of two workers on a GPU, checked step by step.
     fn followed(
-        fleet: &Fleet,
-        manner: Manner,
+        set: &ReplicaSet,
+        pass_mode: PassMode,
         states: &[(Vec<f32>, Vec<f32>); 2],
         batches: &[(Vec<f32>, Vec<u32>); 2],
         mode: Mode,
     ) -> Result<(), String> {
         let words = |error: Error| error.to_string();
-        // A pass that is timed runs one kernel after the other, and waits for each.
+        // A profiled pass runs one kernel after the other and waits for each.
         let times = std::cell::RefCell::new(Vec::new());
-        let (plan, pass) = (&fleet.plan, fleet.pass(Some(&times)));
-        let rounded = Rounded::new(plan, pass.ways);
+        let (program, pass) = (&set.program, set.pass(Some(&times)));
+        let rounded = Rounded::new(program, pass.layer_kernels);
         let value = |worker: usize, node: usize| {
-            fleet.planes(worker, plan.values[node], plan.shape(node)).unwrap_or_default()
+            set.planes(worker, program.values[node], program.shape(node)).unwrap_or_default()
         };
         let flow = |worker: usize, node: usize| {
-            let place = plan.slots[node].map_or(0, |slot| plan.buffers[slot]);
-            fleet.planes(worker, place, plan.shape(node)).unwrap_or_default()
+            let place = program.slots[node].map_or(0, |slot| program.buffers[slot]);
+            set.planes(worker, place, program.shape(node)).unwrap_or_default()
         };
-        pass.forward(manner).map_err(words)?;
+        pass.forward(pass_mode).map_err(words)?;
         pass.loss(FACTOR as f32, true, None).map_err(words)?;
         let mut checks = Vec::new();
         for (worker, ((parameters, statistics), (images, labels))) in states.iter().zip(batches).enumerate() {
@@ -461,21 +470,21 @@ mod tests {
             let (value, flow) = (|node| value(worker, node), |node| flow(worker, node));
             checks.push(Check::forward(&rounded, state, batch, mode, FACTOR, value, flow)?);
         }
-        let mut readers = vec![None; plan.buffers.len()];
-        for (number, step) in plan.steps.iter().enumerate().rev() {
-            if plan.slots[step.output].is_none() {
+        let mut readers = vec![None; program.buffers.len()];
+        for (number, step) in program.steps.iter().enumerate().rev() {
+            if program.slots[step.output].is_none() {
                 continue;
             }
-            pass.step_backward(step, manner, &mut readers).map_err(words)?;
+            pass.step_backward(step, pass_mode, &mut readers).map_err(words)?;
             for (worker, check) in checks.iter_mut().enumerate() {
                 check.step_back(number, |node| flow(worker, node))?;
             }
         }
-        pass.collect(manner).map_err(words)?;
-        let outcomes = fleet.outcomes().map_err(words)?;
+        pass.collect(pass_mode).map_err(words)?;
+        let outcomes = set.outcomes().map_err(words)?;
         for (worker, check) in checks.into_iter().enumerate() {
-            let gradient = fleet.gradient_of(worker).map_err(words)?;
-            let statistics = fleet.statistics(worker).map_err(words)?;
+            let gradient = set.gradient_of(worker).map_err(words)?;
+            let statistics = set.statistics(worker).map_err(words)?;
             check
                 .finish(outcomes[worker].loss, &gradient, &statistics, true)
                 .map_err(|why| format!("worker {worker}: {why}"))?;

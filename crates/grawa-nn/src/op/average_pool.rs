@@ -1,4 +1,4 @@
-//! The mean of each window, over the numbers of the input that lie in it; and the mean of a whole channel.
+//! The mean of each window over the input values inside it, and the mean of a whole channel.
 
 use crate::scalar::Scalar;
 use crate::{Shape, Window};

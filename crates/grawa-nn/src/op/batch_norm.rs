@@ -1,17 +1,17 @@
-//! Batch normalisation: every channel to mean 0 and variance 1 over the batch, then a scale and a shift.
+//! Batch normalisation: every channel gets mean 0 and variance 1 over the batch, then a scale and a shift.
 //!
-//! As PyTorch: the batch is normalised with its biased variance, the running variance takes the unbiased one, with
-//! momentum 0.1; ε is 10⁻⁵. Sums are taken in two passes, so that nothing cancels.
+//! As in PyTorch, the batch is normalised with its biased variance; the running variance uses the unbiased one, with
+//! momentum 0.1; ε is 10⁻⁵. Sums take two passes to avoid cancellation.
 
 use crate::Shape;
 use crate::scalar::Scalar;
 
 /// ε.
 pub(crate) const EPSILON: f64 = 1e-5;
-/// How much of the running statistics a batch replaces.
+/// The share of the running statistics that a batch replaces.
 pub(crate) const MOMENTUM: f64 = 0.1;
 
-/// What a training-mode forward pass leaves for the backward pass: a number a channel each.
+/// What a training-mode forward pass keeps for the backward pass: one number for each channel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Batch<T> {
     pub(crate) mean: Vec<T>,
@@ -19,7 +19,7 @@ pub(crate) struct Batch<T> {
     pub(crate) variance: Vec<T>,
 }
 
-/// Calls `each` with every stretch of a channel: its number and its range in the batch.
+/// Calls `each` with every contiguous part of a channel: the channel and its range in the batch.
 fn stretches(shape: Shape, len: usize, mut each: impl FnMut(usize, std::ops::Range<usize>)) {
     for start in (0..len).step_by(shape.area().max(1)) {
         each(start / shape.area() % shape.channels, start..start + shape.area());
@@ -40,10 +40,10 @@ pub(crate) fn statistics<T: Scalar>(shape: Shape, x: &[T]) -> Batch<T> {
     Batch { mean, variance }
 }
 
-/// Moves running statistics toward those of a batch of `count` numbers a channel.
+/// Updates running statistics with those of a batch of `count` values for each channel.
 pub(crate) fn track<T: Scalar>(count: usize, batch: (&[T], &[T]), mean: &mut [T], variance: &mut [T]) {
     let (keep, take) = (T::of(1.0 - MOMENTUM), T::of(MOMENTUM));
-    // Of a single number there is no unbiased variance; PyTorch refuses it, we keep the biased one.
+    // A single value has no unbiased variance. PyTorch rejects it; we keep the biased one.
     let unbiased = T::of(count as f64 / (count.max(2) - 1) as f64);
     for (running, &new) in mean.iter_mut().zip(batch.0) {
         *running = keep * *running + take * new;
@@ -70,12 +70,12 @@ pub(crate) fn forward<T: Scalar>(
     });
 }
 
-/// What a batch norm normalised with.
+/// The statistics that a batch norm used.
 pub(crate) struct Norm<'a, T> {
     pub(crate) shape: Shape,
     pub(crate) mean: &'a [T],
     pub(crate) variance: &'a [T],
-    /// Whether mean and variance are the batch's own, and so depend on x; else they are constants.
+    /// Whether mean and variance are those of the batch, and so depend on x; otherwise they are constants.
     pub(crate) of_batch: bool,
 }
 

@@ -1,16 +1,16 @@
-//! Convolution: every image's patches as the columns of a matrix, times the kernels.
+//! Convolution as a matrix product: the kernels times the patches of an image as columns.
 
 use crate::matmul::{As, matmul};
 use crate::scalar::Scalar;
 use crate::{Conv, Shape};
 
-/// The sides of the matrices: output channels, numbers in a patch, places in the output.
+/// The sides of the matrices: output channels, values in a patch, output positions.
 fn sides(conv: &Conv, from: Shape, to: Shape) -> [usize; 3] {
     [to.channels, from.channels * conv.kernel * conv.kernel, to.area()]
 }
 
-/// Runs over all places of the patches of one image: calls `each` with the index in the patch matrix and, unless it
-/// lies in the padding, the index in the image.
+/// Visits all positions of the patches of one image: calls `each` with the index in the patch matrix and, unless it is
+/// padding, the index in the image.
 fn patches(conv: &Conv, from: Shape, to: Shape, mut each: impl FnMut(usize, Option<usize>)) {
     let inside = |at: usize, length: usize| at.checked_sub(conv.pad).filter(|&at| at < length);
     let mut place = 0;
@@ -58,7 +58,7 @@ pub(crate) fn forward<T: Scalar>(
     }
 }
 
-/// The gradients that flow to a convolution's input, kernels and bias.
+/// The gradients of a convolution's input, kernels and bias.
 pub(crate) struct Gradients<'a, T> {
     pub(crate) x: Option<&'a mut [T]>,
     pub(crate) weight: &'a mut [T],

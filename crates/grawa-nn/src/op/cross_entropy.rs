@@ -1,10 +1,10 @@
-//! Softmax cross-entropy: the loss of a batch and its gradient by the logits.
+//! Softmax cross-entropy: the loss of a batch and its gradient with respect to the logits.
 
 use crate::Error;
 use crate::scalar::Scalar;
 
-/// The sum of −log softmax(logits)[label] over the batch. `dlogits` gets the gradient of that sum times `factor`
-/// (1 for a sum, 1/N for a mean).
+/// The sum of −log softmax(logits)[label] over the batch. Writes the gradient of that sum times `factor` (1 for a sum,
+/// 1/N for a mean) to `dlogits`.
 pub(crate) fn loss<T: Scalar>(
     classes: usize,
     logits: &[T],

@@ -1,17 +1,17 @@
-//! Dropout: each number is zero with probability p, the others are scaled by 1/(1−p).
+//! Dropout: each value is zero with probability p, the others are scaled by 1/(1−p).
 //!
-//! What is dropped is a function of the key and the node alone: word i of the node's stream decides for scalar i of the
-//! batch, and drops it where it is below p·2³². Node n's stream begins at block n·2²⁰ of the key.
+//! The mask is a function of the key and the node alone: word i of the node's stream decides for scalar i of the
+//! batch, which is dropped if the word is below p·2³². Node n's stream begins at block n·2²⁰ of the key.
 
 use crate::scalar::Scalar;
 use grawa_core::{Key, Stream};
 
-/// The draws of a node.
+/// The random stream of a node.
 pub(crate) fn draws(key: Key, node: usize) -> Stream {
     key.stream_from((node as u32) << 20)
 }
 
-/// What each number is multiplied by.
+/// The factor of each value.
 fn factors<T: Scalar>(probability: f64, mut draws: Stream) -> impl Iterator<Item = T> {
     let (bound, scale) = ((probability * 4_294_967_296.0) as u64, T::of(1.0 / (1.0 - probability)));
     std::iter::repeat_with(move || if u64::from(draws.word()) < bound { T::zero() } else { scale })

@@ -1,10 +1,10 @@
-//! The largest number of each window. The gradient goes to the first of several equal ones, as in PyTorch.
+//! The maximum of each window. The gradient goes to the first of equal values, as in PyTorch.
 
 use crate::scalar::Scalar;
 use crate::{Shape, Window};
 
 impl Window {
-    /// The places in a channel of the input that the window of an output place covers.
+    /// The indices in an input channel that the window of an output position covers.
     pub(crate) fn members(
         &self,
         from: Shape,
@@ -13,7 +13,7 @@ impl Window {
     ) -> impl Iterator<Item = usize> + Clone + use<> {
         let reach = |at: usize, length: usize| {
             let start = at * self.stride;
-            // Both ends in the padded input, brought back into the input itself.
+            // The range in the padded input, clipped to the input.
             start.saturating_sub(self.pad)..(start + self.kernel).saturating_sub(self.pad).min(length)
         };
         let (rows, columns) = (reach(place / to.width, from.height), reach(place % to.width, from.width));
@@ -22,9 +22,9 @@ impl Window {
     }
 }
 
-/// The place of the largest number of a window.
+/// The index of the maximum of a window.
 fn largest<T: Scalar>(x: &[T], members: impl Iterator<Item = usize>) -> usize {
-    // Not a number beats every number, so that it is seen.
+    // NaN wins over every number, so that it is noticed.
     members
         .reduce(|best, at| {
             if x[at] > x[best] || (x[at].wide().is_nan() && !x[best].wide().is_nan()) { at } else { best }
@@ -32,7 +32,7 @@ fn largest<T: Scalar>(x: &[T], members: impl Iterator<Item = usize>) -> usize {
         .unwrap_or(0)
 }
 
-/// The largest number of each window.
+/// The maximum of each window.
 pub(crate) fn forward<T: Scalar>(window: &Window, (from, to): (Shape, Shape), x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(from.area()).zip(y.chunks_exact_mut(to.area())) {
         for (place, y) in y.iter_mut().enumerate() {

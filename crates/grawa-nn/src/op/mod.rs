@@ -1,8 +1,8 @@
-//! The operations, each in its own file: forward and backward in plain, unfused form, for a whole batch.
+//! The operations, one file each: forward and backward in plain, unfused form, for a whole batch.
 //!
-//! This is the reference that fused kernels are tested against. Everything is a pure function on slices, image
-//! after image, channel after channel, row after row; generic over the number, so that the same code in `f64` is
-//! the truth. A backward function *adds* to the gradients it is given, because a result may be used twice.
+//! Fused kernels are tested against them. All are pure functions on slices in the order image, channel, row. They are
+//! generic over the number type: the same code in `f64` is the reference. A backward function *adds* to the gradients
+//! it is given, because a result may be used twice.
 
 pub(crate) mod average_pool;
 pub(crate) mod batch_norm;

@@ -1,4 +1,4 @@
-//! max(x, 0). At 0 itself the gradient is 0, as in PyTorch.
+//! max(x, 0). The gradient at 0 is 0, as in PyTorch.
 
 use crate::scalar::Scalar;
 

@@ -3,13 +3,13 @@
 use crate::Shape;
 use crate::scalar::Scalar;
 
-/// Pairs of places: in a channel of the output, and in that of the input.
+/// Pairs of indices: in a channel of the output, and in that of the input.
 fn places(stride: usize, from: Shape, to: Shape) -> impl Iterator<Item = (usize, usize)> {
     (0..to.area())
         .map(move |place| (place, place / to.width * stride * from.width + place % to.width * stride))
 }
 
-/// The chosen pixels.
+/// The selected pixels.
 pub(crate) fn forward<T: Scalar>(stride: usize, (from, to): (Shape, Shape), x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(from.area()).zip(y.chunks_exact_mut(to.area())) {
         places(stride, from, to).for_each(|(place, at)| y[place] = x[at]);

@@ -1,4 +1,4 @@
-//! DenseNet for small images: every layer's new channels stand before all the channels that came so far.
+//! DenseNet for small images: every layer's new channels precede all earlier channels.
 
 use crate::{Builder, Conv, Error, Graph, NodeId, Shape, Window};
 

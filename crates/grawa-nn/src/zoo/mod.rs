@@ -1,7 +1,8 @@
 //! The paper's networks, and a small one for the digits.
 //!
-//! Tensor names and their order are those of the PyTorch twins in `oracle/nets.py`, so that checkpoints go both
-//! ways. Widths and depths are parameters: a name such as `resnet20` is a row of [`ZOO`], and tests use small sisters.
+//! Tensor names and their order are those of the PyTorch networks in `oracle/nets.py`, so that checkpoints can be
+//! exchanged. Widths and depths are parameters: a name such as `resnet20` is a row of [`ZOO`], and tests use small
+//! variants.
 
 mod densenet;
 mod digits;
@@ -28,7 +29,7 @@ use crate::{Error, Graph, Shape};
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
-    /// The shape of an image it was made for.
+    /// The image shape of the paper.
     pub input: Shape,
     /// The number of classes in the paper.
     pub classes: usize,
@@ -67,7 +68,7 @@ pub const ZOO: [Entry; 11] = [
 ];
 
 impl Entry {
-    /// The network for images of this shape and this many classes.
+    /// The network for images of this shape and this number of classes.
     pub fn build(&self, input: Shape, classes: usize) -> Result<Graph, Error> {
         (self.build)(self.name, input, classes)
     }
@@ -78,7 +79,7 @@ pub fn names() -> Vec<&'static str> {
     ZOO.map(|entry| entry.name).into()
 }
 
-/// The entry of that name.
+/// The network of this name.
 pub fn find(name: &str) -> Result<&'static Entry, Error> {
     ZOO.iter().find(|entry| entry.name == name).ok_or_else(|| Error::UnknownNetwork {
         found: name.into(),

@@ -1,8 +1,8 @@
-//! PyramidNet: every block is a little wider than the one before it.
+//! PyramidNet: every block is slightly wider than the one before.
 
 use crate::{Builder, Conv, Error, Graph, NodeId, Shape, Window};
 
-/// Basic blocks of a network of `depth` layers that widens by `alpha` channels in all.
+/// Basic blocks of a network of `depth` layers that widens by `alpha` channels in total.
 pub fn pyramidnet(
     name: &str,
     input: Shape,
@@ -17,7 +17,7 @@ pub fn pyramidnet(
     let blocks = depth.saturating_sub(2) / 6;
     let mut wide = 16.0;
     for index in 0..3 * blocks {
-        // Summed and rounded to even as in the twin, so that every width comes out the same.
+        // Summed and rounded to even as in PyTorch, so that every width is equal.
         wide += alpha as f64 / (3 * blocks) as f64;
         let stride = if index > 0 && index % blocks == 0 { 2 } else { 1 };
         x = block(&mut net, x, &format!("blocks.{index}"), f64::round_ties_even(wide) as usize, stride)?;

@@ -2,7 +2,7 @@
 
 use crate::{Builder, Conv, Error, Graph, NodeId, Shape};
 
-/// `blocks` blocks a stage, `width`, 2·`width` and 4·`width` channels: ResNet-20 has 3 and 16.
+/// `blocks` blocks in each stage, with `width`, 2·`width` and 4·`width` channels: ResNet-20 has 3 and 16.
 pub fn resnet(name: &str, input: Shape, blocks: usize, width: usize, classes: usize) -> Result<Graph, Error> {
     let mut net = Builder::new(name, input);
     let x = net.input();

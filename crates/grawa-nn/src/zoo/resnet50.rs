@@ -1,4 +1,4 @@
-//! ResNet-50 as torchvision has it: bottlenecks, the stride in the 3 × 3.
+//! ResNet-50 as in torchvision: bottlenecks with the stride in the 3 × 3 convolution.
 
 use crate::{Builder, Conv, Error, Graph, NodeId, Shape, Window};
 

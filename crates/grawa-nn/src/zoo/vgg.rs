@@ -2,14 +2,14 @@
 
 use crate::{Builder, Conv, Error, Graph, Shape, Window};
 
-/// Channels of VGG-16's convolutions; 0 is a pooling.
+/// Channels of VGG-16's convolutions; 0 is a max pooling.
 pub const VGG16: [usize; 18] = [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0];
 
-/// The convolutions and poolings of `plan`, then two hidden layers of `hidden` numbers.
+/// The convolutions and poolings of `plan`, then two hidden layers of width `hidden`.
 pub fn vgg(name: &str, input: Shape, plan: &[usize], hidden: usize, classes: usize) -> Result<Graph, Error> {
     let mut net = Builder::new(name, input);
     let mut x = net.input();
-    // Modules are numbered in a row: a convolution with its batch norm and ReLU takes three numbers.
+    // Modules are numbered consecutively: a convolution with its batch norm and ReLU takes three numbers.
     let mut module = 0;
     for &channels in plan {
         if channels == 0 {

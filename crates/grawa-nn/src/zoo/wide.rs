@@ -28,7 +28,7 @@ fn block(net: &mut Builder, x: NodeId, name: &str, out: usize, stride: usize) ->
     let y = net.batch_norm(y, &format!("{name}.bn2"))?;
     let y = net.relu(y);
     let y = net.conv_normal(y, &format!("{name}.conv2"), Conv::same(out))?;
-    // Where widths differ the shortcut sees the activated input, else the raw one.
+    // Where widths differ the shortcut uses the activated input, otherwise the raw one.
     let shortcut = if net.shape(x).channels == out {
         x
     } else {

@@ -1,19 +1,19 @@
-//! What tests need of a machine. A test that needs a GPU is ignored, so that nobody takes it for passed; one that is asked for
-//! and finds none fails.
+//! What tests need of a machine. A test that needs a GPU is ignored, so that it does not count as passed. If it is run
+//! without a GPU it fails.
 
-use grawa_nn::cuda::{Card, cards};
+use grawa_nn::cuda::{Device, devices};
 
-/// The first GPU that can be used.
-pub(crate) fn gpu() -> Card {
-    match cards() {
+/// The first usable GPU.
+pub(crate) fn gpu() -> Device {
+    match devices() {
         Ok(found) => {
-            found.into_iter().find(Card::is_usable).expect("a GPU of compute capability 8.0 or newer")
+            found.into_iter().find(Device::is_usable).expect("a GPU of compute capability 8.0 or newer")
         }
         Err(error) => panic!("this test needs an NVIDIA GPU: {error}"),
     }
 }
 
-/// Whoever says that there is a GPU must not leave out the tests that need it.
+/// With GRAWA_NEEDS_GPU=1, tests that need a GPU must not be skipped.
 #[test]
 fn tests_that_need_a_gpu_run_where_there_is_one() {
     if std::env::var_os("GRAWA_NEEDS_GPU").is_none_or(|value| value != "1") {

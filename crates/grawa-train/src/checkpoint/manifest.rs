@@ -1,9 +1,9 @@
 //! What a checkpoint says besides its vectors: the reproducible part and the seconds, apart.
 
 use super::checksums::crc;
-use crate::course::Position;
+use crate::milestones::Position;
+use crate::round_message::Tally;
 use crate::snapshot::{Part, Past, Snapshot};
-use crate::word::Tally;
 use crate::{Error, Evaluated, Times};
 use grawa_core::{Memory, Notes};
 use grawa_nn::{Data, Graph, Tensors};

@@ -1,20 +1,19 @@
-//! Checkpoints: a folder each, whole or not there.
+//! Checkpoints: a folder each, which is complete or not there.
 //!
 //! A checkpoint `checkpoints/step-00000064` holds
 //!
 //! | file | what |
 //! |---|---|
 //! | `state.safetensors` | every worker's parameters, momentum and running statistics, and the centres, as flat vectors |
-//! | `manifest.toml` | everything else that the run goes on from, what was measured so far, and digests of recipe and network |
+//! | `manifest.toml` | everything else that a resume needs, the evaluations so far, and digests of recipe and network |
 //! | `timing.toml` | seconds, and the number of the checkpoint in the order of writing: these differ between two runs of a recipe |
 //! | `model.safetensors` | the evaluated model, as PyTorch's `state_dict` of the network's twin |
-//! | `group.json` | where workers come and go: what all of them held |
+//! | `group.json` | of an elastic group: its state |
 //! | `checksums.toml` | the CRC-32C of every other file |
 //!
-//! It is written aside, brought to the disk, and renamed; only then are older ones removed: two are kept. So whenever
-//! the process ends, and however, the newest checkpoint that is there is whole. Should the disk damage it nevertheless, the checksums tell, and the
-//! one before is used. A run that was asked to stop leaves one more, `step-00000064-stopped-…`, in the middle of a cycle; the
-//! next regular one takes its place.
+//! It is written under another name, synced to the disk, and renamed; only then are older ones removed: two are kept. So at whatever
+//! moment the process ends, the newest checkpoint is complete. If the disk damages it, the checksums show it, and the one before is
+//! used. A run that was asked to stop writes one more, `step-00000064-stopped-…`, inside a cycle; the next regular one replaces it.
 
 mod checksums;
 mod manifest;
@@ -26,8 +25,8 @@ pub(crate) use checksums::crc;
 pub(crate) use manifest::Origin;
 pub(crate) use write::{Writer, tidy};
 
-use crate::Error;
 use crate::snapshot::Snapshot;
+use crate::{Error, folder};
 use checksums::{Checksums, read_file};
 use grawa_nn::Tensors;
 use manifest::{FORM, Manifest, Timing};
@@ -42,7 +41,7 @@ const TIMING: &str = "timing.toml";
 /// The evaluated model in a checkpoint.
 pub(crate) const MODEL: &str = "model.safetensors";
 
-/// A checkpoint that was read: a run can go on from it.
+/// A checkpoint that was read: a run can be resumed from it.
 #[derive(Debug)]
 pub struct Checkpoint {
     pub(crate) path: PathBuf,
@@ -53,7 +52,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads a checkpoint's folder. One that is damaged is an error, where it has checksums to tell (form 2).
+    /// Reads a checkpoint's folder. A damaged one is an error, where it has checksums (form 2).
     pub fn read(path: &Path) -> Result<Self, Error> {
         let (manifest, checksums) = read_manifest(path)?;
         let timing = read_file(path, TIMING, checksums.as_ref())?;
@@ -83,7 +82,7 @@ impl Checkpoint {
         for path in paths(folder)? {
             match Checkpoint::read(&path).and_then(|checkpoint| check(&checkpoint).map(|()| checkpoint)) {
                 Ok(checkpoint) => return Ok(Checkpoint { skipped, ..checkpoint }),
-                // Nothing is wrong with it: to go on from an older one would throw away what another version has done.
+                // It is not damaged: to resume from an older one would discard the work of another version.
                 Err(error @ Error::AnotherForm { .. }) => return Err(error),
                 Err(error) => skipped.push(error),
             }
@@ -112,7 +111,7 @@ impl Checkpoint {
         }
     }
 
-    /// Where the newest one lies, whether it can be read or not.
+    /// The path of the newest one, whether it can be read or not.
     pub fn newest_path(folder: &Path) -> Result<PathBuf, Error> {
         paths(folder)?.into_iter().next().ok_or_else(|| Error::NoCheckpoint { path: folder.into() })
     }
@@ -127,7 +126,7 @@ impl Checkpoint {
         &self.skipped
     }
 
-    /// Local steps a worker.
+    /// Local steps of each worker.
     pub fn steps(&self) -> u64 {
         self.snapshot.at.steps
     }
@@ -144,12 +143,30 @@ impl Checkpoint {
             && self.snapshot.parts.iter().all(|part| part.diverged)
     }
 
+    /// Checks that the recipe in the run's folder is still the one that this checkpoint was made by.
+    pub fn check_recipe(&self) -> Result<(), Error> {
+        // A checkpoint lies two folders below the run's own.
+        let now = self.path.ancestors().nth(2).and_then(folder::digest);
+        let then = self.origin.as_ref().and_then(|origin| origin.recipe.as_ref());
+        match (then, now) {
+            (Some(then), Some(now)) if *then != now => {
+                let why = format!(
+                    "{} was changed since: what it says of data, model, method or training has the digest {now}, and the run had \
+                     {then}; put the recipe back, or start another run with it: grawa train --recipe FILE",
+                    folder::RECIPE
+                );
+                Err(Error::AnotherRun { path: self.path.clone(), why })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Every worker that was left: its number, its parameters, its running statistics.
     pub fn workers(&self) -> impl Iterator<Item = (u32, &[f32], &[f32])> {
         self.snapshot.parts.iter().map(|part| (part.worker, &*part.parameters, &*part.statistics))
     }
 
-    /// What was measured so far.
+    /// The evaluations so far.
     pub fn history(&self) -> &[crate::Evaluated] {
         &self.snapshot.history
     }
@@ -165,7 +182,7 @@ fn paths(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(entries.iter().rev().map(|entry| place.join(entry.name.to_string())).collect())
 }
 
-/// What made the model of a checkpoint, whose file is found to be whole; nothing is known of one of form 1.
+/// What made the model of a checkpoint, whose file is checked; not known of form 1.
 pub(crate) fn model_origin(path: &Path) -> Result<Option<Origin>, Error> {
     if !path.join(MANIFEST).exists() {
         return Ok(None);

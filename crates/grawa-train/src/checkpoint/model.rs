@@ -1,4 +1,4 @@
-//! The evaluated model of a snapshot, for whoever wants the result and not the run.
+//! The evaluated model of a snapshot, for users of the result.
 
 use crate::engine::average;
 use crate::evaluate::{view, viewing};
@@ -18,7 +18,7 @@ pub(super) fn model(recipe: &Recipe, graph: &Graph, snapshot: &mut Snapshot) -> 
     let parameters = match (evaluate, centre) {
         (Evaluate::Centre, Some(centre)) => centre,
         (choice, _) => {
-            // Looking pulls nobody, so the workers' vectors are as they were afterwards.
+            // This round pulls no worker, so the workers' vectors do not change.
             let method = viewing(if choice == Evaluate::Best { choice } else { Evaluate::Mean });
             let workers: Vec<(u32, f64, bool)> =
                 snapshot.parts.iter().map(|part| (part.worker, part.loss, part.finite)).collect();

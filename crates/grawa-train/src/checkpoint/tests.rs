@@ -1,14 +1,14 @@
 use super::*;
 use crate::Recipe;
-use crate::course::Position;
 use crate::durable::crash;
+use crate::milestones::Position;
 use crate::run::fresh;
 use grawa_core::Layout;
-use grawa_data::Kind;
+use grawa_data::DatasetKind;
 use tempfile::TempDir;
 
 fn recipe() -> Recipe {
-    Recipe::for_data(Kind::Digits, None).unwrap()
+    Recipe::for_data(DatasetKind::Digits, None).unwrap()
 }
 
 /// A run of two workers at this step; `mark` is what its parameters are.
@@ -212,7 +212,7 @@ fn what_is_no_checkpoint_is_refused_with_words() {
     assert!(words(Checkpoint::newest(place.path())).contains("cannot read"));
     fs::write(folder.join(MANIFEST), "form = 1\n").unwrap();
     assert!(
-        words(Checkpoint::newest(place.path())).contains("is not a checkpoint this program can go on from")
+        words(Checkpoint::newest(place.path())).contains("is not a checkpoint this program can resume from")
     );
     // One of a later version is not passed over for an older one.
     fs::remove_dir_all(&folder).unwrap();

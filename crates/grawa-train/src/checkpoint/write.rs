@@ -1,10 +1,10 @@
-//! Writing checkpoints, so that a process that ends at any moment leaves the newest or the one before whole.
+//! Writing checkpoints, so that a process that ends at any moment leaves the newest or the one before complete.
 
 use super::checksums::{CHECKSUMS, Checksums, crc};
 use super::manifest::Manifest;
 use super::order::{self, Entry};
 use super::{FOLDER, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
-use crate::held::GROUP;
+use crate::group_checkpoint::GROUP;
 use crate::snapshot::Snapshot;
 use crate::{Error, Recipe, durable};
 use grawa_nn::{Graph, State, Tensor, Tensors};
@@ -31,7 +31,7 @@ impl Writer {
         Writer { place: folder.join(FOLDER), recipe: recipe.clone(), graph, origin }
     }
 
-    /// Where a snapshot will lie.
+    /// The path of a snapshot.
     pub(crate) fn path(&self, snapshot: &Snapshot) -> PathBuf {
         self.place.join(Name::of(snapshot).to_string())
     }
@@ -130,8 +130,8 @@ fn discard(checkpoint: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Puts in order what processes that ended have left in a folder of checkpoints: one that was about to be replaced gets its name
-/// back, and what was being written or removed goes. No other process may be writing there.
+/// Cleans up what killed processes have left in a folder of checkpoints: one that was about to be replaced gets its name back, and what
+/// was being written or removed is removed. No other process may be writing there.
 pub(crate) fn tidy(place: &Path) -> Result<(), Error> {
     let Ok(entries) = fs::read_dir(place) else { return Ok(()) };
     for entry in entries.flatten() {

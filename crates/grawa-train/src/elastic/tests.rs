@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::engine::Engine;
-use crate::recipe::Said;
-use grawa_core::{Key, Purpose, Sgd, Stretch};
-use grawa_data::Order;
+use crate::recipe::Overrides;
+use grawa_core::{Key, Purpose, Sgd, StepRequest};
+use grawa_data::Sampler;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -12,8 +12,8 @@ use std::sync::LazyLock;
 /// Members in the tests of replicas, at most.
 const MOST: u32 = 9;
 
-fn word(taken: u64) -> Word {
-    Word { taken, ..Word::default() }
+fn message(taken: u64) -> RoundMessage {
+    RoundMessage { taken, ..RoundMessage::default() }
 }
 
 proptest! {
@@ -34,7 +34,7 @@ proptest! {
                 // Someone meets those who come.
                 group.extend(counts.since.keys().next());
             }
-            let order = Order::new(1, examples, counts.among, batch as u32).unwrap();
+            let order = Sampler::new(1, examples, counts.among, batch as u32).unwrap();
             // Who is lost on the way, or late, has trained as well.
             let absent = counts.since.keys().copied().filter(|worker| even && !group.contains(worker));
             for worker in absent.chain(group.iter().copied()).collect::<Vec<u32>>() {
@@ -52,9 +52,9 @@ proptest! {
                     *own += 1;
                 }
             }
-            let words: Vec<(u32, Word)> =
-                group.iter().map(|worker| (*worker, word(taken.get(worker).copied().unwrap_or(0)))).collect();
-            counts.count(&words);
+            let messages: Vec<(u32, RoundMessage)> =
+                group.iter().map(|worker| (*worker, message(taken.get(worker).copied().unwrap_or(0)))).collect();
+            counts.count(&messages);
             let members: Vec<u32> = group.iter().copied().collect();
             if !counts.since.keys().eq(&members) {
                 changes += members.len() as u64 * batch;
@@ -71,7 +71,7 @@ static ENGINES: LazyLock<Vec<Engine>> = LazyLock::new(|| {
     let data = grawa_data::load("digits", ".".as_ref()).unwrap();
     let engine = |workers: u32| {
         let workers = format!("train.workers={workers}");
-        let said = Said::default().method("easgd", "test").unwrap();
+        let said = Overrides::default().method("easgd", "test").unwrap();
         let said = ["model.width=4", "train.batch=4", "machine.threads=1", &workers]
             .iter()
             .fold(said, |said, setting| said.set(setting).unwrap());
@@ -81,16 +81,16 @@ static ENGINES: LazyLock<Vec<Engine>> = LazyLock::new(|| {
 });
 
 /// A worker's network among so many at a step.
-fn net(of: u32, seat: u32, step: u64) -> Net {
+fn net(of: u32, seat: u32, step: u64) -> CpuReplica {
     let engine = &ENGINES[of as usize - 1];
     engine.worker(seat, State::initial(engine.graph(), 7), step).unwrap()
 }
 
 /// Takes a step at a learning rate of zero. Returns the loss: another batch has another.
-fn step(net: &mut Net, seat: u32, step: u64) -> Result<Vec<f64>, grawa_core::Error> {
-    let key = Key::new(7, Purpose::Noise).worker(seat).step(step);
+fn step(net: &mut CpuReplica, seat: u32, step: u64) -> Result<Vec<f64>, grawa_core::Error> {
+    let key = Key::new(7, Purpose::Step).worker(seat).step(step);
     let taken =
-        net.steps(&Stretch { key, rates: &[0.0], sgd: &Sgd::PLAIN, radius: None, prox: &[], norms: true })?;
+        net.steps(&StepRequest { key, rates: &[0.0], sgd: &Sgd::PLAIN, radius: None, prox: &[], norms: true })?;
     Ok([taken.losses, taken.norms].concat())
 }
 
@@ -99,11 +99,11 @@ fn step(net: &mut Net, seat: u32, step: u64) -> Result<Vec<f64>, grawa_core::Err
 fn stays(before: u32, after: &BTreeSet<u32>, period: u64, rounds: u64) -> Result<(), TestCaseError> {
     let mut counts = Counts::new(before);
     let taken = period * rounds;
-    let words: Vec<(u32, Word)> = (0..before)
-        .map(|worker| (worker, word(taken)))
-        .chain(after.iter().filter(|worker| **worker >= before).map(|worker| (*worker, word(0))))
+    let messages: Vec<(u32, RoundMessage)> = (0..before)
+        .map(|worker| (worker, message(taken)))
+        .chain(after.iter().filter(|worker| **worker >= before).map(|worker| (*worker, message(0))))
         .collect();
-    counts.count(&words);
+    counts.count(&messages);
     counts.deal_to(&after.iter().copied().collect::<Vec<_>>());
     for &worker in after.iter().filter(|worker| **worker < before) {
         let mut old = net(before, worker, taken - 1);

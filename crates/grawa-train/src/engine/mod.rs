@@ -1,50 +1,45 @@
-//! What trains: a network compiled once, the cores shared out among the workers, and the data.
+//! The training engine: a network compiled once, the cores divided among the workers, and the data.
 //!
-//! A worker owns its parameters, momentum and statistics. What a pass writes to is much larger and belongs to a `Lane`:
-//! one for each core (or group of cores) that runs passes, borrowed for a step. So 64 workers on two cores need the
-//! memory of two passes, not of 64.
+//! A worker owns its parameters, momentum and statistics. The memory of a pass is much larger and belongs to a
+//! `ComputeSlot`: one for each core (or group of cores) that runs passes, borrowed for a step. So 64 workers on two
+//! cores need the memory of two passes, not of 64.
 
-mod card;
-mod examine;
-mod lanes;
-mod net;
+mod compute_slots;
+mod cpu_replica;
+mod cuda;
+mod evaluate;
 
-pub(crate) use card::{CardEngine, CardNet, objection};
-pub use examine::Examiner;
-pub(crate) use examine::{Counts, Examine, SHARE, average, recalibration, recalibration_batches};
-pub use lanes::Lanes;
-pub use net::Net;
-pub(crate) use net::Waits;
+pub use compute_slots::ComputeSlots;
+pub use cpu_replica::CpuReplica;
+pub(crate) use cpu_replica::WaitTimes;
+pub(crate) use cuda::{CudaEngine, CudaReplica, objection};
+pub use evaluate::CpuEvaluator;
+pub(crate) use evaluate::{Counts, EvaluateShard, SHARE, average, recalibration, recalibration_batches};
 
 use crate::{Error, Recipe};
-use grawa_core::Share;
-use grawa_data::{Augment, Dataset, Feed, Order, Reader};
+use grawa_core::{Key, Share};
+use grawa_data::{Augment, Dataset, Feed, Sampler, Loader};
 use grawa_nn::{Graph, Program, Shape, State};
 use std::sync::Arc;
 
-/// What a run works on, wherever it runs: a network, examples, and who sees them when.
+/// What a run works on, on any device: a network, the data, and which worker sees which examples when.
 #[derive(Clone, Debug)]
 pub(crate) struct Material {
     pub(crate) graph: Graph,
-    pub(crate) order: Order,
+    pub(crate) order: Sampler,
     pub(crate) train: Feed,
     pub(crate) test: Feed,
 }
 
 impl Material {
-    /// What a recipe asks for, with the network it names.
+    /// The network and data of a recipe.
     pub(crate) fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
-        let shape = recipe.data.augment.output(data.train.shape());
-        let input = Shape {
-            channels: shape.channels as usize,
-            height: shape.height as usize,
-            width: shape.width as usize,
-        };
+        let input = network_shape(recipe.data.augment.output(data.train.shape()));
         let graph = recipe.model.build(input, data.classes as usize)?;
         Material::with_network(recipe, data, &graph)
     }
 
-    /// The same with a network of one's own.
+    /// The same with a given network.
     pub(crate) fn with_network(recipe: &Recipe, data: &Dataset, graph: &Graph) -> Result<Self, Error> {
         if graph.classes() < data.classes as usize {
             let (found, expected) = (graph.classes(), data.classes as usize);
@@ -56,31 +51,48 @@ impl Material {
         };
         let feed = |part, augment: Augment| Feed::new(part, &data.normalise, augment);
         let (train, test) = (feed(&train, recipe.data.augment)?, feed(&test, recipe.data.augment)?);
-        let order = Order::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
+        let order = Sampler::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
         Ok(Material { graph: graph.clone(), order, train, test })
     }
 }
 
-/// A network and its data on the CPU, ready to make workers.
+/// The shape of the data as the network's type.
+pub(crate) fn network_shape(shape: grawa_data::Shape) -> Shape {
+    let [channels, height, width] = [shape.channels, shape.height, shape.width].map(|side| side as usize);
+    Shape { channels, height, width }
+}
+
+/// The examples of a worker's score in a round. A batch larger than the training set contains some examples twice.
+fn score_examples(order: &Sampler, key: Key) -> Result<Vec<u32>, Error> {
+    let ((worker, round), examples) = (key.place(), order.examples() as usize);
+    let size = order.batch_size() as usize;
+    let mut chosen = order.score_batch(size.min(examples), worker, round)?;
+    for at in examples..size {
+        chosen.push(chosen[at - examples]);
+    }
+    Ok(chosen)
+}
+
+/// A network and its data on the CPU, ready to create workers.
 #[derive(Clone, Debug)]
 pub struct Engine {
     program: Arc<Program>,
-    lanes: Arc<Lanes>,
-    order: Order,
+    slots: Arc<ComputeSlots>,
+    order: Sampler,
     train: Feed,
     test: Feed,
-    /// Whether workers share gradients, and each must keep its own.
+    /// Whether workers share gradients, so that each keeps its own.
     keeps_gradient: bool,
 }
 
 impl Engine {
-    /// The engine for a recipe on its data set, with the network it asks for.
+    /// The engine for a recipe on its data set, with the network of the recipe.
     pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
         Engine::of(recipe, Material::new(recipe, data)?)
     }
 
-    /// The same with a network of one's own, which must take images as the recipe's augmentation leaves them and tell
-    /// at least the classes of the data set apart.
+    /// The same with a given network. It must take images of the augmentation's output shape and have at least as many
+    /// classes as the data set.
     pub fn with_network(recipe: &Recipe, data: &Dataset, graph: &Graph) -> Result<Self, Error> {
         Engine::of(recipe, Material::with_network(recipe, data, graph)?)
     }
@@ -93,8 +105,8 @@ impl Engine {
             |threads| threads as usize,
         );
         let keeps_gradient = recipe.method.share == Share::Gradients;
-        let lanes = Lanes::new(&program, &train, recipe.train.workers as usize, cores.max(1))?;
-        Ok(Engine { program, lanes: Arc::new(lanes), order, train, test, keeps_gradient })
+        let slots = ComputeSlots::new(&program, &train, recipe.train.workers as usize, cores.max(1))?;
+        Ok(Engine { program, slots: Arc::new(slots), order, train, test, keeps_gradient })
     }
 
     /// The network.
@@ -102,31 +114,31 @@ impl Engine {
         self.program.graph()
     }
 
-    /// Which examples each worker sees when.
-    pub fn order(&self) -> &Order {
+    /// Which worker sees which examples when.
+    pub fn order(&self) -> &Sampler {
         &self.order
     }
 
-    /// Examples that models are measured on.
+    /// The number of test examples.
     pub fn test_examples(&self) -> usize {
         self.test.len()
     }
 
-    /// A worker that starts with this state and no momentum, at this step of its data.
-    pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<Net, Error> {
-        let reader = Reader::new(self.train.clone(), self.order, worker)?;
-        Net::new(self, reader, state, step)
+    /// A worker with this state and no momentum, at this step of its data.
+    pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<CpuReplica, Error> {
+        let reader = Loader::new(self.train.clone(), self.order, worker)?;
+        CpuReplica::new(self, reader, state, step)
     }
 
-    /// Who evaluates models.
-    pub fn examiner(&self, recipe: &Recipe) -> Examiner {
-        Examiner::new(self, recipe)
+    /// Evaluates models on the CPU.
+    pub fn evaluator(&self, recipe: &Recipe) -> CpuEvaluator {
+        CpuEvaluator::new(self, recipe)
     }
 
-    /// Bytes that a worker owns besides its batches, and bytes of what the cores share.
+    /// Bytes owned by each worker without its batches, and bytes shared by the cores.
     pub fn bytes(&self) -> (usize, usize) {
         let graph = self.graph();
         let vectors = if self.keeps_gradient { 3 } else { 2 };
-        (4 * (vectors * graph.parameters().len() + graph.statistics().len()), self.lanes.bytes())
+        (4 * (vectors * graph.parameters().len() + graph.statistics().len()), self.slots.bytes())
     }
 }

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::event::Observer;
-use crate::run::{Launch, Made, by_threads, fresh};
+use crate::run::{Launch, WorkerParts, by_threads, fresh};
 use crate::snapshot::Part;
 use crate::{Fault, Recipe};
-use grawa_core::{Amount, Key, Plain, Schedule, Sequential, Sgd};
-use grawa_data::Kind;
+use grawa_core::{Amount, FunctionReplica, Key, Schedule, Sequential, Sgd};
+use grawa_data::DatasetKind;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Toy {
     }
 }
 
-impl Examine<[f32]> for Toy {
+impl EvaluateShard<[f32]> for Toy {
     fn policy(&self) -> BatchNorm {
         BatchNorm::Recalibrate
     }
@@ -102,7 +102,7 @@ impl Observer for Ear {
 
 /// A run with an evaluation after every third step. Returns what it told, and the model evaluated last.
 fn go(method: &str, starts: &[f32], steps: u64, fails: Fails) -> (Vec<Event>, Vec<f32>) {
-    let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+    let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
     recipe.method = method.parse().unwrap();
     recipe.train.workers = starts.len() as u32;
     recipe.train.seed = SEED;
@@ -128,10 +128,10 @@ fn go(method: &str, starts: &[f32], steps: u64, fails: Fails) -> (Vec<Event>, Ve
     };
     let (ear, seen) = (Ear::default(), Arc::<Mutex<Vec<f32>>>::default());
     let make = |part: &mut Part| {
-        let replica = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
+        let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
         let statistics = Layout::new([("bn.running_mean", vec![1])])?;
         let toy = Toy { worker: part.worker, fails, evaluations: 0, statistics, seen: Arc::clone(&seen) };
-        Ok(Made { replica, waits: None, examiner: Some(Box::new(toy)) })
+        Ok(WorkerParts { replica, waits: None, examiner: Some(Box::new(toy)) })
     };
     let gather = by_threads(Duration::from_secs(60));
     launch.go(snapshot, make, gather, &mut [Box::new(ear.clone())]).unwrap();
@@ -168,8 +168,8 @@ fn the_evaluated_model_is_that_of_the_sequential_run() {
     let starts = [2.0, -3.0, 4.1];
     for method in ["mean:period=3", "mgrawa:period=4", "easgd:period=3", "mean:period=3,evaluate=best"] {
         let (_, found) = go(method, &starts, 14, |_| None);
-        let replicas =
-            starts.map(|x| Plain::new(layout(), vec![x; layout().len()], bowl as Function).unwrap());
+        let replicas = starts
+            .map(|x| FunctionReplica::new(layout(), vec![x; layout().len()], bowl as Function).unwrap());
         let mut run =
             Sequential::new(method.parse().unwrap(), Sgd::default(), SEED, replicas.into()).unwrap();
         (0..14).for_each(|_| drop(run.advance(RATE as f32).unwrap()));

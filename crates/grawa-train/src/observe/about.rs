@@ -1,4 +1,4 @@
-//! `about.toml`: what made a run. With the recipe beside it, a run's folder tells all that is needed to judge it.
+//! `about.toml`: what made a run. With the recipe beside it, a run's folder holds all that is needed to judge it.
 
 use std::fs;
 use std::thread::available_parallelism;
@@ -27,7 +27,7 @@ pub struct About {
 }
 
 impl About {
-    /// This machine, and a program that says who it is.
+    /// This machine, and the name of the program.
     pub fn here(program: &str, commit: Option<&str>) -> Self {
         let info = |file: &str, key: &str| {
             let text = fs::read_to_string(file).ok()?;

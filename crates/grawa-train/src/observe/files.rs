@@ -1,4 +1,4 @@
-//! The files of a run's folder, as one listener.
+//! The files of a run's folder, as one observer.
 //!
 //! | file | what it holds | the same after a resume |
 //! |---|---|---|
@@ -41,7 +41,7 @@ impl Files {
         Ok(Files { log, metrics: Metrics::create(folder, [])?, board: Board::create(folder, [], now)? })
     }
 
-    /// That the record in a folder can be cut back to a checkpoint, or that there is none. Nothing is changed.
+    /// Checks that the record in a folder can be truncated to a checkpoint, or that there is none. Nothing is changed.
     pub fn check(folder: &Path, checkpoint: &Path) -> Result<(), Error> {
         match folder.join(log::EVENTS).exists() {
             true => Log::back_to(folder, checkpoint).map(|_| ()),
@@ -49,12 +49,12 @@ impl Files {
         }
     }
 
-    /// The files of a run, cut back to where they stood at a checkpoint of it.
+    /// The files of a run, truncated to a checkpoint of it.
     pub fn resume(folder: &Path, checkpoint: &Path) -> Result<Self, Error> {
         Files::after(folder, Log::resume(folder, checkpoint)?)
     }
 
-    /// The files of a run that went on while nobody wrote: nothing is cut back but a torn line.
+    /// The files of a run that is continued by another coordinator: only an incomplete last line is removed.
     pub fn reopen(folder: &Path) -> Result<Self, Error> {
         Files::after(folder, Log::reopen(folder, now())?)
     }

@@ -1,10 +1,9 @@
 //! The event log: what happened in a run, as lines of JSON.
 //!
-//! `events.jsonl` holds what a repetition of the run would say again: no times, no word of interruptions, resumptions and
-//! checkpoints. `journal.jsonl` holds the rest: for each line of the events when it was written and where the time
-//! went; and sessions and checkpoints. So a run that was stopped and resumed has the same `events.jsonl` as one that was not. Both
-//! only grow, but for a resume: it cuts both back to where they stood at the checkpoint. A torn last line, as a power
-//! cut leaves it, is passed over.
+//! `events.jsonl` holds what is reproducible: no times, no interruptions, resumptions and checkpoints. `journal.jsonl` holds the rest: for
+//! each line of the events when it was written and how the time was spent; and sessions and checkpoints. So a run that was stopped and
+//! resumed has the same `events.jsonl` as one that was not. Both files only grow, except that a resume truncates them to their length
+//! at the checkpoint. An incomplete last line, as a power failure leaves it, is ignored.
 
 use crate::{Error, Event, Reason, Times};
 use serde::{Deserialize, Serialize};
@@ -71,7 +70,7 @@ impl Log {
             if is_it(&entry) {
                 found = Some((entry.line, *end));
             }
-            // A record that begins with this checkpoint, left by a worker of a group whose record is elsewhere, does not tell of it.
+            // A record that begins with this checkpoint does not contain it: a worker of a group wrote it, whose record is elsewhere.
             if index == 0 && matches!(&entry.event, Some(Event::Started(started)) if started.resumed) {
                 found = Some((0, 0));
             }
@@ -79,7 +78,7 @@ impl Log {
         let (lines, end) = found.ok_or_else(|| Error::Damaged {
             path: folder.join(JOURNAL),
             line: journal.ends.len(),
-            why: format!("it does not tell of {}; resume from another checkpoint", checkpoint.display()),
+            why: format!("it does not contain {}; resume from another checkpoint", checkpoint.display()),
         })?;
         let events = Lines::read(&folder.join(EVENTS))?;
         let keep = match lines.checked_sub(1) {
@@ -94,7 +93,7 @@ impl Log {
         Ok((lines, keep, end))
     }
 
-    /// The files of a run as they are, to be gone on with: only what a crash left of the last line is cut off.
+    /// The files of a run as they are, to be continued: only an incomplete last line is removed.
     pub fn reopen(folder: &Path, wall: f64) -> Result<Self, Error> {
         let events = Lines::read(&folder.join(EVENTS))?;
         let journal = Lines::read(&folder.join(JOURNAL))?;
@@ -151,7 +150,7 @@ impl Log {
     }
 }
 
-/// Opens a file to be added to after its first so many bytes.
+/// Truncates a file to `length` bytes and opens it to append.
 fn cut(folder: &Path, name: &str, length: usize) -> Result<File, Error> {
     let path = folder.join(name);
     let open = || {
@@ -163,7 +162,7 @@ fn cut(folder: &Path, name: &str, length: usize) -> Result<File, Error> {
     open().map_err(|source| Error::Io { action: "cut", path: path.clone(), source })
 }
 
-/// What a repetition would say again, if anything, and the times.
+/// The reproducible part of an event, if it has one, and the times.
 pub(super) fn split(event: &Event) -> (Option<Event>, Vec<Times>) {
     let mut fact = event.clone();
     let mut times = Vec::new();
@@ -251,7 +250,7 @@ impl Lines {
             fs::read(path).map_err(|source| Error::Io { action: "read", path: path.into(), source })?;
         let mut ends: Vec<usize> =
             text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
-        // A power cut may leave a last line that ends and yet is not whole.
+        // A power failure may leave a last line that ends and yet is not complete.
         let start = ends.len().checked_sub(2).map_or(0, |before| ends[before]);
         if let Some(&end) = ends.last()
             && serde_json::from_slice::<serde::de::IgnoredAny>(&text[start..end]).is_err()
@@ -362,7 +361,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &mut Log::create(folder.path()).unwrap(), &sample::run("lgrawa", 2, 8));
         let error = Log::resume(folder.path(), "checkpoints/12345".as_ref()).unwrap_err().to_string();
-        assert!(error.contains("does not tell of checkpoints/12345"), "{error}");
+        assert!(error.contains("does not contain checkpoints/12345"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `metrics.csv`: the course of a run as a table for other programs. It holds no times, so that a repetition gives the
+//! `metrics.csv`: the progress of a run as a table for other programs. It holds no times, so that a repetition gives the
 //! same file.
 
 use crate::{Error, Event};
@@ -19,7 +19,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// A new file that tells of what has happened so far; one that is there is replaced whole.
+    /// A new file with the events so far; an existing one is replaced.
     pub(super) fn create<'a>(
         folder: &Path,
         so_far: impl IntoIterator<Item = &'a Event>,

@@ -1,8 +1,8 @@
-//! Who listens to a run: files and a terminal.
+//! Observers of a run: files and a terminal.
 //!
-//! [`Files`] keeps the record in a run's folder: what a repetition of the run would say again (`events.jsonl`,
-//! `metrics.csv`) apart from times and sessions. [`Screen`] shows a run on a terminal, or tells of it in plain lines where
-//! there is none; what it shows is a pure function of a [`View`].
+//! [`Files`] writes the record to a run's folder: what is reproducible (`events.jsonl`, `metrics.csv`), and apart from it times and
+//! sessions. [`Screen`] shows a run on a terminal, or prints plain lines where there is none; what it shows is a pure function of a
+//! [`View`].
 
 mod about;
 mod files;
@@ -10,12 +10,10 @@ mod lines;
 mod log;
 mod metrics;
 mod render;
-mod repeats;
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;
 mod screen;
 mod tensorboard;
-mod turns;
 mod view;
 
 pub use about::{ABOUT, About};
@@ -23,8 +21,6 @@ pub use files::Files;
 pub use log::{EVENTS, Entry, JOURNAL, Log, read};
 pub use metrics::METRICS;
 pub use render::{line, render};
-pub use repeats::Repeats;
 pub use screen::Screen;
 pub use tensorboard::TENSORBOARD;
-pub use turns::Turns;
 pub use view::{View, Worker};

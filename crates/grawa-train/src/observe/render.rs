@@ -1,7 +1,7 @@
 //! A view as lines of text: a pure function of what is to be seen and the room there is.
 
 use super::View;
-use crate::figure::{bytes, clock, group, percent, precise, rate};
+use crate::human_format::{bytes, clock, group, percent, precise, rate};
 use std::time::Duration;
 
 /// Bars, eighth by eighth.

@@ -1,5 +1,5 @@
-//! A run on a terminal: drawn in place, at most ten times a second. Where standard error is no terminal it is told in plain
-//! lines instead.
+//! A run on a terminal: drawn in place, at most ten times a second. Where standard error is no terminal, plain
+//! lines are printed.
 
 use super::lines::Lines;
 use super::{View, line, render};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The time between two pictures.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A listener that shows a run on standard error.
+/// An observer that shows a run on standard error.
 #[derive(Debug)]
 pub struct Screen {
     view: View,
@@ -94,7 +94,7 @@ impl Observer for Screen {
     fn event(&mut self, event: &Event) -> Result<(), Error> {
         self.view.event(event);
         let urgent = !matches!(event, Event::Round(_) | Event::Checkpoint { .. });
-        // A run goes on when nobody looks any more: its record is elsewhere.
+        // A closed terminal does not stop the run: its record is elsewhere.
         let _ = match (self.passing, self.live) {
             (true, _) if matches!(event, Event::Finished(_)) => self.pass(),
             (true, false) => Ok(()),

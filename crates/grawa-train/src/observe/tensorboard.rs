@@ -24,7 +24,7 @@ pub(super) struct Board {
 }
 
 impl Board {
-    /// A new file that tells of what has happened so far and when; one that is there is replaced whole.
+    /// A new file with the events so far and their times; an existing one is replaced.
     pub(super) fn create<'a>(
         folder: &Path,
         so_far: impl IntoIterator<Item = &'a (Event, f64)>,

@@ -7,7 +7,7 @@ use grawa_core::Share;
 const MOST_WORKERS: u32 = 4096;
 
 impl Recipe {
-    /// Defaults that follow from what was said: one worker where workers do not talk, no look-ahead without momentum.
+    /// Defaults that follow from what was set: one worker where workers do not communicate, no look-ahead without momentum.
     pub(super) fn settle(&mut self, is_said: impl Fn(&str) -> bool) {
         if self.method.share == Share::Nothing && !is_said("train.workers") {
             self.train.workers = 1;

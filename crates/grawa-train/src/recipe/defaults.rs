@@ -1,29 +1,30 @@
-//! What a recipe is when nothing but the data set is said.
+//! The recipe of a data set when nothing else is set.
 //!
 //! The digits get a small network and a run of seconds; the others the paper's networks and settings, see
 //! `recipes/*.toml` for where each number comes from.
 
 use super::{BatchNorm, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, Pace, Recipe, Train};
 use grawa_core::{Amount, Method, Name, Preset, RateDrop, Schedule, Sgd};
-use grawa_data::Kind;
+use grawa_data::DatasetKind;
 use grawa_nn::cuda::Precision;
 
 /// Training images that batch norm is recalibrated on.
 const RECALIBRATE: u32 = 25_600;
 
 impl Recipe {
-    /// The recipe of a data set, and of a network other than its usual one, when nothing else is said.
-    pub fn for_data(kind: Kind, network: Option<&str>) -> Result<Self, grawa_core::Error> {
+    /// The recipe of a data set, and of a network other than its usual one, when nothing else is set.
+    pub fn for_data(kind: DatasetKind, network: Option<&str>) -> Result<Self, grawa_core::Error> {
         let (usual, batch, epochs, rate, weight_decay) = match kind {
-            Kind::Digits => ("digits", 32, 40.0, 0.1, 1e-4),
+            DatasetKind::Digits => ("digits", 32, 40.0, 0.1, 1e-4),
             // The last layer sees 6,272 features of such an image, twelve times those of a digit: at 0.1 it diverges at once.
-            Kind::Mnist | Kind::FashionMnist => ("digits", 32, 10.0, 0.02, 1e-4),
-            Kind::Cifar10 => ("resnet20", 128, 107.0, 0.1, 5e-4),
-            Kind::Cifar100 => ("wrn28-10", 128, 200.0, 0.1, 5e-4),
-            Kind::Folder => ("resnet50", 32, 90.0, 0.1, 1e-4),
+            DatasetKind::Mnist | DatasetKind::FashionMnist => ("digits", 32, 10.0, 0.02, 1e-4),
+            DatasetKind::Cifar10 => ("resnet20", 128, 107.0, 0.1, 5e-4),
+            DatasetKind::Cifar100 => ("wrn28-10", 128, 200.0, 0.1, 5e-4),
+            DatasetKind::Folder => ("resnet50", 32, 90.0, 0.1, 1e-4),
         };
         // At 0.02 too the first steps overshoot unless they are smaller.
-        let warmup = matches!(kind, Kind::Mnist | Kind::FashionMnist).then_some(Amount::Epochs(1.0));
+        let warmup =
+            matches!(kind, DatasetKind::Mnist | DatasetKind::FashionMnist).then_some(Amount::Epochs(1.0));
         let network = network.unwrap_or(usual);
         let drop = |share: f64| RateDrop { factor: 0.1, at: Amount::Epochs((epochs * share).round()) };
         Ok(Recipe {

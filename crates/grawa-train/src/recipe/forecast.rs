@@ -1,16 +1,14 @@
 //! What a run will take, before it starts: steps, rounds, memory, traffic.
 //!
 //! A pure function of the recipe and a few [`Facts`] about the data. Bytes on the wire are the payload that every worker
-//! hands over: its parameters (or gradients) once a round, and what it says at the meeting before it.
+//! sends: its parameters (or gradients) once a round, and its message before it.
 
 use super::{Device, Recipe};
-use crate::figure::{bytes, group, rate};
+use crate::human_format::{bytes, group, rate};
+use crate::round_message;
 use grawa_core::{Amount, Progress, Share};
-use grawa_data::{Kind, Shape};
+use grawa_data::{DatasetKind, Shape};
 use grawa_nn::{Arena, Error, Program};
-
-/// Bytes that a worker says at a meeting besides its scores.
-const WORD: u64 = 120;
 
 /// What a forecast needs to know of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +25,11 @@ impl Facts {
     /// What is known of a published data set without reading it; `None` for folders.
     pub fn published(recipe: &Recipe) -> Option<Self> {
         let (examples, classes, shape) = match recipe.data.kind {
-            Kind::Digits => (1_438, 10, Shape::new(1, 8, 8)),
-            Kind::Cifar10 => (50_000, 10, Shape::new(3, 32, 32)),
-            Kind::Cifar100 => (50_000, 100, Shape::new(3, 32, 32)),
-            Kind::Mnist | Kind::FashionMnist => (60_000, 10, Shape::new(1, 28, 28)),
-            Kind::Folder => return None,
+            DatasetKind::Digits => (1_438, 10, Shape::new(1, 8, 8)),
+            DatasetKind::Cifar10 => (50_000, 10, Shape::new(3, 32, 32)),
+            DatasetKind::Cifar100 => (50_000, 100, Shape::new(3, 32, 32)),
+            DatasetKind::Mnist | DatasetKind::FashionMnist => (60_000, 10, Shape::new(1, 28, 28)),
+            DatasetKind::Folder => return None,
         };
         Some(Facts { examples, classes, shape }.for_recipe(recipe))
     }
@@ -90,7 +88,7 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// What this recipe will take on a machine with so many cores.
+    /// What this recipe will take on a machine with this many cores.
     pub fn of(recipe: &Recipe, facts: &Facts, cores: usize) -> Result<Self, Error> {
         let graph = facts.network(recipe)?;
         let (train, method) = (&recipe.train, &recipe.method);
@@ -120,7 +118,7 @@ impl Forecast {
         let (parameters, spans) = (graph.parameters().len() as u64, graph.parameters().spans().len());
         let round_bytes = match method.share {
             Share::Nothing => 0,
-            _ => 4 * parameters + WORD + 8 * method.scores(spans) as u64,
+            _ => 4 * parameters + round_message::LENGTH + 8 * method.scores(spans) as u64,
         };
         // Where gradients are shared each worker keeps its own; else a gradient belongs to whoever computes.
         let vectors = if method.share == Share::Gradients { 3 } else { 2 };
@@ -221,10 +219,10 @@ impl Forecast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::Said;
+    use crate::recipe::Overrides;
 
     fn forecast(settings: &[&str]) -> (Recipe, Forecast) {
-        let said = settings.iter().try_fold(Said::default(), |said, setting| said.set(setting)).unwrap();
+        let said = settings.iter().try_fold(Overrides::default(), |said, setting| said.set(setting)).unwrap();
         let recipe = Recipe::resolve(&said).unwrap();
         let forecast = Forecast::of(&recipe, &Facts::published(&recipe).unwrap(), 2).unwrap();
         (recipe, forecast)

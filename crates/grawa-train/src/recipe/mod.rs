@@ -1,46 +1,47 @@
 //! A recipe: everything that defines a run, as data.
 //!
-//! It is read from TOML and from settings on a command line, both through one table of keys (`keys.rs`); what is not
-//! said has a default that depends on the data set (`defaults.rs`). A key that does not exist, a value of the wrong
-//! type and choices that do not go together are [`Mistake`]s with the file and the line. A recipe prints itself with every
-//! key, and what it prints reads back as the same recipe: so a run's folder holds all that is needed to run it again.
+//! It is read by serde from TOML and from options of a command line ([`Overrides`]); what is not set has a default that depends on the
+//! data set (`defaults.rs`). A key that does not exist, a value of the wrong type and choices that do not go together are
+//! [`RecipeError`]s with the file and the line. A recipe prints itself with every key, and what it prints reads back as the same
+//! recipe: so a run's folder holds all that is needed to run it again.
 //!
 //! ```
-//! use grawa_train::{Recipe, recipe::Said};
-//! let said = Said::default().file("my.toml", "[method]\nname = 'lgrawa'\n[train]\nworkers = 8\n")?.set("train.budget=500step")?;
-//! let recipe = Recipe::resolve(&said)?;
+//! use grawa_train::{Recipe, recipe::Overrides};
+//! let text = "[method]\nname = 'lgrawa'\n[train]\nworkers = 8\n";
+//! let overrides = Overrides::default().file("my.toml", text)?.set("train.budget=500step")?;
+//! let recipe = Recipe::resolve(&overrides)?;
 //! assert_eq!((recipe.train.workers, recipe.train.budget.to_string().as_str()), (8, "500step"));
 //!
-//! let slip = Said::default().file("my.toml", "[train]\n\nworker = 8\n").unwrap_err();
-//! assert_eq!(slip.to_string(), "my.toml:3: there is no key 'train.worker' (did you mean 'train.workers'?)");
-//! # Ok::<(), grawa_train::recipe::Mistake>(())
+//! let error = Overrides::default().file("my.toml", "[train]\n\nworker = 8\n").unwrap_err();
+//! assert_eq!(error.to_string(), "my.toml:3: there is no key 'train.worker' (did you mean 'train.workers'?)");
+//! # Ok::<(), grawa_train::recipe::RecipeError>(())
 //! ```
 
 mod check;
+mod choices;
 mod defaults;
 mod forecast;
-mod keys;
-mod mistake;
 mod model;
+mod overrides;
+mod recipe_error;
 mod study;
-mod text;
-mod words;
+mod values;
 
+pub use choices::{BatchNorm, Device, Format, Pace};
 pub use forecast::{Facts, Forecast};
-pub use keys::{KEYS, Key};
-pub use mistake::Mistake;
+pub use overrides::Overrides;
+pub(crate) use overrides::TABLES;
+pub use recipe_error::RecipeError;
 pub use study::{Point, Study};
-pub use text::Said;
-pub(crate) use text::TABLES;
-pub use words::{BatchNorm, Device, Format, Pace};
 
 use grawa_core::{Amount, Method, Schedule, Sgd};
-use grawa_data::{Augment, Kind};
+use grawa_data::{Augment, DatasetKind};
 use grawa_nn::cuda::Precision;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Everything that defines a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recipe {
     /// What is learnt.
     pub data: Data,
@@ -59,85 +60,123 @@ pub struct Recipe {
 }
 
 /// What is learnt.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Data {
     /// The data set.
-    pub kind: Kind,
-    /// The folder it lies in; the digits need none.
+    #[serde(with = "values::word")]
+    pub kind: DatasetKind,
+    /// Its folder; the digits need none.
+    #[serde(with = "values::path")]
     pub dir: PathBuf,
     /// How many training examples are kept from training and evaluated instead of the test set; 0 for the test set.
+    #[serde(with = "values::count")]
     pub held_out: u32,
     /// How training images are changed.
+    #[serde(with = "values::word")]
     pub augment: Augment,
 }
 
 /// What learns it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
     /// The network, one of the zoo.
+    #[serde(with = "values::network")]
     pub name: String,
     /// Channels of its first stage, for networks that come in several widths.
+    #[serde(default, with = "values::optional_positive")]
     pub width: Option<u32>,
-    /// Classes it tells apart, if not those of the data set.
+    /// Classes, if not those of the data set.
+    #[serde(default, with = "values::optional_positive")]
     pub classes: Option<u32>,
     /// A file of tensors to start from instead of random numbers.
+    #[serde(default, with = "values::optional_path")]
     pub init: Option<PathBuf>,
 }
 
 /// How a worker trains, and for how long.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Train {
     /// M.
+    #[serde(with = "values::positive")]
     pub workers: u32,
     /// Images in a worker's batch, and in a score batch.
+    #[serde(with = "values::positive")]
     pub batch: u32,
     /// What every random draw depends on.
+    #[serde(with = "values::seed")]
     pub seed: u64,
     /// How much training.
+    #[serde(with = "values::word")]
     pub budget: Amount,
     /// Whether every worker takes exactly τ steps a cycle.
+    #[serde(with = "values::word")]
     pub pace: Pace,
-    /// Whether workers that are processes of their own go on while vectors travel, one round behind.
+    /// The learning rate over the run.
+    #[serde(with = "values::rate")]
+    pub rate: Schedule,
+    /// Whether workers in their own processes train while vectors are sent, one round behind.
+    #[serde(with = "values::flag")]
     pub overlap: bool,
     /// How vectors travel between such workers.
+    #[serde(with = "values::word")]
     pub wire: Format,
-    /// The learning rate over the run.
-    pub rate: Schedule,
     /// Momentum, Nesterov, weight decay.
+    #[serde(flatten, with = "SgdKeys")]
     pub sgd: Sgd,
 }
 
+/// The settings of SGD as keys of `[train]`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Sgd")]
+struct SgdKeys {
+    #[serde(with = "values::momentum")]
+    momentum: f32,
+    #[serde(with = "values::flag")]
+    nesterov: bool,
+    #[serde(with = "values::weight_decay")]
+    weight_decay: f32,
+}
+
 /// How and when the model is evaluated. Which model that is belongs to the method.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// How often, at the first round after; only at the end if `None`.
+    #[serde(with = "values::interval")]
     pub every: Option<Amount>,
     /// Where the evaluated model's batch-norm statistics come from.
+    #[serde(with = "values::word")]
     pub batch_norm: BatchNorm,
     /// Training images, augmented, that `recalibrate` looks at, at most.
+    #[serde(with = "values::positive")]
     pub images: u32,
 }
 
 /// When the run is saved, besides at its start and its end.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// How often, at the first round after; only at start and end if `None`.
+    #[serde(with = "values::interval")]
     pub every: Option<Amount>,
 }
 
 /// What a run uses of the machine. With `pace = even` the number of cores changes no bit of the result; another device,
 /// another number of GPUs or another precision does, as rounding goes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Where networks are trained.
+    #[serde(with = "values::word")]
     pub device: Device,
-    /// How a GPU stores and multiplies numbers.
+    /// Number format of a GPU.
+    #[serde(with = "values::word")]
     pub precision: Precision,
     /// Whether a GPU's kernels are chosen by shape alone, so that every start gives the same bits, instead of by speed.
+    #[serde(with = "values::flag")]
     pub deterministic: bool,
     /// GPUs to use, but no more than workers; all if `None`.
+    #[serde(default, with = "values::optional_positive")]
     pub cards: Option<u32>,
     /// Cores to use; all if `None`.
+    #[serde(default, with = "values::optional_positive")]
     pub threads: Option<u32>,
 }
 

@@ -16,25 +16,23 @@
 //! train.workers = [4, 8, 12]
 //! ```
 
-use super::text::{did_you_mean, line};
-use super::{Mistake, Recipe, Said};
-use grawa_core::Name;
-use std::fs;
+use super::overrides::{Entry, entries, read_file};
+use super::{Overrides, Recipe, RecipeError};
+use grawa_core::{Name, did_you_mean};
 use std::path::Path;
-use toml::de::{DeTable, DeValue};
-use toml::{Table, Value};
+use toml::Value;
 
 /// The table's name.
 pub(super) const TABLE: &str = "study";
 
-/// A key, the values it takes, and where that is said.
+/// A key, the values it takes, and where they were set.
 type Axis = (String, Vec<Value>, String);
 
 /// What is to be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Study {
     /// The recipe they all share.
-    said: Said,
+    overrides: Overrides,
     /// The methods; those of the recipe alone if none are named.
     pub methods: Vec<Name>,
     /// The seeds.
@@ -56,77 +54,59 @@ pub struct Point {
 
 impl Study {
     /// The study of a recipe file; `None` if it has none.
-    pub fn read(path: &Path) -> Result<Option<Self>, Mistake> {
-        let name = path.display().to_string();
-        let text = fs::read_to_string(path)
-            .map_err(|error| Mistake::new(&name, format!("cannot read the recipe: {error}")))?;
-        Study::parse(&name, &text)
+    pub fn read(path: &Path) -> Result<Option<Self>, RecipeError> {
+        Study::parse(&path.display().to_string(), &read_file(path)?)
     }
 
-    /// The study of a TOML text; `name` is the file's name in mistakes.
-    pub fn parse(name: &str, text: &str) -> Result<Option<Self>, Mistake> {
-        let said = Said::default().file(name, text)?;
-        // `said` has found the text to be TOML.
-        let (Ok(values), Ok(spans)) = (text.parse::<Table>(), DeTable::parse(text)) else { return Ok(None) };
-        let spans = spans.get_ref().iter().find(|(key, _)| key.get_ref().as_ref() == TABLE);
-        let (Some((key, spans)), Some(values)) = (spans, values.get(TABLE).and_then(Value::as_table)) else {
-            return Ok(None);
-        };
-        let place = |at: usize| format!("{name}:{}", line(text, at));
-        let whole = place(key.span().start);
+    /// The study of a TOML text; `name` is the file's name in errors.
+    pub fn parse(name: &str, text: &str) -> Result<Option<Self>, RecipeError> {
+        let overrides = Overrides::default().file(name, text)?;
         let mut study =
-            Study { said, methods: vec![], seeds: vec![], every: vec![], grids: vec![], last: vec![] };
-        let DeValue::Table(spans) = spans.get_ref() else { return Ok(None) };
-        for (key, inside) in spans {
-            let (key, at) = (key.get_ref().as_ref(), place(key.span().start));
-            let Some(value) = values.get(key) else { continue };
-            match (key, inside.get_ref()) {
-                ("methods", _) => {
-                    study.methods = list(value, &at, "names of methods", |one| one.as_str()?.parse().ok())?
+            Study { overrides, methods: vec![], seeds: vec![], every: vec![], grids: vec![], last: vec![] };
+        let mut whole = None;
+        for Entry { key, value, place } in entries(name, text)? {
+            let parts: Vec<&str> = key.splitn(4, '.').collect();
+            let wrong = |why: String| Err(RecipeError::new(&place, why));
+            match (parts.as_slice(), &value) {
+                ([TABLE], _) => whole = Some(place),
+                ([TABLE, "methods"], value) => {
+                    study.methods =
+                        list(value, &place, "names of methods", |one| one.as_str()?.parse().ok())?;
                 }
-                ("seeds", _) => {
-                    study.seeds = list(value, &at, "seeds", |one| one.as_integer()?.try_into().ok())?
+                ([TABLE, "seeds"], value) => {
+                    study.seeds = list(value, &place, "seeds", |one| one.as_integer()?.try_into().ok())?;
                 }
-                ("every", DeValue::Table(inside)) => axes("", inside, value, &place, &mut study.every)?,
-                ("grid", DeValue::Table(inside)) => {
-                    for (method, axis) in inside {
-                        let (name, at) = (method.get_ref().as_ref(), place(method.span().start));
-                        let known: Name = name
-                            .parse()
-                            .map_err(|error: grawa_core::Error| Mistake::new(&at, error.to_string()))?;
-                        let (DeValue::Table(axis), Some(value)) = (axis.get_ref(), value.get(name)) else {
-                            return Err(Mistake::new(
-                                at,
-                                format!("'{TABLE}.grid.{name}' should be a table of keys and lists"),
-                            ));
-                        };
-                        let mut grid = Vec::new();
-                        axes("", axis, value, &place, &mut grid)?;
-                        study.grids.push((known, grid));
-                    }
+                ([TABLE, "every" | "grid"], Value::Table(_)) | ([TABLE, "every", ..], Value::Table(_)) => {}
+                ([TABLE, "grid", method], Value::Table(_)) => match method.parse() {
+                    Ok(method) => study.grids.push((method, Vec::new())),
+                    Err(error) => return wrong(grawa_core::Error::to_string(&error)),
+                },
+                ([TABLE, "every", ..], value) if parts.len() > 2 => {
+                    study.every.push(axis(&parts[2..], value, &place)?);
                 }
-                ("every" | "grid", _) => {
-                    return Err(Mistake::new(
-                        at,
-                        format!("'{TABLE}.{key}' should be a table of keys and lists"),
-                    ));
+                ([TABLE, "grid", _, key], value) if !value.is_table() => {
+                    let axis = axis(&[key], value, &place)?;
+                    study.grids.last_mut().into_iter().for_each(|(_, axes)| axes.push(axis.clone()));
                 }
-                _ => {
+                ([TABLE, "grid", _, _], _) => {}
+                ([TABLE, "every" | "grid", ..], _) => {
+                    return wrong(format!("'{key}' should be a table of keys and lists"));
+                }
+                ([TABLE, key, ..], _) => {
                     let hint = did_you_mean(key, ["methods", "seeds", "every", "grid"]);
-                    return Err(Mistake::new(
-                        at,
-                        format!(
-                            "there is no key '{TABLE}.{key}'{hint}; there are methods, seeds, every, grid"
-                        ),
+                    return wrong(format!(
+                        "there is no key '{TABLE}.{key}'{hint}; there are methods, seeds, every, grid"
                     ));
                 }
+                _ => {}
             }
         }
+        let Some(whole) = whole else { return Ok(None) };
         if study.methods.is_empty() {
-            study.methods.push(Recipe::resolve(&study.said)?.method.name);
+            study.methods.push(Recipe::resolve(&study.overrides)?.method.name);
         }
         if let Some((stray, _)) = study.grids.iter().find(|(name, _)| !study.methods.contains(name)) {
-            return Err(Mistake::new(
+            return Err(RecipeError::new(
                 whole,
                 format!("there is a grid for {stray}, which is none of the methods of the study"),
             ));
@@ -135,9 +115,9 @@ impl Study {
     }
 
     /// The same with a setting, `key=value`, that has the last word in every run; a list of values for that key is left out.
-    pub fn set(mut self, setting: &str) -> Result<Self, Mistake> {
+    pub fn set(mut self, setting: &str) -> Result<Self, RecipeError> {
         // By itself first: a slip in it is a slip of the setting.
-        Said::default().set(setting)?;
+        Overrides::default().set(setting)?;
         let key = setting.split_once('=').map_or(setting, |(key, _)| key.trim());
         let grids = self.grids.iter_mut().map(|(_, axes)| axes);
         std::iter::once(&mut self.every).chain(grids).for_each(|axes| axes.retain(|axis| axis.0 != key));
@@ -146,11 +126,11 @@ impl Study {
     }
 
     /// Every run for one method and one seed: each choice of a key with each choice of the others.
-    pub fn points(&self, method: Name, seed: u64) -> Result<Vec<Point>, Mistake> {
+    pub fn points(&self, method: Name, seed: u64) -> Result<Vec<Point>, RecipeError> {
         let place = format!("{TABLE}.methods");
-        let start = self.said.clone().value("train.seed", seed.cast_signed(), "study.seeds")?;
+        let start = self.overrides.clone().value("train.seed", seed.cast_signed(), "study.seeds")?;
         // The knobs a file sets belong to the method it names: another one has its own.
-        let same = Recipe::resolve(&self.said)?.method.name == method;
+        let same = Recipe::resolve(&self.overrides)?.method.name == method;
         let start = if same { start } else { start.method(method.as_str(), &place)? };
         let grid = self.grids.iter().find(|(name, _)| *name == method).map_or(&[][..], |(_, axes)| axes);
         let mut points = vec![(Vec::new(), start)];
@@ -167,7 +147,7 @@ impl Study {
             points = next;
         }
         let resolve = |(settings, said)| {
-            let said = self.last.iter().try_fold(said, |said: Said, setting| said.set(setting))?;
+            let said = self.last.iter().try_fold(said, |said: Overrides, setting| said.set(setting))?;
             Ok(Point { settings, recipe: Recipe::resolve(&said)? })
         };
         points.into_iter().map(resolve).collect()
@@ -179,29 +159,16 @@ fn list<T>(
     place: &str,
     what: &str,
     read: impl Fn(&Value) -> Option<T>,
-) -> Result<Vec<T>, Mistake> {
-    let wrong = |found: &Value| Mistake::new(place, format!("found {found}, expected a list of {what}"));
+) -> Result<Vec<T>, RecipeError> {
+    let wrong = |found: &Value| RecipeError::new(place, format!("found {found}, expected a list of {what}"));
     let items = value.as_array().filter(|items| !items.is_empty()).ok_or_else(|| wrong(value))?;
     items.iter().map(|item| read(item).ok_or_else(|| wrong(item))).collect()
 }
 
-/// The axes of a table: dotted keys are tables inside tables.
-fn axes(
-    prefix: &str,
-    spans: &DeTable<'_>,
-    values: &Value,
-    place: &dyn Fn(usize) -> String,
-    found: &mut Vec<Axis>,
-) -> Result<(), Mistake> {
-    for (key, inside) in spans {
-        let (name, at) = (format!("{prefix}{}", key.get_ref()), place(key.span().start));
-        let Some(value) = values.get(key.get_ref().as_ref()) else { continue };
-        match inside.get_ref() {
-            DeValue::Table(inside) => axes(&format!("{name}."), inside, value, place, found)?,
-            _ => found.push((name, list(value, &at, "values", |value| Some(value.clone()))?, at)),
-        }
-    }
-    Ok(())
+/// A key and the values it takes.
+fn axis(key: &[&str], value: &Value, place: &str) -> Result<Axis, RecipeError> {
+    let values = list(value, place, "values", |value| Some(value.clone()))?;
+    Ok((key.join("."), values, place.into()))
 }
 
 #[cfg(test)]
@@ -241,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_line() {
+    fn errors_name_the_line() {
         for (text, words) in [
             ("[study]\nseed = [1]", "a.toml:2: there is no key 'study.seed' (did you mean 'seeds'?)"),
             ("[study]\nseeds = 1", "a.toml:2: found 1, expected a list of seeds"),

@@ -2,26 +2,26 @@ use super::*;
 use grawa_core::{Centre, Name, Pull, Share};
 use proptest::prelude::*;
 
-fn read(text: &str) -> Result<Recipe, Mistake> {
-    Recipe::resolve(&Said::default().file("my.toml", text)?)
+fn read(text: &str) -> Result<Recipe, RecipeError> {
+    Recipe::resolve(&Overrides::default().file("my.toml", text)?)
 }
 
-fn set(settings: &[&str]) -> Result<Recipe, Mistake> {
-    let said = settings.iter().try_fold(Said::default(), |said, setting| said.set(setting))?;
+fn set(settings: &[&str]) -> Result<Recipe, RecipeError> {
+    let said = settings.iter().try_fold(Overrides::default(), |said, setting| said.set(setting))?;
     Recipe::resolve(&said)
 }
 
 #[test]
 fn nothing_said_is_lgrawa_on_the_digits() {
     let recipe = read("").unwrap();
-    assert_eq!((recipe.data.kind, recipe.model.name.as_str()), (Kind::Digits, "digits"));
+    assert_eq!((recipe.data.kind, recipe.model.name.as_str()), (DatasetKind::Digits, "digits"));
     assert_eq!((recipe.method.name, recipe.train.workers, recipe.train.pace), (Name::Lgrawa, 4, Pace::Even));
-    assert_eq!(recipe, Recipe::for_data(Kind::Digits, None).unwrap());
+    assert_eq!(recipe, Recipe::for_data(DatasetKind::Digits, None).unwrap());
 }
 
 #[test]
 fn every_data_set_has_defaults_that_print_and_read_back() {
-    for kind in Kind::ALL {
+    for kind in DatasetKind::ALL {
         let recipe = set(&[&format!("data.kind={kind}")]).unwrap();
         assert_eq!(read(&recipe.to_toml()).unwrap(), recipe, "{}", recipe.to_toml());
     }
@@ -38,8 +38,8 @@ fn augmentation_follows_the_network_unless_it_is_said() {
 #[test]
 fn the_last_word_counts() {
     let text = "[method]\nname = 'easgd'\nperiod = 8\npull = 0.3\n[train]\nbatch = 64";
-    let said = Said::default().file("my.toml", text).unwrap();
-    let recipe = |said: Said| Recipe::resolve(&said).unwrap();
+    let said = Overrides::default().file("my.toml", text).unwrap();
+    let recipe = |said: Overrides| Recipe::resolve(&said).unwrap();
     assert_eq!(recipe(said.clone()).method.to_string(), "easgd:period=8,pull=0.3");
     // A knob over the file's method; ρ follows λ.
     let nudged = recipe(said.clone().set("method.pull=0.1").unwrap()).method;
@@ -171,7 +171,7 @@ proptest! {
     /// Whatever can be said is printed and read back the same.
     #[test]
     fn printed_recipes_read_back(
-        kind in proptest::sample::select(Kind::ALL.to_vec()),
+        kind in proptest::sample::select(DatasetKind::ALL.to_vec()),
         name in proptest::sample::select(Name::ALL[..10].to_vec()),
         preset in proptest::sample::select(vec!["paper", "reference"]),
         (workers, batch, seed, held_out) in (1u32..64, 1u32..512, 0u64..i64::MAX as u64, 0u32..1000),
@@ -189,10 +189,10 @@ proptest! {
             format!("evaluate.every={}", every.unwrap_or("end".into())), format!("evaluate.batch_norm={batch_norm}"),
             format!("checkpoint.every={keep}"), format!("data.held_out={held_out}"),
         ];
-        if let (Some(width), true) = (width, matches!(kind, Kind::Digits | Kind::Cifar10)) { settings.push(format!("model.width={width}")); }
+        if let (Some(width), true) = (width, matches!(kind, DatasetKind::Digits | DatasetKind::Cifar10)) { settings.push(format!("model.width={width}")); }
         settings.extend(classes.map(|n| format!("model.classes={n}")));
         settings.extend(threads.map(|n| format!("machine.threads={n}")));
-        let said = settings.iter().try_fold(Said::default(), |said, setting| said.set(setting)).unwrap();
+        let said = settings.iter().try_fold(Overrides::default(), |said, setting| said.set(setting)).unwrap();
         let said = said.value("data.dir", dir, "here").unwrap();
         let recipe = Recipe::resolve(&said).unwrap();
         let text = recipe.to_toml();

@@ -1,13 +1,13 @@
-//! A run whose workers are the ranks of an MPI job, one a process.
+//! A run whose workers are the ranks of an MPI job, one in each process.
 //!
-//! The worker's loop is that of threads, and so are the bits. The first rank knows where the run begins, hands each its part,
-//! and gets all parts back for a checkpoint; it alone needs the run's folder. A rank that fails returns its error, and whoever
-//! called must end the job: the others wait for it otherwise.
+//! The worker's loop is that of threads, and so are the bits. The first rank knows where the run begins, sends each its part, and gets
+//! all parts back for a checkpoint; it alone needs the run's folder. A rank that fails returns its error, and its caller must end the
+//! job: the others would wait for it.
 
-use super::{Group, Launch, Made, Run, Works, fits, fresh, levels, revive, workers};
-use crate::course::{Position, cycle};
+use super::{AnyEngine, Group, Launch, Run, WorkerParts, fits, fresh, levels, revive, workers};
 use crate::engine::Material;
 use crate::event::{Evaluated, Finished, Observer};
+use crate::milestones::{Position, cycle};
 use crate::pace::{Leases, Pacing};
 use crate::recipe::Pace;
 use crate::snapshot::{Part, Snapshot};
@@ -33,8 +33,7 @@ struct Beginning {
     /// Steps of the cycle that are done, of all workers.
     taken: u64,
     memories: Vec<Vec<Memory>>,
-    /// As JSON: other forms cannot leave out what its events leave out.
-    history: String,
+    history: Vec<Evaluated>,
 }
 
 /// What the workers begin with, handed out one by one.
@@ -91,8 +90,8 @@ impl Run {
         // One worker a process, and as many cores as the other ranks of the machine leave.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         let cores = recipe.machine.threads.unwrap_or((cores / neighbours.max(1)).max(1));
-        let works = Works::of_one(&recipe, material, (rank, rank), Some(cores))?;
-        Ok(Run::by(works, recipe, graph, examples))
+        let engine = AnyEngine::of_one(&recipe, material, (rank, rank), Some(cores))?;
+        Ok(Run::by(engine, recipe, graph, examples))
     }
 
     /// Trains as one rank of a job; all ranks must call it. Checkpoint and observers are those of the first rank, a folder
@@ -112,10 +111,10 @@ impl Run {
             None => Err(no_seat()),
         })?;
         drop((talk, parts));
-        let snapshot = beginning.snapshot(Part::decode(job.rank(), &part)?)?;
+        let snapshot = beginning.snapshot(Part::decode(job.rank(), &part)?);
         drop(part);
 
-        let Run { recipe, graph, examples, works, folder, checkpoint: _, recording, stop, start: _ } = self;
+        let Run { recipe, graph, examples, engine, folder, checkpoint: _, recording, stop, start: _ } = self;
         let pacing = match (&recording, recipe.train.pace) {
             (Some(recording), pace) => {
                 Pacing::Replay { recording: recording.clone(), even: pace == Pace::Even }
@@ -133,10 +132,10 @@ impl Run {
             writer.tidy()?;
         }
         let begins = at(&beginning);
-        match works {
-            Works::Cpu(engine) => {
-                let examiner = engine.examiner(&launch.recipe);
-                let make = |part: &mut Part| Made::on_cpu(&engine, &examiner, part);
+        match engine {
+            AnyEngine::Cpu(engine) => {
+                let examiner = engine.evaluator(&launch.recipe);
+                let make = |part: &mut Part| WorkerParts::on_cpu(&engine, &examiner, part);
                 let gather = |group: Group| Ok(job.group(group.workers, group.centre)?.into_iter().collect());
                 launch.run(
                     begins,
@@ -145,8 +144,8 @@ impl Run {
                     observers,
                 )
             }
-            Works::Card(engine) => {
-                let make = |part: &mut Part| Made::on_card(&engine, part);
+            AnyEngine::Cuda(engine) => {
+                let make = |part: &mut Part| WorkerParts::on_gpus(&engine, part);
                 let gather = |group: Group| {
                     let member = job.group(group.workers, group.centre)?;
                     member.into_iter().map(|member| engine.staged(member, group.place)).collect()
@@ -189,8 +188,7 @@ impl Run {
             elapsed: (snapshot.at.elapsed, snapshot.settled.map_or(Duration::ZERO, |at| at.elapsed)),
             taken,
             memories: snapshot.memories,
-            history: serde_json::to_string(&snapshot.history)
-                .map_err(|error| CommError::Message { why: error.to_string() })?,
+            history: snapshot.history,
         };
         Ok((beginning, Parts::of(recipe, snapshot.parts, alike)))
     }
@@ -201,7 +199,7 @@ fn here<R: Replica, C: Collective<Buffer = R::Buffer>>(
     launch: &Launch,
     common: &Arc<Common>,
     snapshot: Snapshot,
-    make: impl Fn(&mut Part) -> Result<Made<R>, Error>,
+    make: impl Fn(&mut Part) -> Result<WorkerParts<R>, Error>,
     gather: impl Fn(Group) -> Result<Vec<C>, Error>,
 ) -> Result<Vec<Worker<R, C>>, Error> {
     let mut workers = workers(launch, common, snapshot, make, gather)?;
@@ -215,17 +213,15 @@ fn at(beginning: &Beginning) -> Position {
 
 impl Beginning {
     /// The snapshot as the worker of this part has it.
-    fn snapshot(&self, part: Part) -> Result<Snapshot, Error> {
-        let history: Vec<Evaluated> = serde_json::from_str(&self.history)
-            .map_err(|_| Error::Garbled { worker: 0, found: self.history.len() })?;
-        Ok(Snapshot {
+    fn snapshot(&self, part: Part) -> Snapshot {
+        Snapshot {
             at: at(self),
             settled: self.settled.map(|settled| Position { elapsed: self.elapsed.1, ..settled }),
             parts: vec![part],
             memories: self.memories.clone(),
-            history,
+            history: self.history.clone(),
             ..Snapshot::default()
-        })
+        }
     }
 }
 

@@ -3,13 +3,13 @@
 use super::*;
 use crate::Fault;
 use crate::event::Reason;
-use grawa_core::{Amount, Kept, Key, Name, Plain, Prox, Schedule, Sequential, Sgd};
-use grawa_data::Kind;
+use grawa_core::{Amount, FunctionReplica, Key, Name, Prox, Schedule, Sequential, Sgd, StateKind};
+use grawa_data::DatasetKind;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 type Function = fn(&[f32], Key, &mut [f32]) -> f64;
-type Toy = Odd<Plain<Function>>;
+type Toy = Odd<FunctionReplica<Function>>;
 
 const RATE: f64 = 0.05;
 const SEED: u64 = 7;
@@ -105,11 +105,11 @@ impl<R: Replica<Buffer = [f32]>> Replica for Odd<R> {
         self.inner.gradients()
     }
 
-    fn copy(&mut self, what: Kept) -> Result<Vec<f32>, grawa_core::Error> {
+    fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, grawa_core::Error> {
         self.inner.copy(what)
     }
 
-    fn put(&mut self, what: Kept, values: &[f32]) -> Result<(), grawa_core::Error> {
+    fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), grawa_core::Error> {
         self.inner.put(what, values)
     }
 }
@@ -155,7 +155,7 @@ struct Trial {
 
 impl Trial {
     fn new(method: &str, starts: &[f32], steps: u64) -> Self {
-        let mut recipe = Recipe::for_data(Kind::Digits, None).unwrap();
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
         recipe.method = method.parse().unwrap();
         recipe.train.workers = starts.len() as u32;
         recipe.train.seed = SEED;
@@ -210,10 +210,10 @@ impl Trial {
             together: Arc::default(),
         };
         let make = |part: &mut Part| {
-            let mut inner = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
-            inner.put(Kept::Velocity, &part.velocity)?;
+            let mut inner = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
+            inner.put(StateKind::Velocity, &part.velocity)?;
             let replica: Toy = Odd { inner, worker: part.worker, mishap: self.mishap };
-            Ok(Made { replica, waits: None, examiner: None })
+            Ok(WorkerParts { replica, waits: None, examiner: None })
         };
         launch.go(snapshot, make, by_threads(self.deadline), &mut [Box::new(self.ear.clone())])
     }
@@ -272,7 +272,7 @@ fn starts(method: &str) -> Vec<f32> {
 fn sequential(method: &str, starts: &[f32], steps: u64) -> (Vec<Vec<f32>>, Vec<f32>) {
     let replicas = starts
         .iter()
-        .map(|&x| Plain::new(layout(), vec![x; layout().len()], bowl as Function).unwrap())
+        .map(|&x| FunctionReplica::new(layout(), vec![x; layout().len()], bowl as Function).unwrap())
         .collect();
     let mut run = Sequential::new(method.parse().unwrap(), Sgd::default(), SEED, replicas).unwrap();
     for _ in 0..steps {
@@ -377,9 +377,9 @@ impl Stopping<'_> {
                 }
                 bowl(x, key, gradient)
             };
-            let mut inner = Plain::new(layout(), part.parameters.clone(), function)?;
-            inner.put(Kept::Velocity, &part.velocity)?;
-            Ok(Made { replica: inner, waits: None, examiner: None })
+            let mut inner = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
+            inner.put(StateKind::Velocity, &part.velocity)?;
+            Ok(WorkerParts { replica: inner, waits: None, examiner: None })
         };
         launch.go(snapshot, make, by_threads(DEADLINE), &mut [])
     }
@@ -400,7 +400,7 @@ fn a_budget_of_zero_is_a_checkpoint_and_nothing_else() {
 }
 
 /// A worker whose gradient is not a number: healed by the next round, left out where gradients are shared; one by itself
-/// has nobody to heal it, and its loss says so.
+/// has no centre to restore it from, and its loss says so.
 #[test]
 fn a_gradient_that_is_not_a_number_poisons_nobody() {
     for method in methods() {
@@ -435,7 +435,7 @@ fn one_worker_by_itself_is_not_healed_and_says_so() {
     assert!(trial.parameters()[0].iter().any(|x| x.is_nan()));
     assert_eq!(trial.ear.rounds().last().unwrap().loss, None);
     let faults = trial.ear.faults();
-    assert!(faults.len() == 1 && faults[0].what.contains("nobody to heal it"), "{faults:?}");
+    assert!(faults.len() == 1 && faults[0].what.contains("no centre to restore it from"), "{faults:?}");
 }
 
 /// A run in which nobody is finite at the last round or at the end has diverged; one that is healed has not.
@@ -628,8 +628,8 @@ fn a_time_budget_is_by_the_given_clock() {
             }
             bowl(x, key, gradient)
         };
-        let replica = Plain::new(layout(), part.parameters.clone(), function)?;
-        Ok(Made { replica, waits: None, examiner: None })
+        let replica = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
+        Ok(WorkerParts { replica, waits: None, examiner: None })
     };
     let end =
         launch.go(trial.fresh(), make, by_threads(DEADLINE), &mut [Box::new(trial.ear.clone())]).unwrap();
@@ -668,8 +668,8 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         together: Arc::default(),
     };
     let make = |part: &mut Part| {
-        let replica = Plain::new(layout(), part.parameters.clone(), bowl as Function)?;
-        Ok(Made { replica, waits: None, examiner: None })
+        let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
+        Ok(WorkerParts { replica, waits: None, examiner: None })
     };
     let error = launch.go(trial.fresh(), make, by_threads(DEADLINE), &mut [Box::new(Deaf(0))]).unwrap_err();
     assert!(error.to_string().contains("the pen broke"));

@@ -5,7 +5,7 @@
 use grawa_comm::group::{Guest, Host, Settings, Wire};
 use grawa_core::{Amount, Name};
 use grawa_data::Dataset;
-use grawa_train::recipe::Said;
+use grawa_train::recipe::Overrides;
 use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Reason, Recipe, Run, Stop, join};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) fn recipe(method: &str, settings: &[&str]) -> Recipe {
-    let said = Said::default().method(method, "test").unwrap();
+    let said = Overrides::default().method(method, "test").unwrap();
     let said = ["model.width=4", "train.batch=16", "train.budget=10step", "evaluate.every=5step"]
         .iter()
         .chain(settings)
@@ -77,7 +77,7 @@ pub(crate) fn guest(host: &Host) -> (Guest, Recipe) {
     let long = Duration::from_secs(120);
     let guest = Guest::new(&host.address().to_string(), Wire::Plain, "127.0.0.1:0", None, long).unwrap();
     let text = String::from_utf8(guest.charter.clone()).unwrap();
-    let recipe = Recipe::resolve(&Said::default().file("the run", &text).unwrap()).unwrap();
+    let recipe = Recipe::resolve(&Overrides::default().file("the run", &text).unwrap()).unwrap();
     (guest, recipe)
 }
 

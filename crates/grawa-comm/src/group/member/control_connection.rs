@@ -56,6 +56,11 @@ impl Reporter {
         client.send(&mut state, message);
         Ok(())
     }
+
+    /// How many of the last reports the coordinator has not acknowledged.
+    pub fn unacknowledged(&self) -> u32 {
+        self.anchor.0.state.lock().unacknowledged as u32
+    }
 }
 
 /// Tells whether the coordinator can be reached. It does not keep the worker in the group.

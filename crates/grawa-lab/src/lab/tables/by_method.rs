@@ -1,21 +1,21 @@
-//! Figures by method: means with deviations, paired differences to a control, and what was chosen.
+//! Numbers by method: means with deviations, paired differences to a control, and the chosen settings.
 
 use crate::Error;
 use crate::lab::published::{Published, Row};
 use crate::lab::results::{Figure, Results};
-use crate::lab::sheet::{Output, Sheet};
-use crate::picture::dots;
-use crate::statistics::{CONFIDENCE, deviation, interval, mean, paired, surely_lowest};
+use crate::lab::table_output::{Output, TableOutput};
+use crate::picture::rows::{Dots, Row as DotRow};
+use crate::statistics::{CONFIDENCE, Interval, interval, mean, paired, summary, surely_lowest};
 use crate::{Table, picture::palette};
 use grawa_core::Name;
 
-/// A figure and how it is shown.
-pub(super) struct Kind<'a> {
+/// A number of each run, and how it is shown.
+pub(super) struct Comparison<'a> {
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) axis: &'static str,
     pub(super) places: usize,
-    /// What the paper says.
+    /// The paper's numbers.
     pub(super) paper: &'static [Row],
     pub(super) figure: Figure<'a>,
 }
@@ -23,8 +23,12 @@ pub(super) struct Kind<'a> {
 /// The name of the paper's rows.
 const PAPER: &str = "the paper";
 
-/// Adds the table of a figure, its paired differences, and a picture of every study.
-pub(super) fn compare(results: &Results<'_>, kind: &Kind<'_>, output: &mut Output) -> Result<(), Error> {
+/// Adds the table of a number, its paired differences, and a picture of every study.
+pub(super) fn compare(
+    results: &Results<'_>,
+    comparison: &Comparison<'_>,
+    output: &mut Output,
+) -> Result<(), Error> {
     let methods = methods(results);
     let studies = results.plan.studies();
     let head = ["data", "network", "workers", "seeds"].map(String::from).into_iter();
@@ -32,7 +36,7 @@ pub(super) fn compare(results: &Results<'_>, kind: &Kind<'_>, output: &mut Outpu
     let mut bold = Vec::new();
     for study in 0..studies {
         let columns: Vec<Vec<(u64, f64)>> =
-            methods.iter().map(|&method| results.values(study, method, kind.figure)).collect();
+            methods.iter().map(|&method| results.values(study, method, comparison.figure)).collect();
         let most = columns.iter().map(Vec::len).max().unwrap_or(0);
         if let Some(lowest) = lowest(&columns) {
             bold.push((table.rows.len(), 4 + lowest));
@@ -40,12 +44,13 @@ pub(super) fn compare(results: &Results<'_>, kind: &Kind<'_>, output: &mut Outpu
         let cells = columns.iter().map(|column| {
             let of =
                 if column.len() < most { format!(" ({} of {most})", column.len()) } else { String::new() };
-            shown(&numbers(column), kind.places) + &of
+            shown(&numbers(column), comparison.places) + &of
         });
         table.push(results.setup(study).into_iter().chain([most.to_string()]).chain(cells));
-        let said: Vec<_> = methods.iter().map(|&it| results.plan.published(kind.paper, study, it)).collect();
+        let said: Vec<_> =
+            methods.iter().map(|&it| results.plan.published(comparison.paper, study, it)).collect();
         if said.iter().any(Option::is_some) {
-            let places = kind.places;
+            let places = comparison.places;
             let words = |(mean, spread): Published| format!("{mean:.places$} ± {spread:.places$}");
             let said = said.into_iter().map(|it| it.map_or("–".into(), words));
             table.push([PAPER, "", "", "3"].map(String::from).into_iter().chain(said));
@@ -53,40 +58,31 @@ pub(super) fn compare(results: &Results<'_>, kind: &Kind<'_>, output: &mut Outpu
     }
     let rule = "Mean ± standard deviation (n − 1) over the seeds. Bold: lower than every other method in the row, by paired differences \
                 across seeds (Student's t, 95 % over all comparisons of the row after Bonferroni); no bold, no such method.";
-    let paper = match table.rows.iter().any(|row| row[0] == PAPER) {
-        true => Some(
-            "The paper's numbers are printed below ours; its ± is the deviation of a population.".to_owned(),
-        ),
-        false => None,
-    };
-    let remarks =
-        std::iter::once(rule.to_owned()).chain(paper).chain(results.remarks()).collect::<Vec<_>>().join(" ");
-    output.sheets.push(Sheet {
-        name: kind.name.into(),
-        title: kind.title.into(),
-        caption: remarks,
-        table,
-        bold,
-    });
-    output.sheets.extend(differences(results, kind, &methods));
+    let paper = "The paper's numbers are printed below ours; its ± is the deviation of a population.";
+    let has_paper = table.rows.iter().any(|row| row[0] == PAPER);
+    let rule = if has_paper { format!("{rule} {paper}") } else { rule.into() };
+    output.push(results, (comparison.name, comparison.title, &rule), table, bold);
+    output.tables.extend(differences(results, comparison, &methods));
     for study in 0..studies {
         let rows = methods.iter().map(|&method| {
-            let values = numbers(&results.values(study, method, kind.figure));
-            let interval = interval(&values, CONFIDENCE).map(|found| (found.mean, found.half));
-            dots::Row { name: method.title().into(), method: method.as_str().into(), values, interval }
+            let values = numbers(&results.values(study, method, comparison.figure));
+            dot_row(method.title().into(), method, values)
         });
-        let [data, network, workers] = results.setup(study);
-        let title = format!("{data}, {network}, {workers} workers");
-        let picture = dots::Dots {
-            title,
-            axis: kind.axis.into(),
+        let picture = Dots {
+            title: results.title(study),
+            axis: comparison.axis.into(),
             rows: rows.filter(|row| !row.values.is_empty()).collect(),
         };
-        let caption = format!("{}: {}. {}", picture.title, kind.title, picture.key());
-        let name = if studies > 1 { format!("{}-{}", kind.name, study + 1) } else { kind.name.into() };
-        output.pictures.push((name, caption, picture.draw()?));
+        let caption = format!("{}: {}. {}", picture.title, comparison.title, picture.key());
+        output.draw(results, (comparison.name, study), caption, picture.draw()?);
     }
     Ok(())
+}
+
+/// A row of dots with the interval of their mean.
+pub(super) fn dot_row(name: String, method: Name, values: Vec<f64>) -> DotRow {
+    let interval = interval(&values, CONFIDENCE).map(|found| (found.mean, found.half));
+    DotRow { name, method: method.as_str().into(), values, interval }
 }
 
 /// The methods of all studies, in the order of pictures and legends.
@@ -102,16 +98,12 @@ pub(super) fn numbers(column: &[(u64, f64)]) -> Vec<f64> {
     column.iter().map(|(_, x)| *x).collect()
 }
 
-/// Mean ± deviation; a single number by itself.
+/// Mean ± deviation, with a dash for no numbers.
 pub(super) fn shown(values: &[f64], places: usize) -> String {
-    match (values.is_empty(), deviation(values)) {
-        (true, _) => "–".into(),
-        (false, None) => format!("{:.places$}", mean(values)).replace('-', "−"),
-        (false, Some(spread)) => format!("{:.places$} ± {spread:.places$}", mean(values)).replace('-', "−"),
-    }
+    if values.is_empty() { "–".into() } else { summary(values, places).replace('-', "−") }
 }
 
-/// The column that is surely lowest, over the seeds that all columns have. With no column left out.
+/// The column that is lowest beyond doubt, over the seeds that all columns have.
 fn lowest(columns: &[Vec<(u64, f64)>]) -> Option<usize> {
     let common = |seed: u64| columns.iter().all(|column| column.iter().any(|it| it.0 == seed));
     let rows: Vec<Vec<f64>> = columns
@@ -121,8 +113,8 @@ fn lowest(columns: &[Vec<(u64, f64)>]) -> Option<usize> {
     surely_lowest(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
-/// Differences to the plain mean, seed by seed; none where it is not among the methods.
-fn differences(results: &Results<'_>, kind: &Kind<'_>, methods: &[Name]) -> Option<Sheet> {
+/// Differences to the plain mean, seed by seed; none where the mean is not among the methods.
+fn differences(results: &Results<'_>, comparison: &Comparison<'_>, methods: &[Name]) -> Option<TableOutput> {
     let control = Name::Mean;
     let others: Vec<Name> = methods.iter().copied().filter(|&method| method != control).collect();
     if !methods.contains(&control) || others.is_empty() {
@@ -132,11 +124,11 @@ fn differences(results: &Results<'_>, kind: &Kind<'_>, methods: &[Name]) -> Opti
     let mut table = Table::new(head.chain(others.iter().map(|name| name.title().to_owned())));
     let mut bold = Vec::new();
     for study in 0..results.plan.studies() {
-        let own = results.values(study, control, kind.figure);
+        let own = results.values(study, control, comparison.figure);
         let mut row: Vec<String> = results.setup(study).into();
         for (number, &method) in others.iter().enumerate() {
             let pairs: Vec<(f64, f64)> = results
-                .values(study, method, kind.figure)
+                .values(study, method, comparison.figure)
                 .into_iter()
                 .filter_map(|(seed, x)| Some((x, own.iter().find(|it| it.0 == seed)?.1)))
                 .collect();
@@ -145,11 +137,9 @@ fn differences(results: &Results<'_>, kind: &Kind<'_>, methods: &[Name]) -> Opti
             if found.is_some_and(|found| found.excludes_zero()) {
                 bold.push((study, 3 + number));
             }
-            let places = kind.places;
+            let places = comparison.places;
             row.push(match found {
-                Some(found) => {
-                    format!("{:+.places$} ± {:.places$}", found.mean, found.half).replace('-', "−")
-                }
+                Some(found) => difference(&found, places),
                 None if a.is_empty() => "–".into(),
                 None => format!("{:+.places$}", mean(&a) - mean(&b)).replace('-', "−"),
             });
@@ -158,17 +148,22 @@ fn differences(results: &Results<'_>, kind: &Kind<'_>, methods: &[Name]) -> Opti
     }
     let caption = "Difference to the plain mean of the workers (Mean), the control: MGRAWA and LGRAWA without their weights β; \
                    every method with its own setting (see Settings), paired by seed, ± half of its 95 % interval (Student's t, one comparison at a time; none where all seeds give the same difference). Bold: the interval excludes zero.";
-    Some(Sheet {
-        name: format!("{}-differences", kind.name),
-        title: format!("{}: differences to Mean", kind.title),
+    Some(TableOutput {
+        name: format!("{}-differences", comparison.name),
+        title: format!("{}: differences to Mean", comparison.title),
         caption: caption.into(),
         table,
         bold,
     })
 }
 
-/// Which setting each method was given, and how it did where it was chosen.
-pub(super) fn settings(results: &Results<'_>) -> Option<Sheet> {
+/// A mean difference with half of its interval.
+pub(super) fn difference(found: &Interval, places: usize) -> String {
+    format!("{:+.places$} ± {:.places$}", found.mean, found.half).replace('-', "−")
+}
+
+/// The setting of each method, and its error in the search.
+pub(super) fn settings(results: &Results<'_>) -> Option<TableOutput> {
     let mut table = Table::new(["data", "network", "method", "setting", "chosen of", "held-out error %"]);
     for study in 0..results.plan.studies() {
         let [data, network, _] = results.setup(study);
@@ -176,14 +171,13 @@ pub(super) fn settings(results: &Results<'_>) -> Option<Sheet> {
             let Some(cell) = results.finals(study, method).first().map(|it| it.0.clone()) else { continue };
             let setting =
                 if cell.settings.is_empty() { "as in the recipe".into() } else { cell.settings.join(", ") };
-            let (error, count) = match results.search(study, method) {
-                Some((error, count)) => (format!("{error:.2}"), count.to_string()),
-                None => (String::new(), String::new()),
-            };
+            let search = results.search(study, method);
+            let (error, count) =
+                search.map(|(error, count)| (format!("{error:.2}"), count.to_string())).unwrap_or_default();
             table.push([data.clone(), network.clone(), method.title().into(), setting, count, error]);
         }
     }
-    (!table.rows.is_empty()).then(|| Sheet {
+    (!table.rows.is_empty()).then(|| TableOutput {
         name: "settings".into(),
         title: "Settings".into(),
         caption: results.remarks().into_iter().take(1).collect(),

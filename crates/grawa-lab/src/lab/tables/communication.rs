@@ -1,25 +1,23 @@
-//! Where the time goes, and what is handed over.
+//! The parts of a worker's time, rounds, and bytes sent.
 
 use super::by_method::{methods, numbers, settings, shown};
-use super::exact;
 use crate::lab::finding::Measured;
 use crate::lab::results::Results;
-use crate::lab::sheet::{Output, Sheet};
-use crate::picture::bars::Bars;
+use crate::lab::table_output::Output;
+use crate::picture::rows::Bars;
 use crate::statistics::mean;
 use crate::{Error, Table};
 
-/// The parts of a worker's time that are told apart. Evaluation is outside the clock.
+/// The parts of a worker's time. Evaluation is outside the clock.
 const PARTS: [&str; 7] = ["compute", "score", "queue", "data", "wait", "wire", "apply"];
 
-/// The paper's table of communication times, split as we split them.
+/// The paper's table of communication times, in more parts.
 pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Error> {
-    let mut output =
-        Output { title: "Communication".into(), exact: exact::table(results), ..Output::default() };
+    let mut output = Output { title: "Communication".into(), ..Output::default() };
     let head = ["data", "network", "method", "rounds", "MB", "seconds"].map(String::from).into_iter();
     let mut table = Table::new(head.chain(PARTS.map(|part| format!("{part} s"))));
     for study in 0..results.plan.studies() {
-        let [data, network, workers] = results.setup(study);
+        let [data, network, _] = results.setup(study);
         let mut rows = Vec::new();
         for method in methods(results) {
             let of = |figure: &dyn Fn(&Measured) -> f64| {
@@ -37,12 +35,11 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
             table.push(row);
             rows.push((method.title().to_owned(), parts.iter().map(|part| mean(part)).collect()));
         }
-        let title = format!("{data}, {network}, {workers} workers");
+        let title = results.title(study);
         let caption = format!("{title}: seconds of one worker, in the mean of workers and seeds.");
         let parts = PARTS.map(String::from).into();
         let picture = Bars { title, axis: "seconds".into(), parts, rows }.draw()?;
-        let name = if results.plan.studies() > 1 { format!("times-{}", study + 1) } else { "times".into() };
-        output.pictures.push((name, caption, picture));
+        output.draw(results, ("times", study), caption, picture);
     }
     let rule = "Means over the seeds (seconds ± standard deviation, n − 1). MB: what all workers handed over. Compute, score (passes on score batches), \
                 queue (waiting for a core), data, wait (for other workers), wire (exchanging reports) and apply (centre and pull) are seconds of one \
@@ -53,16 +50,9 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
     } else {
         String::new()
     };
-    let caption =
-        std::iter::once(rule.to_owned() + &shared).chain(results.remarks()).collect::<Vec<_>>().join(" ");
-    output.sheets.push(Sheet {
-        name: "communication".into(),
-        title: "Where the time goes".into(),
-        caption,
-        table,
-        bold: Vec::new(),
-    });
-    output.sheets.extend(settings(results));
+    let words = ("communication", "Where the time goes", &*(rule.to_owned() + &shared));
+    output.push(results, words, table, Vec::new());
+    output.tables.extend(settings(results));
     Ok(output)
 }
 

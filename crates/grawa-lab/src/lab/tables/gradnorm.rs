@@ -1,9 +1,8 @@
 //! Does a small gradient norm go with a small generalisation gap?
 
-use super::exact;
 use crate::lab::results::Results;
-use crate::lab::sheet::{Output, Sheet};
-use crate::picture::scatter::Scatter;
+use crate::lab::table_output::Output;
+use crate::picture::chart::{Chart, Line};
 use crate::statistics::{CONFIDENCE, kendall, partial, pearson};
 use crate::{Error, Table};
 
@@ -24,11 +23,7 @@ const STRONG: f32 = 0.01;
 
 /// The paper's plot of gradient norms, with every subset that it may or may not hold in.
 pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
-    let mut output = Output {
-        title: "Gradient norm and generalisation gap".into(),
-        exact: exact::table(results),
-        ..Output::default()
-    };
+    let mut output = Output { title: "Gradient norm and generalisation gap".into(), ..Output::default() };
     let models: Vec<Model> = results
         .all()
         .filter_map(|(cell, finding)| {
@@ -81,33 +76,28 @@ pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
                 loss explains is taken out. ‖g‖ is the norm of the gradient of the summed loss on the whole training set without augmentation, with the \
                 statistics of evaluation; gap is test error less training error in % points. The paper's claim is a positive τ; the authors' data \
                 has it with weight decay below 0.01, which their plot shows, and not over all models.";
-    let caption = std::iter::once(rule.to_owned()).chain(results.remarks()).collect::<Vec<_>>().join(" ");
-    output.sheets.push(Sheet {
-        name: "correlations".into(),
-        title: "How gradient norm and gap go together".into(),
-        caption,
-        table,
-        bold,
-    });
-    for (name, logarithmic, axis, figure) in [
-        ("gradient-norm", true, "‖g‖ on the training set", (|it| it.whole) as fn(&Model) -> f64),
-        ("train-loss", true, "loss on the training set", |it| it.loss),
+    output.push(results, ("correlations", "How gradient norm and gap go together", rule), table, bold);
+    for (name, axis, figure) in [
+        ("gradient-norm", "‖g‖ on the training set", (|it| it.whole) as fn(&Model) -> f64),
+        ("train-loss", "loss on the training set", |it| it.loss),
     ] {
         let groups = values(&models, |it| it.decay).into_iter().map(|decay| {
             let own = models.iter().filter(|it| it.decay == decay);
-            (format!("weight decay {decay}"), own.map(|it| (figure(it), it.gap)).collect())
+            let points = own.map(|it| (figure(it), it.gap)).collect();
+            Line { name: format!("weight decay {decay}"), points }
         });
         let [data, network, _] = results.setup(0);
         let title = format!("{data}, {network}: {} models", models.len());
         let caption = format!("{title}: generalisation gap over {axis}.");
-        let axes = [axis, "generalisation gap, % points"].map(String::from);
-        let scatter = Scatter { title, axes, logarithmic: [logarithmic, false], groups: groups.collect() };
-        output.pictures.push((name.into(), caption, scatter.draw()?));
+        let axes = [axis, "generalisation gap, % points"];
+        let chart = Chart::new(&title, axes, [true, false], groups.collect());
+        let chart = Chart { scatter: true, ..chart };
+        output.pictures.push((name.into(), caption, chart.draw()?));
     }
     Ok(output)
 }
 
-/// All models, and the subsets in which the claim is looked at: by weight decay, and with weak decay by batch and by momentum.
+/// All models, and the subsets in which the claim is tested: by weight decay, and with weak decay by batch and by momentum.
 fn subsets(models: &[Model]) -> Vec<(String, Vec<Model>)> {
     let of = |name: String, keep: &dyn Fn(&Model) -> bool| {
         (name, models.iter().copied().filter(|it| keep(it)).collect())

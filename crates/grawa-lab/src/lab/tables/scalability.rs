@@ -1,18 +1,16 @@
 //! Test errors by the number of workers.
 
-use super::by_method::{methods, shown};
-use super::exact;
+use super::by_method::{difference, dot_row, methods, shown};
 use crate::lab::results::Results;
-use crate::lab::sheet::{Output, Sheet};
-use crate::picture::dots::{Dots, Row};
-use crate::statistics::{CONFIDENCE, interval, paired};
+use crate::lab::table_output::Output;
+use crate::picture::rows::Dots;
+use crate::statistics::{CONFIDENCE, paired};
 use crate::{Error, Table};
 use grawa_core::Name;
 
 /// The paper's table of scalability.
 pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error> {
-    let mut output =
-        Output { title: "Scalability".into(), exact: exact::table(results), ..Output::default() };
+    let mut output = Output { title: "Scalability".into(), ..Output::default() };
     let mut counts: Vec<u32> = results.all().map(|(cell, _)| cell.recipe.train.workers).collect();
     counts.sort_unstable();
     counts.dedup();
@@ -34,38 +32,26 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
             if found.is_some_and(|found| found.excludes_zero()) {
                 bold.push((table.rows.len(), row.len()));
             }
-            row.push(found.map_or("–".into(), |found| {
-                format!("{:+.2} ± {:.2}", found.mean, found.half).replace('-', "−")
-            }));
+            row.push(found.map_or("–".into(), |found| difference(&found, 2)));
             table.push(row);
-            rows.extend(counts.iter().map(|&count| {
-                let values = of(count);
-                let interval = interval(&values, CONFIDENCE).map(|found| (found.mean, found.half));
-                let name = format!("{}, {count} workers", method.title());
-                Row { name, method: method.as_str().into(), values, interval }
-            }));
+            rows.extend(
+                counts
+                    .iter()
+                    .map(|&count| dot_row(format!("{}, {count} workers", method.title()), method, of(count))),
+            );
         }
         let title = format!("{data}, {network}");
         let picture = Dots { title, axis: "test error, %".into(), rows };
         let caption = format!("{}: test error by the number of workers. {}", picture.title, picture.key());
-        let name =
-            if results.plan.studies() > 1 { format!("workers-{}", study + 1) } else { "workers".into() };
-        output.pictures.push((name, caption, picture.draw()?));
+        output.draw(results, ("workers", study), caption, picture.draw()?);
     }
     let rule = "Mean ± standard deviation (n − 1) over the seeds, in %. The last column is the difference between most and fewest workers, \
                 paired by seed, ± half of its 95 % interval (Student's t); bold where that excludes zero.";
-    let caption = std::iter::once(rule.to_owned()).chain(results.remarks()).collect::<Vec<_>>().join(" ");
-    output.sheets.push(Sheet {
-        name: "workers".into(),
-        title: "Test error by the number of workers".into(),
-        caption,
-        table,
-        bold,
-    });
+    output.push(results, ("workers", "Test error by the number of workers", rule), table, bold);
     Ok(output)
 }
 
-/// The errors of a method with so many workers, in the order of the seeds.
+/// The errors of a method with this number of workers, in the order of the seeds.
 fn errors(results: &Results<'_>, study: usize, method: Name, count: u32) -> Vec<f64> {
     let finals = results.finals(study, method).into_iter();
     let own = finals.filter(|(cell, _)| cell.recipe.train.workers == count);

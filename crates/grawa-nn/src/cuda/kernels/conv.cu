@@ -1,11 +1,12 @@
-// Convolutions on tensor cores, forward and turned around, as one matrix product: rows are pixels of the target, columns
-// its channels, and the sum runs over (tap, channel of the source). Patches are gathered straight into shared memory.
+// Convolutions on tensor cores, forward and backward (data), as one matrix product: rows are pixels of the target,
+// columns its channels, and the sum runs over (tap, channel of the source). Patches are gathered directly into shared
+// memory.
 
 #if BF16
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-// Sixteen bytes to shared memory without passing through registers; zeros where there is nothing to read.
+// Copies sixteen bytes to shared memory, bypassing registers; zeros where `there` is false.
 __device__ __forceinline__ void fetch(u32 to, const void* from, bool there) {
     int bytes = there ? 16 : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
@@ -17,7 +18,7 @@ __device__ __forceinline__ void matrices(u32 (&r)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
 }
-__device__ __forceinline__ void turned_matrices(u32 (&r)[4], u32 from) {
+__device__ __forceinline__ void transposed_matrices(u32 (&r)[4], u32 from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
 }
@@ -27,9 +28,9 @@ __device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// BM pixels × BN channels a block, BK numbers of a patch at a time, WM × WN warps.
+// BM pixels × BN channels for each block, BK elements of a patch at a time, WM × WN warps.
 template <int BM, int BN, int BK, int WM, int WN, int STAGES>
-__device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x, const u16* __restrict__ weight,
+__device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __restrict__ x, const u16* __restrict__ weight,
                                      const float* __restrict__ bias, u16* y, int add, int moments, const Norm& norm) {
     constexpr int THREADS = WM * WN * 32, PIECES = BK / 8, ROWS = THREADS / PIECES, PASSES = (BM + ROWS - 1) / ROWS;
     constexpr int WEIGHTS = (BN + ROWS - 1) / ROWS, PITCH = BK + 8;
@@ -40,26 +41,26 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
     u16* bs = memory + STAGES * BM * PITCH;
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const int wm = warp / WN, wn = warp % WN;
-    const int pixels = walk.n * walk.oh * walk.ow, first = blockIdx.x * BM, column = blockIdx.y * BN;
-    const int groups = walk.cp / 8, taps = walk.kh * walk.kw, pieces = taps * groups, depth = pieces * 8;
+    const int pixels = geometry.n * geometry.oh * geometry.ow, first = blockIdx.x * BM, column = blockIdx.y * BN;
+    const int groups = geometry.cp / 8, taps = geometry.kh * geometry.kw, pieces = taps * groups, depth = pieces * 8;
     const int piece = thread % PIECES, row = thread / PIECES;
 
-    // Where the patch of each of this thread's pixels begins.
+    // The start of the patch of each of this thread's pixels.
     const u16* image[PASSES];
     int top[PASSES], left[PASSES];
 #pragma unroll
     for (int i = 0; i < PASSES; i++) {
         int at = first + row + i * ROWS;
         bool there = at < pixels && row + i * ROWS < BM;
-        int n = there ? at / (walk.oh * walk.ow) : 0, rest = there ? at - n * walk.oh * walk.ow : 0;
-        int oy = rest / walk.ow, ox = rest - oy * walk.ow;
-        image[i] = x + (u64)n * walk.h * walk.w * walk.cp;
-        top[i] = there ? oy * walk.mul - walk.off_y : -100000;
-        left[i] = ox * walk.mul - walk.off_x;
+        int n = there ? at / (geometry.oh * geometry.ow) : 0, rest = there ? at - n * geometry.oh * geometry.ow : 0;
+        int oy = rest / geometry.ow, ox = rest - oy * geometry.ow;
+        image[i] = x + (u64)n * geometry.h * geometry.w * geometry.cp;
+        top[i] = there ? oy * geometry.mul - geometry.off_y : -100000;
+        left[i] = ox * geometry.mul - geometry.off_x;
     }
-    // The tap and channel group that this thread's piece of the next chunk belongs to.
+    // The tap and channel group of this thread's piece of the next chunk.
     int q = piece, tap = piece / groups, group = piece - tap * groups;
-    int r = tap / walk.kw, s = tap - r * walk.kw;
+    int r = tap / geometry.kw, s = tap - r * geometry.kw;
     auto load = [&](int stage) {
         u32 to = shared_address(as + stage * BM * PITCH);
 #pragma unroll
@@ -68,17 +69,17 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
             if (BM % ROWS != 0 && in_tile >= BM) break;
             int iy = top[i] + r, ix = left[i] + s;
             bool there = q < pieces && iy >= 0 && ix >= 0;
-            if (walk.div == 2) {
+            if (geometry.div == 2) {
                 there = there && ((iy | ix) & 1) == 0;
                 iy >>= 1;
                 ix >>= 1;
-            } else if (walk.div > 2) {
-                there = there && iy % walk.div == 0 && ix % walk.div == 0;
-                iy /= walk.div;
-                ix /= walk.div;
+            } else if (geometry.div > 2) {
+                there = there && iy % geometry.div == 0 && ix % geometry.div == 0;
+                iy /= geometry.div;
+                ix /= geometry.div;
             }
-            there = there && iy < walk.h && ix < walk.w;
-            const u16* from = there ? image[i] + ((iy * walk.w + ix) * walk.cp + group * 8) : x;
+            there = there && iy < geometry.h && ix < geometry.w;
+            const u16* from = there ? image[i] + ((iy * geometry.w + ix) * geometry.cp + group * 8) : x;
             fetch(to + (in_tile * PITCH + piece * 8) * 2, from, there);
         }
         u32 wto = shared_address(bs + stage * BN * PITCH);
@@ -86,7 +87,7 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
         for (int i = 0; i < WEIGHTS; i++) {
             int in_tile = row + i * ROWS;
             if (in_tile < BN) {
-                bool there = column + in_tile < walk.o && q < pieces;
+                bool there = column + in_tile < geometry.o && q < pieces;
                 const u16* from = there ? weight + (u64)(column + in_tile) * depth + q * 8 : weight;
                 fetch(wto + (in_tile * PITCH + piece * 8) * 2, from, there);
             }
@@ -95,7 +96,7 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
         group += PIECES;
         while (group >= groups) {
             group -= groups;
-            if (++s == walk.kw) { s = 0; r++; }
+            if (++s == geometry.kw) { s = 0; r++; }
         }
     };
 
@@ -139,7 +140,7 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
     wait<0>();
     __syncthreads();
 
-    // Through shared memory, so that whole lines are written and the channels can be summed.
+    // Through shared memory, so that stores are contiguous and the channels can be summed.
     constexpr int OUT = BN + 4;
     float* out = (float*)memory;
 #pragma unroll
@@ -149,25 +150,25 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
             int m = wm * MT * 16 + i * 16 + lane / 4, c = wn * NT * 8 + j * 8 + lane % 4 * 2;
             float b0 = 0.0f, b1 = 0.0f;
             if (bias) {
-                b0 = column + c < walk.o ? bias[column + c] : 0.0f;
-                b1 = column + c + 1 < walk.o ? bias[column + c + 1] : 0.0f;
+                b0 = column + c < geometry.o ? bias[column + c] : 0.0f;
+                b1 = column + c + 1 < geometry.o ? bias[column + c + 1] : 0.0f;
             }
             *(float2*)(out + m * OUT + c) = make_float2(sums[i][j][0] + b0, sums[i][j][1] + b1);
             *(float2*)(out + (m + 8) * OUT + c) = make_float2(sums[i][j][2] + b0, sums[i][j][3] + b1);
         }
     __syncthreads();
-    const int width = min(BN, walk.op - column);
+    const int width = min(BN, geometry.op - column);
     for (int at = thread; at < BM * BN / 8; at += THREADS) {
         int m = at / (BN / 8), c = at % (BN / 8) * 8;
         if (first + m < pixels && c < width) {
             float v[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) v[i] = out[m * OUT + c + i];
-            flow8(y + (u64)(first + m) * walk.op + column + c, v, add);
+            flow8(y + (u64)(first + m) * geometry.op + column + c, v, add);
         }
     }
     if (!moments) return;
-    // Sums of what was stored, in an order that the shape decides.
+    // Sums of the stored values, in an order fixed by the shape.
     constexpr int LANES = THREADS / BN > 0 ? THREADS / BN : 1;
     __shared__ float parts[2][LANES][BN];
     for (int c = thread % BN, part = thread / BN; c < BN && part < LANES; c += THREADS) {
@@ -188,7 +189,7 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
         for (int part = 0; part < LANES; part++) sum += parts[at / BN][part][at % BN];
         rows[(u64)blockIdx.x * 2 * BN + at] = sum;
     }
-    // What was staged is not needed any more.
+    // The staged outputs are no longer needed.
     double* totals = (double*)memory;
     if (!tally<THREADS>(rows, norm.arrived + blockIdx.y * (heaps + 1), 2 * BN, totals + 2 * BN, totals)) return;
     for (int c = thread; c < width; c += THREADS) settle(norm, column + c, totals[c], totals[BN + c], 0.0);
@@ -196,9 +197,9 @@ __device__ __forceinline__ void conv(const Walk& walk, const u16* __restrict__ x
 
 #define CONV(NAME, BM, BN, BK, WM, WN, STAGES)                                                                         \
     extern "C" __global__ void __launch_bounds__(WM * WN * 32)                                                         \
-        NAME(Walk walk, const u16* x, const u16* weight, const float* bias, u16* y, int add, int moments, Norm norm,   \
+        NAME(ConvGeometry geometry, const u16* x, const u16* weight, const float* bias, u16* y, int add, int moments, Norm norm,\
              u64 slab) {                                                                                               \
-        conv<BM, BN, BK, WM, WN, STAGES>(walk, mine(x, slab), mine(weight, slab), mine(bias, slab), mine(y, slab),     \
+        conv<BM, BN, BK, WM, WN, STAGES>(geometry, mine(x, slab), mine(weight, slab), mine(bias, slab), mine(y, slab), \
                                          add, moments, mine(norm, slab));                                              \
     }
 

@@ -1,11 +1,11 @@
-// Batch norm with what follows it: the sum with a shortcut and the ReLU. Forward: moments (unless the convolution took
-// them), then one pass. Backward: one pass for the two sums of a channel, one for the gradients.
+// Batch norm with what follows it: the sum with a shortcut and the ReLU. Forward: moments (unless the convolution
+// computed them), then one pass. Backward: one pass for the two sums of each channel, one for the gradients.
 //
-// A thread keeps its eight channels and walks down the rows; all sums are added in an order that the shape decides.
+// A thread keeps its eight channels and loops over rows. All sums have an order fixed by the shape.
 
 enum { NO_MASK, MASK_BY_VALUE /* scale·y + shift > 0 */, MASK_BY_RESULT /* the stored result > 0 */ };
 
-// The second side of the grid divides the channels, eight at a time; a thread has one group of eight.
+// The second dimension of the grid divides the channels, eight at a time; a thread has one group of eight.
 struct Share {
     int per, first, group, lane, lanes;
     bool idle;
@@ -20,7 +20,8 @@ struct Share {
     }
 };
 
-// Adds up what the threads of this block found and leaves it for the last block, which hands each channel's totals on.
+// Sums the results of this block's threads and stores them for the last block, which passes on the totals of each
+// channel.
 template <class Each> __device__ __forceinline__ void totals(const Share& share, Sum (&first)[8], Sum (&second)[8],
                                                              const Norm& norm, Each each) {
     extern __shared__ __align__(16) char room[];
@@ -51,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_moments(const T* x, int r
     x = mine(x, slab);
     norm = mine(norm, slab);
     const Share share(norm.pitch);
-    // The first row is taken off, so that nothing cancels.
+    // The first row is subtracted to avoid cancellation.
     float shift[8];
     Sum sum[8] = {}, squares[8] = {};
     if (!share.idle) {
@@ -73,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_moments(const T* x, int r
     });
 }
 
-// a + b, then ReLU if asked, and the moments of what is stored, for the batch norm that reads it.
+// a + b, then ReLU if `relu`, and the moments of the stored result for the batch norm that reads it.
 extern "C" __global__ void __launch_bounds__(256)
     add_moments(const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ y, int rows, int relu, Norm norm, u64 slab) {
     constexpr int U = 4;
@@ -127,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(256)
     });
 }
 
-// What evaluation normalises with: the running statistics.
+// Evaluation normalises with the running statistics.
 extern "C" __global__ void __launch_bounds__(256) norm_fold(Norm norm, u64 slab) {
     norm = mine(norm, slab);
     for (int c = threadIdx.x; c < norm.pitch; c += 256) {
@@ -166,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(256)
         if (other) load8(other + at, extra);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            // The mean is taken off first: a scale and a shift folded together would cancel.
+            // The mean is subtracted first: a combined scale and shift would cancel.
             v[i] = (v[i] - mean[i]) * scale[i] + bias[i];
             if (other) v[i] += extra[i];
             if (relu) v[i] = v[i] < 0.0f ? 0.0f : v[i];
@@ -175,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// The flow where the ReLU let something through.
+// The gradient where the ReLU was positive.
 template <int MASK>
 __device__ __forceinline__ void masked(float (&g)[8], const float (&y)[8], const float (&mean)[8], const float (&scale)[8],
                                        const float (&bias)[8], const Raw& result) {
@@ -190,7 +191,8 @@ __device__ __forceinline__ void masked(float (&g)[8], const float (&y)[8], const
     }
 }
 
-// The rows of a thread, several fetched at a time: flow, value, the result where it masks, and what is there already.
+// The rows of a thread, several fetched at a time: gradient, value, the result if it masks, and the old contents of
+// the target.
 template <int MASK, bool OLD, class Each>
 __device__ __forceinline__ void each_row(const T* __restrict__ flow, const T* __restrict__ y, const T* __restrict__ out,
                                          const T* old, int rows, const Norm& norm, const Share& share, Each each) {
@@ -243,8 +245,8 @@ __device__ __forceinline__ void sums_of_flow(const T* flow, const T* y, const T*
     });
 }
 
-// The two sums of each channel: of the flow, and of the flow times the normalised value. They are the gradients of shift
-// and scale, and give the numbers that the next pass multiplies with.
+// The two sums of each channel: of the gradient, and of the gradient times the normalised value. They are the
+// gradients of shift and scale, and the factors of the next pass.
 extern "C" __global__ void __launch_bounds__(256)
     norm_reduce(const T* __restrict__ flow, const T* __restrict__ y, const T* __restrict__ out, int rows, int mask,
                 int of_batch, float* dweight, float* dbias, Norm norm, u64 slab) {

@@ -1,7 +1,8 @@
-// What all kernels share: the stored number (bf16 or f32), eight of them at a time, and the addresses of replicas.
+// Shared by all kernels: the storage type (bf16 or f32), access to eight values at a time, and the addresses of
+// replicas.
 //
-// Activations lie as batch × height × width × pitch; the pitch is the number of channels rounded up to eight, and what is
-// beyond the channels is zero. Every replica has a slab of its own, laid out alike: blockIdx.z picks it.
+// Activations are stored as batch × height × width × pitch. The pitch is the number of channels rounded up to eight;
+// padding channels are zero. Every replica has its own slab with the same layout; blockIdx.z selects it.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -9,8 +10,8 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #if BF16
-typedef u16 T;       // a stored number
-typedef float Sum;   // what long sums are kept in
+typedef u16 T;       // the storage type
+typedef float Sum;   // the type of long sums
 #else
 typedef float T;
 typedef double Sum;
@@ -44,7 +45,7 @@ __device__ __forceinline__ void store8(float* p, const float (&v)[8]) {
     ((float4*)p)[0] = make_float4(v[0], v[1], v[2], v[3]);
     ((float4*)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
-// Eight stored numbers as they come from memory: several are fetched before the first is looked at.
+// Eight stored values as loaded from memory: several loads are issued before the first is used.
 #if BF16
 typedef uint4 Raw;
 __device__ __forceinline__ void unpack(const Raw& raw, float (&v)[8]) {
@@ -65,7 +66,7 @@ __device__ __forceinline__ void put(float* p, float v) { *p = v; }
 __device__ __forceinline__ float rounded(float v, const u16*) { return low_of(pack(v, 0.0f)); }
 __device__ __forceinline__ float rounded(float v, const float*) { return v; }
 
-// Stores, or adds to what is there.
+// Stores, or adds to the old value.
 __device__ __forceinline__ void flow8(T* p, float (&v)[8], int add) {
     if (add) {
         float old[8];
@@ -75,32 +76,32 @@ __device__ __forceinline__ void flow8(T* p, float (&v)[8], int add) {
     store8(p, v);
 }
 
-// A convolution, forward or turned around: pixel (y, x) of the target reads pixel ((y·mul − off_y + r) / div, …) of the
-// source wherever that is whole and inside.
-struct Walk {
+// A convolution, forward or backward: pixel (y, x) of the target reads pixel ((y·mul − off_y + r) / div, …) of the
+// source where that is an integer and inside.
+struct ConvGeometry {
     int n, h, w, cp;      // source: images, height, width, pitch
     int oh, ow, op, o;    // target: height, width, pitch, channels
     int kh, kw, mul, off_y, off_x, div;
 };
 
-// Batch norm of one layer: eight rows of `pitch` numbers.
+// The record of a batch norm: eight rows of `pitch` numbers.
 enum { MEAN, DEVIATION /* 1/√(variance + ε) */, SCALE, SHIFT, OF_FLOW, OF_VALUE, CONSTANT, VARIANCE };
 
-// Where batch norm's numbers lie, and what to do with its statistics.
+// The addresses of a batch norm's data, and whether to update its running statistics.
 struct Norm {
-    float* record;            // eight rows of pitch
+    float* record;            // eight rows of `pitch` numbers
     const float* weight;
     const float* bias;
     float* running_mean;
     float* running_variance;
-    float* partial;           // rows of sums that blocks leave, see `tally`
-    u32* arrived;             // how many blocks are done
-    const float* offset;      // a bias that the layer did not add, since it changes nothing but the running mean
+    float* partial;           // rows of sums of the blocks, see `tally`
+    u32* arrived;             // how many blocks have finished
+    const float* offset;      // a bias that the layer omitted, because it only affects the running mean
     int channels, pitch, track;
     float count;
 };
 
-// Philox4x32 with ten rounds, as grawa-core draws.
+// Philox4x32 with ten rounds, as in grawa-core.
 struct Key { u32 seed_low, seed_high, purpose, worker, step_low, step_high; };
 __device__ __forceinline__ uint4 philox(const Key& key, u32 index) {
     u32 c0 = index, c1 = key.step_low, c2 = key.step_high | (key.purpose << 24), c3 = key.worker;
@@ -115,7 +116,7 @@ __device__ __forceinline__ uint4 philox(const Key& key, u32 index) {
     return make_uint4(c0, c1, c2, c3);
 }
 
-// True in the block that comes last of `blocks`; all that the others wrote is seen then. The counter is left at zero.
+// True in the last of `blocks` blocks to arrive; it sees all writes of the others. Resets the counter to zero.
 __device__ __forceinline__ bool is_last(u32* arrived, u32 blocks) {
     __shared__ u32 place;
     __threadfence();
@@ -130,7 +131,7 @@ __device__ __forceinline__ bool is_last(u32* arrived, u32 blocks) {
     return last;
 }
 
-// Sums `count` rows of `wide` numbers into `out`, in an order that the shape decides; all threads of the block take part.
+// Sums `count` rows of `wide` numbers into `out`, in an order fixed by the shape. All threads of the block take part.
 // `parts` holds 4 · THREADS numbers.
 template <int THREADS>
 __device__ __forceinline__ void add_rows(const float* rows, int count, int wide, double* parts, double* out) {
@@ -159,15 +160,15 @@ __device__ __forceinline__ void add_rows(const float* rows, int count, int wide,
     }
 }
 
-// How many rows of `wide` numbers one block adds: about sixteen a thread.
+// How many rows of `wide` numbers one block sums: about sixteen for each thread.
 template <int THREADS> __device__ __forceinline__ u32 heap(int wide) {
     const int quads = wide / 4;
     return quads < THREADS ? max(32, 16 * (THREADS / quads)) : 32;
 }
 
-// Adds up the rows that the blocks of a column of the grid left, a heap at a time and then the sums of those, so that no
-// block adds many. True in the one block that has the totals in `out`. Behind the rows of the blocks there is one for each
-// heap, and there is a counter more than heaps.
+// Sums the rows of all blocks of a column of the grid, first within groups ("heaps") and then over the groups, so that
+// no block sums many rows. True in the one block that has the totals in `out`. The rows of the groups follow those of
+// the blocks; there is one counter for each group, and one more.
 template <int THREADS>
 __device__ __forceinline__ bool tally(float* rows, u32* counters, int wide, double* parts, double* out) {
     const u32 size = heap<THREADS>(wide), blocks = gridDim.x, groups = (blocks + size - 1) / size;
@@ -181,7 +182,7 @@ __device__ __forceinline__ bool tally(float* rows, u32* counters, int wide, doub
     return true;
 }
 
-// Turns sums of a channel into what the forward pass multiplies and adds. `shift` was taken off before summing.
+// Computes the forward factors of a channel from its sums. `shift` was subtracted before summing.
 __device__ __forceinline__ void settle(const Norm& norm, int c, double sum, double squares, double shift) {
     double mean = sum / norm.count, variance = squares / norm.count - mean * mean;
     if (variance < 0.0) variance = 0.0;
@@ -194,7 +195,7 @@ __device__ __forceinline__ void settle(const Norm& norm, int c, double sum, doub
     norm.record[SCALE * norm.pitch + c] = scale;
     norm.record[SHIFT * norm.pitch + c] = c < norm.channels ? (float)(norm.bias[c] - mean * scale) : 0.0f;
     if (norm.track && c < norm.channels) {
-        // Of a single number there is no unbiased variance; the biased one is kept then.
+        // A single value has no unbiased variance: the biased one is used.
         double unbiased = norm.count / (norm.count > 1.0f ? norm.count - 1.0f : 1.0f);
         const float offset = norm.offset ? norm.offset[c] : 0.0f;
         norm.running_mean[c] = 0.9f * norm.running_mean[c] + 0.1f * ((float)mean + offset);

@@ -1,9 +1,10 @@
-// Everything else on activations: sums, ReLU, pooling, copies of channels, dropout, the loss. A thread writes eight channels
-// of a pixel, or one number where channels shift; each gathers what it needs, so that nothing is added in a random order.
+// The other operations on activations: sums, ReLU, pooling, copies of channels, dropout, the loss. A thread writes
+// eight channels of a pixel, or one where channels are shifted. Each thread gathers its inputs, so the order of sums
+// is fixed.
 
 #define EACH(at, count) for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < (count); at += (u64)gridDim.x * blockDim.x)
 
-// a + b, or a alone; then ReLU if asked.
+// a + b, or a alone; then ReLU if `relu`.
 extern "C" __global__ void __launch_bounds__(256) add_forward(const T* a, const T* b, T* y, u64 eights, int relu, u64 slab) {
     a = mine(a, slab); b = mine(b, slab); y = mine(y, slab);
     EACH(at, eights) {
@@ -18,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(256) add_forward(const T* a, const 
     }
 }
 
-// The flow, where the result `y` (if given) was positive, to one or two places.
+// Copies the gradient where the result `y` (if given) was positive, to one or two targets.
 extern "C" __global__ void __launch_bounds__(256)
     add_backward(const T* flow, const T* y, T* da, int add_a, T* db, int add_b, u64 eights, u64 slab) {
     flow = mine(flow, slab); y = mine(y, slab); da = mine(da, slab); db = mine(db, slab);
@@ -36,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// Windows of `kernel` pixels, `stride` apart, `pad` before the first; from h × w to oh × ow.
+// Windows of `kernel` pixels, `stride` apart, with padding `pad`; from h × w to oh × ow.
 struct Pool { int n, h, w, oh, ow, pitch, kernel, stride, pad, largest; };
 
 __device__ __forceinline__ bool beats(float v, float best) { return v > best || (v != v && best == best); }
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) pool_forward(Pool pool, const 
     }
 }
 
-// Each pixel of the input looks at every window it lies in. The gradient of a maximum goes to the first of equal ones.
+// Each input pixel visits every window that contains it. The gradient of a maximum goes to the first of equal values.
 extern "C" __global__ void __launch_bounds__(256)
     pool_backward(Pool pool, const T* x, const T* flow, T* dx, int add, u64 slab) {
     x = mine(x, slab); flow = mine(flow, slab); dx = mine(dx, slab);
@@ -95,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(256)
                         load8(image + ((u64)my * pool.w + mx) * pool.pitch, v);
                         const bool before = my < iy || (my == iy && mx < ix);
                         for (int i = 0; i < 8; i++) {
-                            // One before wins ties; one behind must be larger.
+                            // Earlier values win ties; later ones must be larger.
                             if (before ? !beats(here[i], v[i]) : beats(v[i], here[i])) chosen[i] = false;
                         }
                     }
@@ -105,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// The same for the largest of 2 × 2 windows side by side that fill the input: a thread serves a window.
+// The same for the maximum of 2 × 2 windows that tile the input: one thread for each window.
 extern "C" __global__ void __launch_bounds__(256)
     pool_backward_tiles(Pool pool, const T* x, const T* flow, T* dx, int add, u64 slab) {
     x = mine(x, slab); flow = mine(flow, slab); dx = mine(dx, slab);
@@ -166,8 +167,8 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// Channels `low`…`high` of the target are channels shifted by `shift` of the source, at every `mul`-th pixel, or, turned
-// around, at every `div`-th; zero where the source has nothing.
+// Channels `low`…`high` of the target are source channels shifted by `shift`, at every `mul`-th source pixel, or
+// backward at every `div`-th target pixel; zero where the source has no value.
 struct Move { int n, h, w, pitch, low, high, sh, sw, sp, channels, shift, mul, div; };
 
 __device__ __forceinline__ bool source_of(const Move& move, u64 pixel, int c, u64& from) {
@@ -204,23 +205,24 @@ extern "C" __global__ void __launch_bounds__(256) move_eight(Move move, const T*
     }
 }
 
-// What a step is told and what it tells; one for each replica.
+// Inputs and results of a step, for each replica.
 struct Controls {
     u32 seed_low, seed_high, worker, step_low, step_high;
-    u32 slot;       // the place of this step among those whose batches are on the card
+    u32 slot;       // the index of this step among the assigned batches
     float rate;
     float prox[2];
-    u32 lost;       // not zero once a parameter was not finite
-    u32 correct;    // of the last batch
+    u32 lost;       // nonzero once a parameter was not finite
+    u32 correct;    // correct predictions in the last batch
     u32 spare;
-    double loss;    // the sum of the last batch
+    double loss;    // the summed loss of the last batch
 };
 
 __device__ __forceinline__ Key key_of(const Controls* controls, u32 purpose) {
     return Key{controls->seed_low, controls->seed_high, purpose, controls->worker, controls->step_low, controls->step_high};
 }
 
-// Drops by word i of the node's stream, i counting images, channels, rows, columns. Forward and backward are the same.
+// Word i of the node's stream decides for value i, counted over images, channels, rows, columns. Forward and backward
+// are the same.
 extern "C" __global__ void __launch_bounds__(256)
     dropout(const Controls* controls, u32 node, u32 bound, float scale, const T* x, T* y, int n, int channels, int area,
             int pitch, int add, u64 slab) {
@@ -239,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// Softmax cross-entropy of a batch: a warp an example. The losses are added in their order.
+// Softmax cross-entropy of a batch: one warp for each example. The losses are summed in order.
 extern "C" __global__ void __launch_bounds__(1024)
     loss(Controls* controls, const T* logits, const u32* labels, T* dlogits, float* losses, int n, int classes, int pitch,
          float factor, double* history, const float* rates, u64 slab) {
@@ -295,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
 }
 
-// The gradient of a bias: the sum of a channel's flow over all pixels.
+// The gradient of a bias: the sum of a channel's gradient over all pixels.
 extern "C" __global__ void __launch_bounds__(256) channel_sums(const T* flow, float* sums, int rows, int channels, int pitch, u64 slab) {
     flow = mine(flow, slab); sums = mine(sums, slab);
     __shared__ double parts[256];
@@ -311,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(256) channel_sums(const T* flow, fl
     if (threadIdx.x == 0) sums[c] = (float)parts[0];
 }
 
-// A batch from the host: images of planes in f32.
+// Converts a batch from the host: images as f32 planes.
 extern "C" __global__ void __launch_bounds__(256) intake(const float* images, T* x, int n, int channels, int area, int pitch, u64 slab) {
     images = mine(images, slab); x = mine(x, slab);
     EACH(at, (u64)n * area * pitch) {
@@ -320,49 +322,50 @@ extern "C" __global__ void __launch_bounds__(256) intake(const float* images, T*
     }
 }
 
-// A batch from the data set on the card: bytes through a table, mirrored, padded and cropped by the draws of grawa-data.
-struct Show { int n, channels, h, w, oh, ow, pitch, pad, flip, random, row, column; };
+// Makes a batch from the data set on the GPU: bytes through a table, mirrored, padded and cropped with the draws of
+// grawa-data.
+struct View { int n, channels, h, w, oh, ow, pitch, pad, flip, random, row, column; };
 
 extern "C" __global__ void __launch_bounds__(256)
-    augment(Show show, const Controls* controls, const u8* bytes, const u32* all_labels, const u32* order, const float* table,
+    augment(View view, const Controls* controls, const u8* bytes, const u32* all_labels, const u32* order, const float* table,
             T* x, u32* labels, u64 slab, u64 order_stride) {
     controls = mine(controls, slab); x = mine(x, slab); labels = mine(labels, slab);
-    order += order_stride * blockIdx.z + (u64)controls->slot * show.n;
+    order += order_stride * blockIdx.z + (u64)controls->slot * view.n;
     const Key key = key_of(controls, 3);
-    EACH(at, (u64)show.n * show.oh * show.ow) {
-        const int ox = at % show.ow, oy = at / show.ow % show.oh, image = at / show.ow / show.oh;
+    EACH(at, (u64)view.n * view.oh * view.ow) {
+        const int ox = at % view.ow, oy = at / view.ow % view.oh, image = at / view.ow / view.oh;
         const u32 index = order[image];
-        int row = show.row, column = show.column, flip = 0;
-        if (show.random || show.flip) {
+        int row = view.row, column = view.column, flip = 0;
+        if (view.random || view.flip) {
             const uint4 words = philox(key, image);
-            flip = show.flip && words.x >> 31;
-            if (show.random) {
-                row = (u32)(((u64)words.y * (u32)(show.h + 2 * show.pad - show.oh + 1)) >> 32);
-                column = (u32)(((u64)words.z * (u32)(show.w + 2 * show.pad - show.ow + 1)) >> 32);
+            flip = view.flip && words.x >> 31;
+            if (view.random) {
+                row = (u32)(((u64)words.y * (u32)(view.h + 2 * view.pad - view.oh + 1)) >> 32);
+                column = (u32)(((u64)words.z * (u32)(view.w + 2 * view.pad - view.ow + 1)) >> 32);
             }
         }
-        const int y = oy + row - show.pad;
-        int c = ox + column - show.pad;
-        if (flip) c = show.w - 1 - c;
-        const bool inside = y >= 0 && y < show.h && c >= 0 && c < show.w;
-        const u8* from = bytes + (u64)index * show.channels * show.h * show.w;
-        for (int base = 0; base < show.pitch; base += 8) {
+        const int y = oy + row - view.pad;
+        int c = ox + column - view.pad;
+        if (flip) c = view.w - 1 - c;
+        const bool inside = y >= 0 && y < view.h && c >= 0 && c < view.w;
+        const u8* from = bytes + (u64)index * view.channels * view.h * view.w;
+        for (int base = 0; base < view.pitch; base += 8) {
             float v[8];
             for (int i = 0; i < 8; i++) {
                 const int channel = base + i;
                 v[i] = 0.0f;
-                if (channel < show.channels) {
-                    const u8 byte = inside ? from[((u64)channel * show.h + y) * show.w + c] : 0;
+                if (channel < view.channels) {
+                    const u8 byte = inside ? from[((u64)channel * view.h + y) * view.w + c] : 0;
                     v[i] = table[channel * 256 + byte];
                 }
             }
-            store8(x + at * show.pitch + base, v);
+            store8(x + at * view.pitch + base, v);
         }
         if (ox == 0 && oy == 0) labels[image] = all_labels[index];
     }
 }
 
-// A bias for what cuDNN computed without.
+// Adds a bias to the output of cuDNN.
 extern "C" __global__ void __launch_bounds__(256) add_bias(T* y, const float* bias, int rows, int channels, int pitch, u64 slab) {
     y = mine(y, slab); bias = mine(bias, slab);
     const int groups = pitch / 8;

@@ -1,42 +1,42 @@
-// Passes over the flat vectors: gradients gathered, the SGD step, norms by span, the round.
+// Passes over the flat vectors: gathering gradients, the SGD update, norms by span, the round.
 //
-// On the card a convolution's kernels lie as out × taps × in, elsewhere as out × in × taps; all that is done here is the
-// same for any order inside a span. A block works on a chunk, which lies in one span.
+// On the GPU the kernels of a convolution are stored as out × taps × in, on the host as out × in × taps. All passes
+// here work for any order within a span. A block processes one chunk, which is part of one span.
 
 struct Span {
     u32 start, length;
-    int taps, channels, pitch;     // in: channels and pitch
+    int taps, channels, pitch;     // of the input
     int out_pitch, out;
-    int source;                    // of the gradient: 0 it is there, 1 partial sums, 2 stored numbers, 3 it is zero
+    int source;                    // of the gradient: 0 in place, 1 partial sums, 2 stored numbers, 3 zero
     int splits, spare;
-    u64 working, turned, partial;  // bytes into the slab; 0 for none
+    u64 working, flipped, partial;  // offsets into the slab; 0 for none
 };
 struct Chunk { u32 start, length, span, spare; };
 
-// The copies that convolutions read: in the stored number, padded; and turned around for the way back.
-__device__ __forceinline__ void spread(const Span& span, char* slab, u32 at, float x) {
+// Writes the copies that convolutions read: in the storage type, padded; and flipped for the backward pass.
+__device__ __forceinline__ void pack_weights(const Span& span, char* slab, u32 at, float x) {
     if (!span.working) return;
-    if (!span.turned && span.channels == span.pitch) {
+    if (!span.flipped && span.channels == span.pitch) {
         put((T*)(slab + span.working) + at, x);
         return;
     }
     const u32 c = at % span.channels, rest = at / span.channels, tap = rest % span.taps, o = rest / span.taps;
     put((T*)(slab + span.working) + (u64)(o * span.taps + tap) * span.pitch + c, x);
-    if (span.turned)
-        put((T*)(slab + span.turned) + (u64)(c * span.taps + span.taps - 1 - tap) * span.out_pitch + o, x);
+    if (span.flipped)
+        put((T*)(slab + span.flipped) + (u64)(c * span.taps + span.taps - 1 - tap) * span.out_pitch + o, x);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    spread_all(const Span* spans, const Chunk* chunks, const float* parameters, char* base, u64 slab) {
+    pack_all_weights(const Span* spans, const Chunk* chunks, const float* parameters, char* base, u64 slab) {
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     parameters = mine(parameters, slab);
     base = mine(base, slab);
     for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256)
-        spread(span, base, i - span.start, parameters[i]);
+        pack_weights(span, base, i - span.start, parameters[i]);
 }
 
-// A number of the gradient, from where the backward pass left it.
+// One element of the gradient, from where the backward pass left it.
 __device__ __forceinline__ float gathered(const Span& span, const char* base, u32 at, float there) {
     if (span.source == 0) return there;
     if (span.source == 3) return 0.0f;
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256)
     collect(const Span* spans, const Chunk* chunks, float* gradient, char* base, int of_batch, u64 slab) {
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
-    // A bias before a batch norm has a gradient only where the batch's own mean is not taken away.
+    // A bias before a batch norm has a gradient only if running statistics were used.
     if (span.source == 0 || (span.source == 3 && !of_batch)) return;
     gradient = mine(gradient, slab);
     base = mine(base, slab);
@@ -65,20 +65,21 @@ extern "C" __global__ void __launch_bounds__(256)
 // `gather`: the gradient is still where the backward pass left it.
 struct Sgd { float momentum, weight_decay, look_ahead, direct; int gather; };
 
-// To the nearest finite number. What is not a number stays so, to be seen: `fmaxf` would make a number of it.
+// Clamps to finite numbers. NaN stays NaN, so that it is noticed; `fmaxf` alone would hide it.
 __device__ __forceinline__ float bounded(float x) { return x != x ? x : fminf(fmaxf(x, -3.402823466e38f), 3.402823466e38f); }
 
 extern "C" __global__ void __launch_bounds__(256)
     update(const Span* spans, const Chunk* chunks, Controls* controls, Sgd sgd, float* __restrict__ parameters, float* __restrict__ velocity,
            const float* __restrict__ gradient, const float* __restrict__ outer, const float* __restrict__ inner, u32 group, u32 lead, u64 length,
            char* base, u64 slab) {
-    // Groups of workers in a row have a centre each, one behind the other; `lead` of the first one lie on another card.
+    // Consecutive groups of workers have a centre each, one after the other; `lead` workers of the first group are on
+    // another GPU.
     if (inner) inner += (blockIdx.z + lead) / group * length;
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     controls = mine(controls, slab); parameters = mine(parameters, slab); velocity = mine(velocity, slab);
     gradient = mine(gradient, slab); base = mine(base, slab);
-    // Nothing of this step reads the place after this kernel: on to the next.
+    // Nothing in this step reads the position after this kernel: advance it.
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         controls->slot++;
         if (++controls->step_low == 0) controls->step_high++;
@@ -90,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(256)
         const float d = g + sgd.weight_decay * x;
         v = sgd.momentum * v + d;
         x -= rate * (sgd.direct * d + sgd.look_ahead * v);
-        // A pull bounds what it makes: what is not finite must stay so, to be seen at the round.
+        // A pull clamps its result: what is not finite must stay so, to be noticed at the round.
         if (!isfinite(x)) {
             lost = true;
             return;
@@ -99,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(256)
         if (pulls[1] > 0.0f) x = bounded((1.0f - pulls[1]) * x + pulls[1] * inner[i]);
     };
 #if BF16
-    // Large layers, whose gradients cuDNN left as they lie in the vector: four numbers at a time.
-    if (sgd.gather && span.source == 2 && span.channels == span.pitch && !span.turned && chunk.start % 4 == 0 &&
+    // Large layers whose gradients cuDNN left in the order of the vector: four numbers at a time.
+    if (sgd.gather && span.source == 2 && span.channels == span.pitch && !span.flipped && chunk.start % 4 == 0 &&
         span.start % 4 == 0 && chunk.length % 4 == 0) {
         for (u32 i = chunk.start + 4 * threadIdx.x; i < chunk.start + chunk.length; i += 1024) {
             const u32 at = i - span.start;
@@ -122,17 +123,17 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll 4
     for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
         float x = parameters[i], v = velocity[i];
-        // Who wants to see the gradient asks for it before the step: writing it down here would cost a pass.
+        // The gradient is not written here, which would cost a pass. Who needs it computes it before the step.
         const float g = sgd.gather && span.source ? gathered(span, base, i - span.start, 0.0f) : gradient[i];
         step(i, g, x, v);
         parameters[i] = x;
         velocity[i] = v;
-        spread(span, base, i - span.start, x);
+        pack_weights(span, base, i - span.start, x);
     }
     if (lost) controls->lost = 1;
 }
 
-// Sums of squares by chunk, then by span: a warp each, in an order that the number of chunks decides.
+// Sums of squares by chunk, then by span: one warp for each, in an order fixed by the number of chunks.
 extern "C" __global__ void __launch_bounds__(256)
     squares(const Chunk* chunks, const float* vector, double* sums, u64 slab) {
     const Chunk chunk = chunks[blockIdx.x];
@@ -160,8 +161,9 @@ extern "C" __global__ void __launch_bounds__(256)
     if (lane == 0) out[span] = sqrt(sum);
 }
 
-// A round: the weighted sum of the members, the centre's move, the pull. One pass; the second reading finds the cache.
-struct Round { int members, per_span, moving, toward_old; float rate, pull; u64 replaced; };
+// A round: the weighted sum of the members, the move of the centre, the pull. One pass; the second read hits the
+// cache.
+struct Round { int members, per_span, moving, toward_old; float rate, pull; u64 absent, replaced; };
 
 extern "C" __global__ void __launch_bounds__(256)
     mix(const Span* spans, const Chunk* chunks, Round round, const float* weights, float* vectors, float* centre, char* base,
@@ -172,14 +174,15 @@ extern "C" __global__ void __launch_bounds__(256)
     for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
         float average = 0.0f;
         bool any = false;
-        // A member of no weight is left out, not multiplied by zero: its vector may not be finite.
+        // Members without weight are skipped, not multiplied by zero: their vectors may not be finite.
         for (int m = 0; m < round.members; m++) {
             if (!(w[m] > 0.0f)) continue;
             const float x = ((const float*)((const char*)vectors + m * slab))[i];
             average = any ? average + w[m] * x : w[m] * x;
             any = true;
         }
-        // Gradients have no past: where nobody's is finite, the step is none, not the last one again.
+        // Gradients have no previous centre: where no member's gradient is finite, the step is zero instead of the
+        // last one again.
         const float old = round.moving == 2 ? 0.0f : centre[i];
         float made = old;
         if (any) made = round.moving == 1 ? bounded((1.0f - round.rate) * old + round.rate * average) : bounded(average);
@@ -193,12 +196,12 @@ extern "C" __global__ void __launch_bounds__(256)
             else if (round.pull == 1.0f) moved = target;
             else moved = bounded((1.0f - round.pull) * *x + round.pull * target);
             *x = moved;
-            if (copies) spread(span, base + m * slab, i - span.start, moved);
+            if (copies) pack_weights(span, base + m * slab, i - span.start, moved);
         }
     }
 }
 
-// x + radius · g / (‖g‖ + 10⁻¹²), the parameters saved before; `norm` holds the norms of the spans.
+// x + radius · g / (‖g‖ + 10⁻¹²); saves the parameters first. `norm` holds the norms of the spans.
 extern "C" __global__ void __launch_bounds__(256)
     ascend(const Span* spans, const Chunk* chunks, const double* norm, int count, float radius, float* parameters, float* saved,
            const float* gradient, char* base, u64 slab) {
@@ -213,6 +216,6 @@ extern "C" __global__ void __launch_bounds__(256)
         const float x = parameters[i], moved = x + scale * gradient[i];
         saved[i] = x;
         parameters[i] = moved;
-        spread(span, base, i - span.start, moved);
+        pack_weights(span, base, i - span.start, moved);
     }
 }

@@ -1,10 +1,10 @@
-// The gradient of a convolution's kernels on tensor cores: rows are output channels, columns (tap, input channel), and the
-// sum runs over pixels. Blocks take stretches of the pixels and leave partial sums, which `collect` adds in their order.
+// The weight gradient of a convolution on tensor cores: rows are output channels, columns (tap, input channel), and
+// the sum runs over pixels. Each block takes a range of pixels and leaves partial sums, which `collect` adds in order.
 
 #if BF16
 
 template <int BM, int WM>
-__device__ __forceinline__ void wgrad(const Walk& walk, const u16* __restrict__ x, const u16* __restrict__ dy,
+__device__ __forceinline__ void wgrad(const ConvGeometry& geometry, const u16* __restrict__ x, const u16* __restrict__ dy,
                                       float* partial, int stretch) {
     constexpr int BN = 144, BK = 64, WK = 4 / WM, THREADS = 128, STAGES = 3, APITCH = BM + 8, BPITCH = BN + 8;
     constexpr int NT = BN / 8;
@@ -12,39 +12,39 @@ __device__ __forceinline__ void wgrad(const Walk& walk, const u16* __restrict__ 
     u16* as = memory;
     u16* bs = memory + STAGES * BK * APITCH;
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, wm = warp % WM, wk = warp / WM;
-    const int pixels = walk.n * walk.oh * walk.ow;
-    const int groups = walk.cp / 8, columns = walk.kh * walk.kw * walk.cp;
-    const int rows = (walk.o + BM - 1) / BM;
+    const int pixels = geometry.n * geometry.oh * geometry.ow;
+    const int groups = geometry.cp / 8, columns = geometry.kh * geometry.kw * geometry.cp;
+    const int rows = (geometry.o + BM - 1) / BM;
     const int row0 = blockIdx.y % rows * BM, column0 = blockIdx.y / rows * BN;
     const int begin = blockIdx.x * stretch, end = min(begin + stretch, pixels);
 
-    // Two threads load a pixel: one takes the even pieces, one the odd.
+    // Two threads load a pixel: one the even pieces, one the odd.
     const int in_tile = thread >> 1, half = thread & 1;
     auto load = [&](int stage, int at) {
         at += in_tile;
         bool there = at < end;
-        int n = there ? at / (walk.oh * walk.ow) : 0, rest = there ? at - n * walk.oh * walk.ow : 0;
-        int oy = rest / walk.ow, ox = rest - oy * walk.ow;
+        int n = there ? at / (geometry.oh * geometry.ow) : 0, rest = there ? at - n * geometry.oh * geometry.ow : 0;
+        int oy = rest / geometry.ow, ox = rest - oy * geometry.ow;
         u32 a_to = shared_address(as + (stage * BK + in_tile) * APITCH);
-        const u16* from = dy + (u64)(there ? at : 0) * walk.op + row0;
+        const u16* from = dy + (u64)(there ? at : 0) * geometry.op + row0;
 #pragma unroll
         for (int i = half; i < BM / 8; i += 2)
-            fetch(a_to + i * 16, from + (row0 + i * 8 < walk.op ? i * 8 : 0), there && row0 + i * 8 < walk.op);
-        const u16* image = x + (u64)n * walk.h * walk.w * walk.cp;
-        int top = oy * walk.mul - walk.off_y, left = ox * walk.mul - walk.off_x;
+            fetch(a_to + i * 16, from + (row0 + i * 8 < geometry.op ? i * 8 : 0), there && row0 + i * 8 < geometry.op);
+        const u16* image = x + (u64)n * geometry.h * geometry.w * geometry.cp;
+        int top = oy * geometry.mul - geometry.off_y, left = ox * geometry.mul - geometry.off_x;
         u32 b_to = shared_address(bs + (stage * BK + in_tile) * BPITCH);
         int q = column0 / 8 + half, tap = q / groups, group = q - tap * groups;
-        int r = tap / walk.kw, s = tap - r * walk.kw;
+        int r = tap / geometry.kw, s = tap - r * geometry.kw;
 #pragma unroll
         for (int i = half; i < BN / 8; i += 2) {
             int iy = top + r, ix = left + s;
-            bool inside = there && q * 8 < columns && iy >= 0 && ix >= 0 && iy < walk.h && ix < walk.w;
-            fetch(b_to + i * 16, inside ? image + ((iy * walk.w + ix) * walk.cp + group * 8) : x, inside);
+            bool inside = there && q * 8 < columns && iy >= 0 && ix >= 0 && iy < geometry.h && ix < geometry.w;
+            fetch(b_to + i * 16, inside ? image + ((iy * geometry.w + ix) * geometry.cp + group * 8) : x, inside);
             q += 2;
             group += 2;
             while (group >= groups) {
                 group -= groups;
-                if (++s == walk.kw) { s = 0; r++; }
+                if (++s == geometry.kw) { s = 0; r++; }
             }
         }
     };
@@ -70,12 +70,12 @@ __device__ __forceinline__ void wgrad(const Walk& walk, const u16* __restrict__ 
 #pragma unroll
         for (int k = wk * 16; k < BK; k += WK * 16) {
             u32 a[4];
-            turned_matrices(a, shared_address(a_tile + (k + (lane & 7) + (lane >> 4) * 8) * APITCH + wm * 16 +
+            transposed_matrices(a, shared_address(a_tile + (k + (lane & 7) + (lane >> 4) * 8) * APITCH + wm * 16 +
                                               ((lane >> 3) & 1) * 8));
 #pragma unroll
             for (int j = 0; j < NT / 2; j++) {
                 u32 b[4];
-                turned_matrices(b, shared_address(b_tile + (k + (lane & 7) + ((lane >> 3) & 1) * 8) * BPITCH + j * 16 +
+                transposed_matrices(b, shared_address(b_tile + (k + (lane & 7) + ((lane >> 3) & 1) * 8) * BPITCH + j * 16 +
                                                   (lane >> 4) * 8));
                 multiply(sums[2 * j], a, b[0], b[1]);
                 multiply(sums[2 * j + 1], a, b[2], b[3]);
@@ -101,18 +101,18 @@ __device__ __forceinline__ void wgrad(const Walk& walk, const u16* __restrict__ 
         }
         __syncthreads();
     }
-    partial += (u64)blockIdx.x * walk.o * columns;
+    partial += (u64)blockIdx.x * geometry.o * columns;
     for (int at = thread; at < BM * BN; at += THREADS) {
         int m = at / BN, c = at % BN;
-        if (row0 + m < walk.o && column0 + c < columns)
+        if (row0 + m < geometry.o && column0 + c < columns)
             partial[(u64)(row0 + m) * columns + column0 + c] = out[m * OUT + c];
     }
 }
 
 #define WGRAD(NAME, BM, WM)                                                                                            \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
-        NAME(Walk walk, const u16* x, const u16* dy, float* partial, int stretch, u64 slab) {                          \
-        wgrad<BM, WM>(walk, mine(x, slab), mine(dy, slab), mine(partial, slab), stretch);                              \
+        NAME(ConvGeometry geometry, const u16* x, const u16* dy, float* partial, int stretch, u64 slab) {              \
+        wgrad<BM, WM>(geometry, mine(x, slab), mine(dy, slab), mine(partial, slab), stretch);                          \
     }
 
 WGRAD(wgrad_16, 16, 1)

@@ -1,0 +1,120 @@
+//! Arguments of the commands that measure flatness: a model, and the examples its loss is measured on.
+
+use crate::failure::Failure;
+use crate::output::warn;
+use clap::Args;
+use grawa_data::{Feed, load};
+use grawa_flat::Examples;
+use grawa_nn::{Graph, Mode, Shape, State};
+use grawa_train::recipe::Recipe;
+use grawa_train::{FoundModel, find_model};
+use std::path::{Path, PathBuf};
+
+/// The network, the data and the examples.
+#[derive(Args)]
+pub(crate) struct ModelArgs {
+    /// The network, one of `grawa models` [default: the run's]
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The data set [default: the run's]
+    #[arg(long, value_name = "NAME")]
+    data: Option<String>,
+    /// The folder of the data set [default: the run's]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<String>,
+    /// Any other key of a recipe, such as data.augment=none
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Examples, drawn from the training set and not augmented
+    #[arg(long, value_name = "N", default_value_t = 320)]
+    examples: usize,
+    /// Examples in a batch: with --norm train this is part of what is measured
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    batch: usize,
+    /// Batch norm: with the statistics of each batch (train, as in the authors' code) or the running ones (eval).
+    /// Dropout is always off
+    #[arg(long, default_value = "train", value_parser = ["train", "eval"])]
+    norm: String,
+    /// Seed of the draws of examples and directions
+    #[arg(long, default_value_t = 31)]
+    pub(crate) seed: u64,
+    /// Cores to use [default: all]
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+/// The model, the data and the examples that the arguments name.
+pub(crate) struct View {
+    pub(crate) graph: Graph,
+    pub(crate) state: State,
+    pub(crate) found: FoundModel,
+    pub(crate) examples: Examples,
+    /// The numbers of the examples in the training set.
+    pub(crate) chosen: Vec<u32>,
+    pub(crate) mode: Mode,
+    pub(crate) threads: usize,
+    /// In words: network, data, examples.
+    pub(crate) words: String,
+}
+
+impl ModelArgs {
+    /// Finds the model, builds its network, loads the data.
+    pub(crate) fn open(&self, model: &Path) -> Result<View, Failure> {
+        if self.batch == 0 || self.examples == 0 || !self.examples.is_multiple_of(self.batch) {
+            let (examples, batch) = (self.examples, self.batch);
+            return Err(grawa_flat::Error::NotWholeBatches { examples, batch }.into());
+        }
+        let found = find_model(model)?;
+        for why in &found.skipped {
+            warn(&format!("a newer checkpoint cannot be used: {why}"));
+        }
+        let overrides = found.overrides()?.options(&[
+            ("data.kind", &self.data, "--data"),
+            ("data.dir", &self.dir, "--dir"),
+            ("model.name", &self.model, "--model"),
+        ])?;
+        let recipe = Recipe::resolve(&overrides.set_all(&self.settings)?)?;
+        let set = load(recipe.data.kind.name(), &recipe.data.dir)?;
+        let train = match recipe.data.held_out {
+            0 => set.train,
+            n => set.train.hold_out(n as usize, recipe.train.seed)?.0,
+        };
+        let feed = Feed::new(&train, &set.normalise, recipe.data.augment)?;
+        let shape = feed.output();
+        let [channels, height, width] = [shape.channels, shape.height, shape.width].map(|side| side as usize);
+        let graph = recipe.model.build(Shape { channels, height, width }, set.classes as usize)?;
+        found.check(&graph)?;
+        let state = State::load(&graph, &found.model)?;
+        let chosen = Examples::choose(feed.len(), self.seed, self.examples)?;
+        let examples = Examples::of(&feed, &chosen, self.batch)?;
+        let mode = if self.norm == "eval" { Mode::Evaluate } else { Mode::Train { dropout: None } };
+        let threads =
+            self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let words = format!(
+            "{} on {}, {} examples in batches of {}, batch norm: {}",
+            graph.name(),
+            recipe.data.kind,
+            self.examples,
+            self.batch,
+            self.norm
+        );
+        Ok(View { graph, state, found, examples, chosen, mode, threads: threads.max(1), words })
+    }
+
+    /// What decides the results, as TOML.
+    pub(crate) fn settings(&self, command: &str, view: &View, others: &[PathBuf]) -> String {
+        let models: Vec<String> = [&view.found.model]
+            .into_iter()
+            .chain(others)
+            .map(|path| format!("{:?}", path.display().to_string()))
+            .collect();
+        format!(
+            "# Written by grawa {}. The same settings give the same files.\ncommand = {command:?}\nmodels = [{}]\n\
+             measured = {:?}\nseed = {}\n",
+            env!("CARGO_PKG_VERSION"),
+            models.join(", "),
+            view.words,
+            self.seed
+        )
+    }
+}

@@ -1,0 +1,311 @@
+//! Downloading the official CIFAR archives.
+//!
+//! Existing files are never overwritten: a download grows in `<archive>.part`, is renamed when its md5 is right, is unpacked
+//! into a temporary folder and renamed again. A partial file is continued. Without a network the error says which address to
+//! fetch by other means and where to put the file; an archive in that place is used. An https address never redirects to
+//! plain http, and no server can fill the disk: see [`LONGEST`].
+
+use crate::error::{Error, Result, io};
+use crate::{DatasetKind, archive, cifar, md5};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the archives are.
+const BASE: &str = "https://www.cs.toronto.edu/~kriz/";
+
+/// The limit of an archive in bytes; those of CIFAR have 170 MB. A server that sends more sends something else.
+const LONGEST: u64 = 256 << 20;
+
+/// What [`download`] is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Progress {
+    /// Bytes so far, and the total if the server says it.
+    Downloading {
+        /// Bytes on disk.
+        done: u64,
+        /// Bytes in all.
+        total: Option<u64>,
+    },
+    /// The md5 of the archive is being computed.
+    Checking {
+        /// The archive.
+        archive: PathBuf,
+    },
+    /// A file is being unpacked.
+    Unpacking {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+/// An archive and what it holds.
+#[derive(Debug)]
+struct Archive<'a> {
+    file: &'a str,
+    md5: &'a str,
+    folder: &'a str,
+    files: Vec<&'a str>,
+    longest: u64,
+}
+
+/// Downloads the data set called `name` (cifar10 or cifar100) into `dir` and unpacks it; returns its folder.
+///
+/// Uses what exists already: the unpacked folder, the archive, or a part of it.
+pub fn download(name: &str, dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
+    download_from(BASE, name, dir, progress)
+}
+
+/// As [`download`], from a mirror: `base` is the address before the archive's name.
+pub fn download_from(
+    base: &str,
+    name: &str,
+    dir: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<PathBuf> {
+    let kind: DatasetKind = name.parse()?;
+    let refuse = |hint| Err(Error::NoArchive { found: kind.name(), hint });
+    let (format, file, md5) = match kind {
+        DatasetKind::Cifar10 => (&cifar::CIFAR10, CIFAR10.0, CIFAR10.1),
+        DatasetKind::Cifar100 => (&cifar::CIFAR100, CIFAR100.0, CIFAR100.1),
+        DatasetKind::Digits => return refuse("The digits are inside the program and need no download"),
+        DatasetKind::Mnist | DatasetKind::FashionMnist => {
+            return refuse("Put its four idx files, plain or .gz, into a folder");
+        }
+        DatasetKind::Folder => return refuse("Put pictures into train/<class>/ and val/<class>/"),
+    };
+    let files = format.train.iter().chain([&format.test]).map(|&(name, _)| name).collect();
+    fetch(&Archive { file, md5, folder: format.folder, files, longest: LONGEST }, base, dir, progress)
+}
+
+/// The archives' names and md5 sums.
+pub(crate) const CIFAR10: (&str, &str) = ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530");
+pub(crate) const CIFAR100: (&str, &str) = ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8");
+
+fn fetch(
+    archive: &Archive<'_>,
+    base: &str,
+    dir: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<PathBuf> {
+    let folder = dir.join(archive.folder);
+    if folder.exists() {
+        return match archive.files.iter().find(|file| !folder.join(file).is_file()) {
+            None => Ok(folder),
+            Some(file) => Err(Error::InTheWay { path: folder, why: format!("it lacks {file}") }),
+        };
+    }
+    fs::create_dir_all(dir).map_err(io("create", dir))?;
+    let path = dir.join(archive.file);
+    if path.exists() {
+        verify(archive, &path, "Remove it, or put the official file there", progress)?;
+    } else {
+        let part = dir.join(format!("{}.part", archive.file));
+        complete(archive, base, &part, &path, progress)?;
+        let checked = verify(archive, &part, "It was removed; run the same command again", progress);
+        if checked.is_err() {
+            // Our own file, and continuing it could never succeed.
+            fs::remove_file(&part).map_err(io("remove", &part))?;
+        }
+        checked?;
+        fs::rename(&part, &path).map_err(io("rename", &part))?;
+    }
+    unpack(archive, &path, dir, progress)?;
+    Ok(folder)
+}
+
+fn verify(
+    archive: &Archive<'_>,
+    path: &Path,
+    hint: &'static str,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    progress(Progress::Checking { archive: path.to_owned() });
+    let found = md5::of_file(path)?;
+    if found == archive.md5 {
+        return Ok(());
+    }
+    let (path, what, expected) = (path.to_owned(), archive.file.to_owned(), archive.md5.to_owned());
+    Err(Error::WrongSum { path, what, found, expected, hint })
+}
+
+/// Brings `part` to its full length. Reconnects as long as each attempt makes progress.
+fn complete(
+    archive: &Archive<'_>,
+    base: &str,
+    part: &Path,
+    put: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let url = format!("{}/{}", base.trim_end_matches('/'), archive.file);
+    let length = || fs::metadata(part).map_or(0, |file| file.len());
+    loop {
+        let before = length();
+        let (why, again) = match attempt(&url, part, (before, archive.longest), progress) {
+            Ok(()) => return Ok(()),
+            Err(AttemptError::Disk(error)) => return Err(error),
+            Err(AttemptError::Network(why)) => (why, true),
+            Err(AttemptError::TooLong(found)) => {
+                // Our own file, and not a part of the archive.
+                if part.exists() {
+                    fs::remove_file(part).map_err(io("remove", part))?;
+                }
+                (
+                    format!("the server sends {found}, but no archive is longer than {}", archive.longest),
+                    false,
+                )
+            }
+        };
+        let after = length();
+        if !again || after <= before {
+            let kept = format!(" (the first {after} bytes are kept in {part:?})");
+            let why = why + if after == 0 { "" } else { &kept };
+            return Err(Error::Download { url, why, put: put.to_owned(), md5: archive.md5.to_owned() });
+        }
+    }
+}
+
+enum AttemptError {
+    /// Another try may help.
+    Network(String),
+    /// It will not.
+    Disk(Error),
+    /// It will not: how much the server sends, in words.
+    TooLong(String),
+}
+
+/// The HTTP client for `url`. If that is https, so is every address the server redirects to.
+fn agent(url: &str) -> ureq::Agent {
+    let mut config = ureq::Agent::config_builder()
+        .https_only(url.starts_with("https://"))
+        .http_status_as_error(false)
+        .user_agent("grawa")
+        .timeout_resolve(Some(Duration::from_secs(20)))
+        .timeout_connect(Some(Duration::from_secs(20)))
+        .timeout_recv_response(Some(Duration::from_secs(60)))
+        .timeout_per_read(Some(Duration::from_secs(60)));
+    // The proxy of the environment is used, except for a mirror on this machine.
+    if ["http://127.", "http://localhost", "http://[::1]"].iter().any(|here| url.starts_with(here)) {
+        config = config.proxy(None);
+    }
+    config.build().into()
+}
+
+/// Continues `part`, which has the first number of bytes, and stops before it exceeds the second number.
+fn attempt(
+    url: &str,
+    part: &Path,
+    (have, longest): (u64, u64),
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), AttemptError> {
+    let network = |e: ureq::Error| AttemptError::Network(e.to_string());
+    let mut request = agent(url).get(url);
+    if have > 0 {
+        request = request.header("Range", format!("bytes={have}-"));
+    }
+    let response = request.call().map_err(network)?;
+    let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+    let start = match response.status().as_u16() {
+        200 => 0,
+        206 => {
+            // "bytes 100-199/200"
+            let start = header("Content-Range")
+                .and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok());
+            if start != Some(have) {
+                return Err(AttemptError::Network(format!(
+                    "asked to go on at byte {have}, the server did not"
+                )));
+            }
+            have
+        }
+        // There is nothing after our bytes: the md5 decides whether they are complete.
+        416 if have > 0 => return Ok(()),
+        status => return Err(AttemptError::Network(format!("the server answered with status {status}"))),
+    };
+    let total = header("Content-Length").and_then(|n| n.parse::<u64>().ok()).map(|n| n.saturating_add(start));
+    if let Some(total) = total.filter(|&total| total > longest) {
+        return Err(AttemptError::TooLong(format!("{total} bytes")));
+    }
+    let disk = |doing| move |e| AttemptError::Disk(io(doing, part)(e));
+    let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(disk("open"))?;
+    // A server that cannot continue sends everything again.
+    file.set_len(start).map_err(disk("shorten"))?;
+    let mut body = response.into_body().into_reader();
+    let mut piece = vec![0; 1 << 16];
+    let mut done = start;
+    progress(Progress::Downloading { done, total });
+    loop {
+        match body.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) if done + n as u64 > longest => {
+                return Err(AttemptError::TooLong(format!("more than {longest} bytes")));
+            }
+            Ok(n) => {
+                file.write_all(&piece[..n]).map_err(disk("write to"))?;
+                done += n as u64;
+                progress(Progress::Downloading { done, total });
+            }
+            Err(e) => return Err(AttemptError::Network(e.to_string())),
+        }
+    }
+    file.sync_all().map_err(disk("write to"))?;
+    match total {
+        Some(total) if done < total => {
+            Err(AttemptError::Network(format!("the connection ended at byte {done} of {total}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Unpacks into a temporary folder and moves the result to its place in one step.
+fn unpack(archive: &Archive<'_>, path: &Path, dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    let temporary = Temporary::new(dir.join(format!(".{}.{}.part", archive.folder, std::process::id())))?;
+    let file = File::open(path).map_err(io("open", path))?;
+    archive::entries(file, path, archive.folder, |name, from| {
+        progress(Progress::Unpacking { file: name.to_owned() });
+        let to = temporary.0.join(name);
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent).map_err(io("create", parent))?;
+        }
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).open(&to).map_err(io("create", &to))?;
+        std::io::copy(from, &mut file).map_err(io("unpack", &to))?;
+        file.sync_all().map_err(io("write to", &to))
+    })?;
+    let made = temporary.0.join(archive.folder);
+    if let Some(file) = archive.files.iter().find(|file| !made.join(file).is_file()) {
+        let found = format!("an archive without {file}");
+        let expected = format!("{} with {}", archive.folder, archive.files.join(", "));
+        return Err(Error::WrongFormat { path: path.to_owned(), found, expected });
+    }
+    let folder = dir.join(archive.folder);
+    if folder.exists() {
+        return Err(Error::InTheWay {
+            path: folder,
+            why: "it appeared while the archive was unpacked".to_owned(),
+        });
+    }
+    fs::rename(&made, &folder).map_err(io("rename", &made))
+}
+
+/// A temporary folder, removed when dropped.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(path: PathBuf) -> Result<Self> {
+        fs::create_dir(&path).map_err(io("create", &path))?;
+        Ok(Temporary(path))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // A left-over is untidy, not wrong.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

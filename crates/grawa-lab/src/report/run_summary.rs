@@ -1,0 +1,165 @@
+//! The summary of a run for a report: read from its folder, with fewer points.
+
+use super::downsample::{Place, average, pick};
+use super::weights::{Budget, Weights};
+use crate::Error;
+use crate::lab::{Score, mean_times};
+use crate::picture::palette;
+use grawa_core::Name;
+use grawa_train::observe::{EVENTS, read};
+use grawa_train::{Event, Finished, Reason, Recipe, Times, folder};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The most points of a curve.
+const POINTS: usize = 240;
+
+/// The summary of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunSummary {
+    /// The folder's name.
+    pub name: String,
+    /// The recipe.
+    pub recipe: Recipe,
+    /// What was measured over the run, by name.
+    pub metrics: BTreeMap<String, Series>,
+    /// The weights of its rounds, if it has any.
+    pub weights: Option<Weights>,
+    /// The parts of a worker's time, averaged over workers.
+    pub times: Times,
+    /// Errors in percent: the last, the lowest; none before an evaluation.
+    pub errors: Option<(f64, f64)>,
+    /// Steps of each worker, rounds, bytes, seconds of training.
+    pub totals: (u64, u64, u64, f64),
+    /// Whether the budget is spent.
+    pub finished: bool,
+}
+
+/// A metric over a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    /// Where in the run.
+    pub at: Vec<Place>,
+    /// The values; none where they were not finite.
+    pub values: Vec<Option<f64>>,
+}
+
+impl RunSummary {
+    /// Reads a run's folder.
+    pub(super) fn read(path: &Path, budget: Budget) -> Result<Self, Error> {
+        let not_a_run = |why: &str| Error::NotARun(path.into(), why.into());
+        if !path.exists() {
+            return Err(not_a_run("there is nothing of that name"));
+        }
+        if !path.is_dir() {
+            return Err(not_a_run("it is a file; name the run's folder"));
+        }
+        if !path.join(EVENTS).exists() {
+            return Err(not_a_run(
+                "it holds no recipe.toml and events.jsonl, as `grawa train --out` leaves them",
+            ));
+        }
+        let recipe = folder::recipe(path).map_err(|error| not_a_run(&error.to_string()))?;
+        let events: Vec<Event> = read(path)?.into_iter().map(|(event, _)| event).collect();
+        let name =
+            path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
+        Ok(RunSummary::of(name, recipe, &events, budget))
+    }
+
+    /// A run from its events.
+    pub(super) fn of(name: String, recipe: Recipe, events: &[Event], budget: Budget) -> Self {
+        let data = recipe.data.kind;
+        let on = if recipe.data.held_out == 0 { "test" } else { "held-out" };
+        let (mut errors, mut losses, mut training, mut rates) =
+            (Series::default(), Series::default(), Series::default(), Series::default());
+        let mut end: Option<&Finished> = None;
+        let mut last = Place::default();
+        // Until a run ends, the sums of its rounds.
+        let (mut rounds, mut bytes, mut times) = (0, 0, Vec::<Times>::new());
+        for event in events {
+            let at = event.place();
+            let place = Place { steps: at.steps as f64, epochs: at.epochs, seconds: at.elapsed };
+            match event {
+                Event::Round(round) => {
+                    training.push(place, round.loss);
+                    rates.push(place, Some(round.rate));
+                    times.resize(round.workers.len().max(times.len()), Times::default());
+                    times.iter_mut().zip(&round.workers).for_each(|(sum, share)| *sum += share.times);
+                    (rounds, bytes) = (at.rounds, bytes + round.bytes);
+                }
+                Event::Evaluated(evaluated) => {
+                    let Score { loss, error } = Score::of(evaluated);
+                    errors.push(place, Some(100.0 * error));
+                    losses.push(place, loss);
+                }
+                Event::Finished(finished) => end = Some(finished),
+                _ => {}
+            }
+            last = place;
+        }
+        if let Some(end) = end {
+            (rounds, bytes) = (end.at.rounds, end.bytes);
+            times = end.workers.iter().map(|share| share.times).collect();
+        }
+        let lowest = errors.values.iter().flatten().copied().reduce(f64::min);
+        let found = errors.values.last().copied().flatten().zip(lowest);
+        let mut metrics = BTreeMap::new();
+        for (name, series, averaged) in [
+            (format!("{on} error on {data}, %"), errors, false),
+            (format!("{on} loss on {data}"), losses, false),
+            (format!("training loss on {data}"), training, true),
+            (super::page::RATE.to_owned(), rates, false),
+        ] {
+            if !series.values.is_empty() {
+                metrics.insert(name, series.downsample(averaged));
+            }
+        }
+        RunSummary {
+            name,
+            weights: Weights::of(events, budget),
+            recipe,
+            metrics,
+            times: mean_times(times.into_iter()),
+            errors: found,
+            totals: (last.steps as u64, rounds, bytes, last.seconds),
+            finished: end.is_some_and(|end| end.reason == Reason::Spent),
+        }
+    }
+
+    /// The method.
+    pub fn method(&self) -> Name {
+        self.recipe.method.name
+    }
+
+    /// The method's colour in CSS. Black becomes the colour of text, which is visible in dark mode.
+    pub(super) fn colour(&self) -> String {
+        match self.method() {
+            Name::Mean => "currentColor".into(),
+            method => palette::css(palette::look(method.as_str()).colour),
+        }
+    }
+
+    /// The method's marker, as the points of a polygon around 0, 0.
+    pub(super) fn marker(&self) -> String {
+        let outline = palette::look(self.method().as_str()).marker.outline((0.0, 0.0), 4.5);
+        let point = |(x, y): (i32, i32)| format!("{:.1},{:.1}", f64::from(x) / 10.0, f64::from(y) / 10.0);
+        outline.into_iter().map(point).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Series {
+    fn push(&mut self, at: Place, value: Option<f64>) {
+        self.at.push(at);
+        self.values.push(value.filter(|value| value.is_finite()));
+    }
+
+    /// Means of neighbours where single values are noise, otherwise every n-th value.
+    fn downsample(self, averaged: bool) -> Self {
+        let (at, values) = if averaged {
+            average(&self.at, &self.values, POINTS)
+        } else {
+            pick(&self.at, &self.values, POINTS)
+        };
+        Series { at, values }
+    }
+}

@@ -1,0 +1,216 @@
+//! The kernel of each layer: measured once on this GPU, or chosen by shape alone.
+
+use super::compile::{ConvGeometry, Layer, Program};
+use super::cudnn::{Cudnn, Direction, Plan as CudnnPlan, timed};
+use super::device::{Context, Kernels, Memory, Stream, arguments};
+use super::kernel_choice::{KernelChoice, LayerKernels, own, own_sums};
+use super::replica_set::Precision;
+use crate::Error;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+/// The kernel chosen for a layer, for people to read.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The layer's weight tensor.
+    pub layer: String,
+    /// Forward, backward (data) or backward (weights).
+    pub direction: &'static str,
+    /// The kernel.
+    pub chosen: String,
+    /// Microseconds of our kernel, if it was measured.
+    pub own: Option<f64>,
+    /// Microseconds of the fastest cuDNN plan, if it was measured.
+    pub cudnn: Option<f64>,
+}
+
+/// Chooses the kernels of a program.
+pub(crate) struct Autotuner<'a> {
+    pub(crate) context: &'a Arc<Context>,
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) cudnn: Option<&'a Cudnn>,
+    pub(crate) stream: &'a Stream,
+    pub(crate) precision: Precision,
+    pub(crate) replicas: usize,
+    /// Take cuDNN's first suggestion instead of measuring, so that every run chooses the same.
+    pub(crate) fixed: bool,
+}
+
+/// Assumed memory bandwidth in bytes per second: the cost of a pass over memory that a kernel saves.
+const BANDWIDTH: f64 = 2.5e12;
+/// How much faster our kernel must be when it runs alone: beside other kernels it gains less than cuDNN's.
+const ALONE: f64 = 1.15;
+/// Assumed cost of a kernel launch, in seconds.
+const START: f64 = 3e-6;
+
+type Cache = HashMap<(ConvGeometry, usize, usize, Direction), (KernelChoice, Option<f64>, Option<f64>)>;
+
+impl Autotuner<'_> {
+    /// Chooses the kernels of every layer.
+    pub(crate) fn choose(&self, program: &Program) -> Result<(Vec<LayerKernels>, Vec<Choice>), Error> {
+        let mut scratch = None;
+        let (mut cache, mut layer_kernels, mut choices) = (Cache::new(), Vec::new(), Vec::new());
+        for layer in &program.layers {
+            let narrow = self.precision == Precision::Bf16;
+            let (sums, stretch, splits) =
+                own_sums(layer, narrow, self.context.device.processors, self.replicas);
+            let name = program.graph.parameters().spans()[layer.weight.0].name();
+            let mut pick = |direction: Direction, ours: KernelChoice| -> Result<KernelChoice, Error> {
+                let key = (layer.forward, layer.stride, layer.pad, direction);
+                let (kernel, own, cudnn) = match cache.entry(key) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(new) => {
+                        let found =
+                            self.pick(program, layer, direction, ours, (stretch, splits), &mut scratch)?;
+                        new.insert(found).clone()
+                    }
+                };
+                choices.push(Choice {
+                    layer: name.to_owned(),
+                    direction: match direction {
+                        Direction::Forward => "forward",
+                        Direction::BackwardData => "backward (data)",
+                        Direction::BackwardWeights => "backward (weights)",
+                    },
+                    chosen: match &kernel {
+                        KernelChoice::Own { name, .. } => (*name).to_owned(),
+                        KernelChoice::Cudnn(_) => "cudnn".to_owned(),
+                    },
+                    own: own.map(|seconds| seconds * 1e6),
+                    cudnn: cudnn.map(|seconds| seconds * 1e6),
+                });
+                Ok(kernel)
+            };
+            layer_kernels.push(LayerKernels {
+                forward: pick(Direction::Forward, own(&layer.forward, narrow))?,
+                backward_data: pick(Direction::BackwardData, own(&layer.backward, narrow))?,
+                backward_weights: pick(Direction::BackwardWeights, sums)?,
+                stretch,
+                splits,
+            });
+        }
+        Ok((layer_kernels, choices))
+    }
+
+    /// Chooses one kernel. Returns it with the times of our kernel and of cuDNN.
+    #[allow(unsafe_code, reason = "plans and kernels are timed on scratch memory")]
+    fn pick(
+        &self,
+        program: &Program,
+        layer: &Layer,
+        direction: Direction,
+        ours: KernelChoice,
+        stretches: (usize, usize),
+        scratch: &mut Option<Memory>,
+    ) -> Result<(KernelChoice, Option<f64>, Option<f64>), Error> {
+        let geometry = &layer.forward;
+        // cuDNN cannot compute padded output channels.
+        let fits = geometry.o == geometry.op;
+        let narrow_layer = geometry.cp <= 32 && geometry.op <= 32;
+        let Some(cudnn) = self.cudnn.filter(|_| fits && (self.precision == Precision::Tf32 || !narrow_layer))
+        else {
+            return Ok((ours, None, None));
+        };
+        let plans = cudnn.plans(layer, direction, self.precision == Precision::Bf16)?;
+        if self.fixed {
+            let first = plans.into_iter().next();
+            return Ok((first.map_or(ours, KernelChoice::Cudnn), None, None));
+        }
+        let sizes = tensors(program, layer);
+        let (_, splits) = stretches;
+        let partial = splits * geometry.o as usize * geometry.columns() * 4;
+        if scratch.is_none() {
+            let most = |of: fn(&[usize; 3]) -> usize| {
+                program.layers.iter().map(|layer| of(&tensors(program, layer))).max()
+            };
+            let all = [most(|s| s[0]), most(|s| s[1]), most(|s| s[2])].into_iter().flatten().sum::<usize>();
+            *scratch = Some(Memory::new(self.context, all + (1 << 12))?);
+        }
+        let Some(memory) = scratch else { return Ok((ours, None, None)) };
+        let mut start = memory.start;
+        let addresses = sizes.map(|bytes| {
+            let address = start;
+            start = (start + bytes as u64).next_multiple_of(256);
+            address
+        });
+        // SAFETY: the scratch memory holds the largest input, weights and output of all layers, one after the other.
+        let best = unsafe { cudnn.fastest(plans, self.stream, addresses) }?;
+        // SAFETY: as above.
+        let own_time = unsafe { self.time_own(layer, direction, &ours, addresses, stretches.0, partial) }?;
+        let Some(best) = best else { return Ok((ours, Some(own_time), None)) };
+        let cudnn_time = best.seconds;
+        let (ours_all, theirs_all) = match direction {
+            Direction::Forward if layer.norm.is_some() => {
+                (own_time, cudnn_time + START + sizes[2] as f64 / BANDWIDTH)
+            }
+            Direction::BackwardWeights => (own_time + partial as f64 / BANDWIDTH, cudnn_time),
+            _ => (own_time, cudnn_time),
+        };
+        let ours_wins = ours_all * ALONE <= theirs_all && self.precision == Precision::Bf16;
+        let kernel = if ours_wins { ours } else { KernelChoice::Cudnn(best) };
+        Ok((kernel, Some(own_time), Some(cudnn_time)))
+    }
+
+    /// The time of our kernel in seconds.
+    ///
+    /// # Safety
+    ///
+    /// Input, weights and output are at these addresses, each as large as the layer requires. The partial sums take `partial`
+    /// bytes.
+    #[allow(unsafe_code, reason = "a kernel accesses the addresses it is given")]
+    unsafe fn time_own(
+        &self,
+        layer: &Layer,
+        direction: Direction,
+        kernel: &KernelChoice,
+        [x, weight, y]: [u64; 3],
+        stretch: usize,
+        partial: usize,
+    ) -> Result<f64, Error> {
+        let KernelChoice::Own { name, grid } = kernel else { return Ok(f64::INFINITY) };
+        let (none, no, stretch) = (0u64, 0i32, stretch as i32);
+        // Unused with `moments = 0`, but the kernel has the parameter.
+        let norm = [0u64; 10];
+        let sums = if direction == Direction::BackwardWeights {
+            Some(Memory::new(self.context, partial)?)
+        } else {
+            None
+        };
+        let sums_at = sums.as_ref().map_or(0, |memory| memory.start);
+        timed(self.context, self.stream, || match direction {
+            Direction::Forward | Direction::BackwardData => {
+                let (geometry, from, to) = if direction == Direction::Forward {
+                    (&layer.forward, x, y)
+                } else {
+                    (&layer.backward, y, x)
+                };
+                let arguments = arguments![*geometry, from, weight, none, to, no, no, norm, none];
+                // SAFETY: the arguments are those of `conv_*`. The addresses are the caller's promise, `timed` waits for the
+                // kernel, and it skips what has address 0.
+                unsafe { self.stream.launch(self.kernels, name, *grid, 1, arguments) }
+            }
+            Direction::BackwardWeights => {
+                let arguments = arguments![layer.forward, x, y, sums_at, stretch, none];
+                // SAFETY: the arguments are those of `wgrad_*`; otherwise as above.
+                unsafe { self.stream.launch(self.kernels, name, *grid, 1, arguments) }
+            }
+        })
+    }
+}
+
+/// Bytes of input, weights and output.
+fn tensors(program: &Program, layer: &Layer) -> [usize; 3] {
+    let geometry = &layer.forward;
+    let input = (geometry.n * geometry.h * geometry.w) as usize * geometry.cp as usize;
+    let kernels = geometry.op as usize * geometry.columns();
+    let output = geometry.pixels() * geometry.op as usize;
+    [input, kernels.max(layer.backward.columns() * geometry.cp as usize), output]
+        .map(|numbers| numbers * program.wide)
+}
+
+/// Whether any layer uses cuDNN.
+pub(crate) fn uses_cudnn(layer_kernels: &[LayerKernels]) -> bool {
+    let is = |kernel: &KernelChoice| matches!(kernel, KernelChoice::Cudnn(CudnnPlan { .. }));
+    layer_kernels.iter().any(|of| is(&of.forward) || is(&of.backward_data) || is(&of.backward_weights))
+}

@@ -1,0 +1,685 @@
+//! Replicas of one network on one GPU. Every kernel serves all of them; one local step of all is one captured graph.
+//!
+//! A [`ReplicaSet`] owns the memory of its workers. Vectors enter and leave in the order of the network's layouts; the layout on
+//! the GPU is private. Only calls that read from the GPU wait for it.
+
+use super::autotune::{Autotuner, Choice, uses_cudnn};
+use super::compile::{HISTORY, Program};
+use super::cudnn::Cudnn;
+use super::data::{DeviceDataset, Source, Split};
+use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Stream, arguments};
+use super::kernel_choice::LayerKernels;
+use super::limits;
+use super::pass::{Pass, PassMode, Timed, summing_blocks, summing_columns};
+use crate::error::expect_len;
+use crate::{Error, Graph, Mode};
+use bytemuck::{Pod, Zeroable};
+use grawa_core::{Key, Sgd};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How numbers are stored and multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// f32 throughout, as on the CPU.
+    F32,
+    /// f32 in memory, multiplied on tensor cores in tf32.
+    Tf32,
+    /// Activations and packed weights in bf16; parameters, statistics, sums and updates in f32.
+    Bf16,
+}
+
+impl FromStr for Precision {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text {
+            "f32" => Ok(Precision::F32),
+            "tf32" => Ok(Precision::Tf32),
+            "bf16" => Ok(Precision::Bf16),
+            _ => Err(Error::UnknownPrecision { found: text.into() }),
+        }
+    }
+}
+
+impl std::fmt::Display for Precision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
+        })
+    }
+}
+
+/// The settings of a replica set.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Images in the batch of one worker.
+    pub batch: usize,
+    /// Workers.
+    pub workers: usize,
+    /// How numbers are stored and multiplied.
+    pub precision: Precision,
+    /// Choose kernels by shape alone instead of by measurement, so that every run gives the same bits.
+    pub fixed: bool,
+}
+
+/// Inputs and results of a step; see `simple.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+pub(crate) struct Controls {
+    pub(crate) seed: [u32; 2],
+    pub(crate) worker: u32,
+    pub(crate) step: [u32; 2],
+    pub(crate) slot: u32,
+    pub(crate) rate: f32,
+    pub(crate) prox: [f32; 2],
+    pub(crate) lost: u32,
+    pub(crate) correct: u32,
+    pub(crate) spare: u32,
+    pub(crate) loss: f64,
+}
+
+/// The settings of an update; see `vector.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Update {
+    momentum: f32,
+    weight_decay: f32,
+    look_ahead: f32,
+    direct: f32,
+    gather: i32,
+}
+
+/// Work of a replica set, recorded as a graph the first time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Job {
+    /// A local step.
+    Step { sgd: Sgd, from: Source },
+    /// A gradient. Its loss is recorded in the history if `noted`.
+    Gradient { pass_mode: PassMode, factor: f32, from: Source, noted: bool },
+    /// The update with that gradient.
+    Descend { sgd: Sgd },
+    /// A forward pass and its loss.
+    Forward { pass_mode: PassMode, from: Source },
+}
+
+/// Kernels of every precision, of bf16 alone and of f32 alone. They are loaded before a graph is recorded.
+const KERNELS: &str = "norm_moments norm_fold norm_forward norm_reduce norm_backward add_forward add_moments add_backward \
+     add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss \
+     channel_sums intake augment pack_all_weights collect update squares norms mix device_sum device_pull ascend";
+const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_128 wgrad_16 wgrad_32 wgrad_64";
+const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
+
+/// Replicas of one network on one GPU.
+#[derive(Debug)]
+pub struct ReplicaSet {
+    pub(crate) context: Arc<Context>,
+    pub(crate) kernels: Arc<Kernels>,
+    cudnn: Option<Cudnn>,
+    pub(crate) program: Program,
+    layer_kernels: Vec<LayerKernels>,
+    choices: Vec<Choice>,
+    pub(crate) memory: Memory,
+    spans: Memory,
+    chunks: Memory,
+    pub(crate) first_chunk: Memory,
+    pub(crate) main: Stream,
+    side: Stream,
+    extra_streams: [Vec<Stream>; 2],
+    events: Vec<Event>,
+    jobs: Vec<(Job, Captured)>,
+    pub(crate) workers: usize,
+    pub(crate) controls: Vec<Controls>,
+    /// Steps since the positions were set: the `slot` of the controls once the GPU has finished all enqueued work.
+    slot: usize,
+    /// The data sets on the GPU.
+    pub(crate) datasets: [Option<DeviceDataset>; 2],
+    /// The learning rates of the next steps.
+    rates: Memory,
+    /// The weights of a round.
+    pub(crate) weights: Memory,
+    /// The centre of all workers, those of the groups, and the model to evaluate.
+    pub(crate) centres: [Option<Memory>; 3],
+    /// The weighted sum of a round on several GPUs.
+    pub(crate) sums: Option<Memory>,
+    /// Workers in a group, and how many of the first group are on an earlier GPU.
+    pub(crate) group: usize,
+    pub(crate) lead: usize,
+    /// The workers' statistics while models to evaluate replace theirs.
+    pub(crate) saved_statistics: Option<Vec<Vec<f32>>>,
+    settings: Settings,
+}
+
+/// How many workers fit into free memory, and the largest batch (of repeated halves) with which one fits. About six parameter
+/// vectors of a slab do not depend on the batch.
+fn what_fits(slab: usize, vector: usize, free: usize, batch: usize) -> (usize, usize) {
+    let fixed = (6 * vector).min(slab);
+    let needs = |size: usize| fixed + (slab - fixed) / batch.max(1) * size;
+    let size = std::iter::successors(Some(batch), |size| Some(size / 2)).take_while(|&size| size > 0);
+    (free / slab.max(1), size.into_iter().find(|&size| needs(size) <= free).unwrap_or(0))
+}
+
+fn describe_fit((workers, batch): (usize, usize), asked: usize) -> String {
+    match (workers, batch) {
+        (1.., _) => {
+            format!("{workers} of the {asked} workers would fit, or a smaller batch with all of them")
+        }
+        (0, 1..) => format!("not even one worker fits; with a batch of about {batch} one would"),
+        (0, 0) => "not even one worker with a batch of one image fits: use a GPU with more memory".into(),
+    }
+}
+
+/// The result of a pass on a batch, for one worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The sum of the losses.
+    pub loss: f64,
+    /// Images whose largest logit is that of their label.
+    pub correct: u32,
+}
+
+impl ReplicaSet {
+    /// Compiles a network for a GPU and allocates the memory of the workers.
+    pub fn new(device: &Device, graph: &Graph, settings: Settings) -> Result<Self, Error> {
+        let Settings { batch, workers, precision, fixed } = settings;
+        if workers == 0 {
+            return Err(Error::WrongLength { what: "the list of workers".into(), found: 0, expected: 1 });
+        }
+        let context = Context::open(device.clone())?;
+        let narrow = precision == Precision::Bf16;
+        let kernels = Kernels::new(&context, narrow)?;
+        kernels.load(KERNELS)?;
+        kernels.load(if narrow { TENSOR_CORE_KERNELS } else { PLAIN_KERNELS })?;
+        let cudnn = match precision {
+            Precision::F32 => None,
+            Precision::Tf32 => Some(Cudnn::open(&context)?),
+            // Without cuDNN bf16 is slower, but correct.
+            Precision::Bf16 => Cudnn::open(&context).ok(),
+        };
+        let main = Stream::main(&context);
+        let mut program = Program::new(graph, batch, if narrow { 2 } else { 4 })?;
+        let autotuner = Autotuner {
+            context: &context,
+            kernels: &kernels,
+            cudnn: cudnn.as_ref(),
+            stream: &main,
+            precision,
+            replicas: workers,
+            fixed,
+        };
+        let (layer_kernels, choices) = autotuner.choose(&program)?;
+        let needs: Vec<_> = layer_kernels.iter().map(LayerKernels::needs).collect();
+        let blocks = summing_blocks(&kernels, program.wide, workers)?;
+        program.allocate(&needs, |norm| (blocks, summing_columns(norm.shape.channels)));
+        let memory = Memory::new(&context, program.slab as usize * workers).map_err(|error| match error {
+            Error::OutOfDeviceMemory { needed, free, .. } => {
+                let fits = what_fits(program.slab as usize, 4 * graph.parameters().len(), free, batch);
+                Error::OutOfDeviceMemory { needed, free, fits: describe_fit(fits, workers) }
+            }
+            other => other,
+        })?;
+        let table = |bytes: usize| Memory::new(&context, bytes);
+        let spans = Memory::holding(&context, &program.spans)?;
+        let chunks = Memory::holding(&context, &program.chunks)?;
+        let first_chunk = Memory::holding(&context, &program.first_chunk)?;
+        let rates = table(4 * HISTORY)?;
+        let weights = table(4 * program.spans.len() * (workers + 1))?;
+        let extra_streams = if uses_cudnn(&layer_kernels) { (workers - 1).min(7) } else { 0 };
+        let streams = || (0..extra_streams).map(|_| Stream::new(&context)).collect::<Result<Vec<_>, _>>();
+        let events = 2 * program.layers.len() + 1 + 2 * (extra_streams + 1);
+        let extra_streams = [streams()?, streams()?];
+        let events = (0..events).map(|_| Event::new(&context, false)).collect::<Result<_, _>>()?;
+        let controls =
+            (0..workers).map(|worker| Controls { worker: worker as u32, ..Controls::default() }).collect();
+        Ok(ReplicaSet {
+            side: Stream::new(&context)?,
+            context,
+            kernels,
+            cudnn,
+            program,
+            layer_kernels,
+            choices,
+            memory,
+            spans,
+            chunks,
+            first_chunk,
+            main,
+            extra_streams,
+            events,
+            jobs: Vec::new(),
+            workers,
+            controls,
+            slot: 0,
+            datasets: [None, None],
+            rates,
+            weights,
+            centres: [None, None, None],
+            sums: None,
+            group: workers,
+            lead: 0,
+            saved_statistics: None,
+            settings,
+        })
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The network.
+    pub fn graph(&self) -> &Graph {
+        &self.program.graph
+    }
+
+    /// Bytes of device memory for each worker.
+    pub fn bytes(&self) -> usize {
+        self.program.slab as usize
+    }
+
+    /// The kernels chosen for each layer.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    pub(crate) fn pass<'a>(&'a self, profile: Option<&'a RefCell<Vec<Timed>>>) -> Pass<'a> {
+        Pass {
+            program: &self.program,
+            layer_kernels: &self.layer_kernels,
+            kernels: &self.kernels,
+            cudnn: self.cudnn.as_ref(),
+            main: &self.main,
+            side: &self.side,
+            extra_streams: [&self.extra_streams[0], &self.extra_streams[1]],
+            events: &self.events,
+            base: self.memory.start,
+            replicas: self.workers,
+            processors: self.context.device.processors,
+            spans: self.spans.start,
+            chunks: self.chunks.start,
+            profile,
+        }
+    }
+
+    pub(crate) fn offset(&self, worker: usize, offset: u64) -> usize {
+        worker * self.program.slab as usize + offset as usize
+    }
+
+    /// Converts a vector from the layout of the host to that of the GPU, or back. The GPU stores kernels as out × taps × in.
+    pub(crate) fn relayout(&self, vector: &[f32], to_device: bool) -> Vec<f32> {
+        let mut converted = vector.to_vec();
+        for span in self.program.spans.iter().filter(|span| span.taps > 1) {
+            let (start, taps, channels) = (span.start as usize, span.taps as usize, span.channels as usize);
+            let part = start..start + span.length as usize;
+            for (from, to) in vector[part.clone()]
+                .chunks_exact(taps * channels)
+                .zip(converted[part].chunks_exact_mut(taps * channels))
+            {
+                for tap in 0..taps {
+                    for channel in 0..channels {
+                        let (host, device) = (channel * taps + tap, tap * channels + channel);
+                        if to_device {
+                            to[device] = from[host];
+                        } else {
+                            to[host] = from[device];
+                        }
+                    }
+                }
+            }
+        }
+        converted
+    }
+
+    pub(crate) fn write_vector(&self, worker: usize, offset: u64, vector: &[f32]) -> Result<(), Error> {
+        expect_len("the vector", vector.len(), self.program.graph.parameters().len())?;
+        self.memory.write(self.offset(worker, offset), &self.relayout(vector, true))
+    }
+
+    pub(crate) fn read_vector(&self, worker: usize, offset: u64) -> Result<Vec<f32>, Error> {
+        let mut vector = vec![0.0f32; self.program.graph.parameters().len()];
+        self.memory.read(self.offset(worker, offset), &mut vector)?;
+        Ok(self.relayout(&vector, false))
+    }
+
+    /// Sets the parameters and statistics of a worker.
+    pub fn load(&mut self, worker: usize, parameters: &[f32], statistics: &[f32]) -> Result<(), Error> {
+        self.load_statistics(worker, statistics)?;
+        self.load_parameters(worker, parameters)
+    }
+
+    /// Sets the parameters of a worker.
+    pub fn load_parameters(&mut self, worker: usize, parameters: &[f32]) -> Result<(), Error> {
+        self.write_vector(worker, self.program.offsets.parameters, parameters)?;
+        self.pack_weights()
+    }
+
+    /// Sets the gradient of a worker.
+    pub fn load_gradient(&mut self, worker: usize, gradient: &[f32]) -> Result<(), Error> {
+        self.write_vector(worker, self.program.offsets.gradient, gradient)
+    }
+
+    /// Sets the running statistics of a worker.
+    pub fn load_statistics(&mut self, worker: usize, statistics: &[f32]) -> Result<(), Error> {
+        expect_len("the statistics", statistics.len(), self.program.graph.statistics().len())?;
+        self.memory.write(self.offset(worker, self.program.offsets.statistics), statistics)
+    }
+
+    /// Packs the weights into the copies that convolutions read.
+    pub(crate) fn pack_weights(&self) -> Result<(), Error> {
+        let (spans, chunks, base) = (self.spans.start, self.chunks.start, self.memory.start);
+        let (parameters, slab) = (base + self.program.offsets.parameters, self.program.slab);
+        let grid = Grid::row(self.program.chunks.len());
+        let arguments = arguments![spans, chunks, parameters, base, slab];
+        self.pass(None).start(&self.main, "pack_all_weights", grid, arguments)
+    }
+
+    /// Sets the velocity of a worker.
+    pub fn load_velocity(&mut self, worker: usize, velocity: &[f32]) -> Result<(), Error> {
+        self.write_vector(worker, self.program.offsets.velocity, velocity)
+    }
+
+    /// A worker's parameters.
+    pub fn parameters(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        self.read_vector(worker, self.program.offsets.parameters)
+    }
+
+    /// A worker's velocity.
+    pub fn velocity(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        self.read_vector(worker, self.program.offsets.velocity)
+    }
+
+    /// A worker's gradient.
+    pub fn gradient_of(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        self.read_vector(worker, self.program.offsets.gradient)
+    }
+
+    /// A worker's running statistics.
+    pub fn statistics(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        let mut statistics = vec![0.0f32; self.program.graph.statistics().len()];
+        self.memory.read(self.offset(worker, self.program.offsets.statistics), &mut statistics)?;
+        Ok(statistics)
+    }
+
+    /// Copies a batch from the host for each worker: images plane by plane, and labels.
+    pub fn load_batches(&mut self, batches: &[(&[f32], &[u32])]) -> Result<(), Error> {
+        expect_len("the list of batches", batches.len(), self.workers)?;
+        let (batch, shape) = (self.program.batch, self.program.graph.input());
+        for (worker, (images, labels)) in batches.iter().enumerate() {
+            expect_len("the batch of images", images.len(), batch * shape.len())?;
+            expect_len("the list of labels", labels.len(), batch)?;
+            self.check_labels(labels)?;
+            self.memory.write(self.offset(worker, self.program.offsets.intake), images)?;
+            self.memory.write(self.offset(worker, self.program.offsets.labels), labels)?;
+        }
+        let [from, to] = [self.program.offsets.intake, self.program.values[0]].map(|o| self.memory.start + o);
+        let wide = super::compile::pitch(shape.channels);
+        let [n, channels, area, wide] = [batch, shape.channels, shape.area(), wide].map(|x| x as i32);
+        let grid = Grid::row((batch * shape.area()).div_ceil(64));
+        let arguments = arguments![from, to, n, channels, area, wide, self.program.slab];
+        self.pass(None).start(&self.main, "intake", grid, arguments)
+    }
+
+    /// Checks that every label names a class.
+    pub(super) fn check_labels(&self, labels: &[u32]) -> Result<(), Error> {
+        let classes = self.program.graph.classes();
+        match labels.iter().enumerate().find(|&(_, &label)| label as usize >= classes) {
+            Some((example, &label)) => Err(Error::LabelOutOfRange { example, found: label.into(), classes }),
+            None => Ok(()),
+        }
+    }
+
+    /// The logits of a worker's last pass, example by example.
+    pub fn logits(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        let last = self.program.last();
+        self.planes(worker, self.program.values[last], self.program.shape(last))
+    }
+
+    /// Sets the position of all workers in their run: the key of their random draws, the learning rates of the next steps (the
+    /// last one persists), the strengths of the pulls.
+    pub fn set_position(&mut self, key: Key, rates: &[f32], prox: [f32; 2]) -> Result<(), Error> {
+        let keys: Vec<Key> = (0..self.workers as u32).map(|worker| key.worker(worker)).collect();
+        self.set_positions(&keys, rates, prox)
+    }
+
+    /// The same with a key for each worker.
+    pub fn set_positions(&mut self, keys: &[Key], rates: &[f32], prox: [f32; 2]) -> Result<(), Error> {
+        let halves = |x: u64| [x as u32, (x >> 32) as u32];
+        for (controls, key) in self.controls.iter_mut().zip(keys) {
+            let (worker, step) = key.place();
+            (controls.seed, controls.worker, controls.step) = (halves(key.seed()), worker, halves(step));
+            (controls.slot, controls.prox) = (0, prox);
+            controls.rate = rates.last().copied().unwrap_or(0.0);
+        }
+        self.rates.write(0, &rates[..rates.len().min(HISTORY)])?;
+        self.push_controls()
+    }
+
+    /// Sets the learning rate and the strengths of the pulls for the update with the current gradients.
+    pub fn set_rate(&mut self, rate: f32, prox: [f32; 2]) -> Result<(), Error> {
+        self.controls.iter_mut().for_each(|controls| (controls.rate, controls.prox) = (rate, prox));
+        self.push_controls()
+    }
+
+    pub(crate) fn push_controls(&mut self) -> Result<(), Error> {
+        for (worker, controls) in self.controls.iter().enumerate() {
+            self.memory.write(self.offset(worker, 0), &[*controls])?;
+        }
+        self.slot = self.controls.iter().map(|controls| controls.slot as usize).max().unwrap_or(0);
+        Ok(())
+    }
+
+    pub(crate) fn read_controls(&self, worker: usize) -> Result<Controls, Error> {
+        let mut controls = [Controls::default()];
+        self.memory.read(self.offset(worker, 0), &mut controls)?;
+        Ok(controls[0])
+    }
+
+    /// A forward and a backward pass on the loaded batches: the gradient of the sum of the losses times `factor`. Updates the
+    /// running statistics only if `track`.
+    pub fn gradient(&mut self, mode: Mode, factor: f64, track: bool) -> Result<Vec<Outcome>, Error> {
+        let pass_mode = self.pass_mode(mode, track)?;
+        self.run(Job::Gradient { pass_mode, factor: factor as f32, from: Source::Loaded, noted: false })?;
+        self.outcomes()
+    }
+
+    /// A forward pass on the loaded batches.
+    pub fn forward(&mut self, mode: Mode) -> Result<Vec<Outcome>, Error> {
+        let pass_mode = self.pass_mode(mode, false)?;
+        self.run(Job::Forward { pass_mode, from: Source::Loaded })?;
+        self.outcomes()
+    }
+
+    pub(crate) fn pass_mode(&mut self, mode: Mode, track: bool) -> Result<PassMode, Error> {
+        Ok(match mode {
+            Mode::Evaluate => PassMode { of_batch: false, track: false, dropout: false },
+            Mode::Train { dropout } => {
+                if let Some(key) = dropout {
+                    let (rate, prox) = self.controls.first().map_or((0.0, [0.0; 2]), |c| (c.rate, c.prox));
+                    self.set_positions(&vec![key; self.workers], &[rate], prox)?;
+                }
+                PassMode { of_batch: true, track, dropout: dropout.is_some() }
+            }
+        })
+    }
+
+    pub(crate) fn outcomes(&self) -> Result<Vec<Outcome>, Error> {
+        (0..self.workers)
+            .map(|worker| self.read_controls(worker).map(|c| Outcome { loss: c.loss, correct: c.correct }))
+            .collect()
+    }
+
+    /// Enqueues `count` local steps of every worker.
+    pub fn steps(&mut self, sgd: Sgd, count: usize) -> Result<(), Error> {
+        let job = Job::Step { sgd, from: self.source() };
+        self.check_slots(job, count)?;
+        (0..count).try_for_each(|_| self.run(job))
+    }
+
+    /// The source of the batches of steps.
+    pub(crate) fn source(&self) -> Source {
+        if self.datasets[Split::Train as usize].is_some() { Source::Augmented } else { Source::Loaded }
+    }
+
+    /// The mean losses of the first `count` steps since [`ReplicaSet::set_position`] on data of the GPU, and whether a parameter
+    /// of the worker was ever not finite.
+    pub fn losses(&self, worker: usize, count: usize) -> Result<(Vec<f64>, bool), Error> {
+        let mut losses = vec![0.0f64; count.min(HISTORY)];
+        self.memory.read(self.offset(worker, self.program.offsets.history), &mut losses)?;
+        losses.iter_mut().for_each(|loss| *loss /= self.program.batch as f64);
+        Ok((losses, self.read_controls(worker)?.lost != 0))
+    }
+
+    /// Waits until the GPU has finished all enqueued work.
+    pub fn synchronise(&self) -> Result<(), Error> {
+        self.context.bind()?;
+        self.context.synchronise()
+    }
+
+    /// Checks that a job stays inside what it indexes by the number of the step, for `times` runs. The kernels do not check.
+    fn check_slots(&self, job: Job, times: usize) -> Result<(), Error> {
+        let (from, noted) = match job {
+            Job::Step { from, .. } => (from, from != Source::Loaded),
+            Job::Gradient { from, noted, .. } => (from, noted),
+            Job::Forward { from, .. } => (from, false),
+            Job::Descend { .. } => return Ok(()),
+        };
+        if noted {
+            limits::steps_ahead("there is room", self.slot, times, HISTORY)?;
+        }
+        match from.split().and_then(|split| self.datasets[split as usize].as_ref()) {
+            Some(dataset) => {
+                limits::steps_ahead("batches are assigned", self.slot, times, dataset.assigned_to_all())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Enqueues a job. Records it as a graph the first time.
+    pub(crate) fn run(&mut self, job: Job) -> Result<(), Error> {
+        self.check_slots(job, 1)?;
+        self.context.bind()?;
+        if !self.jobs.iter().any(|(known, _)| *known == job) {
+            let captured = self.main.capture(|| self.enqueue(&self.pass(None), job))?;
+            self.jobs.push((job, captured));
+        }
+        let found = self.jobs.iter().find(|(known, _)| *known == job);
+        found.map_or(Ok(()), |(_, captured)| self.main.replay(captured))?;
+        self.advance_slot(job);
+        Ok(())
+    }
+
+    /// The update of a step advances the GPU's count of steps.
+    fn advance_slot(&mut self, job: Job) {
+        self.slot += usize::from(matches!(job, Job::Step { .. } | Job::Descend { .. }));
+    }
+
+    /// Drops recorded graphs, because addresses they use have changed.
+    pub(crate) fn forget_jobs(&mut self) {
+        self.jobs.clear();
+    }
+
+    /// Launches the kernels of a job.
+    fn enqueue(&self, pass: &Pass<'_>, job: Job) -> Result<(), Error> {
+        let batch = self.program.batch;
+        match job {
+            Job::Step { sgd, from } => {
+                self.fill(pass, from)?;
+                let pass_mode = PassMode { of_batch: true, track: true, dropout: true };
+                pass.forward(pass_mode)?;
+                let notes = (from != Source::Loaded).then_some(self.rates.start);
+                pass.loss(1.0 / batch as f32, true, notes)?;
+                pass.backward(pass_mode)?;
+                self.update(pass, sgd, true)
+            }
+            Job::Gradient { pass_mode, factor, from, noted } => {
+                self.fill(pass, from)?;
+                pass.forward(pass_mode)?;
+                pass.loss(factor, true, noted.then_some(self.rates.start))?;
+                pass.backward(pass_mode)?;
+                pass.collect(pass_mode)
+            }
+            Job::Descend { sgd } => self.update(pass, sgd, false),
+            Job::Forward { pass_mode, from } => {
+                self.fill(pass, from)?;
+                pass.forward(pass_mode)?;
+                pass.loss(1.0, false, None)
+            }
+        }
+    }
+
+    /// The SGD update and its pulls. `gather`: the gradient is still where the backward pass left it.
+    fn update(&self, pass: &Pass<'_>, sgd: Sgd, gather: bool) -> Result<(), Error> {
+        let (look_ahead, direct) = if sgd.nesterov { (sgd.momentum, 1.0) } else { (1.0, 0.0) };
+        let Sgd { momentum, weight_decay, .. } = sgd;
+        let settings = Update { momentum, weight_decay, look_ahead, direct, gather: gather.into() };
+        let offsets = &self.program.offsets;
+        let [x, velocity, gradient] =
+            [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
+        let [outer, inner] =
+            [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
+        let (group, lead, slab) = (self.group as u32, self.lead as u32, self.program.slab);
+        let length = self.program.graph.parameters().len() as u64;
+        let (spans, chunks, base) = (pass.spans, pass.chunks, pass.base);
+        let arguments = arguments![
+            spans, chunks, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base,
+            slab
+        ];
+        pass.start(&self.main, "update", Grid::row(self.program.chunks.len()), arguments)
+    }
+
+    /// Times of the kernels of one local step, each run alone: name, calls, time; the longest first.
+    pub fn profile(&mut self, sgd: Sgd) -> Result<Vec<(String, usize, Duration)>, Error> {
+        let times = RefCell::new(Vec::new());
+        let job = Job::Step { sgd, from: self.source() };
+        self.check_slots(job, 1)?;
+        self.context.bind()?;
+        self.enqueue(&self.pass(Some(&times)), job)?;
+        self.advance_slot(job);
+        let mut table: HashMap<String, (usize, Duration)> = HashMap::new();
+        for Timed { name, time } in times.into_inner() {
+            let entry = table.entry(name).or_default();
+            *entry = (entry.0 + 1, entry.1 + time);
+        }
+        let mut rows: Vec<_> = table.into_iter().map(|(name, (calls, time))| (name, calls, time)).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.2));
+        Ok(rows)
+    }
+}
+
+impl Drop for ReplicaSet {
+    /// Steps are enqueued without waiting: memory is not freed while the GPU may still use it.
+    fn drop(&mut self) {
+        let _ = self.synchronise();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kernels are looked up by name at run time.
+    #[test]
+    fn every_kernel_is_in_the_source() {
+        let source = super::super::device::source();
+        for name in
+            [KERNELS, TENSOR_CORE_KERNELS, PLAIN_KERNELS].iter().flat_map(|names| names.split_whitespace())
+        {
+            let defined = [format!(" {name}("), format!("({name},")].iter().any(|text| source.contains(text));
+            assert!(defined, "no kernel {name}");
+        }
+    }
+
+    #[test]
+    fn a_replica_set_that_is_too_large_learns_what_would_fit() {
+        // 60 bytes of vectors and one byte per image.
+        let fits = |free| what_fits(60 + 128, 10, free, 128);
+        assert_eq!((fits(188 * 3 + 5), fits(100), fits(60)), ((3, 128), (0, 32), (0, 0)));
+        assert!(describe_fit((3, 128), 4).starts_with("3 of the 4 workers would fit"));
+        assert!(describe_fit((0, 32), 4).contains("a batch of about 32"));
+    }
+}

@@ -1,0 +1,83 @@
+//! Small variants of all networks of the zoo, a network with every operation, and parameters at which they can be compared.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use grawa_core::{Key, Purpose};
+use grawa_nn::{Builder, Conv, Error, Graph, Shape, Window, zoo};
+
+/// A small variant of each network of the zoo, as `oracle/fixtures.py` builds them.
+pub(crate) fn small_networks() -> Vec<(&'static str, Graph)> {
+    let image = |side| Shape::image(3, side);
+    vec![
+        ("resnet", zoo::resnet("resnet", image(13), 2, 8, 5).unwrap()),
+        ("vgg", zoo::vgg("vgg", image(4), &[8, 8, 0, 12, 0], 16, 5).unwrap()),
+        ("pyramidnet", zoo::pyramidnet("pyramidnet", image(9), 14, 21, 5).unwrap()),
+        ("densenet", zoo::densenet("densenet", image(8), &[2, 3, 1], 4, 5).unwrap()),
+        ("wide", zoo::wide("wide", image(9), 10, 1, 5).unwrap()),
+        ("resnet18", zoo::resnet18("resnet18", image(12), 1, 5).unwrap()),
+        ("resnet50", zoo::resnet50("resnet50", image(45), &[1, 2, 1, 1], 8, 5).unwrap()),
+        ("digits", zoo::digits("digits", Shape::image(1, 8), 6, 10).unwrap()),
+    ]
+}
+
+/// The small networks, one with channels that do not fill a block, and one with every operation.
+pub(crate) fn all_networks() -> Vec<(&'static str, Graph)> {
+    let wide = zoo::resnet("resnet wide", Shape::image(3, 13), 1, 24, 5).unwrap();
+    let more = [("resnet wide", wide), ("everything", everything(false))];
+    small_networks().into_iter().chain(more).collect()
+}
+
+/// A network with every operation. With `relus`, also a ReLU after each operation that can have one, and two biases.
+pub(crate) fn everything(relus: bool) -> Graph {
+    build_everything(relus).unwrap()
+}
+
+fn build_everything(relus: bool) -> Result<Graph, Error> {
+    let mut net = Builder::new("everything", Shape::image(2, 7));
+    let relu = |net: &mut Builder, x| if relus { net.relu(x) } else { x };
+    let x = net.input();
+    let x = net.conv(x, "a", Conv { out: 3, kernel: 3, stride: 2, pad: 1, bias: true })?;
+    let y = net.batch_norm(x, "b")?;
+    let y = net.relu(y);
+    let y = net.dropout(y, 0.3)?;
+    let z = net.conv(y, "c", Conv { bias: relus, ..Conv::same(3).stride(2) })?;
+    let shortcut = net.subsample(x, 2)?;
+    let z = net.add(z, shortcut)?;
+    let z = relu(&mut net, z);
+    let pooled = net.average_pool(x, Window { kernel: 2, stride: 2, pad: 0, ceil: true })?;
+    let pooled = relu(&mut net, pooled);
+    let z = net.concat(z, pooled)?;
+    let z = net.pad_channels(z, 1, 2);
+    let z = net.max_pool(z, Window { kernel: 3, stride: 1, pad: 1, ceil: false })?;
+    let other = net.global_average(z);
+    let z = net.linear(z, "d", 9)?;
+    let z = relu(&mut net, z);
+    let z = net.add(z, other)?;
+    let z = net.linear(z, "e", 4)?;
+    net.finish(z)
+}
+
+/// Parameters and statistics that keep ReLUs away from their kinks: shifts of about five scales, every fourth negative.
+pub(crate) fn smooth(graph: &Graph, seed: u64) -> (Vec<f32>, Vec<f32>) {
+    let mut draws = Key::new(seed, Purpose::Problem).stream();
+    let mut parameters = graph.initial(seed);
+    for span in graph.parameters().spans() {
+        // Only the scale and shift of batch norms.
+        let of_norm = graph.statistics().find(&span.name().replace(".weight", ".running_mean")).is_some()
+            || graph.statistics().find(&span.name().replace(".bias", ".running_mean")).is_some();
+        if !of_norm {
+            continue;
+        }
+        let range = span.range();
+        for at in range.clone() {
+            parameters[at] = if span.name().ends_with("weight") {
+                0.75 + 0.5 * draws.unit()
+            } else {
+                let sign = if (at - range.start) % 4 == 0 { -1.0 } else { 1.0 };
+                sign * (4.5 + draws.unit())
+            };
+        }
+    }
+    let mut statistics = graph.initial_statistics();
+    statistics.iter_mut().for_each(|x| *x = 0.8 * *x + 0.3 * draws.unit());
+    (parameters, statistics)
+}

@@ -1,0 +1,172 @@
+//! A chart of lines or points over two axes, each linear or logarithmic, with a legend beside it.
+
+use plotters::style::WHITE;
+use plotters::style::text_anchor::HPos;
+
+use super::Picture;
+use super::marker::Marker;
+use super::palette::{self, Look};
+use super::pen::{Point, line, title};
+use super::scale::{Axes, SMALL, Scale};
+use crate::Error;
+
+/// What a chart shows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Chart {
+    /// The title.
+    pub title: String,
+    /// The names of the horizontal and the vertical axis.
+    pub axes: [String; 2],
+    /// Which of them are logarithmic.
+    pub logarithmic: [bool; 2],
+    /// The lines, or the groups of points.
+    pub lines: Vec<Line>,
+    /// Points without lines between them; every group has its own colour and marker.
+    pub scatter: bool,
+    /// Numbers on the horizontal axis that are marked by strokes.
+    pub marks: Vec<f64>,
+}
+
+/// A named line. A name that begins with that of a method, such as `LGRAWA, centre`, has the method's look. A point that is
+/// not finite, or not positive on a logarithmic axis, leaves a gap.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Line {
+    /// The name in the legend.
+    pub name: String,
+    /// The points, from left to right.
+    pub points: Vec<Point>,
+}
+
+const SIZE: (u32, u32) = (900, 600);
+/// The upper left corner and the bottom of the plot; its right side leaves room for the legend.
+const CORNER: Point = (92.0, 56.0);
+const BOTTOM: f64 = 536.0;
+/// The width of a line's sample in the legend, with the space after it.
+const SAMPLE: f64 = 34.0;
+
+impl Chart {
+    /// A chart of lines.
+    pub fn new(title: &str, axes: [&str; 2], logarithmic: [bool; 2], lines: Vec<Line>) -> Self {
+        let (title, axes) = (title.into(), axes.map(Into::into));
+        Chart { title, axes, logarithmic, lines, ..Chart::default() }
+    }
+
+    /// Draws the chart.
+    pub fn draw(&self) -> Result<Picture, Error> {
+        let numbers = |axis: usize| {
+            let points = self.lines.iter().flat_map(|line| &line.points);
+            points.map(move |point| if axis == 0 { point.0 } else { point.1 })
+        };
+        let widest = self.lines.iter().map(|line| SMALL.width(&line.name)).fold(0.0, f64::max);
+        let right = (f64::from(SIZE.0) - widest - SAMPLE - 34.0).max(3.0 * CORNER.0);
+        let scales = [0, 1].map(|axis| Scale::of(numbers(axis), self.logarithmic[axis]));
+        let axes = Axes { low: CORNER, high: (right, BOTTOM), scales };
+        let legend = right + 22.0;
+        Picture::draw(SIZE.0, SIZE.1, |root| {
+            root.fill(&WHITE)?;
+            title(root, &self.title, (CORNER.0, 28.0), f64::from(SIZE.0) - CORNER.0 - 12.0)?;
+            axes.draw(root, [&self.axes[0], &self.axes[1]], true)?;
+            for share in self.marks.iter().filter_map(|&mark| axes.scales[0].share(mark)) {
+                let (x, _) = axes.inside(share.clamp(0.0, 1.0), 0.0);
+                line(root, &[(x, BOTTOM), (x, BOTTOM - 14.0)], palette::FAINT, 1.0)?;
+            }
+            for (index, shown) in self.lines.iter().enumerate() {
+                let (marker, colour) = self.look(index);
+                let points: Vec<Option<Point>> = shown.points.iter().map(|&point| axes.at(point)).collect();
+                for piece in points.split(Option::is_none).filter(|_| !self.scatter) {
+                    line(root, &piece.iter().flatten().copied().collect::<Vec<_>>(), colour, 1.8)?;
+                }
+                // Markers at some points, not the same for all lines, distinguish lines without colours. One line needs none.
+                let every = if self.scatter { 1 } else { points.len().div_ceil(12).max(1) };
+                let is_marked = self.scatter || self.lines.len() > 1;
+                let y = CORNER.1 + 12.0 + 24.0 * index as f64;
+                let sample = [(legend, y), (legend + 26.0, y)];
+                if !self.scatter {
+                    line(root, &sample, colour, 1.8)?;
+                }
+                let marked = points.iter().skip(index % every).step_by(every).flatten();
+                for at in marked.chain([&(legend + 13.0, y)]).filter(|_| is_marked) {
+                    marker.fill(root, *at, if self.scatter { 5.5 } else { 5.0 }, colour)?;
+                }
+                SMALL.write(root, &shown.name, (legend + SAMPLE, y), HPos::Left)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Marker and colour of a line. Several lines of one method get lighter colours.
+    fn look(&self, index: usize) -> (Marker, plotters::style::RGBColor) {
+        if self.scatter {
+            return (palette::series_marker(index), palette::series(index));
+        }
+        let (before, method) = (&self.lines[..index], method_of(&self.lines[index].name));
+        let look = look(before, &method);
+        let earlier = before.iter().filter(|line| method_of(&line.name) == method).count();
+        (look.marker, palette::mix(look.colour, WHITE, (0.33 * earlier as f64).min(0.7)))
+    }
+}
+
+/// The look of a line after others. Names that are no method's have looks in their order.
+fn look<'a>(before: &[Line], method: &'a str) -> Look<'a> {
+    let is_other = |name: &String| palette::rank(name) == palette::rank("");
+    let mut others: Vec<String> = before.iter().map(|line| method_of(&line.name)).filter(is_other).collect();
+    others.dedup();
+    let own = palette::look(method);
+    match others.iter().filter(|other| *other != method).count() {
+        number @ 1.. if is_other(&method.to_owned()) => Look {
+            colour: palette::series(number - 1),
+            marker: [Marker::Square, Marker::Circle, Marker::Diamond, Marker::Up][(number - 1) % 4],
+            ..own
+        },
+        _ => own,
+    }
+}
+
+/// `LGRAWA, centre` is a line of `lgrawa`, and `DP+SGD` one of `dp-sgd`.
+fn method_of(name: &str) -> String {
+    name.split([',', ' ']).next().unwrap_or(name).to_lowercase().replace('+', "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grawa_core::Name;
+
+    #[test]
+    fn any_numbers_make_a_chart() {
+        for points in [
+            vec![],
+            vec![(0.0, 0.0)],
+            vec![(f64::NAN, 1.0), (1.0, f64::INFINITY), (-1.0, 2.0)],
+            vec![(1e300, 1e-300); 3],
+        ] {
+            for logarithmic in [[false, false], [true, true]] {
+                for scatter in [false, true] {
+                    let lines = vec![Line { name: "mean, centre".into(), points: points.clone() }];
+                    Chart { lines, logarithmic, scatter, ..Chart::default() }.draw().unwrap().png().unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lines_of_no_method_differ() {
+        let named = |name: &str| Line { name: name.into(), ..Line::default() };
+        let before = [named("loss"), named("lgrawa")];
+        let (first, second) = (look(&[], "loss"), look(&before, "error"));
+        assert!(first.colour != second.colour && first.marker != second.marker);
+        assert_eq!(look(&before, "loss"), first);
+        assert_eq!(look(&before, "easgd"), palette::look("easgd"));
+        assert!(Name::ALL.iter().all(|name| method_of(name.title()) == name.as_str()));
+    }
+
+    #[test]
+    fn a_line_of_a_method_has_its_colour() {
+        let chart = Chart {
+            lines: vec![Line { name: "lgrawa".into(), points: vec![(0.0, 0.0), (1.0, 1.0)] }],
+            ..Chart::default()
+        };
+        let colour = palette::look("lgrawa").colour;
+        assert!(chart.draw().unwrap().svg().contains(&palette::css(colour)));
+    }
+}

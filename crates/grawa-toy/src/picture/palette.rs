@@ -1,0 +1,180 @@
+//! Colours: one look for each method, the same in every picture, and scales for heights and valleys.
+//!
+//! Method colours are those of Okabe and Ito, extended from Paul Tol's sets: people who see colours
+//! differently can distinguish them, and every method also has its own marker shape.
+
+use grawa_core::Name;
+use plotters::style::RGBColor;
+
+use super::marker::Marker;
+
+/// How a method is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look<'a> {
+    /// The name as the paper spells it.
+    pub label: &'a str,
+    /// The method's colour.
+    pub colour: RGBColor,
+    /// The method's marker.
+    pub marker: Marker,
+}
+
+/// Text and axes.
+pub const INK: RGBColor = RGBColor(34, 34, 34);
+/// Remarks and leader lines.
+pub const FAINT: RGBColor = RGBColor(105, 105, 105);
+/// Hair lines.
+pub const HAIR: RGBColor = RGBColor(190, 190, 190);
+/// Workers that did not converge to one valley.
+pub const SPLIT: RGBColor = RGBColor(158, 158, 158);
+/// Workers that agree, away from the bottom of a valley.
+pub const UNSETTLED: RGBColor = RGBColor(236, 236, 236);
+/// Runs that were lost.
+pub const LOST: RGBColor = RGBColor(0, 0, 0);
+
+const METHODS: [(Name, u32, Marker); 11] = [
+    (Name::Easgd, 0x0072B2, Marker::Square),
+    (Name::Lsgd, 0xE69F00, Marker::Up),
+    (Name::Grawa, 0x44CCCC, Marker::Diamond),
+    (Name::Mgrawa, 0x009E73, Marker::Down),
+    (Name::Lgrawa, 0xD55E00, Marker::Circle),
+    (Name::LocalMgrawa, 0x332288, Marker::Pentagon),
+    (Name::LocalLgrawa, 0xCC79A7, Marker::Star),
+    (Name::Mean, 0x1A1A1A, Marker::Plus),
+    (Name::DpSgd, 0x999933, Marker::Cross),
+    (Name::DpSam, 0x882255, Marker::Hexagon),
+    (Name::Sgd, 0x777777, Marker::Left),
+];
+
+const fn hex(rgb: u32) -> RGBColor {
+    RGBColor((rgb >> 16) as u8, (rgb >> 8) as u8, rgb as u8)
+}
+
+/// The look of a method; an unknown one has its own name, in brown.
+pub fn look(method: &str) -> Look<'_> {
+    let known = METHODS.iter().find(|(name, ..)| name.as_str() == method);
+    known.map_or(
+        Look { label: method, colour: hex(0x7A4A1E), marker: Marker::Right },
+        |&(name, rgb, marker)| Look { label: name.title(), colour: hex(rgb), marker },
+    )
+}
+
+/// The position of a method in lists and legends; unknown ones come last.
+pub fn rank(method: &str) -> usize {
+    METHODS.iter().position(|(name, ..)| name.as_str() == method).unwrap_or(METHODS.len())
+}
+
+/// The colour of an item of a series, such as a worker.
+pub fn series(index: usize) -> RGBColor {
+    hex(SERIES[index % SERIES.len()])
+}
+
+/// The number of different series colours.
+pub const SERIES_COLOURS: usize = SERIES.len();
+
+const SERIES: [u32; 7] = [0x0072B2, 0xD55E00, 0x009E73, 0xAA3377, 0xE6B400, 0x6A5ACD, 0x8A8A8A];
+
+/// The marker of an item of a series. The pair of colour and marker is unique for the first 35.
+pub fn series_marker(index: usize) -> Marker {
+    [Marker::Circle, Marker::Square, Marker::Up, Marker::Diamond, Marker::Down][index % 5]
+}
+
+/// A colour in CSS.
+pub fn css(colour: RGBColor) -> String {
+    format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
+}
+
+/// The colour of a height of f, from −2 (blue) over 0 (cream) to 2 (brown).
+pub fn height(f: f64) -> RGBColor {
+    const SCALE: [u32; 9] =
+        [0x1D3B66, 0x2F6690, 0x5A9DB5, 0xA3CDC8, 0xF3EED9, 0xF0CF94, 0xE2A063, 0xC56A45, 0x8A392E];
+    if f.is_nan() {
+        return SPLIT;
+    }
+    let last = SCALE.len() - 1;
+    let along = ((f + 2.0) / 4.0).clamp(0.0, 1.0) * last as f64;
+    let below = (along as usize).min(last - 1);
+    mix(hex(SCALE[below]), hex(SCALE[below + 1]), along - below as f64)
+}
+
+/// The colour of a valley: dark red for the sharpest (0), blue for the flattest (5), and one more either way.
+pub fn valley(index: i32) -> RGBColor {
+    const SCALE: [u32; 8] = [0x5E0A22, 0xA50026, 0xDD3D2D, 0xF67E4B, 0xFEDA8B, 0xA6D3E6, 0x4A86C0, 0x2B2F77];
+    hex(SCALE[(index.clamp(-1, 6) + 1) as usize])
+}
+
+/// `share` of the way from one colour to another.
+pub fn mix(from: RGBColor, to: RGBColor, share: f64) -> RGBColor {
+    let part =
+        |a: u8, b: u8| (f64::from(a) + (f64::from(b) - f64::from(a)) * share.clamp(0.0, 1.0)).round() as u8;
+    RGBColor(part(from.0, to.0), part(from.1, to.1), part(from.2, to.2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn distance(a: RGBColor, b: RGBColor) -> i32 {
+        let part = |a: u8, b: u8| (i32::from(a) - i32::from(b)).pow(2);
+        part(a.0, b.0) + part(a.1, b.1) + part(a.2, b.2)
+    }
+
+    /// The distance of two colours in CIE L*a*b*, which is made to follow the eye: 2 is just to be seen, and blue and sky blue are 26.
+    fn seen(a: RGBColor, b: RGBColor) -> f64 {
+        let (a, b) = (lab(a), lab(b));
+        a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
+    }
+
+    fn lab(RGBColor(r, g, b): RGBColor) -> [f64; 3] {
+        let linear = |part: u8| {
+            let part = f64::from(part) / 255.0;
+            if part <= 0.04045 { part / 12.92 } else { libm::pow((part + 0.055) / 1.055, 2.4) }
+        };
+        let [r, g, b] = [r, g, b].map(linear);
+        let x = (0.412_456_4 * r + 0.357_576_1 * g + 0.180_437_5 * b) / 0.950_47;
+        let y = 0.212_672_9 * r + 0.715_152_2 * g + 0.072_175 * b;
+        let z = (0.019_333_9 * r + 0.119_192 * g + 0.950_304_1 * b) / 1.088_83;
+        let root =
+            |t: f64| if t > 216.0 / 24_389.0 { libm::cbrt(t) } else { (24_389.0 / 27.0 * t + 16.0) / 116.0 };
+        let [x, y, z] = [x, y, z].map(root);
+        [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+    }
+
+    #[test]
+    fn methods_differ_in_colour_and_in_shape() {
+        assert!(Name::ALL.iter().all(|name| METHODS.iter().any(|(known, ..)| known == name)));
+        let mut looks: Vec<_> = METHODS.iter().map(|(name, ..)| look(name.as_str())).collect();
+        looks.push(look("no such method"));
+        for (index, a) in looks.iter().enumerate() {
+            for b in &looks[..index] {
+                let seen = seen(a.colour, b.colour);
+                assert!(seen > 30.0, "{} and {} look alike: {seen}", a.label, b.label);
+                assert_ne!(a.marker, b.marker);
+            }
+        }
+        assert_eq!((look("local-mgrawa").label, look("other").label), ("Local-MGRAWA", "other"));
+        assert!(rank("easgd") < rank("mean") && rank("mean") < rank("other"));
+    }
+
+    #[test]
+    fn like_things_can_be_told_apart() {
+        for b in 0..35 {
+            for a in 0..b {
+                assert!((series(a), series_marker(a)) != (series(b), series_marker(b)), "{a} and {b}");
+                let seen = seen(series(a), series(b));
+                assert!(b >= SERIES_COLOURS || seen > 30.0, "{a} and {b}: {seen}");
+            }
+        }
+    }
+
+    #[test]
+    fn scales_are_monotone_at_their_ends_and_take_any_number() {
+        assert_eq!((height(-9.0), height(9.0)), (height(-2.0), height(2.0)));
+        assert_eq!(height(f64::NAN), SPLIT);
+        assert_eq!((valley(-7), valley(90)), (valley(-1), valley(6)));
+        let all: Vec<_> = (-1..=6).map(valley).chain([SPLIT, UNSETTLED, LOST]).collect();
+        for (index, &a) in all.iter().enumerate() {
+            assert!(all[..index].iter().all(|&b| distance(a, b) > 50 * 50), "valley colour {index}");
+        }
+    }
+}

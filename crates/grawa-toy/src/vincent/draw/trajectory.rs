@@ -1,0 +1,140 @@
+//! The picture of one method's run on the landscape: the paths of all workers and of the centre.
+//!
+//! A path begins at a hollow marker and ends at a filled one; workers that end together stand around the point, so that
+//! each can be seen.
+
+use plotters::style::RGBColor;
+
+use super::backdrop::Backdrop;
+use super::ring::spread;
+use super::sheet::{PLOT, SIZE, Sheet, coordinates};
+use crate::Error;
+use crate::picture::marker::Marker;
+use crate::picture::pen::{self, Point};
+use crate::picture::{Picture, palette};
+use crate::vincent::run::{Outcome, Path};
+
+const FADE: f64 = 0.68;
+const RADIUS: f64 = 5.5;
+const THIN: f64 = 1.3;
+const THICK: f64 = 2.4;
+
+/// More workers than this are drawn, but not listed in the legend.
+const NAMED: usize = 12;
+
+/// Draws the run of one method.
+pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Picture, Error> {
+    Picture::draw(SIZE.0, SIZE.1, |root| {
+        let mut sheet = Sheet::new(root, map, FADE)?;
+        let mut complete = true;
+        for (index, way) in path.workers.iter().enumerate() {
+            complete &= sheet.way(way, palette::series(index), THIN)?;
+        }
+        complete &= sheet.way(&path.centre, palette::INK, THICK)?;
+        sheet.frame(palette::look(path.method).label, &ending(path))?;
+
+        let shown = |at: Option<&[f64; 2]>| at.filter(|at| sheet.shows(**at)).map(|at| sheet.at(*at));
+        for (index, way) in path.workers.iter().enumerate() {
+            if let Some(at) = shown(way.first()) {
+                mark(&sheet, at, palette::series(index), true)?;
+            }
+        }
+        let ends =
+            path.workers.iter().enumerate().filter_map(|(index, way)| Some((index, shown(way.last())?)));
+        let (ends, mut targets): (Vec<usize>, Vec<Point>) = ends.unzip();
+        let (gap, bounds) = (2.0 * RADIUS + 4.0, PLOT.inset(RADIUS + 2.0));
+        let mut slots = spread(&targets, gap, bounds);
+        let mut model = shown(Some(&path.end.at));
+        // The evaluated model stays in the middle of a ring, but must not cover a single worker.
+        if let Some(at) = model
+            && slots.iter().any(|slot| libm::hypot(slot.0 - at.0, slot.1 - at.1) < gap)
+        {
+            targets.push(at);
+            slots = spread(&targets, gap, bounds);
+            model = slots.last().copied();
+        }
+        for (&target, &slot) in targets.iter().zip(&slots).filter(|(target, slot)| target != slot) {
+            pen::line(root, &[target, slot], palette::INK, 1.0)?;
+        }
+        for (&slot, &index) in slots.iter().zip(&ends) {
+            mark(&sheet, slot, palette::series(index), false)?;
+        }
+        if let Some(at) = model {
+            Marker::Diamond.fill(root, at, RADIUS, palette::INK)?;
+        }
+
+        sheet.heading("Paths")?;
+        let sample = |(x, y): Point, colour: RGBColor, width: f64| {
+            pen::line(root, &[(x - 10.0, y), (x + 10.0, y)], colour, width)
+        };
+        for index in 0..path.workers.len().min(NAMED) {
+            sample(sheet.entry(&format!("worker {}", index + 1), "")?, palette::series(index), 2.0)?;
+        }
+        if path.workers.len() > NAMED {
+            sheet.entry(&format!("… {} workers in all", path.workers.len()), "")?;
+        }
+        sample(sheet.entry("centre", "")?, palette::INK, THICK)?;
+        sheet.gap();
+        for (text, hollow) in [("start of a worker", true), ("end of a worker", false)] {
+            let at = sheet.entry(text, "")?;
+            mark(&sheet, at, palette::FAINT, hollow)?;
+        }
+        let at = sheet.entry("evaluated model", "")?;
+        Marker::Diamond.fill(root, at, RADIUS, palette::INK)?;
+        let replaced = format!("workers that left for good, replaced by the centre: {}", path.replaced);
+        let notes = (path.replaced > 0).then_some(replaced);
+        let outside = (!complete).then(|| "parts of the paths lie outside the picture".to_owned());
+        sheet.finish(&notes.into_iter().chain(outside).collect::<Vec<_>>().join("; "))
+    })
+}
+
+fn mark(sheet: &Sheet<'_, '_>, at: Point, colour: RGBColor, hollow: bool) -> Result<(), Error> {
+    match hollow {
+        true => Marker::Circle.hollow(sheet.root, at, RADIUS, colour),
+        false => Marker::Circle.fill(sheet.root, at, RADIUS, colour),
+    }
+}
+
+fn ending(path: &Path) -> String {
+    let at = coordinates(path.end.at);
+    match path.end.outcome {
+        Outcome::Valley(..) => format!("ends at {at}"),
+        Outcome::Split => format!("ends at {at}, its workers apart"),
+        Outcome::Unsettled => format!("ends at {at}, not at the bottom of a valley"),
+        Outcome::Lost => "is lost".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vincent::run::End;
+
+    fn path(workers: Vec<Vec<[f64; 2]>>) -> Path {
+        let end = End { at: [4.111, 4.111], spread: 0.0, outcome: Outcome::Valley(4, 4) };
+        Path { method: "local-lgrawa", workers, centre: vec![[5.0, 5.0], [4.111, 4.111]], replaced: 0, end }
+    }
+
+    #[test]
+    fn a_long_way_makes_a_small_picture() {
+        let spiral = |turn: f64| {
+            (0..5000)
+                .map(move |step| f64::from(step) / 250.0 + turn)
+                .map(|a| [5.0 + 0.2 * a * a.cos(), 5.0 + 0.2 * a * a.sin()])
+        };
+        let path = path((0..4).map(|turn| spiral(f64::from(turn)).collect()).collect());
+        let picture = trajectory(&Backdrop::of(std::slice::from_ref(&path)).unwrap(), &path).unwrap();
+        assert!(picture.svg().contains("Local-LGRAWA") && picture.svg().contains("ends at (4.11, 4.11)"));
+        assert!(picture.svg().len() < 250_000, "{}", picture.svg().len());
+        picture.png().unwrap();
+    }
+
+    #[test]
+    fn ways_that_leave_the_picture_are_cut_and_mentioned() {
+        let map = Backdrop::of(&[]).unwrap();
+        let away = path(vec![vec![[5.0, 5.0], [50.0, 5.0], [f64::NAN, 5.0]], vec![], vec![[-f64::MAX, 1.0]]]);
+        assert!(trajectory(&map, &away).unwrap().svg().contains("outside the picture"));
+        let home = path(vec![vec![[5.0, 5.0], [4.111, 4.111]]]);
+        assert!(!trajectory(&map, &home).unwrap().svg().contains("outside the picture"));
+    }
+}

@@ -1,0 +1,186 @@
+//! The files and the table that a user gets from the Vincent experiment.
+
+use super::draw::{self, Backdrop};
+use super::edge::Edge;
+use super::experiment::Experiment;
+use super::landscape::{VALLEYS, bottom, curvature, value};
+use super::run::{End, Outcome, Path};
+use super::sweep::{Cell, Grid};
+use crate::page::page;
+use crate::picture::{Picture, palette};
+use crate::{Error, Folder, Table};
+use grawa_core::Method;
+use rayon::prelude::*;
+
+impl Experiment {
+    /// Runs every method once, puts pictures, page and tables into the folder, and returns where each ended.
+    pub fn run(&self, folder: &mut Folder) -> Result<Table, Error> {
+        self.check()?;
+        let paths: Vec<Path> =
+            self.methods.par_iter().map(|method| self.trace(method)).collect::<Result<_, _>>()?;
+        let table = table_of_ends(&paths);
+        let map = Backdrop::of(&paths)?;
+        let ends = ("ends".to_owned(), "Where each method ends".to_owned());
+        let ways = paths.iter().map(|path| {
+            let caption =
+                format!("The way of the workers and of the centre with {}", palette::look(path.method).label);
+            (format!("trajectory-{}", path.method), caption)
+        });
+        let surface =
+            ("surface".to_owned(), "The Vincent function: equally deep, unequally wide valleys".to_owned());
+        let names: Vec<(String, String)> = [ends].into_iter().chain(ways).chain([surface]).collect();
+        let draw = |index: usize| match index {
+            0 => draw::ends(&map, &paths),
+            index if index <= paths.len() => draw::trajectory(&map, &paths[index - 1]),
+            _ => draw::surface(),
+        };
+        let drawn: Vec<Picture> =
+            (0..names.len()).into_par_iter().with_max_len(1).map(draw).collect::<Result<_, _>>()?;
+        let figures: Vec<(String, &Picture)> =
+            names.iter().zip(&drawn).map(|((_, caption), picture)| (caption.clone(), picture)).collect();
+        let title = "Methods on the Vincent function";
+        folder.put("index.html", page(title, &self.introduction(), &[(&table).into()], &figures));
+        let files: Vec<_> = names.iter().map(|(name, _)| name).zip(&drawn).collect();
+        folder.put_pictures(&files)?;
+        folder.put("ends.csv", csv_of_ends(&paths).csv());
+        Ok(table)
+    }
+
+    /// Runs every method in every setting of the grid, puts maps and tables into the folder, and returns how often each
+    /// method ended where.
+    pub fn sweep(&self, grid: &Grid, folder: &mut Folder, done: impl Fn() + Sync) -> Result<Table, Error> {
+        let cells = self.cells(grid, done)?;
+        folder.put("sweep.csv", csv_of_cells(&cells).csv());
+        let table = table_of_cells(&cells);
+        folder.put("valleys.csv", table.csv());
+        let maps: Vec<Picture> =
+            grid.edges.par_iter().map(|&edge| draw::sweep(grid, edge, &cells)).collect::<Result<_, _>>()?;
+        let caption = |edge: &Edge| format!("Where each method ends, edge rule '{edge}'");
+        let figures: Vec<(String, &Picture)> = grid.edges.iter().map(caption).zip(&maps).collect();
+        let words = [format!(
+            "Each method was run in {} settings: {} pulls λ × {} learning rates × {} edge rules, {} local steps from {} starts. \
+             The table counts in which valley the runs ended, named by the bottom of the sharper of its two axes.",
+            grid.size(),
+            grid.pulls.len(),
+            grid.rates.len(),
+            grid.edges.len(),
+            self.steps,
+            self.starts.len()
+        )];
+        folder.put(
+            "index.html",
+            page("Which valley each method ends in", &words, &[(&table).into()], &figures),
+        );
+        let files: Vec<_> = grid.edges.iter().map(|edge| format!("sweep-{edge}")).zip(&maps).collect();
+        folder.put_pictures(&files)?;
+        Ok(table)
+    }
+
+    fn introduction(&self) -> Vec<String> {
+        let period = self.methods.first().map_or(0, |method| method.period);
+        let edge = match self.edge {
+            Edge::None => "Steps may leave the square that is shown",
+            Edge::Clip => "Steps that leave the square end on its edge",
+            Edge::Reflect => "Steps that leave the square are mirrored at its edge",
+        };
+        let methods = self.methods.iter().map(Method::to_string).collect::<Vec<_>>();
+        vec![
+            "f(x, y) = −sin(10 ln x) − sin(10 ln y) has many minima, all of the value −2. Along each axis every valley is \
+             1.87 times as wide as the one before it, so that the valley in which a method ends tells how much the method \
+             likes flat places."
+                .into(),
+            format!(
+                "{} workers took {} steps of plain SGD at a learning rate of {}, with a pull toward the centre after every \
+                 {period} steps. {edge}.",
+                self.starts.len(),
+                self.steps,
+                self.rate
+            ),
+            format!("The methods: {}.", methods.join("; ")),
+        ]
+    }
+}
+
+fn table_of_ends(paths: &[Path]) -> Table {
+    let mut table = Table::new(["method", "ended at", "f", "curvature x", "curvature y", "remark"]);
+    for path in paths {
+        let End { at, outcome, spread } = path.end;
+        let mut remarks = match outcome {
+            Outcome::Valley(..) => vec![],
+            Outcome::Split => vec![format!("the workers are split, up to {spread:.2} from this point")],
+            Outcome::Unsettled => vec!["not at the bottom of a valley".into()],
+            Outcome::Lost => vec!["left the domain".into()],
+        };
+        if path.replaced > 0 {
+            remarks.push(format!("workers that left the domain were replaced {} times", path.replaced));
+        }
+        let [x, y] = at.map(|x| if x.abs() < 1e6 { format!("{x:.3}") } else { format!("{x:.2e}") });
+        let number = |x: f64, digits: usize| format!("{x:.digits$}").replace('-', "−");
+        let [kx, ky] = curvature(at).map(|x| number(x, 2));
+        let label = palette::look(path.method).label.to_owned();
+        table.push([label, format!("({x}, {y})"), number(value(at), 4), kx, ky, remarks.join("; ")]);
+    }
+    table
+}
+
+fn csv_of_ends(paths: &[Path]) -> Table {
+    let mut table =
+        Table::new(["method", "x", "y", "f", "curvature_x", "curvature_y", "spread", "outcome", "replaced"]);
+    for path in paths {
+        let (End { at, spread, .. }, [kx, ky]) = (path.end, curvature(path.end.at));
+        let mut row = vec![path.method.to_owned()];
+        row.extend([at[0], at[1], value(at), kx, ky, spread].map(|x| x.to_string()));
+        row.extend([word(path.end.outcome).into(), path.replaced.to_string()]);
+        table.push(row);
+    }
+    table
+}
+
+fn csv_of_cells(cells: &[Cell]) -> Table {
+    let mut table = Table::new([
+        "edge", "method", "rate", "pull", "x", "y", "f", "spread", "outcome", "valley_x", "valley_y",
+    ]);
+    for cell in cells {
+        let End { at, outcome, spread } = cell.end;
+        let mut row = vec![cell.edge.to_string(), cell.method.to_owned()];
+        row.extend([cell.rate, cell.pull, at[0], at[1], value(at), spread].map(|x| x.to_string()));
+        row.push(word(outcome).into());
+        row.extend(match outcome {
+            Outcome::Valley(x, y) => [x, y].map(|valley| valley.to_string()),
+            Outcome::Split | Outcome::Unsettled | Outcome::Lost => Default::default(),
+        });
+        table.push(row);
+    }
+    table
+}
+
+fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Valley(..) => "valley",
+        Outcome::Split => "split",
+        Outcome::Unsettled => "unsettled",
+        Outcome::Lost => "lost",
+    }
+}
+
+/// For each edge rule and method, the number of settings that ended in each valley; the sharper axis counts.
+fn table_of_cells(cells: &[Cell]) -> Table {
+    let valleys = VALLEYS.rev().map(|index| format!("{:.2}", bottom(index)));
+    let columns = ["edge".into(), "method".into(), "flatter".into()].into_iter().chain(valleys);
+    let mut table = Table::new(columns.chain(["sharper", "unsettled", "split", "lost"].map(Into::into)));
+    for own in cells.chunk_by(|a, b| (a.edge, a.method) == (b.edge, b.method)) {
+        let (low, high) = (*VALLEYS.start(), *VALLEYS.end());
+        // One valley beyond either end of the range stands for all.
+        let sharper = |cell: &Cell| match cell.end.outcome {
+            Outcome::Valley(x, y) => Some(x.min(y).clamp(low - 1, high + 1)),
+            Outcome::Split | Outcome::Unsettled | Outcome::Lost => None,
+        };
+        let in_valley = |index: i32| own.iter().filter(|cell| sharper(cell) == Some(index)).count();
+        let ended = |outcome| own.iter().filter(|cell| cell.end.outcome == outcome).count();
+        let counts = (low - 1..=high + 1).rev().map(in_valley);
+        let counts = counts.chain([Outcome::Unsettled, Outcome::Split, Outcome::Lost].map(ended));
+        let words = [own[0].edge.to_string(), palette::look(own[0].method).label.to_owned()];
+        table.push(words.into_iter().chain(counts.map(|count| count.to_string())));
+    }
+    table
+}

@@ -1,0 +1,144 @@
+//! Which reports of the workers are new: each is recorded once, however often it was sent.
+
+use crate::Event;
+use crate::event_codec::{Report, Sequence};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+/// What was received so far.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    has_started: bool,
+    /// The number of the last shared report.
+    last: Option<Sequence>,
+    /// The name of the last checkpoint.
+    checkpoint: Option<OsString>,
+    /// Each worker's process and the number of its last own report.
+    own: BTreeMap<u32, (u64, u64)>,
+}
+
+impl Inbox {
+    /// Continues after what the files of a run hold.
+    pub(crate) fn after<'a>(events: impl IntoIterator<Item = &'a Event>) -> Self {
+        let mut inbox = Inbox::default();
+        events.into_iter().for_each(|event| inbox.note(event));
+        inbox
+    }
+
+    /// Whether the run has started.
+    pub(crate) fn has_started(&self) -> bool {
+        self.has_started
+    }
+
+    /// Whether a worker has begun to write a checkpoint.
+    pub(crate) fn has_checkpoint(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
+    /// Whether there are rounds between the last report and this one.
+    pub(crate) fn skips(&self, sequence: Sequence) -> bool {
+        sequence.rounds > self.last.map_or(0, |last| last.rounds) + 1
+    }
+
+    /// The run continues from an earlier round: its numbers come again.
+    pub(crate) fn rewind(&mut self) {
+        self.last = None;
+    }
+
+    /// The events of a report that are new. Each worker sends the start and the end of the run; the start counts once, and what to make of
+    /// the end is up to the caller.
+    pub(crate) fn accept(&mut self, worker: u32, report: Report) -> Vec<Event> {
+        match report {
+            Report::Shared { sequence, mut events } => {
+                if self.last.is_some_and(|last| sequence <= last) {
+                    return Vec::new();
+                }
+                self.last = Some(sequence);
+                events.retain(|event| Sequence::of(event).is_none_or(|of| of == sequence));
+                events
+                    .retain(|event| matches!(event, Event::Round(_) | Event::Evaluated(_) | Event::Fault(_)));
+                events
+            }
+            Report::Own { sender, number, event } => {
+                let seen = self.own.insert(worker, (sender, number));
+                if let Some(seen) = seen.filter(|(process, last)| *process == sender && number <= *last) {
+                    self.own.insert(worker, seen);
+                    return Vec::new();
+                }
+                let is_new = match &event {
+                    Event::Started(_) => !self.has_started,
+                    Event::Checkpoint { path, .. } => path.file_name() != self.checkpoint.as_deref(),
+                    Event::Fault(_) | Event::Finished(_) => true,
+                    Event::Round(_) | Event::Evaluated(_) => false,
+                };
+                self.note(&event);
+                Vec::from_iter(is_new.then_some(event))
+            }
+        }
+    }
+
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::Started(_) => self.has_started = true,
+            Event::Checkpoint { path, .. } => self.checkpoint = path.file_name().map(Into::into),
+            event => self.last = Sequence::of(event).or(self.last),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::{Log, read, sample};
+
+    /// The events of a run as reports: shared ones from the reporter, the others from the same process.
+    fn reports(events: &[Event]) -> Vec<Report> {
+        let report = |(number, event): (u64, &Event)| match Sequence::of(event) {
+            Some(sequence) => Report::Shared { sequence, events: vec![event.clone()] },
+            None => Report::Own { sender: 7, number, event: event.clone() },
+        };
+        (1..).zip(events).map(report).collect()
+    }
+
+    /// A coordinator that continues from the files of another drops what is in them.
+    #[test]
+    fn a_report_is_accepted_once_also_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut events = sample::run("lgrawa", 2, 8);
+        events.retain(|event| !matches!(event, Event::Fault(_) | Event::Finished(_)));
+        let (mut log, mut inbox) = (Log::create(folder.path()).unwrap(), Inbox::default());
+        for (report, event) in reports(&events).into_iter().zip(&events) {
+            assert_eq!(inbox.accept(0, report.clone()), std::slice::from_ref(event));
+            assert_eq!(inbox.accept(0, report), []);
+            log.write(event, 1.0).unwrap();
+        }
+        assert!(inbox.has_started() && inbox.has_checkpoint());
+        let recorded: Vec<Event> = read(folder.path()).unwrap().into_iter().map(|(event, _)| event).collect();
+        let mut inbox = Inbox::after(&recorded);
+        for report in reports(&events).into_iter().rev().take(3) {
+            assert_eq!(inbox.accept(0, report), []);
+        }
+        inbox.rewind();
+        let is_round = |event: &&Event| matches!(event, Event::Round(_));
+        let first = events.iter().find(is_round).cloned().unwrap();
+        let sequence = Sequence::of(&first).unwrap();
+        assert_eq!(inbox.accept(1, Report::Shared { sequence, events: vec![first.clone()] }), [first]);
+    }
+
+    /// A process that takes the number of one that was lost begins to count anew.
+    #[test]
+    fn own_reports_are_counted_by_process() {
+        let fault = |what: &str| {
+            Event::Fault(crate::Fault { at: crate::Place::default(), worker: None, what: what.into() })
+        };
+        let own = |sender, number, what| Report::Own { sender, number, event: fault(what) };
+        let mut inbox = Inbox::default();
+        assert_eq!(inbox.accept(0, own(7, 1, "a")).len() + inbox.accept(0, own(7, 2, "b")).len(), 2);
+        assert_eq!(inbox.accept(0, own(7, 1, "a")), []);
+        assert_eq!(inbox.accept(0, own(7, 2, "b")), []);
+        assert_eq!(inbox.accept(0, own(8, 1, "c")).len(), 1);
+        assert_eq!(inbox.accept(1, own(7, 1, "d")).len(), 1);
+        let round = crate::event_codec::examples()[0].clone();
+        assert_eq!(inbox.accept(1, Report::Own { sender: 7, number: 2, event: round }), []);
+    }
+}

@@ -1,0 +1,391 @@
+//! The coordinator's side of a run whose workers join and leave.
+//!
+//! A [`CoordinatedRun`] listens for workers, writes their reports to the folder of the run, and finds out how the run ends. Parameters
+//! never pass through it. `grawa coordinate` and `grawa launch` are thin shells around it; the example `coordinator` embeds one.
+
+mod coordinator_file;
+mod finish_votes;
+mod inbox;
+
+pub(crate) use inbox::Inbox;
+
+use crate::event::{Event, Fault, Finished, Observer, Place, Reason};
+use crate::event_codec::Report;
+use crate::observe::{About, EVENTS, Files, read};
+use crate::recipe::Pace;
+use crate::{Error, Recipe, folder, objection};
+use coordinator_file::CoordinatorFile;
+use finish_votes::FinishVotes;
+use grawa_comm::group::{Host, Notice, Settings, Standing, State, Told, Wire};
+use grawa_comm::{Lost, Why};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How many rounds the reports may be ahead of the operations that the coordinator knows of.
+const AHEAD: u64 = 1 << 12;
+/// The coordinator's log in the folder of the run.
+const LOG: &str = "coordinator.log";
+/// How often the caller is asked whether to continue.
+const POLL: Duration = Duration::from_millis(100);
+/// How long reports of workers that are gone may still arrive.
+const LAST_REPORTS: Duration = Duration::from_secs(1);
+/// How long workers may take to leave when the run is over.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// How a coordinator is reached, and how long it waits.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    /// Where to listen for workers, `HOST:PORT`; port 0 is any. When a run is resumed: where it listened before, if `None`.
+    pub listen: Option<String>,
+    /// How connections are secured.
+    pub wire: Wire,
+    /// When no worker has the last committed state: how long to wait for one that has it, before the run restarts from the newest state
+    /// that any worker has.
+    pub patience: Duration,
+}
+
+/// What the caller of [`CoordinatedRun::follow`] wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Continue.
+    Continue,
+    /// No worker is left and none will join: return when their last reports have arrived.
+    NoWorkers,
+    /// Return at once.
+    Stop,
+}
+
+/// How a coordinated run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The end that most workers reported, if they did.
+    pub finished: Option<Finished>,
+    /// Whether any worker has written a checkpoint.
+    pub has_checkpoint: bool,
+    /// At a free pace: steps that workers took beyond what a round asks for, before all knew of the round.
+    pub overshot: u64,
+}
+
+/// A run that is being coordinated.
+#[derive(Debug)]
+pub struct CoordinatedRun {
+    server: Arc<Host>,
+    folder: PathBuf,
+    workers: u32,
+    files: Files,
+    recorded: Vec<(Event, f64)>,
+    /// Both locks are held until the end.
+    _locks: (CoordinatorFile, folder::Hold),
+}
+
+impl CoordinatedRun {
+    /// Begins a new run in its folder, which [`folder::create`] has made.
+    pub fn begin(recipe: &Recipe, folder: &Path, connect: &Connect, about: &About) -> Result<Self, Error> {
+        check(recipe)?;
+        let run = CoordinatorFile::new_run();
+        let hold = folder::hold(folder, false)?;
+        let server = serve(recipe, folder, connect, connect.listen.as_deref().unwrap_or("127.0.0.1:0"), run)?;
+        let address = server.address().to_string();
+        let file = CoordinatorFile::create(folder, run, address, is_keyed(connect))?;
+        let files = Files::create(folder, about)?;
+        Ok(CoordinatedRun::new(server, folder, recipe, files, Vec::new(), (file, hold)))
+    }
+
+    /// Takes the place of a coordinator that has ended. `None` if the run is finished.
+    pub fn resume(folder: &Path, connect: &Connect, about: &About) -> Result<Option<Self>, Error> {
+        let file = CoordinatorFile::open(folder, is_keyed(connect))?;
+        let recipe = folder::recipe(folder)?;
+        let hold = folder::hold(folder, false)?;
+        check(&recipe)?;
+        let files = match folder.join(EVENTS).exists() {
+            true => Files::reopen(folder)?,
+            false => Files::create(folder, about)?,
+        };
+        let recorded = read(folder)?;
+        let is_end = |event: &Event| matches!(event, Event::Finished(end) if end.reason == Reason::Spent);
+        if recorded.iter().any(|(event, _)| is_end(event)) {
+            return Ok(None);
+        }
+        let listen = connect.listen.as_deref().unwrap_or(&file.address);
+        let server = serve(&recipe, folder, connect, listen, file.run)?;
+        Ok(Some(CoordinatedRun::new(server, folder, &recipe, files, recorded, (file, hold))))
+    }
+
+    fn new(
+        server: Host,
+        folder: &Path,
+        recipe: &Recipe,
+        files: Files,
+        recorded: Vec<(Event, f64)>,
+        locks: (CoordinatorFile, folder::Hold),
+    ) -> Self {
+        let (server, workers) = (Arc::new(server), recipe.train.workers);
+        CoordinatedRun { server, folder: folder.into(), workers, files, recorded, _locks: locks }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// The server, which knows the members and can dismiss them.
+    pub fn server(&self) -> &Arc<Host> {
+        &self.server
+    }
+
+    /// The folder of the run.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// How many workers the run begins with.
+    pub fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    /// What an earlier coordinator of the run has recorded, and when (seconds since 1970).
+    pub fn recorded(&self) -> &[(Event, f64)] {
+        &self.recorded
+    }
+
+    /// Records what the workers report until the run is finished, or the caller does not want to continue. `poll` is called several times
+    /// a second.
+    pub fn follow(
+        self,
+        observers: &mut [Box<dyn Observer>],
+        mut poll: impl FnMut() -> Control,
+    ) -> Result<Outcome, Error> {
+        let mut run = self;
+        let CoordinatedRun { server, folder, files, recorded, .. } = &mut run;
+        let mut following = Following {
+            server,
+            folder,
+            files,
+            observers,
+            inbox: Inbox::after(recorded.iter().map(|(event, _)| event)),
+            votes: FinishVotes::default(),
+            departed: Vec::new(),
+            at: recorded.last().map_or(Place::default(), |(event, _)| *event.place()),
+            phase: Phase::Running,
+        };
+        recorded.clear();
+        following.begin()?;
+        let mut polled = Instant::now();
+        loop {
+            let event = server.next(POLL);
+            let is_quiet = event.is_none();
+            if let Some(event) = event {
+                following.receive(event)?;
+            }
+            following.advance()?;
+            let mut is_over = following.is_over(is_quiet);
+            if is_quiet || polled.elapsed() > POLL {
+                polled = Instant::now();
+                match poll() {
+                    Control::Continue => {}
+                    Control::NoWorkers => following.phase.abandon(),
+                    Control::Stop => is_over = true,
+                }
+            }
+            if is_over {
+                return following.end();
+            }
+        }
+    }
+}
+
+/// How far a run is.
+#[derive(Debug)]
+enum Phase {
+    /// Workers train.
+    Running,
+    /// No worker is left.
+    Abandoned { since: Instant },
+    /// Most workers have reported the end; the others leave.
+    Finishing { since: Instant, end: Finished },
+}
+
+impl Phase {
+    fn abandon(&mut self) {
+        if let Phase::Running = self {
+            *self = Phase::Abandoned { since: Instant::now() };
+        }
+    }
+
+    fn is_finishing(&self) -> bool {
+        matches!(self, Phase::Finishing { .. })
+    }
+}
+
+/// A run that is followed, and what is known of it.
+struct Following<'a> {
+    server: &'a Host,
+    folder: &'a Path,
+    files: &'a mut Files,
+    observers: &'a mut [Box<dyn Observer>],
+    inbox: Inbox,
+    votes: FinishVotes,
+    /// Workers that have left, and when. It is no fault if the run ends next.
+    departed: Vec<(Instant, Notice)>,
+    /// Where the last event left the run.
+    at: Place,
+    phase: Phase,
+}
+
+impl Following<'_> {
+    fn begin(&mut self) -> Result<(), Error> {
+        if !self.inbox.has_started() {
+            return Ok(());
+        }
+        self.fault(None, "the coordinator was gone; another one continues from its log".into())
+    }
+
+    fn record(&mut self, event: &Event) -> Result<(), Error> {
+        self.at = *event.place();
+        self.files.event(event)?;
+        self.observers.iter_mut().try_for_each(|observer| observer.event(event))
+    }
+
+    fn fault(&mut self, worker: Option<u32>, what: String) -> Result<(), Error> {
+        self.record(&Event::Fault(Fault { at: self.at, worker, what }))
+    }
+
+    /// Those of whom most must report the end.
+    fn voters(&self) -> BTreeSet<u32> {
+        self.server.status().workers.iter().filter(|one| one.has_vote).map(|one| one.worker).collect()
+    }
+
+    fn run_continues(&mut self) {
+        let mut votes = std::mem::take(&mut self.votes);
+        votes.run_continues(|| self.voters());
+        self.votes = votes;
+    }
+
+    fn receive(&mut self, event: Told) -> Result<(), Error> {
+        match event {
+            Told::Word { worker, what } => self.receive_report(worker, &what),
+            Told::Notice(notice) => self.receive_notice(notice),
+            Told::Stranger { from, why } => {
+                self.fault(None, format!("a connection from {from} was refused: {why}"))
+            }
+            Told::Failed { why } => Err(Error::Coordinator { why }),
+        }
+    }
+
+    fn receive_report(&mut self, worker: u32, bytes: &[u8]) -> Result<(), Error> {
+        // Only another program sends what cannot be read.
+        let Ok(report) = Report::decode(bytes) else { return Ok(()) };
+        // A round takes an operation of all members: a report of many more rounds would hide true ones.
+        if let Report::Shared { sequence, .. } = &report
+            && self.inbox.skips(*sequence)
+            && sequence.rounds > self.server.status().op + AHEAD
+        {
+            return Ok(());
+        }
+        for event in self.inbox.accept(worker, report) {
+            match event {
+                Event::Finished(end) => self.votes.add(worker, end),
+                event => {
+                    if matches!(event, Event::Round(_)) {
+                        self.run_continues();
+                    }
+                    self.record(&event)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_notice(&mut self, notice: Notice) -> Result<(), Error> {
+        match &notice {
+            Notice::Joined { .. } => {
+                self.run_continues();
+                return Ok(());
+            }
+            Notice::Overshot { .. } => return Ok(()),
+            // A worker that goes when the run is over is not missed, whether it has voted or not.
+            Notice::Lost(_) if self.phase.is_finishing() => return Ok(()),
+            Notice::Lost(Lost { worker, why: Why::Left }) => {
+                if !self.votes.has(*worker) {
+                    self.departed.push((Instant::now(), notice));
+                }
+                return Ok(());
+            }
+            Notice::Succession { from: Some(from), to } if to.op < from.op => self.inbox.rewind(),
+            _ => {}
+        }
+        self.record_notice(&notice)
+    }
+
+    fn record_notice(&mut self, notice: &Notice) -> Result<(), Error> {
+        let worker = if let Notice::Lost(lost) = notice { Some(lost.worker) } else { None };
+        let mut what = notice.to_string();
+        if matches!(notice, Notice::Orphaned { .. }) && self.folder.join("checkpoints").exists() {
+            what += &format!(
+                "; if none will join, start workers with --out {0}, which restore the state of its last checkpoint, or stop this and \
+                 continue without them: grawa train --resume {0}",
+                self.folder.display()
+            );
+        }
+        self.fault(worker, what)
+    }
+
+    /// What follows from the votes and from the time.
+    fn advance(&mut self) -> Result<(), Error> {
+        if self.phase.is_finishing() {
+            return Ok(());
+        }
+        if let Some(end) = self.votes.majority(|| self.voters()) {
+            self.phase = Phase::Finishing { since: Instant::now(), end: end.clone() };
+            return Ok(());
+        }
+        let is_fault = |(left, _): &mut (Instant, Notice)| left.elapsed() > LAST_REPORTS;
+        let faults: Vec<(Instant, Notice)> = self.departed.extract_if(.., is_fault).collect();
+        faults.iter().try_for_each(|(_, notice)| self.record_notice(notice))
+    }
+
+    /// Whether nothing more is to come. Workers that are gone may have reports on their way.
+    fn is_over(&self, is_quiet: bool) -> bool {
+        let is_active = |one: &Standing| one.state == State::Active;
+        match &self.phase {
+            Phase::Running => false,
+            Phase::Abandoned { since } => is_quiet && since.elapsed() > LAST_REPORTS,
+            Phase::Finishing { since, .. } => {
+                is_quiet && !self.server.status().workers.iter().any(is_active) || since.elapsed() > LEAVE
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<Outcome, Error> {
+        let phase = std::mem::replace(&mut self.phase, Phase::Running);
+        let finished = if let Phase::Finishing { end, .. } = phase { Some(end) } else { None };
+        if let Some(end) = &finished {
+            self.record(&Event::Finished(end.clone()))?;
+        }
+        let (has_checkpoint, overshot) = (self.inbox.has_checkpoint(), self.server.status().overshot);
+        Ok(Outcome { finished, has_checkpoint, overshot })
+    }
+}
+
+fn check(recipe: &Recipe) -> Result<(), Error> {
+    objection(recipe).map_or(Ok(()), |why| Err(Error::NotElastic { why }))
+}
+
+fn is_keyed(connect: &Connect) -> bool {
+    matches!(connect.wire, Wire::Tls(_))
+}
+
+fn serve(recipe: &Recipe, folder: &Path, connect: &Connect, listen: &str, run: u64) -> Result<Host, Error> {
+    let trigger = (recipe.train.pace == Pace::Free).then(|| u64::from(recipe.method.cycle().max(1)));
+    let usual = Settings::default();
+    // At a free pace heartbeats bring the counts that call for a round: the rarer they are, the more steps are taken beyond it.
+    let beat = if trigger.is_some() { usual.beat / 5 } else { usual.beat };
+    let succession = connect.patience;
+    let settings = Settings { founders: recipe.train.workers, succession, trigger, beat, ..usual };
+    let charter = recipe.to_toml().into_bytes();
+    let log = folder.join(LOG);
+    Ok(Host::new(listen, connect.wire.clone(), settings, run, charter, Some(&log))?)
+}

@@ -1,0 +1,252 @@
+//! Reports: events as bytes on their way from a worker to the coordinator.
+//!
+//! A report is postcard. It carries a number, so that the coordinator records every event once, however often a report is sent.
+//! Numbers that JSON cannot hold are refused, and control characters in texts are replaced: the text comes from another process and
+//! goes to files and to a terminal.
+
+use crate::Error;
+use crate::event::{Evaluated, Event, Fault, Finished, Place, Round, Started};
+use grawa_comm::printable;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// One or more events and what identifies them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// Events that every member knows, sent by the reporter of the group.
+    Shared {
+        /// Its number, which all members compute alike.
+        sequence: Sequence,
+        /// The events.
+        events: Vec<Event>,
+    },
+    /// An event of one process alone.
+    Own {
+        /// A random number of the process.
+        sender: u64,
+        /// How many reports of its own the process has sent, this one included.
+        number: u64,
+        /// The event.
+        event: Event,
+    },
+}
+
+/// The number of a shared report. It grows as the run does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Sequence {
+    /// Rounds so far.
+    pub rounds: u64,
+    /// Local steps of a worker so far.
+    pub steps: u64,
+    /// Whether it is the evaluation after that round.
+    pub is_evaluation: bool,
+}
+
+impl Sequence {
+    /// The number of the report that holds an event, if such events are shared.
+    pub fn of(event: &Event) -> Option<Self> {
+        let Place { rounds, steps, .. } = *event.place();
+        let is_evaluation = match event {
+            Event::Round(_) => false,
+            Event::Evaluated(_) => true,
+            _ => return None,
+        };
+        Some(Sequence { rounds, steps, is_evaluation })
+    }
+}
+
+/// What is sent.
+#[derive(Serialize, Deserialize)]
+enum Message {
+    Shared(Sequence, Vec<Untagged>),
+    Own(u64, u64, Untagged),
+}
+
+/// An event whose kind is a number: JSON's tag is a field, which only formats that name their fields can read.
+#[derive(Serialize, Deserialize)]
+struct Untagged(#[serde(with = "Kind")] Event);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Event")]
+enum Kind {
+    Started(Started),
+    Round(Round),
+    Evaluated(Evaluated),
+    Checkpoint { at: Place, path: PathBuf },
+    Fault(Fault),
+    Finished(Finished),
+}
+
+// `map_err` gives what it is given.
+#[allow(clippy::needless_pass_by_value)]
+fn unreadable(why: impl ToString) -> Error {
+    grawa_comm::Error::Message { why: why.to_string() }.into()
+}
+
+impl Report {
+    /// The report as bytes.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        let message = match self.clone() {
+            Report::Shared { sequence, events } => {
+                Message::Shared(sequence, events.into_iter().map(Untagged).collect())
+            }
+            Report::Own { sender, number, event } => Message::Own(sender, number, Untagged(event)),
+        };
+        postcard::to_allocvec(&message).map_err(unreadable)
+    }
+
+    /// The report in bytes of another process.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let (message, rest) = postcard::take_from_bytes(bytes).map_err(unreadable)?;
+        if !rest.is_empty() {
+            return Err(unreadable(format!("{} bytes too many", rest.len())));
+        }
+        Ok(match message {
+            Message::Shared(sequence, events) => {
+                let events = events.into_iter().map(|Untagged(event)| checked(&event));
+                Report::Shared { sequence, events: events.collect::<Result<_, _>>()? }
+            }
+            Message::Own(sender, number, Untagged(event)) => {
+                Report::Own { sender, number, event: checked(&event)? }
+            }
+        })
+    }
+}
+
+/// The event as it can be written and read again: through JSON, which has no number that is not finite, with texts that are printable.
+fn checked(event: &Event) -> Result<Event, Error> {
+    fn clean(value: &mut Value) {
+        match value {
+            Value::String(text) => *text = printable(text),
+            Value::Array(values) => values.iter_mut().for_each(clean),
+            Value::Object(fields) => fields.values_mut().for_each(clean),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    let mut value = serde_json::to_value(event).map_err(unreadable)?;
+    clean(&mut value);
+    serde_json::from_value(value).map_err(unreadable)
+}
+
+/// A round, an evaluation and a fault.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn examples() -> [Event; 3] {
+    use crate::event::{Mixed, Model, Share, Times};
+    let at = Place { steps: 64, rounds: 2, epochs: 0.1 + 0.2, share: 1.0 / 3.0, elapsed: 3.123_456 };
+    let times = Times { compute: 0.25, wire: 1e-6, ..Times::default() };
+    let share =
+        |worker| Share { worker, steps: 32, total: 64, loss: Some(0.7).filter(|_| worker > 0), times };
+    let mixed = Mixed {
+        workers: vec![0, 1],
+        weights: vec![vec![0.1, 0.9], vec![0.3, 0.7]],
+        pull: 0.3,
+        reasons: vec!["worker 1 leads".into()],
+    };
+    let workers = vec![share(0), share(1)];
+    let round = Round { at, rate: 0.1, loss: Some(2.2), workers, mixed: vec![mixed], bytes: 800 };
+    let model = Model { which: "mean".into(), loss: Some(0.1 + 0.2), wrong: 5, examples: 359 };
+    let evaluated = Evaluated { at, models: vec![model.clone(), Model { loss: None, ..model }] };
+    [
+        Event::Round(round),
+        Event::Evaluated(evaluated),
+        Event::Fault(Fault { at, worker: Some(3), what: "it left".into() }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Model, Reason};
+    use crate::observe::sample;
+    use proptest::prelude::*;
+
+    fn own(event: Event) -> Report {
+        Report::Own { sender: 7, number: 1, event }
+    }
+
+    /// The line of a file is the one that the worker itself would have written, and a report is shorter.
+    #[test]
+    fn reports_are_read_back_to_the_bit() {
+        let all = sample::run("lgrawa", 3, 8);
+        for event in examples().iter().chain(&all) {
+            let report = own(event.clone());
+            let bytes = report.encode().unwrap();
+            let line = serde_json::to_vec(event).unwrap();
+            assert!(bytes.len() < line.len(), "{} bytes, {} as JSON", bytes.len(), line.len());
+            let Report::Own { event: found, .. } = Report::decode(&bytes).unwrap() else { unreachable!() };
+            assert_eq!(serde_json::to_vec(&found).unwrap(), line);
+        }
+        let sequence = Sequence::of(&all[1]).unwrap_or_default();
+        let shared = Report::Shared { sequence, events: all };
+        assert_eq!(Report::decode(&shared.encode().unwrap()).unwrap(), shared);
+    }
+
+    #[test]
+    fn bytes_that_are_left_over_are_refused() {
+        let mut bytes = own(examples()[0].clone()).encode().unwrap();
+        bytes.push(0);
+        assert!(Report::decode(&bytes).unwrap_err().to_string().contains("1 bytes too many"));
+        assert!(Report::decode(&[]).is_err() && Report::decode(b"{}").is_err());
+    }
+
+    /// They could be written to a file, but not be read again.
+    #[test]
+    fn numbers_that_are_not_finite_are_refused() {
+        let [Event::Round(round), ..] = examples() else { unreachable!() };
+        let at = Place { epochs: f64::NAN, ..round.at };
+        let mut weights = round.clone();
+        weights.mixed[0].weights[1][0] = f32::INFINITY;
+        let end = Finished { at, reason: Reason::Spent, workers: Vec::new(), bytes: 0, diverged: false };
+        for event in [Event::Round(weights), Event::Finished(end)] {
+            assert!(Report::decode(&own(event).encode().unwrap()).is_err());
+        }
+    }
+
+    /// Whatever text a worker puts into an event, no terminal obeys it.
+    #[test]
+    fn text_of_a_report_is_printable() {
+        let evil = || String::from("\u{1b}[2J\u{1b}]0;title\u{7}\u{9b}31m\r\n");
+        let [Event::Round(round), Event::Evaluated(evaluated), Event::Fault(fault)] = examples() else {
+            unreachable!()
+        };
+        let mut mixed = round.mixed.clone();
+        mixed[0].reasons = vec![evil()];
+        let models = vec![Model { which: evil(), ..evaluated.models[0].clone() }];
+        let started = Started {
+            at: round.at,
+            method: evil(),
+            network: evil(),
+            data: evil(),
+            workers: 2,
+            batch: 32,
+            seed: 7,
+            budget: grawa_core::Amount::Steps(64),
+            steps: Some(64),
+            parameters: 800,
+            spans: vec![evil(); 2],
+            examples: 359,
+            resumed: false,
+        };
+        for (event, texts) in [
+            (Event::Started(started), 5),
+            (Event::Round(Round { mixed, ..round.clone() }), 1),
+            (Event::Evaluated(Evaluated { models, ..evaluated }), 1),
+            (Event::Checkpoint { at: round.at, path: evil().into() }, 1),
+            (Event::Fault(Fault { what: evil(), ..fault }), 1),
+        ] {
+            let found = format!("{:?}", Report::decode(&own(event).encode().unwrap()).unwrap());
+            // `Debug` writes control characters as escapes.
+            assert!(!found.contains('\\'), "{found}");
+            let defused = "\u{fffd}[2J\u{fffd}]0;title\u{fffd}\u{fffd}31m  ";
+            assert_eq!(found.matches(defused).count(), texts, "{found}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_report_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Report::decode(&bytes);
+        }
+    }
+}

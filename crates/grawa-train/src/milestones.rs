@@ -1,0 +1,262 @@
+//! The milestones of a run: how many steps a cycle has, what is due at its end, when the run is over.
+//!
+//! Everything here is a pure function of the position of the run, which all workers agree on. So all decide the same, and a resumed run
+//! decides as one that was not stopped.
+
+use crate::round_message::RoundMessage;
+use crate::{Place, Recipe};
+use grawa_core::{Amount, Method, Progress, Share};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The position of a run at the end of a cycle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Position {
+    /// Local steps of each worker.
+    pub(crate) steps: u64,
+    /// Local steps of all workers together.
+    pub(crate) total: u64,
+    /// Rounds.
+    pub(crate) rounds: u64,
+    /// Training time, as the first worker's clock has it.
+    #[serde(skip)]
+    pub(crate) elapsed: Duration,
+}
+
+/// What is due when in a run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Milestones {
+    share: Share,
+    cycle: u64,
+    budget: Amount,
+    steps: Option<u64>,
+    evaluate: Option<Amount>,
+    checkpoint: Option<Amount>,
+    /// Passes over the training set that one step of one worker makes.
+    pass: (f64, f64),
+}
+
+/// Where workers communicate at every step, one event stands for this many.
+const STEPS_AN_EVENT: u64 = 32;
+
+impl Milestones {
+    /// The milestones of a recipe over `examples` training images.
+    pub(crate) fn new(recipe: &Recipe, examples: usize) -> Self {
+        let Recipe { method, train, evaluate, checkpoint, .. } = recipe;
+        let pass = (f64::from(train.batch), examples.max(1) as f64);
+        let steps = match train.budget {
+            Amount::Steps(steps) => Some(steps),
+            Amount::Time(_) => None,
+            Amount::Epochs(epochs) => {
+                let workers = f64::from(train.workers);
+                let spent = |steps: u64| steps as f64 * workers * pass.0 / pass.1 >= epochs;
+                let mut steps = (epochs * pass.1 / pass.0 / workers).ceil() as u64;
+                // The division may be off by a rounding.
+                while steps > 0 && spent(steps - 1) {
+                    steps -= 1;
+                }
+                while !spent(steps) {
+                    steps += 1;
+                }
+                Some(steps)
+            }
+        };
+        Milestones {
+            share: method.share,
+            cycle: u64::from(cycle(method)),
+            budget: train.budget,
+            steps,
+            evaluate: evaluate.every,
+            checkpoint: checkpoint.every,
+            pass,
+        }
+    }
+
+    /// Local steps of each worker in all, where the budget determines them.
+    pub(crate) fn steps(&self) -> Option<u64> {
+        self.steps
+    }
+
+    /// Local steps of each worker from here to the end of the cycle.
+    pub(crate) fn quota(&self, at: &Position) -> u64 {
+        let left = self.steps.map_or(u64::MAX, |steps| steps.saturating_sub(at.steps));
+        self.cycle.min(left)
+    }
+
+    /// By how many steps the run has advanced. Where workers take steps until the coordinator calls, all may take more than a cycle's
+    /// before they receive the call: as many cycles count as every worker took, and as all took in the mean. A worker that has just
+    /// joined took none, and one without connection may have taken any number.
+    pub(crate) fn advance(&self, quota: u64, messages: &[(u32, RoundMessage)], is_even: bool) -> u64 {
+        let steps = || messages.iter().map(|(_, message)| message.steps);
+        let mean = steps().sum::<u64>() / messages.len().max(1) as u64;
+        let cycles = steps().filter(|steps| *steps > 0).fold(mean, u64::min) / self.cycle;
+        if is_even { quota } else { quota.max(cycles * self.cycle) }
+    }
+
+    /// The number of the cycle that begins here.
+    pub(crate) fn cycle(&self, at: &Position) -> u64 {
+        at.steps / self.cycle
+    }
+
+    /// Whether a round is due after these steps; a budget that ends inside a cycle ends without one.
+    pub(crate) fn is_round(&self, steps: u64) -> bool {
+        self.share == Share::Parameters && steps.is_multiple_of(self.cycle)
+    }
+
+    /// The progress of the run, for budgets and schedules, with `ahead` more steps by each of `workers`.
+    pub(crate) fn progress(&self, at: &Position, ahead: u64, workers: usize) -> Progress {
+        let total = at.total + ahead * workers as u64;
+        Progress {
+            steps: at.steps + ahead,
+            epochs: total as f64 * self.pass.0 / self.pass.1,
+            elapsed: at.elapsed,
+        }
+    }
+
+    /// The position of the run, for events.
+    pub(crate) fn place(&self, at: &Position) -> Place {
+        let progress = self.progress(at, 0, 0);
+        let share = match self.steps {
+            Some(steps) => Amount::Steps(steps).share(&progress),
+            None => self.budget.share(&progress),
+        };
+        Place {
+            steps: at.steps,
+            rounds: at.rounds,
+            epochs: progress.epochs,
+            share: share.min(1.0),
+            elapsed: at.elapsed.as_secs_f64(),
+        }
+    }
+
+    /// Whether the budget is spent.
+    pub(crate) fn is_spent(&self, at: &Position) -> bool {
+        match self.steps {
+            Some(steps) => at.steps >= steps,
+            None => self.budget.is_spent(&self.progress(at, 0, 0)),
+        }
+    }
+
+    /// Whether an evaluation has become due between two positions.
+    pub(crate) fn evaluates(&self, before: &Position, at: &Position) -> bool {
+        self.has_come(self.evaluate, before, at)
+    }
+
+    /// Whether a checkpoint has become due between two positions.
+    pub(crate) fn saves(&self, before: &Position, at: &Position) -> bool {
+        self.has_come(self.checkpoint, before, at)
+    }
+
+    /// Whether the end of a cycle is an event.
+    pub(crate) fn tells(&self, at: &Position) -> bool {
+        self.share == Share::Parameters || at.steps.is_multiple_of(STEPS_AN_EVENT) || self.is_spent(at)
+    }
+
+    fn has_come(&self, every: Option<Amount>, before: &Position, at: &Position) -> bool {
+        let times = |every: &Amount, at: &Position| every.share(&self.progress(at, 0, 0)).floor();
+        let is_zero = |every: &Amount| every.is_spent(&Progress::default());
+        every.is_some_and(|every| {
+            at.steps > before.steps && (is_zero(&every) || times(&every, before) < times(&every, at))
+        })
+    }
+}
+
+/// Local steps between two exchanges of all workers: one where gradients are shared.
+pub(crate) fn cycle(method: &Method) -> u32 {
+    method.cycle().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grawa_data::DatasetKind;
+    use proptest::prelude::*;
+
+    fn milestones(method: &str, budget: &str, every: &str) -> Milestones {
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
+        recipe.method = method.parse().unwrap();
+        recipe.train.budget = budget.parse().unwrap();
+        recipe.evaluate.every = Some(every.parse().unwrap());
+        Milestones::new(&recipe, 1438)
+    }
+
+    fn at(steps: u64) -> Position {
+        Position { steps, total: 4 * steps, rounds: 0, elapsed: Duration::ZERO }
+    }
+
+    #[test]
+    fn a_budget_may_end_inside_a_cycle_and_then_without_a_round() {
+        let milestones = milestones("mean:period=32", "40step", "1epoch");
+        assert_eq!(
+            (milestones.quota(&at(0)), milestones.quota(&at(32)), milestones.quota(&at(40))),
+            (32, 8, 0)
+        );
+        assert!(milestones.is_round(32) && !milestones.is_round(40));
+        assert!(!milestones.is_spent(&at(39)) && milestones.is_spent(&at(40)));
+    }
+
+    /// At a free pace between processes all go on until they hear that they are called.
+    #[test]
+    fn steps_beyond_a_cycle_count() {
+        let milestones = milestones("mean:period=32", "400step", "1epoch");
+        let messages = |steps: &[u64]| -> Vec<(u32, RoundMessage)> {
+            (0..)
+                .zip(steps)
+                .map(|(worker, &steps)| (worker, RoundMessage { steps, ..RoundMessage::default() }))
+                .collect()
+        };
+        assert_eq!(milestones.advance(32, &messages(&[80, 90, 70]), true), 32);
+        assert_eq!(milestones.advance(32, &messages(&[31, 900]), false), 32);
+        assert_eq!(milestones.advance(32, &messages(&[80, 90, 70]), false), 64);
+        assert_eq!(milestones.advance(32, &messages(&[130, 0, 130]), false), 64);
+        assert_eq!(milestones.advance(32, &messages(&[64, 0]), false), 32);
+        assert_eq!(milestones.advance(16, &messages(&[3, 4]), false), 16);
+        assert_eq!(milestones.advance(16, &messages(&[]), false), 16);
+        assert!(milestones.is_round(32 + milestones.advance(32, &messages(&[200]), false)));
+    }
+
+    #[test]
+    fn gradients_are_shared_at_every_step() {
+        let milestones = milestones("dp-sgd", "70step", "1epoch");
+        assert_eq!(milestones.quota(&at(7)), 1);
+        assert!(!milestones.is_round(1));
+        assert!(milestones.tells(&at(64)) && !milestones.tells(&at(63)) && milestones.tells(&at(70)));
+    }
+
+    /// 1438 images, 4 workers, batches of 32: an epoch is 11.23 steps.
+    #[test]
+    fn epochs_become_steps() {
+        assert_eq!(milestones("mean", "1epoch", "1epoch").steps(), Some(12));
+        assert_eq!(milestones("mean", "0epoch", "1epoch").steps(), Some(0));
+        assert_eq!(milestones("mean", "10s", "1epoch").steps(), None);
+        let milestones = milestones("mean", "4epoch", "1epoch");
+        assert!(milestones.evaluates(&at(8), &at(12)) && !milestones.evaluates(&at(12), &at(16)));
+        assert!(milestones.evaluates(&at(0), &at(45)));
+    }
+
+    #[test]
+    fn nothing_is_due_where_nothing_was_done() {
+        let milestones = milestones("mean", "4epoch", "0step");
+        assert!(milestones.evaluates(&at(0), &at(1)) && !milestones.evaluates(&at(1), &at(1)));
+    }
+
+    proptest! {
+        /// However a run is cut into meetings, its budget ends at the same step.
+        #[test]
+        fn a_budget_of_epochs_is_spent_at_its_steps(epochs in 0.0f64..50.0) {
+            let milestones = milestones("mean", &format!("{epochs}epoch"), "1epoch");
+            let steps = milestones.steps().unwrap();
+            let passes = |steps: u64| milestones.progress(&at(steps), 0, 0).epochs;
+            prop_assert!(passes(steps) >= epochs && (steps == 0 || passes(steps - 1) < epochs));
+        }
+
+        /// Every multiple is met once, whatever the length of a cycle.
+        #[test]
+        fn what_comes_every_so_often_is_never_missed(every in 1u64..50, cycle in 1u64..70, cycles in 1u64..40) {
+            let milestones = milestones("mean", "100000step", &format!("{every}step"));
+            let due = (0..cycles).filter(|n| milestones.evaluates(&at(n * cycle), &at((n + 1) * cycle))).count() as u64;
+            let expected = if every >= cycle { cycles * cycle / every } else { cycles };
+            prop_assert_eq!(due, expected);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Recipes as text: TOML files with line numbers, options of a command line, and the printed form.
+//!
+//! [`Overrides`] holds what a user has set and where, key by key; the last setting of a key counts. [`Recipe::resolve`] lays it over the
+//! defaults and reads the result with serde. If that fails, the keys are read one by one, so that the error names the place of the wrong
+//! one.
+
+use super::{Recipe, RecipeError, study};
+use grawa_core::{Method, Name, did_you_mean};
+use grawa_data::DatasetKind;
+use std::path::Path;
+use std::sync::LazyLock;
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+/// What a user has set of a recipe, and where.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides {
+    entries: Vec<Entry>,
+}
+
+/// A key, its value, and where it was set.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) value: Value,
+    pub(super) place: String,
+}
+
+/// The tables of a recipe, besides the study's.
+pub(crate) const TABLES: [&str; 7] =
+    ["data", "model", "method", "train", "evaluate", "checkpoint", "machine"];
+
+/// Every key but those of the method, in the order in which they are printed.
+static KEYS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let Ok(mut recipe) = Recipe::for_data(DatasetKind::Digits, None) else { return Vec::new() };
+    // What has no value is not printed.
+    (recipe.model.width, recipe.model.classes, recipe.model.init) = (Some(1), Some(1), Some("file".into()));
+    (recipe.machine.cards, recipe.machine.threads) = (Some(1), Some(1));
+    let mut keys = Vec::new();
+    for (name, table) in recipe.to_table().iter().filter(|(name, _)| *name != "method") {
+        keys.extend(table.as_table().into_iter().flat_map(Table::keys).map(|key| format!("{name}.{key}")));
+    }
+    keys
+});
+
+impl Overrides {
+    /// Adds what a file says.
+    pub fn read(self, path: &Path) -> Result<Self, RecipeError> {
+        self.file(&path.display().to_string(), &read_file(path)?)
+    }
+
+    /// Adds what a TOML text says; `name` is the file's name in errors.
+    pub fn file(mut self, name: &str, text: &str) -> Result<Self, RecipeError> {
+        for Entry { key, value, place } in entries(name, text)? {
+            let (table, _) = split(&key);
+            if table == study::TABLE || key == "method.inner" && value.is_table() {
+                continue;
+            }
+            match (key == table, &value) {
+                (true, Value::Table(_)) if TABLES.contains(&table) => {}
+                (true, Value::Table(_)) => {
+                    let hint = did_you_mean(&key, TABLES.into_iter().chain([study::TABLE]));
+                    let why = format!("there is no table '{key}'{hint}; the tables are {}", tables());
+                    return Err(RecipeError::new(place, why));
+                }
+                (true, _) => {
+                    let why = format!("'{key}' stands outside of any table; keys stand in {}", tables());
+                    return Err(RecipeError::new(place, why));
+                }
+                (false, _) => self.add(key, value, place)?,
+            }
+        }
+        Ok(self)
+    }
+
+    /// Adds a setting of the command line, `key=value`.
+    pub fn set(mut self, setting: &str) -> Result<Self, RecipeError> {
+        let place = format!("--set {setting}");
+        let wrong = || RecipeError::new(&place, "expected key=value, such as train.budget=500step");
+        let (key, value) = setting.split_once('=').ok_or_else(wrong)?;
+        self.add(key.trim().into(), read_value(value.trim()), place)?;
+        Ok(self)
+    }
+
+    /// Adds a value for a key; `place` says where it came from.
+    pub fn value(mut self, key: &str, value: impl Into<Value>, place: &str) -> Result<Self, RecipeError> {
+        self.add(key.into(), value.into(), place.into())?;
+        Ok(self)
+    }
+
+    /// Adds those options of a command line that were given: each is a key, its value and its flag.
+    pub fn options<V: Clone + Into<Value>>(
+        self,
+        options: &[(&str, &Option<V>, &str)],
+    ) -> Result<Self, RecipeError> {
+        options.iter().try_fold(self, |overrides, (key, value, flag)| match value {
+            Some(value) => overrides.value(key, value.clone(), flag),
+            None => Ok(overrides),
+        })
+    }
+
+    /// Adds settings of the command line, `key=value` each.
+    pub fn set_all(self, settings: &[String]) -> Result<Self, RecipeError> {
+        settings.iter().try_fold(self, |overrides, setting| overrides.set(setting))
+    }
+
+    /// Adds a method written as `name:knob=value,…`. Knobs that were set for another method are removed.
+    pub fn method(mut self, text: &str, place: &str) -> Result<Self, RecipeError> {
+        // By itself first: an error in it is an error of this place.
+        text.parse::<Method>().map_err(|error| RecipeError::new(place, error.to_string()))?;
+        let (name, knobs) = text.split_once(':').unwrap_or((text, ""));
+        let name = name.trim();
+        if self.find("method.name").and_then(|entry| entry.value.as_str()) != Some(name) {
+            self.entries.retain(|entry| !entry.key.starts_with("method."));
+        }
+        self.add("method.name".into(), name.into(), place.into())?;
+        for (knob, value) in knobs.split(',').filter_map(|knob| knob.split_once('=')) {
+            self.add(format!("method.{}", knob.trim()), read_value(value.trim()), place.into())?;
+        }
+        Ok(self)
+    }
+
+    fn add(&mut self, key: String, value: Value, place: String) -> Result<(), RecipeError> {
+        // The knobs of the method are checked when it is made: which there are depends on its name.
+        if !key.starts_with("method.") && !KEYS.contains(&key) {
+            return Err(RecipeError::new(place, unknown(&key)));
+        }
+        self.entries.retain(|entry| entry.key != key);
+        self.entries.push(Entry { key, value, place });
+        Ok(())
+    }
+
+    /// Whether a key was set.
+    pub fn says(&self, key: &str) -> bool {
+        self.find(key).is_some()
+    }
+
+    fn find(&self, key: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.key == key)
+    }
+
+    /// Where a key was set, or the recipe as a whole.
+    fn place(&self, key: &str) -> String {
+        let table = || self.entries.iter().find(|entry| split(&entry.key).0 == split(key).0);
+        self.find(key)
+            .or_else(table)
+            .or(self.entries.first())
+            .map_or("the recipe".into(), |entry| entry.place.clone())
+    }
+
+    /// A recipe with those keys of these that `is_meant`, besides the method's.
+    fn lay_over(&self, base: &Recipe, is_meant: impl Fn(&str) -> bool) -> Result<Recipe, RecipeError> {
+        let entries =
+            || self.entries.iter().filter(|entry| !entry.key.starts_with("method.") && is_meant(&entry.key));
+        let mut table = base.to_table();
+        let set = |table: &mut Table, entry: &Entry| {
+            let (name, key) = split(&entry.key);
+            if let Some(Value::Table(inside)) = table.get_mut(name) {
+                inside.insert(key.into(), entry.value.clone());
+            }
+        };
+        let mut all = table.clone();
+        entries().for_each(|entry| set(&mut all, entry));
+        if let Ok(recipe) = all.try_into() {
+            return Ok(recipe);
+        }
+        let mut recipe = base.clone();
+        for entry in entries() {
+            set(&mut table, entry);
+            recipe = table.clone().try_into().map_err(|error: toml::de::Error| {
+                RecipeError::new(&entry.place, format!("{}: {}", entry.key, error.message().trim()))
+            })?;
+        }
+        Ok(recipe)
+    }
+
+    /// The method that was set, if any of it was.
+    fn resolve_method(&self) -> Result<Option<Method>, RecipeError> {
+        let mut table = Table::new();
+        for entry in &self.entries {
+            let Some(knob) = entry.key.strip_prefix("method.") else { continue };
+            let (level, knob) = match knob.strip_prefix("inner.") {
+                None => (Some(&mut table), knob),
+                Some(knob) => {
+                    let inner = table.entry("inner").or_insert_with(|| Value::Table(Table::new()));
+                    (inner.as_table_mut(), knob)
+                }
+            };
+            let why = "method.inner is a level of its own: write method.inner.group = 4";
+            let level = level.ok_or_else(|| RecipeError::new(&entry.place, why))?;
+            level.insert(knob.into(), entry.value.clone());
+        }
+        if table.is_empty() {
+            return Ok(None);
+        }
+        table.entry("name").or_insert_with(|| Name::Lgrawa.as_str().into());
+        let place = |error: grawa_core::Error| {
+            let key = error.knob().map_or("method.name".into(), |knob| format!("method.{knob}"));
+            RecipeError::new(self.place(&key), error.to_string())
+        };
+        Method::from_knobs(&table).map(Some).map_err(place)
+    }
+}
+
+impl Recipe {
+    /// What was set, over the defaults of its data set and its network.
+    pub fn resolve(overrides: &Overrides) -> Result<Self, RecipeError> {
+        let defaults = |kind, network| {
+            let place = || overrides.place("data.kind");
+            Recipe::for_data(kind, network).map_err(|error| RecipeError::new(place(), error.to_string()))
+        };
+        let named = overrides
+            .lay_over(&defaults(DatasetKind::Digits, None)?, |key| ["data.kind", "model.name"].contains(&key))?;
+        let network = overrides.says("model.name").then_some(named.model.name.as_str());
+        let mut recipe = overrides.lay_over(&defaults(named.data.kind, network)?, |_| true)?;
+        if let Some(method) = overrides.resolve_method()? {
+            recipe.method = method;
+        }
+        recipe.settle(|key| overrides.says(key));
+        recipe.check().map_err(|(key, why)| RecipeError::new(overrides.place(key), why))?;
+        Ok(recipe)
+    }
+
+    /// Every key as TOML: what reads back as this recipe.
+    pub fn to_toml(&self) -> String {
+        self.to_table().to_string()
+    }
+
+    fn to_table(&self) -> Table {
+        // A recipe is tables of numbers, words and truth values: TOML can always hold them.
+        Table::try_from(self).unwrap_or_default()
+    }
+}
+
+/// Every key of a TOML text with its dotted name; a table comes before what is in it. `name` is the file's name in errors.
+pub(super) fn entries(name: &str, text: &str) -> Result<Vec<Entry>, RecipeError> {
+    fn walk(
+        prefix: &str,
+        spans: &DeTable<'_>,
+        values: &Table,
+        place: &dyn Fn(usize) -> String,
+    ) -> Vec<Entry> {
+        let mut found = Vec::new();
+        for (key, inside) in spans {
+            let Some(value) = values.get(key.get_ref().as_ref()) else { continue };
+            let name = format!("{prefix}{}", key.get_ref());
+            found.push(Entry { key: name.clone(), value: value.clone(), place: place(key.span().start) });
+            if let (DeValue::Table(inside), Value::Table(values)) = (inside.get_ref(), value) {
+                found.extend(walk(&format!("{name}."), inside, values, place));
+            }
+        }
+        found
+    }
+    let line = |at: usize| 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();
+    let place = |at: usize| format!("{name}:{}", line(at));
+    let broken = |error: toml::de::Error| {
+        RecipeError::new(place(error.span().map_or(0, |span| span.start)), error.message().trim())
+    };
+    // Once for the values, once for where they are.
+    let values: Table = text.parse().map_err(broken)?;
+    let spans = DeTable::parse(text).map_err(broken)?;
+    Ok(walk("", spans.get_ref(), &values, &place))
+}
+
+pub(super) fn read_file(path: &Path) -> Result<String, RecipeError> {
+    std::fs::read_to_string(path).map_err(|error| {
+        RecipeError::new(path.display().to_string(), format!("cannot read the recipe: {error}"))
+    })
+}
+
+/// A TOML value where it is one, else a text: so that `500step` needs no quotes on a command line.
+fn read_value(text: &str) -> Value {
+    let parsed = format!("value = {text}").parse::<Table>().ok();
+    let alone = parsed.filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
+    alone.unwrap_or_else(|| Value::String(text.into()))
+}
+
+/// The table of a key, and its name there.
+fn split(key: &str) -> (&str, &str) {
+    key.split_once('.').unwrap_or((key, ""))
+}
+
+/// What to say of a key that does not exist.
+fn unknown(key: &str) -> String {
+    let known = || KEYS.iter().map(String::as_str).chain(["method.name"]);
+    // Whoever forgets the table, or misspells it, still has the key's own name right.
+    let own = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+    let mut hint = did_you_mean(key, known());
+    if let Some(same) = known().find(|known| hint.is_empty() && own(known) == own(key)) {
+        hint = format!(" (did you mean '{same}'?)");
+    }
+    if !hint.is_empty() {
+        return format!("there is no key '{key}'{hint}");
+    }
+    let same: Vec<&str> = known().filter(|known| split(known).0 == split(key).0).collect();
+    let same = if same.is_empty() { tables() } else { same.join(", ") };
+    format!("there is no key '{key}'; the keys of '{}' are {same}", split(key).0)
+}
+
+fn tables() -> String {
+    TABLES.map(|table| format!("[{table}]")).join(", ")
+}

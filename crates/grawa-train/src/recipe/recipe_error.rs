@@ -1,0 +1,19 @@
+//! What can be wrong with a recipe, and where.
+
+use thiserror::Error;
+
+/// Something wrong with a recipe: where it is, what was found, what was expected, what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{place}: {why}")]
+pub struct RecipeError {
+    /// Where it is: `FILE:LINE`, or the option of the command line.
+    pub place: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl RecipeError {
+    pub(crate) fn new(place: impl Into<String>, why: impl Into<String>) -> Self {
+        RecipeError { place: place.into(), why: why.into() }
+    }
+}

@@ -1,0 +1,165 @@
+//! The values of a recipe: how each kind of value is read and printed, and what a wrong one is told.
+//!
+//! Every module here is for `#[serde(with = …)]` on a field of a recipe. Values come from TOML.
+
+use grawa_core::Amount;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+use toml::Value;
+
+fn wrong(value: &Value, expected: impl Display) -> String {
+    format!("found {value}, expected {expected}")
+}
+
+/// Reads a value by `$read`, which says what is wrong; prints it by `$write`.
+macro_rules! value {
+    ($(#[$about:meta])* $name:ident, $type:ty, $read:expr, $write:expr) => {
+        $(#[$about])*
+        pub(super) mod $name {
+            use super::*;
+
+            pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<$type, D::Error> {
+                let read: fn(&Value) -> Result<$type, String> = $read;
+                read(&Value::deserialize(from)?).map_err(serde::de::Error::custom)
+            }
+
+            pub(in super::super) fn serialize<S: Serializer>(value: &$type, to: S) -> Result<S::Ok, S::Error> {
+                let write: fn(&$type) -> Option<Value> = $write;
+                write(value).serialize(to)
+            }
+        }
+    };
+}
+
+value!(count, u32, |value| whole(value, "a whole number, 0 or more"), |n| Some((*n).into()));
+value!(positive, u32, read_positive, |n| Some((*n).into()));
+value!(optional_positive, Option<u32>, |value| read_positive(value).map(Some), |n| n.map(Into::into));
+value!(
+    /// Whole numbers of TOML end at 2⁶³ − 1, so seeds do too.
+    seed,
+    u64,
+    |value| whole(value, "a whole number from 0 to 9223372036854775807"),
+    |seed| i64::try_from(*seed).ok().map(Into::into)
+);
+value!(flag, bool, |value| value.as_bool().ok_or_else(|| wrong(value, "true or false")), |it| Some(
+    (*it).into()
+));
+value!(path, PathBuf, read_path, |path| Some(path.to_string_lossy().as_ref().into()));
+value!(optional_path, Option<PathBuf>, |value| read_path(value).map(Some), |path| path
+    .as_ref()
+    .map(|path| path.to_string_lossy().as_ref().into()));
+value!(
+    /// A network of the zoo.
+    network,
+    String,
+    |value| match grawa_nn::zoo::find(text(value)?) {
+        Ok(entry) => Ok(entry.name.to_owned()),
+        Err(error) => Err(error.to_string()),
+    },
+    |name| Some(name.clone().into())
+);
+value!(
+    momentum,
+    f32,
+    |value| real(value, "a number from 0 to below 1", |x| (0.0..1.0).contains(&(x as f32))).map(|x| x as f32),
+    shortest
+);
+value!(
+    weight_decay,
+    f32,
+    |value| real(value, "a number, 0 or more", |x| x >= 0.0 && (x as f32).is_finite()).map(|x| x as f32),
+    shortest
+);
+value!(
+    /// A learning rate: a number, or a schedule.
+    rate,
+    grawa_core::Schedule,
+    |value| {
+        let read = match value {
+            Value::String(text) => text.parse(),
+            value => grawa_core::Schedule::constant(real(
+                value,
+                "a rate such as 0.1, or a schedule in quotes",
+                f64::is_finite,
+            )?),
+        };
+        read.map_err(|error| error.to_string())
+    },
+    |rate| Some(rate.to_string().into())
+);
+value!(
+    /// How often something is done; `None` is only at the end.
+    interval,
+    Option<Amount>,
+    read_interval,
+    |every| Some(every.map_or(END.into(), |every| every.to_string()).into())
+);
+
+/// What is written as a word, and knows how.
+pub(super) mod word {
+    use super::*;
+
+    pub(in super::super) fn deserialize<'de, D, T>(from: D) -> Result<T, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: FromStr<Err: Display>,
+    {
+        let value = Value::deserialize(from)?;
+        let read = || text(&value)?.parse().map_err(|error: T::Err| error.to_string());
+        read().map_err(serde::de::Error::custom)
+    }
+
+    pub(in super::super) fn serialize<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+}
+
+/// The word for "only at the end".
+const END: &str = "end";
+
+fn text(value: &Value) -> Result<&str, String> {
+    value.as_str().ok_or_else(|| wrong(value, "a text in quotes"))
+}
+
+fn read_path(value: &Value) -> Result<PathBuf, String> {
+    match text(value)? {
+        "" => Err("a path cannot be empty".into()),
+        text => Ok(text.into()),
+    }
+}
+
+/// A whole number that fits.
+fn whole<T: TryFrom<i64>>(value: &Value, expected: &str) -> Result<T, String> {
+    value.as_integer().and_then(|found| T::try_from(found).ok()).ok_or_else(|| wrong(value, expected))
+}
+
+fn read_positive(value: &Value) -> Result<u32, String> {
+    let expected = "a whole number, 1 or more";
+    whole(value, expected).and_then(|n| if n == 0 { Err(wrong(value, expected)) } else { Ok(n) })
+}
+
+fn real(value: &Value, expected: &str, is_right: impl Fn(f64) -> bool) -> Result<f64, String> {
+    let found = value.as_float().or_else(|| value.as_integer().map(|n| n as f64));
+    found.filter(|x| x.is_finite() && is_right(*x)).ok_or_else(|| wrong(value, expected))
+}
+
+/// The shortest decimal that reads back as the same float: 0.0001, not 0.00009999999747378752.
+fn shortest(value: &f32) -> Option<Value> {
+    value.to_string().parse().ok().map(Value::Float)
+}
+
+fn read_interval(value: &Value) -> Result<Option<Amount>, String> {
+    if text(value)? == END {
+        return Ok(None);
+    }
+    let every: Amount = text(value)?.parse().map_err(|error: grawa_core::Error| error.to_string())?;
+    // An interval of nothing would come again before the first step.
+    match every {
+        Amount::Steps(0) | Amount::Time(std::time::Duration::ZERO) | Amount::Epochs(0.0) => {
+            Err(format!("an interval of {every} never ends; use more, or '{END}'"))
+        }
+        every => Ok(Some(every)),
+    }
+}
