@@ -6,7 +6,7 @@ use crate::output::{print, warn};
 use crate::page::{self, Page};
 use crate::train;
 use clap::Args;
-use grawa_comm::group::Wire;
+use grawa_comm::group::Security;
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome};
 use grawa_train::observe::Screen;
 use grawa_train::recipe::Facts;
@@ -45,14 +45,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
     #[command(flatten)]
-    security: Security,
+    security: SecurityArguments,
     #[command(flatten)]
     page: page::Arguments,
 }
 
 /// How connections are secured.
 #[derive(Args)]
-pub(crate) struct Security {
+pub(crate) struct SecurityArguments {
     /// The run's key, made by `grawa key new`
     #[arg(long, value_name = "FILE", required_unless_present = "wire")]
     key: Option<PathBuf>,
@@ -61,9 +61,9 @@ pub(crate) struct Security {
     wire: Option<String>,
 }
 
-impl Security {
-    pub(crate) fn wire(&self) -> Result<Wire, Failure> {
-        Ok(self.key.as_deref().map_or(Ok(Wire::Plain), Wire::with_key)?)
+impl SecurityArguments {
+    pub(crate) fn wire(&self) -> Result<Security, Failure> {
+        Ok(self.key.as_deref().map_or(Ok(Security::Plain), Security::with_key)?)
     }
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn follow(
             let status = server.status();
             if status.workers.is_empty() {
                 warn(&format!("no worker has joined; listening at {}", server.address()));
-            } else if status.truth.is_none() {
+            } else if status.committed.is_none() {
                 warn(&status.reason);
             }
         }

@@ -1,12 +1,12 @@
 //! `grawa join`: one worker of a coordinated run.
 
-use crate::coordinate::Security;
+use crate::coordinate::SecurityArguments;
 use crate::failure::Failure;
 use crate::output::{print, warn};
 use crate::stop::on_signal;
 use crate::train::succeeded;
 use clap::Args;
-use grawa_comm::group::{Contact, Guest};
+use grawa_comm::group::{Contact, Joiner};
 use grawa_train::recipe::Overrides;
 use grawa_train::{Error, Reason, Recipe, Stop, join, make_room};
 use std::net::UdpSocket;
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "HOST:PORT", value_parser = crate::address::address)]
     address: String,
     #[command(flatten)]
-    security: Security,
+    security: SecurityArguments,
     /// Where this worker listens for the others; port 0 is any free one, and 0.0.0.0 all addresses of this machine [default: any port of
     /// the address that leads to the coordinator]
     #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address)]
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     // A listener at all addresses needs one that others can connect to.
     let is_anywhere = listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:");
     let host = arguments.host.as_deref().or(is_anywhere.then_some(here.as_str()));
-    let guest = Guest::new(&arguments.address, wire, &listen, host, patience)?;
+    let guest = Joiner::new(&arguments.address, wire, &listen, host, patience)?;
     // Until it has found the coordinator, Ctrl-C simply ends it.
     let stop = Stop::default();
     if arguments.launched {

@@ -110,7 +110,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let highest = highest.map(|(value, _)| value.loss).fold(f64::NEG_INFINITY, f64::max);
         if let (Some(first), Some(second)) = (at(0.0), at(1.0)) {
             let (first, second) = (line.values[first].loss, line.values[second].loss);
-            print(&format!("Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"));
+            print(&format!(
+                "Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"
+            ));
         }
     } else {
         let key = Key::new(arguments.model_args.seed, Purpose::Direction);

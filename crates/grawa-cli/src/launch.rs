@@ -9,7 +9,7 @@ use crate::output::print;
 use crate::page;
 use crate::train;
 use clap::Args;
-use grawa_comm::group::{Wire, new_key};
+use grawa_comm::group::{Security, new_key};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun};
 use grawa_train::{Checkpoint, Reason, Recipe};
 use std::fs::File;
@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     };
     let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
     let key = if arguments.wire.is_some() { None } else { Some(Key::new(&place)?) };
-    let wire = key.as_ref().map_or(Ok(Wire::Plain), |key| Wire::with_key(&key.0))?;
+    let wire = key.as_ref().map_or(Ok(Security::Plain), |key| Security::with_key(&key.0))?;
     let connect = Connect { listen: Some("127.0.0.1:0".into()), wire, patience: PATIENCE };
     let run = CoordinatedRun::begin(&recipe, &place, &connect, &train::about())?;
     let observers = observers(&run, &arguments.page, quiet)?;
@@ -148,7 +148,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     let (mut children, mut asked) = (Children(children), None);
     let server = Arc::clone(run.server());
-    let has_begun = || server.status().truth.is_some();
+    let has_begun = || server.status().committed.is_some();
     let poll = || {
         if stop.load(Ordering::Relaxed) {
             let since: Instant = *asked.get_or_insert_with(|| {

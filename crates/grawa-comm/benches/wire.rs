@@ -3,7 +3,7 @@
 //! Starts a coordinator and WORKERS processes, which mix vectors of FLOATS floats (by default those of WRN-28-10) over TCP. Prints the
 //! seconds of every round of the slowest worker, and the bytes that a worker sent relative to the minimum.
 
-use grawa_comm::group::{Guest, Host, Settings, Travel, Wire, new_key};
+use grawa_comm::group::{CoordinatorServer, Joiner, Security, Settings, TransferOptions, new_key};
 use grawa_comm::{Collective, Error};
 use grawa_core::{Layout, Memory, Method, Plan, Report, plan};
 use std::io::{BufRead, BufReader};
@@ -25,12 +25,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let encrypted = words.get(3).is_some_and(|word| word == "tls");
     let wire = if encrypted {
         new_key(&key)?;
-        Wire::with_key(&key)?
+        Security::with_key(&key)?
     } else {
-        Wire::Plain
+        Security::Plain
     };
     let settings = Settings { founders: workers as u32, ..Settings::default() };
-    let host = Host::new("127.0.0.1:0", wire, settings, 1, Vec::new(), None)?;
+    let host = CoordinatorServer::new("127.0.0.1:0", wire, settings, 1, Vec::new(), None)?;
     let key = if encrypted { key.display().to_string() } else { String::new() };
     let format = words.get(4).map_or("f32", String::as_str);
     let text = format!("{} {floats} {rounds} {format} {key}", host.address());
@@ -70,9 +70,9 @@ fn mean(members: &[u32], layout: &Layout) -> Result<Plan, grawa_core::Error> {
 fn child(text: &str) -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<&str> = text.split(' ').collect();
     let (floats, rounds): (usize, u64) = (words[1].parse()?, words[2].parse()?);
-    let wire = if words[4].is_empty() { Wire::Plain } else { Wire::with_key(words[4].as_ref())? };
-    let travel = Travel { bf16: words[3] == "bf16", ..Travel::default() };
-    let guest = Guest::new(words[0], wire, "127.0.0.1:0", None, Duration::from_secs(60))?;
+    let wire = if words[4].is_empty() { Security::Plain } else { Security::with_key(words[4].as_ref())? };
+    let travel = TransferOptions { bf16: words[3] == "bf16", ..TransferOptions::default() };
+    let guest = Joiner::new(words[0], wire, "127.0.0.1:0", None, Duration::from_secs(60))?;
     let (mut ends, _) = guest.enter(Vec::new(), vec![0.0; floats], &[], travel)?;
     let mut end = ends.remove(0);
     let layout = Layout::flat(floats);

@@ -91,17 +91,17 @@ pub trait Collective {
     fn alive(&self) {}
 
     /// If a coordinator counts the steps of all: whether enough were taken, and the round is due.
-    fn is_called(&self) -> bool {
+    fn is_round_due(&self) -> bool {
         false
     }
 
     /// The number of the next operation, if they are numbered.
-    fn meeting(&self) -> u64 {
+    fn next_operation(&self) -> u64 {
         0
     }
 
     /// A round is over: this memory and the centre are the state that a joiner gets. Groups that never grow ignore it.
-    fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {
+    fn publish(&mut self, memory: &[u8]) -> Result<(), Error> {
         let _ = memory;
         Ok(())
     }

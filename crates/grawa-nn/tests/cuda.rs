@@ -211,7 +211,7 @@ fn kernels_compile() {
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn batches_are_those_of_the_cpu() {
-    use grawa_data::{Augment, Feed, DatasetKind, Sampler};
+    use grawa_data::{Augment, DatasetKind, Feed, Sampler};
     let device = needs::gpu();
     let mut draws = Key::new(9, Purpose::Problem).stream();
     let examples = 50;

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release --example coordinator
 
-use grawa_comm::group::{Guest, Wire};
+use grawa_comm::group::{Joiner, Security};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome};
 use grawa_train::observe::About;
 use grawa_train::recipe::Overrides;
@@ -28,7 +28,7 @@ pub fn coordinate(place: &Path) -> Result<Outcome, Failure> {
         .set("train.budget=32step")?;
     let recipe = Recipe::resolve(&said)?;
     folder::create(place, &recipe)?;
-    let connect = Connect { listen: None, wire: Wire::Plain, patience: Duration::from_secs(60) };
+    let connect = Connect { listen: None, wire: Security::Plain, patience: Duration::from_secs(60) };
     let run = CoordinatedRun::begin(&recipe, place, &connect, &About::here("coordinator", None))?;
     let address = run.address().to_string();
     std::thread::scope(|scope| {
@@ -47,7 +47,7 @@ pub fn coordinate(place: &Path) -> Result<Outcome, Failure> {
 
 /// One worker. It could as well be another process on another machine.
 fn work(address: &str) -> Result<(), Failure> {
-    let guest = Guest::new(address, Wire::Plain, "127.0.0.1:0", None, Duration::from_secs(60))?;
+    let guest = Joiner::new(address, Security::Plain, "127.0.0.1:0", None, Duration::from_secs(60))?;
     let text = String::from_utf8_lossy(&guest.charter).into_owned();
     let recipe = Recipe::resolve(
         &Overrides::default().file("the coordinator's recipe", &text)?.set("machine.threads=1")?,

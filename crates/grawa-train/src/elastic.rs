@@ -21,7 +21,7 @@ use crate::snapshot::Part;
 use crate::worker::{Common, Level, Worker};
 use crate::{Error, Recipe};
 use grawa_comm::Collective;
-use grawa_comm::group::{Guest, Teller, Travel};
+use grawa_comm::group::{Joiner, Reporter, TransferOptions};
 use grawa_core::{Memory, Replica, Share, StateKind, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::State;
@@ -137,7 +137,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     pub(crate) fn held(&self, broken_off: bool) -> Result<Option<GroupCheckpoint>, Error> {
         let Some(elastic) = &self.elastic else { return Ok(None) };
         let memory = String::from_utf8_lossy(&encode(&self.remembered(elastic))?).into_owned();
-        let meeting = if broken_off { elastic.stood } else { self.all().member.meeting() };
+        let meeting = if broken_off { elastic.stood } else { self.all().member.next_operation() };
         Ok(Some(GroupCheckpoint { run: elastic.run, meeting, memory }))
     }
 
@@ -153,14 +153,14 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Publishes the state that joiners take, and reads its share of the examples.
     pub(crate) fn publish_state(&mut self) -> Result<(), Error> {
         let members = self.all().member.members().to_vec();
-        let meeting = self.all().member.meeting();
+        let meeting = self.all().member.next_operation();
         let Some(elastic) = self.elastic.as_mut().filter(|elastic| !elastic.stands) else { return Ok(()) };
         (elastic.stands, elastic.stood) = (true, meeting);
         elastic.counts.deal_to(&members);
         self.take_share()?;
         let Some(elastic) = &self.elastic else { return Ok(()) };
         let remembered = self.remembered(elastic);
-        Ok(self.all_mut().member.settle(&encode(&remembered)?)?)
+        Ok(self.all_mut().member.publish(&encode(&remembered)?)?)
     }
 
     /// Makes its replica read its share of the examples, if it has one.
@@ -208,7 +208,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// A message with what the election of a reporter needs.
     pub(crate) fn reporter_state(&self) -> RoundMessage {
         let Some(Elastic { reports, .. }) = &self.elastic else { return RoundMessage::default() };
-        let unacknowledged = self.common.teller.as_ref().map_or(0, Teller::unacknowledged);
+        let unacknowledged = self.common.teller.as_ref().map_or(0, Reporter::unacknowledged);
         RoundMessage {
             is_reporter: reports.is_reporter(),
             unacknowledged: u8::try_from(unacknowledged).unwrap_or(u8::MAX),
@@ -264,7 +264,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
         (self.before, self.began) = (elapsed, (self.common.clock)());
         self.levels.iter_mut().zip(memories).for_each(|(level, memories)| level.memories = memories);
         let run = self.elastic.as_ref().map_or(0, |elastic| elastic.run);
-        let stood = self.all().member.meeting();
+        let stood = self.all().member.next_operation();
         self.elastic =
             Some(Elastic { run, counts, stands: true, stood, at_once: true, ..Elastic::default() });
         self.take_share()
@@ -330,7 +330,7 @@ pub fn check(recipe: &Recipe, data: &Dataset) -> Result<(), Error> {
 pub fn join(
     recipe: Recipe,
     data: &Dataset,
-    guest: Guest,
+    guest: Joiner,
     folder: Option<&Path>,
     stop: Stop,
     observers: &mut [Box<dyn Observer>],
@@ -343,7 +343,7 @@ fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
     replica: impl FnOnce(CpuReplica) -> R,
     recipe: Recipe,
     data: &Dataset,
-    guest: Guest,
+    guest: Joiner,
     (folder, stop): (Option<&Path>, Stop),
     observers: &mut [Box<dyn Observer>],
 ) -> Result<Finished, Error> {
@@ -357,7 +357,7 @@ fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
         Some(path) => crate::init::start(&graph, path, seed)?.0,
         None => State::initial(&graph, seed),
     };
-    let (worker, run, teller) = (guest.worker, guest.run(), guest.teller());
+    let (worker, run, teller) = (guest.worker, guest.run(), guest.reporter());
     // A worker beyond the founders has no examples before its first round, and reads none: any index will do.
     let seat = worker.min(founders.saturating_sub(1));
     let engine = AnyEngine::of_one(&recipe, material, (seat, worker), recipe.machine.threads)?;
@@ -366,7 +366,7 @@ fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
     let start = Remembered { memories, counts: counts.clone(), ..Remembered::default() };
     let looks = viewing(recipe.method.evaluate).is_some();
     let view = if looks { state.parameters.len() } else { 0 };
-    let travel = Travel { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
+    let travel = TransferOptions { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
     let kept = folder.map(GroupCheckpoint::newest).transpose()?.flatten();
     let (mut ends, taken) = match kept.filter(|kept| kept.held.run == run) {
         Some(Restored { held, centre, .. }) => {

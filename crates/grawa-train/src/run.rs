@@ -16,7 +16,7 @@ use crate::snapshot::{Part, Snapshot, Snapshots};
 use crate::supervisor::Supervisor;
 use crate::worker::{Clock, Common, Level, Worker};
 use crate::{Error, Recipe};
-use grawa_comm::group::Teller;
+use grawa_comm::group::Reporter;
 use grawa_comm::{Collective, threads};
 use grawa_core::{Layout, Memory, Method, Replica, Share, StateKind, Tracker};
 use grawa_data::Dataset;
@@ -342,7 +342,7 @@ pub(crate) struct Launch {
     pub(crate) clock: Clock,
     pub(crate) resumed: bool,
     /// Sends reports to the coordinator, if there is one.
-    pub(crate) teller: Option<Teller>,
+    pub(crate) teller: Option<Reporter>,
     /// In an elastic group: all workers were asked to stop, not this one alone.
     pub(crate) together: Arc<AtomicBool>,
 }

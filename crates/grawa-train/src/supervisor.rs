@@ -121,7 +121,7 @@ impl<'a> Supervisor<'a> {
         if let Some(teller) = &self.launch.teller {
             self.reported += 1;
             let report = Report::Own { sender: self.sender, number: self.reported, event: event.clone() };
-            let sent = report.encode().and_then(|bytes| Ok(teller.tell(bytes)?));
+            let sent = report.encode().and_then(|bytes| Ok(teller.report(bytes)?));
             sent.unwrap_or_else(|error| self.fail(error));
         }
         self.show(event);

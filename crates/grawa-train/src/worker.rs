@@ -14,7 +14,7 @@ use crate::round_message::{RoundMessage, Tally};
 use crate::run::WorkerParts;
 use crate::snapshot::{Past, Snapshots};
 use crate::{Error, Evaluated};
-use grawa_comm::group::Teller;
+use grawa_comm::group::Reporter;
 use grawa_comm::{Collective, Error as CommError, Lost, Why};
 use grawa_core::{
     Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Report, Schedule, Score, Sgd, Share, Source,
@@ -45,7 +45,7 @@ pub(crate) struct Common {
     pub(crate) clock: Clock,
     pub(crate) notes: Sender<Note>,
     /// Sends reports to the coordinator, if there is one.
-    pub(crate) teller: Option<Teller>,
+    pub(crate) teller: Option<Reporter>,
     /// In an elastic group: all workers were asked to stop, not this one alone.
     pub(crate) together: Arc<AtomicBool>,
     pub(crate) snapshots: Option<Snapshots>,
@@ -296,7 +296,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             // Replicas in lock-step need a call from each: a worker that stops asks for no step, and none is taken.
             let stop = common.stop.load(Ordering::Relaxed);
             let place = (self.at.steps, common.milestones.cycle(&self.at), members);
-            let called = || self.all().member.is_called();
+            let called = || self.all().member.is_round_due();
             let asked = match (stop, even) {
                 (true, _) => 0,
                 (false, _) if !common.pacing.may_step(self.id, self.in_cycle, quota, place, called)? => {
@@ -437,7 +437,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// the next operation.
     pub(crate) fn send_report(&self, report: &EventReport) {
         let Some(teller) = &self.common.teller else { return };
-        let sent = report.encode().and_then(|bytes| Ok(teller.tell(bytes)?));
+        let sent = report.encode().and_then(|bytes| Ok(teller.report(bytes)?));
         if let Err(error) = sent {
             let _ = self.common.notes.send(Note::NotReported(error));
         }

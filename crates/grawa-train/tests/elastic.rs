@@ -4,7 +4,7 @@
 
 mod runs;
 
-use grawa_comm::group::{Host, Settings, Told, Wire};
+use grawa_comm::group::{CoordinatorServer, Security, ServerEvent, Settings};
 use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Run, Stop, join};
 use runs::{Ear, apart, guest, host, recipe};
 use std::sync::Arc;
@@ -47,10 +47,14 @@ fn a_group_goes_at_its_own_pace() {
     let data = grawa_data::load("digits", ".".as_ref()).unwrap();
     let settings = ["train.workers=3", "machine.threads=1", "train.pace=free", "train.budget=24step"];
     let recipe = recipe("mgrawa:period=4", &settings);
-    let settings =
-        Settings { founders: 3, trigger: Some(4), beat: Duration::from_millis(20), ..Settings::default() };
+    let settings = Settings {
+        founders: 3,
+        trigger: Some(4),
+        heartbeat: Duration::from_millis(20),
+        ..Settings::default()
+    };
     let charter = recipe.to_toml().into_bytes();
-    let host = Host::new("127.0.0.1:0", Wire::Plain, settings, 1, charter, None).unwrap();
+    let host = CoordinatorServer::new("127.0.0.1:0", Security::Plain, settings, 1, charter, None).unwrap();
     let ear = Ear::default();
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -79,7 +83,7 @@ fn a_group_goes_at_its_own_pace() {
     while !host.status().workers.is_empty() && began.elapsed() < LONG {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(host.status().overshot, all - 12 * rounds.len() as u64);
+    assert_eq!(host.status().extra_steps, all - 12 * rounds.len() as u64);
     assert!(
         (epochs - (16 * all) as f64 / data.train.len() as f64).abs() < 1e-6,
         "{epochs} epochs, {all} steps"
@@ -110,7 +114,7 @@ fn come_and_go(more: &[&str]) {
     };
     let (work, wait) = (&work, |what: &str| {
         while let Some(told) = host.next(LONG) {
-            if matches!(&told, Told::Notice(notice) if notice.to_string().contains(what)) {
+            if matches!(&told, ServerEvent::Decision(notice) if notice.to_string().contains(what)) {
                 return;
             }
         }

@@ -7,7 +7,7 @@ mod series;
 
 use crate::failure::Failure;
 use clap::Args;
-use grawa_comm::group::{Host, Standing, State, Status, Traffic};
+use grawa_comm::group::{CoordinatorServer, MemberState, MemberStatus, Status, Traffic};
 use grawa_train::observe::View;
 use grawa_train::{Error, Event, Observer, Place};
 use serde::Serialize;
@@ -129,11 +129,11 @@ impl Page {
     }
 
     /// Serves the page at an address; port 0 is any. Returns where.
-    pub(crate) fn serve(&self, address: &str, host: &Arc<Host>) -> Result<SocketAddr, Failure> {
+    pub(crate) fn serve(&self, address: &str, host: &Arc<CoordinatorServer>) -> Result<SocketAddr, Failure> {
         let wrong = |error: std::io::Error| Failure::Page { address: address.into(), why: error.to_string() };
         let listener = TcpListener::bind(address).map_err(wrong)?;
         let at = listener.local_addr().map_err(wrong)?;
-        let (shown, host): (_, Weak<Host>) = (Arc::clone(&self.shown), Arc::downgrade(host));
+        let (shown, host): (_, Weak<CoordinatorServer>) = (Arc::clone(&self.shown), Arc::downgrade(host));
         let status = move || {
             let status = host.upgrade().map(|host| host.status()).unwrap_or_default();
             shown.lock().unwrap_or_else(PoisonError::into_inner).sent(&status, now())
@@ -211,8 +211,8 @@ impl Shown {
             meeting: status.op,
             pace,
             traffic: a_second(status.traffic.control, status.traffic),
-            told: a_second(status.traffic.told, status.traffic),
-            overshot: Some(status.overshot).filter(|steps| *steps > 0),
+            told: a_second(status.traffic.reports, status.traffic),
+            overshot: Some(status.extra_steps).filter(|steps| *steps > 0),
             members: status.workers.iter().map(|standing| self.member(standing)).collect(),
             rounds: self.rounds.points(),
             losses: self.losses.points(),
@@ -224,18 +224,18 @@ impl Shown {
         serde_json::to_string(&sent).unwrap_or_else(|_| "{}".into())
     }
 
-    fn member(&self, standing: &Standing) -> Member {
+    fn member(&self, standing: &MemberStatus) -> Member {
         let known = self.view.workers.iter().find(|worker| worker.worker == standing.worker);
         let weights = known.map_or(&[][..], |worker| &worker.weights);
         let sum: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
         Member {
             worker: standing.worker,
             state: match standing.state {
-                State::Greeted => "has said hello",
-                State::Waiting => "waits for a donor",
-                State::Taking(_) => "takes over",
-                State::Ready => "ready",
-                State::Active => "takes part",
+                MemberState::Greeted => "has said hello",
+                MemberState::Waiting => "waits for a donor",
+                MemberState::Restoring(_) => "takes over",
+                MemberState::Ready => "ready",
+                MemberState::Active => "takes part",
             },
             address: standing.address.clone(),
             steps: standing.steps,
@@ -244,10 +244,10 @@ impl Shown {
             weight: (!weights.is_empty()).then(|| sum / weights.len() as f64),
             layers: weights.len(),
             silent: standing.silent.as_secs_f64(),
-            has_come: standing.has_come,
+            has_come: standing.has_arrived,
             is_awaited: standing.is_awaited,
             traffic: a_second(standing.traffic.control, standing.traffic),
-            told: a_second(standing.traffic.told, standing.traffic),
+            told: a_second(standing.traffic.reports, standing.traffic),
         }
     }
 }

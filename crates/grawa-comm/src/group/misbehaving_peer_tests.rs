@@ -63,8 +63,8 @@ fn beside_two_members(host: &CoordinatorServer, wire: &Security, act: impl FnOnc
     let work = || {
         let address = host.address().to_string();
         let guest = Joiner::new(&address, wire.clone(), "127.0.0.1:0", None, LONG).unwrap();
-        let teller = guest.teller();
-        teller.tell(b"begins".to_vec()).unwrap();
+        let teller = guest.reporter();
+        teller.report(b"begins".to_vec()).unwrap();
         let (mut ends, _) = guest.enter(vec![0], vec![0.0; 4], &[], TransferOptions::default()).unwrap();
         let mut last = Instant::now();
         loop {
@@ -75,7 +75,7 @@ fn beside_two_members(host: &CoordinatorServer, wire: &Security, act: impl FnOnc
             last = Instant::now();
             rounds.fetch_add(1, Ordering::Relaxed);
             if found.messages.iter().any(|(_, message)| message == &[1]) {
-                teller.tell(b"ends".to_vec()).unwrap();
+                teller.report(b"ends".to_vec()).unwrap();
                 return;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -105,8 +105,10 @@ fn beside_two_members(host: &CoordinatorServer, wire: &Security, act: impl FnOnc
 /// All reports so far.
 fn reports(host: &CoordinatorServer) -> Vec<Vec<u8>> {
     let told = std::iter::from_fn(|| host.next(Duration::from_millis(300)));
-    told.filter_map(|told| if let ServerEvent::Word { what, .. } = told { Some(what) } else { None })
-        .collect()
+    told.filter_map(
+        |told| if let ServerEvent::Report { report: what, .. } = told { Some(what) } else { None },
+    )
+    .collect()
 }
 
 #[test]

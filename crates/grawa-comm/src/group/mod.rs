@@ -30,15 +30,13 @@ mod slow_link_tests;
 mod tests;
 
 pub use coordinator::Settings;
-pub use coordinator::event::CoordinatorEvent as Notice;
-pub use coordinator::roster::MemberState as State;
-pub use coordinator::server::{
-    CoordinatorServer as Host, MemberStatus as Standing, ServerEvent as Told, Status, Traffic,
-};
-pub use member::control_connection::{Contact, Reporter as Teller};
-pub use member::join::Joiner as Guest;
-pub use member::socket_member::SocketMember as Participant;
-pub use messages::StateVersion as Stand;
-pub use transfer::TransferOptions as Travel;
+pub use coordinator::event::CoordinatorEvent;
+pub use coordinator::roster::MemberState;
+pub use coordinator::server::{CoordinatorServer, MemberStatus, ServerEvent, Status, Traffic};
+pub use member::control_connection::{Contact, Reporter};
+pub use member::join::Joiner;
+pub use member::socket_member::SocketMember;
+pub use messages::StateVersion;
+pub use transfer::TransferOptions;
 pub use wire::file_limit::raise_file_limit;
-pub use wire::tls::{Security as Wire, new_key};
+pub use wire::tls::{Security, new_key};

@@ -113,7 +113,7 @@ fn a_stranger_is_turned_away_and_does_no_harm() {
     let error = Joiner::new(&free, Security::Plain, "127.0.0.1:0", None, patience).unwrap_err().to_string();
     assert!(error.contains("no coordinator answers") && error.contains("refused"), "{error}");
     let why = std::iter::from_fn(|| host.next(LONG)).find_map(|told| match told {
-        ServerEvent::Stranger { why, .. } => Some(why),
+        ServerEvent::RejectedPeer { why, .. } => Some(why),
         _ => None,
     });
     assert!(why.is_some());
@@ -138,7 +138,7 @@ fn cycle(end: &mut SocketMember, layout: &Layout, mine: &mut [f32], number: u8) 
             Err(error) => return Err(error),
         }
     }
-    end.settle(&[number])?;
+    end.publish(&[number])?;
     // Local steps.
     std::thread::sleep(Duration::from_millis(5));
     Ok(members)
@@ -173,7 +173,7 @@ fn a_newcomer_takes_over_what_the_others_hold() {
         let found = each(host, &Security::Plain, 2, 5000, |mut end| {
             let layout = Layout::flat(5000);
             let mut mine = vec![end.worker() as f32; 5000];
-            end.settle(&[0]).unwrap();
+            end.publish(&[0]).unwrap();
             for number in 1.. {
                 let members = cycle(&mut end, &layout, &mut mine, if number < 90 { number } else { 99 });
                 if number == 3 {
@@ -305,7 +305,7 @@ fn vectors_travel_while_workers_go_on() {
             }
             end.mix(&plan_of(&members, round), &layout, &mut mine).unwrap();
             assert_eq!(mine, expected[round as usize].0[me as usize], "worker {me}, round {round}");
-            end.settle(&[round as u8]).unwrap();
+            end.publish(&[round as u8]).unwrap();
         }
         end.barrier().unwrap();
         end.centre().to_vec()
@@ -383,7 +383,7 @@ fn who_is_gone_is_let_go() {
         });
         let found = each(host, &Security::Plain, 2, 64, |mut end| {
             let mut mine = vec![end.worker() as f32; 64];
-            end.settle(&[0]).unwrap();
+            end.publish(&[0]).unwrap();
             let mut after = 0;
             // A few rounds after the last one has left.
             while after < 3 {
@@ -408,7 +408,7 @@ fn what_waits_for_the_first_round_is_not_lost() {
         let address = &address;
         let work = move || {
             let guest = Joiner::new(address, Security::Plain, "127.0.0.1:0", None, LONG).unwrap();
-            guest.teller().tell(b"begins".to_vec()).unwrap();
+            guest.reporter().report(b"begins".to_vec()).unwrap();
             let (mut ends, _) = guest.enter(vec![0], vec![0.0; 4], &[], TransferOptions::default()).unwrap();
             while let Err(error) = ends[0].barrier() {
                 match error {
@@ -424,7 +424,8 @@ fn what_waits_for_the_first_round_is_not_lost() {
         std::thread::sleep(Duration::from_millis(1500));
         let reports = |host: &CoordinatorServer| {
             let told = std::iter::from_fn(|| host.next(Duration::from_millis(300)));
-            told.filter(|told| matches!(told, ServerEvent::Word { what, .. } if what == b"begins")).count()
+            told.filter(|told| matches!(told, ServerEvent::Report { report: what, .. } if what == b"begins"))
+                .count()
         };
         assert_eq!(reports(&first), 0);
         drop(first);

@@ -16,7 +16,9 @@ use crate::recipe::Pace;
 use crate::{Error, Recipe, folder, objection};
 use coordinator_file::CoordinatorFile;
 use finish_votes::FinishVotes;
-use grawa_comm::group::{Host, Notice, Settings, Standing, State, Told, Wire};
+use grawa_comm::group::{
+    CoordinatorEvent, CoordinatorServer, MemberState, MemberStatus, Security, ServerEvent, Settings,
+};
 use grawa_comm::{Lost, Why};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -41,7 +43,7 @@ pub struct Connect {
     /// Where to listen for workers, `HOST:PORT`; port 0 is any. When a run is resumed: where it listened before, if `None`.
     pub listen: Option<String>,
     /// How connections are secured.
-    pub wire: Wire,
+    pub wire: Security,
     /// When no worker has the last committed state: how long to wait for one that has it, before the run restarts from the newest state
     /// that any worker has.
     pub patience: Duration,
@@ -72,7 +74,7 @@ pub struct Outcome {
 /// A run that is being coordinated.
 #[derive(Debug)]
 pub struct CoordinatedRun {
-    server: Arc<Host>,
+    server: Arc<CoordinatorServer>,
     folder: PathBuf,
     workers: u32,
     files: Files,
@@ -115,7 +117,7 @@ impl CoordinatedRun {
     }
 
     fn new(
-        server: Host,
+        server: CoordinatorServer,
         folder: &Path,
         recipe: &Recipe,
         files: Files,
@@ -132,7 +134,7 @@ impl CoordinatedRun {
     }
 
     /// The server, which knows the members and can dismiss them.
-    pub fn server(&self) -> &Arc<Host> {
+    pub fn server(&self) -> &Arc<CoordinatorServer> {
         &self.server
     }
 
@@ -222,14 +224,14 @@ impl Phase {
 
 /// A run that is followed, and what is known of it.
 struct Following<'a> {
-    server: &'a Host,
+    server: &'a CoordinatorServer,
     folder: &'a Path,
     files: &'a mut Files,
     observers: &'a mut [Box<dyn Observer>],
     inbox: Inbox,
     votes: FinishVotes,
     /// Workers that have left, and when. It is no fault if the run ends next.
-    departed: Vec<(Instant, Notice)>,
+    departed: Vec<(Instant, CoordinatorEvent)>,
     /// Where the last event left the run.
     at: Place,
     phase: Phase,
@@ -264,14 +266,14 @@ impl Following<'_> {
         self.votes = votes;
     }
 
-    fn receive(&mut self, event: Told) -> Result<(), Error> {
+    fn receive(&mut self, event: ServerEvent) -> Result<(), Error> {
         match event {
-            Told::Word { worker, what } => self.receive_report(worker, &what),
-            Told::Notice(notice) => self.receive_notice(notice),
-            Told::Stranger { from, why } => {
+            ServerEvent::Report { worker, report: what } => self.receive_report(worker, &what),
+            ServerEvent::Decision(notice) => self.receive_notice(notice),
+            ServerEvent::RejectedPeer { from, why } => {
                 self.fault(None, format!("a connection from {from} was refused: {why}"))
             }
-            Told::Failed { why } => Err(Error::Coordinator { why }),
+            ServerEvent::Failed { why } => Err(Error::Coordinator { why }),
         }
     }
 
@@ -299,31 +301,31 @@ impl Following<'_> {
         Ok(())
     }
 
-    fn receive_notice(&mut self, notice: Notice) -> Result<(), Error> {
+    fn receive_notice(&mut self, notice: CoordinatorEvent) -> Result<(), Error> {
         match &notice {
-            Notice::Joined { .. } => {
+            CoordinatorEvent::Joined { .. } => {
                 self.run_continues();
                 return Ok(());
             }
-            Notice::Overshot { .. } => return Ok(()),
+            CoordinatorEvent::ExtraSteps { .. } => return Ok(()),
             // A worker that goes when the run is over is not missed, whether it has voted or not.
-            Notice::Lost(_) if self.phase.is_finishing() => return Ok(()),
-            Notice::Lost(Lost { worker, why: Why::Left }) => {
+            CoordinatorEvent::Lost(_) if self.phase.is_finishing() => return Ok(()),
+            CoordinatorEvent::Lost(Lost { worker, why: Why::Left }) => {
                 if !self.votes.has(*worker) {
                     self.departed.push((Instant::now(), notice));
                 }
                 return Ok(());
             }
-            Notice::Succession { from: Some(from), to } if to.op < from.op => self.inbox.rewind(),
+            CoordinatorEvent::Recovered { from: Some(from), to } if to.op < from.op => self.inbox.rewind(),
             _ => {}
         }
         self.record_notice(&notice)
     }
 
-    fn record_notice(&mut self, notice: &Notice) -> Result<(), Error> {
-        let worker = if let Notice::Lost(lost) = notice { Some(lost.worker) } else { None };
+    fn record_notice(&mut self, notice: &CoordinatorEvent) -> Result<(), Error> {
+        let worker = if let CoordinatorEvent::Lost(lost) = notice { Some(lost.worker) } else { None };
         let mut what = notice.to_string();
-        if matches!(notice, Notice::Orphaned { .. }) && self.folder.join("checkpoints").exists() {
+        if matches!(notice, CoordinatorEvent::Orphaned { .. }) && self.folder.join("checkpoints").exists() {
             what += &format!(
                 "; if none will join, start workers with --out {0}, which restore the state of its last checkpoint, or stop this and \
                  continue without them: grawa train --resume {0}",
@@ -342,14 +344,14 @@ impl Following<'_> {
             self.phase = Phase::Finishing { since: Instant::now(), end: end.clone() };
             return Ok(());
         }
-        let is_fault = |(left, _): &mut (Instant, Notice)| left.elapsed() > LAST_REPORTS;
-        let faults: Vec<(Instant, Notice)> = self.departed.extract_if(.., is_fault).collect();
+        let is_fault = |(left, _): &mut (Instant, CoordinatorEvent)| left.elapsed() > LAST_REPORTS;
+        let faults: Vec<(Instant, CoordinatorEvent)> = self.departed.extract_if(.., is_fault).collect();
         faults.iter().try_for_each(|(_, notice)| self.record_notice(notice))
     }
 
     /// Whether nothing more is to come. Workers that are gone may have reports on their way.
     fn is_over(&self, is_quiet: bool) -> bool {
-        let is_active = |one: &Standing| one.state == State::Active;
+        let is_active = |one: &MemberStatus| one.state == MemberState::Active;
         match &self.phase {
             Phase::Running => false,
             Phase::Abandoned { since } => is_quiet && since.elapsed() > LAST_REPORTS,
@@ -365,7 +367,7 @@ impl Following<'_> {
         if let Some(end) = &finished {
             self.record(&Event::Finished(end.clone()))?;
         }
-        let (has_checkpoint, overshot) = (self.inbox.has_checkpoint(), self.server.status().overshot);
+        let (has_checkpoint, overshot) = (self.inbox.has_checkpoint(), self.server.status().extra_steps);
         Ok(Outcome { finished, has_checkpoint, overshot })
     }
 }
@@ -375,17 +377,23 @@ fn check(recipe: &Recipe) -> Result<(), Error> {
 }
 
 fn is_keyed(connect: &Connect) -> bool {
-    matches!(connect.wire, Wire::Tls(_))
+    matches!(connect.wire, Security::Tls(_))
 }
 
-fn serve(recipe: &Recipe, folder: &Path, connect: &Connect, listen: &str, run: u64) -> Result<Host, Error> {
+fn serve(
+    recipe: &Recipe,
+    folder: &Path,
+    connect: &Connect,
+    listen: &str,
+    run: u64,
+) -> Result<CoordinatorServer, Error> {
     let trigger = (recipe.train.pace == Pace::Free).then(|| u64::from(recipe.method.cycle().max(1)));
     let usual = Settings::default();
     // At a free pace heartbeats bring the counts that call for a round: the rarer they are, the more steps are taken beyond it.
-    let beat = if trigger.is_some() { usual.beat / 5 } else { usual.beat };
-    let succession = connect.patience;
-    let settings = Settings { founders: recipe.train.workers, succession, trigger, beat, ..usual };
+    let heartbeat = if trigger.is_some() { usual.heartbeat / 5 } else { usual.heartbeat };
+    let recovery_wait = connect.patience;
+    let settings = Settings { founders: recipe.train.workers, recovery_wait, trigger, heartbeat, ..usual };
     let charter = recipe.to_toml().into_bytes();
     let log = folder.join(LOG);
-    Ok(Host::new(listen, connect.wire.clone(), settings, run, charter, Some(&log))?)
+    Ok(CoordinatorServer::new(listen, connect.wire.clone(), settings, run, charter, Some(&log))?)
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Event;
 use crate::recipe::Overrides;
-use grawa_comm::group::{Host, Settings, Wire};
+use grawa_comm::group::{CoordinatorServer, Security, Settings};
 use grawa_core::{Key, Layout, Name, Prox, Sgd};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -144,14 +144,22 @@ fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
     let what = format!("{method}, {joiners} in round {round}");
     let recipe = recipe(method);
     // The first founder is waited for while the others join, and a busy machine loses nobody.
-    let patience = (LONG, LONG, 8.0);
-    let settings = Settings { founders: FOUNDERS, patience, silence: LONG, ..Settings::default() };
-    let host =
-        Host::new("127.0.0.1:0", Wire::Plain, settings, 1, recipe.to_toml().into_bytes(), None).unwrap();
-    let guest = || Guest::new(&host.address().to_string(), Wire::Plain, "127.0.0.1:0", None, LONG).unwrap();
+    let round_wait = (LONG, LONG, 8.0);
+    let settings = Settings { founders: FOUNDERS, round_wait, silence: LONG, ..Settings::default() };
+    let host = CoordinatorServer::new(
+        "127.0.0.1:0",
+        Security::Plain,
+        settings,
+        1,
+        recipe.to_toml().into_bytes(),
+        None,
+    )
+    .unwrap();
+    let guest =
+        || Joiner::new(&host.address().to_string(), Security::Plain, "127.0.0.1:0", None, LONG).unwrap();
     let (dealt, gate, rounds) = (Dealt::default(), Arc::<Gate>::default(), Rounds::default());
     std::thread::scope(|scope| {
-        let work = |guest: Guest| {
+        let work = |guest: Joiner| {
             let worker = guest.worker;
             let gate = (worker == 0).then(|| ((round - 1) * PERIOD, Arc::clone(&gate)));
             let (recipe, dealt, rounds) = (recipe.clone(), Arc::clone(&dealt), rounds.clone());
@@ -162,12 +170,12 @@ fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
             })
         };
         // Numbers go by who says hello first.
-        let founders: Vec<Guest> = (0..FOUNDERS).map(|_| guest()).collect();
+        let founders: Vec<Joiner> = (0..FOUNDERS).map(|_| guest()).collect();
         let mut workers: Vec<_> = founders.into_iter().map(work).collect();
         until(&what, || gate.is_reached.load(Ordering::Relaxed));
         workers.extend((0..joiners).map(|_| work(guest())));
         let have_come = || {
-            let come = host.status().workers.into_iter().filter(|worker| worker.has_come);
+            let come = host.status().workers.into_iter().filter(|worker| worker.has_arrived);
             come.filter(|standing| standing.worker >= FOUNDERS).count() == joiners as usize
         };
         until(&what, have_come);

@@ -89,8 +89,14 @@ fn net(of: u32, seat: u32, step: u64) -> CpuReplica {
 /// Takes a step at a learning rate of zero. Returns the loss: another batch has another.
 fn step(net: &mut CpuReplica, seat: u32, step: u64) -> Result<Vec<f64>, grawa_core::Error> {
     let key = Key::new(7, Purpose::Step).worker(seat).step(step);
-    let taken =
-        net.steps(&StepRequest { key, rates: &[0.0], sgd: &Sgd::PLAIN, radius: None, prox: &[], norms: true })?;
+    let taken = net.steps(&StepRequest {
+        key,
+        rates: &[0.0],
+        sgd: &Sgd::PLAIN,
+        radius: None,
+        prox: &[],
+        norms: true,
+    })?;
     Ok([taken.losses, taken.norms].concat())
 }
 

@@ -18,7 +18,7 @@ pub(crate) use evaluate::{Counts, EvaluateShard, SHARE, average, recalibration, 
 
 use crate::{Error, Recipe};
 use grawa_core::{Key, Share};
-use grawa_data::{Augment, Dataset, Feed, Sampler, Loader};
+use grawa_data::{Augment, Dataset, Feed, Loader, Sampler};
 use grawa_nn::{Graph, Program, Shape, State};
 use std::sync::Arc;
 

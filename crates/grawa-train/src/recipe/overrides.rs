@@ -209,8 +209,9 @@ impl Recipe {
             let place = || overrides.place("data.kind");
             Recipe::for_data(kind, network).map_err(|error| RecipeError::new(place(), error.to_string()))
         };
-        let named = overrides
-            .lay_over(&defaults(DatasetKind::Digits, None)?, |key| ["data.kind", "model.name"].contains(&key))?;
+        let named = overrides.lay_over(&defaults(DatasetKind::Digits, None)?, |key| {
+            ["data.kind", "model.name"].contains(&key)
+        })?;
         let network = overrides.says("model.name").then_some(named.model.name.as_str());
         let mut recipe = overrides.lay_over(&defaults(named.data.kind, network)?, |_| true)?;
         if let Some(method) = overrides.resolve_method()? {

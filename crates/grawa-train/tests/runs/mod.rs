@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, reason = "every test uses some of it")]
 
-use grawa_comm::group::{Guest, Host, Settings, Wire};
+use grawa_comm::group::{CoordinatorServer, Joiner, Security, Settings};
 use grawa_core::{Amount, Name};
 use grawa_data::Dataset;
 use grawa_train::recipe::Overrides;
@@ -67,15 +67,16 @@ pub(crate) fn go(recipe: &Recipe, data: &Dataset, folder: &Path) -> (Finished, E
 }
 
 /// Who coordinates a run of workers that come and go.
-pub(crate) fn host(recipe: &Recipe) -> Host {
+pub(crate) fn host(recipe: &Recipe) -> CoordinatorServer {
     let settings = Settings { founders: recipe.train.workers, ..Settings::default() };
-    Host::new("127.0.0.1:0", Wire::Plain, settings, 1, recipe.to_toml().into_bytes(), None).unwrap()
+    CoordinatorServer::new("127.0.0.1:0", Security::Plain, settings, 1, recipe.to_toml().into_bytes(), None)
+        .unwrap()
 }
 
 /// One who comes, and what it hears of the run.
-pub(crate) fn guest(host: &Host) -> (Guest, Recipe) {
+pub(crate) fn guest(host: &CoordinatorServer) -> (Joiner, Recipe) {
     let long = Duration::from_secs(120);
-    let guest = Guest::new(&host.address().to_string(), Wire::Plain, "127.0.0.1:0", None, long).unwrap();
+    let guest = Joiner::new(&host.address().to_string(), Security::Plain, "127.0.0.1:0", None, long).unwrap();
     let text = String::from_utf8(guest.charter.clone()).unwrap();
     let recipe = Recipe::resolve(&Overrides::default().file("the run", &text).unwrap()).unwrap();
     (guest, recipe)

@@ -19,13 +19,13 @@ pub enum CoordinatorEvent {
     /// A member is lost, or late.
     Lost(Lost),
     /// A worker fetches the committed state.
-    Takes {
+    Restores {
         /// The worker.
         worker: u32,
         /// The member that it fetches the state from.
         donor: u32,
         /// The state.
-        stand: StateVersion,
+        version: StateVersion,
     },
     /// A member holds other bits than the others.
     Differs {
@@ -42,7 +42,7 @@ pub enum CoordinatorEvent {
         why: String,
     },
     /// A transfer failed and is attempted again.
-    Again {
+    Retry {
         /// The member that reported the failure.
         worker: u32,
         /// The member that it could not exchange data with.
@@ -55,24 +55,24 @@ pub enum CoordinatorEvent {
     /// No connected member holds the committed state.
     Orphaned {
         /// The committed state.
-        stand: StateVersion,
+        version: StateVersion,
     },
     /// The run continues from another state.
-    Succession {
+    Recovered {
         /// The state that was committed.
         from: Option<StateVersion>,
         /// The state from which it continues.
         to: StateVersion,
     },
     /// At a free pace: a round began with more steps than it should have.
-    Overshot {
+    ExtraSteps {
         /// The operation that began it.
         op: u64,
         /// By how many.
         steps: u64,
     },
     /// A round began without members that did not arrive in time.
-    WentOn {
+    BeganWithout {
         /// The operation that began it.
         op: u64,
         /// Those members.
@@ -89,8 +89,8 @@ impl fmt::Display for CoordinatorEvent {
                 write!(f, "worker {worker} takes part from operation {op} on")
             }
             CoordinatorEvent::Lost(lost) => write!(f, "{lost}: the others go on without it"),
-            CoordinatorEvent::Takes { worker, donor, stand } => {
-                write!(f, "worker {worker} fetches the state at operation {} from worker {donor}", stand.op)
+            CoordinatorEvent::Restores { worker, donor, version } => {
+                write!(f, "worker {worker} fetches the state at operation {} from worker {donor}", version.op)
             }
             CoordinatorEvent::Differs { worker, found, expected } => write!(
                 f,
@@ -98,27 +98,27 @@ impl fmt::Display for CoordinatorEvent {
                 found.digest
             ),
             CoordinatorEvent::Refused { why } => write!(f, "refused: {why}"),
-            CoordinatorEvent::Again { worker, peer, attempt, why } => {
+            CoordinatorEvent::Retry { worker, peer, attempt, why } => {
                 write!(
                     f,
                     "worker {worker} could not exchange data with worker {peer} ({why}): attempt {attempt}"
                 )
             }
-            CoordinatorEvent::Orphaned { stand } => write!(
+            CoordinatorEvent::Orphaned { version } => write!(
                 f,
                 "no worker holds the committed state of operation {}: waiting for one that does",
-                stand.op
+                version.op
             ),
-            CoordinatorEvent::Succession { from: Some(from), to } => {
+            CoordinatorEvent::Recovered { from: Some(from), to } => {
                 write!(f, "the run continues from operation {}; it had reached {}", to.op, from.op)
             }
-            CoordinatorEvent::Succession { from: None, to } => {
+            CoordinatorEvent::Recovered { from: None, to } => {
                 write!(f, "the run continues from operation {}", to.op)
             }
-            CoordinatorEvent::Overshot { op, steps } => {
+            CoordinatorEvent::ExtraSteps { op, steps } => {
                 write!(f, "{steps} steps more than asked for were taken before operation {op}")
             }
-            CoordinatorEvent::WentOn { op, without, after } => write!(
+            CoordinatorEvent::BeganWithout { op, without, after } => write!(
                 f,
                 "operation {op} began without workers {without:?} after {:.1} s",
                 after.as_secs_f64()

@@ -44,19 +44,19 @@ pub struct Settings {
     /// Workers that must arrive before the first operation begins.
     pub founders: u32,
     /// Workers that must arrive before any later round begins.
-    pub at_least: u32,
+    pub quorum: u32,
     /// From one heartbeat to the next.
-    pub beat: Duration,
+    pub heartbeat: Duration,
     /// A member without a heartbeat for this long is lost.
     pub silence: Duration,
     /// A member whose connection ended may reconnect for this long.
     pub grace: Duration,
     /// The wait for members that are late for a round: the shortest, the longest, and the spreads beyond the median.
-    pub patience: (Duration, Duration, f64),
+    pub round_wait: (Duration, Duration, f64),
     /// A member that sends heartbeats, but makes no progress for this long inside a round, is lost.
     pub stall: Duration,
     /// How long to wait for a member that holds the committed state, when no connected member does.
-    pub succession: Duration,
+    pub recovery_wait: Duration,
     /// At a free pace: local steps per worker and round.
     pub trigger: Option<u64>,
     /// A defect that the simulation must find.
@@ -68,13 +68,13 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             founders: 1,
-            at_least: 1,
-            beat: Duration::from_millis(500),
+            quorum: 1,
+            heartbeat: Duration::from_millis(500),
             silence: Duration::from_millis(2500),
             grace: Duration::from_secs(1),
-            patience: (Duration::from_secs(2), Duration::from_secs(60), 8.0),
+            round_wait: (Duration::from_secs(2), Duration::from_secs(60), 8.0),
             stall: Duration::from_secs(600),
-            succession: Duration::from_secs(60),
+            recovery_wait: Duration::from_secs(60),
             trigger: None,
             #[cfg(test)]
             mutation: None,
@@ -174,7 +174,7 @@ impl Coordinator {
     /// The coordinator of a run. Every joiner gets the `charter`. `records` are the journal of an earlier coordinator of the
     /// run, if there was one.
     pub fn new(settings: Settings, run: u64, charter: Vec<u8>, records: &[Record]) -> Self {
-        let (shortest, longest, spreads) = settings.patience;
+        let (shortest, longest, spreads) = settings.round_wait;
         let deadline = Deadline::new(shortest, longest, spreads);
         let mut coordinator = Coordinator { settings, run, charter, deadline, ..Coordinator::default() };
         for record in records.iter().filter(|record| record.run == run) {
@@ -316,7 +316,7 @@ impl Coordinator {
             }
             ToCoordinator::Restored(version) => {
                 // Its connection may have broken meanwhile: it holds the state all the same.
-                if matches!(record.state, MemberState::Taking(_) | MemberState::Waiting) {
+                if matches!(record.state, MemberState::Restoring(_) | MemberState::Waiting) {
                     record.version = Some(version);
                     record.state = MemberState::Waiting;
                     record.late_restores += 1;
@@ -324,7 +324,7 @@ impl Coordinator {
                 }
             }
             ToCoordinator::NotRestored { .. } => {
-                if matches!(record.state, MemberState::Taking(_)) {
+                if matches!(record.state, MemberState::Restoring(_)) {
                     record.state = MemberState::Waiting;
                     record.late_restores += 1;
                     self.assign(worker);
@@ -397,7 +397,7 @@ impl Coordinator {
             self.actions.push(Action::Disconnect { session });
         }
         let charter = (run == 0).then(|| self.charter.clone());
-        let heartbeat = self.settings.beat.as_millis() as u64;
+        let heartbeat = self.settings.heartbeat.as_millis() as u64;
         self.send(worker, ToMember::Welcome { run: self.run, worker, known, heartbeat, charter });
         self.send_round_due(worker);
     }
@@ -561,9 +561,9 @@ impl Coordinator {
             record.donations += 1;
             let donor = record.peer(*donor);
             if let Some(record) = self.roster.get_mut(&worker) {
-                record.state = MemberState::Taking(committed);
+                record.state = MemberState::Restoring(committed);
             }
-            self.emit(CoordinatorEvent::Takes { worker, donor: donor.worker, stand: committed });
+            self.emit(CoordinatorEvent::Restores { worker, donor: donor.worker, version: committed });
             self.send(worker, ToMember::Restore { donor, version: committed });
         }
     }

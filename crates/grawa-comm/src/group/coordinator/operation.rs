@@ -145,7 +145,7 @@ impl Coordinator {
         let Some(began) = self.operation.began else { return };
         let waited = now.saturating_sub(began);
         let founding = self.committed.is_none();
-        let quorum = if founding { self.settings.founders } else { self.settings.at_least };
+        let quorum = if founding { self.settings.founders } else { self.settings.quorum };
         if self.operation.arrived.len() < quorum.max(1) as usize {
             return;
         }
@@ -160,11 +160,11 @@ impl Coordinator {
         if self.begins_round() {
             let is_behind = |record: &MemberRecord| {
                 LATE_RESTORES.contains(&record.late_restores)
-                    && matches!(record.state, MemberState::Taking(_))
+                    && matches!(record.state, MemberState::Restoring(_))
             };
             let is_behind = self.roster.values().any(is_behind);
             let alone = !founding && self.active().next().is_none();
-            let wait = if is_behind { self.settings.patience.1 } else { self.deadline.wait() };
+            let wait = if is_behind { self.settings.round_wait.1 } else { self.deadline.wait() };
             if (!missing.is_empty() || is_behind || alone) && waited < wait {
                 return;
             }
@@ -187,7 +187,7 @@ impl Coordinator {
             }
         }
         if !missing.is_empty() {
-            self.emit(CoordinatorEvent::WentOn { op: self.op, without: missing.to_vec(), after });
+            self.emit(CoordinatorEvent::BeganWithout { op: self.op, without: missing.to_vec(), after });
         }
         for (worker, record) in &mut self.roster {
             if record.state == MemberState::Ready {
@@ -371,7 +371,7 @@ impl Coordinator {
             transfer.done.clear();
             let attempt = transfer.attempt;
             if let Some((worker, peer, why)) = transfer.complaints.last().cloned() {
-                self.emit(CoordinatorEvent::Again { worker, peer, attempt, why });
+                self.emit(CoordinatorEvent::Retry { worker, peer, attempt, why });
             }
             return self.send_begin();
         }

@@ -14,7 +14,7 @@ impl Coordinator {
     pub(super) fn continue_from(&mut self, version: StateVersion) {
         self.epoch += 1;
         if self.committed != Some(version) {
-            self.emit(CoordinatorEvent::Succession { from: self.committed, to: version });
+            self.emit(CoordinatorEvent::Recovered { from: self.committed, to: version });
             self.commit(version, false);
         }
         self.op = version.op;
@@ -47,7 +47,7 @@ impl Coordinator {
     /// Whether members of the coordinator before this one may still come back.
     pub(super) fn awaits_former_members(&mut self, now: Duration) -> bool {
         let Some(until) = &mut self.returning else { return false };
-        let until = *until.get_or_insert(now + self.settings.patience.0);
+        let until = *until.get_or_insert(now + self.settings.round_wait.0);
         let all = self.active().count() >= self.size as usize;
         if all || now >= until {
             self.returning = None;
@@ -62,7 +62,8 @@ impl Coordinator {
         let holds =
             |record: &MemberRecord| record.state == MemberState::Active || record.version == Some(committed);
         let waits = |record: &&MemberRecord| {
-            matches!(record.state, MemberState::Waiting | MemberState::Taking(_)) && record.session.is_some()
+            matches!(record.state, MemberState::Waiting | MemberState::Restoring(_))
+                && record.session.is_some()
         };
         if self.roster.values().any(holds) || !self.roster.values().any(|record| waits(&record)) {
             self.orphaned = None;
@@ -70,7 +71,7 @@ impl Coordinator {
         }
         let Some(since) = self.orphaned else {
             self.orphaned = Some(now);
-            return self.emit(CoordinatorEvent::Orphaned { stand: committed });
+            return self.emit(CoordinatorEvent::Orphaned { version: committed });
         };
         let waited = now.saturating_sub(since);
         let held = || self.roster.values().filter(waits).filter_map(|record| record.version);
@@ -81,7 +82,7 @@ impl Coordinator {
         let held = || held().filter(|version| version.op > 0 || may_be_initial);
         // A later state was committed, and the coordinator before this one ended before it had heard of it.
         let is_ahead = held().any(|version| version.op > committed.op);
-        if waited < if is_ahead { self.settings.succession / 6 } else { self.settings.succession } {
+        if waited < if is_ahead { self.settings.recovery_wait / 6 } else { self.settings.recovery_wait } {
             return;
         }
         let was_committed = |version: &StateVersion| {
@@ -89,11 +90,11 @@ impl Coordinator {
         };
         let newest = held().filter(was_committed).max_by_key(|version| version.op);
         // Where the journal has gaps, a state that it does not name may have been committed all the same.
-        let is_late = self.has_gaps && waited >= 2 * self.settings.succession;
+        let is_late = self.has_gaps && waited >= 2 * self.settings.recovery_wait;
         let newest = newest.or_else(|| held().filter(|_| is_late).max_by_key(|version| version.op));
         if let Some(newest) = newest {
             for record in self.roster.values_mut() {
-                if matches!(record.state, MemberState::Taking(_)) {
+                if matches!(record.state, MemberState::Restoring(_)) {
                     record.state = MemberState::Waiting;
                 }
             }

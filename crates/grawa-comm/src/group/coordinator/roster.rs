@@ -16,7 +16,7 @@ pub enum MemberState {
     /// It holds another state than the committed one, and waits until it can fetch that.
     Waiting,
     /// It fetches this state.
-    Taking(StateVersion),
+    Restoring(StateVersion),
     /// It holds the committed state, and may take part in the next round. Nobody waits for it.
     Ready,
     /// It took part in the last operation. The others wait for it at the next.

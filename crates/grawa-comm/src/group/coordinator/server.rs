@@ -39,16 +39,16 @@ const SHORT: usize = 4096;
 #[derive(Clone, Debug)]
 pub enum ServerEvent {
     /// The coordinator decided something.
-    Notice(CoordinatorEvent),
+    Decision(CoordinatorEvent),
     /// A member sent a report.
-    Word {
+    Report {
         /// The member.
         worker: u32,
         /// The report.
-        what: Vec<u8>,
+        report: Vec<u8>,
     },
     /// A connection was rejected: the last of those since the last such event. There is at most one per minute.
-    Stranger {
+    RejectedPeer {
         /// Where it came from.
         from: String,
         /// Why it was rejected, and how many more were.
@@ -67,7 +67,7 @@ pub struct Traffic {
     /// Bytes of messages both ways, without reports.
     pub control: u64,
     /// Bytes of reports.
-    pub told: u64,
+    pub reports: u64,
     /// How long it was open.
     pub open: Duration,
 }
@@ -78,7 +78,7 @@ impl std::ops::Add for Traffic {
     fn add(self, other: Self) -> Self {
         Traffic {
             control: self.control + other.control,
-            told: self.told + other.told,
+            reports: self.reports + other.reports,
             open: self.open + other.open,
         }
     }
@@ -92,13 +92,13 @@ pub struct Status {
     /// The next operation.
     pub op: u64,
     /// The committed state.
-    pub truth: Option<StateVersion>,
+    pub committed: Option<StateVersion>,
     /// Every worker, by number.
     pub workers: Vec<MemberStatus>,
     /// What the group waits for.
     pub reason: String,
     /// At a free pace: steps beyond those asked for, so far.
-    pub overshot: u64,
+    pub extra_steps: u64,
     /// Of all control connections so far.
     pub traffic: Traffic,
 }
@@ -117,7 +117,7 @@ pub struct MemberStatus {
     /// The time since its last message.
     pub silent: Duration,
     /// It has called the next operation.
-    pub has_come: bool,
+    pub has_arrived: bool,
     /// Others have called the next operation and wait for it.
     pub is_awaited: bool,
     /// It has a vote on the end of the run.
@@ -221,7 +221,7 @@ impl CoordinatorServer {
     /// The next event, if there is one within `patience`. Take events often: when too many reports wait, members wait, too.
     pub fn next(&self, patience: Duration) -> Option<ServerEvent> {
         let event = lock(&self.events).recv_timeout(patience).ok()?;
-        if let ServerEvent::Word { what, .. } = &event {
+        if let ServerEvent::Report { report: what, .. } = &event {
             self.backlog.fetch_sub(what.len(), Ordering::Relaxed);
         }
         Some(event)
@@ -294,7 +294,7 @@ impl Service for Acceptor {
 
     fn tick(&self) {
         if let Some((from, why)) = lock(&self.rejected).due(self.environment.now()) {
-            let _ = self.emit.send(ServerEvent::Stranger { from, why });
+            let _ = self.emit.send(ServerEvent::RejectedPeer { from, why });
         }
     }
 }
@@ -406,7 +406,7 @@ impl Connection {
 
     fn traffic(&self) -> Traffic {
         let control = self.bytes.load(Ordering::Relaxed);
-        Traffic { control, told: self.report_bytes, open: self.environment.now() - self.opened }
+        Traffic { control, reports: self.report_bytes, open: self.environment.now() - self.opened }
     }
 }
 
@@ -508,9 +508,9 @@ impl Decider {
             // Nobody need take the events.
             Action::Report { worker, report } => {
                 self.backlog.fetch_add(report.len(), Ordering::Relaxed);
-                let _ = self.emit.send(ServerEvent::Word { worker, what: report });
+                let _ = self.emit.send(ServerEvent::Report { worker, report });
             }
-            Action::Emit(event) => drop(self.emit.send(ServerEvent::Notice(event))),
+            Action::Emit(event) => drop(self.emit.send(ServerEvent::Decision(event))),
         }
     }
 
@@ -525,7 +525,7 @@ impl Decider {
                 address: record.address.clone(),
                 steps: record.steps,
                 silent: now.saturating_sub(record.last_seen),
-                has_come: coordinator.has_arrived(*worker),
+                has_arrived: coordinator.has_arrived(*worker),
                 is_awaited: awaited.contains(worker),
                 has_vote: record.has_vote(),
                 traffic: connection.map(Connection::traffic).unwrap_or_default(),
@@ -534,10 +534,10 @@ impl Decider {
         let status = Status {
             epoch: coordinator.epoch(),
             op: coordinator.op(),
-            truth: coordinator.committed(),
+            committed: coordinator.committed(),
             workers: workers.collect(),
             reason: coordinator.reason(now),
-            overshot: coordinator.extra_steps(),
+            extra_steps: coordinator.extra_steps(),
             traffic: self.connections.values().fold(self.traffic, |sum, one| sum + one.traffic()),
         };
         *lock(&self.status) = status;

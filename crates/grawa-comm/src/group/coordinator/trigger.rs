@@ -12,7 +12,7 @@ impl Coordinator {
         if !self.is_open() || self.round_due == Some(self.op) {
             return;
         }
-        let wanted = if self.committed.is_none() { self.settings.founders } else { self.settings.at_least };
+        let wanted = if self.committed.is_none() { self.settings.founders } else { self.settings.quorum };
         let state = if self.active().next().is_some() { MemberState::Active } else { MemberState::Ready };
         let members: Vec<&MemberRecord> =
             self.roster.values().filter(|record| record.state == state).collect();
@@ -41,7 +41,7 @@ impl Coordinator {
         let steps = steps.saturating_sub(period.saturating_mul(members));
         if steps > 0 {
             self.extra_steps = self.extra_steps.saturating_add(steps);
-            self.emit(CoordinatorEvent::Overshot { op: self.op, steps });
+            self.emit(CoordinatorEvent::ExtraSteps { op: self.op, steps });
         }
     }
 }

@@ -246,18 +246,18 @@ impl Collective for SocketMember {
         self.client.steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn is_called(&self) -> bool {
+    fn is_round_due(&self) -> bool {
         // A transfer that failed is reported by the next operation.
         let has_failed = self.overlap.as_ref().is_some_and(|overlap| overlap.has_failed());
         has_failed || self.client.state.lock().member.is_round_due()
     }
 
-    fn meeting(&self) -> u64 {
+    fn next_operation(&self) -> u64 {
         self.overlap.iter().for_each(|overlap| overlap.wait());
         self.client.state.lock().member.op()
     }
 
-    fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {
+    fn publish(&mut self, memory: &[u8]) -> Result<(), Error> {
         self.client.counted.store(self.client.steps.load(Ordering::Relaxed), Ordering::Relaxed);
         match &self.overlap {
             Some(overlap) => overlap.publish(memory, &self.client, &self.centre),

@@ -39,7 +39,7 @@ pub struct Reporter {
 
 impl Reporter {
     /// Sends a report, now or when the coordinator can be reached again. If the connection breaks, a report may arrive twice.
-    pub fn tell(&self, report: Vec<u8>) -> Result<(), Error> {
+    pub fn report(&self, report: Vec<u8>) -> Result<(), Error> {
         if report.len() > LONGEST_REPORT {
             // It would end every connection on which it is sent.
             let why = format!("a report of {} bytes, where {LONGEST_REPORT} are allowed", report.len());

@@ -103,7 +103,7 @@ impl Joiner {
     }
 
     /// A handle that sends reports.
-    pub fn teller(&self) -> Reporter {
+    pub fn reporter(&self) -> Reporter {
         Reporter { anchor: Arc::clone(&self.anchor) }
     }
 

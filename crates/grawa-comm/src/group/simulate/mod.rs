@@ -87,13 +87,16 @@ struct Schedule {
     known: Mutex<Known>,
 }
 
+/// Messages by worker.
+type Messages = Vec<(u32, Vec<u8>)>;
+
 #[derive(Debug, Default)]
 struct Known {
     records: Vec<Record>,
     first: Option<StateVersion>,
     nodes: BTreeMap<usize, Seen>,
     /// The messages of every gather, by epoch and operation.
-    gathered: BTreeMap<(u64, u64), Vec<(u32, Vec<u8>)>>,
+    gathered: BTreeMap<(u64, u64), Messages>,
     status: Status,
     forged: u64,
     counts: Counts,
@@ -166,11 +169,11 @@ impl Schedule {
         state.note(|| format!("{event:?}"));
         let mut known = self.known();
         match event {
-            ServerEvent::Notice(
+            ServerEvent::Decision(
                 CoordinatorEvent::Differs { .. } | CoordinatorEvent::Lost(Lost { why: Why::Differs, .. }),
             ) if known.forged == 0 => state.fail(|| "a member holds other bits".into()),
-            ServerEvent::Notice(CoordinatorEvent::Again { .. }) => known.counts.retries += 1,
-            ServerEvent::Notice(CoordinatorEvent::Succession { .. }) => known.counts.recoveries += 1,
+            ServerEvent::Decision(CoordinatorEvent::Retry { .. }) => known.counts.retries += 1,
+            ServerEvent::Decision(CoordinatorEvent::Recovered { .. }) => known.counts.recoveries += 1,
             ServerEvent::Failed { why } => state.fail(|| why),
             _ => {}
         }
@@ -263,7 +266,7 @@ impl Simulation {
         let founded = first.is_some();
         let is_able = |seen: &Seen| seen.version.is_some_and(|version| version.op > 0);
         let able = alive.iter().any(|(_, seen)| is_able(seen));
-        if founded && status.truth.is_some_and(|committed| committed.op > 0) && !able {
+        if founded && status.committed.is_some_and(|committed| committed.op > 0) && !able {
             // All that held a committed state are dead: nobody may lead.
             let leads = status.workers.iter().any(|worker| worker.state == MemberState::Active);
             return if leads { Err("new workers lead".into()) } else { Ok(()) };
@@ -304,9 +307,9 @@ fn simulate(seed: u64, mutation: Option<Mutation>, aloud: bool) -> (Result<(), S
     let is_free = draws.below(3) == 0;
     let settings = Settings {
         founders,
-        succession: Duration::from_secs(2),
+        recovery_wait: Duration::from_secs(2),
         stall: Duration::from_secs(6),
-        patience: (Duration::from_secs(1), Duration::from_secs(3), 8.0),
+        round_wait: (Duration::from_secs(1), Duration::from_secs(3), 8.0),
         trigger: is_free.then_some(PERIOD),
         mutation,
         ..Settings::default()

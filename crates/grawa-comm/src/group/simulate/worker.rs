@@ -102,7 +102,7 @@ impl Worker<'_> {
         loop {
             for step in 0.. {
                 let enough = match self.schedule.is_free {
-                    true => self.member.is_called(),
+                    true => self.member.is_round_due(),
                     false => step >= PERIOD,
                 };
                 if enough || std::mem::take(&mut at_once) {
@@ -147,7 +147,7 @@ impl Worker<'_> {
     /// Gathers, and checks that all members have the same messages of the same attempt.
     fn gather(&mut self, message: &[u8]) -> Result<Vec<(u32, Vec<u8>)>, Error> {
         let gathered = self.member.gather(message)?;
-        let op = self.member.meeting() - 1;
+        let op = self.member.next_operation() - 1;
         let epoch = self.member.client.state.lock().member.epoch();
         self.schedule.agree(self.process, self.node, (epoch, op), &gathered.messages);
         Ok(gathered.messages)
@@ -179,7 +179,7 @@ impl Worker<'_> {
             let message = vec![1; (self.token % 7) as usize];
             self.gather(&message)?;
         }
-        self.member.settle(&postcard::to_stdvec(&self.remembered).unwrap())?;
+        self.member.publish(&postcard::to_stdvec(&self.remembered).unwrap())?;
         self.note_state();
         Ok(())
     }

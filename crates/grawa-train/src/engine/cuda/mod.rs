@@ -24,7 +24,7 @@ use crate::snapshot::Part;
 use crate::{Error, Recipe};
 use batch::Batch;
 use grawa_comm::Collective;
-use grawa_core::{StateKind, Key, Replica, Share};
+use grawa_core::{Key, Replica, Share, StateKind};
 use grawa_data::{Crop, Feed, Sampler};
 use grawa_nn::cuda::{AllReduce, DatasetBytes, Device, MultiGpu, ReplicaSet, Settings, Split, View, devices};
 use grawa_nn::{Graph, State};

@@ -136,16 +136,16 @@ impl<C: Collective<Buffer = [f32]>> Collective for Staged<C> {
         self.group.alive();
     }
 
-    fn is_called(&self) -> bool {
-        self.group.is_called()
+    fn is_round_due(&self) -> bool {
+        self.group.is_round_due()
     }
 
-    fn meeting(&self) -> u64 {
-        self.group.meeting()
+    fn next_operation(&self) -> u64 {
+        self.group.next_operation()
     }
 
-    fn settle(&mut self, memory: &[u8]) -> Result<(), Error> {
-        self.group.settle(memory)
+    fn publish(&mut self, memory: &[u8]) -> Result<(), Error> {
+        self.group.publish(memory)
     }
 
     fn rejoin(&mut self) -> Result<Vec<u8>, Error> {
