@@ -146,7 +146,7 @@ fn watch_contact(contact: &Contact) {
         match said {
             None if lost > ALONE => {
                 print(
-                    "the coordinator is out of reach: no rounds until it is back; between rounds training goes on alone",
+                    "the coordinator is out of reach: no rounds until it is back; between rounds this worker trains alone",
                 );
                 said = Some(lost);
             }
