@@ -1,7 +1,7 @@
 //! An elastic group: workers on any machines that can reach each other. They may crash, stall, leave and join.
 //!
 //! A coordinator leads every operation; vectors move between the members directly. Both sides of the protocol are pure
-//! ([`coordinator`], [`member`]). The rest runs them on sockets and threads, and in the tests on a simulated clock and
+//! (`coordinator`, `member`). The rest runs them on sockets and threads, and in the tests on a simulated clock and
 //! network with many kinds of faults. The page `docs/protocol.md` states what is guaranteed.
 
 mod coordinator;
