@@ -338,7 +338,7 @@ fn a_network_of_ones_own_is_not_taken_for_another() {
         let output = train(place.path(), &["--resume", name, "--checkpoint", "step-00000000"]);
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
         assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
-        // Its own program goes on with it.
+        // The program that wrote it can resume it.
         new().resume(Checkpoint::named(&run, "step-00000000").unwrap()).check().unwrap();
     }
 }

@@ -45,7 +45,7 @@ mod tests {
         #[test]
         fn everything_is_measured_once(
             falls in proptest::collection::vec(proptest::option::of(0usize..3), 1..6),
-            strangers in 0u32..2,
+            joiners in 0u32..2,
         ) {
             // At the measurement of this number a worker is lost; one stays.
             let falls: Vec<Option<usize>> = falls.into_iter().chain([None]).collect();
@@ -55,7 +55,7 @@ mod tests {
                 let stay: Vec<_> = ends.into_iter().zip(falls).map(|(mut end, fall)| {
                     scope.spawn(move || {
                         // One that was lost before is not known to be.
-                        let mut members: Vec<u32> = (0..workers + strangers).collect();
+                        let mut members: Vec<u32> = (0..workers + joiners).collect();
                         let (mut number, mut lost) = (0, Vec::new());
                         let result = measure_together(&mut end, &mut members, &mut lost, |(seat, seats), alive| {
                             alive();

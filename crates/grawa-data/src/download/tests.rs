@@ -198,7 +198,7 @@ fn a_wrong_sum_is_refused_and_nothing_is_unpacked() {
     assert_eq!(fs::read(dir.path().join("box.tar.gz")).unwrap(), b"another archive");
 }
 
-/// Whether the server announces its length or not, goes on with a part or starts over.
+/// With and without an announced length, for a resumed download and for one that starts over.
 #[test]
 fn a_server_cannot_fill_the_disk() {
     let body = tarball();

@@ -100,8 +100,8 @@ fn step(net: &mut CpuReplica, seat: u32, step: u64) -> Result<Vec<f64>, grawa_co
     Ok([taken.losses, taken.norms].concat())
 }
 
-/// So many founders train for some rounds; then others take part. Everyone who stays goes on with the batches that it would have
-/// been dealt had it begun there.
+/// `before` founders train for some rounds; then the members change to `after`. Each member that stays continues with the
+/// batches it would have been assigned had it started there.
 fn stays(before: u32, after: &BTreeSet<u32>, period: u64, rounds: u64) -> Result<(), TestCaseError> {
     let mut counts = Counts::new(before);
     let taken = period * rounds;

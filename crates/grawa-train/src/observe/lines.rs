@@ -19,7 +19,7 @@ pub(super) struct Lines {
     waiting: Option<(u64, String)>,
     /// When the last line on progress was due.
     last: Option<Duration>,
-    /// The step it told of.
+    /// The step of that line.
     step: Option<u64>,
     /// The share of the budget of the last round that made a line.
     share: f64,
