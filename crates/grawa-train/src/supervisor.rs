@@ -56,7 +56,7 @@ impl<'a> Supervisor<'a> {
     {
         let mut running: Vec<u32> = Vec::new();
         let mut threads = Vec::new();
-        for worker in workers {
+        for mut worker in workers {
             let (id, notes) = (worker.id, common.notes.clone());
             let work = move || {
                 let run = std::panic::AssertUnwindSafe(|| worker.run());
@@ -65,8 +65,12 @@ impl<'a> Supervisor<'a> {
                     let why = why.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
                     Err(Error::BrokeDown { worker: id, why: why.unwrap_or_default() })
                 });
+                // A worker that is done is dropped before its note is sent, so that nothing of it is left when the run returns. One that
+                // failed is dropped after: as soon as it leaves its groups, the others may end the run, and the failure must be known.
+                let failed = why.is_err().then_some(worker);
                 // The supervisor receives until all have ended.
                 let _ = notes.send(Note::Ended { worker: id, why });
+                drop(failed);
             };
             let thread = std::thread::Builder::new().name(format!("grawa-worker-{id}")).spawn(work);
             // Workers that were not started are dropped; to the others they have left.

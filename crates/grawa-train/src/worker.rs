@@ -159,7 +159,7 @@ impl<R: Replica, C> Worker<R, C> {
 
 impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     /// Trains until the budget is spent or a worker is asked to stop.
-    pub(crate) fn run(mut self) -> Result<(), Error> {
+    pub(crate) fn run(&mut self) -> Result<(), Error> {
         // Workers are made one after the other: time begins when they begin to train.
         self.began = (self.common.clock)();
         // If the run was stopped between a cycle's last step and its round, the next round reports the rate of an earlier step.
