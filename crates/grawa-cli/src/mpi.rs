@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
     }
     let ended = listen(&stop, job.rank(), format!("{command} --resume {}", place.display()), place.clone())
-        .and_then(|()| Ok(run.keep_in(&place).stop_by(stop).go_by_ranks(&job, &mut observers)?));
+        .and_then(|()| Ok(run.keep_in(&place).stop_by(stop).go_across(&job, &mut observers)?));
     drop(observers);
     match ended {
         Ok(end) => {
@@ -130,7 +130,7 @@ fn prepare(
 ) -> Result<(Recipe, Run), Failure> {
     let recipe = Recipe::resolve(&Overrides::default().file("the first rank's recipe", recipe)?)?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    let mut run = Run::by_ranks(recipe.clone(), &data, rank, neighbours)?;
+    let mut run = Run::in_process(recipe.clone(), &data, rank, neighbours)?;
     if let Some(recording) = recording {
         run = run.replay(recording);
     }
@@ -158,7 +158,7 @@ fn open(
 /// What the first rank says, as all hear it.
 fn tell<T: Serialize + for<'a> Deserialize<'a>>(talk: &mut Member, what: &T) -> Result<T, Failure> {
     let wrong = |error: serde_json::Error| CommError::Message { why: error.to_string() };
-    let is_first = talk.members().first() == Some(&talk.worker());
+    let is_first = talk.members().first() == Some(&talk.id());
     let words = if is_first { serde_json::to_vec(what).map_err(wrong)? } else { Vec::new() };
     let mut heard = talk.gather(&words)?.messages;
     Ok(serde_json::from_slice(&heard.swap_remove(0).1).map_err(wrong)?)

@@ -76,18 +76,18 @@ fn child(text: &str) -> Result<(), Box<dyn std::error::Error>> {
     let (mut ends, _) = guest.enter(Vec::new(), vec![0.0; floats], &[], travel)?;
     let mut end = ends.remove(0);
     let layout = Layout::flat(floats);
-    let mut mine: Vec<f32> = (0..floats).map(|n| (n % 1000) as f32 * 1e-3 + end.worker() as f32).collect();
+    let mut mine: Vec<f32> = (0..floats).map(|n| (n % 1000) as f32 * 1e-3 + end.id() as f32).collect();
     // The first round connects and touches all memory. It does not count.
     for round in 0..=rounds {
         end.barrier()?;
         let plan = mean(end.members(), &layout)?;
         let (start, before) = (Instant::now(), end.bytes());
-        end.mix(&plan, &layout, &mut mine)?;
+        end.mix_and_pull(&plan, &layout, &mut mine)?;
         let members = end.members().len();
         let least = 8.0 * floats as f64 * (members - 1) as f64 / members as f64;
         if round > 0 {
             println!("{}", start.elapsed().as_secs_f64());
-        } else if end.worker() == 0 && members > 1 {
+        } else if end.id() == 0 && members > 1 {
             eprintln!("worker 0 sent {:.4} of the minimum", (end.bytes() - before) as f64 / least);
         }
     }

@@ -4,21 +4,20 @@
 //! operations and compares the results with [`grawa_core::mix()`] on plain slices, bit for bit. Then [`check_loss`] checks what
 //! the others see when a member leaves. A failure is described in a sentence.
 //!
-//! Two functions of the caller make and read vectors, since these need not be in the memory of this machine.
-//!
 //! ```
 //! use grawa_comm::{conformance, threads};
 //! let members = threads::group(0..4, vec![0.0; conformance::LENGTH], std::time::Duration::from_secs(60));
 //! std::thread::scope(|scope| {
 //!     let ends: Vec<_> = (members.into_iter())
-//!         .map(|mut member| scope.spawn(move || conformance::check(&mut member, |x| x.into(), |x| x.to_vec())))
+//!         .map(|mut member| scope.spawn(move || conformance::check(&mut member)))
 //!         .collect();
 //!     ends.into_iter().for_each(|end| assert_eq!(end.join().expect("no panic"), Ok(())));
 //! });
 //! ```
 
 use crate::{Collective, Error, Outcome};
-use grawa_core::{Key, Layout, Memory, Method, Plan, Purpose, Report, mix, plan};
+use grawa_core::{Key, Layout, Memory, Method, Plan, Purpose, Report, mix, plan, pull_part};
+use std::sync::Arc;
 
 /// The length of the vectors.
 pub const LENGTH: usize = 1003;
@@ -60,27 +59,23 @@ fn reports(method: &Method, layout: &Layout, members: &[u32], lost: Option<u32>)
 }
 
 /// Runs all operations. Every member of the group must call it at the same time.
-pub fn check<C: Collective>(
-    member: &mut C,
-    put: impl Fn(&[f32]) -> Box<C::Buffer>,
-    get: impl Fn(&C::Buffer) -> Vec<f32>,
-) -> Result<(), String> {
+pub fn check<C: Collective>(member: &mut C) -> Result<(), String> {
     messages(member).map_err(|why| format!("gather: {why}"))?;
     let outcome = member.barrier().map_err(|error| format!("barrier: {error}"))?;
     whole(&outcome, member).map_err(|why| format!("barrier: {why}"))?;
     for leader in member.members().to_vec() {
-        let mut mine = put(&vector(member.worker(), 0));
+        let mut mine = vector(member.id(), 0);
         let outcome = member.broadcast(leader, &mut mine).map_err(|error| format!("broadcast: {error}"))?;
         whole(&outcome, member).map_err(|why| format!("broadcast: {why}"))?;
-        ensure(get(&mine) == vector(leader, 0), || format!("broadcast: not the vector of {leader}"))?;
+        ensure(mine == vector(leader, 0), || format!("broadcast: not the vector of {leader}"))?;
     }
     ensure(
-        matches!(member.broadcast(u32::MAX, &mut put(&vector(0, 0))), Err(Error::NoSuchLeader { .. })),
+        matches!(member.broadcast(u32::MAX, &mut vector(0, 0)), Err(Error::NoSuchLeader { .. })),
         || "broadcast: a leader who is not there was accepted".into(),
     )?;
     let mut centre = vec![0.0; LENGTH];
     for (step, text) in (0..).zip(METHODS) {
-        mixing(member, &put, &get, text, step, &mut centre).map_err(|why| format!("mix of {text}: {why}"))?;
+        mixing(member, text, step, &mut centre).map_err(|why| format!("mix of {text}: {why}"))?;
     }
     Ok(())
 }
@@ -89,17 +84,17 @@ fn messages<C: Collective>(member: &mut C) -> Result<(), String> {
     for length in [0, 1, 1000] {
         // Lengths differ from member to member.
         let message = |worker: u32| vec![worker as u8; length + worker as usize % 3];
-        let found = member.gather(&message(member.worker())).map_err(|error| error.to_string())?;
+        let found = member.gather(&message(member.id())).map_err(|error| error.to_string())?;
         whole(&found.outcome, member)?;
         let expected: Vec<(u32, Vec<u8>)> =
             member.members().iter().map(|&worker| (worker, message(worker))).collect();
         ensure(found.messages == expected, || format!("{:?} is not in order or not whole", found.messages))?;
-        let bytes = message(member.worker()).len() as u64;
+        let bytes = message(member.id()).len() as u64;
         ensure(found.outcome.bytes == bytes, || {
             format!("{} bytes counted, not {bytes}", found.outcome.bytes)
         })?;
-        let handed = member.hand_in(message(member.worker())).map_err(|error| error.to_string())?;
-        let is_first = member.members().first() == Some(&member.worker());
+        let handed = member.hand_in(message(member.id())).map_err(|error| error.to_string())?;
+        let is_first = member.members().first() == Some(&member.id());
         let expected = if is_first { expected } else { Vec::new() };
         ensure(handed.messages == expected, || format!("handed in were {:?}", handed.messages))?;
     }
@@ -108,8 +103,6 @@ fn messages<C: Collective>(member: &mut C) -> Result<(), String> {
 
 fn mixing<C: Collective>(
     member: &mut C,
-    put: impl Fn(&[f32]) -> Box<C::Buffer>,
-    get: impl Fn(&C::Buffer) -> Vec<f32>,
     text: &str,
     step: u64,
     centre: &mut Vec<f32>,
@@ -127,22 +120,19 @@ fn mixing<C: Collective>(
             true => vec![f32::NAN; LENGTH],
             false => vector(worker, step),
         };
-        let mut mine = put(&start(member.worker()));
-        let version = member.centre_version();
-        let outcome = member.mix(&plan, &layout, &mut mine).map_err(|error| error.to_string())?;
+        let mut mine = start(member.id());
+        let before = Arc::clone(member.centre());
+        let outcome = member.mix(&plan, &layout, &mine).map_err(|error| error.to_string())?;
         whole(&outcome, member)?;
         ensure(outcome.bytes == 4 * LENGTH as u64, || format!("{} bytes counted", outcome.bytes))?;
 
         let mut vectors: Vec<Vec<f32>> = members.iter().map(|&worker| start(worker)).collect();
         let mut slices: Vec<&mut [f32]> = vectors.iter_mut().map(Vec::as_mut_slice).collect();
-        if plan.share == grawa_core::Share::Gradients {
-            centre.fill(0.0);
-        }
         mix(&plan, &layout, &mut slices, centre).map_err(words)?;
-        let seat = members.iter().position(|&worker| worker == member.worker()).unwrap_or(0);
-        ensure(get(&mine) == vectors[seat], || "the vector has other bits than the plain mix".into())?;
-        ensure(member.centre_version() != version, || "the centre's version is what it was before".into())?;
-        ensure(get(member.centre()) == *centre, || "the centre has other bits than the plain mix".into())?;
+        let rank = members.iter().position(|&worker| worker == member.id()).unwrap_or(0);
+        pull_part(&plan, rank, &mut mine, &before, member.centre());
+        ensure(**member.centre() == *centre, || "the centre has other bits than the plain mix".into())?;
+        ensure(mine == vectors[rank], || "a pull to it has other bits than the plain mix".into())?;
     }
     Ok(())
 }
@@ -151,8 +141,6 @@ fn mixing<C: Collective>(
 /// and not have carried out a plan that it was part of.
 pub fn check_loss<C: Collective>(
     mut member: C,
-    put: impl Fn(&[f32]) -> Box<C::Buffer>,
-    get: impl Fn(&C::Buffer) -> Vec<f32>,
     leave: impl FnOnce(C),
 ) -> Result<(), String> {
     let words = |error: grawa_core::Error| error.to_string();
@@ -165,14 +153,13 @@ pub fn check_loss<C: Collective>(
         plan(&method, &layout, &Memory::default(), &reports(&method, &layout, members, None)).map_err(words)
     };
     member.barrier().map_err(|error| error.to_string())?;
-    if member.worker() == last {
+    if member.id() == last {
         leave(member);
         return Ok(());
     }
-    let start = vector(member.worker(), 0);
-    let mut mine = put(&start);
+    let (mine, before) = (vector(member.id(), 0), Arc::clone(member.centre()));
     // The plan was made while the last member was still there.
-    match member.mix(&plan_of(&members)?, &layout, &mut mine) {
+    match member.mix(&plan_of(&members)?, &layout, &mine) {
         Err(Error::Shrunk { lost }) => {
             ensure(lost.len() == 1 && lost[0].worker == last, || {
                 format!("{lost:?} instead of worker {last}")
@@ -180,9 +167,9 @@ pub fn check_loss<C: Collective>(
         }
         other => return Err(format!("a plan with a lost worker gave {other:?}")),
     }
-    ensure(get(&mine) == start, || "a plan that was refused changed the vector".into())?;
+    ensure(*member.centre() == before, || "a plan that was refused changed the centre".into())?;
     ensure(member.members() == rest, || format!("{:?} should be {rest:?}", member.members()))?;
-    let outcome = member.mix(&plan_of(rest)?, &layout, &mut mine).map_err(|error| error.to_string())?;
+    let outcome = member.mix(&plan_of(rest)?, &layout, &mine).map_err(|error| error.to_string())?;
     ensure(outcome.members == rest && outcome.lost.is_empty(), || format!("{outcome:?}"))
 }
 

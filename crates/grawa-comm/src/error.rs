@@ -49,6 +49,12 @@ pub enum Error {
         /// The members.
         members: Vec<u32>,
     },
+    /// A process that a group was made without.
+    #[error("this process is not in the group")]
+    NotInGroup,
+    /// A transport without counters.
+    #[error("this transport has no tickets for a free pace; set train.pace = 'even'")]
+    NoTickets,
     /// A message that is too long.
     #[error("a message of {found} bytes, where {longest} are allowed: send less at a time")]
     LongMessage {

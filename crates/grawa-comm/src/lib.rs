@@ -1,10 +1,10 @@
 //! Collectives between workers: they gather small reports, mix their vectors according to a plan, and name lost workers.
 //!
-//! A [`Collective`] is one worker's end of a group. Every member calls the same operations in the same order. Each operation ends
+//! A [`Collective`] is one member's end of a group. Every member calls the same operations in the same order. Each operation ends
 //! with the same [`Outcome`] for all of them, so that all take the same decisions from it. A member that left, panicked
 //! or stalled is named in the outcome, and the others continue without it. [`threads`] connects the workers of one process;
 //! [`group`] connects workers on any machines, which may join and leave; with the feature `mpi`, `mpi` connects the ranks of an
-//! MPI job. [`conformance`] has the checks that every transport must pass.
+//! MPI job. A [`Transport`] connects groups of processes that stay the same. [`conformance`] has the checks that every transport must pass.
 //!
 //! ```
 //! use grawa_comm::{Collective, threads};
@@ -14,7 +14,7 @@
 //! std::thread::scope(|scope| {
 //!     for mut member in members {
 //!         scope.spawn(move || {
-//!             let worker = member.worker();
+//!             let worker = member.id();
 //!             let all = member.gather(&[worker as u8])?;
 //!             assert_eq!(all.messages, [(0, vec![0]), (1, vec![1]), (2, vec![2])]);
 //!             Ok::<(), grawa_comm::Error>(())
@@ -32,25 +32,24 @@ pub mod mpi;
 mod printable;
 mod shard;
 pub mod threads;
+mod transport;
 
 pub use error::Error;
 pub use printable::printable;
+pub use transport::{Tickets, Transport};
 
-use grawa_core::{Layout, Plan};
+use grawa_core::{Layout, Plan, pull_part};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// One worker's end of a group of workers.
+/// One member's end of a group: usually one process, with one or more workers.
 ///
-/// The group keeps the centre, since its place depends on the transport: one for all threads of a process, one per machine
-/// otherwise. Vectors are passed as `Buffer`, the same type as the replica's: plain slices, or memory of a GPU.
-pub trait Collective {
-    /// A flat vector.
-    type Buffer: ?Sized;
-
-    /// The worker.
-    fn worker(&self) -> u32;
+/// Vectors are plain slices in host memory. The group keeps the centre.
+pub trait Collective: Send {
+    /// This member's number.
+    fn id(&self) -> u32;
 
     /// The members of the last operation, in order.
     fn members(&self) -> &[u32];
@@ -61,61 +60,66 @@ pub trait Collective {
     /// Sends a message to the first member, which gets those of all. The others get none. For messages that are too large for all.
     fn hand_in(&mut self, message: Vec<u8>) -> Result<Gathered, Error> {
         let mut gathered = self.gather(&message)?;
-        if self.members().first() != Some(&self.worker()) {
+        if self.members().first() != Some(&self.id()) {
             gathered.messages.clear();
         }
         Ok(gathered)
     }
 
-    /// Carries out a plan, which all members must have made from the same reports: makes the centre and pulls every member, with the
-    /// bits of [`grawa_core::mix()`]. If a worker of the plan is lost, nothing changes and the error is [`Error::Shrunk`]:
-    /// plan again.
-    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut Self::Buffer) -> Result<Outcome, Error>;
+    /// Makes the next centre of the vectors of all members, as a plan says that all members made from the same reports, with the
+    /// bits of [`grawa_core::centre_part`]. The caller pulls its workers toward the centre. If a member of the plan is lost, nothing
+    /// changes and the error is [`Error::Shrunk`]: plan again.
+    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error>;
+
+    /// The same, and pulls this member's vector: a round of members with one worker each.
+    fn mix_and_pull(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
+        let before = Arc::clone(self.centre());
+        let outcome = self.mix(plan, layout, mine)?;
+        if let Some(rank) = plan.index_of(self.id()) {
+            pull_part(plan, rank, mine, &before, self.centre());
+        }
+        Ok(outcome)
+    }
 
     /// Copies the vector of `leader` to all.
-    fn broadcast(&mut self, leader: u32, mine: &mut Self::Buffer) -> Result<Outcome, Error>;
+    fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error>;
 
     /// Waits for all members.
     fn barrier(&mut self) -> Result<Outcome, Error>;
 
     /// The centre after the last [`Collective::mix`].
-    fn centre(&self) -> &Self::Buffer;
+    fn centre(&self) -> &Arc<Vec<f32>>;
 
-    /// A number that changes with every operation that may have changed the centre.
-    fn centre_version(&self) -> u64;
-
-    /// A copy of the centre in the memory of this process.
-    fn copy_centre(&self) -> Result<Vec<f32>, Error>;
-
-    /// Reports progress: a worker that does so does not count as stalled.
-    fn alive(&self) {}
-
-    /// If a coordinator counts the steps of all: whether enough were taken, and the round is due.
-    fn is_round_due(&self) -> bool {
-        false
+    /// A function that reports progress: a member that calls it after every step does not count as stalled.
+    fn heartbeat(&self) -> Heartbeat {
+        Arc::new(|| {})
     }
 
-    /// The number of the next operation, if they are numbered.
-    fn next_operation(&self) -> u64 {
-        0
-    }
-
-    /// A round is over: this memory and the centre are the state that a joiner gets. Groups that never grow ignore it.
-    fn publish(&mut self, memory: &[u8]) -> Result<(), Error> {
-        let _ = memory;
-        Ok(())
-    }
-
-    /// After [`Error::Behind`]: gets the centre of the others, and returns their memory. Groups that never grow return the error
-    /// again.
-    fn rejoin(&mut self) -> Result<Vec<u8>, Error> {
-        Err(Error::Behind)
-    }
-
-    /// Removes a worker that another group of this worker has lost, so that nobody waits for it here, too.
+    /// Removes a member that another group of this member has lost, so that nobody waits for it here, too.
     fn forget(&self, lost: &Lost) {
         let _ = lost;
     }
+}
+
+/// Reports progress, from any thread.
+pub type Heartbeat = Arc<dyn Fn() + Send + Sync>;
+
+/// A group that members join and leave while it works.
+pub trait Elastic: Collective {
+    /// A function that tells whether the coordinator has counted enough steps of all, and the round is due.
+    fn round_due(&self) -> Arc<dyn Fn() -> bool + Send + Sync>;
+
+    /// The number of the next operation.
+    fn next_operation(&self) -> u64;
+
+    /// The newest centre, which may be newer than [`Collective::centre`] where rounds overlap with training.
+    fn newest_centre(&self) -> Result<Arc<Vec<f32>>, Error>;
+
+    /// A round is over: this memory and the centre are the state that a joiner gets.
+    fn publish(&mut self, memory: &[u8]) -> Result<(), Error>;
+
+    /// After [`Error::Behind`]: gets the centre of the others, and returns their memory.
+    fn rejoin(&mut self) -> Result<Vec<u8>, Error>;
 }
 
 /// How an operation went. All members get the same, except for times.
@@ -179,6 +183,13 @@ pub enum Why {
     OutOfStep,
     /// It sent more than a member may.
     Excess,
+}
+
+impl Lost {
+    /// Whether it left by itself, and so knows of it.
+    pub fn is_left(&self) -> bool {
+        matches!(self.why, Why::Left | Why::Panicked)
+    }
 }
 
 impl fmt::Display for Lost {

@@ -11,13 +11,13 @@ fn main() {
     let ranks = job.size();
     // A rank that panics ends the job, as the destructor of `Job` sees to.
     let mut all = job.group(0..ranks, vec![0.0; conformance::LENGTH]).unwrap().unwrap();
-    assert_eq!(conformance::check(&mut all, |x| x.into(), <[f32]>::to_vec), Ok(()));
+    assert_eq!(conformance::check(&mut all), Ok(()));
     parts_of_the_job(&job);
     longer_than_a_stripe(&job);
     misuse_is_told(&job);
     counting(&job);
     from_two_threads(&job);
-    let mut dealt = all.deal(|worker| Ok(vec![worker as u8; 3 + worker as usize])).unwrap();
+    let mut dealt = all.scatter(&mut |worker| Ok(vec![worker as u8; 3 + worker as usize])).unwrap();
     assert_eq!(dealt.len(), 3 + job.rank() as usize);
     dealt.dedup();
     assert_eq!(dealt, [job.rank() as u8]);
@@ -45,7 +45,7 @@ fn parts_of_the_job(job: &Job) {
         assert_eq!(member.is_some(), is_in);
         if let Some(mut member) = member {
             assert_eq!(member.members(), group.collect::<Vec<u32>>());
-            assert_eq!(conformance::check(&mut member, |x| x.into(), <[f32]>::to_vec), Ok(()));
+            assert_eq!(conformance::check(&mut member), Ok(()));
         }
     }
 }
@@ -65,12 +65,12 @@ fn longer_than_a_stripe(job: &Job) {
     };
     let mut mine = vector(job.rank());
     let mut member = job.group(0..ranks, vec![0.0; length]).unwrap().unwrap();
-    member.mix(&plan, &layout, &mut mine).unwrap();
+    member.mix_and_pull(&plan, &layout, &mut mine).unwrap();
     let mut vectors: Vec<Vec<f32>> = (0..ranks).map(vector).collect();
     let mut centre = vec![0.0; length];
     let mut slices: Vec<&mut [f32]> = vectors.iter_mut().map(Vec::as_mut_slice).collect();
     mix(&plan, &layout, &mut slices, &mut centre).unwrap();
-    assert!(mine == vectors[job.rank() as usize] && member.centre() == centre);
+    assert!(mine == vectors[job.rank() as usize] && **member.centre() == centre);
 }
 
 /// Members that call different things, or bring different plans, are told so, and nothing is changed.
@@ -95,7 +95,7 @@ fn misuse_is_told(job: &Job) {
     let reports: Vec<Report> = (0..job.size()).map(report).collect();
     let plan = plan(&method, &layout, &Memory::default(), &reports).unwrap();
     let mut mine = [7.0];
-    let told = member.mix(&plan, &layout, &mut mine);
+    let told = member.mix_and_pull(&plan, &layout, &mut mine);
     assert!(matches!(told, Err(Error::PlansDiffer { first: 0, other: 1 })), "{told:?}");
     assert_eq!(mine, [7.0]);
 }
@@ -130,7 +130,7 @@ fn from_two_threads(job: &Job) {
         for mut member in alone {
             scope.spawn(move || {
                 for _ in 0..20 {
-                    assert_eq!(conformance::check(&mut member, |x| x.into(), <[f32]>::to_vec), Ok(()));
+                    assert_eq!(conformance::check(&mut member), Ok(()));
                 }
             });
         }

@@ -50,8 +50,6 @@ impl<F: FnMut(&[f32], Key, &mut [f32]) -> f64> FunctionReplica<F> {
 }
 
 impl<F: FnMut(&[f32], Key, &mut [f32]) -> f64> Replica for FunctionReplica<F> {
-    type Buffer = [f32];
-
     fn layout(&self) -> &Layout {
         &self.layout
     }

@@ -172,7 +172,7 @@ fn mix_block(
     let average = &mut buffer[..at.len()];
     let centre = &mut centre[at.clone()];
     if !sum_block(weights, workers, &at, average) {
-        // No worker is finite: keep the old centre.
+        keep_centre(plan, centre);
         return (workers.iter_mut().zip(&plan.replaced).filter(|(_, lost)| **lost))
             .for_each(|(worker, _)| worker[at.clone()].copy_from_slice(centre));
     }
@@ -197,8 +197,16 @@ fn centre_block(
 ) {
     let mut buffer = [0.0f32; BLOCK];
     let average = &mut buffer[..at.len()];
-    if sum_block(weights, workers, &at, average) {
-        move_centre(plan, average, centre);
+    match sum_block(weights, workers, &at, average) {
+        true => move_centre(plan, average, centre),
+        false => keep_centre(plan, centre),
+    }
+}
+
+/// No worker is finite: the centre stays. Gradients have no past: the step is zero, not the last one again.
+fn keep_centre(plan: &Plan, centre: &mut [f32]) {
+    if plan.share == Share::Gradients {
+        centre.fill(0.0);
     }
 }
 

@@ -58,6 +58,65 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The same plan with one vector for each process, given with its workers: their weighted mean, see [`Plan::within`]. The weight of a
+    /// process is the sum of its workers' weights. With one worker in each process the weights are those of the workers.
+    pub fn by_process(&self, processes: &[(u32, Vec<u32>)]) -> Plan {
+        let has_worker = |(_, workers): &&(u32, Vec<u32>)| workers.iter().any(|worker| self.workers.contains(worker));
+        let processes: Vec<_> = processes.iter().filter(has_worker).collect();
+        let sums = |row: &[f32]| -> Vec<f32> {
+            let weight = |worker: &u32| self.index_of(*worker).map_or(0.0, |at| row[at]);
+            processes.iter().map(|(_, workers)| workers.iter().map(weight).sum()).collect()
+        };
+        let rows = self.weights.rows().flat_map(sums).collect();
+        Plan {
+            workers: processes.iter().map(|(process, _)| *process).collect(),
+            weights: Weights { workers: processes.len(), rows },
+            replaced: vec![false; processes.len()],
+            ..self.clone()
+        }
+    }
+
+    /// The plan that makes the weighted mean of these workers and moves none of them.
+    pub fn within(&self, workers: &[u32]) -> Plan {
+        let here: Vec<usize> = workers.iter().filter_map(|&worker| self.index_of(worker)).collect();
+        let shares = |row: &[f32]| -> Vec<f32> {
+            let sum: f32 = here.iter().map(|&at| row[at]).sum();
+            here.iter().map(|&at| if sum > 0.0 { row[at] / sum } else { 0.0 }).collect()
+        };
+        let rows = self.weights.rows().flat_map(shares).collect();
+        Plan {
+            workers: here.iter().map(|&at| self.workers[at]).collect(),
+            weights: Weights { workers: here.len(), rows },
+            centre: Centre::Weighted,
+            pull: 0.0,
+            replaced: vec![false; here.len()],
+            ..self.clone()
+        }
+    }
+
+    /// The plan that pulls these workers toward a centre which is given, and does not move it. Workers that take over the centre are left
+    /// as they are.
+    pub fn toward_given_centre(&self, workers: &[u32]) -> Plan {
+        let here: Vec<usize> = workers.iter().filter_map(|&worker| self.index_of(worker)).collect();
+        // The centre keeps its place; the mean of the workers only must be finite.
+        let rows = here.iter().map(|&at| f32::from(u8::from(!self.replaced[at])) / here.len() as f32).collect();
+        Plan {
+            workers: here.iter().map(|&at| self.workers[at]).collect(),
+            weights: Weights { workers: here.len(), rows },
+            centre: Centre::Moving { rate: 0.0 },
+            toward: Toward::New,
+            replaced: vec![false; here.len()],
+            ..self.clone()
+        }
+    }
+
+    /// The place of a worker in the plan.
+    pub fn index_of(&self, worker: u32) -> Option<usize> {
+        self.workers.iter().position(|&other| other == worker)
+    }
+}
+
 /// β: one weight for each worker, or one for each worker and span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {

@@ -31,7 +31,7 @@ impl StateKind {
 
 /// A request for local steps in sequence.
 #[derive(Debug)]
-pub struct StepRequest<'a, B: ?Sized> {
+pub struct StepRequest<'a> {
     /// The key of the first step; the others follow.
     pub key: Key,
     /// The learning rate of each.
@@ -41,7 +41,7 @@ pub struct StepRequest<'a, B: ?Sized> {
     /// SAM's radius, if the optimiser is SAM.
     pub radius: Option<f32>,
     /// The light pulls after each step.
-    pub prox: &'a [Prox<'a, B>],
+    pub prox: &'a [Prox<'a>],
     /// Whether to return the norms of each gradient.
     pub norms: bool,
 }
@@ -59,12 +59,8 @@ pub struct StepResults {
 
 /// One worker's copy of a model: a function with parameters, a gradient, and an optimiser state.
 ///
-/// It loads its own batch by the [`Key`], so that a plain function needs none and a GPU keeps it on the device. Its vectors
-/// have the type `Buffer`, which only a matching `mix` can use: `[f32]` for the reference one.
+/// It loads its own batch by the [`Key`], so that a plain function needs none.
 pub trait Replica {
-    /// The type of a flat vector.
-    type Buffer: ?Sized;
-
     /// The names and places of the parameters.
     fn layout(&self) -> &Layout;
 
@@ -74,16 +70,10 @@ pub trait Replica {
 
     /// Takes a step of SGD with the last gradient, then the light pulls to the last centres. Returns whether
     /// the parameters are finite afterwards.
-    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_, Self::Buffer>]) -> Result<bool, Error>;
+    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error>;
 
-    /// How many local steps to request at a time: more than one if a device would otherwise wait for the host.
-    fn stride(&self) -> usize {
-        1
-    }
-
-    /// Takes local steps and returns their results. Replicas in lock-step on one device may take fewer: the smallest number
-    /// requested of any of them.
-    fn steps(&mut self, request: &StepRequest<'_, Self::Buffer>) -> Result<StepResults, Error> {
+    /// Takes local steps and returns their results.
+    fn steps(&mut self, request: &StepRequest<'_>) -> Result<StepResults, Error> {
         let mut results = StepResults::default();
         let (_, first) = request.key.place();
         for (&rate, step) in request.rates.iter().zip(first..) {
@@ -117,9 +107,9 @@ pub trait Replica {
     /// training state, except the last gradient.
     fn score(&mut self, key: Key, dropout: bool, out: &mut [f64]) -> Result<(), Error>;
 
-    /// Reassigns the shard: index `seat` of `of`. No-op for replicas without data.
-    fn deal(&mut self, seat: u32, of: u32) -> Result<(), Error> {
-        let _ = (seat, of);
+    /// Reads another shard of the examples from now on: number `shard` of `of`. Replicas without data ignore it.
+    fn assign_shard(&mut self, shard: u32, of: u32) -> Result<(), Error> {
+        let _ = (shard, of);
         Ok(())
     }
 
@@ -127,14 +117,73 @@ pub trait Replica {
     fn reset(&mut self);
 
     /// The parameters.
-    fn parameters(&mut self) -> &mut Self::Buffer;
+    fn parameters(&mut self) -> &mut [f32];
 
     /// The last gradient. Where gradients are not shared it need not outlive [`Replica::descend`].
-    fn gradients(&mut self) -> &mut Self::Buffer;
+    fn gradients(&mut self) -> &mut [f32];
 
     /// A copy of a part of the state, wherever it is stored.
     fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, Error>;
 
     /// Restores a part of the state.
     fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), Error>;
+}
+
+/// A boxed replica is one, too.
+impl<R: Replica + ?Sized> Replica for Box<R> {
+    fn layout(&self) -> &Layout {
+        (**self).layout()
+    }
+
+    fn gradient(&mut self, key: Key) -> Result<f64, Error> {
+        (**self).gradient(key)
+    }
+
+    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error> {
+        (**self).descend(sgd, rate, prox)
+    }
+
+    fn steps(&mut self, request: &StepRequest<'_>) -> Result<StepResults, Error> {
+        (**self).steps(request)
+    }
+
+    fn ascend(&mut self, radius: f32) -> Result<(), Error> {
+        (**self).ascend(radius)
+    }
+
+    fn restore(&mut self) -> Result<(), Error> {
+        (**self).restore()
+    }
+
+    fn norms(&mut self, out: &mut [f64]) -> Result<(), Error> {
+        (**self).norms(out)
+    }
+
+    fn score(&mut self, key: Key, dropout: bool, out: &mut [f64]) -> Result<(), Error> {
+        (**self).score(key, dropout, out)
+    }
+
+    fn assign_shard(&mut self, shard: u32, of: u32) -> Result<(), Error> {
+        (**self).assign_shard(shard, of)
+    }
+
+    fn reset(&mut self) {
+        (**self).reset();
+    }
+
+    fn parameters(&mut self) -> &mut [f32] {
+        (**self).parameters()
+    }
+
+    fn gradients(&mut self) -> &mut [f32] {
+        (**self).gradients()
+    }
+
+    fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, Error> {
+        (**self).copy(what)
+    }
+
+    fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), Error> {
+        (**self).put(what, values)
+    }
 }

@@ -54,7 +54,7 @@ struct Group {
     memory: Memory,
 }
 
-impl<R: Replica<Buffer = [f32]>> Sequential<R> {
+impl<R: Replica> Sequential<R> {
     /// A run of these replicas, all of one layout. The centre starts as the mean of the finite starts, of which there must
     /// be at least one; the others are set to it at the first round.
     pub fn new(method: Method, sgd: Sgd, seed: u64, mut replicas: Vec<R>) -> Result<Self, Error> {
@@ -253,7 +253,7 @@ impl<R: Replica<Buffer = [f32]>> Sequential<R> {
 }
 
 /// The mean of the finite parameters, summed in `f64` in the order of the workers; of equal ones it is their value.
-fn mean<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
+fn mean<R: Replica>(replicas: &mut [R]) -> Vec<f32> {
     let mut sums = vec![0.0f64; replicas.first().map_or(0, |replica| replica.layout().len())];
     let mut count = 0.0;
     for replica in replicas {
@@ -267,7 +267,7 @@ fn mean<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
 }
 
 /// The same as a round computes it, in `f32` with equal weights; NaN if no worker is finite.
-fn mixed<R: Replica<Buffer = [f32]>>(replicas: &mut [R]) -> Vec<f32> {
+fn mixed<R: Replica>(replicas: &mut [R]) -> Vec<f32> {
     let mut mean = vec![f32::NAN; replicas.first().map_or(0, |replica| replica.layout().len())];
     let vectors: Vec<&mut [f32]> = replicas.iter_mut().map(R::parameters).collect();
     let present: Vec<bool> = vectors.iter().map(|x| x.iter().all(|x| x.is_finite())).collect();

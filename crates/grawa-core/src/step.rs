@@ -35,9 +35,9 @@ impl Sgd {
 
 /// A light pull of a local step: its target, and its strength (μ/τ).
 #[derive(Clone, Copy, Debug)]
-pub struct Prox<'a, B: ?Sized = [f32]> {
+pub struct Prox<'a> {
     /// The last centre.
-    pub centre: &'a B,
+    pub centre: &'a [f32],
     /// μ/τ.
     pub strength: f32,
 }

@@ -1,4 +1,4 @@
-//! An elastic run: workers join and leave, each in its own process.
+//! An elastic run: processes join and leave, each with its workers.
 //!
 //! Between two cycles all members have the same state: the centre, and [`Remembered`]. A worker that joins or rejoins takes this state
 //! and takes part in the next round at once. The examples are divided among the members of the last round. When the members change, the
@@ -7,26 +7,28 @@
 //! member that was lost before a round, fewer than a batch for each member when their number changes, and, at a free pace, those that
 //! slower members had not reached. Only a worker that trains without connection uses a share that others may be assigned as well.
 
-use crate::engine::{CpuReplica, Material};
+use crate::engine::Workload;
 use crate::evaluate::viewing;
 use crate::event::{Evaluated, Finished, Observer};
 use crate::group_checkpoint::{GroupCheckpoint, Restored};
+use crate::membership::Membership;
 use crate::milestones::Position;
 use crate::pace::Pacing;
+use crate::process::{Common, Connections, Messages, Process};
 use crate::recipe::{Format, Pace};
 use crate::reporter::SharedReports;
-use crate::round_message::RoundMessage;
-use crate::run::{AnyEngine, Launch, WorkerParts};
-use crate::snapshot::Part;
-use crate::worker::{Common, Level, Worker};
+use crate::round_message::{ProcessMessage, RoundMessage};
+use crate::run::{AnyEngine, Run};
+use crate::snapshot::{Part, Snapshot};
+use crate::worker_set::WorkerState;
 use crate::{Error, Recipe};
 use grawa_comm::Collective;
 use grawa_comm::group::{Joiner, Reporter, TransferOptions};
-use grawa_core::{Memory, Replica, Share, StateKind, Tracker};
+use grawa_core::{Memory, Share, StateKind};
 use grawa_data::Dataset;
-use grawa_nn::State;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,15 +104,13 @@ impl Counts {
 
 /// The state of a member of an elastic group.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Elastic {
+pub(crate) struct ElasticState {
     run: u64,
     counts: Counts,
-    /// The share of the examples that its replica reads: which index, among how many.
-    dealt: Option<(u32, u32)>,
     /// It has published its state, and before which operation.
-    stands: bool,
-    stood: u64,
-    /// Workers that write checkpoints.
+    has_published: bool,
+    published_at: u64,
+    /// Processes that write checkpoints.
     keepers: Vec<u32>,
     /// It has just taken the state of the others, and takes part in the next round without a step.
     at_once: bool,
@@ -118,11 +118,16 @@ pub(crate) struct Elastic {
     pub(crate) reports: SharedReports,
 }
 
-impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
+impl Process {
+    /// All workers of the run, in order.
+    fn run_members(&self) -> Vec<u32> {
+        self.processes.iter().flat_map(|(_, workers)| workers.iter().copied()).collect()
+    }
+
     /// The shared state from here on.
-    fn remembered(&self, elastic: &Elastic) -> Remembered {
+    fn remembered(&self, elastic: &ElasticState) -> Remembered {
         let mut counts = elastic.counts.clone();
-        counts.deal_to(self.all().member.members());
+        counts.deal_to(&self.run_members());
         Remembered {
             at: self.at,
             elapsed: self.at.elapsed,
@@ -135,152 +140,177 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
 
     /// The same for a checkpoint; inside an interrupted cycle, that of its beginning.
     pub(crate) fn held(&self, broken_off: bool) -> Result<Option<GroupCheckpoint>, Error> {
-        let Some(elastic) = &self.elastic else { return Ok(None) };
+        let Membership::Elastic(all, elastic) = &self.membership else { return Ok(None) };
         let memory = String::from_utf8_lossy(&encode(&self.remembered(elastic))?).into_owned();
-        let meeting = if broken_off { elastic.stood } else { self.all().member.next_operation() };
+        let meeting = if broken_off { elastic.published_at } else { all.next_operation() };
         Ok(Some(GroupCheckpoint { run: elastic.run, meeting, memory }))
     }
 
-    /// Whether this worker writes the checkpoints: the first member that has a folder.
-    pub(crate) fn keeps(&self) -> bool {
-        let members = self.all().member.members();
-        let Some(elastic) = self.elastic.as_ref().filter(|elastic| !elastic.keepers.is_empty()) else {
-            return self.is_first();
-        };
-        elastic.keepers.iter().find(|keeper| members.contains(keeper)) == Some(&self.id)
+    /// Whether this process writes the checkpoints: the first member that has a folder.
+    pub(crate) fn keeps(&mut self) -> bool {
+        let keepers = self.membership.elastic().map(|elastic| elastic.keepers.clone()).unwrap_or_default();
+        if keepers.is_empty() {
+            return self.membership.is_first();
+        }
+        let id = self.membership.id();
+        let members = self.membership.all().map(|all| all.members().to_vec()).unwrap_or_default();
+        keepers.iter().find(|keeper| members.contains(keeper)) == Some(&id)
     }
 
-    /// Publishes the state that joiners take, and reads its share of the examples.
+    /// Publishes the state that joiners take, and reads its shares of the examples.
     pub(crate) fn publish_state(&mut self) -> Result<(), Error> {
-        let members = self.all().member.members().to_vec();
-        let meeting = self.all().member.next_operation();
-        let Some(elastic) = self.elastic.as_mut().filter(|elastic| !elastic.stands) else { return Ok(()) };
-        (elastic.stands, elastic.stood) = (true, meeting);
+        let members = self.run_members();
+        let Membership::Elastic(all, elastic) = &mut self.membership else { return Ok(()) };
+        if elastic.has_published {
+            return Ok(());
+        }
+        (elastic.has_published, elastic.published_at) = (true, all.next_operation());
         elastic.counts.deal_to(&members);
-        self.take_share()?;
-        let Some(elastic) = &self.elastic else { return Ok(()) };
-        let remembered = self.remembered(elastic);
-        Ok(self.all_mut().member.publish(&encode(&remembered)?)?)
-    }
-
-    /// Makes its replica read its share of the examples, if it has one.
-    fn take_share(&mut self) -> Result<(), Error> {
-        let Some(elastic) = &mut self.elastic else { return Ok(()) };
-        let dealt = elastic.counts.seat(self.id).map(|seat| (seat, elastic.counts.among));
-        // Prefetched batches stay valid while the members are the same.
-        if let Some((seat, of)) = dealt.filter(|_| elastic.dealt != dealt) {
-            self.replica.deal(seat, of)?;
-            elastic.dealt = dealt;
+        self.take_shards()?;
+        let Membership::Elastic(_, elastic) = &self.membership else { return Ok(()) };
+        let remembered = encode(&self.remembered(elastic))?;
+        if let Membership::Elastic(all, _) = &mut self.membership {
+            all.publish(&remembered)?;
         }
         Ok(())
     }
 
-    /// Whether it takes part in the next round without local steps: it has just taken the state of the others, or has no examples.
+    /// Makes its workers read their shards of the examples, if they have some.
+    fn take_shards(&mut self) -> Result<(), Error> {
+        let Membership::Elastic(_, elastic) = &self.membership else { return Ok(()) };
+        let counts = &elastic.counts;
+        for worker in &mut self.workers {
+            let Some(shard) = counts.seat(worker.id) else { continue };
+            // Prefetched batches stay valid while the members are the same.
+            if worker.division != Some((shard, counts.among)) {
+                self.set.assign_shard(worker.index, shard, counts.among)?;
+                worker.division = Some((shard, counts.among));
+            }
+            let since = counts.since.get(&worker.id).copied().unwrap_or(0);
+            (worker.shard, worker.first, worker.since) = (shard, counts.first(), since);
+        }
+        Ok(())
+    }
+
+    /// Whether its workers take part in the next round without local steps: they have just taken the state of the others, or one has no
+    /// examples. Those of a GPU can only step together.
     pub(crate) fn skips_steps(&self) -> bool {
-        self.elastic.as_ref().is_some_and(|elastic| elastic.at_once) || !self.has_examples()
+        let at_once = self.membership.elastic().is_some_and(|elastic| elastic.at_once);
+        at_once || !self.workers.iter().all(|worker| self.has_examples(worker))
     }
 
-    fn has_examples(&self) -> bool {
-        self.elastic.as_ref().is_none_or(|elastic| elastic.counts.seat(self.id).is_some())
-    }
-
-    /// The examples of its next step: which share, and at which step.
-    pub(crate) fn dealt(&self) -> Option<(u32, u64)> {
-        let elastic = self.elastic.as_ref()?;
-        Some((elastic.counts.seat(self.id)?, elastic.counts.place(self.id, self.taken)))
+    fn has_examples(&self, worker: &WorkerState) -> bool {
+        self.membership.elastic().is_none_or(|elastic| elastic.counts.seat(worker.id).is_some())
     }
 
     /// Counts the steps of all.
-    pub(crate) fn count_steps(&mut self, messages: &[(u32, RoundMessage)]) {
-        if let Some(elastic) = &mut self.elastic {
+    pub(crate) fn count_steps(&mut self, messages: &Messages) {
+        if let Some(elastic) = self.membership.elastic_mut() {
             elastic.counts.count(messages);
         }
     }
 
-    /// Notes which workers write checkpoints.
-    pub(crate) fn note_writers(&mut self, messages: &[(u32, RoundMessage)]) {
-        if let Some(elastic) = &mut self.elastic {
-            let keepers = messages.iter().filter(|(_, message)| message.keeps).map(|(worker, _)| *worker);
-            elastic.keepers = keepers.collect();
+    /// Notes which processes write checkpoints.
+    pub(crate) fn note_writers(&mut self, heads: &[(u32, ProcessMessage)]) {
+        if let Some(elastic) = self.membership.elastic_mut() {
+            elastic.keepers =
+                heads.iter().filter(|(_, head)| head.keeps).map(|(process, _)| *process).collect();
         }
     }
 
     /// A message with what the election of a reporter needs.
-    pub(crate) fn reporter_state(&self) -> RoundMessage {
-        let Some(Elastic { reports, .. }) = &self.elastic else { return RoundMessage::default() };
-        let unacknowledged = self.common.teller.as_ref().map_or(0, Reporter::unacknowledged);
-        RoundMessage {
+    pub(crate) fn reporter_state(&self) -> ProcessMessage {
+        let Some(ElasticState { reports, .. }) = self.membership.elastic() else {
+            return ProcessMessage::default();
+        };
+        let unacknowledged = self.common.reporter.as_ref().map_or(0, Reporter::unacknowledged);
+        ProcessMessage {
             is_reporter: reports.is_reporter(),
             unacknowledged: u8::try_from(unacknowledged).unwrap_or(u8::MAX),
             kept: reports.kept(),
-            ..RoundMessage::default()
+            ..ProcessMessage::default()
         }
     }
 
     /// All know who reports. One that takes over sends again what may be lost with the last reporter.
-    pub(crate) fn elect_reporter(&mut self, messages: &[(u32, RoundMessage)]) {
-        let Some(elastic) = &mut self.elastic else { return };
-        for report in elastic.reports.elect(self.id, messages) {
+    pub(crate) fn elect_reporter(&mut self, heads: &[(u32, ProcessMessage)]) {
+        let id = self.membership.id();
+        let Some(elastic) = self.membership.elastic_mut() else { return };
+        for report in elastic.reports.elect(id, heads) {
             self.send_report(&report);
         }
     }
 
     /// The cycle is over.
     pub(crate) fn end_cycle(&mut self) {
-        if let Some(elastic) = &mut self.elastic {
-            (elastic.stands, elastic.at_once) = (false, false);
+        if let Some(elastic) = self.membership.elastic_mut() {
+            (elastic.has_published, elastic.at_once) = (false, false);
         }
     }
 
     /// Takes the state of the others.
     pub(crate) fn rejoin(&mut self) -> Result<(), Error> {
-        let bytes = self.all_mut().member.rejoin()?;
+        let Membership::Elastic(all, _) = &mut self.membership else {
+            return Err(grawa_comm::Error::Behind.into());
+        };
+        let bytes = all.rejoin()?;
         self.restore_from(&bytes)
     }
 
-    /// Continues from the state of the others. It keeps its own parameters, unless it has taken no step.
+    /// Continues from the state of the others. Its workers keep their own parameters, unless they have taken no step.
     fn restore_from(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let garbled = |_| Error::Garbled { worker: self.id, found: bytes.len() };
+        let Membership::Elastic(all, elastic) = &mut self.membership else { return Ok(()) };
+        let id = all.id();
+        let garbled = || Error::Garbled { worker: id, found: bytes.len() };
         let Remembered { at, elapsed, memories, history, counts, diverged } =
-            serde_json::from_slice(bytes).map_err(garbled)?;
+            serde_json::from_slice(bytes).map_err(|_| garbled())?;
         if memories.len() != self.levels.len() {
-            return Err(Error::Garbled { worker: self.id, found: bytes.len() });
+            return Err(garbled());
         }
-        let id = self.all().member.worker();
-        let counted = counts.taken.get(&id).copied();
-        if self.taken == 0 {
-            let centre = self.all().member.copy_centre()?;
-            self.replica.put(StateKind::Parameters, &centre)?;
-            self.replica.reset();
+        let (centre, published_at) = (Arc::clone(all.centre()), all.next_operation());
+        **elastic = ElasticState {
+            run: elastic.run,
+            counts: counts.clone(),
+            has_published: true,
+            published_at,
+            at_once: true,
+            ..ElasticState::default()
+        };
+        self.set.set_centre(crate::worker_set::Slot::All, Arc::clone(&centre))?;
+        for (number, worker) in (id..).zip(&mut self.workers) {
+            let counted = counts.taken.get(&number).copied();
+            if worker.taken == 0 {
+                self.set.put(worker.index, StateKind::Parameters, &centre)?;
+                self.set.reset(worker.index);
+            }
+            // The number may have been another worker's, whose steps were counted. Own steps that were not counted are not lost.
+            let is_own = |counted: &u64| number == worker.id && *counted <= worker.taken && worker.taken > 0;
+            match counted.filter(is_own) {
+                Some(counted) => worker.in_cycle = worker.taken - counted,
+                None => (worker.taken, worker.in_cycle) = (counted.unwrap_or(0), 0),
+            }
+            (worker.id, worker.finite, worker.division) = (number, true, None);
         }
-        // The number may have been another worker's, whose steps were counted. Own steps that were not counted are not lost.
-        match counted.filter(|counted| id == self.id && *counted <= self.taken && self.taken > 0) {
-            Some(counted) => self.in_cycle = self.taken - counted,
-            None => (self.taken, self.in_cycle) = (counted.unwrap_or(0), 0),
-        }
-        (self.id, self.finite, self.diverged) = (id, true, diverged);
-        self.at = Position { elapsed, ..at };
+        (self.diverged, self.at) = (diverged, Position { elapsed, ..at });
         (self.settled, self.history) = (Some(self.at), history);
         (self.before, self.began) = (elapsed, (self.common.clock)());
         self.levels.iter_mut().zip(memories).for_each(|(level, memories)| level.memories = memories);
-        let run = self.elastic.as_ref().map_or(0, |elastic| elastic.run);
-        let stood = self.all().member.next_operation();
-        self.elastic =
-            Some(Elastic { run, counts, stands: true, stood, at_once: true, ..Elastic::default() });
-        self.take_share()
+        self.processes = vec![(id, self.workers.iter().map(|worker| worker.id).collect())];
+        self.take_shards()
     }
 
-    /// Without connection it continues to train, if it has examples.
+    /// Without connection its workers continue to train, if they have examples.
     pub(crate) fn train_alone(&mut self) -> Result<(), Error> {
         if self.common.stop.load(Ordering::Relaxed) {
             return Err(grawa_comm::Error::OutOfContact.into());
         }
-        if self.has_examples() {
-            self.take_steps(1)?;
-        } else {
+        if !self.workers.iter().all(|worker| self.has_examples(worker)) {
             std::thread::sleep(PAUSE);
+            return Ok(());
         }
-        Ok(())
+        let cycle = self.cycle_of(1, Some(1));
+        let results = self.set.local_steps(&cycle, self.workers.clone());
+        self.take(results, |worker, state| *worker = state)
     }
 }
 
@@ -318,134 +348,118 @@ pub fn check(recipe: &Recipe, data: &Dataset) -> Result<(), Error> {
     if let Some(why) = objection(recipe) {
         return Err(Error::NotElastic { why });
     }
-    let material = Material::new(recipe, data)?;
+    let workload = Workload::new(recipe, data)?;
     match &recipe.model.init {
-        Some(path) => crate::init::start(&material.graph, path, recipe.train.seed).map(|_| ()),
+        Some(path) => crate::init::start(&workload.graph, path, recipe.train.seed).map(|_| ()),
         None => Ok(()),
     }
 }
 
-/// Takes part in a run as one worker. It writes checkpoints to `folder` while it is the first member that has one. Its events go to the
+/// Takes part in a run as one process. It writes checkpoints to `folder` while it is the first member that has one. Its events go to the
 /// coordinator, and to the observers here. Returns how the run ended.
 pub fn join(
     recipe: Recipe,
     data: &Dataset,
-    guest: Joiner,
+    joiner: Joiner,
     folder: Option<&Path>,
     stop: Stop,
     observers: &mut [Box<dyn Observer>],
 ) -> Result<Finished, Error> {
-    join_as(|net| net, recipe, data, guest, (folder, stop), observers)
+    let run = Run::as_member(recipe, data, &joiner)?;
+    let run = match folder {
+        Some(folder) => run.keep_in(folder),
+        None => run,
+    };
+    run.join(joiner, stop, observers)
 }
 
-/// The same with a replica that is made of a network on the CPU: tests wrap it.
-fn join_as<R: Replica<Buffer = [f32]> + Send + 'static>(
-    replica: impl FnOnce(CpuReplica) -> R,
-    recipe: Recipe,
-    data: &Dataset,
-    guest: Joiner,
-    (folder, stop): (Option<&Path>, Stop),
-    observers: &mut [Box<dyn Observer>],
-) -> Result<Finished, Error> {
-    if let Some(why) = objection(&recipe) {
-        return Err(Error::NotElastic { why });
+impl Run {
+    /// The part of a process that joins a run of this recipe.
+    fn as_member(recipe: Recipe, data: &Dataset, joiner: &Joiner) -> Result<Self, Error> {
+        if let Some(why) = objection(&recipe) {
+            return Err(Error::NotElastic { why });
+        }
+        let (workload, workers, cores) = (Workload::new(&recipe, data)?, workers_of(joiner), recipe.machine.threads);
+        Run::of(recipe, workload, |recipe, workload| AnyEngine::of_some(recipe, workload, workers, cores))
     }
-    let material = Material::new(&recipe, data)?;
-    let (graph, examples) = (material.graph.clone(), material.order.examples() as usize);
-    let (seed, founders) = (recipe.train.seed, recipe.train.workers);
-    let state = match &recipe.model.init {
-        Some(path) => crate::init::start(&graph, path, seed)?.0,
-        None => State::initial(&graph, seed),
-    };
-    let (worker, run, teller) = (guest.worker, guest.run(), guest.reporter());
-    // A worker beyond the founders has no examples before its first round, and reads none: any index will do.
-    let seat = worker.min(founders.saturating_sub(1));
-    let engine = AnyEngine::of_one(&recipe, material, (seat, worker), recipe.machine.threads)?;
-    let counts = Counts::new(founders);
-    let memories = vec![vec![Memory::default()]];
-    let start = Remembered { memories, counts: counts.clone(), ..Remembered::default() };
-    let looks = viewing(recipe.method.evaluate).is_some();
-    let view = if looks { state.parameters.len() } else { 0 };
-    let travel = TransferOptions { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
-    let kept = folder.map(GroupCheckpoint::newest).transpose()?.flatten();
-    let (mut ends, taken) = match kept.filter(|kept| kept.held.run == run) {
-        Some(Restored { held, centre, .. }) => {
-            guest.enter_from(held.meeting, held.memory.into(), centre, &[view], travel)?
-        }
-        None => guest.enter(encode(&start)?, state.parameters.clone(), &[view], travel)?,
-    };
-    let (view, member) = (ends.pop(), ends.pop());
-    let (Some(view), Some(member)) = (view, member) else {
-        return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
-    };
-    let launch = Launch {
-        teller: Some(teller),
-        together: stop.together,
-        ..Launch::new(recipe, graph, examples, folder, stop.asked, taken.is_some())
-    };
-    let mut part = Part {
-        worker: seat,
-        velocity: vec![0.0; state.parameters.len()],
-        parameters: state.parameters,
-        statistics: state.statistics,
-        ..Part::default()
-    };
-    let dealt = Some((seat, founders));
-    let elastic = Elastic { run, counts, dealt, stands: true, ..Elastic::default() };
-    let pacing = match launch.recipe.train.pace {
-        Pace::Even => Pacing::Even,
-        Pace::Free => Pacing::Called,
-    };
-    let (at, newcomer) = (Position::default(), Newcomer { worker, elastic, state: taken });
-    match engine {
-        AnyEngine::Cpu(engine) => {
-            let parts = WorkerParts::on_cpu(&engine, &engine.evaluator(&launch.recipe), &mut part)?;
-            let parts =
-                WorkerParts { replica: replica(parts.replica), waits: parts.waits, examiner: parts.examiner };
-            launch.run(at, pacing, |_, common| newcomer.start(common, parts, member, view), observers)
-        }
-        AnyEngine::Cuda(engine) => {
-            let parts = WorkerParts::on_gpus(&engine, &mut part)?;
-            // The group of all, and that of the evaluated model.
-            let (member, view) = (engine.staged(member, Some((0, 0)))?, engine.staged(view, None)?);
-            launch.run(at, pacing, |_, common| newcomer.start(common, parts, member, view), observers)
-        }
-    }
-}
 
-/// What a worker that joins begins with, on any device.
-struct Newcomer {
-    worker: u32,
-    elastic: Elastic,
-    /// The shared state of the others, if the run has begun.
-    state: Option<Vec<u8>>,
-}
-
-impl Newcomer {
-    fn start<R: Replica, C: Collective<Buffer = R::Buffer>>(
+    /// Takes part in a run of the coordinator that has accepted this joiner, as one process.
+    pub fn join(
         self,
-        common: &Arc<Common>,
-        parts: WorkerParts<R>,
-        member: C,
-        view: C,
-    ) -> Result<Vec<Worker<R, C>>, Error> {
-        let method = &common.method;
-        let level = Level {
-            tracker: Tracker::new(method, &common.layout),
-            method: method.clone(),
-            member,
-            // There is one group, of all that join.
-            groups: std::iter::once(0..u32::MAX).collect(),
-            own: 0,
-            memories: vec![Memory::default()],
-        };
-        let mut worker = Worker::new(common, self.worker, parts, vec![level], view);
-        (worker.settled, worker.apart, worker.elastic) = (Some(worker.at), true, Some(self.elastic));
-        if let Some(state) = self.state {
-            worker.restore_from(&state)?;
+        joiner: Joiner,
+        stop: Stop,
+        observers: &mut [Box<dyn Observer>],
+    ) -> Result<Finished, Error> {
+        let recipe = self.recipe();
+        if let Some(why) = objection(recipe) {
+            return Err(Error::NotElastic { why });
         }
-        Ok(vec![worker])
+        let founders = recipe.train.workers;
+        let (parameters, statistics) = self.workers.start(recipe)?;
+        let (run, reporter, workers) = (joiner.run(), joiner.reporter(), workers_of(&joiner));
+        // A worker beyond the founders has no examples before its first round, and reads none: any shard will do.
+        let shard = |worker: u32| worker.min(founders.saturating_sub(1));
+        let part = |worker: u32| Part {
+            worker: shard(worker),
+            velocity: vec![0.0; parameters.len()],
+            parameters: parameters.clone(),
+            statistics: statistics.clone(),
+            loss: f64::NAN,
+            finite: true,
+            ..Part::default()
+        };
+        let mut parts: Vec<Part> = workers.clone().map(part).collect();
+        let counts = Counts::new(founders);
+        let memories = vec![vec![Memory::default()]];
+        let start = Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
+        let view = if viewing(recipe.method.evaluate).is_some() { parameters.len() } else { 0 };
+        let options =
+            TransferOptions { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
+        let kept = self.folder.as_deref().map(GroupCheckpoint::newest).transpose()?.flatten();
+        let (mut launch, source) = self.launch();
+        let set = source.set(&launch.recipe, &mut parts)?;
+        let (mut ends, taken) = match kept.filter(|kept| kept.held.run == run) {
+            Some(Restored { held, centre, .. }) => {
+                joiner.enter_from(held.meeting, held.memory.into(), centre, &[view], options)?
+            }
+            None => joiner.enter(encode(&start)?, parameters, &[view], options)?,
+        };
+        let (view, member) = (ends.pop(), ends.pop());
+        let (Some(view), Some(member)) = (view, member) else {
+            return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
+        };
+        (launch.reporter, launch.resumed) = (Some(reporter), taken.is_some());
+        (launch.together, launch.stop) = (stop.together, stop.asked);
+        let pacing = match launch.recipe.train.pace {
+            Pace::Even => Pacing::Even,
+            Pace::Free => Pacing::Called,
+        };
+        parts.iter_mut().zip(workers).for_each(|(part, worker)| part.worker = worker);
+        let at = Position::default();
+        let snapshot = Snapshot { settled: Some(at), parts, memories, ..Snapshot::default() };
+        let make = |common: &Arc<Common>| {
+            let elastic = ElasticState { run, counts, has_published: true, ..ElasticState::default() };
+            let processes = vec![(member.id(), snapshot.parts.iter().map(|part| part.worker).collect())];
+            let membership = Membership::Elastic(Box::new(member), Box::new(elastic));
+            let view = Some(Box::new(view) as Box<dyn Collective>);
+            let connections = Connections { membership, processes, view, inner: Vec::new() };
+            let mut process = Process::new(common, set, snapshot, 0..u32::MAX, connections)?;
+            for worker in &mut process.workers {
+                worker.shard = shard(worker.id);
+                worker.division = Some((worker.shard, founders));
+            }
+            if let Some(state) = taken {
+                process.restore_from(&state)?;
+            }
+            Ok(process)
+        };
+        launch.run(at, pacing, make, observers)
     }
+}
+
+/// The workers of a process that joins.
+fn workers_of(joiner: &Joiner) -> Range<u32> {
+    joiner.worker..joiner.worker.saturating_add(1)
 }
 
 #[cfg(test)]

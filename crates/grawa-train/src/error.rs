@@ -1,6 +1,7 @@
 //! What can go wrong in a run.
 
 use std::path::PathBuf;
+use std::time::Duration;
 use thiserror::Error;
 
 /// What went wrong; the text says what was found, what was expected, what to do.
@@ -62,6 +63,12 @@ pub enum Error {
         worker: u32,
         /// What it said.
         why: String,
+    },
+    /// A worker that made no progress for too long.
+    #[error("it was silent for {:.1} s", after.as_secs_f64())]
+    Stalled {
+        /// For how long.
+        after: Duration,
     },
     /// A folder without a checkpoint.
     #[error("{} holds no checkpoint; a run that can be resumed has a folder 'checkpoints'", path.display())]

@@ -5,16 +5,15 @@
 //! not counted as training time.
 
 use crate::Error;
-use crate::engine::{Counts, EvaluateShard, average};
+use crate::engine::{Counts, average};
 use crate::event::{Evaluated, Event, Model};
+use crate::process::{Group, Process, finite};
 use crate::recipe::BatchNorm;
-use crate::round_message::{from_bytes, to_bytes};
-use crate::shares::measure_together;
-use crate::worker::{Worker, finite};
-use grawa_comm::{Collective, Error as CommError, Lost};
+use crate::round_message::{decode, encode};
+use crate::worker_set::{Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet};
+use grawa_comm::Error as CommError;
 use grawa_core::{
-    Evaluate, Layout, Memory, Method, Name, Plan, Preset, Pull, Replica, Report, Score, StateKind, Weighting,
-    plan,
+    Evaluate, Layout, Memory, Method, Name, Plan, Preset, Pull, Report, Score, StateKind, Weighting, plan,
 };
 use std::sync::Arc;
 
@@ -46,51 +45,39 @@ pub(crate) fn view(method: &Method, layout: &Layout, workers: &[(u32, f64, bool)
     Ok(plan)
 }
 
-impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
+impl Process {
     /// Measures the model of the method.
     pub(crate) fn evaluate(&mut self) -> Result<(), Error> {
-        let common = Arc::clone(&self.common);
-        if self.examiner.is_none() {
-            return Ok(());
-        }
-        let start = (common.clock)();
+        let Some(evaluation) = self.set.evaluation() else { return Ok(()) };
+        let clock = Arc::clone(&self.common.clock);
+        let start = clock();
         let best = self.make_view()?;
-        let statistics = self.replica.copy(StateKind::Statistics)?;
-        let Some(examiner) = &mut self.examiner else { return Ok(()) };
-        let last = self.levels.len() - 1;
-        // The model is in one group, so the workers communicate through the other.
-        let evaluate = common.method.evaluate;
-        let (model, talk, members): (&R::Buffer, &mut C, &[u32]) = match evaluate {
-            Evaluate::Mean | Evaluate::Best => {
-                (self.view.centre(), &mut self.levels[last].member, self.view.members())
-            }
-            Evaluate::Centre => {
-                let all = &self.levels[last].member;
-                (all.centre(), &mut self.view, all.members())
-            }
-            Evaluate::Each => (self.replica.parameters(), &mut self.view, self.levels[last].member.members()),
+        let evaluate = self.common.method.evaluate;
+        let model = match evaluate {
+            Evaluate::Mean | Evaluate::Best => Measured::Centre(Slot::View),
+            Evaluate::Centre => Measured::Centre(Slot::All),
+            Evaluate::Each => Measured::Own,
         };
-        let (mut members, mut lost) = (members.to_vec(), Vec::new());
-        let each = evaluate == Evaluate::Each;
-        let statistics = settle_statistics(
-            &mut **examiner,
-            model,
-            statistics,
-            (talk, &mut members, &mut lost),
-            best.filter(|_| !each),
-            each,
-        )?;
-        let counts = measure_together(talk, &mut members, &mut lost, |seat, alive| {
-            let seat = if each { (0, 1) } else { seat };
-            let Counts { loss, wrong, examples } = examiner.test(model, &statistics, seat, alive)?;
-            Ok(vec![loss, wrong as f64, examples as f64])
+        let statistics = self.settle_statistics(&evaluation, model, best)?;
+        let counts = self.measure_together(model, |set, shards| {
+            let of = |shard: &Shard| statistics.iter().find(|(index, _)| *index == Some(shard.index));
+            let all = statistics.first().map(|(_, statistics)| Arc::clone(statistics)).unwrap_or_default();
+            let statistics: Vec<Arc<Vec<f32>>> = (shards.iter())
+                .map(|shard| of(shard).map_or_else(|| Arc::clone(&all), |(_, own)| Arc::clone(own)))
+                .collect();
+            let numbers = |counts: Counts| vec![counts.loss, counts.wrong as f64, counts.examples as f64];
+            let counts = set.test(model, shards, &statistics);
+            counts.into_iter().map(|(index, counts)| (index, counts.map(numbers))).collect()
         })?;
         let mut models = Vec::new();
         for (worker, numbers) in counts {
-            let counts = Counts { loss: numbers[0], wrong: numbers[1] as u64, examples: numbers[2] as u64 };
+            let [loss, wrong, examples] = numbers[..] else {
+                return Err(Error::Garbled { worker, found: numbers.len() });
+            };
+            let counts = Counts { loss, wrong: wrong as u64, examples: examples as u64 };
             models.push((format!("worker {worker}"), counts));
         }
-        if !each {
+        if model != Measured::Own {
             let which = match (evaluate, best) {
                 (Evaluate::Centre, _) => "centre".to_owned(),
                 (Evaluate::Best, Some(worker)) => format!("best (worker {worker})"),
@@ -111,16 +98,15 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             examples: counts.examples,
         });
         let evaluated = Evaluated { at: self.place(), models: models.collect() };
-        self.calibrated = statistics;
-        let spent = (common.clock)().saturating_sub(start);
+        self.calibrated = statistics.first().map(|(_, statistics)| statistics.to_vec()).unwrap_or_default();
+        let spent = clock().saturating_sub(start);
         // It is not training time.
         self.began += spent;
-        self.tally.times.evaluate += spent.as_secs_f64();
+        for worker in &mut self.workers {
+            worker.tally.times.evaluate += spent.as_secs_f64();
+        }
         self.report_shared(vec![Event::Evaluated(evaluated.clone())]);
         self.history.push(evaluated);
-        if let Some(waits) = &self.waits {
-            waits.take();
-        }
         Ok(())
     }
 
@@ -128,72 +114,134 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
     pub(crate) fn make_view(&mut self) -> Result<Option<u32>, Error> {
         let Some(method) = viewing(self.common.method.evaluate) else { return Ok(None) };
         loop {
-            let mine = to_bytes(&[self.loss, f64::from(u8::from(self.finite))]);
-            let gathered = self.view.gather(&mine)?;
-            let mut workers = Vec::new();
-            for (worker, bytes) in &gathered.messages {
-                let numbers = from_bytes(*worker, bytes, 2)?;
-                workers.push((*worker, numbers[0], numbers[1] > 0.0));
-            }
+            let mine: Vec<(u32, f64, bool)> =
+                self.workers.iter().map(|worker| (worker.id, worker.loss, worker.finite)).collect();
+            let workers = self.gather_view(mine)?;
             let plan = view(&method, &self.common.layout, &workers)?;
             let leader = plan.weights.of(0).iter().position(|&weight| weight == 1.0);
-            match self.view.mix(&plan, &self.common.layout, self.replica.parameters()) {
+            match self.mix(Group::View, Slot::View, &plan, Vectors::Parameters) {
                 Ok(_) => return Ok(leader.map(|at| plan.workers[at]).filter(|_| plan.workers.len() > 1)),
-                Err(CommError::Shrunk { .. }) => {}
-                Err(error) => return Err(error.into()),
+                Err(Error::Comm(CommError::Shrunk { .. })) => {}
+                Err(error) => return Err(error),
             }
         }
     }
-}
 
-/// The statistics for the evaluated model, as the policy says.
-fn settle_statistics<C: Collective>(
-    examiner: &mut dyn EvaluateShard<C::Buffer>,
-    model: &C::Buffer,
-    own: Vec<f32>,
-    (talk, members, lost): (&mut C, &mut Vec<u32>, &mut Vec<Lost>),
-    of: Option<u32>,
-    each: bool,
-) -> Result<Vec<f32>, Error> {
-    let layout = examiner.statistics().clone();
-    if layout.is_empty() {
-        return Ok(own);
+    /// What all workers send, in the order of the workers. The first field is the worker's number.
+    fn gather_view(&mut self, mine: Vec<(u32, f64, bool)>) -> Result<Vec<(u32, f64, bool)>, Error> {
+        let Some(link) = &mut self.view else { return Ok(mine) };
+        let gathered = link.gather(&encode(&mine)?)?;
+        let mut all = Vec::new();
+        self.processes.clear();
+        for (process, bytes) in &gathered.messages {
+            let workers: Vec<(u32, f64, bool)> = decode(*process, bytes)?;
+            self.processes.push((*process, workers.iter().map(|(worker, ..)| *worker).collect()));
+            all.extend(workers);
+        }
+        Ok(all)
     }
-    let wide = |numbers: &[f32]| numbers.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
-    let narrow = |numbers: Vec<f64>| numbers.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
-    match examiner.policy() {
-        BatchNorm::Keep if each => Ok(own),
-        BatchNorm::Keep | BatchNorm::Average => {
-            let gathered = talk.gather(&to_bytes(&wide(&own)))?;
-            lost.extend(gathered.outcome.lost);
-            let mut workers = Vec::new();
-            for (worker, bytes) in &gathered.messages {
-                workers.push((*worker, narrow(from_bytes(*worker, bytes, layout.len())?)));
-            }
-            if examiner.policy() == BatchNorm::Average {
-                let workers: Vec<Vec<f32>> = workers.into_iter().map(|(_, statistics)| statistics).collect();
-                return Ok(average(&layout, &workers));
-            }
-            let chosen = workers.iter().position(|(worker, _)| Some(*worker) == of).unwrap_or(0);
-            Ok(workers.swap_remove(chosen).1)
+
+    /// Sends the numbers of its workers to all processes. Returns those of all workers.
+    fn gather_numbers(&mut self, mine: Vec<(u32, Vec<f64>)>) -> Result<Vec<(u32, Vec<f64>)>, Error> {
+        let Some(all) = self.membership.all() else { return Ok(mine) };
+        let gathered = all.gather(&encode(&mine)?)?;
+        let mut numbers = Vec::new();
+        for (process, bytes) in &gathered.messages {
+            numbers.extend(decode::<Vec<(u32, Vec<f64>)>>(*process, bytes)?);
         }
-        BatchNorm::Recalibrate => {
-            let mut share = |seat: (usize, usize), alive: &mut dyn FnMut()| {
-                let (mut sums, count) = examiner.recalibrate(model, seat, alive)?;
-                sums.push(count as f64);
-                Ok::<_, Error>(sums)
+        Ok(numbers)
+    }
+
+    /// Every worker of the run measures its share of the batches, and all get the results of all. If one is lost meanwhile its share is
+    /// missing, and the others divide all batches again: so the result covers all batches. No worker joins meanwhile, so each repetition
+    /// has fewer workers, and it ends.
+    fn measure_together(
+        &mut self,
+        model: Measured,
+        mut measure: impl FnMut(&mut dyn WorkerSet, &[Shard]) -> PerWorker<Vec<f64>>,
+    ) -> Result<Vec<(u32, Vec<f64>)>, Error> {
+        let mut all: Vec<u32> = self.processes.iter().flat_map(|(_, workers)| workers.iter().copied()).collect();
+        loop {
+            let shard = |index: usize, worker: u32| match model {
+                Measured::Own => Shard { index, shard: 0, of: 1 },
+                Measured::Centre(_) => {
+                    let shard = all.iter().position(|&other| other == worker).unwrap_or(0);
+                    Shard { index, shard, of: all.len().max(1) }
+                }
             };
-            let shares = match each {
-                true => vec![(talk.worker(), share((0, 1), &mut || talk.alive())?)],
-                false => measure_together(talk, members, lost, share)?,
-            };
-            let mut sums = vec![0.0; layout.len() + 1];
-            for (_, share) in shares {
-                sums.iter_mut().zip(share).for_each(|(sum, x)| *sum += x);
+            let shards: Vec<Shard> = self.workers.iter().map(|worker| shard(worker.index, worker.id)).collect();
+            let measured = measure(&mut *self.set, &shards);
+            let mut mine = Vec::new();
+            self.take(measured, |worker, numbers| mine.push((worker.id, numbers)))?;
+            let results = self.gather_numbers(mine)?;
+            let heard: Vec<u32> = results.iter().map(|(worker, _)| *worker).collect();
+            if heard == all {
+                return Ok(results);
             }
+            self.processes.iter_mut().for_each(|(_, workers)| workers.retain(|worker| heard.contains(worker)));
+            all = heard;
+        }
+    }
+
+    /// The statistics for the evaluated model, as the policy says: of a worker's index, or for all.
+    fn settle_statistics(
+        &mut self,
+        Evaluation { policy, statistics: layout }: &Evaluation,
+        model: Measured,
+        leader: Option<u32>,
+    ) -> Result<Vec<(Option<usize>, Arc<Vec<f32>>)>, Error> {
+        let is_each = model == Measured::Own;
+        let mut own = Vec::new();
+        for worker in &self.workers {
+            own.push((worker.index, worker.id, self.set.copy(worker.index, StateKind::Statistics)?));
+        }
+        if layout.is_empty() || (is_each && *policy == BatchNorm::Keep) {
+            let own = own.into_iter();
+            return Ok(own.map(|(index, _, statistics)| (Some(index), Arc::new(statistics))).collect());
+        }
+        let narrow = |numbers: Vec<f64>| numbers.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
+        if *policy != BatchNorm::Recalibrate {
+            let wide = |numbers: &[f32]| numbers.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+            let mine = own.iter().map(|(_, worker, statistics)| (*worker, wide(statistics))).collect();
+            let mut workers = self.gather_numbers(mine)?;
+            if let Some((worker, found)) = workers.iter().find(|(_, found)| found.len() != layout.len()) {
+                return Err(Error::Garbled { worker: *worker, found: found.len() });
+            }
+            if *policy == BatchNorm::Average {
+                let workers: Vec<Vec<f32>> = workers.into_iter().map(|(_, numbers)| narrow(numbers)).collect();
+                return Ok(vec![(None, Arc::new(average(layout, &workers)))]);
+            }
+            let leader = leader.filter(|_| !is_each);
+            let chosen = workers.iter().position(|(worker, _)| Some(*worker) == leader).unwrap_or(0);
+            return Ok(vec![(None, Arc::new(narrow(workers.swap_remove(chosen).1)))]);
+        }
+        let mean = |mut sums: Vec<f64>| {
             let total = sums.pop().unwrap_or(0.0);
-            Ok(narrow(sums.into_iter().map(|sum| sum / total).collect()))
+            narrow(sums.into_iter().map(|sum| sum / total).collect())
+        };
+        let with_count = |(mut sums, count): (Vec<f64>, u64)| {
+            sums.push(count as f64);
+            sums
+        };
+        if is_each {
+            let shards: Vec<Shard> =
+                self.workers.iter().map(|worker| Shard { index: worker.index, shard: 0, of: 1 }).collect();
+            let found = self.set.recalibrate(model, &shards);
+            let mut own = Vec::new();
+            self.take(found, |worker, found| {
+                own.push((Some(worker.index), Arc::new(mean(with_count(found)))));
+            })?;
+            return Ok(own);
         }
+        let shares = self.measure_together(model, |set, shards| {
+            let found = set.recalibrate(model, shards);
+            found.into_iter().map(|(index, found)| (index, found.map(with_count))).collect()
+        })?;
+        let mut sums = vec![0.0; layout.len() + 1];
+        for (_, share) in shares {
+            sums.iter_mut().zip(share).for_each(|(sum, x)| *sum += x);
+        }
+        Ok(vec![(None, Arc::new(mean(sums)))])
     }
 }
 

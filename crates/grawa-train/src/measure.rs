@@ -1,11 +1,12 @@
 //! A model by itself: its loss and error on the test set, class by class.
 
-use crate::engine::{Counts, EvaluateShard, Material};
+use crate::engine::{Counts, EvaluateShard, Workload};
 use crate::recipe::BatchNorm;
 use crate::run::AnyEngine;
 use crate::{Error, Recipe};
 use grawa_data::Dataset;
 use grawa_nn::{Graph, State};
+use std::sync::{Mutex, PoisonError};
 
 /// A model on the test set.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,21 +42,29 @@ impl Measured {
 }
 
 /// Measures models on the test set of a recipe, on the device it names.
-#[derive(Debug)]
 pub struct Evaluator {
-    engine: AnyEngine,
+    evaluator: Mutex<Box<dyn EvaluateShard>>,
     graph: Graph,
-    recipe: Recipe,
     examples: usize,
+}
+
+impl std::fmt::Debug for Evaluator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Evaluator").field("network", &self.graph.name()).finish_non_exhaustive()
+    }
 }
 
 impl Evaluator {
     /// For the data set of a recipe and the network it asks for.
     pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
-        let material = Material::new(recipe, data)?;
-        let (graph, examples) = (material.graph.clone(), material.test.len());
-        let engine = AnyEngine::of_one(recipe, material, (0, 0), recipe.machine.threads)?;
-        Ok(Evaluator { engine, graph, recipe: recipe.clone(), examples })
+        let workload = Workload::new(recipe, data)?;
+        let (graph, examples) = (workload.graph.clone(), workload.test.len());
+        let evaluator: Box<dyn EvaluateShard> =
+            match AnyEngine::of_some(recipe, workload, 0..1, recipe.machine.threads)? {
+                AnyEngine::Cpu(engine) => Box::new(engine.evaluator(recipe)),
+                AnyEngine::Cuda(set) => set,
+            };
+        Ok(Evaluator { evaluator: Mutex::new(evaluator), graph, examples })
     }
 
     /// The network.
@@ -65,58 +74,12 @@ impl Evaluator {
 
     /// Measures a model with [`Evaluator::statistics`]. `done` receives the share that is done, from 0 to 1.
     pub fn measure(&self, model: &State, mut done: impl FnMut(f64)) -> Result<Measured, Error> {
-        match &self.engine {
-            AnyEngine::Cpu(engine) => {
-                self.by(&mut engine.evaluator(&self.recipe), &model.parameters[..], model, &mut done)
-            }
-            AnyEngine::Cuda(engine) => {
-                let placed = engine.place_model(model)?;
-                self.by(&mut engine.evaluator(0), &placed, model, &mut done)
-            }
-        }
-    }
-
-    /// Batch norm's statistics that a model is measured with: those it has (`keep`, `average`), or those of training batches
-    /// as training shows them, augmented, with dropout off (`recalibrate`).
-    pub fn statistics(&self, model: &State) -> Result<Vec<f32>, Error> {
-        match &self.engine {
-            AnyEngine::Cpu(engine) => {
-                self.settle(&mut engine.evaluator(&self.recipe), &model.parameters[..], model)
-            }
-            AnyEngine::Cuda(engine) => {
-                let placed = engine.place_model(model)?;
-                self.settle(&mut engine.evaluator(0), &placed, model)
-            }
-        }
-    }
-
-    fn settle<B: ?Sized>(
-        &self,
-        examiner: &mut dyn EvaluateShard<B>,
-        of: &B,
-        model: &State,
-    ) -> Result<Vec<f32>, Error> {
-        Ok(match self.recipe.evaluate.batch_norm {
-            BatchNorm::Keep | BatchNorm::Average => model.statistics.clone(),
-            BatchNorm::Recalibrate => {
-                let (sums, batches) = examiner.recalibrate(of, (0, 1), &mut || {})?;
-                sums.into_iter().map(|sum| (sum / batches as f64) as f32).collect()
-            }
-        })
-    }
-
-    fn by<B: ?Sized>(
-        &self,
-        examiner: &mut dyn EvaluateShard<B>,
-        of: &B,
-        model: &State,
-        done: &mut dyn FnMut(f64),
-    ) -> Result<Measured, Error> {
-        let statistics = self.settle(examiner, of, model)?;
+        let mut evaluator = self.evaluator.lock().unwrap_or_else(PoisonError::into_inner);
+        let statistics = settle(&mut **evaluator, model)?;
         let all = self.examples.max(1) as f64;
         let mut counts = Counts::default();
         let mut classes = vec![Class::default(); self.graph.classes()];
-        examiner.each(of, &statistics, (0, 1), &mut || {}, &mut |logits, label| {
+        evaluator.each(&model.parameters, &statistics, (0, 1), &mut || {}, &mut |logits, label| {
             let before = counts.wrong;
             counts.take(logits, label);
             if let Some(class) = classes.get_mut(label) {
@@ -127,6 +90,22 @@ impl Evaluator {
         })?;
         Ok(Measured { loss: counts.loss / counts.examples.max(1) as f64, classes })
     }
+
+    /// Batch norm's statistics that a model is measured with: those it has (`keep`, `average`), or those of training batches
+    /// as training shows them, augmented, with dropout off (`recalibrate`).
+    pub fn statistics(&self, model: &State) -> Result<Vec<f32>, Error> {
+        settle(&mut **self.evaluator.lock().unwrap_or_else(PoisonError::into_inner), model)
+    }
+}
+
+fn settle(evaluator: &mut dyn EvaluateShard, model: &State) -> Result<Vec<f32>, Error> {
+    Ok(match evaluator.policy() {
+        BatchNorm::Keep | BatchNorm::Average => model.statistics.clone(),
+        BatchNorm::Recalibrate => {
+            let (sums, batches) = evaluator.recalibrate(&model.parameters, (0, 1), &mut || {})?;
+            sums.into_iter().map(|sum| (sum / batches as f64) as f32).collect()
+        }
+    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! steps. In an elastic group all take steps until the coordinator calls. A recording of a free run gives each worker the steps it took then.
 
 use crate::{Error, Event};
+use grawa_comm::Tickets;
 use grawa_core::{Grant, Trigger};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -12,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Who takes how many steps.
-#[derive(Debug)]
 pub(crate) enum Pacing {
     /// Each its quota.
     Even,
@@ -20,7 +20,6 @@ pub(crate) enum Pacing {
     /// a late worker while the next cycle takes from the other.
     Free([AtomicU64; 2]),
     /// First come, first served, between processes.
-    #[cfg(feature = "mpi")]
     Leased(Leases),
     /// Until the coordinator has counted enough steps and calls.
     Called,
@@ -53,8 +52,7 @@ impl Pacing {
                 let trigger = Trigger::new(members as u32, u32::try_from(quota).unwrap_or(u32::MAX))?;
                 Ok(trigger.grant(tickets[cycle as usize % 2].fetch_add(1, Ordering::Relaxed)) == Grant::Step)
             }
-            #[cfg(feature = "mpi")]
-            Pacing::Leased(leases) => leases.may_step(quota, cycle, members),
+                    Pacing::Leased(leases) => leases.may_step(quota, cycle, members),
             Pacing::Replay { recording, .. } => Ok(own < recording.after(from)?.steps(worker)),
         }
     }
@@ -70,8 +68,7 @@ impl Pacing {
     pub(crate) fn renew(&self, cycle: u64) -> Result<(), Error> {
         match self {
             Pacing::Free(tickets) => tickets[cycle as usize % 2].store(0, Ordering::Relaxed),
-            #[cfg(feature = "mpi")]
-            Pacing::Leased(leases) => leases.renew(cycle)?,
+                    Pacing::Leased(leases) => leases.renew(cycle)?,
             Pacing::Even | Pacing::Called | Pacing::Replay { .. } => {}
         }
         Ok(())
@@ -92,8 +89,6 @@ impl Pacing {
 }
 
 /// The steps of a free pace, shared out among processes: tickets lie with the first rank, and each is a lease.
-#[cfg(feature = "mpi")]
-#[derive(Debug)]
 pub(crate) struct Leases {
     /// Whether this is the rank that clears the tickets.
     clears: bool,
@@ -103,20 +98,17 @@ pub(crate) struct Leases {
 }
 
 /// What is asked for and used up.
-#[cfg(feature = "mpi")]
-#[derive(Debug)]
 struct Held {
     /// Tickets in two counters by turns, as where all are threads.
-    tickets: grawa_comm::mpi::Counters<2>,
+    tickets: Box<dyn Tickets>,
     /// The cycle of the lease at hand, and how many of its steps are left.
     cycle: u64,
     left: u64,
 }
 
-#[cfg(feature = "mpi")]
 impl Leases {
     /// Leases for a run that goes on in a cycle of which `taken` steps are done.
-    pub(crate) fn new(tickets: grawa_comm::mpi::Counters<2>, clears: bool, cycle: u64, taken: u64) -> Self {
+    pub(crate) fn new(tickets: Box<dyn Tickets>, clears: bool, cycle: u64, taken: u64) -> Self {
         let held = Held { tickets, cycle, left: 0 };
         Leases { clears, begun: (cycle, taken), held: std::sync::Mutex::new(held) }
     }

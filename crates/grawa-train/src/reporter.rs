@@ -6,7 +6,7 @@
 
 use crate::event::{Event, Place};
 use crate::event_codec::{Report, Sequence};
-use crate::round_message::RoundMessage;
+use crate::round_message::ProcessMessage;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ impl SharedReports {
     }
 
     /// All members have sent their messages: they know who reports. Returns what `worker` must send again.
-    pub(crate) fn elect(&mut self, worker: u32, messages: &[(u32, RoundMessage)]) -> Vec<Report> {
+    pub(crate) fn elect(&mut self, worker: u32, messages: &[(u32, ProcessMessage)]) -> Vec<Report> {
         if let Some((reporter, message)) = messages.iter().find(|(_, message)| message.is_reporter) {
             self.keep_last(message.unacknowledged.into());
             // A member with a lower number has joined. It takes over when nothing of the other is on its way.
@@ -97,11 +97,11 @@ mod tests {
                     members.push((*who, Member::default()));
                     members.sort_by_key(|(id, _)| *id);
                 }
-                let messages: Vec<(u32, RoundMessage)> = (members.iter())
+                let messages: Vec<(u32, ProcessMessage)> = (members.iter())
                     .map(|(id, one)| {
                         let (is_reporter, kept) = (one.reports.is_reporter(), one.reports.kept());
                         let unacknowledged = one.on_the_way.len() as u8;
-                        (*id, RoundMessage { is_reporter, unacknowledged, kept, ..RoundMessage::default() })
+                        (*id, ProcessMessage { is_reporter, unacknowledged, kept, ..ProcessMessage::default() })
                     })
                     .collect();
                 for (id, one) in &mut members {
@@ -129,7 +129,7 @@ mod tests {
     fn what_is_kept_is_bounded() {
         let mut reports = SharedReports::default();
         (1..=1000).for_each(|rounds| drop(reports.add(event(rounds).place(), vec![event(rounds)])));
-        let again = reports.elect(0, &[(0, RoundMessage::default()), (1, RoundMessage::default())]);
+        let again = reports.elect(0, &[(0, ProcessMessage::default()), (1, ProcessMessage::default())]);
         assert!(again.len() == KEPT && reports.is_reporter());
         assert_eq!(again.last(), reports.pending.back());
     }

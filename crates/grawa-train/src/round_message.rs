@@ -1,43 +1,47 @@
-//! What every worker sends to all others at the end of a cycle: its report to the round, and its work since the last report.
+//! What every process sends to all others at the end of a cycle: for each of its workers the report to the round, and the work since the
+//! last report.
 
 use crate::{Error, Times};
 use grawa_core::Report;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The message of a worker.
+/// The message of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RoundMessage {
+pub(crate) struct ProcessMessage {
     /// It was asked to stop.
     pub(crate) stop: bool,
-    /// It has taken all its steps.
-    pub(crate) full: bool,
-    /// Whether its vector is finite.
-    pub(crate) finite: bool,
     /// It writes checkpoints.
     pub(crate) keeps: bool,
     /// It reports to the coordinator, which has not acknowledged this many of its reports.
     pub(crate) is_reporter: bool,
     pub(crate) unacknowledged: u8,
     /// Reports that it would send again as the reporter.
-    #[serde(with = "postcard::fixint::le")]
     pub(crate) kept: u16,
     /// Its clock.
     pub(crate) elapsed: f64,
+    /// Its workers, in order.
+    pub(crate) workers: Vec<(u32, RoundMessage)>,
+}
+
+/// The part of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RoundMessage {
+    /// It has taken all its steps.
+    pub(crate) full: bool,
+    /// Whether its vector is finite.
+    pub(crate) finite: bool,
     /// Its local steps since the last round.
-    #[serde(with = "postcard::fixint::le")]
     pub(crate) steps: u64,
     /// Its local steps in all.
-    #[serde(with = "postcard::fixint::le")]
     pub(crate) taken: u64,
-    /// Its scores, which are sent after the rest.
-    #[serde(skip)]
     pub(crate) scores: Vec<f64>,
-    /// Its work since the last event, which is sent before the scores: a checkpoint has another form of it.
-    #[serde(skip)]
+    /// Its work since the last event.
+    #[serde(with = "whole_tally")]
     pub(crate) tally: Tally,
 }
 
-/// Bytes of a message besides its scores. All numbers have a fixed length, so that traffic can be forecast.
+/// Bytes that a worker's part counts as, besides its scores: numbers are shorter or longer, and a forecast needs one length.
 pub(crate) const LENGTH: u64 = 120;
 
 /// The work of a worker since the last event.
@@ -60,45 +64,45 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
+/// A tally with its times, which checkpoints keep elsewhere.
+mod whole_tally {
+    use super::{Tally, Times};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(tally: &Tally, to: S) -> Result<S::Ok, S::Error> {
+        (tally, tally.times).serialize(to)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Tally, D::Error> {
+        let (tally, times): (Tally, Times) = Deserialize::deserialize(from)?;
+        Ok(Tally { times, ..tally })
+    }
+}
+
 impl RoundMessage {
     /// The report to a round.
     pub(crate) fn report(&self, worker: u32) -> Report {
         Report { worker, scores: self.scores.clone(), finite: self.finite, steps: self.steps }
     }
 
-    /// The bytes.
-    pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
-        let Tally { steps, loss, times, bytes } = self.tally;
-        let head = postcard::to_allocvec(&(self, (steps.to_le_bytes(), loss, times, bytes.to_le_bytes())));
-        let head = head.map_err(|error| grawa_comm::Error::Message { why: error.to_string() })?;
-        Ok([head, to_bytes(&self.scores)].concat())
-    }
-
-    /// The message of `worker`, from its bytes.
-    pub(crate) fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
-        match postcard::take_from_bytes(bytes) {
-            Ok(((message, (steps, loss, times, sent)), rest)) => {
-                let scores = from_bytes(worker, rest, rest.len() / 8)?;
-                let (steps, bytes) = (u64::from_le_bytes(steps), u64::from_le_bytes(sent));
-                Ok(RoundMessage { scores, tally: Tally { steps, loss, times, bytes }, ..message })
-            }
-            Err(_) => Err(Error::Garbled { worker, found: bytes.len() }),
-        }
+    /// Bytes that it counts as.
+    pub(crate) fn bytes(&self) -> u64 {
+        LENGTH + 8 * self.scores.len() as u64
     }
 }
 
-/// The numbers of a vector as bytes.
-pub(crate) fn to_bytes(numbers: &[f64]) -> Vec<u8> {
-    numbers.iter().flat_map(|x| x.to_le_bytes()).collect()
+/// The bytes of a message.
+pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, Error> {
+    Ok(postcard::to_allocvec(message)
+        .map_err(|error| grawa_comm::Error::Message { why: error.to_string() })?)
 }
 
-/// The numbers in bytes of `worker`, of which there must be `expected`.
-pub(crate) fn from_bytes(worker: u32, bytes: &[u8], expected: usize) -> Result<Vec<f64>, Error> {
-    let (chunks, rest) = bytes.as_chunks::<8>();
-    if !rest.is_empty() || chunks.len() != expected {
-        return Err(Error::Garbled { worker, found: bytes.len() });
+/// The message of a process, from its bytes.
+pub(crate) fn decode<T: DeserializeOwned>(process: u32, bytes: &[u8]) -> Result<T, Error> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(Error::Garbled { worker: process, found: bytes.len() }),
     }
-    Ok(chunks.iter().map(|&x| f64::from_le_bytes(x)).collect())
 }
 
 #[cfg(test)]
@@ -113,19 +117,18 @@ mod tests {
             let times = Times { compute: seconds, evaluate: 2.0 * seconds, ..Times::default() };
             let tally = Tally { steps: steps / 2, loss: seconds, times, bytes: taken };
             let (elapsed, kept, is_reporter, unacknowledged) = (seconds, steps as u16, keeps, taken as u8);
-            let message = RoundMessage {
-                stop, full, finite, keeps, is_reporter, unacknowledged, kept, elapsed, steps, taken, scores, tally,
-            };
-            let bytes = message.encode().unwrap();
-            prop_assert_eq!(bytes.len() as u64, LENGTH + 8 * message.scores.len() as u64);
-            prop_assert_eq!(RoundMessage::decode(3, &bytes).unwrap(), message);
-            prop_assert!(RoundMessage::decode(3, &bytes[..bytes.len() - 1]).is_err());
+            let worker = RoundMessage { full, finite, steps, taken, scores, tally };
+            let workers = vec![(3, worker.clone()), (9, worker)];
+            let message = ProcessMessage { stop, keeps, is_reporter, unacknowledged, kept, elapsed, workers };
+            let bytes = encode(&message).unwrap();
+            prop_assert_eq!(decode::<ProcessMessage>(3, &bytes).unwrap(), message);
+            prop_assert!(decode::<ProcessMessage>(3, &bytes[..bytes.len() - 1]).is_err());
         }
 
         #[test]
         fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = RoundMessage::decode(0, &bytes);
-            let _ = from_bytes(0, &bytes, 3);
+            let _ = decode::<ProcessMessage>(0, &bytes);
+            let _ = decode::<Vec<(u32, Vec<f64>)>>(0, &bytes);
         }
     }
 }

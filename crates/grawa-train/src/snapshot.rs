@@ -1,20 +1,21 @@
 //! Everything a run needs to be resumed: the state of each worker, of the groups, and the position.
 //!
-//! Workers store their parts and continue; the supervisor writes them to disk meanwhile. At most one snapshot is being written while the
-//! next one is taken.
+//! The loop hands a snapshot to the supervisor and continues; the supervisor writes it to disk meanwhile.
 
 use crate::evaluate::viewing;
 use crate::group_checkpoint::GroupCheckpoint;
 use crate::milestones::Position;
 use crate::round_message::Tally;
-use crate::worker::{Note, Worker};
+use crate::membership::Membership;
+use crate::process::{Note, Process};
+use crate::worker_set::Slot;
 use crate::{Error, Evaluated, Times};
-use grawa_comm::{Collective, Error as CommError};
-use grawa_core::{Memory, Notes, Replica, Share, StateKind};
+use grawa_comm::Error as CommError;
+use grawa_core::{Memory, Notes, Share, StateKind, Tracker};
 use grawa_nn::State;
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Everything a run needs to be resumed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -97,12 +98,9 @@ impl Past {
     }
 }
 
-/// The parts of the next snapshot.
+/// At most one snapshot is being written while the next one is made.
 #[derive(Debug)]
-pub(crate) struct Snapshots {
-    shelf: Mutex<Vec<Part>>,
-    gate: Mutex<Gate>,
-}
+pub(crate) struct Snapshots(Mutex<Gate>);
 
 #[derive(Debug)]
 struct Gate {
@@ -111,27 +109,14 @@ struct Gate {
 }
 
 impl Snapshots {
-    /// No parts yet; `written` receives a message for each snapshot that has been written.
+    /// `written` receives a message for each snapshot that has been written.
     pub(crate) fn new(written: Receiver<()>) -> Self {
-        let gate = Gate { written, is_writing: false };
-        Snapshots { shelf: Mutex::default(), gate: Mutex::new(gate) }
-    }
-
-    fn put(&self, part: Part) {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner).push(part);
-    }
-
-    /// The parts of these workers, in their order.
-    fn take(&self, members: &[u32]) -> Vec<Part> {
-        let mut parts = std::mem::take(&mut *self.shelf.lock().unwrap_or_else(PoisonError::into_inner));
-        parts.retain(|part| members.contains(&part.worker));
-        parts.sort_by_key(|part| part.worker);
-        parts
+        Snapshots(Mutex::new(Gate { written, is_writing: false }))
     }
 
     /// Waits until the snapshot before is written.
     fn wait(&self) {
-        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gate = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if gate.is_writing {
             // There is no supervisor only when the run was given up.
             let _ = gate.written.recv();
@@ -140,69 +125,33 @@ impl Snapshots {
     }
 }
 
-impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
-    /// Stores this worker's part of a snapshot; one worker hands all parts to the supervisor.
+impl Process {
+    /// Hands the state of all workers to the supervisor, in the process that writes the checkpoint.
     pub(crate) fn save(&mut self, stopped: bool, finished: bool) -> Result<(), Error> {
-        let common = std::sync::Arc::clone(&self.common);
-        // In an elastic group each worker is in its own process; the one that writes the checkpoint has the model of all.
-        let elastic = self.elastic.is_some();
-        if elastic {
+        let common = Arc::clone(&self.common);
+        let is_elastic = self.membership.is_elastic();
+        // In an elastic group the process that writes the checkpoint has the model of all.
+        if is_elastic {
             self.make_view()?;
         }
-        let Some(snapshots) = common.snapshots.as_ref().filter(|_| !elastic || self.keeps()) else {
+        let Some(snapshots) = common.snapshots.as_ref().filter(|_| !is_elastic || self.keeps()) else {
             return Ok(());
         };
-        let shows = elastic && viewing(common.method.evaluate).is_some();
-        let mut centres = Vec::new();
-        for (index, level) in self.levels.iter().enumerate() {
-            let is_first = elastic || level.member.members().first() == Some(&self.id);
-            if common.method.share == Share::Parameters && is_first {
-                centres.push((index, level.own, level.member.copy_centre()?));
+        let mut parts = Vec::with_capacity(self.workers.len());
+        for at in 0..self.workers.len() {
+            parts.push(self.part(at)?);
+        }
+        if let Membership::Fixed(all) = &mut self.membership {
+            // The first process gets all parts.
+            let bytes = parts.iter().map(Part::encode).collect::<Result<Vec<_>, _>>()?;
+            parts.clear();
+            for (process, bytes) in all.hand_in(crate::round_message::encode(&bytes)?)?.messages {
+                for bytes in crate::round_message::decode::<Vec<Vec<u8>>>(process, &bytes)? {
+                    parts.push(Part::decode(process, &bytes)?);
+                }
             }
         }
-        let mut past = self.past;
-        past.times += self.tally.times;
-        let part = Part {
-            worker: self.id,
-            parameters: if shows {
-                self.view.copy_centre()?
-            } else {
-                self.replica.copy(StateKind::Parameters)?
-            },
-            velocity: self.replica.copy(StateKind::Velocity)?,
-            statistics: self.replica.copy(StateKind::Statistics)?,
-            notes: self.levels.iter().map(|level| level.tracker.notes().clone()).collect(),
-            // In an elastic group an interrupted cycle begins again.
-            taken: self.taken - if elastic { self.in_cycle } else { 0 },
-            in_cycle: if elastic { 0 } else { self.in_cycle },
-            loss: self.loss,
-            finite: self.finite,
-            diverged: self.diverged,
-            tally: self.tally,
-            past,
-            centres,
-        };
-        let last = self.levels.len() - 1;
-        let members = match (elastic, self.apart) {
-            (true, _) => {
-                snapshots.put(part);
-                vec![self.id]
-            }
-            // The first worker gets all parts.
-            (false, true) => {
-                let handed = self.levels[last].member.hand_in(part.encode()?)?;
-                drop(part);
-                for (worker, bytes) in handed.messages {
-                    snapshots.put(Part::decode(worker, &bytes)?);
-                }
-                handed.outcome.members
-            }
-            (false, false) => {
-                snapshots.put(part);
-                self.levels[last].member.barrier()?.members
-            }
-        };
-        if elastic || self.is_first() {
+        if is_elastic || self.membership.is_first() {
             snapshots.wait();
             let evaluated = self.history.last().is_some_and(|last| last.at.steps == self.at.steps);
             let snapshot = Snapshot {
@@ -210,7 +159,7 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
                 settled: self.settled,
                 stopped,
                 finished,
-                parts: snapshots.take(&members),
+                parts,
                 memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
                 history: self.history.clone(),
                 calibrated: Some(self.calibrated.clone()).filter(|_| evaluated && !stopped),
@@ -219,6 +168,49 @@ impl<R: Replica, C: Collective<Buffer = R::Buffer>> Worker<R, C> {
             let _ = common.notes.send(Note::Snapshot(Box::new(snapshot)));
         }
         Ok(())
+    }
+
+    /// The state of a worker of this process.
+    fn part(&mut self, at: usize) -> Result<Part, Error> {
+        let is_elastic = self.membership.is_elastic();
+        let mut centres = Vec::new();
+        for (level, own) in self.levels.iter().enumerate().flat_map(|(at, level)| level.own.iter().map(move |own| (at, own))) {
+            let group = &self.levels[level].groups[own.number];
+            let workers = self.processes.iter().flat_map(|(_, workers)| workers);
+            let first = workers.copied().find(|worker| group.contains(worker));
+            let keeps = if is_elastic { at == 0 } else { first == Some(self.workers[at].id) };
+            if self.common.method.share == Share::Parameters && keeps {
+                let centre = match (&self.membership, own.slot) {
+                    // What is saved is what the group holds, even if the workers are not pulled toward it yet.
+                    (Membership::Elastic(all, _), Slot::All) => all.newest_centre()?,
+                    (_, slot) => self.set.centre(slot)?,
+                };
+                centres.push((level, own.number, centre.to_vec()));
+            }
+        }
+        let worker = &self.workers[at];
+        let shows = is_elastic && viewing(self.common.method.evaluate).is_some();
+        let mut past = worker.past;
+        past.times += worker.tally.times;
+        Ok(Part {
+            worker: worker.id,
+            parameters: match shows {
+                true => self.set.centre(Slot::View)?.to_vec(),
+                false => self.set.copy(worker.index, StateKind::Parameters)?,
+            },
+            velocity: self.set.copy(worker.index, StateKind::Velocity)?,
+            statistics: self.set.copy(worker.index, StateKind::Statistics)?,
+            notes: worker.trackers.iter().map(Tracker::notes).cloned().collect(),
+            // In an elastic group an interrupted cycle begins again.
+            taken: worker.taken - if is_elastic { worker.in_cycle } else { 0 },
+            in_cycle: if is_elastic { 0 } else { worker.in_cycle },
+            loss: worker.loss,
+            finite: worker.finite,
+            diverged: self.diverged,
+            tally: worker.tally,
+            past,
+            centres,
+        })
     }
 }
 

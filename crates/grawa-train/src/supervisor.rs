@@ -1,16 +1,16 @@
-//! The supervisor of a run: the thread that starts the workers, passes their events to the observers, writes checkpoints, and finds out
-//! how the run ended.
+//! The supervisor of a run: the thread that starts the loop of the workers, passes its events to the observers, writes checkpoints, and
+//! finds out how the run ended.
 
 use crate::Error;
 use crate::event::{Event, Fault, Finished, Observer, Place};
 use crate::event_codec::Report;
 use crate::milestones::Milestones;
+use crate::process::{Common, Note, Process};
 use crate::run::Launch;
 use crate::snapshot::Snapshot;
-use crate::worker::{Common, Note, Worker};
-use grawa_comm::Collective;
-use grawa_core::Replica;
+use crate::worker_set::broke_down;
 use std::hash::{BuildHasher, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
@@ -44,88 +44,55 @@ impl<'a> Supervisor<'a> {
         Supervisor { launch, observers, written, place, failure, unwritten, has_written, sender, reported }
     }
 
-    pub(crate) fn over<R, C>(
+    /// Lets the process run, until it has ended.
+    pub(crate) fn over(
         mut self,
-        workers: Vec<Worker<R, C>>,
+        mut process: Process,
         common: &Arc<Common>,
         inbox: &Receiver<Note>,
-    ) -> Result<Finished, Error>
-    where
-        R: Replica + Send + 'static,
-        C: Collective<Buffer = R::Buffer> + Send + 'static,
-    {
-        let mut running: Vec<u32> = Vec::new();
-        let mut threads = Vec::new();
-        for mut worker in workers {
-            let (id, notes) = (worker.id, common.notes.clone());
-            let work = move || {
-                let run = std::panic::AssertUnwindSafe(|| worker.run());
-                let why = std::panic::catch_unwind(run).unwrap_or_else(|panic| {
-                    let why = panic.downcast_ref::<String>().cloned();
-                    let why = why.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-                    Err(Error::BrokeDown { worker: id, why: why.unwrap_or_default() })
-                });
-                // A worker that is done is dropped before its note is sent, so that nothing of it is left when the run returns. One that
-                // failed is dropped after: as soon as it leaves its groups, the others may end the run, and the failure must be known.
-                let failed = why.is_err().then_some(worker);
-                // The supervisor receives until all have ended.
-                let _ = notes.send(Note::Ended { worker: id, why });
-                drop(failed);
-            };
-            let thread = std::thread::Builder::new().name(format!("grawa-worker-{id}")).spawn(work);
-            // Workers that were not started are dropped; to the others they have left.
-            threads.push(thread.map_err(|error| grawa_nn::Error::Threads { why: error.to_string() })?);
-            running.push(id);
-        }
-        let mut finished: Option<Finished> = None;
-        let mut reasons = Vec::new();
-        // A worker that stalled never ends; it is not waited for when all others are done.
-        let done = |running: &[u32], finished: &Option<Finished>| match finished {
-            None => running.is_empty(),
-            Some(end) => !end.workers.iter().any(|share| running.contains(&share.worker)),
+    ) -> Result<Finished, Error> {
+        let notes = common.notes.clone();
+        let work = move || {
+            let first = process.workers.first().map_or(0, |worker| worker.id);
+            let ended = catch_unwind(AssertUnwindSafe(|| process.run()));
+            let ended = ended.unwrap_or_else(|panic| Err(broke_down(first, &*panic)));
+            // Nothing of the workers is left when the run returns.
+            drop(process);
+            // The supervisor receives until then.
+            let _ = notes.send(Note::Ended(ended));
         };
-        while !done(&running, &finished) {
+        (std::thread::Builder::new().name("grawa-process".into()).spawn(work))
+            .map_err(|error| grawa_nn::Error::Threads { why: error.to_string() })?;
+        let mut finished: Option<Finished> = None;
+        let ended = loop {
             match inbox.recv() {
-                Ok(Note::Event(event)) => match &event {
-                    Event::Finished(end) => {
+                Ok(Note::Own(event)) => {
+                    if let Event::Finished(end) = &event {
                         finished = Some(end.clone());
-                        self.tell(&event);
                     }
-                    _ => self.show(&event),
-                },
+                    self.tell(&event);
+                }
+                Ok(Note::Event(event)) => self.show(&event),
                 Ok(Note::NotReported(error)) => self.fail(error),
                 Ok(Note::Snapshot(snapshot)) => self.keep(*snapshot),
-                Ok(Note::Ended { worker, why }) => {
-                    running.retain(|&other| other != worker);
-                    if let Err(error) = why {
-                        self.report_failure(worker, &error);
-                        reasons.push(error);
-                    }
-                }
-                Err(_) => break,
+                Ok(Note::Ended(ended)) => break ended,
+                // The loop sends its end last.
+                Err(_) => break Ok(()),
             }
-        }
-        for thread in threads.into_iter().filter(std::thread::JoinHandle::is_finished) {
-            // It has ended, and sent its result.
-            let _ = thread.join();
-        }
-        match (self.failure.or(self.unwritten), finished) {
-            (Some(error), _) => Err(error),
-            (None, Some(end)) => Ok(end),
-            (None, None) if reasons.len() == 1 => Err(reasons.swap_remove(0)),
-            (None, None) => {
-                let why: Vec<String> = reasons.iter().map(ToString::to_string).collect();
-                Err(Error::NobodyLeft { why: why.join("; ") })
-            }
+        };
+        match (self.failure.or(self.unwritten), ended, finished) {
+            (Some(error), ..) | (None, Err(error), _) => Err(error),
+            (None, Ok(()), Some(end)) => Ok(end),
+            (None, Ok(()), None) => Err(Error::NobodyLeft { why: "the run ended without a result".into() }),
         }
     }
 
     /// Reports an event of this process.
     pub(crate) fn tell(&mut self, event: &Event) {
-        if let Some(teller) = &self.launch.teller {
+        if let Some(reporter) = &self.launch.reporter {
             self.reported += 1;
             let report = Report::Own { sender: self.sender, number: self.reported, event: event.clone() };
-            let sent = report.encode().and_then(|bytes| Ok(teller.report(bytes)?));
+            let sent = report.encode().and_then(|bytes| Ok(reporter.report(bytes)?));
             sent.unwrap_or_else(|error| self.fail(error));
         }
         self.show(event);
@@ -167,10 +134,5 @@ impl<'a> Supervisor<'a> {
         }
         // The worker that waits for this may be gone.
         let _ = self.written.send(());
-    }
-
-    fn report_failure(&mut self, worker: u32, error: &Error) {
-        let what = format!("worker {worker} is lost: {error}");
-        self.tell(&Event::Fault(Fault { at: self.place, worker: Some(worker), what }));
     }
 }

@@ -60,13 +60,13 @@ fn rounds(end: &mut SocketMember, method: &Method, floats: usize) -> (u64, f64) 
         };
         members.iter().map(report).collect()
     };
-    let mut mine = vec![end.worker() as f32; floats];
+    let mut mine = vec![end.id() as f32; floats];
     let (mut sent, mut shortest) = (0, f64::INFINITY);
     for round in 0..3 {
         end.barrier().unwrap();
         let plan = plan(method, &layout, &Memory::default(), &reports(end.members())).unwrap();
         let (began, before) = (Instant::now(), end.bytes());
-        end.mix(&plan, &layout, &mut mine).unwrap();
+        end.mix_and_pull(&plan, &layout, &mut mine).unwrap();
         if round > 0 {
             sent = end.bytes() - before;
             shortest = shortest.min(began.elapsed().as_secs_f64());
@@ -96,7 +96,7 @@ fn slow_links_take_the_time_that_was_forecast() {
             let (mut ends, _) =
                 guest.enter(Vec::new(), vec![0.0; floats], &[], TransferOptions::default()).unwrap();
             let mut end = ends.remove(0);
-            (end.worker(), rounds(&mut end, &method, floats))
+            (end.id(), rounds(&mut end, &method, floats))
         };
         let mut found: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..members).map(|_| scope.spawn(one)).collect();

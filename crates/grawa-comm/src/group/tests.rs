@@ -6,7 +6,7 @@ use super::member::join::Joiner;
 use super::member::socket_member::SocketMember;
 use super::transfer::TransferOptions;
 use super::wire::tls::{Security, new_key};
-use crate::{Collective, Error, conformance};
+use crate::{Collective, Elastic, Error, conformance};
 use grawa_core::{Layout, Memory, Method, Plan, Report, plan};
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ fn each_travelling<T: Send>(
             let mut end = ends.remove(0);
             // The members are known from the first meeting on.
             end.barrier().unwrap();
-            (end.worker(), work(end))
+            (end.id(), work(end))
         };
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(one)).collect();
         let mut found: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
@@ -79,7 +79,7 @@ fn tls() -> Security {
 fn groups_conform() {
     for (workers, wire) in [(1, Security::Plain), (2, Security::Plain), (5, Security::Plain), (3, tls())] {
         let host = host(workers, &wire);
-        let check = |mut end: SocketMember| conformance::check(&mut end, boxed, <[f32]>::to_vec);
+        let check = |mut end: SocketMember| conformance::check(&mut end);
         for found in each(&host, &wire, workers, conformance::LENGTH, check) {
             assert_eq!(found, Ok(()), "{workers} workers");
         }
@@ -90,7 +90,7 @@ fn groups_conform() {
 fn who_leaves_is_named() {
     for workers in [2, 4] {
         let host = host(workers, &Security::Plain);
-        let check = |end: SocketMember| conformance::check_loss(end, boxed, <[f32]>::to_vec, drop);
+        let check = |end: SocketMember| conformance::check_loss(end, drop);
         for found in each(&host, &Security::Plain, workers, conformance::LENGTH, check) {
             assert_eq!(found, Ok(()));
         }
@@ -132,7 +132,7 @@ fn cycle(end: &mut SocketMember, layout: &Layout, mine: &mut [f32], number: u8) 
     let members = end.gather(&[number])?.outcome.members;
     loop {
         let here = end.members().to_vec();
-        match end.mix(&mean(&here, layout), layout, mine) {
+        match end.mix_and_pull(&mean(&here, layout), layout, mine) {
             Ok(_) => break,
             Err(Error::Shrunk { .. }) => {}
             Err(error) => return Err(error),
@@ -159,7 +159,7 @@ fn a_newcomer_takes_over_what_the_others_hold() {
                 .unwrap();
             assert!(memory.is_some_and(|memory| memory[0] >= 3));
             let mut end = ends.remove(0);
-            assert_eq!(end.centre(), [0.5; 5000]);
+            assert_eq!(**end.centre(), [0.5; 5000]);
             let mut mine = vec![2.0; 5000];
             let members = loop {
                 match cycle(&mut end, &layout, &mut mine, 99) {
@@ -172,7 +172,7 @@ fn a_newcomer_takes_over_what_the_others_hold() {
         });
         let found = each(host, &Security::Plain, 2, 5000, |mut end| {
             let layout = Layout::flat(5000);
-            let mut mine = vec![end.worker() as f32; 5000];
+            let mut mine = vec![end.id() as f32; 5000];
             end.publish(&[0]).unwrap();
             for number in 1.. {
                 let members = cycle(&mut end, &layout, &mut mine, if number < 90 { number } else { 99 });
@@ -240,7 +240,7 @@ fn a_coordinator_may_die() {
             let (mut ends, _) =
                 guest.enter(vec![0], vec![0.0; 100], &[], TransferOptions::default()).unwrap();
             let mut end = ends.remove(0);
-            let mut mine = vec![end.worker() as f32; 100];
+            let mut mine = vec![end.id() as f32; 100];
             let mut number = 0;
             while number < 20 {
                 match cycle(&mut end, &layout, &mut mine, number + 1) {
@@ -296,14 +296,14 @@ fn vectors_travel_while_workers_go_on() {
     let host = host(3, &Security::Plain);
     let travel = TransferOptions { overlap: true, bf16: false };
     let found = each_travelling(&host, &Security::Plain, 3, len, travel, |mut end| {
-        let (me, mut mine) = (end.worker(), vec![0.0; len]);
+        let (me, mut mine) = (end.id(), vec![0.0; len]);
         for round in 0..rounds {
             step(&mut mine, me, round);
             let members = end.gather(&[round as u8]).unwrap().outcome.members;
             if round > 0 {
-                assert_eq!(end.centre(), expected[round as usize - 1].1, "the centre of the round before");
+                assert_eq!(**end.centre(), expected[round as usize - 1].1, "the centre of the round before");
             }
-            end.mix(&plan_of(&members, round), &layout, &mut mine).unwrap();
+            end.mix_and_pull(&plan_of(&members, round), &layout, &mut mine).unwrap();
             assert_eq!(mine, expected[round as usize].0[me as usize], "worker {me}, round {round}");
             end.publish(&[round as u8]).unwrap();
         }
@@ -322,14 +322,14 @@ fn halves_give_the_same_bits_to_all_and_are_close() {
     let travel = TransferOptions { overlap: false, bf16: true };
     let far = |n: usize, worker: u32| 1000.0 + (n as f32 * 0.37 + worker as f32).sin();
     let found = each_travelling(&host, &Security::Plain, 3, len, travel, |mut end| {
-        let mut mine: Vec<f32> = (0..len).map(|n| far(n, end.worker())).collect();
+        let mut mine: Vec<f32> = (0..len).map(|n| far(n, end.id())).collect();
         let start = mine.clone();
         let mut centres = Vec::new();
         for _ in 0..3 {
             let here = end.gather(&[]).unwrap().outcome.members;
             mine.copy_from_slice(&start);
-            end.mix(&mean(&here, &layout), &layout, &mut mine).unwrap();
-            assert_eq!(mine, end.centre());
+            end.mix_and_pull(&mean(&here, &layout), &layout, &mut mine).unwrap();
+            assert_eq!(mine, **end.centre());
             centres.push(end.centre().to_vec());
         }
         assert!(end.bytes() < 3 * 4 * len as u64, "{} bytes for three rounds", end.bytes());
@@ -382,7 +382,7 @@ fn who_is_gone_is_let_go() {
             }
         });
         let found = each(host, &Security::Plain, 2, 64, |mut end| {
-            let mut mine = vec![end.worker() as f32; 64];
+            let mut mine = vec![end.id() as f32; 64];
             end.publish(&[0]).unwrap();
             let mut after = 0;
             // A few rounds after the last one has left.

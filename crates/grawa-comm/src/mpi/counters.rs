@@ -6,7 +6,7 @@ use crate::Error;
 use std::sync::Arc;
 
 /// Counters that all ranks share. If the network cannot add, the first rank does so while it is inside MPI: a rank that computes
-/// for long should call [`Collective::alive`](crate::Collective::alive) from time to time.
+/// for long should call its [`Heartbeat`](crate::Heartbeat) from time to time.
 #[derive(Debug)]
 pub struct Counters<const N: usize> {
     window: Window,

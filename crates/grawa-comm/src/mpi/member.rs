@@ -3,8 +3,8 @@
 use super::Running;
 use super::call::Comm;
 use crate::shard::{shard, stripes};
-use crate::{Collective, Error, Gathered, Outcome};
-use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
+use crate::{Collective, Error, Gathered, Heartbeat, Outcome};
+use grawa_core::{Layout, Plan, centre_part};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ const PIECE: usize = 1 << 26;
 enum Call {
     Gather,
     HandIn,
-    Deal,
+    Scatter,
     Barrier,
     Mix,
     Broadcast,
@@ -26,13 +26,13 @@ enum Call {
 
 impl Call {
     const ALL: [Call; 6] =
-        [Call::Gather, Call::HandIn, Call::Deal, Call::Barrier, Call::Mix, Call::Broadcast];
+        [Call::Gather, Call::HandIn, Call::Scatter, Call::Barrier, Call::Mix, Call::Broadcast];
 
     fn name(self) -> &'static str {
         match self {
             Call::Gather => "gather",
             Call::HandIn => "hand in",
-            Call::Deal => "deal",
+            Call::Scatter => "scatter",
             Call::Barrier => "barrier",
             Call::Mix => "mix",
             Call::Broadcast => "broadcast",
@@ -49,8 +49,7 @@ pub struct Member {
     comm: Comm,
     rank: usize,
     members: Vec<u32>,
-    centre: Vec<f32>,
-    version: u64,
+    centre: Arc<Vec<f32>>,
     /// Keeps MPI running.
     _running: Arc<Running>,
 }
@@ -64,13 +63,13 @@ impl Member {
         members: Vec<u32>,
         centre: Vec<f32>,
     ) -> Self {
-        Member { comm, rank, members, centre, version: 0, _running: running }
+        Member { comm, rank, members, centre: Arc::new(centre), _running: running }
     }
 
     /// The first member makes a message for each member, one at a time, and sends it. For messages that are too large to hold at
     /// once.
-    pub fn deal(&mut self, mut make: impl FnMut(u32) -> Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error> {
-        self.meet(Call::Deal, 0, 0)?;
+    pub fn scatter(&mut self, make: &mut dyn FnMut(u32) -> Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error> {
+        self.meet(Call::Scatter, 0, 0)?;
         if self.rank > 0 {
             return self.receive(0);
         }
@@ -122,15 +121,13 @@ impl Member {
 
     /// Every member sends every other its shard of each stripe, reduces its own in the order of the members, and sends the result
     /// to all: 2·(M−1)/M of a vector. A member without weight does not send its shards.
-    fn mix_all(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<(), Error> {
+    fn mix_all(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<(), Error> {
         let count = self.members.len();
         let has_weight: Vec<bool> =
             (0..count).map(|rank| plan.weights.rows().any(|row| row[rank] > 0.0)).collect();
-        if plan.share == Share::Gradients {
-            // Gradients have no past: where no worker has a finite one, the step is zero, not the last one again.
-            self.centre.fill(0.0);
-        }
-        let (mut theirs, mut before) = (Vec::new(), Vec::new());
+        // Whoever still reads the old centre keeps it.
+        let centre = Arc::make_mut(&mut self.centre);
+        let mut theirs = Vec::new();
         for stripe in stripes(layout.len(), SHARE * count) {
             let shards: Vec<usize> = (0..count).map(|rank| shard(&stripe, rank, count).len()).collect();
             let own = shard(&stripe, self.rank, count);
@@ -146,22 +143,16 @@ impl Member {
                 pieces.push(piece);
                 rest = others;
             }
-            let mut sum = self.centre[own.clone()].to_vec();
+            let mut sum = centre[own.clone()].to_vec();
             centre_part(plan, layout, own.start, &pieces, &mut sum)?;
-            before.clear();
-            before.extend_from_slice(&self.centre[stripe.clone()]);
-            let after = &mut self.centre[stripe.clone()];
-            self.comm.all_floats(&sum, after, &shards)?;
-            pull_part(plan, self.rank, &mut mine[stripe], &before, after);
+            self.comm.all_floats(&sum, &mut centre[stripe], &shards)?;
         }
         Ok(())
     }
 }
 
 impl Collective for Member {
-    type Buffer = [f32];
-
-    fn worker(&self) -> u32 {
+    fn id(&self) -> u32 {
         self.members[self.rank]
     }
 
@@ -208,7 +199,7 @@ impl Collective for Member {
         Ok(Gathered { messages, outcome })
     }
 
-    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
+    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error> {
         let (brought, mut outcome) = self.meet(Call::Mix, plan.digest(), mine.len())?;
         let start = Instant::now();
         if let Some(other) = brought.iter().position(|other| other[1] != brought[0][1]) {
@@ -218,7 +209,6 @@ impl Collective for Member {
         if plan.workers != self.members {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         }
-        self.version += 1;
         self.mix_all(plan, layout, mine)?;
         (outcome.bytes, outcome.work) = (4 * mine.len() as u64, start.elapsed());
         Ok(outcome)
@@ -247,20 +237,13 @@ impl Collective for Member {
         Ok(self.meet(Call::Barrier, 0, 0)?.1)
     }
 
-    fn centre(&self) -> &[f32] {
+    fn centre(&self) -> &Arc<Vec<f32>> {
         &self.centre
     }
 
-    fn centre_version(&self) -> u64 {
-        self.version
-    }
-
-    fn copy_centre(&self) -> Result<Vec<f32>, Error> {
-        Ok(self.centre.clone())
-    }
-
     /// No member counts as stalled here, but others may wait for access to the memory of this rank.
-    fn alive(&self) {
-        self.comm.attend();
+    fn heartbeat(&self) -> Heartbeat {
+        let comm = self.comm;
+        Arc::new(move || comm.attend())
     }
 }

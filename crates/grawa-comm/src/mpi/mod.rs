@@ -1,4 +1,4 @@
-//! The ranks of an MPI job: one worker per rank, and a fixed number of ranks.
+//! The ranks of an MPI job: a fixed number of processes.
 //!
 //! [`Job::start`] starts MPI. [`Job::group`] connects ranks, with the bits of [`grawa_core::mix()`]. [`Job::counters`] are numbers
 //! that all ranks add to; they distribute the steps of a free pace. An MPI group cannot shrink: a rank that fails reports
@@ -15,7 +15,7 @@ mod member;
 pub use counters::Counters;
 pub use member::Member;
 
-use crate::Error;
+use crate::{Collective, Error, Tickets, Transport};
 use call::{Comm, Window, turn};
 use mpi::Threading;
 use mpi::environment::Universe;
@@ -101,6 +101,39 @@ impl Job {
     /// Ends all ranks of the job at once, with this exit code.
     pub fn abort(&self, code: u8) -> ! {
         self.0.world.abort(code.into())
+    }
+}
+
+impl Transport for Job {
+    fn rank(&self) -> u32 {
+        Job::rank(self)
+    }
+
+    fn size(&self) -> u32 {
+        Job::size(self)
+    }
+
+    fn group(&self, ranks: Range<u32>, centre: Vec<f32>) -> Result<Option<Box<dyn Collective>>, Error> {
+        Ok(Job::group(self, ranks, centre)?.map(|member| Box::new(member) as Box<dyn Collective>))
+    }
+
+    fn scatter(&self, make: &mut dyn FnMut(u32) -> Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error> {
+        let mut all = Job::group(self, 0..self.size(), Vec::new())?.ok_or(Error::NotInGroup)?;
+        all.scatter(make)
+    }
+
+    fn tickets(&self) -> Result<Box<dyn Tickets>, Error> {
+        Ok(Box::new(self.counters::<2>()?))
+    }
+}
+
+impl Tickets for Counters<2> {
+    fn take(&mut self, counter: usize) -> Result<u64, Error> {
+        Counters::take(self, counter)
+    }
+
+    fn clear(&mut self, counter: usize) -> Result<(), Error> {
+        Counters::clear(self, counter)
     }
 }
 

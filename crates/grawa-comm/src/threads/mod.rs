@@ -1,136 +1,88 @@
-//! The workers of one process. Vectors are mixed in place; each worker reduces one shard of all of them.
+//! Members that are threads of one process: for tests, and for programs whose workers are threads of their own.
 //!
-//! An operation is a rendezvous: every member brings an offer (a message, or its vector on loan), and none returns before all have
-//! arrived. Mixing has a second rendezvous at its end, so that no vector is touched once its owner has it back. Sums are
-//! taken in the order of the workers, so results are the same bits every time.
+//! An operation is a rendezvous: every member brings an offer (a message, or a copy of its vector), and none returns before all have
+//! arrived. Every member then makes the whole centre itself, in the order of the members, so that all have the same bits.
 
 mod rendezvous;
-mod shared_slice;
 
-use crate::shard::shard;
-use crate::{Collective, Error, Gathered, Lost, Outcome};
-use grawa_core::{Layout, Plan, Share, mix_part};
+use crate::{Collective, Error, Gathered, Heartbeat, Lost, Outcome, Tickets, Transport};
+use grawa_core::{Layout, Plan, centre_part};
 use rendezvous::{Call, Met, Offer, Rendezvous};
-use shared_slice::{Lent, SharedSlice};
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Connects these workers, in rank order. The centre starts as `centre`; it may be empty for a group that only gathers. A member
+/// Connects these members, in rank order. The centre starts as `centre`; it may be empty for a group that only gathers. A member
 /// that makes no progress for `deadline` while others wait for it is lost.
-pub fn group(workers: impl IntoIterator<Item = u32>, centre: Vec<f32>, deadline: Duration) -> Vec<Member> {
-    let mut workers: Vec<u32> = workers.into_iter().collect();
-    workers.sort_unstable();
-    workers.dedup();
-    let rendezvous = Arc::new(Rendezvous::new(&workers, Arc::new(SharedSlice::new(centre)), deadline));
+pub fn group(members: impl IntoIterator<Item = u32>, centre: Vec<f32>, deadline: Duration) -> Vec<Member> {
+    let mut members: Vec<u32> = members.into_iter().collect();
+    members.sort_unstable();
+    members.dedup();
+    let (rendezvous, centre) = (Arc::new(Rendezvous::new(&members, deadline)), Arc::new(centre));
     let member = |place| Member {
         place,
-        worker: workers[place],
-        members: workers.clone(),
-        centre: rendezvous.centre(),
-        version: 0,
+        id: members[place],
+        members: members.clone(),
+        centre: Arc::clone(&centre),
         rendezvous: Arc::clone(&rendezvous),
     };
-    (0..workers.len()).map(member).collect()
+    (0..members.len()).map(member).collect()
 }
 
-/// One thread's end of a group. When it is dropped, the worker leaves.
+/// One thread's end of a group. When it is dropped, the member leaves.
 #[derive(Debug)]
 pub struct Member {
     rendezvous: Arc<Rendezvous>,
     place: usize,
-    worker: u32,
+    id: u32,
     members: Vec<u32>,
-    centre: Arc<SharedSlice>,
-    version: u64,
+    centre: Arc<Vec<f32>>,
 }
 
 impl Member {
     /// A rendezvous. All must have called the same operation.
-    fn meet(&mut self, offer: Offer) -> Result<(Arc<Met>, Outcome), Error> {
+    fn meet(&mut self, call: Call, message: &[u8], vector: &[f32]) -> Result<(Arc<Met>, Outcome), Error> {
         let start = Instant::now();
+        let offer = Offer { call, message: message.into(), vector: vector.into() };
         let met = self.rendezvous.meet(self.place, offer)?;
-        let members: Vec<u32> = met.offers.iter().map(|(worker, _)| *worker).collect();
+        let members: Vec<u32> = met.offers.iter().map(|(member, _)| *member).collect();
         self.members.clone_from(&members);
-        self.centre = Arc::clone(&met.centre);
         let first = met.offers[0].1.call.name();
         if met.offers.iter().any(|(_, offer)| offer.call.name() != first) {
-            let calls = met.offers.iter().map(|(worker, offer)| (*worker, offer.call.name())).collect();
+            let calls = met.offers.iter().map(|(member, offer)| (*member, offer.call.name())).collect();
             return Err(Error::OutOfStep { calls });
         }
+        let bytes = (message.len() + size_of_val(vector)) as u64;
         let outcome =
-            Outcome { members, lost: met.lost.clone(), wait: start.elapsed(), ..Outcome::default() };
+            Outcome { members, lost: met.lost.clone(), bytes, wait: start.elapsed(), ..Outcome::default() };
         Ok((met, outcome))
     }
 
-    /// Lends the vector, does this member's part once all have lent theirs, and returns when all parts are done.
-    fn together(
-        &mut self,
-        call: Call,
-        mine: &mut [f32],
-        part: impl FnOnce(&Self, &Met) -> Result<(), Error>,
-    ) -> Result<Outcome, Error> {
-        let len = mine.len();
-        let (met, mut outcome) =
-            self.meet(Offer { call, message: Vec::new(), lent: Some(Lent::new(mine)) })?;
-        let start = Instant::now();
-        // The vectors are on loan until the second rendezvous: even a panic waits for it.
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| part(self, &met)));
-        self.rendezvous.end(self.place);
-        outcome.work = start.elapsed();
-        outcome.bytes = 4 * len as u64;
-        match done {
-            Ok(result) => result.map(|()| outcome),
-            Err(panic) => std::panic::resume_unwind(panic),
+    /// The centre that the vectors of all make.
+    fn make_centre(&self, plan: &Plan, layout: &Layout, met: &Met) -> Result<Vec<f32>, Error> {
+        let first = &met.offers[0];
+        if let Some((other, _)) = met.offers.iter().find(|(_, offer)| offer.call != first.1.call) {
+            return Err(Error::PlansDiffer { first: first.0, other: *other });
         }
-    }
-
-    fn mix_share(&self, plan: &Plan, layout: &Layout, met: &Met) -> Result<(), Error> {
-        let (first, mine) = (&met.offers[0], plan.digest());
-        for (worker, offer) in &met.offers {
-            if offer.call != first.1.call {
-                return Err(Error::PlansDiffer { first: first.0, other: *worker });
-            }
-            let found = offer.lent.as_ref().map_or(0, Lent::len);
-            if found != layout.len() {
-                let what = format!("the vector of worker {worker}");
-                return Err(grawa_core::Error::WrongLength { what, found, expected: layout.len() }.into());
-            }
-        }
-        debug_assert_eq!(first.1.call, Call::Mix { digest: mine });
-        if self.centre.len() != layout.len() {
-            let (what, found) = ("the centre of the group".into(), self.centre.len());
+        let lengths = met.offers.iter().map(|(member, offer)| (format!("the vector of worker {member}"), offer.vector.len()));
+        let centre = ("the centre of the group".to_owned(), self.centre.len());
+        if let Some((what, found)) = lengths.chain([centre]).find(|(_, found)| *found != layout.len()) {
             return Err(grawa_core::Error::WrongLength { what, found, expected: layout.len() }.into());
         }
         if plan.workers != self.members {
             return Err(Error::Shrunk { lost: met.lost.clone() });
         }
-        let Some(rank) = self.members.iter().position(|&worker| worker == self.worker) else {
-            return Err(Error::Expelled { worker: self.worker, after: Duration::ZERO });
-        };
-        let shard = shard(&(0..layout.len()), rank, self.members.len());
-        #[allow(unsafe_code)]
-        // SAFETY: all members are between their two rendezvous, and none returns before all have arrived at the second: every
-        // vector is lent, and nobody reads this centre. There is one shard for each member, and they do not overlap.
-        let (mut vectors, centre) = unsafe {
-            let vectors: Vec<&mut [f32]> = (met.offers.iter())
-                .filter_map(|(_, offer)| offer.lent.as_ref())
-                .map(|lent| lent.part(shard.clone()))
-                .collect();
-            (vectors, self.centre.part(shard.clone()))
-        };
-        if plan.share == Share::Gradients {
-            // Gradients have no past: where no worker has a finite one, the step is zero, not the last one again.
-            centre.fill(0.0);
-        }
-        Ok(mix_part(plan, layout, shard.start, &mut vectors, centre)?)
+        let vectors: Vec<&[f32]> = met.offers.iter().map(|(_, offer)| offer.vector.as_slice()).collect();
+        let mut centre = self.centre.to_vec();
+        centre_part(plan, layout, 0, &vectors, &mut centre)?;
+        Ok(centre)
     }
 }
 
 impl Collective for Member {
-    type Buffer = [f32];
-
-    fn worker(&self) -> u32 {
-        self.worker
+    fn id(&self) -> u32 {
+        self.id
     }
 
     fn members(&self) -> &[u32] {
@@ -138,73 +90,51 @@ impl Collective for Member {
     }
 
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error> {
-        let offer = Offer { call: Call::Gather, message: message.into(), lent: None };
-        let (met, mut outcome) = self.meet(offer)?;
+        let (met, mut outcome) = self.meet(Call::Gather, message, &[])?;
         let start = Instant::now();
-        let messages = met.offers.iter().map(|(worker, offer)| (*worker, offer.message.clone())).collect();
-        outcome.bytes = message.len() as u64;
+        let messages = met.offers.iter().map(|(member, offer)| (*member, offer.message.clone())).collect();
         outcome.work = start.elapsed();
         Ok(Gathered { messages, outcome })
     }
 
-    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
-        let call = Call::Mix { digest: plan.digest() };
-        self.version += 1;
-        self.together(call, mine, |member, met| member.mix_share(plan, layout, met))
+    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error> {
+        let (met, mut outcome) = self.meet(Call::Mix { digest: plan.digest() }, &[], mine)?;
+        let start = Instant::now();
+        self.centre = Arc::new(self.make_centre(plan, layout, &met)?);
+        outcome.work = start.elapsed();
+        Ok(outcome)
     }
 
     fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
-        self.together(Call::Broadcast { leader }, mine, |member, met| {
-            let lent = |worker: u32| {
-                met.offers.iter().find(|offer| offer.0 == worker).and_then(|(_, offer)| offer.lent.as_ref())
-            };
-            if met.offers.iter().any(|(_, offer)| offer.call != Call::Broadcast { leader }) {
-                let calls = met.offers.iter().map(|(worker, _)| (*worker, "broadcast of another leader"));
-                return Err(Error::OutOfStep { calls: calls.collect() });
-            }
-            let (Some(from), Some(to)) = (lent(leader), lent(member.worker)) else {
-                return Err(Error::NoSuchLeader { leader, members: member.members.clone() });
-            };
-            if from.len() != to.len() {
-                let (what, found) = (format!("the vector of worker {leader}"), from.len());
-                return Err(grawa_core::Error::WrongLength { what, found, expected: to.len() }.into());
-            }
-            if leader != member.worker {
-                #[allow(unsafe_code)]
-                // SAFETY: between the two rendezvous the leader's vector is only read, and this one is touched by its
-                // owner alone.
-                unsafe {
-                    to.part(0..to.len()).copy_from_slice(from.read());
-                }
-            }
-            Ok(())
-        })
+        let call = Call::Broadcast { leader };
+        let (met, outcome) = self.meet(call, &[], mine)?;
+        if met.offers.iter().any(|(_, offer)| offer.call != call) {
+            let calls = met.offers.iter().map(|(member, _)| (*member, "broadcast of another leader"));
+            return Err(Error::OutOfStep { calls: calls.collect() });
+        }
+        let Some((_, offer)) = met.offers.iter().find(|(member, _)| *member == leader) else {
+            return Err(Error::NoSuchLeader { leader, members: self.members.clone() });
+        };
+        let (found, expected) = (offer.vector.len(), mine.len());
+        if found != expected {
+            let what = format!("the vector of worker {leader}");
+            return Err(grawa_core::Error::WrongLength { what, found, expected }.into());
+        }
+        mine.copy_from_slice(&offer.vector);
+        Ok(outcome)
     }
 
     fn barrier(&mut self) -> Result<Outcome, Error> {
-        Ok(self.meet(Offer::plain(Call::Barrier))?.1)
+        Ok(self.meet(Call::Barrier, &[], &[])?.1)
     }
 
-    fn centre(&self) -> &[f32] {
-        #[allow(unsafe_code)]
-        // SAFETY: the centre is written between the two rendezvous of `mix` only, and every member that shares it is then
-        // inside its own `mix`, so that no such borrow is left. A member that was lost keeps the centre it had: the others
-        // have a new one.
-        unsafe {
-            self.centre.read()
-        }
+    fn centre(&self) -> &Arc<Vec<f32>> {
+        &self.centre
     }
 
-    fn centre_version(&self) -> u64 {
-        self.version
-    }
-
-    fn copy_centre(&self) -> Result<Vec<f32>, Error> {
-        Ok(self.centre().to_vec())
-    }
-
-    fn alive(&self) {
-        self.rendezvous.alive(self.place);
+    fn heartbeat(&self) -> Heartbeat {
+        let (rendezvous, place) = (Arc::clone(&self.rendezvous), self.place);
+        Arc::new(move || rendezvous.alive(place))
     }
 
     fn forget(&self, lost: &Lost) {
@@ -215,6 +145,83 @@ impl Collective for Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.rendezvous.leave(self.place, std::thread::panicking());
+    }
+}
+
+/// Threads that play the processes of a run: each takes one.
+///
+/// ```
+/// use grawa_comm::{Transport, threads};
+/// let processes = threads::transports(2, std::time::Duration::from_secs(60));
+/// std::thread::scope(|scope| {
+///     for process in processes {
+///         scope.spawn(move || {
+///             let mut all = process.group(0..2, Vec::new())?.expect("both ranks are in it");
+///             assert_eq!(all.gather(&[process.rank() as u8])?.messages.len(), 2);
+///             Ok::<(), grawa_comm::Error>(())
+///         });
+///     }
+/// });
+/// ```
+pub fn transports(size: u32, deadline: Duration) -> Vec<ThreadTransport> {
+    let shared = Arc::new(Shared { deadline, groups: Mutex::default(), tickets: Default::default() });
+    (0..size)
+        .map(|rank| ThreadTransport { rank, size, calls: AtomicUsize::new(0), shared: Arc::clone(&shared) })
+        .collect()
+}
+
+/// One thread's end of [`transports`].
+#[derive(Debug)]
+pub struct ThreadTransport {
+    rank: u32,
+    size: u32,
+    /// Groups that this thread has asked for.
+    calls: AtomicUsize,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    deadline: Duration,
+    /// The members of each group that were not taken yet, in the order of the calls.
+    groups: Mutex<Vec<Vec<Member>>>,
+    tickets: [AtomicU64; 2],
+}
+
+impl Transport for ThreadTransport {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn group(&self, ranks: Range<u32>, centre: Vec<f32>) -> Result<Option<Box<dyn Collective>>, Error> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let mut groups = self.shared.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if groups.len() == number {
+            groups.push(group(ranks, centre, self.shared.deadline));
+        }
+        let own = groups[number].iter().position(|member| member.id == self.rank);
+        Ok(own.map(|own| Box::new(groups[number].swap_remove(own)) as Box<dyn Collective>))
+    }
+
+    fn tickets(&self) -> Result<Box<dyn Tickets>, Error> {
+        Ok(Box::new(SharedTickets(Arc::clone(&self.shared))))
+    }
+}
+
+struct SharedTickets(Arc<Shared>);
+
+impl Tickets for SharedTickets {
+    fn take(&mut self, counter: usize) -> Result<u64, Error> {
+        Ok(self.0.tickets[counter % 2].fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn clear(&mut self, counter: usize) -> Result<(), Error> {
+        self.0.tickets[counter % 2].store(0, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -3,7 +3,6 @@
 //! A member that leaves, or makes no progress for too long while others wait, is lost: the others continue without it. All members
 //! get the same offers and the same losses, in the order of the workers.
 
-use super::shared_slice::{Lent, SharedSlice};
 use crate::{Error, Lost, Why};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +14,6 @@ pub(super) enum Call {
     Barrier,
     Mix { digest: u64 },
     Broadcast { leader: u32 },
-    Done,
 }
 
 impl Call {
@@ -25,7 +23,6 @@ impl Call {
             Call::Barrier => "barrier",
             Call::Mix { .. } => "mix",
             Call::Broadcast { .. } => "broadcast",
-            Call::Done => "the end of an operation",
         }
     }
 }
@@ -35,13 +32,7 @@ impl Call {
 pub(super) struct Offer {
     pub(super) call: Call,
     pub(super) message: Vec<u8>,
-    pub(super) lent: Option<Lent>,
-}
-
-impl Offer {
-    pub(super) fn plain(call: Call) -> Self {
-        Offer { call, message: Vec::new(), lent: None }
-    }
+    pub(super) vector: Vec<f32>,
 }
 
 /// A rendezvous that took place.
@@ -51,8 +42,6 @@ pub(super) struct Met {
     pub(super) offers: Vec<(u32, Offer)>,
     /// Members lost since the one before.
     pub(super) lost: Vec<Lost>,
-    /// The centre of the members.
-    pub(super) centre: Arc<SharedSlice>,
 }
 
 #[derive(Debug)]
@@ -70,18 +59,6 @@ struct State {
     began: Option<Instant>,
     last: Option<Arc<Met>>,
     lost: Vec<Lost>,
-    centre: Arc<SharedSlice>,
-    /// Whether a member that was lost since the last rendezvous may still read the centre.
-    is_read: bool,
-}
-
-/// What a lost member may still do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reads {
-    /// Its `Member` was dropped.
-    Nothing,
-    /// Its `Member` still exists.
-    TheCentre,
 }
 
 #[derive(Debug)]
@@ -94,16 +71,11 @@ struct Place {
 }
 
 impl Rendezvous {
-    pub(super) fn new(workers: &[u32], centre: Arc<SharedSlice>, deadline: Duration) -> Self {
+    pub(super) fn new(workers: &[u32], deadline: Duration) -> Self {
         let seen = Instant::now();
         let places = workers.iter().map(|&worker| Place { worker, gone: None, offer: None, seen }).collect();
-        let state =
-            State { places, number: 0, began: None, last: None, lost: Vec::new(), centre, is_read: false };
+        let state = State { places, number: 0, began: None, last: None, lost: Vec::new() };
         Rendezvous { state: Mutex::new(state), changed: Condvar::new(), deadline }
-    }
-
-    pub(super) fn centre(&self) -> Arc<SharedSlice> {
-        Arc::clone(&self.lock().centre)
     }
 
     /// Arrives with an offer and waits for the others. If this member is lost meanwhile, nobody sees its offer.
@@ -131,17 +103,6 @@ impl Rendezvous {
         met.ok_or(Error::Expelled { worker, after })
     }
 
-    /// Ends an operation in which vectors are on loan: returns when all its members have arrived here, and not before. No member
-    /// is lost inside it. None can leave, since its `Member` is borrowed by the operation, nor be forgotten: a member inside it
-    /// cannot call, and one that was lost has no say.
-    pub(super) fn end(&self, place: usize) {
-        let mut state = self.lock();
-        let number = self.arrive(&mut state, place, Offer::plain(Call::Done));
-        while state.number == number {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
     /// Returns the number of the rendezvous.
     fn arrive(&self, state: &mut State, place: usize, offer: Offer) -> u64 {
         let number = state.number;
@@ -160,15 +121,14 @@ impl Rendezvous {
     pub(super) fn leave(&self, place: usize, panicked: bool) {
         let mut state = self.lock();
         if state.places[place].gone.is_none() {
-            state.lose(place, if panicked { Why::Panicked } else { Why::Left }, Reads::Nothing);
+            state.lose(place, if panicked { Why::Panicked } else { Why::Left });
             if state.is_complete() {
                 self.finish(&mut state);
             }
         }
     }
 
-    /// Removes a worker that was lost elsewhere, so that nobody waits for it here, too. A member that was lost itself has no say: it
-    /// may call while the others are inside an operation.
+    /// Removes a member that was lost elsewhere, so that nobody waits for it here, too. A member that was lost itself has no say.
     pub(super) fn forget(&self, by: usize, lost: &Lost) {
         let mut state = self.lock();
         if state.places[by].gone.is_some() {
@@ -176,7 +136,7 @@ impl Rendezvous {
         }
         let place = state.places.iter().position(|place| place.worker == lost.worker && place.gone.is_none());
         if let Some(place) = place {
-            state.lose(place, lost.why.clone(), Reads::TheCentre);
+            state.lose(place, lost.why.clone());
             if state.is_complete() {
                 self.finish(&mut state);
             }
@@ -188,13 +148,6 @@ impl Rendezvous {
     fn finish(&self, state: &mut State) {
         state.number += 1;
         state.began = None;
-        // A lost member that still exists may read the centre it had: it keeps that one, and the others get a copy.
-        if std::mem::take(&mut state.is_read) {
-            #[allow(unsafe_code)]
-            // SAFETY: nobody writes. The centre is written inside an operation only, and all members that could be in one are here.
-            let copy = unsafe { state.centre.read() }.to_vec();
-            state.centre = Arc::new(SharedSlice::new(copy));
-        }
         let now = Instant::now();
         let mut offers = Vec::with_capacity(state.places.len());
         for place in &mut state.places {
@@ -203,7 +156,7 @@ impl Rendezvous {
                 offers.push((place.worker, offer));
             }
         }
-        let met = Met { offers, lost: std::mem::take(&mut state.lost), centre: Arc::clone(&state.centre) };
+        let met = Met { offers, lost: std::mem::take(&mut state.lost) };
         state.last = Some(Arc::new(met));
         self.changed.notify_all();
     }
@@ -228,8 +181,7 @@ impl State {
         Err(Error::Expelled { worker: *worker, after })
     }
 
-    fn lose(&mut self, place: usize, why: Why, reads: Reads) {
-        self.is_read |= reads == Reads::TheCentre;
+    fn lose(&mut self, place: usize, why: Why) {
         self.places[place].gone = Some(why.clone());
         self.places[place].offer = None;
         self.lost.push(Lost { worker: self.places[place].worker, why });
@@ -247,7 +199,7 @@ impl State {
                 Some(left) if !left.is_zero() => {
                     next = Some(next.map_or(left, |next: Duration| next.min(left)))
                 }
-                _ => self.lose(place, Why::Stalled { after: deadline }, Reads::TheCentre),
+                _ => self.lose(place, Why::Stalled { after: deadline }),
             }
         }
         next

@@ -7,10 +7,6 @@ const LONG: Duration = Duration::from_secs(600);
 /// Long enough that a busy machine makes nobody late.
 const SHORT: Duration = Duration::from_millis(500);
 
-fn boxed(x: &[f32]) -> Box<[f32]> {
-    x.into()
-}
-
 /// Runs a function on every member, each in a thread of its own.
 fn each<T: Send>(members: Vec<Member>, work: impl Fn(Member) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
@@ -24,7 +20,7 @@ fn each<T: Send>(members: Vec<Member>, work: impl Fn(Member) -> T + Sync) -> Vec
 fn threads_conform() {
     for workers in [1, 2, 3, 8, 33] {
         let members = group(0..workers, vec![0.0; conformance::LENGTH], LONG);
-        for found in each(members, |mut member| conformance::check(&mut member, boxed, <[f32]>::to_vec)) {
+        for found in each(members, |mut member| conformance::check(&mut member)) {
             assert_eq!(found, Ok(()), "{workers} workers");
         }
     }
@@ -33,7 +29,7 @@ fn threads_conform() {
 #[test]
 fn groups_may_have_any_numbers() {
     let members = group([9, 4, 70], vec![0.0; conformance::LENGTH], LONG);
-    for found in each(members, |mut member| conformance::check(&mut member, boxed, <[f32]>::to_vec)) {
+    for found in each(members, |mut member| conformance::check(&mut member)) {
         assert_eq!(found, Ok(()));
     }
 }
@@ -42,7 +38,7 @@ fn groups_may_have_any_numbers() {
 fn who_leaves_is_named() {
     for workers in [2, 3, 8] {
         let members = group(0..workers, vec![0.0; conformance::LENGTH], LONG);
-        for found in each(members, |member| conformance::check_loss(member, boxed, <[f32]>::to_vec, drop)) {
+        for found in each(members, |member| conformance::check_loss(member, drop)) {
             assert_eq!(found, Ok(()));
         }
     }
@@ -56,7 +52,7 @@ fn who_breaks_down_is_named() {
             .into_iter()
             .map(|mut member| {
                 scope.spawn(move || {
-                    assert_ne!(member.worker(), 1, "on purpose");
+                    assert_ne!(member.id(), 1, "on purpose");
                     member.barrier()
                 })
             })
@@ -88,19 +84,19 @@ fn who_stalls_is_given_up_and_told() {
     let (go_on, wait) = channel::<()>();
     let (wait, go_on) = (std::sync::Mutex::new(wait), std::sync::Mutex::new(Some(go_on)));
     let found = each(members, |mut member| {
-        if member.worker() == 1 {
-            let seen = member.centre();
+        if member.id() == 1 {
+            let seen = Arc::clone(member.centre());
             // Until the others have mixed.
             let _ = wait.lock().unwrap().recv();
-            assert_eq!(seen, [7.0; 4]);
+            assert_eq!(*seen, [7.0; 4]);
             return member.barrier().map(|outcome| outcome.members);
         }
         let outcome = member.barrier()?;
         assert_eq!(outcome.lost, [Lost { worker: 1, why: Why::Stalled { after: SHORT } }]);
         assert!(outcome.lost[0].to_string().contains("was silent for"));
-        let mut mine = vec![member.worker() as f32; 4];
-        member.mix(&mean(&[0, 2], &layout), &layout, &mut mine)?;
-        assert_eq!((member.centre(), &mine[..]), (&[1.0; 4][..], &[1.0; 4][..]));
+        let mine = vec![member.id() as f32; 4];
+        member.mix(&mean(&[0, 2], &layout), &layout, &mine)?;
+        assert_eq!(**member.centre(), [1.0; 4]);
         member.barrier()?;
         go_on.lock().unwrap().take();
         Ok(outcome.members)
@@ -121,23 +117,19 @@ fn who_is_forgotten_keeps_its_centre() {
         let is_sitting = std::sync::Barrier::new(2);
         let found = each(members, |mut member| {
             let all = mean(&[0, 1, 2], &layout);
-            if member.worker() == 1 {
+            if member.id() == 1 {
                 if waits {
                     is_sitting.wait();
-                    let mut mine = [5.0; 4];
-                    let result = member.mix(&all, &layout, &mut mine);
-                    assert_eq!(
-                        (&result, mine),
-                        (&Err(Error::Expelled { worker: 1, after: Duration::ZERO }), [5.0; 4])
-                    );
+                    let result = member.mix(&all, &layout, &[5.0; 4]);
+                    assert_eq!(result, Err(Error::Expelled { worker: 1, after: Duration::ZERO }));
                 }
-                let seen = member.centre();
+                let seen = Arc::clone(member.centre());
                 // Until the others have mixed.
                 let _ = wait.lock().unwrap().recv_timeout(Duration::from_secs(60));
-                assert_eq!(seen, [7.0; 4], "{why:?}, {waits}");
+                assert_eq!(*seen, [7.0; 4], "{why:?}, {waits}");
                 return member.barrier().map(|_| ());
             }
-            if member.worker() == 0 {
+            if member.id() == 0 {
                 if waits {
                     is_sitting.wait();
                     // Long enough that it sits down as a rule; the test holds either way.
@@ -145,14 +137,14 @@ fn who_is_forgotten_keeps_its_centre() {
                 }
                 member.forget(&Lost { worker: 1, why: why.clone() });
             }
-            let mut mine = vec![member.worker() as f32; 4];
+            let mine = vec![member.id() as f32; 4];
             // The round that was planned with it is not held.
             let lost = vec![Lost { worker: 1, why: why.clone() }];
-            assert_eq!(member.mix(&all, &layout, &mut mine), Err(Error::Shrunk { lost }));
+            assert_eq!(member.mix(&all, &layout, &mine), Err(Error::Shrunk { lost }));
             for _ in 0..3 {
-                member.mix(&mean(&[0, 2], &layout), &layout, &mut mine)?;
+                member.mix(&mean(&[0, 2], &layout), &layout, &mine)?;
             }
-            assert_eq!(member.centre(), [1.0; 4]);
+            assert_eq!(**member.centre(), [1.0; 4]);
             member.barrier()?;
             go_on.lock().unwrap().take();
             Ok(())
@@ -171,22 +163,22 @@ fn who_was_given_up_has_no_say() {
     let is_over = std::sync::atomic::AtomicBool::new(false);
     let is_lost = std::sync::Barrier::new(3);
     let found = each(group(0..3, vec![0.0; LENGTH], LONG), |mut member| {
-        if member.worker() == 0 {
+        if member.id() == 0 {
             member.forget(&Lost { worker: 1, why: Why::Unreachable });
         }
         is_lost.wait();
-        if member.worker() == 1 {
+        if member.id() == 1 {
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                 [0, 2].into_iter().for_each(|worker| member.forget(&Lost { worker, why: Why::Left }));
                 std::thread::yield_now();
             }
             return Ok(());
         }
-        let mut mine = vec![member.worker() as f32; LENGTH];
+        let mine = vec![member.id() as f32; LENGTH];
         let rounds =
-            (0..ROUNDS).try_for_each(|_| member.mix(&mean(&[0, 2], &layout), &layout, &mut mine).map(|_| ()));
+            (0..ROUNDS).try_for_each(|_| member.mix(&mean(&[0, 2], &layout), &layout, &mine).map(|_| ()));
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(rounds.is_err() || mine == vec![1.0; LENGTH]);
+        assert!(rounds.is_err() || **member.centre() == vec![1.0; LENGTH]);
         rounds
     });
     assert_eq!(found, [Ok(()), Ok(()), Ok(())]);
@@ -195,10 +187,10 @@ fn who_was_given_up_has_no_say() {
 #[test]
 fn slow_is_not_dead() {
     let found = each(group(0..2, Vec::new(), SHORT), |mut member| {
-        if member.worker() == 0 {
+        if member.id() == 0 {
             for _ in 0..15 {
                 std::thread::sleep(SHORT / 10);
-                member.alive();
+                member.heartbeat()();
             }
         }
         member.barrier().map(|outcome| outcome.members)
@@ -212,7 +204,7 @@ fn long_work_between_meetings_is_not_a_stall() {
     let found = each(group(0..2, Vec::new(), SHORT), |mut member| {
         member.barrier()?;
         // Both work longer than the deadline; one is a little slower than the other.
-        std::thread::sleep(2 * SHORT + member.worker() * SHORT / 5);
+        std::thread::sleep(2 * SHORT + member.id() * SHORT / 5);
         member.barrier().map(|outcome| outcome.members)
     });
     assert_eq!(found, [Ok(vec![0, 1]), Ok(vec![0, 1])]);
@@ -220,7 +212,7 @@ fn long_work_between_meetings_is_not_a_stall() {
 
 #[test]
 fn members_out_of_step_are_told() {
-    let found = each(group(0..2, Vec::new(), LONG), |mut member| match member.worker() {
+    let found = each(group(0..2, Vec::new(), LONG), |mut member| match member.id() {
         0 => member.barrier().map(|_| ()),
         _ => member.gather(&[1]).map(|_| ()),
     });
@@ -235,10 +227,9 @@ fn different_plans_are_refused() {
     let layout = Layout::flat(4);
     let found = each(group(0..2, vec![0.0; 4], LONG), |mut member| {
         let mut plan = mean(&[0, 1], &layout);
-        plan.pull -= 0.5 * member.worker() as f32;
-        let mut mine = [1.0; 4];
-        let result = member.mix(&plan, &layout, &mut mine);
-        assert_eq!(mine, [1.0; 4]);
+        plan.pull -= 0.5 * member.id() as f32;
+        let result = member.mix(&plan, &layout, &[1.0; 4]);
+        assert_eq!(**member.centre(), [0.0; 4]);
         result
     });
     assert_eq!(found[0], Err(Error::PlansDiffer { first: 0, other: 1 }));
@@ -249,8 +240,8 @@ fn different_plans_are_refused() {
 fn lengths_must_fit() {
     let layout = Layout::flat(4);
     let found = each(group(0..2, vec![0.0; 4], LONG), |mut member| {
-        let mut mine = vec![1.0; 4 - member.worker() as usize];
-        member.mix(&mean(&[0, 1], &layout), &layout, &mut mine)
+        let mine = vec![1.0; 4 - member.id() as usize];
+        member.mix(&mean(&[0, 1], &layout), &layout, &mine)
     });
     assert!(found.iter().all(|found| matches!(found, Err(Error::Core(_)))), "{found:?}");
 }

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::Event;
+use crate::engine::{CpuReplica, Engine};
 use crate::recipe::Overrides;
 use grawa_comm::group::{CoordinatorServer, Security, Settings};
-use grawa_core::{Key, Layout, Name, Prox, Sgd};
+use grawa_core::{Key, Layout, Name, Prox, Replica, Sgd};
+use grawa_nn::State;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -58,15 +60,13 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 impl Replica for Watched {
-    type Buffer = [f32];
-
     fn layout(&self) -> &Layout {
         self.net.layout()
     }
 
-    fn deal(&mut self, seat: u32, of: u32) -> Result<(), grawa_core::Error> {
-        self.share = (seat, of);
-        self.net.deal(seat, of)
+    fn assign_shard(&mut self, shard: u32, of: u32) -> Result<(), grawa_core::Error> {
+        self.share = (shard, of);
+        self.net.assign_shard(shard, of)
     }
 
     fn gradient(&mut self, key: Key) -> Result<f64, grawa_core::Error> {
@@ -163,10 +163,20 @@ fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
             let worker = guest.worker;
             let gate = (worker == 0).then(|| ((round - 1) * PERIOD, Arc::clone(&gate)));
             let (recipe, dealt, rounds) = (recipe.clone(), Arc::clone(&dealt), rounds.clone());
+            let recipe_seed = recipe.train.seed;
             scope.spawn(move || {
-                let share = (worker.min(FOUNDERS - 1), FOUNDERS);
-                let watched = |net| Watched { net, share, dealt, gate };
-                join_as(watched, recipe, data, guest, (None, Stop::default()), &mut [Box::new(rounds)])
+                let engine = Engine::new(&recipe, data).unwrap();
+                let (layout, examples) = (engine.graph().parameters().clone(), engine.order().examples());
+                let (evaluator, gate) = (engine.evaluator(&recipe), Mutex::new(gate));
+                let make = move |shard: u32| {
+                    let state = State::initial(engine.graph(), recipe_seed);
+                    let net = engine.worker(shard, state, 0).map_err(grawa_core::Error::replica)?;
+                    let (dealt, gate) = (Arc::clone(&dealt), gate.lock().unwrap().clone());
+                    Ok(Watched { net, share: (shard, FOUNDERS), dealt, gate })
+                };
+                let run = Run::of_replicas(recipe, "watched", layout, examples as usize, make).unwrap();
+                let run = run.evaluate_by(move |_| Box::new(evaluator.clone()));
+                run.join(guest, Stop::default(), &mut [Box::new(rounds)])
             })
         };
         // Numbers go by who says hello first.

@@ -1,9 +1,10 @@
 //! Which examples members are dealt, and that a replica reads those.
 
 use super::*;
-use crate::engine::Engine;
+use crate::engine::{CpuReplica, Engine};
 use crate::recipe::Overrides;
-use grawa_core::{Key, Purpose, Sgd, StepRequest};
+use grawa_core::{Key, Purpose, Replica, Sgd, StepRequest};
+use grawa_nn::State;
 use grawa_data::Sampler;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -115,7 +116,7 @@ fn stays(before: u32, after: &BTreeSet<u32>, period: u64, rounds: u64) -> Result
         let mut old = net(before, worker, taken - 1);
         step(&mut old, worker, taken - 1).unwrap();
         let (seat, next) = (counts.seat(worker).unwrap(), counts.place(worker, taken));
-        old.deal(seat, counts.among).unwrap();
+        old.assign_shard(seat, counts.among).unwrap();
         let mut fresh = net(counts.among, seat, next);
         for at in next..next + 2 {
             let (found, expected) = (step(&mut old, seat, at), step(&mut fresh, seat, at).unwrap());

@@ -180,17 +180,15 @@ pub(super) fn replica_error(error: Error) -> grawa_core::Error {
 }
 
 impl Replica for CpuReplica {
-    type Buffer = [f32];
-
     fn layout(&self) -> &Layout {
         self.program.graph().parameters()
     }
 
-    fn deal(&mut self, seat: u32, of: u32) -> Result<(), grawa_core::Error> {
+    fn assign_shard(&mut self, shard: u32, of: u32) -> Result<(), grawa_core::Error> {
         let order =
             Sampler::new(self.order.seed(), self.order.examples() as usize, of, self.order.batch_size());
         let order = order.map_err(|error| replica_error(error.into()))?;
-        let reader = Loader::new(self.reader.feed().clone(), order, seat);
+        let reader = Loader::new(self.reader.feed().clone(), order, shard);
         self.reader = reader.map_err(|error| replica_error(error.into()))?;
         // In the new shard, a step of the same number has another batch.
         (self.order, self.batches, self.key) = (order, None, None);

@@ -15,8 +15,8 @@ use grawa_data::{Feed, Sampler};
 use grawa_nn::{Mode, Program};
 use std::sync::Arc;
 
-/// Evaluates models of this vector type for one worker. Each of several shards covers its part of the batches.
-pub(crate) trait EvaluateShard<B: ?Sized>: Send {
+/// Evaluates models. Each of several shards covers its part of the batches.
+pub trait EvaluateShard: Send {
     /// Where the statistics of the evaluated model come from.
     fn policy(&self) -> BatchNorm;
 
@@ -26,7 +26,7 @@ pub(crate) trait EvaluateShard<B: ?Sized>: Send {
     /// The sum of the batch statistics over this shard's recalibration batches, and the number of batches.
     fn recalibrate(
         &mut self,
-        model: &B,
+        model: &[f32],
         shard: (usize, usize),
         alive: &mut dyn FnMut(),
     ) -> Result<(Vec<f64>, u64), Error>;
@@ -34,7 +34,7 @@ pub(crate) trait EvaluateShard<B: ?Sized>: Send {
     /// Calls `show` with the logits and the label of every example of this shard's test batches.
     fn each(
         &mut self,
-        model: &B,
+        model: &[f32],
         statistics: &[f32],
         shard: (usize, usize),
         alive: &mut dyn FnMut(),
@@ -44,7 +44,7 @@ pub(crate) trait EvaluateShard<B: ?Sized>: Send {
     /// The counts of this shard's test batches.
     fn test(
         &mut self,
-        model: &B,
+        model: &[f32],
         statistics: &[f32],
         shard: (usize, usize),
         alive: &mut dyn FnMut(),
@@ -55,7 +55,7 @@ pub(crate) trait EvaluateShard<B: ?Sized>: Send {
     }
 }
 
-impl EvaluateShard<[f32]> for CpuEvaluator {
+impl EvaluateShard for CpuEvaluator {
     fn policy(&self) -> BatchNorm {
         self.policy
     }
@@ -141,10 +141,13 @@ pub struct CpuEvaluator {
 
 /// Counts over a part of the test set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Counts {
-    pub(crate) loss: f64,
-    pub(crate) wrong: u64,
-    pub(crate) examples: u64,
+pub struct Counts {
+    /// The sum of the losses.
+    pub loss: f64,
+    /// Examples that were classified wrong.
+    pub wrong: u64,
+    /// All examples.
+    pub examples: u64,
 }
 
 /// PyTorch's momentum of running statistics: the share that one batch contributes, starting at zero.
@@ -191,7 +194,7 @@ impl CpuEvaluator {
 
 impl Counts {
     /// Counts one example: its loss, and whether another class has a logit as large as the label's.
-    pub(crate) fn take(&mut self, logits: &[f32], label: usize) {
+    pub fn take(&mut self, logits: &[f32], label: usize) {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&x| libm::exp(f64::from(x) - f64::from(largest))).sum();
         self.loss += libm::log(sum) + f64::from(largest) - f64::from(logits[label]);

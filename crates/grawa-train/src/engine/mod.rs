@@ -12,31 +12,34 @@ mod evaluate;
 pub use compute_slots::ComputeSlots;
 pub use cpu_replica::CpuReplica;
 pub(crate) use cpu_replica::WaitTimes;
-pub(crate) use cuda::{CudaEngine, CudaReplica, objection};
+pub(crate) use cuda::{CudaSet, objection};
 pub use evaluate::CpuEvaluator;
-pub(crate) use evaluate::{Counts, EvaluateShard, SHARE, average, recalibration, recalibration_batches};
+pub use evaluate::{Counts, EvaluateShard};
+pub(crate) use evaluate::{SHARE, average, recalibration, recalibration_batches};
 
+use crate::snapshot::Part;
+use crate::worker_set::Seat;
 use crate::{Error, Recipe};
-use grawa_core::{Key, Share};
+use grawa_core::{Key, Replica, Share, StateKind};
 use grawa_data::{Augment, Dataset, Feed, Loader, Sampler};
 use grawa_nn::{Graph, Program, Shape, State};
 use std::sync::Arc;
 
 /// What a run works on, on any device: a network, the data, and which worker sees which examples when.
 #[derive(Clone, Debug)]
-pub(crate) struct Material {
+pub(crate) struct Workload {
     pub(crate) graph: Graph,
     pub(crate) order: Sampler,
     pub(crate) train: Feed,
     pub(crate) test: Feed,
 }
 
-impl Material {
+impl Workload {
     /// The network and data of a recipe.
     pub(crate) fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
         let input = network_shape(recipe.data.augment.output(data.train.shape()));
         let graph = recipe.model.build(input, data.classes as usize)?;
-        Material::with_network(recipe, data, &graph)
+        Workload::with_network(recipe, data, &graph)
     }
 
     /// The same with a given network.
@@ -52,7 +55,7 @@ impl Material {
         let feed = |part, augment: Augment| Feed::new(part, &data.normalise, augment);
         let (train, test) = (feed(&train, recipe.data.augment)?, feed(&test, recipe.data.augment)?);
         let order = Sampler::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
-        Ok(Material { graph: graph.clone(), order, train, test })
+        Ok(Workload { graph: graph.clone(), order, train, test })
     }
 }
 
@@ -88,24 +91,35 @@ pub struct Engine {
 impl Engine {
     /// The engine for a recipe on its data set, with the network of the recipe.
     pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
-        Engine::of(recipe, Material::new(recipe, data)?)
+        Engine::of(recipe, Workload::new(recipe, data)?, recipe.train.workers as usize, recipe.machine.threads)
     }
 
     /// The same with a given network. It must take images of the augmentation's output shape and have at least as many
     /// classes as the data set.
     pub fn with_network(recipe: &Recipe, data: &Dataset, graph: &Graph) -> Result<Self, Error> {
-        Engine::of(recipe, Material::with_network(recipe, data, graph)?)
+        Engine::of(
+            recipe,
+            Workload::with_network(recipe, data, graph)?,
+            recipe.train.workers as usize,
+            recipe.machine.threads,
+        )
     }
 
-    pub(crate) fn of(recipe: &Recipe, material: Material) -> Result<Self, Error> {
-        let Material { graph, order, train, test } = material;
+    /// For this many workers in this process, which may use this many cores; all if `None`.
+    pub(crate) fn of(
+        recipe: &Recipe,
+        workload: Workload,
+        workers: usize,
+        cores: Option<u32>,
+    ) -> Result<Self, Error> {
+        let Workload { graph, order, train, test } = workload;
         let program = Arc::new(Program::compile(&graph, recipe.train.batch as usize)?);
-        let cores = recipe.machine.threads.map_or_else(
+        let cores = cores.map_or_else(
             || std::thread::available_parallelism().map_or(1, usize::from),
             |threads| threads as usize,
         );
         let keeps_gradient = recipe.method.share == Share::Gradients;
-        let slots = ComputeSlots::new(&program, &train, recipe.train.workers as usize, cores.max(1))?;
+        let slots = ComputeSlots::new(&program, &train, workers, cores.max(1))?;
         Ok(Engine { program, slots: Arc::new(slots), order, train, test, keeps_gradient })
     }
 
@@ -128,6 +142,18 @@ impl Engine {
     pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<CpuReplica, Error> {
         let reader = Loader::new(self.train.clone(), self.order, worker)?;
         CpuReplica::new(self, reader, state, step)
+    }
+
+    /// The workers of these parts.
+    pub(crate) fn seats(&self, recipe: &Recipe, parts: &mut [Part]) -> Result<Vec<Seat<CpuReplica>>, Error> {
+        let evaluator = self.evaluator(recipe);
+        let seat = |part: &mut Part| {
+            let mut replica = self.worker(part.worker, part.take_state(), part.taken)?;
+            replica.put(StateKind::Velocity, &part.velocity)?;
+            let (worker, waits) = (part.worker, Some(replica.waits()));
+            Ok(Seat { worker, replica, waits, evaluator: Some(Box::new(evaluator.clone())) })
+        };
+        parts.iter_mut().map(seat).collect()
     }
 
     /// Evaluates models on the CPU.

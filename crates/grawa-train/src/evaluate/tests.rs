@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::event::Observer;
-use crate::run::{Launch, WorkerParts, by_threads, fresh};
+use crate::engine::EvaluateShard;
+use crate::run::{Launch, fresh};
 use crate::snapshot::Part;
+use crate::worker_set::{Seat, on_threads};
 use crate::{Fault, Recipe};
 use grawa_core::{Amount, FunctionReplica, Key, Schedule, Sequential, Sgd};
 use grawa_data::DatasetKind;
@@ -61,7 +63,7 @@ impl Drop for Toy {
     }
 }
 
-impl EvaluateShard<[f32]> for Toy {
+impl EvaluateShard for Toy {
     fn policy(&self) -> BatchNorm {
         BatchNorm::Recalibrate
     }
@@ -126,13 +128,12 @@ fn go(method: &str, starts: &[f32], steps: u64, fails: Fails) -> (Vec<Event>, Ve
         layout: layout(),
         network: "toy".into(),
         examples: 100,
-        examines: true,
         writer: None,
         recording: None,
         stop: Arc::default(),
         clock: Arc::new(|| Duration::ZERO),
         resumed: false,
-        teller: None,
+        reporter: None,
         together: Arc::default(),
     };
     let (ear, seen) = (Ear::default(), Arc::<Mutex<Vec<f32>>>::default());
@@ -140,10 +141,10 @@ fn go(method: &str, starts: &[f32], steps: u64, fails: Fails) -> (Vec<Event>, Ve
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
         let statistics = Layout::new([("bn.running_mean", vec![1])])?;
         let toy = Toy { worker: part.worker, fails, evaluations: 0, statistics, seen: Arc::clone(&seen) };
-        Ok(WorkerParts { replica, waits: None, examiner: Some(Box::new(toy)) })
+        Ok(Seat { worker: part.worker, replica, waits: None, evaluator: Some(Box::new(toy)) })
     };
-    let gather = by_threads(Duration::from_secs(60));
-    launch.go(snapshot, make, gather, &mut [Box::new(ear.clone())]).unwrap();
+    let set = on_threads(layout(), Duration::from_secs(60), make);
+    launch.go(snapshot, set, &mut [Box::new(ear.clone())]).unwrap();
     let (events, seen) = (ear.0.lock().unwrap().clone(), seen.lock().unwrap().clone());
     (events, seen)
 }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::Fault;
 use crate::event::Reason;
-use grawa_core::{Amount, FunctionReplica, Key, Name, Prox, Schedule, Sequential, Sgd, StateKind};
+use crate::worker_set::{Seat, on_threads};
+use grawa_core::{Amount, FunctionReplica, Key, Name, Prox, Replica, Schedule, Sequential, Sgd, StateKind};
 use grawa_data::DatasetKind;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -52,9 +53,7 @@ struct Odd<R> {
     mishap: Mishaps,
 }
 
-impl<R: Replica<Buffer = [f32]>> Replica for Odd<R> {
-    type Buffer = [f32];
-
+impl<R: Replica> Replica for Odd<R> {
     fn layout(&self) -> &Layout {
         self.inner.layout()
     }
@@ -200,22 +199,21 @@ impl Trial {
             layout: layout(),
             network: "toy".into(),
             examples: 100,
-            examines: false,
             writer: Some(Writer::new(self.folder.path(), &self.recipe, None)),
             recording: self.recording.clone(),
             stop: Arc::clone(&self.stop),
             clock: Arc::new(move || started.elapsed()),
             resumed,
-            teller: None,
+            reporter: None,
             together: Arc::default(),
         };
         let make = |part: &mut Part| {
             let mut inner = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
             inner.put(StateKind::Velocity, &part.velocity)?;
             let replica: Toy = Odd { inner, worker: part.worker, mishap: self.mishap };
-            Ok(WorkerParts { replica, waits: None, examiner: None })
+            Ok(Seat { worker: part.worker, replica, waits: None, evaluator: None })
         };
-        launch.go(snapshot, make, by_threads(self.deadline), &mut [Box::new(self.ear.clone())])
+        launch.go(snapshot, on_threads(layout(), self.deadline, make), &mut [Box::new(self.ear.clone())])
     }
 
     /// The workers' parameters in the newest checkpoint.
@@ -305,6 +303,79 @@ fn an_even_run_has_the_bits_of_the_sequential_one() {
     }
 }
 
+/// A run of processes that are threads of the test, which have as many workers each. Returns the parameters of all workers.
+fn across(trial: &Trial, processes: u32) -> Vec<Vec<f32>> {
+    let transports = grawa_comm::threads::transports(processes, DEADLINE);
+    std::thread::scope(|scope| {
+        for transport in transports {
+            scope.spawn(move || {
+                let recipe = &trial.recipe;
+                let is_first = grawa_comm::Transport::rank(&transport) == 0;
+                let launch = Launch {
+                    recipe: recipe.clone(),
+                    layout: layout(),
+                    network: "toy".into(),
+                    examples: 100,
+                    // All processes say whether there is a folder; the first one writes.
+                    writer: Some(Writer::new(trial.folder.path(), recipe, None)),
+                    recording: None,
+                    stop: Arc::default(),
+                    clock: Arc::new(|| Duration::ZERO),
+                    resumed: false,
+                    reporter: None,
+                    together: Arc::default(),
+                };
+                let make = |part: &mut Part| {
+                    let inner = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
+                    let replica: Toy = Odd { inner, worker: part.worker, mishap: trial.mishap };
+                    Ok(Seat { worker: part.worker, replica, waits: None, evaluator: None })
+                };
+                let beginning = is_first.then(|| (trial.fresh(), false));
+                let set = on_threads(layout(), DEADLINE, make);
+                let ear: Box<dyn Observer> = Box::new(if is_first { trial.ear.clone() } else { Ear::default() });
+                launch.go_across(&transport, beginning, set, &mut [ear]).unwrap();
+            });
+        }
+    });
+    trial.parameters()
+}
+
+/// Processes with one worker each have the bits of one process. With several, sums are taken in another order: only rounding differs,
+/// and it is the same every time.
+#[test]
+fn processes_with_several_workers_train_as_one() {
+    for method in methods().into_iter().filter(|method| method != "sgd") {
+        let starts = starts(&method);
+        let steps = 300;
+        let trial = || {
+            let mut trial = Trial::new(&method, &starts, steps);
+            trial.recipe.checkpoint.every = None;
+            trial
+        };
+        let (expected, _) = sequential(&method, &starts, steps);
+        assert_eq!(across(&trial(), 4), expected, "{method}");
+        let (found, again) = (across(&trial(), 2), across(&trial(), 2));
+        assert_eq!(found, again, "{method}");
+        for (found, expected) in found.iter().zip(&expected) {
+            let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 1e-5, "{method} is off by {off:e}");
+        }
+    }
+}
+
+/// A worker of a process with several fails: the others of the process and of the run continue.
+#[test]
+fn a_worker_of_one_process_is_lost_alone() {
+    for method in ["mean:period=3", "lgrawa:period=3", "dp-sgd", "lsgd:period=4,inner.group=2,inner.period=2"] {
+        let mut trial = Trial::new(method, &starts(method), 12);
+        trial.mishap = |worker, step| if (worker, step) == (1, 4) { Mishap::Fails } else { Mishap::None };
+        assert_eq!(across(&trial, 2).len(), 3, "{method}");
+        let rounds = trial.ear.rounds();
+        let last: Vec<u32> = rounds.last().unwrap().workers.iter().map(|share| share.worker).collect();
+        assert_eq!(last, [0, 2, 3], "{method}");
+    }
+}
+
 #[test]
 fn more_workers_than_the_machine_has_cores_give_the_same_bits() {
     let starts: Vec<f32> = (0..64).map(|worker| worker as f32 / 7.0 - 4.0).collect();
@@ -360,13 +431,12 @@ impl Stopping<'_> {
             layout: layout(),
             network: "toy".into(),
             examples: 100,
-            examines: false,
             writer: Some(Writer::new(trial.folder.path(), &trial.recipe, None)),
             recording: None,
             stop: Arc::clone(&trial.stop),
             clock: Arc::new(|| Duration::ZERO),
             resumed,
-            teller: None,
+            reporter: None,
             together: Arc::default(),
         };
         let make = |part: &mut Part| {
@@ -379,9 +449,9 @@ impl Stopping<'_> {
             };
             let mut inner = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
             inner.put(StateKind::Velocity, &part.velocity)?;
-            Ok(WorkerParts { replica: inner, waits: None, examiner: None })
+            Ok(Seat { worker: part.worker, replica: inner, waits: None, evaluator: None })
         };
-        launch.go(snapshot, make, by_threads(DEADLINE), &mut [])
+        launch.go(snapshot, on_threads(layout(), DEADLINE, make), &mut [])
     }
 }
 
@@ -610,13 +680,12 @@ fn a_time_budget_is_by_the_given_clock() {
         layout: layout(),
         network: "toy".into(),
         examples: 100,
-        examines: false,
         writer: None,
         recording: None,
         stop: Arc::default(),
         clock: Arc::new(move || Duration::from_millis(seconds.load(Ordering::Relaxed))),
         resumed: false,
-        teller: None,
+        reporter: None,
         together: Arc::default(),
     };
     let make = |part: &mut Part| {
@@ -629,10 +698,10 @@ fn a_time_budget_is_by_the_given_clock() {
             bowl(x, key, gradient)
         };
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
-        Ok(WorkerParts { replica, waits: None, examiner: None })
+        Ok(Seat { worker: part.worker, replica, waits: None, evaluator: None })
     };
-    let end =
-        launch.go(trial.fresh(), make, by_threads(DEADLINE), &mut [Box::new(trial.ear.clone())]).unwrap();
+    let set = on_threads(layout(), DEADLINE, make);
+    let end = launch.go(trial.fresh(), set, &mut [Box::new(trial.ear.clone())]).unwrap();
     assert_eq!((end.at.steps, end.at.elapsed), (10, 10.0));
     let rates: Vec<f64> = trial.ear.rounds().iter().map(|round| round.rate).collect();
     // The drop is seen at the first meeting after five seconds, which is at six.
@@ -658,20 +727,19 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         layout: layout(),
         network: "toy".into(),
         examples: 100,
-        examines: false,
         writer: Some(Writer::new(trial.folder.path(), &trial.recipe, None)),
         recording: None,
         stop: Arc::default(),
         clock: Arc::new(move || started.elapsed()),
         resumed: false,
-        teller: None,
+        reporter: None,
         together: Arc::default(),
     };
     let make = |part: &mut Part| {
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
-        Ok(WorkerParts { replica, waits: None, examiner: None })
+        Ok(Seat { worker: part.worker, replica, waits: None, evaluator: None })
     };
-    let error = launch.go(trial.fresh(), make, by_threads(DEADLINE), &mut [Box::new(Deaf(0))]).unwrap_err();
+    let error = launch.go(trial.fresh(), on_threads(layout(), DEADLINE, make), &mut [Box::new(Deaf(0))]).unwrap_err();
     assert!(error.to_string().contains("the pen broke"));
     assert!(trial.newest().snapshot.stopped);
 }

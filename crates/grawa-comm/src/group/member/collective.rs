@@ -1,4 +1,4 @@
-//! The [`Collective`] of a group on sockets.
+//! The [`Collective`] and [`Elastic`] operations of a group on sockets.
 
 use super::MemberAction;
 use super::peer_listener::fetch;
@@ -8,8 +8,8 @@ use crate::group::messages::Call;
 use crate::group::transfer::all_reduce::{AllReduce, Base};
 use crate::group::transfer::overlap::{Finished, Overlap};
 use crate::group::transfer::{Transferred, all_gather};
-use crate::{Collective, Error, Gathered, Outcome};
-use grawa_core::{Layout, Plan, Share, centre_part, pull_part};
+use crate::{Collective, Elastic, Error, Gathered, Heartbeat, Outcome};
+use grawa_core::{Layout, Plan, Share, centre_part};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -36,7 +36,10 @@ impl SocketMember {
         base: Base<'_>,
         mut reduce: impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
     ) -> Result<Ended<Vec<f32>>, Error> {
-        let mut result = std::mem::take(&mut lock(&self.connections).spare);
+        let mut result = match Arc::try_unwrap(std::mem::take(&mut self.retired)) {
+            Ok(retired) if !retired.is_empty() => retired,
+            _ => std::mem::take(&mut lock(&self.connections).spare),
+        };
         let ended = self.run_operation(call, |links, _| {
             result.resize(mine.len(), 0.0);
             AllReduce { links, contributes, base }.run(mine, &mut result, &mut reduce)
@@ -60,13 +63,8 @@ impl SocketMember {
         };
         let before = Arc::clone(&self.centre);
         let reduce = |shard: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
-            match plan.share {
-                // Gradients have no past: where no worker has a finite one, the step is zero, not the last one again.
-                Share::Gradients => to.fill(0.0),
-                Share::Parameters | Share::Nothing if plan.keeps_centre() => {
-                    to.copy_from_slice(&before[shard.clone()]);
-                }
-                Share::Parameters | Share::Nothing => {}
+            if plan.keeps_centre() {
+                to.copy_from_slice(&before[shard.clone()]);
             }
             Ok(centre_part(plan, layout, shard.start, summands, to)?)
         };
@@ -74,25 +72,18 @@ impl SocketMember {
         self.all_reduce(call, mine, &contributes, base, reduce)
     }
 
-    /// Pulls the vector toward the current centre, and starts the transfer that makes the next one. Its result is taken at the
-    /// next operation.
-    fn start_overlap(
-        &mut self,
-        plan: &Plan,
-        layout: &Layout,
-        rank: usize,
-        mine: &mut [f32],
-    ) -> std::io::Result<Outcome> {
+    /// Starts the transfer that makes the next centre. Its result is taken at the next operation.
+    fn start_overlap(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> std::io::Result<Outcome> {
         let mut copy = std::mem::take(&mut self.send_buffer);
         copy.clear();
         copy.extend_from_slice(mine);
-        pull_part(plan, rank, mine, &self.centre, &self.centre);
         let mut twin = SocketMember {
             connections: Arc::clone(&self.connections),
             client: Arc::clone(&self.client),
             _anchor: None,
             members: self.members.clone(),
             centre: Arc::clone(&self.centre),
+            retired: Arc::default(),
             overlap: None,
             send_buffer: Vec::new(),
             lost: Vec::new(),
@@ -124,9 +115,7 @@ impl SocketMember {
 }
 
 impl Collective for SocketMember {
-    type Buffer = [f32];
-
-    fn worker(&self) -> u32 {
+    fn id(&self) -> u32 {
         self.client.worker.load(Ordering::Relaxed)
     }
 
@@ -159,7 +148,7 @@ impl Collective for SocketMember {
         }
     }
 
-    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &mut [f32]) -> Result<Outcome, Error> {
+    fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error> {
         self.finish_overlap()?;
         for (what, found) in
             [("the vector of this worker", mine.len()), ("the centre of the group", self.centre.len())]
@@ -173,22 +162,16 @@ impl Collective for SocketMember {
                 .into());
             }
         }
-        let Some(rank) = plan.workers.iter().position(|&worker| worker == self.worker()) else {
+        if plan.index_of(self.id()).is_none() {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
-        };
-        if self.options.overlap {
-            return Ok(self.start_overlap(plan, layout, rank, mine)?);
         }
-        let before = Arc::clone(&self.centre);
+        if self.options.overlap {
+            return Ok(self.start_overlap(plan, layout, mine)?);
+        }
         match self.make_centre(plan, layout, mine)? {
             Ended::Aborted(lost) => Err(Error::Shrunk { lost }),
-            Ended::Committed(after, outcome) => {
-                pull_part(plan, rank, mine, &before, &after);
-                drop(before);
-                let old = self.replace_centre(Arc::new(after));
-                if let Ok(old) = Arc::try_unwrap(old) {
-                    lock(&self.connections).spare = old;
-                }
+            Ended::Committed(centre, outcome) => {
+                self.replace_centre(Arc::new(centre));
                 Ok(outcome)
             }
         }
@@ -228,28 +211,31 @@ impl Collective for SocketMember {
         Ok(Outcome { members: self.members.clone(), lost, wait, ..Outcome::default() })
     }
 
-    fn centre(&self) -> &[f32] {
+    fn centre(&self) -> &Arc<Vec<f32>> {
         &self.centre
     }
 
-    fn centre_version(&self) -> u64 {
-        self.version
+    fn heartbeat(&self) -> Heartbeat {
+        let client = Arc::clone(&self.client);
+        Arc::new(move || {
+            client.steps.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+}
+
+impl Elastic for SocketMember {
+    fn round_due(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        let client = Arc::clone(&self.client);
+        Arc::new(move || {
+            // A transfer that failed is reported by the next operation.
+            let has_failed = lock(&client.overlap).as_ref().is_some_and(|overlap| overlap.has_failed());
+            has_failed || client.state.lock().member.is_round_due()
+        })
     }
 
-    fn copy_centre(&self) -> Result<Vec<f32>, Error> {
-        // What is saved is what the group holds, even if the workers are not pulled toward it yet.
+    fn newest_centre(&self) -> Result<Arc<Vec<f32>>, Error> {
         let newest = self.overlap.as_ref().map_or(Ok(None), |overlap| overlap.centre())?;
-        Ok(newest.as_ref().unwrap_or(&self.centre).to_vec())
-    }
-
-    fn alive(&self) {
-        self.client.steps.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn is_round_due(&self) -> bool {
-        // A transfer that failed is reported by the next operation.
-        let has_failed = self.overlap.as_ref().is_some_and(|overlap| overlap.has_failed());
-        has_failed || self.client.state.lock().member.is_round_due()
+        Ok(newest.unwrap_or_else(|| Arc::clone(&self.centre)))
     }
 
     fn next_operation(&self) -> u64 {

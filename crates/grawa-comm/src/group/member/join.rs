@@ -7,7 +7,7 @@ use super::{Member, MemberAction};
 use crate::group::environment::{Environment, Monitor};
 use crate::group::transfer::TransferOptions;
 use crate::group::wire::tls::Security;
-use crate::{Collective, Error};
+use crate::{Elastic, Error};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -151,7 +151,7 @@ impl Joiner {
             number,
             members: Vec::new(),
             centre,
-            version: 0,
+            retired: Arc::default(),
             options: TransferOptions { overlap: options.overlap && number == 0, ..options },
             overlap: None,
             send_buffer: Vec::new(),

@@ -26,8 +26,8 @@ pub struct SocketMember {
     pub(super) number: u8,
     pub(super) members: Vec<u32>,
     pub(super) centre: Arc<Vec<f32>>,
-    /// How often the centre was replaced.
-    pub(super) version: u64,
+    /// The centre before: its memory is used again when nobody reads it any more.
+    pub(super) retired: Arc<Vec<f32>>,
     pub(super) options: TransferOptions,
     /// The transfer that overlaps with training, a buffer for the next, and members lost during the last.
     pub(super) overlap: Option<Arc<Overlap>>,
@@ -79,10 +79,8 @@ impl SocketMember {
         Ok(())
     }
 
-    /// Replaces the centre, and returns the old one.
-    pub(super) fn replace_centre(&mut self, centre: Arc<Vec<f32>>) -> Arc<Vec<f32>> {
-        self.version += 1;
-        std::mem::replace(&mut self.centre, centre)
+    pub(super) fn replace_centre(&mut self, centre: Arc<Vec<f32>>) {
+        self.retired = std::mem::replace(&mut self.centre, centre);
     }
 
     /// Calls the next operation.

@@ -8,7 +8,7 @@ use crate::group::member::join::Joiner;
 use crate::group::member::socket_member::SocketMember;
 use crate::group::messages::StateVersion;
 use crate::group::wire::tls::Security;
-use crate::{Collective, Error};
+use crate::{Collective, Elastic, Error};
 use grawa_core::{Layout, Memory, Report, plan};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ impl Worker<'_> {
         loop {
             for step in 0.. {
                 let enough = match self.schedule.is_free {
-                    true => self.member.is_round_due(),
+                    true => self.member.round_due()(),
                     false => step >= PERIOD,
                 };
                 if enough || std::mem::take(&mut at_once) {
@@ -137,7 +137,7 @@ impl Worker<'_> {
         for (x, n) in self.x.iter_mut().zip(0u8..) {
             *x = 0.9 * *x + 0.1 * (step * 0.3 + token + f32::from(n)).sin();
         }
-        self.member.alive();
+        self.member.heartbeat()();
     }
 
     fn counted(&self) -> u64 {
@@ -193,7 +193,7 @@ impl Worker<'_> {
                 let sum: f32 = row.iter().sum();
                 assert!((sum - 1.0).abs() < 1e-5, "weights {row:?} sum to {sum}");
             }
-            match self.member.mix(&plan, &self.layout, &mut self.x) {
+            match self.member.mix_and_pull(&plan, &self.layout, &mut self.x) {
                 Ok(_) => self.remembered.memory = plan.memory.clone(),
                 Err(Error::Shrunk { .. }) => continue,
                 Err(error) => return Err(error),

@@ -1,0 +1,307 @@
+//! The workers of one GPU, in lock-step: every operation is that of all of them.
+
+use super::batch::{Batch, Data, Stream, load_host_batches};
+use super::evaluate::{chunks_of_batches, with_models};
+use crate::Error;
+use crate::engine::{Counts, SHARE, recalibration, score_examples};
+use crate::worker_set::{Cycle, Shard, WorkerState};
+use grawa_core::{Key, Purpose, Sgd, StateKind};
+use grawa_data::Sampler;
+use grawa_nn::Graph;
+use grawa_nn::cuda::{Model, ReplicaSet, Split};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The most steps in one request.
+pub(super) const STRIDE: usize = 256;
+
+/// One GPU and its workers.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    pub(super) set: ReplicaSet,
+    /// The numbers of its workers in the run, and the index of the first one in the process.
+    pub(super) workers: Range<u32>,
+    pub(super) first: usize,
+    pub(super) graph: Graph,
+    pub(super) data: Data,
+    pub(super) streams: Vec<Stream>,
+}
+
+/// Steps of all workers of a GPU.
+struct Steps<'a> {
+    keys: &'a [Key],
+    rates: &'a [f32],
+    sgd: Sgd,
+    radius: Option<f32>,
+    prox: [f32; 2],
+    norms: bool,
+}
+
+/// The results of a worker's steps.
+#[derive(Clone, Debug, Default)]
+struct StepsTaken {
+    losses: Vec<f64>,
+    finite: bool,
+    norms: Vec<f64>,
+}
+
+impl Gpu {
+    /// How many steps to request at a time: more than one if the GPU would otherwise wait for the host.
+    fn stride(&self) -> u64 {
+        if self.data.on_device { STRIDE as u64 } else { 1 }
+    }
+
+    /// A cycle of local steps of all workers.
+    pub(super) fn local_steps(
+        &mut self,
+        cycle: &Cycle,
+        mut workers: Vec<WorkerState>,
+        step: &dyn Fn(),
+    ) -> Result<Vec<WorkerState>, Error> {
+        let common = &cycle.common;
+        let mut taken_now = 0;
+        let full = loop {
+            let in_cycle = workers.first().map_or(0, |worker| worker.in_cycle);
+            if common.stop.load(Ordering::Relaxed) {
+                break in_cycle >= cycle.quota;
+            }
+            if !cycle.may_step(&workers[0], taken_now)? {
+                break true;
+            }
+            let left = cycle.only.map_or(cycle.quota.saturating_sub(in_cycle), |only| only - taken_now);
+            let count = self.stride().min(left).max(1);
+            let rates: Vec<f64> = (0..count).map(|step| cycle.rate_after(in_cycle + step)).collect();
+            let start = (common.clock)();
+            let keys: Vec<Key> = workers.iter().map(|worker| worker.key(common.seed)).collect();
+            let results = self.take_steps(&Steps {
+                keys: &keys,
+                rates: &rates.iter().map(|&rate| rate as f32).collect::<Vec<_>>(),
+                sgd: common.sgd,
+                radius: common.method.radius.map(|radius| radius as f32),
+                prox: cycle.prox,
+                norms: cycle.norms,
+            })?;
+            let spent = (common.clock)().saturating_sub(start);
+            for (worker, (results, stream)) in
+                workers.iter_mut().zip(results.into_iter().zip(&mut self.streams))
+            {
+                let spans = worker.norms.len();
+                for (at, &loss) in results.losses.iter().enumerate() {
+                    if cycle.norms {
+                        worker.norms.copy_from_slice(&results.norms[at * spans..(at + 1) * spans]);
+                    }
+                    worker.rate = rates[at];
+                    worker.count(loss);
+                    worker.note(results.finite, common, &cycle.at);
+                    step();
+                }
+                worker.spend(spent, (0.0, std::mem::take(&mut stream.waited)));
+            }
+            taken_now += count;
+        };
+        for worker in &mut workers {
+            (worker.full, worker.done_at) = (full, (common.clock)());
+        }
+        Ok(workers)
+    }
+
+    fn take_steps(&mut self, steps: &Steps<'_>) -> Result<Vec<StepsTaken>, Error> {
+        let count = steps.rates.len();
+        let mut batches = Vec::with_capacity(steps.keys.len());
+        for (stream, key) in self.streams.iter_mut().zip(steps.keys) {
+            batches.push(stream.batches(key.place().1, count)?);
+        }
+        let set = &mut self.set;
+        let from_host = !self.data.on_device;
+        if !from_host {
+            for (worker, batches) in batches.iter().enumerate() {
+                let examples: Vec<u32> = (batches.iter())
+                    .flat_map(|batch| match batch {
+                        Batch::Examples(examples) => examples.as_slice(),
+                        Batch::Images(..) => &[],
+                    })
+                    .copied()
+                    .collect();
+                set.assign(Split::Train, worker, &examples)?;
+            }
+        }
+        set.set_positions(steps.keys, steps.rates, steps.prox)?;
+        let mut norms: Vec<Vec<f64>> = vec![Vec::new(); batches.len()];
+        if steps.radius.is_none() && !steps.norms && !from_host {
+            set.steps(steps.sgd, count)?;
+        } else {
+            for step in 0..count {
+                if from_host {
+                    let next = batches.iter_mut().map(|batches| {
+                        std::mem::replace(&mut batches[step], Batch::Examples(Vec::new()))
+                    });
+                    load_host_batches(set, next.collect())?;
+                }
+                set.compute_gradients()?;
+                if let Some(radius) = steps.radius {
+                    set.ascend(radius)?;
+                    set.recompute_gradients()?;
+                    set.restore()?;
+                }
+                if steps.norms {
+                    norms.iter_mut().zip(set.norms()?).for_each(|(all, norms)| all.extend(norms));
+                }
+                set.descend(steps.sgd)?;
+            }
+        }
+        (norms.into_iter().enumerate())
+            .map(|(worker, norms)| {
+                let (losses, lost) = set.losses(worker, count)?;
+                // The GPU records whether a number was ever not finite; such a number stays.
+                Ok(StepsTaken { losses, finite: !lost, norms })
+            })
+            .collect()
+    }
+
+    /// The gradients of all workers at these keys. Returns the losses.
+    pub(super) fn gradients(&mut self, keys: &[Key], radius: Option<f32>) -> Result<Vec<f64>, Error> {
+        let mut batches = Vec::with_capacity(keys.len());
+        for (stream, key) in self.streams.iter_mut().zip(keys) {
+            batches.extend(stream.batches(key.place().1, 1)?);
+        }
+        let set = &mut self.set;
+        if let Some(examples) = load_host_batches(set, batches)? {
+            for (worker, examples) in examples.iter().enumerate() {
+                set.assign(Split::Train, worker, examples)?;
+            }
+        }
+        set.set_positions(keys, &[0.0], [0.0; 2])?;
+        set.compute_gradients()?;
+        let losses = (0..keys.len()).map(|worker| Ok(set.losses(worker, 1)?.0[0])).collect();
+        if let Some(radius) = radius {
+            set.ascend(radius)?;
+            set.recompute_gradients()?;
+            set.restore()?;
+        }
+        losses
+    }
+
+    /// A step with the current gradients. Returns which workers are finite.
+    pub(super) fn descend(&mut self, sgd: Sgd, rate: f32, prox: [f32; 2]) -> Result<Vec<bool>, Error> {
+        self.set.set_rate(rate, prox)?;
+        self.set.descend(sgd)?;
+        (0..self.workers.len()).map(|worker| Ok(!self.set.losses(worker, 1)?.1)).collect()
+    }
+
+    /// The norms of all workers' gradients on their score batches.
+    pub(super) fn score(&mut self, keys: &[Key], dropout: bool) -> Result<Vec<Vec<f64>>, Error> {
+        let batch = |key: &Key| self.data.train_batch(None, score_examples(&self.data.order, *key)?);
+        let batches = keys.iter().map(batch).collect::<Result<_, Error>>()?;
+        let keys: Vec<Key> = keys.iter().map(|key| key.purpose(Purpose::Dropout)).collect();
+        let examples = load_host_batches(&mut self.set, batches)?;
+        Ok(self.set.score(&keys, examples.as_deref(), dropout)?)
+    }
+
+    /// A worker reads another shard of the examples.
+    pub(super) fn assign_shard(&mut self, worker: usize, shard: u32, of: u32) -> Result<(), Error> {
+        let known = &self.data.order;
+        let order = Sampler::new(known.seed(), known.examples() as usize, of, known.batch_size())?;
+        self.streams[worker] = Stream::new(&self.data, order, shard, 0)?;
+        Ok(())
+    }
+
+    pub(super) fn copy(&self, worker: usize, what: StateKind) -> Result<Vec<f32>, Error> {
+        Ok(match what {
+            StateKind::Parameters => self.set.parameters(worker),
+            StateKind::Velocity => self.set.velocity(worker),
+            StateKind::Statistics => self.set.statistics(worker),
+        }?)
+    }
+
+    pub(super) fn put(&mut self, worker: usize, what: StateKind, values: &[f32]) -> Result<(), Error> {
+        Ok(match what {
+            StateKind::Parameters => self.set.load_parameters(worker, values),
+            StateKind::Velocity => self.set.load_velocity(worker, values),
+            StateKind::Statistics => self.set.load_statistics(worker, values),
+        }?)
+    }
+
+    /// Sums of the batch statistics of the recalibration batches of these shards, one for each worker.
+    pub(super) fn recalibrate(
+        &mut self,
+        model: Model,
+        shards: &[Shard],
+        batches: usize,
+        step: &dyn Fn(),
+    ) -> Result<Vec<(Vec<f64>, u64)>, Error> {
+        let chosen = (shards.iter())
+            .map(|shard| recalibration(&self.data.order, (shard.shard, shard.of), batches))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut sums = vec![(vec![0.0; self.graph.statistics().len()], 0); shards.len()];
+        for chunk in chunks_of_batches(&chosen) {
+            step();
+            let batch =
+                |(key, chosen): &(Key, Vec<u32>)| Ok((*key, self.data.train_batch(Some(*key), chosen.clone())?));
+            let requests = chunk
+                .iter()
+                .map(|chosen| chosen.iter().map(batch).collect())
+                .collect::<Result<Vec<_>, Error>>()?;
+            let found = with_models(&mut self.set, model, None, &requests, ReplicaSet::batch_statistics)?;
+            for ((sums, count), found) in sums.iter_mut().zip(&found) {
+                *count += found.len() as u64;
+                for batch in found {
+                    sums.iter_mut().zip(batch).for_each(|(sum, &found)| *sum += f64::from(found) / SHARE);
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Calls `show` with the worker, the logits and the label of every example of these shards' test batches.
+    pub(super) fn each(
+        &mut self,
+        model: Model,
+        shards: &[Shard],
+        statistics: &[Arc<Vec<f32>>],
+        step: &dyn Fn(),
+        show: &mut dyn FnMut(usize, &[f32], usize),
+    ) -> Result<(), Error> {
+        let (size, examples) = (self.data.order.batch_size() as usize, self.data.test.len());
+        let (all, classes) = (examples.div_ceil(size), self.graph.classes());
+        let numbers: Vec<Vec<usize>> =
+            shards.iter().map(|shard| (shard.shard..all).step_by(shard.of).collect()).collect();
+        for chunk in chunks_of_batches(&numbers) {
+            step();
+            // The test set is never augmented.
+            let unused = Key::new(0, Purpose::Augment);
+            let batch = |&number: &usize| Ok((unused, self.data.test_batch(number)?));
+            let requests = chunk
+                .iter()
+                .map(|numbers| numbers.iter().map(batch).collect())
+                .collect::<Result<Vec<_>, Error>>()?;
+            let found = with_models(&mut self.set, model, Some(statistics), &requests, |set, _, examples| {
+                set.test(examples)
+            })?;
+            for (worker, (numbers, found)) in chunk.iter().zip(&found).enumerate() {
+                for (&number, logits) in numbers.iter().zip(found) {
+                    let labels = self.data.test.split().labels()[number * size..].iter();
+                    for (logits, &label) in logits.chunks_exact(classes).zip(labels) {
+                        show(worker, logits, label as usize);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The counts of these shards' test batches.
+    pub(super) fn test(
+        &mut self,
+        model: Model,
+        shards: &[Shard],
+        statistics: &[Arc<Vec<f32>>],
+        step: &dyn Fn(),
+    ) -> Result<Vec<Counts>, Error> {
+        let mut counts = vec![Counts::default(); shards.len()];
+        self.each(model, shards, statistics, step, &mut |worker, logits, label| {
+            counts[worker].take(logits, label);
+        })?;
+        Ok(counts)
+    }
+}

@@ -1,0 +1,150 @@
+//! What a process reports: rounds, workers that were left out or lost, and the end.
+
+use super::{Messages, Note, Process};
+use crate::Error;
+use crate::event::{Event, Fault, Finished, Mixed, Reason, Round, Share as WorkerShare};
+use crate::event_codec::Report;
+use crate::membership::Membership;
+use crate::round_message::{ProcessMessage, RoundMessage, Tally};
+use grawa_comm::Lost;
+use grawa_core::{Plan, Share};
+
+impl Process {
+    /// Hands an event to the supervisor.
+    pub(crate) fn say(&self, event: Event) {
+        // There is no supervisor only when the run was given up: the next operation will fail.
+        let _ = self.common.notes.send(Note::Event(event));
+    }
+
+    /// Reports events that all processes know: one of them sends them.
+    pub(crate) fn report_shared(&mut self, events: Vec<Event>) {
+        let (at, is_first) = (self.place(), self.membership.is_first());
+        let (is_reporter, report) = match self.membership.elastic_mut() {
+            None => (is_first, None),
+            Some(elastic) => {
+                let report = elastic.reports.add(&at, events.clone());
+                (elastic.reports.is_reporter(), Some(report))
+            }
+        };
+        if is_reporter {
+            report.iter().for_each(|report| self.send_report(report));
+            events.into_iter().for_each(|event| self.say(event));
+        }
+    }
+
+    /// Sends a report to the coordinator at once, and not when the supervisor comes to it: so it is sent before this process takes part
+    /// in the next operation.
+    pub(crate) fn send_report(&self, report: &Report) {
+        let Some(reporter) = &self.common.reporter else { return };
+        let sent = report.encode().and_then(|bytes| Ok(reporter.report(bytes)?));
+        if let Err(error) = sent {
+            let _ = self.common.notes.send(Note::NotReported(error));
+        }
+    }
+
+    /// A worker of this process failed, and the others continue.
+    pub(super) fn lose(&mut self, index: usize, error: Error) {
+        let Some(at) = self.workers.iter().position(|worker| worker.index == index) else { return };
+        let worker = self.workers.remove(at).id;
+        self.processes.iter_mut().for_each(|(_, workers)| workers.retain(|&other| other != worker));
+        let what = format!("worker {worker} is lost: {error}");
+        let fault = Event::Fault(Fault { at: self.place(), worker: Some(worker), what });
+        // Where there is a coordinator it must know; the supervisor sends it.
+        let _ = self.common.notes.send(Note::Own(fault));
+        self.reasons.push(error);
+    }
+
+    pub(super) fn report_lost_process(&mut self, lost: &Lost) {
+        // In an elastic group the coordinator reports it.
+        if matches!(self.membership, Membership::Fixed(_)) && self.membership.is_first() {
+            let what = format!("{lost}: the run continues without it");
+            self.say(Event::Fault(Fault { at: self.place(), worker: Some(lost.worker), what }));
+        }
+    }
+
+    pub(super) fn note_left_out(&mut self, plan: &Plan) {
+        let left_out = plan.workers.iter().zip(&plan.replaced).filter(|(_, lost)| **lost);
+        self.left_out.extend(left_out.map(|(worker, _)| *worker));
+    }
+
+    pub(super) fn report_round(&mut self, messages: &Messages, mixed: Vec<Mixed>) {
+        let left_out = std::mem::take(&mut self.left_out);
+        let is_told = self.common.milestones.tells(&self.at) || !left_out.is_empty();
+        // The bytes of this round itself belong to it; every process has sent as much.
+        let mut bytes = 0;
+        for worker in &mut self.workers {
+            let own = messages.iter().find(|(id, _)| *id == worker.id).map(|(_, message)| message.tally);
+            let own = own.unwrap_or_default();
+            if is_told {
+                worker.past.add(&own);
+                worker.past.bytes += worker.tally.bytes;
+                bytes += std::mem::take(&mut worker.tally.bytes);
+            } else {
+                worker.tally += own;
+            }
+        }
+        if !is_told {
+            return;
+        }
+        let by_round = self.common.method.share == Share::Parameters;
+        let shares = |(worker, message): &(u32, RoundMessage)| {
+            let Tally { steps, loss, times, .. } = message.tally;
+            WorkerShare {
+                worker: *worker,
+                // After a resume inside a cycle, all steps of the cycle.
+                steps: if by_round { message.steps } else { steps },
+                total: message.taken,
+                loss: finite(loss / steps as f64),
+                times,
+            }
+        };
+        let steps: u64 = messages.iter().map(|(_, message)| message.tally.steps).sum();
+        let loss: f64 = messages.iter().map(|(_, message)| message.tally.loss).sum();
+        let before: u64 = messages.iter().map(|(_, message)| message.tally.bytes).sum();
+        let round = Event::Round(Round {
+            at: self.place(),
+            rate: self.workers.first().map_or(0.0, |worker| worker.rate),
+            loss: finite(loss / steps as f64),
+            workers: messages.iter().map(shares).collect(),
+            mixed,
+            bytes: before + bytes * self.processes.len() as u64,
+        });
+        let faults = self.left_out_faults(left_out, messages.len());
+        self.report_shared([round].into_iter().chain(faults).collect());
+    }
+
+    /// Which workers were not finite in this round.
+    fn left_out_faults(&self, mut left_out: Vec<u32>, workers: usize) -> Vec<Event> {
+        let fault = |worker, what| Event::Fault(Fault { at: self.place(), worker, what });
+        left_out.sort_unstable();
+        left_out.dedup();
+        if !left_out.is_empty() && left_out.len() == workers {
+            let what = "no worker is finite any more: start again with a smaller learning rate";
+            return vec![fault(None, what.into())];
+        }
+        let what = match self.common.method.share {
+            Share::Gradients => "gradient is not finite: this step is taken without it",
+            _ => "parameters are not finite: it continues from the centre, without its momentum",
+        };
+        left_out.iter().map(|worker| fault(Some(*worker), format!("worker {worker}'s {what}"))).collect()
+    }
+
+    /// Every process tells its supervisor how the run ended.
+    pub(super) fn report_end(&mut self, heads: &[(u32, ProcessMessage)], reason: Reason) {
+        let messages = || heads.iter().flat_map(|(_, head)| &head.workers);
+        let share = |(worker, RoundMessage { taken, tally, .. }): &(u32, RoundMessage)| WorkerShare {
+            worker: *worker,
+            steps: *taken,
+            total: *taken,
+            loss: None,
+            times: tally.times,
+        };
+        let bytes = messages().map(|(_, message)| message.tally.bytes).sum();
+        let (at, workers, diverged) = (self.place(), messages().map(share).collect(), self.diverged);
+        let _ = self.common.notes.send(Note::Own(Event::Finished(Finished { at, reason, workers, bytes, diverged })));
+    }
+}
+
+pub(crate) fn finite(x: f64) -> Option<f64> {
+    Some(x).filter(|x| x.is_finite())
+}

@@ -1,0 +1,248 @@
+//! A run in several processes that stay the same, each with as many workers as the others: the ranks of an MPI job, or of any other
+//! [`Transport`].
+//!
+//! The loop is that of one process. The first rank knows where the run begins, sends each its parts, and gets all parts back for a checkpoint; it alone needs the run's folder. A rank that fails returns its error, and its caller must end the
+//! job: the others would wait for it.
+
+use super::{AnyEngine, Launch, Run, fits, fresh, revive};
+use crate::engine::Workload;
+use crate::event::{Evaluated, Finished, Observer};
+use crate::membership::Membership;
+use crate::milestones::{Position, cycle};
+use crate::pace::{Leases, Pacing};
+use crate::process::{Connections, Process, levels};
+use crate::round_message::{decode, encode};
+use crate::snapshot::{Part, Snapshot};
+use crate::worker_set::WorkerSet;
+use crate::{Error, Recipe};
+use grawa_comm::{Error as CommError, Transport};
+use grawa_core::{Memory, Share};
+use grawa_data::Dataset;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Where all workers begin.
+#[derive(Debug, Serialize, Deserialize)]
+struct Beginning {
+    resumed: bool,
+    at: Position,
+    settled: Option<Position>,
+    /// Their clocks, which positions leave out.
+    elapsed: (Duration, Duration),
+    /// Steps of the cycle that are done, of all workers.
+    taken: u64,
+    memories: Vec<Vec<Memory>>,
+    history: Vec<Evaluated>,
+}
+
+/// What the workers begin with, handed out one by one.
+struct Parts {
+    groups: Vec<Vec<Range<u32>>>,
+    /// One for each worker; or one for all, if they begin alike.
+    parts: Vec<Part>,
+    alike: bool,
+    centres: Vec<(usize, usize, Vec<f32>)>,
+}
+
+impl Parts {
+    fn of(recipe: &Recipe, mut parts: Vec<Part>, alike: bool) -> Self {
+        let levels = levels(&recipe.method, recipe.train.workers);
+        let groups = levels.into_iter().map(|(_, groups)| groups).collect();
+        let centres = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.centres)).collect();
+        Parts { groups, parts, alike, centres }
+    }
+
+    /// The part of a worker, with the centres of its own groups.
+    fn take(&mut self, worker: u32) -> Part {
+        let mut part = match self.alike {
+            true => Part { worker, ..self.parts[0].clone() },
+            false => std::mem::take(&mut self.parts[worker as usize]),
+        };
+        for (level, groups) in self.groups.iter().enumerate() {
+            let own = groups.iter().position(|group| group.contains(&worker)).unwrap_or(0);
+            let kept = (level, if self.alike { 0 } else { own });
+            let centre = self.centres.iter().find(|(level, group, _)| (*level, *group) == kept);
+            part.centres.extend(centre.map(|(_, _, centre)| (level, own, centre.clone())));
+        }
+        part
+    }
+}
+
+impl Run {
+    /// The part of one process in a run of a recipe: each has as many workers as the others. `neighbours` processes share this machine.
+    pub fn in_process(
+        recipe: Recipe,
+        data: &Dataset,
+        (rank, ranks): (u32, u32),
+        neighbours: u32,
+    ) -> Result<Self, Error> {
+        let workers = workers_of(rank, ranks, recipe.train.workers)?;
+        let workload = Workload::new(&recipe, data)?;
+        // As many cores as the other processes of the machine leave.
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        let cores = recipe.machine.threads.unwrap_or((cores / neighbours.max(1)).max(1));
+        Run::of(recipe, workload, |recipe, workload| {
+            AnyEngine::of_some(recipe, workload, workers, Some(cores))
+        })
+    }
+
+    /// Trains as one process of several that stay the same; all must call it. Checkpoint and observers are those of the first one, a folder
+    /// must be said in all or none. Returns how the run ended, in every process.
+    pub fn go_across(
+        self,
+        transport: &dyn Transport,
+        observers: &mut [Box<dyn Observer>],
+    ) -> Result<Finished, Error> {
+        let beginning = match transport.rank() {
+            0 => Some(self.beginning()?),
+            _ => None,
+        };
+        let (launch, workers) = self.launch();
+        launch.go_across(transport, beginning, |recipe, parts| workers.set(recipe, parts), observers)
+    }
+
+    /// Where the run begins, as the first rank knows it.
+    fn beginning(&self) -> Result<(Snapshot, bool), Error> {
+        let (recipe, layout) = (&self.recipe, self.workers.layout());
+        match &self.checkpoint {
+            Some(checkpoint) => {
+                fits(recipe, &self.workers, checkpoint)?;
+                let mut snapshot = checkpoint.snapshot.clone();
+                revive(recipe, layout, &mut snapshot);
+                Ok((snapshot, false))
+            }
+            None => {
+                // All begin alike, so that one part serves for all, and one centre.
+                let one = fresh(&recipe.method, layout, vec![self.workers.start(recipe)?])?;
+                let groups = levels(&recipe.method, recipe.train.workers);
+                let memories = groups.iter().map(|(_, groups)| vec![Memory::default(); groups.len()]);
+                Ok((Snapshot { memories: memories.collect(), ..one }, true))
+            }
+        }
+    }
+}
+
+impl Launch {
+    /// Starts the workers of this process. The first process knows where the run begins, and whether all workers begin alike.
+    pub(crate) fn go_across(
+        mut self,
+        transport: &dyn Transport,
+        beginning: Option<(Snapshot, bool)>,
+        set: impl FnOnce(&Recipe, &mut [Part]) -> Result<Box<dyn WorkerSet>, Error>,
+        observers: &mut [Box<dyn Observer>],
+    ) -> Result<Finished, Error> {
+        let (rank, ranks, all) = (transport.rank(), transport.size(), self.recipe.train.workers);
+        workers_of(rank, ranks, all)?;
+        let mut everyone = transport.group(0..ranks, Vec::new())?.ok_or(CommError::NotInGroup)?;
+        let (beginning, mut parts) =
+            beginning.map(|(snapshot, alike)| Beginning::of(&self, snapshot, alike)).unzip();
+        let bytes = beginning.as_ref().map_or(Ok(Vec::new()), encode)?;
+        let first = everyone.gather(&bytes)?.messages.swap_remove(0).1;
+        drop(everyone);
+        let beginning: Beginning = decode(0, &first)?;
+        let bytes = transport.scatter(&mut |rank| {
+            let parts = parts.as_mut().ok_or(CommError::NotInGroup)?;
+            let workers = workers_of(rank, ranks, all).unwrap_or_default();
+            let parts = workers.map(|worker| parts.take(worker).encode()).collect::<Result<Vec<_>, _>>()?;
+            postcard::to_allocvec(&parts).map_err(|error| CommError::Message { why: error.to_string() })
+        })?;
+        drop(parts);
+        let parts = decode::<Vec<Vec<u8>>>(rank, &bytes)?;
+        let parts = parts.iter().map(|bytes| Part::decode(rank, bytes)).collect::<Result<_, _>>()?;
+        drop(bytes);
+        let mut snapshot = beginning.snapshot(parts);
+        let pacing = self.pacing(|| {
+            let cycle = snapshot.at.steps / u64::from(cycle(&self.recipe.method));
+            Ok(Pacing::Leased(Leases::new(transport.tickets()?, rank == 0, cycle, beginning.taken)))
+        })?;
+        if let Some(writer) = self.writer.as_ref().filter(|_| rank == 0) {
+            writer.tidy()?;
+        }
+        let set = set(&self.recipe, &mut snapshot.parts)?;
+        let connections = connect(transport, &self, &snapshot)?;
+        self.resumed = beginning.resumed;
+        let begins = at(&beginning);
+        self.run(begins, pacing, |common| Process::new(common, set, snapshot, 0..all, connections), observers)
+    }
+}
+
+/// The workers of a rank.
+fn workers_of(rank: u32, ranks: u32, all: u32) -> Result<Range<u32>, Error> {
+    if ranks == 0 || !all.is_multiple_of(ranks) {
+        let why = format!(
+            "it has {all} workers, and there are {ranks} processes; each must have as many workers as the others: start {all} \
+             processes for one worker each, or set --workers to a multiple of {ranks}"
+        );
+        return Err(Error::NotByRanks { why });
+    }
+    let each = all / ranks;
+    Ok(rank * each..(rank + 1) * each)
+}
+
+/// Connects the ranks of every group. All ranks connect all groups in the same order.
+fn connect(transport: &dyn Transport, launch: &Launch, snapshot: &Snapshot) -> Result<Connections, Error> {
+    let (method, all, ranks) = (&launch.recipe.method, launch.recipe.train.workers, transport.size());
+    let each = all / ranks.max(1);
+    let centre = |level: usize, number: usize| {
+        let mut kept = snapshot.parts.iter().flat_map(|part| &part.centres);
+        match (method.share, kept.find(|(at, group, _)| (*at, *group) == (level, number))) {
+            (Share::Nothing, _) => Vec::new(),
+            (Share::Parameters, Some((_, _, centre))) => centre.clone(),
+            (Share::Gradients | Share::Parameters, _) => vec![0.0; launch.layout.len()],
+        }
+    };
+    let levels = levels(method, all);
+    let mut inner = Vec::new();
+    if let [(_, groups), _] = &levels[..] {
+        for (number, group) in groups.iter().enumerate() {
+            let among = group.start / each..(group.end - 1) / each + 1;
+            let member = match among.len() {
+                1 => None,
+                _ => transport.group(among.clone(), centre(0, number))?,
+            };
+            if among.contains(&transport.rank()) {
+                inner.push((number, member));
+            }
+        }
+    }
+    let member = transport.group(0..ranks, centre(levels.len() - 1, 0))?.ok_or(CommError::NotInGroup)?;
+    let looks = crate::evaluate::viewing(method.evaluate).is_some();
+    let view = transport.group(0..ranks, vec![0.0; if looks { launch.layout.len() } else { 0 }])?;
+    let processes = (0..ranks).map(|rank| (rank, (rank * each..(rank + 1) * each).collect())).collect();
+    let membership = Membership::Fixed(member);
+    Ok(Connections { membership, processes, view, inner })
+}
+
+fn at(beginning: &Beginning) -> Position {
+    Position { elapsed: beginning.elapsed.0, ..beginning.at }
+}
+
+impl Beginning {
+    /// Of a snapshot, and its parts.
+    fn of(launch: &Launch, snapshot: Snapshot, alike: bool) -> (Self, Parts) {
+        let taken = if alike { 0 } else { snapshot.parts.iter().map(|part| part.in_cycle).sum() };
+        let beginning = Beginning {
+            resumed: launch.resumed,
+            at: snapshot.at,
+            settled: snapshot.settled,
+            elapsed: (snapshot.at.elapsed, snapshot.settled.map_or(Duration::ZERO, |at| at.elapsed)),
+            taken,
+            memories: snapshot.memories,
+            history: snapshot.history,
+        };
+        (beginning, Parts::of(&launch.recipe, snapshot.parts, alike))
+    }
+
+    /// The snapshot as the rank of these parts has it.
+    fn snapshot(&self, parts: Vec<Part>) -> Snapshot {
+        Snapshot {
+            at: at(self),
+            settled: self.settled.map(|settled| Position { elapsed: self.elapsed.1, ..settled }),
+            parts,
+            memories: self.memories.clone(),
+            history: self.history.clone(),
+            ..Snapshot::default()
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! Workers on threads of one process, each with its replica.
+//!
+//! A worker's replica moves to its thread with a job and comes back with the result, so that nothing is shared while they work and rounds
+//! have all vectors at hand. A single worker works on the thread of the loop.
+
+use super::{Cycle, Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet, WorkerState};
+use crate::engine::{Counts, EvaluateShard, WaitTimes};
+#[cfg(test)]
+use crate::{Recipe, snapshot::Part};
+use crate::Error;
+use grawa_comm::{Heartbeat, Outcome};
+use grawa_core::{Key, Layout, Plan, Prox, Replica, Sgd, StateKind, StepRequest, mix_part, pull_part};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// A worker's replica and what goes with it.
+pub(crate) struct Seat<R> {
+    pub(crate) worker: u32,
+    pub(crate) replica: R,
+    pub(crate) waits: Option<Arc<WaitTimes>>,
+    pub(crate) evaluator: Option<Box<dyn EvaluateShard>>,
+}
+
+impl<R: Replica> Seat<R> {
+    fn vector(&mut self, which: Vectors) -> &mut [f32] {
+        match which {
+            Vectors::Parameters => self.replica.parameters(),
+            Vectors::Gradients => self.replica.gradients(),
+        }
+    }
+
+    fn take_waits(&self) -> (f64, f64) {
+        self.waits.as_ref().map_or((0.0, 0.0), |waits| waits.take())
+    }
+}
+
+type Job<R> = Box<dyn FnOnce(Box<Seat<R>>) + Send>;
+
+/// Floats of a vector for which a thread of its own pays in a round.
+const FLOATS_A_THREAD: usize = 1 << 16;
+
+/// Workers on threads.
+pub(crate) struct ThreadSet<R> {
+    layout: Layout,
+    /// None while its worker works, and if it was lost.
+    seats: Vec<Option<Box<Seat<R>>>>,
+    threads: Vec<Option<Sender<(Box<Seat<R>>, Job<R>)>>>,
+    progress: Vec<Progress>,
+    centres: Centres,
+    /// A vector of all workers here, for other processes.
+    combined: Vec<f32>,
+    /// A worker that makes no progress for so long while others wait is given up.
+    deadline: Duration,
+}
+
+/// A worker's progress, for those who wait for it.
+#[derive(Clone, Default)]
+struct Progress {
+    count: Arc<AtomicU64>,
+    heartbeat: Option<Heartbeat>,
+}
+
+impl Progress {
+    /// The worker has taken a step, or measured a batch.
+    fn step(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.heartbeat.iter().for_each(|beat| beat());
+    }
+}
+
+/// The centres, which all workers read in their steps.
+#[derive(Clone, Default)]
+struct Centres {
+    all: Arc<Vec<f32>>,
+    inner: Vec<Arc<Vec<f32>>>,
+    view: Arc<Vec<f32>>,
+}
+
+impl Centres {
+    fn at(&mut self, slot: Slot) -> &mut Arc<Vec<f32>> {
+        match slot {
+            Slot::All => &mut self.all,
+            Slot::View => &mut self.view,
+            Slot::Inner(group) => {
+                if self.inner.len() <= group {
+                    self.inner.resize_with(group + 1, Arc::default);
+                }
+                &mut self.inner[group]
+            }
+        }
+    }
+
+    fn get(&self, slot: Slot) -> Arc<Vec<f32>> {
+        match slot {
+            Slot::All => Arc::clone(&self.all),
+            Slot::View => Arc::clone(&self.view),
+            Slot::Inner(group) => self.inner.get(group).cloned().unwrap_or_default(),
+        }
+    }
+
+    /// The pulls of a step. That to the centre of all comes before that of the group, as in the authors' code.
+    fn prox(&self, strengths: [f32; 2], inner: usize) -> Vec<Prox<'_>> {
+        let centres = [Some(&self.all), self.inner.get(inner)];
+        (centres.into_iter().zip(strengths))
+            .filter(|(_, strength)| *strength > 0.0)
+            .filter_map(|(centre, strength)| Some(Prox { centre: centre?, strength }))
+            .collect()
+    }
+}
+
+impl<R: Replica + Send + 'static> ThreadSet<R> {
+    pub(crate) fn new(layout: Layout, seats: Vec<Seat<R>>, deadline: Duration) -> Self {
+        ThreadSet {
+            layout,
+            threads: seats.iter().map(|_| None).collect(),
+            progress: seats.iter().map(|_| Progress::default()).collect(),
+            seats: seats.into_iter().map(|seat| Some(Box::new(seat))).collect(),
+            centres: Centres::default(),
+            combined: Vec::new(),
+            deadline,
+        }
+    }
+
+    /// Does the work with each of these workers at the same time, and waits for all.
+    fn each<T: Send + 'static, A: Send + 'static>(
+        &mut self,
+        jobs: Vec<(usize, A)>,
+        work: impl Fn(&mut Seat<R>, A, &Progress) -> Result<T, Error> + Clone + Send + 'static,
+    ) -> PerWorker<T> {
+        let (done, results) = channel();
+        let (mut found, mut waiting): (PerWorker<T>, Vec<usize>) = (Vec::new(), Vec::new());
+        let is_alone = jobs.len() == 1;
+        for (index, args) in jobs {
+            let Some(seat) = self.seats[index].take() else { continue };
+            let (done, work, progress) = (done.clone(), work.clone(), self.progress[index].clone());
+            let job = move |mut seat: Box<Seat<R>>| {
+                let result = catch_unwind(AssertUnwindSafe(|| work(&mut seat, args, &progress)));
+                let result = result.unwrap_or_else(|panic| Err(broke_down(seat.worker, &*panic)));
+                // What the work holds is free before the loop goes on.
+                drop(work);
+                let _ = done.send((index, seat, result));
+            };
+            if is_alone {
+                job(seat);
+            } else if let Err(error) = self.send(index, seat, Box::new(job)) {
+                found.push((index, Err(error)));
+                continue;
+            }
+            waiting.push(index);
+        }
+        drop(done);
+        let mut watch: Option<Vec<(u64, Instant)>> = None;
+        while !waiting.is_empty() {
+            let left = watch.as_mut().map(|watch| self.time_left(&waiting, watch));
+            let received = match left {
+                // Nobody waits for anybody yet.
+                None => results.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(left) => results.recv_timeout(left),
+            };
+            match received {
+                Ok((index, seat, result)) => {
+                    waiting.retain(|&other| other != index);
+                    if result.is_ok() {
+                        self.seats[index] = Some(seat);
+                    }
+                    found.push((index, result));
+                    if watch.is_none() {
+                        watch = Some(self.progress.iter().map(|it| (it.count.load(Ordering::Relaxed), Instant::now())).collect());
+                    }
+                }
+                Err(error) => {
+                    let silent = |index: &usize| match (&watch, error) {
+                        (Some(watch), RecvTimeoutError::Timeout) => watch[*index].1.elapsed() >= self.deadline,
+                        _ => true,
+                    };
+                    let lost: Vec<usize> = waiting.iter().copied().filter(silent).collect();
+                    waiting.retain(|index| !lost.contains(index));
+                    for index in lost {
+                        // Its thread has its replica for good.
+                        self.threads[index] = None;
+                        found.push((index, Err(Error::Stalled { after: self.deadline })));
+                    }
+                }
+            }
+        }
+        found.sort_by_key(|(index, _)| *index);
+        found
+    }
+
+    /// How long to wait until one of these workers has made no progress for too long.
+    fn time_left(&self, waiting: &[usize], watch: &mut [(u64, Instant)]) -> Duration {
+        let left = waiting.iter().map(|&index| {
+            let now = self.progress[index].count.load(Ordering::Relaxed);
+            if watch[index].0 != now {
+                watch[index] = (now, Instant::now());
+            }
+            self.deadline.saturating_sub(watch[index].1.elapsed())
+        });
+        left.min().unwrap_or(self.deadline)
+    }
+
+    /// Sends a job to the worker's thread.
+    fn send(&mut self, index: usize, seat: Box<Seat<R>>, job: Job<R>) -> Result<(), Error> {
+        if self.threads[index].is_none() {
+            let (sender, jobs) = channel::<(Box<Seat<R>>, Job<R>)>();
+            let name = format!("grawa-worker-{}", seat.worker);
+            let run = move || jobs.into_iter().for_each(|(seat, job)| job(seat));
+            (std::thread::Builder::new().name(name).spawn(run))
+                .map_err(|error| grawa_nn::Error::Threads { why: error.to_string() })?;
+            self.threads[index] = Some(sender);
+        }
+        let sent = self.threads[index].as_ref().map(|thread| thread.send((seat, job)));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(grawa_nn::Error::Threads { why: "a worker's thread ended".into() }.into()),
+        }
+    }
+
+    fn seat(&mut self, index: usize) -> Result<&mut Seat<R>, Error> {
+        self.seats[index].as_deref_mut().ok_or(Error::Left)
+    }
+
+    /// The vectors of these workers, in their order.
+    fn vectors<'a>(
+        seats: &'a mut [Option<Box<Seat<R>>>],
+        members: &[usize],
+        which: Vectors,
+    ) -> Vec<&'a mut [f32]> {
+        let here = seats.iter_mut().enumerate().filter(|(index, _)| members.contains(index));
+        here.filter_map(|(_, seat)| Some(seat.as_mut()?.vector(which))).collect()
+    }
+}
+
+/// Makes the set of workers on threads: `make` makes a worker of its part.
+#[cfg(test)]
+pub(crate) fn on_threads<R: Replica + Send + 'static>(
+    layout: Layout,
+    deadline: Duration,
+    make: impl Fn(&mut Part) -> Result<Seat<R>, Error>,
+) -> impl FnOnce(&Recipe, &mut [Part]) -> Result<Box<dyn WorkerSet>, Error> {
+    move |_, parts| {
+        let seats = parts.iter_mut().map(make).collect::<Result<_, _>>()?;
+        Ok(Box::new(ThreadSet::new(layout, seats, deadline)))
+    }
+}
+
+/// [`grawa_core::mix()`] on several threads where vectors are long: the bits do not depend on it.
+fn mix_shared_out(
+    plan: &Plan,
+    layout: &Layout,
+    mut vectors: Vec<&mut [f32]>,
+    mut centre: &mut [f32],
+) -> Result<(), grawa_core::Error> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(vectors.len()).min(centre.len() / FLOATS_A_THREAD).max(1);
+    let length = centre.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        let mut running = Vec::new();
+        for offset in (0..centre.len()).step_by(length.max(1)) {
+            let cut = length.min(centre.len());
+            let (part, rest) = std::mem::take(&mut centre).split_at_mut(cut);
+            centre = rest;
+            let mut parts = Vec::with_capacity(vectors.len());
+            for vector in &mut vectors {
+                let whole = std::mem::take(vector);
+                let cut = cut.min(whole.len());
+                let (part, rest) = whole.split_at_mut(cut);
+                parts.push(part);
+                *vector = rest;
+            }
+            let mut work = move || mix_part(plan, layout, offset, &mut parts, part);
+            match threads {
+                1 => work()?,
+                _ => running.push(scope.spawn(work)),
+            }
+        }
+        for thread in running {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        Ok(())
+    })
+}
+
+/// The error of a worker that panicked.
+pub(crate) fn broke_down(worker: u32, panic: &(dyn std::any::Any + Send)) -> Error {
+    let why = panic.downcast_ref::<String>().cloned();
+    let why = why.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+    Error::BrokeDown { worker, why: why.unwrap_or_default() }
+}
+
+/// A worker's cycle of local steps.
+fn take_steps<R: Replica>(
+    seat: &mut Seat<R>,
+    mut state: WorkerState,
+    cycle: &Cycle,
+    centres: &Centres,
+    progress: &Progress,
+) -> Result<WorkerState, Error> {
+    let common = &cycle.common;
+    let prox = centres.prox(cycle.prox, state.inner);
+    let before = state.taken;
+    state.full = loop {
+        if common.stop.load(Ordering::Relaxed) {
+            // At a free pace the rest of the cycle's steps are taken after a resume.
+            break common.pacing.is_even() && state.in_cycle >= cycle.quota;
+        }
+        if !cycle.may_step(&state, state.taken - before)? {
+            break true;
+        }
+        let start = (common.clock)();
+        let rate = cycle.rate_after(state.in_cycle);
+        let taken = seat.replica.steps(&StepRequest {
+            key: state.key(common.seed),
+            rates: &[rate as f32],
+            sgd: &common.sgd,
+            radius: common.method.radius.map(|radius| radius as f32),
+            prox: &prox,
+            norms: cycle.norms,
+        })?;
+        if cycle.norms {
+            state.norms.copy_from_slice(&taken.norms);
+        }
+        state.rate = rate;
+        state.count(taken.losses[0]);
+        state.note(taken.finite[0], common, &cycle.at);
+        state.spend((common.clock)().saturating_sub(start), seat.take_waits());
+        progress.step();
+    };
+    state.done_at = (common.clock)();
+    Ok(state)
+}
+
+impl<R: Replica + Send + 'static> WorkerSet for ThreadSet<R> {
+    fn local_steps(&mut self, cycle: &Arc<Cycle>, workers: Vec<WorkerState>) -> PerWorker<WorkerState> {
+        let jobs = workers.into_iter().map(|worker| (worker.index, worker)).collect();
+        let (cycle, centres) = (Arc::clone(cycle), self.centres.clone());
+        self.each(jobs, move |seat, state, progress| take_steps(seat, state, &cycle, &centres, progress))
+    }
+
+    fn gradients(&mut self, keys: &[(usize, Key)], radius: Option<f32>) -> PerWorker<f64> {
+        self.each(keys.to_vec(), move |seat, key, progress| {
+            let loss = seat.replica.gradient(key)?;
+            if let Some(radius) = radius {
+                seat.replica.ascend(radius)?;
+                seat.replica.gradient(key)?;
+                seat.replica.restore()?;
+            }
+            progress.step();
+            Ok(loss)
+        })
+    }
+
+    fn descend(&mut self, workers: &[usize], sgd: Sgd, rate: f32, prox: [f32; 2]) -> PerWorker<bool> {
+        let centres = self.centres.clone();
+        let jobs = workers.iter().map(|&index| (index, ())).collect();
+        // Where gradients are shared there are no inner groups.
+        self.each(jobs, move |seat, (), _| Ok(seat.replica.descend(&sgd, rate, &centres.prox(prox, 0))?))
+    }
+
+    fn norms(&mut self, workers: &[usize]) -> PerWorker<Vec<f64>> {
+        let spans = self.layout.spans().len();
+        let norms = |seat: &mut Seat<R>| {
+            let mut norms = vec![0.0; spans];
+            seat.replica.norms(&mut norms)?;
+            Ok(norms)
+        };
+        workers.iter().map(|&index| (index, self.seat(index).and_then(norms))).collect()
+    }
+
+    fn score(&mut self, keys: &[(usize, Key)], dropout: bool) -> PerWorker<Vec<f64>> {
+        let spans = self.layout.spans().len();
+        self.each(keys.to_vec(), move |seat, key, _| {
+            let mut norms = vec![0.0; spans];
+            seat.replica.score(key, dropout, &mut norms)?;
+            Ok(norms)
+        })
+    }
+
+    fn mix(&mut self, slot: Slot, plan: &Plan, members: &[usize], vectors: Vectors) -> Result<(), Error> {
+        let centre = Arc::make_mut(self.centres.at(slot));
+        let vectors = Self::vectors(&mut self.seats, members, vectors);
+        Ok(mix_shared_out(plan, &self.layout, vectors, centre)?)
+    }
+
+    fn combine(
+        &mut self,
+        plan: &Plan,
+        members: &[usize],
+        vectors: Vectors,
+        send: &mut dyn FnMut(&[f32]) -> Result<Outcome, grawa_comm::Error>,
+    ) -> Result<Outcome, Error> {
+        let mut vectors = Self::vectors(&mut self.seats, members, vectors);
+        if let [one] = &mut vectors[..] {
+            return Ok(send(one)?);
+        }
+        self.combined.resize(self.layout.len(), 0.0);
+        mix_shared_out(plan, &self.layout, vectors, &mut self.combined)?;
+        Ok(send(&self.combined)?)
+    }
+
+    fn pull(
+        &mut self,
+        plan: &Plan,
+        members: &[(usize, usize)],
+        (before, after): (&Arc<Vec<f32>>, &Arc<Vec<f32>>),
+        vectors: Vectors,
+    ) -> Result<(), Error> {
+        for &(rank, index) in members {
+            pull_part(plan, rank, self.seat(index)?.vector(vectors), before, after);
+        }
+        Ok(())
+    }
+
+    fn centre(&self, slot: Slot) -> Result<Arc<Vec<f32>>, Error> {
+        Ok(self.centres.get(slot))
+    }
+
+    fn set_centre(&mut self, slot: Slot, centre: Arc<Vec<f32>>) -> Result<(), Error> {
+        *self.centres.at(slot) = centre;
+        Ok(())
+    }
+
+    fn reset(&mut self, worker: usize) {
+        if let Ok(seat) = self.seat(worker) {
+            seat.replica.reset();
+        }
+    }
+
+    fn copy(&mut self, worker: usize, what: StateKind) -> Result<Vec<f32>, Error> {
+        Ok(self.seat(worker)?.replica.copy(what)?)
+    }
+
+    fn put(&mut self, worker: usize, what: StateKind, values: &[f32]) -> Result<(), Error> {
+        Ok(self.seat(worker)?.replica.put(what, values)?)
+    }
+
+    fn assign_shard(&mut self, worker: usize, shard: u32, of: u32) -> Result<(), Error> {
+        Ok(self.seat(worker)?.replica.assign_shard(shard, of)?)
+    }
+
+    fn evaluation(&self) -> Option<Evaluation> {
+        let evaluator = self.seats.iter().flatten().find_map(|seat| seat.evaluator.as_ref())?;
+        Some(Evaluation { policy: evaluator.policy(), statistics: evaluator.statistics().clone() })
+    }
+
+    fn recalibrate(&mut self, model: Measured, shards: &[Shard]) -> PerWorker<(Vec<f64>, u64)> {
+        let centre = self.model(model);
+        let jobs = shards.iter().map(|shard| (shard.index, (shard.shard, shard.of))).collect();
+        self.each(jobs, move |seat, shard, progress| {
+            measure(seat, centre.as_deref(), progress, |evaluator, model, alive| {
+                evaluator.recalibrate(model, shard, alive)
+            })
+        })
+    }
+
+    fn test(&mut self, model: Measured, shards: &[Shard], statistics: &[Arc<Vec<f32>>]) -> PerWorker<Counts> {
+        let centre = self.model(model);
+        let jobs = (shards.iter().zip(statistics))
+            .map(|(shard, statistics)| (shard.index, ((shard.shard, shard.of), Arc::clone(statistics))))
+            .collect();
+        self.each(jobs, move |seat, (shard, statistics), progress| {
+            measure(seat, centre.as_deref(), progress, |evaluator, model, alive| {
+                evaluator.test(model, &statistics, shard, alive)
+            })
+        })
+    }
+
+    fn set_heartbeat(&mut self, heartbeat: Heartbeat) {
+        for progress in &mut self.progress {
+            progress.heartbeat = Some(Arc::clone(&heartbeat));
+        }
+    }
+
+    fn waits(&mut self, worker: usize) -> (f64, f64) {
+        self.seat(worker).map_or((0.0, 0.0), |seat| seat.take_waits())
+    }
+}
+
+impl<R: Replica + Send + 'static> ThreadSet<R> {
+    /// The model that all measure, if they measure one.
+    fn model(&self, of: Measured) -> Option<Arc<Vec<f32>>> {
+        match of {
+            Measured::Centre(slot) => Some(self.centres.get(slot)),
+            Measured::Own => None,
+        }
+    }
+}
+
+/// Measures a model, or the worker's own parameters.
+fn measure<R: Replica, T>(
+    seat: &mut Seat<R>,
+    model: Option<&Vec<f32>>,
+    progress: &Progress,
+    measure: impl FnOnce(&mut dyn EvaluateShard, &[f32], &mut dyn FnMut()) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let Seat { replica, evaluator, .. } = seat;
+    let Some(evaluator) = evaluator else { return Err(Error::Left) };
+    let mut alive = || progress.step();
+    let measured = match model {
+        Some(model) => measure(&mut **evaluator, model, &mut alive),
+        None => measure(&mut **evaluator, replica.parameters(), &mut alive),
+    };
+    if let Some(waits) = &seat.waits {
+        waits.take();
+    }
+    measured
+}
