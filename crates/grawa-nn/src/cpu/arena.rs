@@ -175,7 +175,7 @@ impl Arena {
         let scratch = scratch.collect();
         let logits = vec![0.0; batch * program.graph.classes()];
         Arena {
-            isa: Isa::detect(),
+            isa: Isa::new(),
             pool,
             values,
             gradients,
