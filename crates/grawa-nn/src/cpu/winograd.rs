@@ -356,7 +356,8 @@ fn accumulate_by<S: Simd, const N: usize, const L: usize>(
         let gradients = &gradients[part % points * tiles..][..tiles];
         for (group, sums) in sums.as_chunks_mut::<L>().0.iter_mut().enumerate() {
             let mut held = [simd.zero(); L];
-            for lane in 0..L {
+            // From the last: the compiler reverses these loads, and memory is faster forwards.
+            for lane in (0..L).rev() {
                 held[lane] = simd.load(&sums[lane]);
             }
             for tile in 0..tiles {
