@@ -10,6 +10,9 @@
 // Unit tests share code with integration tests.
 #[cfg(test)]
 extern crate self as grawa_nn;
+#[cfg(test)]
+#[path = "../tests/networks/mod.rs"]
+mod networks;
 
 mod cpu;
 pub mod cuda;
@@ -20,6 +23,7 @@ mod init;
 mod matmul;
 mod op;
 mod peak_flops;
+mod plan;
 pub mod probe;
 mod scalar;
 mod shape;
