@@ -75,6 +75,12 @@ pub enum Error {
         /// What would fit.
         fits: String,
     },
+    /// An operation without a kernel for GPUs.
+    #[error("{operation} has no CUDA kernel; --device cpu runs it")]
+    NoKernel {
+        /// The operation.
+        operation: &'static str,
+    },
     /// A precision that does not exist.
     #[error("there is no precision '{found}'; write f32, tf32 or bf16")]
     UnknownPrecision {
@@ -170,6 +176,7 @@ impl Error {
             self,
             Error::UnknownNetwork { .. }
                 | Error::UnknownPrecision { .. }
+                | Error::NoKernel { .. }
                 | Error::DoesNotFit { .. }
                 | Error::ShapesDiffer { .. }
                 | Error::Core(_)

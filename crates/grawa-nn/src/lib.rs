@@ -37,6 +37,7 @@ pub use dual::Dual;
 pub use error::Error;
 pub use graph::{Builder, Conv, Graph, Node, NodeId, Op, TensorId, Window};
 pub use init::Init;
+pub use op::plain::Plain;
 pub use peak_flops::peak_flops;
 pub use scalar::Scalar;
 pub use shape::Shape;

@@ -66,6 +66,14 @@ impl Buffer {
         flat
     }
 
+    /// The values in plain order, in memory of their own.
+    pub(crate) fn to_plain(&self, place: &Place) -> Vec<f32> {
+        let Place::Planes(blocked) = place else { return self.vectors().to_vec() };
+        let mut flat = vec![0.0; self.planes().len() / blocked.image() * blocked.shape.len()];
+        self.copy_to(place, &mut flat);
+        flat
+    }
+
     /// Copies the values in plain order.
     pub(crate) fn copy_to(&self, place: &Place, plain: &mut [f32]) {
         match place {
@@ -168,7 +176,7 @@ impl Arena {
                     }
                 }
                 Op::Add | Op::GlobalAverage | Op::MaxPool(_) | Op::AveragePool(_) => {}
-                Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat => {}
+                Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat | Op::Plain { .. } => {}
                 Op::Input => unreachable!("{NO_STEP}"),
             }
             scratch

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 impl Program {
     /// Takes the gradient buffer of an input out of its slot. Also returns whether to add to it.
-    fn flow(
+    pub(super) fn flow(
         &self,
         gradients: &mut [Option<Buffer>],
         step: &Step,
@@ -241,6 +241,11 @@ impl Program {
                         pixels::take_channels(to, dy, offset, place, dx, add);
                     });
                 }
+            }
+            (Op::Plain { plain, tensors }, place) => {
+                let inputs = self.plain_inputs(step, tensors, values, parameters);
+                let found = self.plain_backward(step, *plain, &inputs, &dy.to_plain(place));
+                self.store_plain(step, tensors, found, gradients, gradient);
             }
             (Op::BatchNorm { .. } | Op::MaxPool(_) | Op::AveragePool(_), Place::Vectors(_))
             | (Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat, Place::Vectors(_)) => {

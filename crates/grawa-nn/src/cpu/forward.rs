@@ -161,6 +161,10 @@ impl Program {
                 pixels::place_channels(&from(0), part(image, 0), to, y, 0);
                 pixels::place_channels(&from(1), part(image, 1), to, y, from(0).shape.channels);
             }),
+            (Op::Plain { plain, tensors }, to) => {
+                let inputs = self.plain_inputs(step, tensors, values, parameters);
+                output.store(to, &self.plain_forward(step, *plain, &inputs), false);
+            }
             (Op::BatchNorm { .. } | Op::MaxPool(_) | Op::AveragePool(_), Place::Vectors(_))
             | (Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat, Place::Vectors(_)) => {
                 unreachable!("{ON_PLANES}")

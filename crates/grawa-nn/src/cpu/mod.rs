@@ -17,6 +17,7 @@ mod memory;
 mod norm;
 mod pass;
 mod pixels;
+mod plain;
 mod profile;
 mod program;
 mod simd;

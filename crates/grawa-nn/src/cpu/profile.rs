@@ -61,6 +61,7 @@ impl Profile {
                 Op::Subsample { .. } => format!("subsampling, {size}"),
                 Op::Concat => format!("concatenation, {size}"),
                 Op::Dropout { .. } => format!("dropout, {size}"),
+                Op::Plain { plain, .. } => format!("{} (plain), {size}", plain.name()),
                 Op::Input => unreachable!("{NO_STEP}"),
             };
             (name, *spent)

@@ -96,7 +96,9 @@ fn places(graph: &Graph) -> Vec<Place> {
     for (node, border) in graph.nodes().iter().zip(borders) {
         let is_vector = match node.op {
             Op::GlobalAverage | Op::Linear { .. } => true,
-            Op::Relu | Op::Add | Op::Dropout { .. } => matches!(places[node.inputs[0].0], Place::Vectors(_)),
+            Op::Relu | Op::Add | Op::Dropout { .. } | Op::Plain { .. } => {
+                matches!(places[node.inputs[0].0], Place::Vectors(_))
+            }
             Op::Input
             | Op::Conv { .. }
             | Op::BatchNorm { .. }
@@ -117,7 +119,7 @@ fn check(graph: &Graph, places: &[Place]) -> Result<(), Error> {
     let is_vector = |id: &NodeId| matches!(places[id.0], Place::Vectors(_));
     for node in graph.nodes() {
         let expected = match node.op {
-            Op::Input | Op::Relu | Op::Linear { .. } | Op::Dropout { .. } => None,
+            Op::Input | Op::Relu | Op::Linear { .. } | Op::Dropout { .. } | Op::Plain { .. } => None,
             Op::Add => {
                 let alike = node.inputs.iter().all(|input| is_vector(input) == is_vector(&node.inputs[0]));
                 (!alike).then_some("two images, or two results of linear layers and global averages")

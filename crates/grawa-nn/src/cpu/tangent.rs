@@ -9,6 +9,7 @@ use super::backward::{copy_planes, mask, sum_channels};
 use super::convolution::Convolution;
 use super::curvature::{Curvature, Point};
 use super::forward::{ON_PLANES, add_bias};
+use super::plain::{duals, tangents};
 use super::program::{ConvStep, Place};
 use super::simd::F32x16;
 use super::tangent_norm::{self as tangent, Back, Channel, Factors, total};
@@ -159,6 +160,13 @@ impl Curvature {
                 arena.values[step.output] = Some(output);
                 return program.run(index, arena, parameters, &[], point.mode);
             }
+            (Op::Plain { plain, tensors }, place) => {
+                let changes = program.plain_inputs(step, tensors, &arena.values, vector);
+                let inputs = program.plain_inputs(step, tensors, &point.arena.values, parameters);
+                let found = program.plain_forward(step, *plain, &inputs.with_tangents(changes));
+                let found: Vec<f32> = found.iter().map(|y| y.tangent).collect();
+                output.store(place, &found, false);
+            }
             (Op::BatchNorm { .. } | Op::MaxPool(_), Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
             (Op::Input, _) => unreachable!("{NO_STEP}"),
         }
@@ -179,7 +187,7 @@ impl Curvature {
         let step = &program.steps[index];
         let spans = self.graph().parameters().spans();
         match step.op {
-            Op::Conv { .. } | Op::BatchNorm { .. } | Op::Linear { .. } => {}
+            Op::Conv { .. } | Op::BatchNorm { .. } | Op::Linear { .. } | Op::Plain { .. } => {}
             // Linear in the gradient, given the results of the forward pass: the pass itself on tangents, with those
             // results.
             Op::Relu
@@ -322,6 +330,13 @@ impl Curvature {
                     buffer.store(place, &out, adds(0));
                 }
             }
+            (Op::Plain { plain, tensors }, place) => {
+                let changes = program.plain_inputs(step, tensors, &arena.values, vector);
+                let inputs = program.plain_inputs(step, tensors, &point.arena.values, parameters);
+                let flow = duals(&dy.to_plain(place), &ddy.to_plain(place));
+                let found = program.plain_backward(step, *plain, &inputs.with_tangents(changes), &flow);
+                program.store_plain(step, tensors, tangents(found), &mut arena.gradients, product);
+            }
             (Op::BatchNorm { .. }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
             (Op::Relu | Op::Add | Op::MaxPool(_) | Op::AveragePool(_) | Op::GlobalAverage, _)
             | (Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat, _)
@@ -365,17 +380,9 @@ fn planes(values: &[Option<Buffer>], node: usize) -> &[F32x16] {
     values[node].as_ref().map_or(&[][..], Buffer::planes)
 }
 
-/// A node's values as plain vectors.
+/// A node's values in plain order.
 fn plain(place: &Place, arena: &Arena, node: usize) -> Vec<f32> {
-    let Some(buffer) = &arena.values[node] else { return Vec::new() };
-    let mut flat = match place {
-        Place::Planes(blocked) => {
-            vec![0.0; buffer.planes().len() / blocked.image() * blocked.shape.len()]
-        }
-        Place::Vectors(_) => return buffer.vectors().to_vec(),
-    };
-    buffer.copy_to(place, &mut flat);
-    flat
+    arena.values[node].as_ref().map_or_else(Vec::new, |buffer| buffer.to_plain(place))
 }
 
 /// Sets a tangent to zero where the result of the ReLU is.

@@ -3,7 +3,7 @@
 //! Weight gradients run on a side stream, because nothing waits for them until the end. A buffer is not overwritten while the
 //! side stream still reads it.
 
-use super::compile::pitch;
+use super::compile::{NO_KERNEL, pitch};
 use super::device::{Grid, arguments};
 use super::kernel_choice::KernelChoice;
 use super::pass::{NormArgument, Pass, PassMode};
@@ -131,6 +131,7 @@ impl Pass<'_> {
                 self.start(main, "add_backward", per_eight, arguments)
             }
             Op::Input => unreachable!("{NO_STEP}"),
+            Op::Plain { .. } => unreachable!("{NO_KERNEL}"),
         }
     }
 
