@@ -1,6 +1,6 @@
 //! Errors of the engine.
 
-use crate::Shape;
+use crate::{Precision, Shape};
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -80,6 +80,12 @@ pub enum Error {
     NoKernel {
         /// The operation.
         operation: &'static str,
+    },
+    /// A precision that the CPU does not have.
+    #[error("the CPU computes in f32, not in {found}")]
+    NotOnCpu {
+        /// The requested precision.
+        found: Precision,
     },
     /// A precision that does not exist.
     #[error("there is no precision '{found}'; write f32, tf32 or bf16")]
@@ -177,6 +183,7 @@ impl Error {
             Error::UnknownNetwork { .. }
                 | Error::UnknownPrecision { .. }
                 | Error::NoKernel { .. }
+                | Error::NotOnCpu { .. }
                 | Error::DoesNotFit { .. }
                 | Error::ShapesDiffer { .. }
                 | Error::Core(_)

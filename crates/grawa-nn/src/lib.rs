@@ -3,8 +3,8 @@
 //! A [`Graph`] is built once, by a function of the [`zoo`] or with a [`Builder`]. It infers every shape, counts its
 //! parameters, and names tensors as PyTorch does. [`Tape`] is the plain path: every operation unfused, generic over
 //! the number type; faster engines are tested against it. [`Program`] is the engine on the CPU: a graph compiled for a
-//! batch size, which runs in an [`Arena`]. [`cuda::ReplicaSet`] is the engine on GPUs. [`State`] holds a worker's
-//! parameters and statistics, in files that PyTorch reads.
+//! batch size, which runs in an [`Arena`]. [`cuda::ReplicaSet`] is the engine on GPUs. Both implement [`Backend`]. [`State`]
+//! holds a worker's parameters and statistics, in files that PyTorch reads.
 #![deny(missing_docs)]
 
 // Unit tests share code with integration tests.
@@ -14,6 +14,7 @@ extern crate self as grawa_nn;
 #[path = "../tests/networks/mod.rs"]
 mod networks;
 
+mod backend;
 mod cpu;
 pub mod cuda;
 mod dual;
@@ -32,7 +33,8 @@ mod tape;
 mod tensors;
 pub mod zoo;
 
-pub use cpu::{Arena, Curvature, Point, Profile, Program, Tangents};
+pub use backend::{Backend, Compiled, PassResult, Precision};
+pub use cpu::{Arena, Cpu, Curvature, Point, Profile, Program, Tangents};
 pub use dual::Dual;
 pub use error::Error;
 pub use graph::{Builder, Conv, Graph, Node, NodeId, Op, TensorId, Window};

@@ -6,6 +6,7 @@
 #![allow(clippy::needless_range_loop)]
 
 mod arena;
+mod backend;
 mod backward;
 mod block;
 mod conv_geometry;
@@ -27,6 +28,7 @@ mod winograd;
 mod winograd_transforms;
 
 pub use arena::Arena;
+pub use backend::Cpu;
 pub use curvature::{Curvature, Point, Tangents};
 pub use profile::Profile;
 pub use program::Program;

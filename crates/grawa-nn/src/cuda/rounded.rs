@@ -11,7 +11,7 @@ use super::compile::Program;
 use super::kernel_choice::{KernelChoice, LayerKernels};
 use crate::op::cross_entropy;
 use crate::scalar::Scalar;
-use crate::{Error, Graph, Mode, Op, Tape};
+use crate::{Error, Graph, Mode, Op, Precision, Tape};
 
 /// The largest relative distance from a bf16 to the next.
 const NEXT: f64 = 1.0 / 128.0;
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::cuda::compile::WorkspaceNeeds;
     use crate::cuda::pass::PassMode;
-    use crate::cuda::replica_set::{Precision, ReplicaSet, Settings};
+    use crate::cuda::replica_set::{ReplicaSet, Settings};
     use crate::networks::{all_networks, smooth};
     use grawa_core::{Key, Purpose};
 
