@@ -100,8 +100,7 @@ fn a_worker(group: &Group) -> String {
 fn outsiders_cost_a_run_nothing() {
     assert!(raise_file_limit() > 2 * CONNECTIONS as u64 + 100, "this process may not open enough files");
     for line in [PLAIN, ["--key", "run.key"]] {
-        // Seldom rounds: the coordinator's own work would hide what the outsiders cost it.
-        let group = Group::begin(4, ENDLESS, &line, &["method.period=128"]);
+        let group = Group::begin(4, ENDLESS, &line, &["method.period=32"]);
         let _workers = [group.join(), group.join(), group.join(), group.join()];
         group.wait_members(4);
         let from = group.last_round().0;
@@ -122,8 +121,9 @@ fn outsiders_cost_a_run_nothing() {
             let are_ended = || opened.iter().all(|count| count.load(Ordering::Relaxed) > CONNECTIONS * 3 / 2);
             until("they are ended", are_ended);
             // One can join meanwhile, which takes a connection to everybody.
-            let _newcomer = group.join();
+            let (_newcomer, began) = (group.join(), Instant::now());
             until("a fifth takes part", || group.last_round().1.len() == 5);
+            println!("{line:?}: one more takes part after {:.1} s", began.elapsed().as_secs_f64());
         });
         let seconds = beset_at.elapsed().as_secs_f64();
         let share = (group.coordinator.used() - used) / seconds;
@@ -170,7 +170,7 @@ fn a_coordinator_without_threads_goes_on() {
     let status = std::fs::read_to_string(format!("/proc/{}/status", group.coordinator.0.id())).unwrap();
     let size = status.lines().find(|line| line.starts_with("VmSize:")).unwrap();
     let kilobytes: u64 = size.split_whitespace().nth(1).unwrap().parse().unwrap();
-    // Room for the stack of one thread more, and a connection has two.
+    // Room for the stack of one thread more.
     group.coordinator.limit(&format!("--as={}:unlimited", (kilobytes + 3072) << 10));
     let hello = |token: u64| {
         let hello = ToCoordinator::Hello {

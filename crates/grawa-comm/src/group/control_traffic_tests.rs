@@ -68,7 +68,7 @@ impl Group {
         while let Some((member, action)) = self.actions.pop_front() {
             match action {
                 MemberAction::Transfer { attempt, .. } => {
-                    assert_eq!(self.members[member].members().len(), self.members.len());
+                    assert_eq!(self.members[member].members.len(), self.members.len());
                     let up = self.members[member].done(attempt, u32::MAX.into());
                     self.say(member, up);
                 }

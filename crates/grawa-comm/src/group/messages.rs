@@ -102,23 +102,15 @@ pub enum ToCoordinator {
     },
     /// Its part of an attempt is done.
     Done {
-        /// The epoch.
-        epoch: u64,
-        /// The operation.
-        op: u64,
         /// The attempt.
-        attempt: u32,
+        attempt: AttemptId,
         /// The digest of the result.
         digest: u64,
     },
     /// An attempt failed.
     Failed {
-        /// The epoch.
-        epoch: u64,
-        /// The operation.
-        op: u64,
         /// The attempt.
-        attempt: u32,
+        attempt: AttemptId,
         /// The member that it could not exchange data with.
         peer: u32,
         /// Why.
@@ -311,7 +303,7 @@ mod tests {
         let lost = Vec::new();
         let ups = [
             ToCoordinator::Hello { version: 1, run: 2, token: 3, worker: None, address: evil() },
-            ToCoordinator::Failed { epoch: 1, op: 2, attempt: 3, peer: 4, why: evil() },
+            ToCoordinator::Failed { attempt: (1, 2, 3), peer: 4, why: evil() },
         ];
         let downs = [
             ToMember::Refused { why: evil() },

@@ -13,7 +13,6 @@ pub(crate) mod deadline;
 pub(crate) mod event;
 pub(crate) mod journal;
 mod operation;
-mod rate_limit;
 mod recovery;
 mod rejected_peers;
 pub(crate) mod roster;
@@ -22,11 +21,11 @@ mod trigger;
 
 use super::digest::majority;
 use super::messages::{Call, LONGEST, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION};
+use super::token_bucket::TokenBucket;
 use crate::{Lost, Why};
 use deadline::Deadline;
 use event::CoordinatorEvent;
 use operation::{Arrival, Operation};
-use rate_limit::RateLimit;
 use roster::{MemberRecord, MemberState, Session};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,6 +34,9 @@ use std::time::Duration;
 const HISTORY: usize = 10_000;
 /// Reports, and bytes of reports, that are held for a member that does not take part yet.
 const HELD: (usize, usize) = (64, LONGEST);
+/// What a message costs beside its bytes. A member that sends more than it may is refused: it could fill the disk or keep the
+/// coordinator busy.
+const PER_MESSAGE: f64 = 128.0;
 /// Members that were refused because they sent too much, and whose limits are remembered.
 const REFUSED: usize = 1024;
 
@@ -43,8 +45,6 @@ const REFUSED: usize = 1024;
 pub struct Settings {
     /// Workers that must arrive before the first operation begins.
     pub founders: u32,
-    /// Workers that must arrive before any later round begins.
-    pub quorum: u32,
     /// From one heartbeat to the next.
     pub heartbeat: Duration,
     /// A member without a heartbeat for this long is lost.
@@ -68,7 +68,6 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             founders: 1,
-            quorum: 1,
             heartbeat: Duration::from_millis(500),
             silence: Duration::from_millis(2500),
             grace: Duration::from_secs(1),
@@ -135,17 +134,19 @@ pub struct Coordinator {
     settings: Settings,
     run: u64,
     charter: Vec<u8>,
-    epoch: u64,
+    /// It grows whenever an operation has other members than the one before.
+    pub epoch: u64,
     /// The members of the last operation: those of this epoch, unless one was lost since.
     members: Vec<Peer>,
     /// The next operation.
-    op: u64,
-    committed: Option<StateVersion>,
+    pub(super) op: u64,
+    pub(super) committed: Option<StateVersion>,
     /// Committed states by operation.
     history: BTreeMap<u64, u64>,
     /// The journal does not name every committed state: version 4 of the protocol wrote it.
     has_gaps: bool,
-    roster: BTreeMap<u32, MemberRecord>,
+    /// The members, by number.
+    pub roster: BTreeMap<u32, MemberRecord>,
     operation: Operation,
     deadline: Deadline,
     /// The last operation and how it ended, for members whose connection broke before they received it.
@@ -166,7 +167,7 @@ pub struct Coordinator {
     /// At a free pace: steps beyond those asked for, of all rounds.
     extra_steps: u64,
     /// By token: the limits of members that were refused because they sent too much.
-    refused: BTreeMap<u64, RateLimit>,
+    refused: BTreeMap<u64, TokenBucket>,
     actions: Vec<Action>,
 }
 
@@ -174,18 +175,14 @@ impl Coordinator {
     /// The coordinator of a run. Every joiner gets the `charter`. `records` are the journal of an earlier coordinator of the
     /// run, if there was one.
     pub fn new(settings: Settings, run: u64, charter: Vec<u8>, records: &[Record]) -> Self {
-        let (shortest, longest, spreads) = settings.round_wait;
-        let deadline = Deadline::new(shortest, longest, spreads);
-        let mut coordinator = Coordinator { settings, run, charter, deadline, ..Coordinator::default() };
+        let mut coordinator = Coordinator { settings, run, charter, ..Coordinator::default() };
         for record in records.iter().filter(|record| record.run == run) {
             if record.members == 0 {
                 coordinator.has_gaps = true;
-                coordinator.add_to_history(record.version);
+                coordinator.history.insert(record.version.op, record.version.digest);
                 continue;
             }
-            // A run that was recovered from an earlier state has replaced the later ones.
-            coordinator.history.split_off(&record.version.op);
-            coordinator.history.insert(record.version.op, record.version.digest);
+            coordinator.add_to_history(record.version);
             // Later epochs are not in the journal: those of this coordinator begin beyond all of them.
             coordinator.epoch = ((record.epoch >> 32) + 1) << 32;
             coordinator.op = record.version.op;
@@ -219,31 +216,6 @@ impl Coordinator {
         self.check(now);
         self.forward_reports();
         std::mem::take(&mut self.actions)
-    }
-
-    /// The members, by number.
-    pub fn roster(&self) -> &BTreeMap<u32, MemberRecord> {
-        &self.roster
-    }
-
-    /// The epoch. It grows whenever an operation has other members than the one before.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// At a free pace: steps beyond those asked for, so far.
-    pub fn extra_steps(&self) -> u64 {
-        self.extra_steps
-    }
-
-    /// The next operation.
-    pub fn op(&self) -> u64 {
-        self.op
-    }
-
-    /// The committed state.
-    pub fn committed(&self) -> Option<StateVersion> {
-        self.committed
     }
 
     /// Whether the next operation begins a round that joiners may still take part in.
@@ -294,7 +266,7 @@ impl Coordinator {
         };
         record.last_seen = now;
         let bytes = if let ToCoordinator::Report(report) = &message { report.len() } else { 0 };
-        if !record.rate_limit.spend(bytes, now) {
+        if !record.rate_limit.try_use(PER_MESSAGE + bytes as f64, now) {
             return self.refuse_excess(worker, now);
         }
         match message {
@@ -344,12 +316,8 @@ impl Coordinator {
             ToCoordinator::Arrive { op, call, steps, known_epoch } => {
                 self.on_arrive(worker, op, Arrival { call, steps, known_epoch }, now);
             }
-            ToCoordinator::Done { epoch, op, attempt, digest } => {
-                self.on_done(worker, (epoch, op, attempt), digest);
-            }
-            ToCoordinator::Failed { epoch, op, attempt, peer, why } => {
-                self.on_failed(worker, (epoch, op, attempt), (peer, why), now);
-            }
+            ToCoordinator::Done { attempt, digest } => self.on_done(worker, attempt, digest),
+            ToCoordinator::Failed { attempt, peer, why } => self.on_failed(worker, attempt, (peer, why), now),
         }
     }
 
@@ -457,7 +425,11 @@ impl Coordinator {
         }
     }
 
+    /// Remembers a committed state. A run that was recovered from an earlier state has replaced the later ones.
     fn add_to_history(&mut self, version: StateVersion) {
+        while self.history.last_key_value().is_some_and(|(op, _)| *op >= version.op) {
+            self.history.pop_last();
+        }
         self.history.insert(version.op, version.digest);
         if self.history.len() > HISTORY {
             self.history.pop_first();
@@ -480,7 +452,6 @@ impl Coordinator {
     /// Commits a state. It is in the journal before anyone acts on it.
     fn commit(&mut self, version: StateVersion, with_tokens: bool) {
         self.orphaned = None;
-        self.history.split_off(&version.op);
         self.add_to_history(version);
         self.committed = Some(version);
         self.actions.push(Action::Log(Record {

@@ -145,8 +145,8 @@ impl Coordinator {
         let Some(began) = self.operation.began else { return };
         let waited = now.saturating_sub(began);
         let founding = self.committed.is_none();
-        let quorum = if founding { self.settings.founders } else { self.settings.quorum };
-        if self.operation.arrived.len() < quorum.max(1) as usize {
+        let wanted = if founding { self.settings.founders } else { 1 };
+        if self.operation.arrived.len() < wanted.max(1) as usize {
             return;
         }
         // A joiner takes no steps before its first round, and so arrives before the founders. It must not replace one, even if
@@ -164,8 +164,11 @@ impl Coordinator {
             };
             let is_behind = self.roster.values().any(is_behind);
             let alone = !founding && self.active().next().is_none();
-            let wait = if is_behind { self.settings.round_wait.1 } else { self.deadline.wait() };
-            if (!missing.is_empty() || is_behind || alone) && waited < wait {
+            let wait = || match is_behind {
+                true => self.settings.round_wait.1,
+                false => self.deadline.wait(self.settings.round_wait),
+            };
+            if (!missing.is_empty() || is_behind || alone) && waited < wait() {
                 return;
             }
             self.begin_round(&missing, now);
@@ -455,12 +458,12 @@ mod tests {
     fn the_first_round_waits_for_founders_that_are_connected() {
         for is_ready in [true, false] {
             let mut coordinator = founding(is_ready);
-            assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]));
+            assert_eq!((coordinator.op, members(&coordinator)), (0, vec![]));
             if !is_ready {
                 receive(&mut coordinator, 1, enter(), Duration::from_secs(1));
             }
             receive(&mut coordinator, 1, arrive(), Duration::from_secs(1));
-            assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 1, 2]));
+            assert_eq!((coordinator.op, members(&coordinator)), (1, vec![0, 1, 2]));
         }
     }
 
@@ -474,9 +477,9 @@ mod tests {
                 let heartbeat = ToCoordinator::Heartbeat { steps: 0, progress: 0 };
                 receive(&mut coordinator, session, heartbeat, Duration::from_secs(second));
             }
-            assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]), "after {second} s");
+            assert_eq!((coordinator.op, members(&coordinator)), (0, vec![]), "after {second} s");
         }
         coordinator.handle(Input::Tick, stall);
-        assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 2]));
+        assert_eq!((coordinator.op, members(&coordinator)), (1, vec![0, 2]));
     }
 }

@@ -12,7 +12,7 @@ impl Coordinator {
         if !self.is_open() || self.round_due == Some(self.op) {
             return;
         }
-        let wanted = if self.committed.is_none() { self.settings.founders } else { self.settings.quorum };
+        let wanted = if self.committed.is_none() { self.settings.founders } else { 1 };
         let state = if self.active().next().is_some() { MemberState::Active } else { MemberState::Ready };
         let members: Vec<&MemberRecord> =
             self.roster.values().filter(|record| record.state == state).collect();

@@ -44,10 +44,10 @@ impl Joiner {
         patience: Duration,
     ) -> Result<Self, Error> {
         let security = security.with_new_certificate()?;
-        let listener = PeerListener::open(environment, listen, security.clone())?;
+        let (listener, own) = PeerListener::open(environment, listen, security.clone())?;
         let reached = match host {
-            None => listener.address.to_string(),
-            Some(host) => format!("{host}:{}", listener.address.port()),
+            None => own.to_string(),
+            Some(host) => format!("{host}:{}", own.port()),
         };
         // Without certificates a random number identifies the process.
         let token = security.token().unwrap_or_else(|| environment.random() | 1);
@@ -74,16 +74,15 @@ impl Joiner {
         let began = environment.now();
         let keep_going = |state: &State| environment.now() - began < patience && !state.has_wrong_key;
         loop {
-            match client.next_action(&keep_going) {
+            match client.next_action(&keep_going)? {
                 Some(MemberAction::Welcomed { charter: Some(charter), .. }) => {
                     let state = client.state.lock();
-                    client.listener.set_run(state.member.run());
-                    let worker = state.member.worker().unwrap_or(u32::MAX);
+                    client.listener.set_run(state.member.run);
+                    let worker = state.member.worker.unwrap_or(u32::MAX);
                     drop(state);
                     client.worker.store(worker, Ordering::Relaxed);
                     return Ok(Joiner { client, anchor, charter, worker });
                 }
-                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
                 Some(_) => {}
                 None => {
                     let state = client.state.lock();
@@ -114,7 +113,7 @@ impl Joiner {
 
     /// The run.
     pub fn run(&self) -> u64 {
-        self.client.state.lock().member.run()
+        self.client.state.lock().member.run
     }
 
     /// Takes part, with this memory and this centre if the run is about to begin. Returns one member for this centre, and one
@@ -160,16 +159,14 @@ impl Joiner {
         let mut members = vec![member(0, Arc::clone(&held.centre))];
         members.extend((1..).zip(others).map(|(number, len)| member(number, Arc::new(vec![0.0; *len]))));
         loop {
-            match client.next_action(&|_| true) {
+            match client.next_action(&|_| true)? {
                 Some(MemberAction::Ready) => return Ok((members, (op > 0).then(|| held.memory.clone()))),
                 Some(action @ (MemberAction::Restore { .. } | MemberAction::RollBack)) => {
                     crate::group::environment::lock(&connections).deferred = Some(action);
                     let memory = members[0].rejoin()?;
                     return Ok((members, Some(memory)));
                 }
-                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
-                Some(_) => {}
-                None => return Err(Error::Connection { why: "the group was left".into() }),
+                _ => {}
             }
         }
     }

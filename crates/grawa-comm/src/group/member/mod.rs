@@ -63,12 +63,17 @@ pub enum MemberAction {
 pub struct Member {
     token: u64,
     address: String,
-    run: u64,
-    worker: Option<u32>,
-    epoch: u64,
-    op: u64,
-    version: Option<StateVersion>,
-    members: Vec<Peer>,
+    /// The run; 0 before it is known.
+    pub(super) run: u64,
+    /// Its number, once it has one.
+    pub(super) worker: Option<u32>,
+    pub(super) epoch: u64,
+    /// The next operation.
+    pub op: u64,
+    /// The last state that it published or fetched.
+    pub(super) version: Option<StateVersion>,
+    /// The members of the last operation that are not lost.
+    pub(super) members: Vec<Peer>,
     pending: Option<Pending>,
     is_welcome: bool,
     is_ready: bool,
@@ -95,36 +100,6 @@ impl Member {
     /// A member that has not connected yet.
     pub fn new(token: u64, address: String) -> Self {
         Member { token, address, ..Member::default() }
-    }
-
-    /// Its number, once it has one.
-    pub fn worker(&self) -> Option<u32> {
-        self.worker
-    }
-
-    /// The members of the last operation that are not lost.
-    pub fn members(&self) -> &[Peer] {
-        &self.members
-    }
-
-    /// The next operation.
-    pub fn op(&self) -> u64 {
-        self.op
-    }
-
-    #[cfg(test)]
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// The last state that it published or fetched.
-    pub fn version(&self) -> Option<StateVersion> {
-        self.version
-    }
-
-    /// The run; 0 before it is known.
-    pub fn run(&self) -> u64 {
-        self.run
     }
 
     /// Whether it is connected and welcome.
@@ -213,14 +188,12 @@ impl Member {
 
     /// Its part of the attempt is done.
     pub fn done(&mut self, attempt: AttemptId, digest: u64) -> Option<ToCoordinator> {
-        let (epoch, op, number) = attempt;
-        self.end_attempt(attempt, ToCoordinator::Done { epoch, op, attempt: number, digest })
+        self.end_attempt(attempt, ToCoordinator::Done { attempt, digest })
     }
 
     /// The attempt failed: with which member, and why.
     pub fn failed(&mut self, attempt: AttemptId, peer: u32, why: String) -> Option<ToCoordinator> {
-        let (epoch, op, number) = attempt;
-        self.end_attempt(attempt, ToCoordinator::Failed { epoch, op, attempt: number, peer, why })
+        self.end_attempt(attempt, ToCoordinator::Failed { attempt, peer, why })
     }
 
     fn end_attempt(&mut self, attempt: AttemptId, message: ToCoordinator) -> Option<ToCoordinator> {

@@ -106,19 +106,15 @@ impl SocketMember {
         loop {
             let action = self.client.next_action(&|state| {
                 !may_leave || state.member.is_bound() || !self.client.has_lost_contact(state)
-            });
+            })?;
             match action {
                 Some(action @ (MemberAction::Restore { .. } | MemberAction::RollBack)) => {
                     connections.deferred = Some(action);
                     return Err(Error::Behind);
                 }
-                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
                 Some(MemberAction::Ended(End::OutOfStep { calls })) => return Err(out_of_step(&calls)),
                 Some(MemberAction::Welcomed { .. } | MemberAction::Ready) => {}
                 Some(action) => return Ok(action),
-                None if self.client.is_over() => {
-                    return Err(Error::Connection { why: "the group was left".into() });
-                }
                 None => {
                     let mut state = self.client.state.lock();
                     // A message may have arrived at the last moment.
@@ -132,7 +128,7 @@ impl SocketMember {
     }
 
     fn peers(&self) -> Vec<Peer> {
-        self.client.state.lock().member.members().to_vec()
+        self.client.state.lock().member.members.to_vec()
     }
 
     fn update_members(&mut self) -> Vec<u32> {
@@ -153,7 +149,7 @@ impl SocketMember {
         let mut connections = lock(&shared);
         let begins_round = {
             let state = self.client.state.lock();
-            state.member.version().is_some_and(|version| version.op == state.member.op())
+            state.member.version.is_some_and(|version| version.op == state.member.op)
         };
         self.call(&mut connections, call)?;
         loop {
@@ -207,7 +203,7 @@ impl SocketMember {
         transfer: &mut impl FnMut(Links<'_>, &[Peer]) -> Result<Transferred, TransferError>,
     ) -> Result<(), Failure> {
         let Client { environment, listener, security, token, state, .. } = &*self.client;
-        let run = state.lock().member.run();
+        let run = state.lock().member.run;
         let peers = self.peers();
         let Some(rank) = peers.iter().position(|peer| peer.token == *token) else {
             return Err(Failure::Interrupted);
@@ -244,11 +240,12 @@ impl SocketMember {
             Some(rank) => Failure::Peer(peers[rank].worker, error.why),
             None => Failure::Local(error.why),
         };
-        let links = Links { environment, attempt, rank, writers, readers, keep_going: &keep_going };
+        let (to, from) = (&mut writers[..], &mut readers[..]);
+        let links = Links { environment, attempt, rank, writers: to, readers: from, keep_going: &keep_going };
         let done = transfer(links, &peers).map_err(failure)?;
         connections.writers.clear();
         listener.keep_only(&peers, attempt);
-        for ((peer, writer), reader) in peers.iter().zip(done.writers).zip(done.readers) {
+        for ((peer, writer), reader) in peers.iter().zip(writers).zip(readers) {
             if let (Some(writer), Some(reader)) = (writer, reader) {
                 connections.writers.insert(peer.token, writer);
                 listener.keep(peer, attempt, reader);
