@@ -72,11 +72,6 @@ impl MemberRecord {
         Peer { worker, token: self.token, address: self.address.clone() }
     }
 
-    /// Its state.
-    pub fn state(&self) -> MemberState {
-        self.state
-    }
-
     /// Whether it takes part, or would if others had not failed to reach it. The end of a run needs a majority of these.
     pub fn has_vote(&self) -> bool {
         self.state == MemberState::Active || self.blames > 0

@@ -160,7 +160,7 @@ impl CoordinatorServer {
         let limits = Limits::here();
         let shared = Arc::new(Shared {
             environment: environment.clone(),
-            inbox: Mutex::new(Inbox { waiting: VecDeque::new(), decider: Some(decider) }),
+            inbox: Mutex::new(Inbox { waiting: VecDeque::new(), decider: Some(Box::new(decider)) }),
             emit,
             rejected: Mutex::default(),
             backlog: AtomicUsize::new(0),
@@ -219,7 +219,7 @@ impl Drop for CoordinatorServer {
 /// What is to be decided about.
 #[derive(Debug)]
 enum Inbound {
-    Connected { session: Session, connection: Connection },
+    Connected { session: Session, connection: Box<Connection> },
     Message { session: Session, message: ToCoordinator, bytes: usize },
     Disconnected { session: Session },
     Dismiss { why: String },
@@ -230,7 +230,7 @@ enum Inbound {
 #[derive(Debug)]
 struct Inbox {
     waiting: VecDeque<Inbound>,
-    decider: Option<Decider>,
+    decider: Option<Box<Decider>>,
 }
 
 /// What the threads of a coordinator share.
@@ -330,7 +330,7 @@ impl Shared {
         mut reader: Reader,
         (message, bytes): (ToCoordinator, usize),
     ) -> Result<(), Error> {
-        let connection = Connection::new(&self.environment, writer);
+        let connection = Box::new(Connection::new(&self.environment, writer));
         self.pass(Inbound::Connected { session, connection });
         self.pass(Inbound::Message { session, message, bytes });
         let result = self.receive(session, &mut reader);
@@ -448,7 +448,7 @@ impl Decider {
     fn handle(&mut self, inbound: Inbound, shared: &Shared) -> Result<(), Error> {
         let input = match inbound {
             Inbound::Connected { session, connection } => {
-                self.connections.insert(session, connection);
+                self.connections.insert(session, *connection);
                 return Ok(());
             }
             Inbound::Dismiss { why } => {

@@ -52,7 +52,7 @@ impl Reporter {
         }
         state.reports.push_back((client.environment.now(), report.clone()));
         state.unacknowledged = (state.unacknowledged + 1).min(state.reports.len());
-        let message = state.member.is_in_contact().then_some(ToCoordinator::Report(report));
+        let message = state.member.is_welcome.then_some(ToCoordinator::Report(report));
         client.send(&mut state, message);
         Ok(())
     }

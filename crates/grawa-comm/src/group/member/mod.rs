@@ -75,7 +75,8 @@ pub struct Member {
     /// The members of the last operation that are not lost.
     pub(super) members: Vec<Peer>,
     pending: Option<Pending>,
-    is_welcome: bool,
+    /// Whether it is connected, and the coordinator has welcomed it.
+    pub(super) is_welcome: bool,
     is_ready: bool,
     is_restoring: bool,
     /// The coordinator has given it another number.
@@ -100,11 +101,6 @@ impl Member {
     /// A member that has not connected yet.
     pub fn new(token: u64, address: String) -> Self {
         Member { token, address, ..Member::default() }
-    }
-
-    /// Whether it is connected and welcome.
-    pub fn is_in_contact(&self) -> bool {
-        self.is_welcome
     }
 
     /// Whether the others may count on it for the operation it has called, so that it must wait for the end.

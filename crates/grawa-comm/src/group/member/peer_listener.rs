@@ -160,18 +160,13 @@ impl PeerListener {
         keep_going: KeepGoing<'_>,
     ) -> Result<Reader, Error> {
         let began = self.environment.now();
-        // A connection for a later attempt is left for that: this attempt will be interrupted.
-        let is_there = |incoming: &Incoming| {
-            incoming.by_token.get(&peer.token).is_some_and(|one| one.attempt <= attempt)
-        };
         let mut incoming = self.incoming.lock();
         loop {
-            if is_there(&incoming)
-                && let Some(one) = incoming.by_token.remove(&peer.token)
-            {
+            // A connection for a later attempt is left for that: this attempt will be interrupted.
+            let is_there = incoming.by_token.get(&peer.token).is_some_and(|one| one.attempt <= attempt);
+            if is_there && let Some(one) = incoming.by_token.remove(&peer.token) {
                 return Ok(one.reader);
             }
-            drop(incoming);
             if !keep_going() || self.environment.now() - began > CONNECT_WAIT {
                 let why = format!(
                     "worker {} at {} did not connect for operation {}",
@@ -179,10 +174,7 @@ impl PeerListener {
                 );
                 return Err(Error::Connection { why });
             }
-            incoming = self.incoming.lock();
-            if !is_there(&incoming) {
-                incoming = self.incoming.wait(incoming, POLL);
-            }
+            incoming = self.incoming.wait(incoming, POLL);
         }
     }
 

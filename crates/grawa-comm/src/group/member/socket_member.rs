@@ -48,16 +48,6 @@ pub(super) struct Connections {
     bytes: u64,
 }
 
-/// Why an attempt came to nothing.
-enum Failure {
-    /// Data could not be exchanged with this member.
-    Peer(u32, Error),
-    /// This member cannot continue.
-    Local(Error),
-    /// Another action must be carried out.
-    Interrupted,
-}
-
 /// How an operation ended: all members hold the same result, or there is none; and who was lost.
 pub(super) enum Ended<T> {
     Committed(T, Outcome),
@@ -164,13 +154,15 @@ impl SocketMember {
                     let result = self.attempt(&mut connections, attempt, &mut transfer);
                     connections.is_clean = false;
                     match result {
+                        Ok(()) => {}
                         // What interrupted it is the next action.
-                        Ok(()) | Err(Failure::Interrupted) => {}
-                        Err(Failure::Peer(peer, why)) => {
-                            self.client.send_from(|member| member.failed(attempt, peer, why.to_string()));
-                        }
+                        Err(_) if !self.client.is_current(attempt) => {}
+                        Err(TransferError { rank: Some(rank), why }) => self.client.send_from(|member| {
+                            let peer = member.members.get(rank)?.worker;
+                            member.failed(attempt, peer, why.to_string())
+                        }),
                         // The others would wait for a member that cannot continue. It leaves, and they are told.
-                        Err(Failure::Local(why)) => return Err(why),
+                        Err(TransferError { rank: None, why }) => return Err(why),
                     }
                 }
                 MemberAction::Ended(End::Commit { lost }) => {
@@ -201,13 +193,12 @@ impl SocketMember {
         connections: &mut Connections,
         attempt: AttemptId,
         transfer: &mut impl FnMut(Links<'_>, &[Peer]) -> Result<Transferred, TransferError>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransferError> {
         let Client { environment, listener, security, token, state, .. } = &*self.client;
         let run = state.lock().member.run;
         let peers = self.peers();
-        let Some(rank) = peers.iter().position(|peer| peer.token == *token) else {
-            return Err(Failure::Interrupted);
-        };
+        // Without a place among the members there is nothing to do until the coordinator says so.
+        let Some(rank) = peers.iter().position(|peer| peer.token == *token) else { return Ok(()) };
         #[cfg(test)]
         if environment.mutation() == Some(crate::group::simulate::Mutation::KeepConnections) {
             connections.is_clean = true;
@@ -224,25 +215,17 @@ impl SocketMember {
                 (false, Some(writer)) => Some(writer),
                 (false, None) => {
                     let connected = connect(environment, peer, security, (run, *token), attempt);
-                    Some(connected.map_err(|why| Failure::Peer(peer.worker, why))?)
+                    Some(connected.map_err(TransferError::with(index))?)
                 }
             });
         }
         for (index, peer) in peers.iter().enumerate() {
             let reader = (index != rank).then(|| listener.reader_from(peer, attempt, &keep_going));
-            readers.push(reader.transpose().map_err(|why| match keep_going() {
-                true => Failure::Peer(peer.worker, why),
-                false => Failure::Interrupted,
-            })?);
+            readers.push(reader.transpose().map_err(TransferError::with(index))?);
         }
-        let failure = |error: TransferError| match error.rank {
-            _ if !keep_going() => Failure::Interrupted,
-            Some(rank) => Failure::Peer(peers[rank].worker, error.why),
-            None => Failure::Local(error.why),
-        };
         let (to, from) = (&mut writers[..], &mut readers[..]);
         let links = Links { environment, attempt, rank, writers: to, readers: from, keep_going: &keep_going };
-        let done = transfer(links, &peers).map_err(failure)?;
+        let done = transfer(links, &peers)?;
         connections.writers.clear();
         listener.keep_only(&peers, attempt);
         for ((peer, writer), reader) in peers.iter().zip(writers).zip(readers) {
@@ -265,11 +248,6 @@ impl SocketMember {
     #[cfg(test)]
     pub(crate) fn connections(&self) -> usize {
         lock(&self.connections).writers.len() + self.client.listener.connections()
-    }
-
-    /// Whether the coordinator can be reached.
-    pub fn is_in_contact(&self) -> bool {
-        self.client.state.lock().member.is_in_contact()
     }
 }
 

@@ -201,6 +201,14 @@ impl Socket {
         }
         let Pipe { from, to, last, .. } = state.network.pipes[self.outgoing];
         let is_control = state.processes[from].node.is_none() || state.processes[to].node.is_none();
+        let free = state.network.busy.get(&from).map_or(state.now, |busy| busy[0]);
+        if !is_control && free > state.now {
+            // One piece after the other. Messages to and from the coordinator are short, and wait in the socket.
+            let time = free - state.now;
+            drop(state);
+            self.process.sleep(time);
+            return self.write(parts);
+        }
         if is_control && state.below(1000) < state.network.duplicates {
             bytes.extend_from_within(..);
         }

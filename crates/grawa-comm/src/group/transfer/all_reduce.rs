@@ -210,7 +210,7 @@ impl<'s> Work<'_, 's> {
         own: &Range<usize>,
         summands: &[&[f32]],
         result: &'s mut [f32],
-        reduce: &mut dyn FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
+        reduce: Reduce<'_>,
     ) -> Result<Reduced<'s>, TransferError> {
         let (mut checksum, mut deltas, mut some) = (Crc::default(), Vec::new(), Vec::new());
         for (n, to) in result.chunks_mut(PART).enumerate() {

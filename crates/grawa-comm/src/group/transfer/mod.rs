@@ -50,7 +50,7 @@ pub(crate) struct TransferError {
 }
 
 impl TransferError {
-    fn with(rank: usize) -> impl Fn(Error) -> Self {
+    pub(crate) fn with(rank: usize) -> impl Fn(Error) -> Self {
         move |why| TransferError { rank: Some(rank), why }
     }
 
