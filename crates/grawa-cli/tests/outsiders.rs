@@ -140,8 +140,9 @@ fn outsiders_cost_a_run_nothing() {
         let reports = faults.iter().filter(|fault| fault.contains("was refused")).count();
         assert!(reports >= 1 && reports as f64 <= 1.0 + seconds / 60.0, "{faults:#?}");
         // The newcomer fetches the state, and nobody leaves.
-        let others =
-            faults.iter().filter(|fault| !fault.contains("was refused") && !fault.contains("worker 4 fetches"));
+        let others = faults
+            .iter()
+            .filter(|fault| !fault.contains("was refused") && !fault.contains("worker 4 fetches"));
         assert_eq!(others.count(), 0, "{faults:#?}");
         group.check();
     }
@@ -189,11 +190,16 @@ fn a_coordinator_without_threads_goes_on() {
         socket
     };
     let mut sockets: Vec<TcpStream> = (1..40).map(hello).collect();
-    // The last ones are ended, for want of threads.
-    let last = sockets.last_mut().unwrap();
-    last.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let ended = last.read(&mut [0; 512]);
-    assert!(matches!(ended, Ok(0)) || ended.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
+    // One of them may have a thread. The others are ended, for want of one.
+    let is_ended = |socket: &mut TcpStream| {
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        match socket.read(&mut [0; 512]) {
+            Ok(n) => n == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    };
+    let ended = sockets.iter_mut().map(is_ended).filter(|is_ended| *is_ended).count();
+    assert!(ended > sockets.len() / 2, "{ended} of {} connections were ended", sockets.len());
     assert!(group.coordinator.0.try_wait().unwrap().is_none(), "the coordinator has ended");
     group.coordinator.limit("--as=unlimited:unlimited");
     drop(sockets);

@@ -231,7 +231,8 @@ pub struct Record {
     pub epoch: u64,
     /// The state.
     pub version: StateVersion,
-    /// How many members hold it. Version 4 of the protocol also wrote 0, for a state that a member had only reported.
+    /// How many members hold it. Version 4 of the protocol also wrote 0, for a state that a member had only reported: such a
+    /// record is ignored.
     pub members: u32,
     /// Their tokens, unless the record before has the same.
     pub tokens: Vec<u64>,

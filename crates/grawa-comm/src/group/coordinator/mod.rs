@@ -143,8 +143,6 @@ pub struct Coordinator {
     pub(super) committed: Option<StateVersion>,
     /// Committed states by operation.
     history: BTreeMap<u64, u64>,
-    /// The journal does not name every committed state: version 4 of the protocol wrote it.
-    has_gaps: bool,
     /// The members, by number.
     pub roster: BTreeMap<u32, MemberRecord>,
     operation: Operation,
@@ -176,12 +174,7 @@ impl Coordinator {
     /// run, if there was one.
     pub fn new(settings: Settings, run: u64, charter: Vec<u8>, records: &[Record]) -> Self {
         let mut coordinator = Coordinator { settings, run, charter, ..Coordinator::default() };
-        for record in records.iter().filter(|record| record.run == run) {
-            if record.members == 0 {
-                coordinator.has_gaps = true;
-                coordinator.history.insert(record.version.op, record.version.digest);
-                continue;
-            }
+        for record in records.iter().filter(|record| record.run == run && record.members > 0) {
             coordinator.add_to_history(record.version);
             // Later epochs are not in the journal: those of this coordinator begin beyond all of them.
             coordinator.epoch = ((record.epoch >> 32) + 1) << 32;
