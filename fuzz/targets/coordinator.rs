@@ -17,7 +17,6 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     let Some((&first, mut rest)) = bytes.split_first() else { return };
     let settings = Settings {
         founders: u32::from(first % 4),
-        quorum: u32::from(first / 4 % 3),
         trigger: (first & 64 > 0).then_some(3),
         ..Settings::default()
     };
