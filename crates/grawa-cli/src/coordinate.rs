@@ -1,7 +1,7 @@
 //! `grawa coordinate`: a run whose workers are elsewhere, and join and leave.
 
 use crate::address::check_free;
-use crate::failure::Failure;
+use crate::failure::{Failure, ONLY_TRAIN};
 use crate::output::{print, warn};
 use crate::page::{self, Page};
 use crate::train;
@@ -69,7 +69,7 @@ impl SecurityArguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if arguments.train.checkpoint.is_some() {
-        return Err(Failure::OnlyTrain);
+        return Err(ONLY_TRAIN);
     }
     let (quiet, about) = (arguments.train.quiet, train::about());
     let patience = Duration::from_secs(arguments.patience);

@@ -2,7 +2,7 @@
 
 use crate::coordinate::SecurityArguments;
 use crate::failure::Failure;
-use crate::output::{print, warn};
+use crate::output::{print, warn_of_skipped};
 use crate::stop::on_signal;
 use crate::train::succeeded;
 use clap::Args;
@@ -83,9 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let _hold = match &arguments.out {
         Some(out) => {
             let (hold, damaged) = make_room(out, &recipe, guest.run())?;
-            for why in damaged {
-                warn(&format!("a newer checkpoint cannot be used: {why}"));
-            }
+            warn_of_skipped(&damaged);
             Some(hold)
         }
         None => None,

@@ -2,7 +2,7 @@
 
 use crate::address::check_free;
 use crate::coordinate::{follow, observers, prepare};
-use crate::device::Device;
+use crate::device::first_gpu;
 use crate::failure::Failure;
 use crate::join;
 use crate::output::print;
@@ -11,6 +11,7 @@ use crate::train;
 use clap::Args;
 use grawa_comm::group::{Security, new_key};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun};
+use grawa_train::recipe::Device;
 use grawa_train::{Checkpoint, Reason, Recipe};
 use std::fs::File;
 use std::io::Write;
@@ -107,8 +108,8 @@ impl Drop for Children {
 fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
     grawa_train::check(recipe, &data)?;
-    if recipe.machine.device == grawa_train::recipe::Device::Cuda {
-        Device::Cuda.gpu()?;
+    if recipe.machine.device == Device::Cuda {
+        first_gpu()?;
     }
     Ok(())
 }
@@ -129,7 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     train::listen_for_stop(&stop)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = recipe.machine.threads.unwrap_or((cores as u32 / recipe.train.workers.max(1)).max(1));
-    let io = |error: std::io::Error| Failure::Process { why: error.to_string() };
+    let io = |error: std::io::Error| Failure::Machine(error.to_string());
     let mut children = Vec::new();
     for number in 0..recipe.train.workers {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
@@ -181,7 +182,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     drop((server, key));
     let is_kept = Checkpoint::newest_path(&place).is_ok();
     let place = place.display();
-    let go_on = match is_kept {
+    let resume = match is_kept {
         true => format!("resume from the last checkpoint with: grawa train --resume {place}"),
         false => "there is no checkpoint to resume from".into(),
     };
@@ -194,18 +195,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         (Some(Reason::Spent), _) => {
             let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");
-            return Err(Failure::Process { why });
+            return Err(Failure::Machine(why));
         }
-        _ if stop.load(Ordering::Relaxed) => print(&format!("stopped; {go_on}")),
+        _ if stop.load(Ordering::Relaxed) => print(&format!("stopped; {resume}")),
         (_, Some((number, how))) if !has_begun => {
-            let why = format!(
-                "a worker ended before the first round ({how}); what it said is in {place}/worker-{number}.log"
-            );
-            return Err(Failure::Process { why });
+            return Err(Failure::Machine(format!(
+                "a worker ended before the first round ({how}); its output is in {place}/worker-{number}.log"
+            )));
         }
         _ => {
-            let why = format!("every worker has ended; what they said is in {place}/worker-*.log; {go_on}");
-            return Err(Failure::Process { why });
+            let why = format!("every worker has ended; their output is in {place}/worker-*.log; {resume}");
+            return Err(Failure::Machine(why));
         }
     }
     Ok(end == Some(Reason::Spent) && !diverged)

@@ -28,7 +28,6 @@ mod output;
 mod page;
 mod probe;
 mod report;
-
 mod stop;
 mod theory;
 mod train;
@@ -77,49 +76,35 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     // Every connection is an open file, and the usual limit is small.
     grawa_comm::group::raise_file_limit();
-    let result = match command {
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::Eval(arguments) => eval::run(&arguments),
-        Command::Key(arguments) => key::run(&arguments),
-        Command::Launch(arguments) => return ended(launch::run(&arguments)),
-        Command::Coordinate(arguments) => return ended(coordinate::run(&arguments)),
-        Command::Join(arguments) => return ended(join::run(&arguments)),
-        Command::Train(arguments) => return ended(train::run(&arguments)),
-        Command::Lab(arguments) => return ended(lab::run(&arguments)),
-        Command::Vincent(arguments) => vincent::run(&arguments),
-        Command::Theory(arguments) => theory::run(&arguments),
-        Command::Methods(arguments) => methods::run(&arguments),
-        Command::Models(arguments) => models::run(&arguments),
-        Command::Probe(arguments) => probe::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Data(arguments) => data::run(&arguments),
-        Command::Devices(arguments) => device::run(&arguments),
-        Command::Flatness(arguments) => flatness::run(&arguments),
-        Command::Landscape(arguments) => landscape::run(&arguments),
-        Command::Report(arguments) => report::run(&arguments),
-        Command::Licenses(arguments) => licenses::run(&arguments),
+    let is_finished = match command {
+        Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
+        Command::Eval(arguments) => eval::run(&arguments).map(|()| true),
+        Command::Key(arguments) => key::run(&arguments).map(|()| true),
+        Command::Launch(arguments) => launch::run(&arguments),
+        Command::Coordinate(arguments) => coordinate::run(&arguments),
+        Command::Join(arguments) => join::run(&arguments),
+        Command::Train(arguments) => train::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
+        Command::Vincent(arguments) => vincent::run(&arguments).map(|()| true),
+        Command::Theory(arguments) => theory::run(&arguments).map(|()| true),
+        Command::Methods(arguments) => methods::run(&arguments).map(|()| true),
+        Command::Models(arguments) => models::run(&arguments).map(|()| true),
+        Command::Probe(arguments) => probe::run(&arguments).map(|()| true),
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Data(arguments) => data::run(&arguments).map(|()| true),
+        Command::Devices(arguments) => device::run(&arguments).map(|()| true),
+        Command::Flatness(arguments) => flatness::run(&arguments).map(|()| true),
+        Command::Landscape(arguments) => landscape::run(&arguments).map(|()| true),
+        Command::Report(arguments) => report::run(&arguments).map(|()| true),
+        Command::Licenses(arguments) => licenses::run(&arguments).map(|()| true),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
-    }
-}
-
-/// A run that is not finished has not succeeded.
-fn ended(result: Result<bool, failure::Failure>) -> ExitCode {
-    match result {
-        Ok(finished) => ExitCode::from(u8::from(!finished)),
-        Err(error) => fail(&error),
-    }
-}
-
-fn fail(error: &failure::Failure) -> ExitCode {
-    ExitCode::from(tell(error))
+    // A run that is not finished has not succeeded.
+    ExitCode::from(is_finished.map_or_else(|error| print_error(&error), |finished| u8::from(!finished)))
 }
 
 /// Prints the error, unless another rank has; returns the exit code.
-fn tell(error: &failure::Failure) -> u8 {
-    if !matches!(error, failure::Failure::Told { .. }) {
+fn print_error(error: &failure::Failure) -> u8 {
+    if !matches!(error, failure::Failure::Reported(_)) {
         output::warn(&format!("error: {error}"));
     }
     error.code()

@@ -31,6 +31,14 @@ pub enum Select {
 }
 
 impl Select {
+    /// All of them.
+    pub const ALL: [Select; 2] = [Select::HeldOut, Select::Test];
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Self {
+        Select::ALL.into_iter().find(|select| select.as_str() == name).unwrap_or_default()
+    }
+
     /// The name on the command line.
     pub const fn as_str(self) -> &'static str {
         ["held-out", "test"][self as usize]

@@ -9,19 +9,20 @@ mod page;
 mod run_summary;
 mod weights;
 
-pub use run_summary::{RunSummary, Series};
+pub use run_summary::RunSummary;
 pub use weights::Weights;
 
 use crate::Error;
+use grawa_train::durable;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Reads the runs in these folders, which must share a metric.
 pub fn read(folders: &[PathBuf]) -> Result<Vec<RunSummary>, Error> {
-    let layered = weights::Budget::for_runs(folders.len());
+    let budget = weights::budget(folders.len());
     let mut runs =
-        folders.iter().map(|folder| RunSummary::read(folder, layered)).collect::<Result<Vec<_>, _>>()?;
+        folders.iter().map(|folder| RunSummary::read(folder, budget)).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
     for (run, folder) in runs.iter_mut().zip(folders) {
         // Folders of the same name are shown with their paths.
@@ -76,10 +77,6 @@ pub fn write(path: &Path, html: &str) -> Result<(), Error> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs::create_dir_all(parent).map_err(io("create the folder of"))?;
     }
-    let aside = path.with_extension(format!("partial-{}", std::process::id()));
-    let written = fs::write(&aside, html).and_then(|()| fs::rename(&aside, path)).map_err(io("write"));
-    Ok(written.inspect_err(|_| {
-        // Already failing: report the first cause.
-        let _ = fs::remove_file(&aside);
-    })?)
+    durable::place(path, html.as_bytes()).map_err(io("write"))?;
+    Ok(())
 }
