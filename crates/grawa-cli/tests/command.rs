@@ -164,7 +164,7 @@ fn wrong_usage_is_explained_and_writes_nothing() {
     refused(&["vincent", "--out", "o", "--start", "-1,1"], "lies outside the domain");
     refused(&["vincent", "--out", "o", "--start", "0.1,1", "--edge", "clip"], "from 0.25 to 10");
     refused(&["vincent", "--out", "o", "--start", "one"], "two numbers");
-    refused(&["vincent", "--out", "o", "--edge", "wrap"], "there is no edge rule 'wrap'");
+    refused(&["vincent", "--out", "o", "--edge", "wrap"], "[possible values: none, clip, reflect]");
     refused(&["vincent", "--out", "o", "--sweep", "--pull", "0.5"], "cannot be used with");
     refused(
         &["vincent", "--out", "o", "--sweep", "--method", "mean:pull=0.3"],

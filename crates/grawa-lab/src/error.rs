@@ -22,16 +22,9 @@ pub enum Error {
     /// A measurement of flatness.
     #[error(transparent)]
     Flat(Box<grawa_flat::Error>),
-    /// A folder of another experiment.
-    #[error("the folder {} belongs to an experiment with `{found}`, and this one has `{expected}`; nothing was changed. Choose another --out", folder.display())]
-    AnotherExperiment {
-        /// The folder.
-        folder: PathBuf,
-        /// The first different line of its manifest.
-        found: String,
-        /// The same line of this experiment.
-        expected: String,
-    },
+    /// A folder of another experiment, the first different line of its manifest, and the same line of this one.
+    #[error("the folder {} belongs to an experiment with `{}`, and this one has `{}`; nothing was changed. Choose another --out", .0.display(), .1, .2)]
+    AnotherExperiment(PathBuf, String, String),
     /// A folder that another process uses.
     #[error("another grawa lab works in the folder {}; wait for it, or stop it", .0.display())]
     Busy(PathBuf),

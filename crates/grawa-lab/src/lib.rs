@@ -10,4 +10,4 @@ pub mod report;
 pub mod statistics;
 
 pub use error::Error;
-pub use grawa_toy::{Folder, Table, page, picture};
+pub use grawa_toy::{Figure, Folder, Output, Table, TableOutput, page, picture};

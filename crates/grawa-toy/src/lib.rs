@@ -1,12 +1,13 @@
 //! The methods on problems small enough to see or to solve: the Vincent function of the paper's motivating example, and
 //! noisy convex problems behind the theory page.
 //!
-//! The crate also holds what experiments write: [`Table`], [`picture`], [`page`] and the result [`Folder`]. `grawa-lab` uses
+//! The crate also holds what experiments write: [`Table`], [`picture`], [`Output`], [`page`] and the result [`Folder`]. `grawa-lab` uses
 //! them for its studies.
 #![deny(missing_docs)]
 
 mod error;
 mod folder;
+mod output;
 pub mod page;
 pub mod picture;
 mod table;
@@ -15,4 +16,5 @@ pub mod vincent;
 
 pub use error::Error;
 pub use folder::Folder;
+pub use output::{Figure, Output, TableOutput};
 pub use table::Table;

@@ -5,9 +5,8 @@
 
 use super::cell::{HessianSettings, Measurements};
 use super::results::Results;
-use super::table_output::Output;
 use super::tables::{self, compared};
-use crate::Error;
+use crate::{Error, Output};
 
 /// A row of the table of experiments.
 #[derive(Debug)]

@@ -408,7 +408,8 @@ mod tests {
             let searched = find(&plan.cells(&Found::new()).unwrap(), |_| Some(0.2));
             let found = find(&plan.cells(&searched).unwrap(), |_| Some(0.1));
             let output =
-                crate::lab::tables::errors(&crate::lab::Results::new(&plan, &found).unwrap()).unwrap();
+                (experiment("table1").unwrap().conclude)(&crate::lab::Results::new(&plan, &found).unwrap())
+                    .unwrap();
             for table in &output.tables {
                 let caption = &table.caption;
                 assert!(table.name == "errors-differences" || caption.contains(words), "{caption}");

@@ -106,5 +106,5 @@ fn another(folder: &Path, found: &str, expected: &str) -> Error {
     let mut pairs = found.lines().zip(expected.lines());
     let (found, expected) =
         pairs.find(|(found, expected)| found != expected).unwrap_or(("more studies", "fewer"));
-    Error::AnotherExperiment { folder: folder.into(), found: found.into(), expected: expected.into() }
+    Error::AnotherExperiment(folder.into(), found.into(), expected.into())
 }

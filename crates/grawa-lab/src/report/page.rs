@@ -3,20 +3,20 @@
 use super::downsample::Point;
 use super::run_summary::RunSummary;
 use super::weights::Weights;
+use crate::lab::clocked;
 use crate::page::{begin, escaped, write_table};
 use crate::picture::palette;
 use crate::statistics::{mean, summary};
 use crate::{Error, Table};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use grawa_train::Times;
 use serde_json::{Value, json};
 
 const STYLE: &str = include_str!("page.css");
 /// What follows the heading; `{{name}}` is replaced by a value.
 const TEMPLATE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
-/// The parts of the time that are shown: evaluation is outside the clock.
-const PARTS: [&str; 7] = ["compute", "score", "queue", "data", "wait", "wire", "apply"];
 
 /// The page of some runs.
 pub(super) fn page(runs: &[RunSummary]) -> Result<String, Error> {
@@ -179,15 +179,13 @@ fn data(runs: &[&RunSummary]) -> Value {
     let runs: Vec<Value> = runs.iter().copied().map(data_of).collect();
     let series: Vec<String> =
         (0..palette::SERIES_COLOURS).map(|index| palette::css(palette::series(index))).collect();
-    json!({ "parts": PARTS, "series": series, "runs": runs })
+    let parts = clocked(&Times::default()).map(|(part, _)| part);
+    json!({ "parts": parts, "series": series, "runs": runs })
 }
 
 fn data_of(run: &RunSummary) -> Value {
     let metrics: serde_json::Map<String, Value> =
         run.metrics.iter().map(|(name, points)| (name.clone(), curve(points))).collect();
-    let times = run.times.parts();
-    let seconds =
-        PARTS.map(|part| times.iter().find(|(name, _)| *name == part).map_or(0.0, |(_, seconds)| *seconds));
     json!({
         "name": run.name,
         "method": run.method().as_str(),
@@ -195,7 +193,7 @@ fn data_of(run: &RunSummary) -> Value {
         "colour": run.colour(),
         "marker": run.marker(),
         "metrics": metrics,
-        "times": seconds.map(|x| number(Some(x))),
+        "times": clocked(&run.times).map(|(_, seconds)| number(Some(seconds))),
         "weights": run.weights.as_ref().map(weights),
     })
 }
@@ -261,7 +259,7 @@ mod tests {
             assert!(method == Name::Sgd || !["#696969", "#777777"].contains(&run.colour().as_str()));
             assert!(signs.insert(run.colour()) && signs.insert(run.marker()), "{method}");
         }
-        assert!(PARTS.len() <= palette::SERIES_COLOURS);
+        assert!(clocked(&Times::default()).len() <= palette::SERIES_COLOURS);
     }
 
     #[test]

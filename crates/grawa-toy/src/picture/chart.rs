@@ -8,7 +8,7 @@ use super::marker::Marker;
 use super::palette::{self, Look};
 use super::pen::{Point, line, title};
 use super::scale::{Axes, SMALL, Scale};
-use crate::Error;
+use crate::{Error, Figure};
 
 /// What a chart shows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +49,11 @@ impl Chart {
     pub fn new(title: &str, axes: [&str; 2], logarithmic: [bool; 2], lines: Vec<Line>) -> Self {
         let (title, axes) = (title.into(), axes.map(Into::into));
         Chart { title, axes, logarithmic, lines, ..Chart::default() }
+    }
+
+    /// The chart as a figure, with its title as the caption.
+    pub fn figure(&self, name: &str) -> Result<Figure, Error> {
+        Ok(Figure { name: name.into(), caption: self.title.clone(), picture: self.draw()? })
     }
 
     /// Draws the chart.
@@ -115,7 +120,7 @@ fn look<'a>(before: &[Line], method: &'a str) -> Look<'a> {
     match others.iter().filter(|other| *other != method).count() {
         number @ 1.. if is_other(&method.to_owned()) => Look {
             colour: palette::series(number - 1),
-            marker: [Marker::Square, Marker::Circle, Marker::Diamond, Marker::Up][(number - 1) % 4],
+            marker: [Marker::SQUARE, Marker::CIRCLE, Marker::DIAMOND, Marker::UP][(number - 1) % 4],
             ..own
         },
         _ => own,

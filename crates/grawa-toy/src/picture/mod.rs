@@ -12,6 +12,7 @@ pub mod palette;
 pub mod pen;
 pub mod rows;
 mod scale;
+pub(crate) mod sheet;
 
 use crate::Error;
 use plotters::coord::Shift;

@@ -1,12 +1,11 @@
 //! Numbers by method: means with deviations, paired differences to a control, and the chosen settings.
 
-use crate::Error;
 use crate::lab::finding::Measured;
 use crate::lab::published::{Published, Row};
 use crate::lab::results::Results;
-use crate::lab::table_output::{Output, TableOutput};
 use crate::picture::rows::{Dots, Row as DotRow};
 use crate::statistics::{CONFIDENCE, Interval, interval, mean, paired, summary, surely_lowest};
+use crate::{Error, Output, TableOutput};
 use crate::{Table, picture::palette};
 use grawa_core::Name;
 
@@ -62,7 +61,7 @@ pub(super) fn compare(
     let paper = "The paper's numbers are printed below ours; its ± is the deviation of a population.";
     let has_paper = table.rows.iter().any(|row| row[0] == PAPER);
     let rule = if has_paper { format!("{rule} {paper}") } else { rule.into() };
-    output.push(results, (comparison.name, comparison.title, &rule), table, bold);
+    output.tables.push(results.table((comparison.name, comparison.title, &rule), table, bold));
     output.tables.extend(differences(results, comparison, &methods));
     for study in 0..studies {
         let rows = methods.iter().map(|&method| {
@@ -75,7 +74,7 @@ pub(super) fn compare(
             rows: rows.filter(|row| !row.values.is_empty()).collect(),
         };
         let caption = format!("{}: {}. {}", picture.title, comparison.title, picture.key());
-        output.draw(results, (comparison.name, study), caption, picture.draw()?);
+        output.figures.push(results.figure((comparison.name, study), caption, picture.draw()?));
     }
     Ok(())
 }
@@ -155,6 +154,7 @@ fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Name])
         caption: caption.into(),
         table,
         bold,
+        exact: None,
     })
 }
 
@@ -183,6 +183,6 @@ pub(super) fn settings(results: &Results<'_>) -> Option<TableOutput> {
         title: "Settings".into(),
         caption: results.remarks().into_iter().take(1).collect(),
         table,
-        bold: Vec::new(),
+        ..TableOutput::default()
     })
 }

@@ -15,8 +15,7 @@ pub(super) use scalability::scalability;
 
 use super::published::{ERRORS, GAPS, RITZ_SUMS};
 use super::results::Results;
-use super::table_output::Output;
-use crate::Error;
+use crate::{Error, Output};
 use by_method::{Comparison, compare, settings};
 
 /// The paper's first table.
