@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the user is told what the run waits for, before it begins.
+/// How often the command prints what the run waits for, before it begins.
 const REMIND: Duration = Duration::from_secs(10);
 /// Where a coordinator listens by default.
 const LISTEN: &str = "127.0.0.1:7117";
@@ -24,7 +24,7 @@ const LISTEN: &str = "127.0.0.1:7117";
 /// Coordinate a run whose workers are on other machines, and may join and leave.
 ///
 /// The coordinator decides which workers take part in a round and when; parameters are sent between the workers. The run begins when
-/// as many workers have joined as the recipe says. Its events are recorded in the run's folder; checkpoints are written by workers
+/// as many workers have joined as the recipe asks for. Its events are recorded in the run's folder; checkpoints are written by workers
 /// that were given a folder.
 ///
 /// A coordinator that died is replaced by `--resume DIR`: the workers continue to train, and reconnect by themselves.
@@ -153,7 +153,7 @@ pub(crate) fn observers(
     Ok(observers)
 }
 
-/// Follows a run to its end, and says what it waits for while it has not begun.
+/// Follows a run to its end, and prints what it waits for while it has not begun.
 pub(crate) fn follow(
     run: CoordinatedRun,
     mut observers: Vec<Box<dyn Observer>>,

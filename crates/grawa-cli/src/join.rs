@@ -66,15 +66,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     // A listener at all addresses needs one that others can connect to.
     let is_anywhere = listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:");
     let host = arguments.host.as_deref().or(is_anywhere.then_some(here.as_str()));
-    let guest = Joiner::new(&arguments.address, wire, &listen, host, patience)?;
+    let joiner = Joiner::new(&arguments.address, wire, &listen, host, patience)?;
     // Until it has found the coordinator, Ctrl-C simply ends it.
     let stop = Stop::default();
     if arguments.launched {
-        let told = stop.clone();
-        std::thread::spawn(move || wait_for_stop(&told));
+        let asked = stop.clone();
+        std::thread::spawn(move || wait_for_stop(&asked));
     }
     listen_for_stop(&stop, arguments.launched)?;
-    let text = String::from_utf8_lossy(&guest.charter).into_owned();
+    let text = String::from_utf8_lossy(&joiner.charter).into_owned();
     let overrides = Overrides::default()
         .file("the coordinator's recipe", &text)?
         .options(&[("data.dir", &arguments.dir, "--dir"), ("machine.device", &arguments.device, "--device")])?
@@ -82,17 +82,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let recipe = Recipe::resolve(&overrides)?;
     let _hold = match &arguments.out {
         Some(out) => {
-            let (hold, damaged) = make_room(out, &recipe, guest.run())?;
+            let (hold, damaged) = make_room(out, &recipe, joiner.run())?;
             warn_of_skipped(&damaged);
             Some(hold)
         }
         None => None,
     };
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    print(&format!("taking part as worker {}", guest.worker));
-    let contact = guest.contact();
+    print(&format!("taking part as worker {}", joiner.worker));
+    let contact = joiner.contact();
     std::thread::spawn(move || watch_contact(&contact));
-    match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut []) {
+    match join(recipe, &data, joiner, arguments.out.as_deref(), stop, &mut []) {
         Ok(end) if end.reason == Reason::Interrupted => {
             print(&format!("the run was stopped after step {}", end.at.steps));
             Ok(false)
@@ -139,22 +139,22 @@ fn listen_for_stop(stop: &Stop, is_launched: bool) -> Result<(), Failure> {
 fn watch_contact(contact: &Contact) {
     const ALONE: Duration = Duration::from_secs(1);
     const AGAIN: Duration = Duration::from_secs(60);
-    let mut said: Option<Duration> = None;
+    let mut printed: Option<Duration> = None;
     while let Some(lost) = contact.lost_for() {
-        match said {
+        match printed {
             None if lost > ALONE => {
                 print(
                     "the coordinator is out of reach: no rounds until it is back; between rounds this worker trains alone",
                 );
-                said = Some(lost);
+                printed = Some(lost);
             }
             Some(_) if lost.is_zero() => {
                 print("in contact with the coordinator again");
-                said = None;
+                printed = None;
             }
             Some(last) if lost > last + AGAIN => {
                 print(&format!("out of reach of the coordinator for {:.0} s", lost.as_secs_f64()));
-                said = Some(lost);
+                printed = Some(lost);
             }
             _ => {}
         }

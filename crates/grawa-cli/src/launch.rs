@@ -141,7 +141,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             None => command.args(["--wire", "plain"]),
         };
         command.arg("--launched").arg("--out").arg(&place);
-        // Ctrl-C must not reach them directly: this process tells them to stop.
+        // Ctrl-C must not reach them directly: this process asks them to stop.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);

@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Err(error) => {
             let (worker, machine, place) = (job.rank(), job.machine(), place.display());
             eprintln!(
-                "error: worker {worker} on {machine}: {error}\nthe job ends; if the run has a checkpoint, go on from it with: \
+                "error: worker {worker} on {machine}: {error}\nthe job ends; if the run has a checkpoint, resume from it with: \
                  {command} --resume {place}"
             );
             job.abort(1)
@@ -140,13 +140,13 @@ fn listen(stop: &Arc<AtomicBool>, rank: u32, command: String, place: PathBuf) ->
         match (rank, Checkpoint::newest_path(&place)) {
             (0, Ok(newest)) => {
                 let newest = newest.display();
-                eprintln!("asked to stop; if nothing more is said, go on from {newest} with: {command}");
+                eprintln!("asked to stop; if nothing more is printed, resume from {newest} with: {command}");
             }
             (0, Err(_)) => eprintln!("asked to stop; there is no checkpoint yet"),
             (1, _) => {
                 std::thread::sleep(LATER);
                 eprintln!(
-                    "asked to stop; if nothing more is said, go on from the last checkpoint with: {command}"
+                    "asked to stop; if nothing more is printed, resume from the last checkpoint with: {command}"
                 );
             }
             _ => {}

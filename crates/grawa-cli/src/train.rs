@@ -224,7 +224,7 @@ pub(crate) fn about() -> About {
     About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"))
 }
 
-/// The options of the command line, over what the recipe file says.
+/// The options of the command line, over those of the recipe file.
 fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
     let mut overrides = match &arguments.recipe {
         Some(path) => Overrides::default().read(path)?,

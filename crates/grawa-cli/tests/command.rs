@@ -221,8 +221,9 @@ fn methods_are_listed_and_read_back() {
         assert!(table.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}");
         for preset in ["paper", "reference"] {
             let shown = text(&grawa(place.path(), &["methods", name, "--preset", preset]).stdout);
-            let said = shown.lines().find_map(|line| line.strip_prefix("# on the command line: ")).unwrap();
-            assert_eq!(text(&grawa(place.path(), &["methods", said]).stdout), shown);
+            let setting =
+                shown.lines().find_map(|line| line.strip_prefix("# on the command line: ")).unwrap();
+            assert_eq!(text(&grawa(place.path(), &["methods", setting]).stdout), shown);
         }
     }
 }

@@ -55,7 +55,7 @@ impl Outsider {
     }
 }
 
-/// Holds connections to an address open until told to stop. A third says nothing, a third nonsense, a third a byte now and then. Counts
+/// Holds connections to an address open until asked to stop. A third sends nothing, a third nonsense, a third a byte now and then. Counts
 /// how many were opened.
 fn beset(address: &str, opened: &AtomicUsize, stop: &AtomicBool) {
     let long_ago = Instant::now().checked_sub(Duration::from_secs(9)).unwrap();
@@ -206,7 +206,7 @@ fn a_key_is_whole_and_its_owners_alone() {
     let folder = tempfile::TempDir::new().unwrap();
     let make = grawa(folder.path(), &["key", "new", "run.key"]);
     let mut shell = std::process::Command::new("sh");
-    // A process that may not write to files is told so when the signal for it is ignored.
+    // A process that may not write to files gets an error when the signal for it is ignored.
     shell.current_dir(folder.path()).args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]);
     let failed = shell.arg(make.get_program()).args(make.get_args()).output().unwrap();
     assert!(!failed.status.success() && text(&failed).contains("run.key"), "{}", text(&failed));
@@ -220,9 +220,9 @@ fn a_key_is_whole_and_its_owners_alone() {
     .unwrap();
     for words in [&["join", "127.0.0.1:9"][..], &["coordinate", "--data", "digits", "--out", "run"]] {
         let refused = grawa(folder.path(), words).args(["--key", "run.key"]).output().unwrap();
-        let said = text(&refused);
-        assert_eq!(refused.status.code(), Some(2), "{said}");
-        assert!(said.contains("mode 0644") && said.contains("chmod 600 run.key"), "{said}");
+        let printed = text(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{printed}");
+        assert!(printed.contains("mode 0644") && printed.contains("chmod 600 run.key"), "{printed}");
     }
     assert!(!folder.path().join("run").exists());
 }

@@ -28,7 +28,7 @@ pub(super) enum Asked {
     Wrong(u16, &'static str),
 }
 
-/// What the bytes received so far ask for; `None` while they are too few to tell. The page listens at `name`.
+/// What the bytes received so far ask for; `None` while they are too few. The page listens at `name`.
 pub(super) fn asked(bytes: &[u8], name: &str) -> Option<Asked> {
     const BAD: Asked = Asked::Wrong(400, "Bad Request");
     let mut headers = [httparse::EMPTY_HEADER; 64];

@@ -14,7 +14,6 @@ pub use weights::Weights;
 
 use crate::Error;
 use grawa_train::durable;
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -30,26 +29,24 @@ pub fn read(folders: &[PathBuf]) -> Result<Vec<RunSummary>, Error> {
             run.name = folder.display().to_string();
         }
     }
-    shared(&runs)?;
+    check_shared(&runs)?;
     Ok(runs)
 }
 
-/// The metrics that all runs have; an error if there is none.
-fn shared(runs: &[RunSummary]) -> Result<BTreeSet<String>, Error> {
+/// An error unless there is a metric that all runs have.
+fn check_shared(runs: &[RunSummary]) -> Result<(), Error> {
     // The learning rate does not show how well a run did.
     let of = |run: &RunSummary| {
-        run.metrics.keys().filter(|name| *name != page::RATE).cloned().collect::<BTreeSet<String>>()
+        run.metrics.keys().filter(|name| *name != page::RATE).cloned().collect::<Vec<String>>()
     };
-    let mut all = runs.iter().map(of);
-    let first = all.next().unwrap_or_default();
-    let shared = all.fold(first, |shared, own| shared.intersection(&own).cloned().collect());
-    if !shared.is_empty() {
-        return Ok(shared);
+    let is_shared = |name: &String| runs.iter().all(|run| run.metrics.contains_key(name));
+    if runs.first().is_some_and(|run| of(run).iter().any(is_shared)) {
+        return Ok(());
     }
     let mut found: Vec<String> = Vec::new();
     for run in runs {
-        let own: Vec<String> = of(run).into_iter().collect();
-        let words = if own.is_empty() { "nothing measured yet".into() } else { own.join(", ") };
+        let own = of(run).join(", ");
+        let words = if own.is_empty() { "nothing measured yet".into() } else { own };
         if !found.iter().any(|line| line.ends_with(&words)) {
             found.push(format!("{} has {words}", run.name));
         }

@@ -90,7 +90,7 @@ mod tests {
     fn labelled(text: &str) -> Picture {
         Picture::draw(120, 40, |root| {
             root.fill(&WHITE)?;
-            root.draw_text(text, &font::bold(160.0).color(&RGBColor(0, 0, 0)), (100, 100))?;
+            root.draw_text(text, &font::sized(160.0, true).color(&RGBColor(0, 0, 0)), (100, 100))?;
             Ok(())
         })
         .unwrap()

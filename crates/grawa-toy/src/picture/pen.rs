@@ -117,7 +117,7 @@ impl Text {
     }
 
     fn font(self) -> plotters::style::FontDesc<'static> {
-        if self.bold { font::bold(self.size * FINE) } else { font::regular(self.size * FINE) }
+        font::sized(self.size * FINE, self.bold)
     }
 }
 
