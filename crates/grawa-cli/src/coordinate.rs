@@ -99,17 +99,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     };
     let (address, folder) = (run.address(), run.folder().display().to_string());
     // A server that listens at all addresses has no address of its own.
-    let host = if address.ip().is_unspecified() { "HOST".into() } else { address.ip().to_string() };
-    let host = if address.is_ipv6() && host != "HOST" { format!("[{host}]") } else { host };
+    let port = address.port();
+    let reach = if address.ip().is_unspecified() { format!("HOST:{port}") } else { address.to_string() };
+    let key = arguments.security.key.as_ref();
+    let key = key.map_or("--wire plain".into(), |key| format!("--key {}", key.display()));
     print(&format!(
-        "listening at {address} for {} workers; start each with: grawa join {host}:{} {} --out DIR",
-        run.workers(),
-        address.port(),
-        arguments
-            .security
-            .key
-            .as_ref()
-            .map_or("--wire plain".into(), |key| format!("--key {}", key.display()))
+        "listening at {address} for {} workers; start each with: grawa join {reach} {key} --out DIR",
+        run.workers()
     ));
     let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));

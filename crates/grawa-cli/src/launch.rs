@@ -104,20 +104,15 @@ impl Drop for Children {
     }
 }
 
-/// Finds what would be wrong for every worker, before anything is written.
-fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
-    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    grawa_train::check(recipe, &data)?;
-    if recipe.machine.device == Device::Cuda {
-        first_gpu()?;
-    }
-    Ok(())
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let quiet = arguments.train.quiet;
+    // What would be wrong for every worker is found before anything is written.
     let check = |recipe: &Recipe| {
-        can_train_here(recipe)?;
+        let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+        grawa_train::check(recipe, &data)?;
+        if recipe.machine.device == Device::Cuda {
+            first_gpu()?;
+        }
         arguments.page.address(quiet).map_or(Ok(()), check_free)
     };
     let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
@@ -131,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = recipe.machine.threads.unwrap_or((cores as u32 / recipe.train.workers.max(1)).max(1));
     let io = |error: std::io::Error| Failure::Machine(error.to_string());
-    let mut children = Vec::new();
+    let (mut children, mut asked) = (Children(Vec::new()), None);
     for number in 0..recipe.train.workers {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
         let mut command = Command::new(std::env::current_exe().map_err(io)?);
@@ -145,9 +140,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);
-        children.push(command.spawn().map_err(io)?);
+        children.0.push(command.spawn().map_err(io)?);
     }
-    let (mut children, mut asked) = (Children(children), None);
     let server = Arc::clone(run.server());
     let has_begun = || server.status().committed.is_some();
     let poll = || {
