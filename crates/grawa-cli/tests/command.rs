@@ -51,7 +51,8 @@ fn vincent_leaves_pictures_a_page_and_a_table() {
     }
     let here = place.path().join("here");
     let methods = ["easgd", "grawa", "lgrawa", "local-lgrawa", "local-mgrawa", "lsgd", "mean", "mgrawa"];
-    let mut expected: Vec<String> = ["ends.csv", "index.html", "settings.toml"].map(String::from).into();
+    let mut expected: Vec<String> =
+        ["ends.csv", "ends.tex", "index.html", "settings.toml", "tables.md"].map(String::from).into();
     for name in ["ends", "surface"]
         .into_iter()
         .map(String::from)
@@ -138,7 +139,9 @@ fn a_sweep_maps_every_edge_rule() {
         "sweep-reflect.png",
         "sweep-reflect.svg",
         "sweep.csv",
+        "tables.md",
         "valleys.csv",
+        "valleys.tex",
     ];
     assert_eq!(names(&map), expected);
     assert_eq!(fs::read_to_string(map.join("sweep.csv")).unwrap().lines().count(), 1 + 2 * 1080);

@@ -175,7 +175,7 @@ fn stopped_it_says_so_and_goes_on() {
     assert!(stopped.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stdout).contains("the same command goes on"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("the same command continues"), "{}", text(&output.stdout));
     let output = lab(place.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(place.path().join("here/results/over-time.png").exists());

@@ -32,7 +32,7 @@ pub enum Error {
     #[error("{} is not what this experiment left there: {}; move it away, and the cell is run again", .0.display(), .1)]
     DamagedCell(PathBuf, String),
     /// A cell that failed, and why.
-    #[error("the cell {0} failed: {1}; all finished cells are kept, and the same command goes on")]
+    #[error("the cell {0} failed: {1}; all finished cells are kept, and the same command continues")]
     CellFailed(String, String),
     /// The folder of a run whose events contain no end.
     #[error("the run in {} has no end and no evaluation; remove it, and it is run again", .0.display())]

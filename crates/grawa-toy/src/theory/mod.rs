@@ -79,13 +79,16 @@ fn method(name: Name, pull: f64, period: u32) -> Method {
     Method { pull: Pull::Fixed(pull), prox: 0.0, period, centre, ..row }
 }
 
+/// The results of each setting and method.
+type ByMethod<'a, S, R> = Vec<(&'a S, Name, Vec<R>)>;
+
 /// Measures every method in every setting, as often as the setting says: a list of results for each setting and method.
 fn by_method<'a, S: Sync, R: Send>(
     settings: &'a [S],
     count: impl Fn(&S) -> u64,
     progress: Progress<'_>,
     measure: impl Fn(&S, Name, u64) -> Result<R, Error> + Sync,
-) -> Result<Vec<(&'a S, Name, Vec<R>)>, Error> {
+) -> Result<ByMethod<'a, S, R>, Error> {
     let mut jobs = Vec::new();
     for setting in settings {
         for name in METHODS {
@@ -93,7 +96,7 @@ fn by_method<'a, S: Sync, R: Send>(
         }
     }
     let results = in_parallel(&jobs, progress, |&(setting, name, number)| measure(setting, name, number))?;
-    let mut found: Vec<(&'a S, Name, Vec<R>)> = Vec::new();
+    let mut found = ByMethod::new();
     for (&(setting, name, number), result) in jobs.iter().zip(results) {
         match found.last_mut().filter(|_| number > 0) {
             Some((.., list)) => list.push(result),
