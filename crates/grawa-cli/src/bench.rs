@@ -7,8 +7,7 @@ use crate::output::print;
 use clap::{Args, Subcommand};
 use grawa_core::{Key, Purpose, Sgd, step::descend};
 use grawa_lab::Table;
-use grawa_nn::cuda::Precision;
-use grawa_nn::{Arena, Error, Graph, Mode, Profile, Program, peak_flops, zoo};
+use grawa_nn::{Arena, Error, Graph, Mode, Precision, Profile, Program, peak_flops, zoo};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 

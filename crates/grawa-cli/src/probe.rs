@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
 use grawa_lab::Table;
-use grawa_nn::cuda::Precision;
+use grawa_nn::Precision;
 use grawa_nn::probe::{Engine, probe};
 use std::path::PathBuf;
 

@@ -3,8 +3,8 @@
 //! A [`Collective`] is one worker's end of a group. Every member calls the same operations in the same order. Each operation ends
 //! with the same [`Outcome`] for all of them, so that all take the same decisions from it. A member that left, panicked
 //! or stalled is named in the outcome, and the others continue without it. [`threads`] connects the workers of one process;
-//! [`group`] connects workers on any machines, which may join and leave; with the feature `mpi`, `mpi` connects the ranks of an
-//! MPI job. [`conformance`] has the checks that every transport must pass.
+//! with the feature `group` (on by default), [`group`] connects workers on any machines, which may join and leave; with the
+//! feature `mpi`, `mpi` connects the ranks of an MPI job. [`conformance`] has the checks that every transport must pass.
 //!
 //! ```
 //! use grawa_comm::{Collective, threads};
@@ -26,6 +26,7 @@
 
 pub mod conformance;
 mod error;
+#[cfg(feature = "group")]
 pub mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;

@@ -7,6 +7,7 @@ use std::ops::Range;
 const LINE: usize = 16;
 
 /// The stripes of a vector, each of at most `stripe` floats.
+#[cfg(any(feature = "group", feature = "mpi", test))]
 pub(crate) fn stripes(len: usize, stripe: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..len.div_ceil(stripe.max(1))).map(move |n| n * stripe..((n + 1) * stripe).min(len))
 }

@@ -3,11 +3,16 @@
 
 pub mod demo;
 mod error;
+#[cfg(feature = "plots")]
 pub mod flatness;
+#[cfg(feature = "plots")]
 pub mod lab;
 mod observer;
+#[cfg(feature = "plots")]
 pub mod report;
 pub mod statistics;
 
 pub use error::Error;
-pub use grawa_toy::{Folder, Table, page, picture};
+pub use grawa_toy::{Folder, Table};
+#[cfg(feature = "plots")]
+pub use grawa_toy::{page, picture};

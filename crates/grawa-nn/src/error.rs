@@ -47,7 +47,11 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A GPU was requested from a program that has no code for them.
+    #[error("this program was built without the feature 'cuda'; build it with that feature, or use the CPU")]
+    BuiltWithoutCuda,
     /// An NVIDIA library that is missing.
+    #[cfg(feature = "cuda")]
     #[error("{library} was not found ({}): {remedy}, or name its folder in {}", tried.first().map_or("nothing of that name", |why| why), crate::cuda::VARIABLE)]
     LibraryMissing {
         /// Which one.
@@ -66,6 +70,7 @@ pub enum Error {
         why: String,
     },
     /// A GPU without enough free memory.
+    #[cfg(feature = "cuda")]
     #[error("the GPU has {} MB free, but {} MB are needed; {fits}", free / 1_000_000, needed / 1_000_000)]
     OutOfDeviceMemory {
         /// Bytes that are needed.
@@ -170,6 +175,7 @@ impl Error {
             self,
             Error::UnknownNetwork { .. }
                 | Error::UnknownPrecision { .. }
+                | Error::BuiltWithoutCuda
                 | Error::DoesNotFit { .. }
                 | Error::ShapesDiffer { .. }
                 | Error::Core(_)

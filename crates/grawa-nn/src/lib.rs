@@ -8,10 +8,11 @@
 #![deny(missing_docs)]
 
 // Unit tests share code with integration tests.
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 extern crate self as grawa_nn;
 
 mod cpu;
+#[cfg(feature = "cuda")]
 pub mod cuda;
 mod dual;
 mod error;
@@ -20,6 +21,7 @@ mod init;
 mod matmul;
 mod op;
 mod peak_flops;
+mod precision;
 pub mod probe;
 mod scalar;
 mod shape;
@@ -34,6 +36,7 @@ pub use error::Error;
 pub use graph::{Builder, Conv, Graph, Node, NodeId, Op, TensorId, Window};
 pub use init::Init;
 pub use peak_flops::peak_flops;
+pub use precision::Precision;
 pub use scalar::Scalar;
 pub use shape::Shape;
 pub use state::State;

@@ -5,8 +5,12 @@
 //! loss is multiplied by that vector and compared with `hvp.*`. `oracle/values.py` writes such files from PyTorch in
 //! f64.
 
-use crate::cuda::{Device, Precision, ReplicaSet, Settings};
 use crate::tensors::{Tensor, Tensors};
+#[cfg(feature = "cuda")]
+use crate::{
+    Precision,
+    cuda::{Device, ReplicaSet, Settings},
+};
 use crate::{Arena, Curvature, Error, Graph, Mode, Program, Shape, zoo};
 use grawa_core::norm::norm;
 use std::path::Path;
@@ -41,6 +45,7 @@ pub enum Engine {
     /// All cores, f32.
     Cpu,
     /// A GPU.
+    #[cfg(feature = "cuda")]
     Cuda(Device, Precision),
 }
 
@@ -71,6 +76,7 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path, engine: &Engine)
     let start = (parameters.as_slice(), before.as_slice());
     let Found { logits, loss, gradient, statistics } = match engine {
         Engine::Cpu => on_cpu(graph, batch, start, (images, &labels))?,
+        #[cfg(feature = "cuda")]
         Engine::Cuda(device, precision) => {
             on_cuda(graph, batch, start, (images, &labels), device, *precision)?
         }
@@ -116,6 +122,7 @@ fn on_cpu(
     Ok(Found { logits: arena.logits().to_vec(), loss, gradient, statistics })
 }
 
+#[cfg(feature = "cuda")]
 fn on_cuda(
     graph: &Graph,
     batch: usize,

@@ -61,15 +61,18 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A drawing command failed.
+    #[cfg(feature = "plots")]
     #[error("the picture could not be drawn: {0}")]
     Draw(#[from] plotters::drawing::DrawingAreaErrorKind<std::io::Error>),
     /// The embedded font cannot be used.
     #[error("the embedded font {0} could not be read")]
     Font(&'static str),
     /// The level lines of a landscape could not be computed.
+    #[cfg(feature = "plots")]
     #[error("the level lines could not be computed: {0}")]
     Contour(#[from] contour::Error),
     /// The SVG is not well-formed.
+    #[cfg(feature = "plots")]
     #[error("the SVG could not be read back: {0}")]
     Svg(#[from] resvg::usvg::Error),
     /// No image of this width and height can be made.
@@ -83,8 +86,12 @@ pub enum Error {
 impl Error {
     /// Whether the request was wrong (exit code 2), rather than something failed (exit code 1).
     pub fn is_usage(&self) -> bool {
-        use Error::{Contour, Draw, Font, Io, Png, Size, Svg};
-        !matches!(self, Io { .. } | Draw(_) | Font(_) | Contour(_) | Svg(_) | Size(..) | Png(_))
+        match self {
+            Error::Io { .. } | Error::Font(_) | Error::Size(..) | Error::Png(_) => false,
+            #[cfg(feature = "plots")]
+            Error::Draw(_) | Error::Contour(_) | Error::Svg(_) => false,
+            _ => true,
+        }
     }
 
     /// For `map_err`: the action on the path failed.

@@ -5,12 +5,12 @@
 //! same bytes.
 
 use crate::Error;
-use crate::picture::Picture;
-use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "plots")]
+use {crate::picture::Picture, rayon::prelude::*};
 
 /// The file that says which run a folder belongs to.
 const SETTINGS: &str = "settings.toml";
@@ -60,6 +60,7 @@ impl Folder {
     }
 
     /// Adds pictures, each as `NAME.svg` and `NAME.png`.
+    #[cfg(feature = "plots")]
     pub fn put_pictures<S: AsRef<str> + Sync>(&mut self, pictures: &[(S, &Picture)]) -> Result<(), Error> {
         // Rasterising takes most of the time of an experiment with pictures.
         let images: Vec<Vec<u8>> =

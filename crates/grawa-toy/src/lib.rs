@@ -7,9 +7,12 @@
 
 mod error;
 mod folder;
+#[cfg(feature = "plots")]
 pub mod page;
+#[cfg(feature = "plots")]
 pub mod picture;
 mod table;
+#[cfg(feature = "plots")]
 pub mod theory;
 pub mod vincent;
 

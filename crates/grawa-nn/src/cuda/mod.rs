@@ -31,5 +31,5 @@ pub use device_share::DeviceShare;
 pub use library::{Name as Library, VARIABLE, open};
 pub use local_step::Model;
 pub use multi_gpu::{AllReduce, MultiGpu, Participant};
-pub use replica_set::{Outcome, Precision, ReplicaSet, Settings};
+pub use replica_set::{Outcome, ReplicaSet, Settings};
 pub use round::Vectors;

@@ -304,7 +304,8 @@ mod tests {
     use super::*;
     use crate::cuda::compile::WorkspaceNeeds;
     use crate::cuda::pass::PassMode;
-    use crate::cuda::replica_set::{Precision, ReplicaSet, Settings};
+    use crate::Precision;
+    use crate::cuda::replica_set::{ReplicaSet, Settings};
     use grawa_core::{Key, Purpose};
 
     const BATCH: usize = 6;
