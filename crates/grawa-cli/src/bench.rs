@@ -1,6 +1,5 @@
 //! `grawa bench`: how fast this machine trains.
 
-use crate::bench_cuda;
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::output::print;
@@ -71,8 +70,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.what {
-        What::Step(arguments) if arguments.device == Device::Cuda => bench_cuda::step(arguments),
-        What::Step(arguments) => step(arguments),
+        What::Step(arguments) => match arguments.device {
+            Device::Cpu => step(arguments),
+            #[cfg(feature = "cuda")]
+            Device::Cuda => crate::bench_cuda::step(arguments),
+            #[cfg(not(feature = "cuda"))]
+            Device::Cuda => Err(Error::BuiltWithoutCuda.into()),
+        },
     }
 }
 

@@ -3,9 +3,12 @@
 use crate::failure::Failure;
 use crate::output::print;
 use clap::{Args, ValueEnum};
-use grawa_lab::Table;
 use grawa_nn::Error;
-use grawa_nn::cuda::{self, Library, VARIABLE, open};
+#[cfg(feature = "cuda")]
+use {
+    grawa_lab::Table,
+    grawa_nn::cuda::{self, Library, VARIABLE, open},
+};
 
 /// Where a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -18,12 +21,19 @@ pub(crate) enum Device {
 
 impl Device {
     /// The first GPU.
+    #[cfg(feature = "cuda")]
     pub(crate) fn gpu(self) -> Result<cuda::Device, Error> {
         let missing = || Error::Device {
             action: "use a GPU".into(),
             why: "the driver knows of none; see `grawa devices`".into(),
         };
         cuda::devices()?.into_iter().next().ok_or_else(missing)
+    }
+
+    /// This program has no code for GPUs.
+    #[cfg(all(feature = "group", not(feature = "cuda")))]
+    pub(crate) fn gpu(self) -> Result<std::convert::Infallible, Error> {
+        Err(Error::BuiltWithoutCuda)
     }
 }
 
@@ -37,6 +47,17 @@ pub(crate) struct Arguments {}
 pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     print(&format!("CPU: {cores} cores"));
+    print_gpus();
+    Ok(())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn print_gpus() {
+    print(&format!("GPU: none ({})", Error::BuiltWithoutCuda));
+}
+
+#[cfg(feature = "cuda")]
+fn print_gpus() {
     match cuda::devices() {
         Ok(gpus) if gpus.is_empty() => print("GPU: the driver is there, but knows of none"),
         Ok(gpus) => gpus.iter().for_each(|gpu| print(&describe(gpu))),
@@ -59,9 +80,9 @@ pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
     }
     print(&table.text());
     advice.iter().for_each(|line| print(line));
-    Ok(())
 }
 
+#[cfg(feature = "cuda")]
 fn describe(gpu: &cuda::Device) -> String {
     let (major, minor) = gpu.capability;
     let usable = if gpu.is_usable() { "" } else { " (too old: 8.0 or newer is needed)" };

@@ -1,6 +1,7 @@
 //! Why a command failed, and its exit code.
 
-/// Why a command ended.
+/// Why a command ended. A build without groups cannot fail in all these ways.
+#[cfg_attr(not(feature = "group"), allow(dead_code))]
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// An experiment.

@@ -2,36 +2,49 @@
 //!
 //! Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to standard output, everything else to standard error.
 
+#[cfg(feature = "group")]
 mod address;
 mod bar;
 mod bench;
+#[cfg(feature = "cuda")]
 mod bench_cuda;
+#[cfg(feature = "group")]
 mod coordinate;
 mod data;
 mod demo;
 mod device;
 mod eval;
 mod failure;
+#[cfg(feature = "plots")]
 mod flatness;
+#[cfg(feature = "group")]
 mod join;
+#[cfg(feature = "group")]
 mod key;
+#[cfg(feature = "plots")]
 mod lab;
+#[cfg(feature = "plots")]
 mod landscape;
+#[cfg(feature = "group")]
 mod launch;
 mod licenses;
 mod methods;
+#[cfg(feature = "plots")]
 mod model_args;
 mod models;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod output;
+#[cfg(feature = "group")]
 mod page;
 mod probe;
+#[cfg(feature = "plots")]
 mod report;
-
 mod stop;
+#[cfg(feature = "plots")]
 mod theory;
 mod train;
+#[cfg(feature = "plots")]
 mod vincent;
 
 use clap::{Parser, Subcommand};
@@ -52,12 +65,18 @@ struct Cli {
 enum Command {
     Demo(demo::Arguments),
     Train(train::Arguments),
+    #[cfg(feature = "group")]
     Launch(launch::Arguments),
+    #[cfg(feature = "group")]
     Coordinate(coordinate::Arguments),
+    #[cfg(feature = "group")]
     Join(join::Arguments),
+    #[cfg(feature = "group")]
     Key(key::Arguments),
     Eval(eval::Arguments),
+    #[cfg(feature = "plots")]
     Vincent(vincent::Arguments),
+    #[cfg(feature = "plots")]
     Theory(theory::Arguments),
     Methods(methods::Arguments),
     Models(models::Arguments),
@@ -65,9 +84,13 @@ enum Command {
     Bench(bench::Arguments),
     Data(data::Arguments),
     Devices(device::Arguments),
+    #[cfg(feature = "plots")]
     Flatness(flatness::Arguments),
+    #[cfg(feature = "plots")]
     Landscape(landscape::Arguments),
+    #[cfg(feature = "plots")]
     Lab(lab::Arguments),
+    #[cfg(feature = "plots")]
     Report(report::Arguments),
     Licenses(licenses::Arguments),
 }
@@ -76,17 +99,25 @@ fn main() -> ExitCode {
     // clap itself ends wrong usage with code 2, and --help and --version with 0.
     let command = Cli::parse().command;
     // Every connection is an open file, and the usual limit is small.
+    #[cfg(feature = "group")]
     grawa_comm::group::raise_file_limit();
     let result = match command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),
+        #[cfg(feature = "group")]
         Command::Key(arguments) => key::run(&arguments),
+        #[cfg(feature = "group")]
         Command::Launch(arguments) => return ended(launch::run(&arguments)),
+        #[cfg(feature = "group")]
         Command::Coordinate(arguments) => return ended(coordinate::run(&arguments)),
+        #[cfg(feature = "group")]
         Command::Join(arguments) => return ended(join::run(&arguments)),
         Command::Train(arguments) => return ended(train::run(&arguments)),
+        #[cfg(feature = "plots")]
         Command::Lab(arguments) => return ended(lab::run(&arguments)),
+        #[cfg(feature = "plots")]
         Command::Vincent(arguments) => vincent::run(&arguments),
+        #[cfg(feature = "plots")]
         Command::Theory(arguments) => theory::run(&arguments),
         Command::Methods(arguments) => methods::run(&arguments),
         Command::Models(arguments) => models::run(&arguments),
@@ -94,8 +125,11 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Data(arguments) => data::run(&arguments),
         Command::Devices(arguments) => device::run(&arguments),
+        #[cfg(feature = "plots")]
         Command::Flatness(arguments) => flatness::run(&arguments),
+        #[cfg(feature = "plots")]
         Command::Landscape(arguments) => landscape::run(&arguments),
+        #[cfg(feature = "plots")]
         Command::Report(arguments) => report::run(&arguments),
         Command::Licenses(arguments) => licenses::run(&arguments),
     };

@@ -44,7 +44,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let engine = match arguments.device {
         Device::Cpu => Engine::Cpu,
+        #[cfg(feature = "cuda")]
         Device::Cuda => Engine::Cuda(arguments.device.gpu()?, arguments.precision),
+        #[cfg(not(feature = "cuda"))]
+        Device::Cuda => return Err(grawa_nn::Error::BuiltWithoutCuda.into()),
     };
     let found = probe(&arguments.model, arguments.classes, &arguments.values, &arguments.out, &engine)?;
     found.results.write()?;

@@ -135,6 +135,7 @@ pub(crate) fn leave_aside(recipe: &Recipe) {
 }
 
 /// The recipe of a new run, for commands that start one.
+#[cfg(feature = "group")]
 pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
     if arguments.resume.is_some() || arguments.replay.is_some() || arguments.comm != "threads" {
         return Err(Failure::OnlyTrain);
