@@ -1,4 +1,9 @@
-//! The experiments of the GRAWA paper and our own: studies, tables, plots, and the report that compares runs.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Where things are
+//!
+//! [`lab`] runs studies and makes their tables, [`report`] compares runs, [`flatness`] shows measurements, [`demo`] is the
+//! demonstration.
 #![deny(missing_docs)]
 
 pub mod demo;

@@ -1,4 +1,6 @@
-//! The engine: networks as static graphs over one flat vector.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Where things are
 //!
 //! A [`Graph`] is built once, by a function of the [`zoo`] or with a [`Builder`]. It infers every shape, counts its
 //! parameters, and names tensors as PyTorch does. [`Tape`] is the plain path: every operation unfused, generic over

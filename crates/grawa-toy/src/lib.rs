@@ -1,6 +1,8 @@
-//! The methods on problems small enough to see or to solve: the Vincent function of the paper's motivating example, and
-//! noisy convex problems behind the theory page.
+#![doc = include_str!("../README.md")]
 //!
+//! ## Where things are
+//!
+//! [`vincent`] is the first problem, [`theory`] are the others.
 //! The crate also holds what experiments write: [`Table`], [`picture`], [`page`] and the result [`Folder`]. `grawa-lab` uses
 //! them for its studies.
 #![deny(missing_docs)]
