@@ -76,8 +76,8 @@ pub fn download_from(
         }
         DatasetKind::Folder => return refuse("Put pictures into train/<class>/ and val/<class>/"),
     };
-    let files = format.train.iter().chain([&format.test]).map(|&(name, _)| name).collect();
-    fetch(&Archive { file, md5, folder: format.folder, files, longest: LONGEST }, base, dir, progress)
+    let (folder, files) = (format.folder, format.files());
+    fetch(&Archive { file, md5, folder, files, longest: LONGEST }, base, dir, progress)
 }
 
 /// The archives' names and md5 sums.
@@ -261,11 +261,13 @@ fn attempt(
 
 /// Unpacks into a temporary folder and moves the result to its place in one step.
 fn unpack(archive: &Archive<'_>, path: &Path, dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
-    let temporary = Temporary::new(dir.join(format!(".{}.{}.part", archive.folder, std::process::id())))?;
+    let named = format!(".{}.", archive.folder);
+    let temporary = tempfile::Builder::new().prefix(&named).suffix(".part").tempdir_in(dir);
+    let temporary = temporary.map_err(io("create a folder in", dir))?;
     let file = File::open(path).map_err(io("open", path))?;
     archive::entries(file, path, archive.folder, |name, from| {
         progress(Progress::Unpacking { file: name.to_owned() });
-        let to = temporary.0.join(name);
+        let to = temporary.path().join(name);
         if let Some(parent) = to.parent() {
             fs::create_dir_all(parent).map_err(io("create", parent))?;
         }
@@ -274,11 +276,11 @@ fn unpack(archive: &Archive<'_>, path: &Path, dir: &Path, progress: &mut dyn FnM
         std::io::copy(from, &mut file).map_err(io("unpack", &to))?;
         file.sync_all().map_err(io("write to", &to))
     })?;
-    let made = temporary.0.join(archive.folder);
+    let made = temporary.path().join(archive.folder);
     if let Some(file) = archive.files.iter().find(|file| !made.join(file).is_file()) {
         let found = format!("an archive without {file}");
         let expected = format!("{} with {}", archive.folder, archive.files.join(", "));
-        return Err(Error::WrongFormat { path: path.to_owned(), found, expected });
+        return Err(Error::wrong_format(path, found, expected));
     }
     let folder = dir.join(archive.folder);
     if folder.exists() {
@@ -288,23 +290,6 @@ fn unpack(archive: &Archive<'_>, path: &Path, dir: &Path, progress: &mut dyn FnM
         });
     }
     fs::rename(&made, &folder).map_err(io("rename", &made))
-}
-
-/// A temporary folder, removed when dropped.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(path: PathBuf) -> Result<Self> {
-        fs::create_dir(&path).map_err(io("create", &path))?;
-        Ok(Temporary(path))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // A left-over is untidy, not wrong.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]

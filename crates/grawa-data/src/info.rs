@@ -53,7 +53,7 @@ pub fn info(dir: &Path) -> Result<Info> {
     }
     let mut found = Vec::new();
     for format in [&cifar::CIFAR10, &cifar::CIFAR100] {
-        if let Some(at) = cifar::find(format, dir)? {
+        if let Some(at) = format.find(dir)? {
             found.push(look(format.kind, &at));
         }
     }

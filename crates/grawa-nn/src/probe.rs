@@ -6,12 +6,12 @@
 //! f64.
 
 use crate::tensors::{Tensor, Tensors};
+use crate::{Arena, Curvature, Error, Graph, Mode, Program, Shape, zoo};
 #[cfg(feature = "cuda")]
 use crate::{
     Precision,
     cuda::{Device, ReplicaSet, Settings},
 };
-use crate::{Arena, Curvature, Error, Graph, Mode, Program, Shape, zoo};
 use grawa_core::norm::norm;
 use std::path::Path;
 

@@ -302,9 +302,9 @@ mod networks;
 mod tests {
     use super::networks::{all_networks, smooth};
     use super::*;
+    use crate::Precision;
     use crate::cuda::compile::WorkspaceNeeds;
     use crate::cuda::pass::PassMode;
-    use crate::Precision;
     use crate::cuda::replica_set::{ReplicaSet, Settings};
     use grawa_core::{Key, Purpose};
 
