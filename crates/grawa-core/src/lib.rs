@@ -40,7 +40,7 @@ pub use method::{
     Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting,
 };
 pub use mix::{centre_part, mix, mix_part, pull_part};
-pub use plan::{NOISE, Plan, Reason, Weights, plan};
+pub use plan::{Plan, Reason, Weights, plan};
 pub use replica::{Replica, StateKind, StepRequest, StepResults};
 pub use schedule::{RateDrop, Schedule};
 pub use score::{Average, Memory, Notes, Report, Tracker};

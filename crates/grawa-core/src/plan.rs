@@ -24,7 +24,7 @@ mod digest;
 
 /// A span whose norm is below this share of the sum of all norms, in every worker, counts as silent:
 /// rounding in `f32` alone causes as much.
-pub const NOISE: f64 = 1e-6;
+const NOISE: f64 = 1e-6;
 
 /// The decision of a round.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,12 +13,14 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Format {
     pub(crate) kind: DatasetKind,
     pub(crate) title: &'static str,
-    /// The folder inside the official archive.
+    /// The official archive and its md5 sum.
+    pub(crate) archive: (&'static str, &'static str),
+    /// The folder inside it.
     pub(crate) folder: &'static str,
     /// Training files and their md5 sums.
-    pub(crate) train: &'static [(&'static str, &'static str)],
+    train: &'static [(&'static str, &'static str)],
     /// The test file and its md5 sum.
-    pub(crate) test: (&'static str, &'static str),
+    test: (&'static str, &'static str),
     /// Bytes before the pixels; the last one is the label.
     labels: usize,
     classes: u32,
@@ -29,6 +31,7 @@ const SHAPE: Shape = Shape::new(3, 32, 32);
 pub(crate) const CIFAR10: Format = Format {
     kind: DatasetKind::Cifar10,
     title: "CIFAR-10",
+    archive: ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
     folder: "cifar-10-batches-bin",
     train: &[
         ("data_batch_1.bin", "5dd7e06a14cb22eb9f671a540d1b7c25"),
@@ -45,6 +48,7 @@ pub(crate) const CIFAR10: Format = Format {
 pub(crate) const CIFAR100: Format = Format {
     kind: DatasetKind::Cifar100,
     title: "CIFAR-100",
+    archive: ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
     folder: "cifar-100-binary",
     train: &[("train.bin", "6172c7755cfe09b2fe270c85cebc1b15")],
     test: ("test.bin", "4499cfba6c016c1be1438163640a0898"),

@@ -11,6 +11,7 @@
 //! - [`Feed`] fills a batch of normalised floats; [`Loader`] fills a worker's batches, [`PrefetchLoader`] in the background.
 #![deny(missing_docs)]
 
+#[doc(hidden)]
 pub mod archive;
 mod augment;
 mod cifar;
@@ -33,20 +34,27 @@ mod sampler;
 mod shape;
 
 pub use augment::{Augment, Crop, Rectangle, View, Window};
-pub use cifar::{parse_cifar10, parse_cifar100};
 pub use dataset::{Dataset, Images, Split};
 pub use dataset_kind::DatasetKind;
-pub use digits::{digits, parse_digits};
-pub use download::{Progress, download, download_from};
+pub use digits::digits;
+pub use download::{Progress, download};
 pub use error::{Error, Result};
 pub use feed::Feed;
 pub use folder::{Files, folder};
-pub use idx::{parse_idx_images, parse_idx_labels, unzip};
 pub use info::{Found, Info, info};
 pub use load::load;
 pub(crate) use load::{Check, load_with};
 pub use loader::{Batch, Loader, PrefetchLoader};
 pub use normalise::Normalise;
-pub use picture::{Picture, decode};
+pub(crate) use picture::Picture;
 pub use sampler::{Sampler, WorkerSampler};
 pub use shape::Shape;
+
+/// Readers of single files, for the fuzz targets.
+#[doc(hidden)]
+pub use {
+    cifar::{parse_cifar10, parse_cifar100},
+    digits::parse_digits,
+    idx::{parse_idx_images, parse_idx_labels, unzip},
+    picture::decode,
+};

@@ -218,7 +218,7 @@ impl Method {
     }
 
     /// λ for `workers` workers.
-    pub fn pull_of(&self, workers: usize) -> f64 {
+    pub(crate) fn pull_of(&self, workers: usize) -> f64 {
         match (self.pull, self.centre) {
             (Pull::Fixed(pull), _) => pull,
             (Pull::RateOverWorkers, Centre::Moving { rate }) => rate / workers.max(1) as f64,
