@@ -8,8 +8,8 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let data = load("digits", ".".as_ref())?;
-    let feed = Feed::new(&data.train, &data.normalise, DatasetKind::Digits.augment("cnn"))?;
-    let network = zoo::find("cnn")?.build(Shape::image(1, 8), data.classes as usize)?;
+    let feed = Feed::new(&data.train, &data.normalise, DatasetKind::Digits.augment("digits"))?;
+    let network = zoo::find("digits")?.build(Shape::image(1, 8), data.classes as usize)?;
     let examples = Examples::of(&feed, &Examples::choose(feed.len(), 36, 256)?, 64)?;
     let settings = Settings { steps: 20, draws: 1, ..Settings::default() };
     let found = measure(&network, &State::initial(&network, 36), &examples, &settings, || {})?;
