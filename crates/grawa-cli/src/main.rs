@@ -62,6 +62,8 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+// One value, parsed once: its size does not matter.
+#[allow(clippy::large_enum_variant)]
 enum Command {
     Demo(demo::Arguments),
     Train(train::Arguments),
