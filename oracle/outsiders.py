@@ -3,8 +3,8 @@
 
 Holds so many connections open to the coordinator and as many to a worker, from sixteen addresses of this machine (127.0.1.x), and opens
 each again when it was ended, once a second at most. Prints, without them and with them: the longest and the median time from one round to
-the next, the coordinator's and that worker's share of a core, and what the record says of them. Loopback only; bounded in number and
-time; needs Linux and Python.
+the next, the coordinator's and that worker's share of a core, and what the record says of them. Then one more worker joins: it prints
+how long that takes. Loopback only; bounded in number and time; needs Linux and Python.
 
     oracle/outsiders.py --grawa target/release/grawa --wire key
     oracle/outsiders.py --grawa target/release/grawa --wire plain --kind silent
@@ -166,11 +166,22 @@ def main():
                 shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in zip(["coordinator", "worker"], shares))
                 print(f"{len(gaps)} rounds, longest {max(gaps):.3f} s, median {statistics.median(gaps):.3f} s; {shares} of a core")
 
+            def join(outsiders):
+                began = time.monotonic()
+                workers.append(start("join", address, "--threads", "1"))
+                while time.monotonic() < began + 60:
+                    for one in outsiders:
+                        one.turn()
+                    if '"workers":[0,1,2,3,4]' in open(place / "events.jsonl").read().rsplit('"event":"round"', 1)[-1]:
+                        return f"after {time.monotonic() - began:.1f} s"
+                return "not within 60 s"
+
             print(f"{args.wire}, without them: ", end="", flush=True)
             watch(args.seconds, [])
             outsiders = [Outsiders(to, args.connections, kinds) for to in (address, victim)]
             print(f"{args.wire}, {args.connections} to each ({', '.join(kinds)}): ", end="", flush=True)
             watch(args.seconds, outsiders)
+            print(f"  one more takes part {join(outsiders)}")
             print(f"  opened {[one.opened for one in outsiders]}, events that are faults: {faults(place)}")
             assert coordinator.poll() is None and all(worker.poll() is None for worker in workers), "someone has ended"
         finally:

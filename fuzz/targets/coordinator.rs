@@ -17,7 +17,6 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     let Some((&first, mut rest)) = bytes.split_first() else { return };
     let settings = Settings {
         founders: u32::from(first % 4),
-        quorum: u32::from(first / 4 % 3),
         trigger: (first & 64 > 0).then_some(3),
         ..Settings::default()
     };
@@ -41,9 +40,9 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
             }
             // It dies, and another continues from its journal.
             2 => {
-                let epoch = coordinator.epoch();
+                let epoch = coordinator.epoch;
                 coordinator = Coordinator::new(settings, 7, Vec::new(), &records);
-                assert!(records.is_empty() || coordinator.epoch() > epoch);
+                assert!(records.is_empty() || coordinator.epoch > epoch);
                 open.iter_mut().for_each(|session| *session += u64::from(SESSIONS));
                 Input::Tick
             }
@@ -66,7 +65,7 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
                 Input::Tick
             }
             5 => {
-                let tag = (number, member.op(), 0);
+                let tag = (number, member.op, 0);
                 match session {
                     0 | 1 => drop(member.call(Call::Gather, number)),
                     2 => drop(member.call(Call::Mix { plan: 1, centre: 0 }, number)),
@@ -82,7 +81,7 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
                 Input::Message { session: open[session as usize], message: up }
             }
         };
-        let epoch = coordinator.epoch();
+        let epoch = coordinator.epoch;
         for action in coordinator.handle(input, now) {
             match action {
                 Action::Log(record) => records.push(record),
@@ -92,9 +91,9 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
                 Action::Report { .. } | Action::Emit(_) => {}
             }
         }
-        assert!(coordinator.epoch() >= epoch);
+        assert!(coordinator.epoch >= epoch);
         let _ = coordinator.reason(now);
-        let members = coordinator.roster().values().filter(|record| record.is_connected()).count();
+        let members = coordinator.roster.values().filter(|record| record.is_connected()).count();
         assert!(members <= SESSIONS.into(), "{members} members on {SESSIONS} connections");
     }
 });
@@ -117,16 +116,16 @@ fn seeds() {
     let mix = Call::Mix { plan: 5, centre: 0 };
     for (op, call) in [(0, Call::Gather), (1, mix)] {
         (0..2).for_each(|session| say(session, &arrive(op, call)));
-        (0..2).for_each(|session| say(session, &ToCoordinator::Done { epoch: 1, op, attempt: 1, digest: 6 }));
+        (0..2).for_each(|session| say(session, &ToCoordinator::Done { attempt: (1, op, 1), digest: 6 }));
     }
     let stand = StateVersion { op: 2, digest: 7 };
     (0..2).for_each(|session| say(session, &ToCoordinator::Holds(stand)));
     say(2, &ToCoordinator::Restored(stand));
     for (op, call) in [(2, Call::Gather), (3, mix)] {
         (0..3).for_each(|session| say(session, &arrive(op, call)));
-        (0..3).filter(|_| op == 2).for_each(|session| say(session, &ToCoordinator::Done { epoch: 2, op, attempt: 1, digest: 6 }));
+        (0..3).filter(|_| op == 2).for_each(|session| say(session, &ToCoordinator::Done { attempt: (2, op, 1), digest: 6 }));
     }
-    say(0, &ToCoordinator::Failed { epoch: 2, op: 3, attempt: 1, peer: 2, why: String::new() });
+    say(0, &ToCoordinator::Failed { attempt: (2, 3, 1), peer: 2, why: String::new() });
     say(1, &ToCoordinator::Heartbeat { steps: 4, progress: 4 });
     bytes.extend([1, 2, 0xf8, 0, 0xf8, 0, 2, 0]);
     std::fs::write(std::path::Path::new(&folder).join("round"), bytes).unwrap();

@@ -9,21 +9,16 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
             !host.is_empty() && (!host.contains(':') || host.starts_with('[') && host.ends_with(']'));
         is_host && port.parse::<u16>().is_ok()
     });
-    match parts {
-        Some(_) => Ok(text.to_owned()),
-        None => {
-            Err("expected a host and a port up to 65535, as in 10.0.0.1:7117, gpu3.local:7117 or [::1]:7117"
-                .into())
-        }
-    }
+    let expected =
+        "expected a host and a port up to 65535, as in 10.0.0.1:7117, gpu3.local:7117 or [::1]:7117";
+    parts.map(|_| text.to_owned()).ok_or_else(|| expected.to_owned())
 }
 
 /// Checks that this process can listen there now, before anything is written.
 pub(crate) fn check_free(address: &str) -> Result<(), Failure> {
-    match std::net::TcpListener::bind(address) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Failure::Listen { address: address.into(), why: error.to_string() }),
-    }
+    let wrong =
+        |error| format!("cannot listen at {address}: {error}; give another, or port 0 for any that is free");
+    std::net::TcpListener::bind(address).map(drop).map_err(|error| Failure::Machine(wrong(error)))
 }
 
 /// An address, or none.

@@ -1,14 +1,12 @@
 //! `grawa bench`: how fast this machine trains.
 
-use crate::bench_cuda;
-use crate::device::Device;
 use crate::failure::Failure;
 use crate::output::print;
 use clap::{Args, Subcommand};
 use grawa_core::{Key, Purpose, Sgd, step::descend};
 use grawa_lab::Table;
-use grawa_nn::cuda::Precision;
-use grawa_nn::{Arena, Error, Graph, Mode, Profile, Program, peak_flops, zoo};
+use grawa_nn::{Arena, Error, Graph, Mode, Precision, Profile, Program, peak_flops, zoo};
+use grawa_train::recipe::Device;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -54,8 +52,8 @@ pub(crate) struct StepArguments {
     /// How long to measure, from 0.1 to 3600 seconds
     #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// Where to run it
-    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    /// Where to run it: cpu (all cores) or cuda (the first NVIDIA GPU)
+    #[arg(long, default_value_t = Device::Cpu)]
     pub(crate) device: Device,
     /// On a GPU: f32, tf32 or bf16
     #[arg(long, default_value = "bf16")]
@@ -72,8 +70,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.what {
-        What::Step(arguments) if arguments.device == Device::Cuda => bench_cuda::step(arguments),
-        What::Step(arguments) => step(arguments),
+        What::Step(arguments) => match arguments.device {
+            Device::Cpu => step(arguments),
+            #[cfg(feature = "cuda")]
+            Device::Cuda => crate::bench_cuda::step(arguments),
+            #[cfg(not(feature = "cuda"))]
+            Device::Cuda => Err(Error::BuiltWithoutCuda.into()),
+        },
     }
 }
 
@@ -120,6 +123,13 @@ impl Worker {
     }
 }
 
+/// A batch of random images and labels.
+pub(crate) fn random_batch(graph: &Graph, batch: usize) -> (Vec<f32>, Vec<u32>) {
+    let mut draws = Key::new(1, Purpose::Problem).stream();
+    let images = (0..batch * graph.input().len()).map(|_| draws.normal() as f32).collect();
+    (images, (0..batch).map(|_| draws.below(graph.classes() as u64) as u32).collect())
+}
+
 fn step(arguments: &StepArguments) -> Result<(), Failure> {
     let entry = zoo::find(&arguments.model)?;
     let graph = entry.build(entry.input, entry.classes)?;
@@ -127,16 +137,14 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
     let program = Program::compile(&graph, batch)?;
     let all = || std::thread::available_parallelism().map_or(1, usize::from);
     let cores = arguments.threads.map_or_else(all, |threads| threads as usize);
-    let lanes = workers.min(cores);
-    let mut draws = Key::new(1, Purpose::Problem).stream();
-    let images: Vec<f32> = (0..batch * graph.input().len()).map(|_| draws.normal() as f32).collect();
-    let labels: Vec<u32> = (0..batch).map(|_| draws.below(graph.classes() as u64) as u32).collect();
-    let barrier = Barrier::new(lanes);
+    let slots = workers.min(cores);
+    let (images, labels) = random_batch(&graph, batch);
+    let barrier = Barrier::new(slots);
     let length = Duration::from_secs_f64(arguments.seconds);
 
-    let lane = |lane: usize| -> Result<Lane, Error> {
-        let mut arena = Arena::new(&program, cores / lanes)?;
-        let mut own: Vec<Worker> = (lane..workers).step_by(lanes).map(|_| Worker::new(&graph, 1)).collect();
+    let run = |slot: usize| -> Result<Slot, Error> {
+        let mut arena = Arena::new(&program, cores / slots)?;
+        let mut own: Vec<Worker> = (slot..workers).step_by(slots).map(|_| Worker::new(&graph, 1)).collect();
         // Touches all memory before the clock starts.
         for worker in &mut own {
             worker.step(&program, &mut arena, &images, &labels)?;
@@ -154,46 +162,29 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
             }
         }
         let spent = start.elapsed();
-        Ok(Lane { steps, spent, arena: arena.bytes(), profile: arena.profile().cloned() })
+        Ok(Slot { steps, spent, arena: arena.bytes(), profile: arena.profile().cloned() })
     };
-    let found: Vec<Result<Lane, Error>> = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..lanes).map(|index| scope.spawn(move || lane(index))).collect();
-        running
-            .into_iter()
-            .map(|lane| {
-                lane.join().unwrap_or_else(|_| Err(Error::Threads { why: "a thread ended early".into() }))
-            })
-            .collect()
-    });
-    let found = found.into_iter().collect::<Result<Vec<Lane>, Error>>()?;
-    let rate: f64 = found.iter().map(|lane| (lane.steps * batch) as f64 / lane.spent.as_secs_f64()).sum();
+    let found: Vec<Slot> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..slots).map(|slot| scope.spawn(move || run(slot))).collect();
+        let panicked = |_| Err(Error::Threads { why: "a thread ended early".into() });
+        running.into_iter().map(|slot| slot.join().unwrap_or_else(panicked)).collect::<Result<_, _>>()
+    })?;
+    let rate: f64 = found.iter().map(|slot| (slot.steps * batch) as f64 / slot.spent.as_secs_f64()).sum();
     let flops = rate * 3.0 * graph.flops() as f64;
     let own = 4 * (3 * graph.parameters().len() + graph.statistics().len());
-    let mut table = Table::new([
-        "network",
-        "workers",
-        "batch",
-        "cores",
-        "images/s",
-        "GFLOP/s",
-        "of GEMM's",
-        "MB a worker",
-        "MB an arena",
-        "arenas",
-        "MB at peak",
-    ]);
-    table.push([
-        arguments.model.clone(),
-        workers.to_string(),
-        batch.to_string(),
-        cores.to_string(),
-        format!("{rate:.1}"),
-        format!("{:.1}", flops / 1e9),
-        format!("{:.0} %", 100.0 * flops / peak_flops(cores)),
-        format!("{:.1}", own as f64 / 1e6),
-        format!("{:.1}", found.first().map_or(0, |lane| lane.arena) as f64 / 1e6),
-        lanes.to_string(),
-        peak_memory().map_or("unknown".into(), |bytes| format!("{:.1}", bytes as f64 / 1e6)),
+    let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+    let table = Table::of_one_row([
+        ("network", arguments.model.clone()),
+        ("workers", workers.to_string()),
+        ("batch", batch.to_string()),
+        ("cores", cores.to_string()),
+        ("images/s", format!("{rate:.1}")),
+        ("GFLOP/s", format!("{:.1}", flops / 1e9)),
+        ("of GEMM's", format!("{:.0} %", 100.0 * flops / peak_flops(cores))),
+        ("MB a worker", megabytes(own as u64)),
+        ("MB an arena", megabytes(found.first().map_or(0, |slot| slot.arena) as u64)),
+        ("arenas", slots.to_string()),
+        ("MB at peak", peak_memory().map_or("unknown".into(), megabytes)),
     ]);
     print(&table.text());
     if arguments.profile {
@@ -203,7 +194,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
 }
 
 /// The work of one core, or of one group of cores.
-struct Lane {
+struct Slot {
     steps: usize,
     spent: Duration,
     arena: usize,
@@ -211,11 +202,11 @@ struct Lane {
 }
 
 /// Milliseconds of a step by operation, the costliest first; operations of the same kind and shape together.
-fn profile(program: &Program, lanes: &[Lane]) -> Table {
-    let steps = lanes.iter().map(|lane| lane.steps).sum::<usize>().max(1) as f64;
+fn profile(program: &Program, slots: &[Slot]) -> Table {
+    let steps = slots.iter().map(|slot| slot.steps).sum::<usize>().max(1) as f64;
     let mut rows: Vec<(String, usize, [f64; 3])> = Vec::new();
-    for (index, lane) in lanes.iter().enumerate() {
-        for (name, spent) in lane.profile.iter().flat_map(|profile| profile.operations(program)) {
+    for (index, slot) in slots.iter().enumerate() {
+        for (name, spent) in slot.profile.iter().flat_map(|profile| profile.operations(program)) {
             let at = rows.iter().position(|row| row.0 == name).unwrap_or_else(|| {
                 rows.push((name, 0, [0.0; 3]));
                 rows.len() - 1
@@ -227,7 +218,7 @@ fn profile(program: &Program, lanes: &[Lane]) -> Table {
             }
         }
     }
-    let whole = lanes.iter().map(|lane| lane.spent.as_secs_f64() * 1e3).sum::<f64>() / steps;
+    let whole = slots.iter().map(|slot| slot.spent.as_secs_f64() * 1e3).sum::<f64>() / steps;
     let known: f64 = rows.iter().flat_map(|row| row.2).sum();
     rows.push(("images in, loss, statistics, update".into(), 1, [whole - known, 0.0, 0.0]));
     rows.sort_by(|a, b| b.2.iter().sum::<f64>().total_cmp(&a.2.iter().sum()));

@@ -1,6 +1,7 @@
 //! `grawa bench step --device cuda`: how fast a GPU trains.
 
-use crate::bench::StepArguments;
+use crate::bench::{StepArguments, random_batch};
+use crate::device::first_gpu;
 use crate::failure::Failure;
 use crate::output::print;
 use grawa_core::{Key, Purpose, Sgd};
@@ -16,14 +17,12 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
     let entry = zoo::find(&arguments.model)?;
     let graph = entry.build(entry.input, entry.classes)?;
     let (workers, batch) = (arguments.workers as usize, arguments.batch as usize);
-    let gpu = arguments.device.gpu()?;
+    let gpu = first_gpu()?;
     let begin = Instant::now();
     let settings =
         Settings { batch, workers, precision: arguments.precision, fixed: arguments.deterministic };
     let mut set = ReplicaSet::new(&gpu, &graph, settings)?;
-    let mut draws = Key::new(1, Purpose::Problem).stream();
-    let images: Vec<f32> = (0..batch * graph.input().len()).map(|_| draws.normal() as f32).collect();
-    let labels: Vec<u32> = (0..batch).map(|_| draws.below(graph.classes() as u64) as u32).collect();
+    let (images, labels) = random_batch(&graph, batch);
     for worker in 0..workers {
         set.load(worker, &graph.initial(1), &graph.initial_statistics())?;
     }
@@ -45,27 +44,16 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
     }
     let seconds = start.elapsed().as_secs_f64() / steps as f64;
     let rate = (workers * batch) as f64 / seconds;
-    let mut table = Table::new([
-        "network",
-        "workers",
-        "batch",
-        "precision",
-        "images/s",
-        "ms a step",
-        "TFLOP/s",
-        "MB a worker",
-        "s to start",
-    ]);
-    table.push([
-        arguments.model.clone(),
-        workers.to_string(),
-        batch.to_string(),
-        arguments.precision.to_string(),
-        format!("{rate:.0}"),
-        format!("{:.3}", seconds * 1e3),
-        format!("{:.1}", rate * 3.0 * graph.flops() as f64 / 1e12),
-        format!("{:.0}", set.bytes() as f64 / 1e6),
-        format!("{:.1}", ready.as_secs_f64()),
+    let table = Table::of_one_row([
+        ("network", arguments.model.clone()),
+        ("workers", workers.to_string()),
+        ("batch", batch.to_string()),
+        ("precision", arguments.precision.to_string()),
+        ("images/s", format!("{rate:.0}")),
+        ("ms a step", format!("{:.3}", seconds * 1e3)),
+        ("TFLOP/s", format!("{:.1}", rate * 3.0 * graph.flops() as f64 / 1e12)),
+        ("MB a worker", format!("{:.0}", set.bytes() as f64 / 1e6)),
+        ("s to start", format!("{:.1}", ready.as_secs_f64())),
     ]);
     print(&table.text());
     if arguments.profile {
@@ -82,12 +70,8 @@ fn profile(set: &mut ReplicaSet, sgd: Sgd) -> Result<(), Failure> {
     let mut table = Table::new(["kernel", "calls", "µs", "share"]);
     for (name, calls, time) in rows {
         let micros = time.as_secs_f64() * 1e6;
-        table.push([
-            name,
-            calls.to_string(),
-            format!("{micros:.1}"),
-            format!("{:.1} %", micros / whole / 1e4),
-        ]);
+        let share = format!("{:.1} %", micros / whole / 1e4);
+        table.push([name, calls.to_string(), format!("{micros:.1}"), share]);
     }
     print(
         "One step of all workers, kernel after kernel, each alone: longer than the captured step, where they overlap.",
@@ -96,13 +80,8 @@ fn profile(set: &mut ReplicaSet, sgd: Sgd) -> Result<(), Failure> {
     let mut table = Table::new(["layer", "way", "chosen", "ours, µs", "cuDNN, µs"]);
     let time = |micros: Option<f64>| micros.map_or("–".to_owned(), |micros| format!("{micros:.1}"));
     for choice in set.choices() {
-        table.push([
-            choice.layer.clone(),
-            choice.direction.to_owned(),
-            choice.chosen.clone(),
-            time(choice.own),
-            time(choice.cudnn),
-        ]);
+        let words = [choice.layer.clone(), choice.direction.to_owned(), choice.chosen.clone()];
+        table.push(words.into_iter().chain([choice.own, choice.cudnn].map(time)));
     }
     print(&table.text());
     Ok(())

@@ -1,7 +1,7 @@
 //! `grawa coordinate`: a run whose workers are elsewhere, and join and leave.
 
 use crate::address::check_free;
-use crate::failure::Failure;
+use crate::failure::{Failure, ONLY_TRAIN};
 use crate::output::{print, warn};
 use crate::page::{self, Page};
 use crate::train;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the user is told what the run waits for, before it begins.
+/// How often the command prints what the run waits for, before it begins.
 const REMIND: Duration = Duration::from_secs(10);
 /// Where a coordinator listens by default.
 const LISTEN: &str = "127.0.0.1:7117";
@@ -24,7 +24,7 @@ const LISTEN: &str = "127.0.0.1:7117";
 /// Coordinate a run whose workers are on other machines, and may join and leave.
 ///
 /// The coordinator decides which workers take part in a round and when; parameters are sent between the workers. The run begins when
-/// as many workers have joined as the recipe says. Its events are recorded in the run's folder; checkpoints are written by workers
+/// as many workers have joined as the recipe asks for. Its events are recorded in the run's folder; checkpoints are written by workers
 /// that were given a folder.
 ///
 /// A coordinator that died is replaced by `--resume DIR`: the workers continue to train, and reconnect by themselves.
@@ -69,7 +69,12 @@ impl SecurityArguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if arguments.train.checkpoint.is_some() {
-        return Err(Failure::OnlyTrain);
+        return Err(ONLY_TRAIN);
+    }
+    if arguments.train.per_process.is_some() {
+        return Err(Failure::Usage(
+            "every process that joins says how many workers it has: `grawa join HOST:PORT --workers N`",
+        ));
     }
     let (quiet, about) = (arguments.train.quiet, train::about());
     let patience = Duration::from_secs(arguments.patience);
@@ -99,17 +104,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     };
     let (address, folder) = (run.address(), run.folder().display().to_string());
     // A server that listens at all addresses has no address of its own.
-    let host = if address.ip().is_unspecified() { "HOST".into() } else { address.ip().to_string() };
-    let host = if address.is_ipv6() && host != "HOST" { format!("[{host}]") } else { host };
+    let port = address.port();
+    let reach = if address.ip().is_unspecified() { format!("HOST:{port}") } else { address.to_string() };
+    let key = arguments.security.key.as_ref();
+    let key = key.map_or("--wire plain".into(), |key| format!("--key {}", key.display()));
     print(&format!(
-        "listening at {address} for {} workers; start each with: grawa join {host}:{} {} --out DIR",
-        run.workers(),
-        address.port(),
-        arguments
-            .security
-            .key
-            .as_ref()
-            .map_or("--wire plain".into(), |key| format!("--key {}", key.display()))
+        "listening at {address} for {} workers; start each with: grawa join {reach} {key} --out DIR",
+        run.workers()
     ));
     let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -153,7 +154,7 @@ pub(crate) fn observers(
     Ok(observers)
 }
 
-/// Follows a run to its end, and says what it waits for while it has not begun.
+/// Follows a run to its end, and prints what it waits for while it has not begun.
 pub(crate) fn follow(
     run: CoordinatedRun,
     mut observers: Vec<Box<dyn Observer>>,

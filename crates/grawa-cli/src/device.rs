@@ -1,30 +1,26 @@
-//! The device a command runs on, and `grawa devices`: what this machine has.
+//! `grawa devices`: what this machine has.
 
 use crate::failure::Failure;
 use crate::output::print;
-use clap::{Args, ValueEnum};
-use grawa_lab::Table;
+use clap::Args;
 use grawa_nn::Error;
-use grawa_nn::cuda::{self, Library, VARIABLE, open};
+#[cfg(feature = "cuda")]
+use {
+    grawa_lab::Table,
+    grawa_nn::cuda::{self, Library, VARIABLE, open},
+};
 
-/// Where a command runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Device {
-    /// All cores
-    Cpu,
-    /// The first NVIDIA GPU
-    Cuda,
+/// The first GPU.
+#[cfg(feature = "cuda")]
+pub(crate) fn first_gpu() -> Result<cuda::Device, Error> {
+    let why = "the driver knows of none; see `grawa devices`".into();
+    cuda::devices()?.into_iter().next().ok_or(Error::Device { action: "use a GPU".into(), why })
 }
 
-impl Device {
-    /// The first GPU.
-    pub(crate) fn gpu(self) -> Result<cuda::Device, Error> {
-        let missing = || Error::Device {
-            action: "use a GPU".into(),
-            why: "the driver knows of none; see `grawa devices`".into(),
-        };
-        cuda::devices()?.into_iter().next().ok_or_else(missing)
-    }
+/// This program has no code for GPUs.
+#[cfg(all(feature = "group", not(feature = "cuda")))]
+pub(crate) fn first_gpu() -> Result<std::convert::Infallible, Error> {
+    Err(Error::BuiltWithoutCuda)
 }
 
 /// What this machine can train on: cores, GPUs, and the libraries that GPUs need, with how to get those that are missing.
@@ -37,31 +33,36 @@ pub(crate) struct Arguments {}
 pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     print(&format!("CPU: {cores} cores"));
+    print_gpus();
+    Ok(())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn print_gpus() {
+    print(&format!("GPU: none ({})", Error::BuiltWithoutCuda));
+}
+
+#[cfg(feature = "cuda")]
+fn print_gpus() {
     match cuda::devices() {
         Ok(gpus) if gpus.is_empty() => print("GPU: the driver is there, but knows of none"),
         Ok(gpus) => gpus.iter().for_each(|gpu| print(&describe(gpu))),
         Err(error) => print(&format!("GPU: none ({error})")),
     }
+    let found = Library::ALL.map(|library| (library, open(library).ok()));
     let mut table = Table::new(["library", "found", "for"]);
-    let mut advice = Vec::new();
-    for library in Library::ALL {
-        let found = match open(library) {
-            Ok(path) => path.display().to_string(),
-            Err(_) => {
-                advice.push(format!(
-                    "{library} is missing: {}, or name its folder in {VARIABLE}.",
-                    library.remedy()
-                ));
-                "missing".to_owned()
-            }
-        };
-        table.push([library.to_string(), found, library.purpose().to_owned()]);
+    for (library, path) in &found {
+        let path = path.as_ref().map_or("missing".into(), |path| path.display().to_string());
+        table.push([library.to_string(), path, library.purpose().to_owned()]);
     }
     print(&table.text());
-    advice.iter().for_each(|line| print(line));
-    Ok(())
+    for (library, _) in found.iter().filter(|(_, path)| path.is_none()) {
+        let remedy = library.remedy();
+        print(&format!("{library} is missing: {remedy}, or name its folder in {VARIABLE}."));
+    }
 }
 
+#[cfg(feature = "cuda")]
 fn describe(gpu: &cuda::Device) -> String {
     let (major, minor) = gpu.capability;
     let usable = if gpu.is_usable() { "" } else { " (too old: 8.0 or newer is needed)" };

@@ -2,12 +2,13 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::output::{print, warn};
+use crate::output::print;
+use crate::source_args::SourceArgs;
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::State;
-use grawa_train::recipe::{Device, Recipe};
-use grawa_train::{Class, Evaluator, find_model};
+use grawa_train::recipe::Device;
+use grawa_train::{Class, Evaluator};
 use std::path::PathBuf;
 
 /// Measure a trained model: loss and error on the test set, in all and class by class.
@@ -22,54 +23,35 @@ pub(crate) struct Arguments {
     /// The run's folder, a checkpoint, or a file of tensors
     #[arg(value_name = "MODEL")]
     what: PathBuf,
-    /// The data set [default: the run's]
-    #[arg(long)]
-    data: Option<String>,
-    /// The folder of the data set [default: the run's]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<String>,
-    /// The network, one of `grawa models` [default: the run's]
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Batch norm: the statistics the model was saved with (keep), or those of augmented training batches (recalibrate)
     #[arg(long, default_value = "keep", value_parser = ["keep", "recalibrate"])]
     batch_norm: String,
     /// Where to measure: cpu or cuda [default: cpu, wherever it was trained]
     #[arg(long, default_value = "cpu", hide_default_value = true)]
     device: String,
-    /// Any other key of a recipe, such as data.augment=none
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    settings: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let found = find_model(&arguments.what)?;
-    for why in &found.skipped {
-        warn(&format!("a newer checkpoint cannot be used: {why}"));
-    }
-    let overrides = found.overrides()?.options(&[
-        ("data.kind", &arguments.data, "--data"),
-        ("data.dir", &arguments.dir, "--dir"),
-        ("model.name", &arguments.model, "--model"),
-        ("evaluate.batch_norm", &Some(arguments.batch_norm.clone()), "--batch-norm"),
-        ("machine.device", &Some(arguments.device.clone()), "--device"),
-    ])?;
-    let recipe = Recipe::resolve(&overrides.set_all(&arguments.settings)?)?;
+    let (found, recipe) = arguments.source.find(
+        &arguments.what,
+        &[
+            ("evaluate.batch_norm", &Some(arguments.batch_norm.clone()), "--batch-norm"),
+            ("machine.device", &Some(arguments.device.clone()), "--device"),
+        ],
+    )?;
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    let meter = Evaluator::new(&recipe, &data)?;
-    found.check(meter.graph())?;
-    let state = State::load(meter.graph(), &found.model)?;
+    let evaluator = Evaluator::new(&recipe, &data)?;
+    found.check(evaluator.graph())?;
+    let state = State::load(evaluator.graph(), &found.model)?;
     let bar = bar(1000, "measuring");
-    let measured = meter.measure(&state, |share| bar.set_position((1000.0 * share) as u64))?;
+    let measured = evaluator.measure(&state, |share| bar.set_position((1000.0 * share) as u64))?;
     bar.finish_and_clear();
     let mut table = Table::new(["class", "examples", "wrong", "error %"]);
     let mut row = |name: String, class: &Class| {
-        table.push([
-            name,
-            class.examples.to_string(),
-            class.wrong.to_string(),
-            format!("{:.2}", 100.0 * class.error()),
-        ]);
+        let error = format!("{:.2}", 100.0 * class.error());
+        table.push([name, class.examples.to_string(), class.wrong.to_string(), error]);
     };
     for (index, class) in measured.classes.iter().enumerate() {
         row(data.class_names.get(index).cloned().unwrap_or_else(|| index.to_string()), class);

@@ -1,6 +1,9 @@
 //! Why a command failed, and its exit code.
 
-/// Why a command ended.
+use std::fmt::Display;
+
+/// Why a command ended. A build without groups cannot fail in all these ways.
+#[cfg_attr(not(feature = "group"), allow(dead_code))]
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// An experiment.
@@ -21,108 +24,64 @@ pub(crate) enum Failure {
     /// A recipe.
     #[error(transparent)]
     Recipe(#[from] grawa_train::recipe::RecipeError),
-    /// The handler of Ctrl-C cannot be installed.
-    #[error("cannot listen for Ctrl-C: {why}")]
-    Signals {
-        /// Why not.
-        why: String,
-    },
     /// Something between workers.
     #[error(transparent)]
     Comm(#[from] grawa_comm::Error),
-    /// A page that cannot be served.
-    #[error(
-        "cannot serve the page at {address}: {why}; choose another place with --page, or none with --page none"
-    )]
-    Page {
-        /// Where.
-        address: String,
-        /// Why not.
-        why: String,
-    },
-    /// Worker processes cannot be started, or all have ended.
-    #[error("{why}")]
-    Process {
-        /// Why.
-        why: String,
-    },
-    /// An address that cannot be listened at.
-    #[error("cannot listen at {address}: {why}; give another, or port 0 for any that is free")]
-    Listen {
-        /// The address.
-        address: String,
-        /// Why not.
-        why: String,
-    },
-    /// An option that only `grawa train` has.
-    #[error(
-        "--resume, --checkpoint, --replay and --comm are for `grawa train`; a run whose workers are still there is continued by `grawa coordinate --resume`"
-    )]
-    OnlyTrain,
-    /// Options of vectors on the network, where all workers are threads.
-    #[error(
-        "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away"
-    )]
-    OnlyApart,
-    /// A program that was built without MPI.
-    #[error(
-        "this grawa was built without MPI; install an MPI and libclang (Debian: apt-get install openmpi-bin libopenmpi-dev \
-         libclang-dev), then build it with: cargo build --release --features mpi"
-    )]
-    #[cfg_attr(feature = "mpi", allow(dead_code))]
-    NoMpi,
-    /// An error that the first rank of the job has printed.
-    #[error("the first rank has told why")]
-    #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
-    Told {
-        /// The exit code.
-        code: u8,
-    },
-    /// Something that failed on another rank of the job.
-    #[error("worker {worker} on {machine}: {why}")]
-    #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
-    Rank {
-        /// Its worker.
-        worker: u32,
-        /// Its machine.
-        machine: String,
-        /// Its error.
-        why: String,
-        /// The exit code.
-        code: u8,
-    },
     /// A measurement of flatness.
     #[error(transparent)]
     Flat(#[from] grawa_flat::Error),
     /// A method.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
+    /// Something on this machine: a process, a signal handler, an address.
+    #[error("{0}")]
+    Machine(String),
+    /// Options that do not fit the command.
+    #[error("{0}")]
+    Usage(&'static str),
+    /// An error on another rank of the job, and its exit code.
+    #[error("{0}")]
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
+    Rank(String, u8),
+    /// An error that the first rank of the job has printed, and its exit code.
+    #[error("the first rank has printed the error")]
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code))]
+    Reported(u8),
 }
 
+/// An option that only `grawa train` has.
+#[cfg(feature = "group")]
+pub(crate) const ONLY_TRAIN: Failure = Failure::Usage(
+    "--resume, --checkpoint, --replay and --comm are for `grawa train`; a run whose workers are still there is continued by `grawa coordinate --resume`",
+);
+/// Options of vectors on the network, where all workers are threads.
+pub(crate) const ONLY_PROCESSES: Failure = Failure::Usage(
+    "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away",
+);
+
 impl Failure {
+    /// The handler of Ctrl-C cannot be installed.
+    pub(crate) fn signals(error: impl Display) -> Self {
+        Failure::Machine(format!("cannot listen for Ctrl-C: {error}"))
+    }
+
     /// 2 for a wrong request, 1 for something that failed.
     pub(crate) fn code(&self) -> u8 {
-        let usage = match self {
+        let is_usage = match self {
             Failure::Lab(error) => error.is_usage(),
             Failure::Toy(error) => error.is_usage(),
             Failure::Engine(error) => error.is_usage(),
             Failure::Data(error) => {
-                matches!(
-                    error,
-                    grawa_data::Error::UnknownDataset { .. } | grawa_data::Error::NoArchive { .. }
-                )
+                use grawa_data::Error::{NoArchive, UnknownDataset};
+                matches!(error, UnknownDataset { .. } | NoArchive { .. })
             }
             Failure::Train(error) => error.is_usage(),
-            Failure::Signals { .. }
-            | Failure::Listen { .. }
-            | Failure::Process { .. }
-            | Failure::Page { .. } => false,
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),
-            Failure::Told { code } | Failure::Rank { code, .. } => return *code,
-            Failure::OnlyTrain | Failure::OnlyApart | Failure::NoMpi => true,
             Failure::Flat(error) => error.is_usage(),
-            Failure::Core(_) | Failure::Recipe(_) => true,
+            Failure::Core(_) | Failure::Recipe(_) | Failure::Usage(_) => true,
+            Failure::Machine(_) => false,
+            Failure::Rank(_, code) | Failure::Reported(code) => return *code,
         };
-        if usage { 2 } else { 1 }
+        if is_usage { 2 } else { 1 }
     }
 }

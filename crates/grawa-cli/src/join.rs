@@ -1,8 +1,8 @@
-//! `grawa join`: one worker of a coordinated run.
+//! `grawa join`: one process of a coordinated run.
 
 use crate::coordinate::SecurityArguments;
 use crate::failure::Failure;
-use crate::output::{print, warn};
+use crate::output::{print, warn_of_skipped};
 use crate::stop::on_signal;
 use crate::train::succeeded;
 use clap::Args;
@@ -15,23 +15,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Take part in a run, as one worker.
+/// Take part in a run, with one or more workers.
 ///
-/// The coordinator sends the recipe; the data set must be on this machine. A worker that joins late takes the state of the others. A
-/// worker that loses its connection continues to train and reconnects. Ctrl-C leaves the run; the others continue.
+/// The coordinator sends the recipe; the data set must be on this machine. A process that joins late takes the state of the others. One
+/// that loses its connection continues to train and reconnects. Ctrl-C leaves the run; the others continue.
 #[derive(Args)]
-#[command(after_help = "Example:\n  grawa join HOST:7117 --key run.key")]
+#[command(
+    after_help = "Examples:\n  grawa join HOST:7117 --key run.key\n  grawa join HOST:7117 --key run.key --workers 4 --device cuda"
+)]
 pub(crate) struct Arguments {
     /// Where the coordinator listens
     #[arg(value_name = "HOST:PORT", value_parser = crate::address::address)]
     address: String,
     #[command(flatten)]
     security: SecurityArguments,
-    /// Where this worker listens for the others; port 0 is any free one, and 0.0.0.0 all addresses of this machine [default: any port of
+    /// Workers of this process: they share its cores or its GPU, and vectors travel once for all of them
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: u32,
+    /// Where this process listens for the others; port 0 is any free one, and 0.0.0.0 all addresses of this machine [default: any port of
     /// the address that leads to the coordinator]
     #[arg(long, value_name = "HOST:PORT", value_parser = crate::address::address)]
     listen: Option<String>,
-    /// The host by which other workers reach this one [default: the address that leads to the coordinator]
+    /// The host by which other processes reach this one [default: the address that leads to the coordinator]
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
     /// The folder of the data set on this machine
@@ -43,7 +48,7 @@ pub(crate) struct Arguments {
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<u32>,
-    /// Write checkpoints to this folder while this worker is the first of those that have one; if all workers were lost, restore the
+    /// Write checkpoints to this folder while this process is the first of those that have one; if all workers were lost, restore the
     /// last checkpoint
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -66,15 +71,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     // A listener at all addresses needs one that others can connect to.
     let is_anywhere = listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:");
     let host = arguments.host.as_deref().or(is_anywhere.then_some(here.as_str()));
-    let guest = Joiner::new(&arguments.address, wire, &listen, host, patience)?;
+    let joiner =
+        Joiner::with_workers(arguments.workers, &arguments.address, wire, (&listen, host), patience)?;
     // Until it has found the coordinator, Ctrl-C simply ends it.
     let stop = Stop::default();
     if arguments.launched {
-        let told = stop.clone();
-        std::thread::spawn(move || wait_for_stop(&told));
+        let asked = stop.clone();
+        std::thread::spawn(move || wait_for_stop(&asked));
     }
     listen_for_stop(&stop, arguments.launched)?;
-    let text = String::from_utf8_lossy(&guest.charter).into_owned();
+    let text = String::from_utf8_lossy(&joiner.charter).into_owned();
     let overrides = Overrides::default()
         .file("the coordinator's recipe", &text)?
         .options(&[("data.dir", &arguments.dir, "--dir"), ("machine.device", &arguments.device, "--device")])?
@@ -82,19 +88,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let recipe = Recipe::resolve(&overrides)?;
     let _hold = match &arguments.out {
         Some(out) => {
-            let (hold, damaged) = make_room(out, &recipe, guest.run())?;
-            for why in damaged {
-                warn(&format!("a newer checkpoint cannot be used: {why}"));
-            }
+            let (hold, damaged) = make_room(out, &recipe, joiner.run())?;
+            warn_of_skipped(&damaged);
             Some(hold)
         }
         None => None,
     };
     let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    print(&format!("taking part as worker {}", guest.worker));
-    let contact = guest.contact();
+    print(&match joiner.workers {
+        1 => format!("taking part as worker {}", joiner.worker),
+        several => format!("taking part as workers {} to {}", joiner.worker, joiner.worker + several - 1),
+    });
+    let contact = joiner.contact();
     std::thread::spawn(move || watch_contact(&contact));
-    match join(recipe, &data, guest, arguments.out.as_deref(), stop, &mut []) {
+    match join(recipe, &data, joiner, arguments.out.as_deref(), stop, &mut []) {
         Ok(end) if end.reason == Reason::Interrupted => {
             print(&format!("the run was stopped after step {}", end.at.steps));
             Ok(false)
@@ -141,22 +148,22 @@ fn listen_for_stop(stop: &Stop, is_launched: bool) -> Result<(), Failure> {
 fn watch_contact(contact: &Contact) {
     const ALONE: Duration = Duration::from_secs(1);
     const AGAIN: Duration = Duration::from_secs(60);
-    let mut said: Option<Duration> = None;
+    let mut printed: Option<Duration> = None;
     while let Some(lost) = contact.lost_for() {
-        match said {
+        match printed {
             None if lost > ALONE => {
                 print(
                     "the coordinator is out of reach: no rounds until it is back; between rounds this worker trains alone",
                 );
-                said = Some(lost);
+                printed = Some(lost);
             }
             Some(_) if lost.is_zero() => {
                 print("in contact with the coordinator again");
-                said = None;
+                printed = None;
             }
             Some(last) if lost > last + AGAIN => {
                 print(&format!("out of reach of the coordinator for {:.0} s", lost.as_secs_f64()));
-                said = Some(lost);
+                printed = Some(lost);
             }
             _ => {}
         }

@@ -3,19 +3,18 @@
 use crate::bar::bar;
 use crate::failure::Failure;
 use crate::output::print;
-use crate::stop::on_signal;
-use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueEnum};
+use crate::train::{about, listen_for_stop};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use grawa_core::Name;
 use grawa_lab::Table;
 use grawa_lab::lab::{
-    self, Cell, Cost, EXPERIMENTS, Finding, Plan, Progress, Request, Scheduler, Select, Stage, Store,
+    self, Cell, Cost, EXPERIMENTS, Finding, Plan, Progress, Request, Scale, Scheduler, Select, Stage, Store,
 };
-use grawa_train::observe::About;
 use indicatif::{HumanDuration, ProgressBar};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// The paper's tables and figures, one command each.
@@ -35,12 +34,12 @@ pub(crate) struct Arguments {
     out: Option<PathBuf>,
     /// Scale: smoke is the digits in seconds, small is CIFAR-10 and ResNet-20 in hours on a laptop or minutes on a GPU,
     /// paper is the paper's networks, budgets and grids
-    #[arg(long, value_enum, default_value_t = Scale::Smoke)]
+    #[arg(long, default_value = "smoke", value_parser = PossibleValuesParser::new(Scale::ALL.map(Scale::as_str)).map(|name| Scale::named(&name)))]
     scale: Scale,
     /// What settings are chosen on: held-out training examples, or the test set as in the paper, which is marked in the table
     /// [default: held-out]
-    #[arg(long, value_enum)]
-    select: Option<Selection>,
+    #[arg(long, value_parser = PossibleValuesParser::new(Select::ALL.map(Select::as_str)).map(|name| Select::named(&name)))]
+    select: Option<Select>,
     /// The data set, instead of the scale's
     #[arg(long, value_name = "NAME")]
     data: Option<String>,
@@ -72,19 +71,6 @@ pub(crate) struct Arguments {
 
 const AFTER: &str = "Experiments:\n  table1         test error by method and network\n  table2         how flat the minima are: the Hessian by method and network\n  scalability    test error with 4, 8 and 12 workers\n  communication  where the time goes, rounds, and bytes handed over\n  gap            generalisation gap: test error less training error\n  gradnorm       does a small gradient norm go with a small gap? Over a grid of hyper-parameters\n  curves         test error over epochs and over time\n\nExamples:\n  grawa lab table1 --out out/table1\n  grawa lab table1 --scale small --dir data --out out/small --dry-run\n  grawa lab gradnorm --scale paper --out out/gradnorm --jobs 2\n  grawa lab table1 --data mnist --dir data --set train.budget=2epoch --out out/mnist\n  grawa report out/table1/runs/* --out report.html";
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Scale {
-    Smoke,
-    Small,
-    Paper,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Selection {
-    HeldOut,
-    Test,
-}
-
 /// Runs the experiment; false if it was stopped before its end.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let plan = plan(arguments)?;
@@ -93,17 +79,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     };
     let store = Store::open(out, &plan)?;
     let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
-    on_signal(move || asked.store(true, Ordering::Relaxed))?;
-    let about = About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"));
+    listen_for_stop(&stop)?;
     let jobs = arguments.jobs.map(usize::from);
     let screen = Screen::new();
-    let scheduler = Scheduler { plan: &plan, store: &store, jobs, about, stop };
+    let scheduler = Scheduler { plan: &plan, store: &store, jobs, about: about(), stop };
     let (found, is_all) = scheduler.run(&|progress| screen.show(progress))?;
     screen.bar.finish_and_clear();
     if !is_all {
-        let words = format!("stopped with {} finished cells; the same command goes on", found.len());
-        print(&words);
+        print(&format!("stopped with {} finished cells; the same command continues", found.len()));
         return Ok(false);
     }
     let (output, path) = lab::conclude(&plan, &store, &found)?;
@@ -115,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
 }
 
 fn plan(arguments: &Arguments) -> Result<Plan, Failure> {
-    // clap has seen to it that there is one.
+    // clap accepts no other name.
     let experiment = lab::experiment(&arguments.experiment).unwrap_or(&EXPERIMENTS[0]);
     let mut settings = Vec::new();
     for (key, value) in
@@ -125,15 +108,8 @@ fn plan(arguments: &Arguments) -> Result<Plan, Failure> {
     }
     settings.extend(arguments.settings.iter().cloned());
     let request = Request {
-        scale: match arguments.scale {
-            Scale::Smoke => lab::Scale::Smoke,
-            Scale::Small => lab::Scale::Small,
-            Scale::Paper => lab::Scale::Paper,
-        },
-        select: arguments.select.map(|select| match select {
-            Selection::HeldOut => Select::HeldOut,
-            Selection::Test => Select::Test,
-        }),
+        scale: arguments.scale,
+        select: arguments.select,
         seeds: arguments.seeds.map(usize::from),
         methods: arguments.methods.iter().map(|name| name.parse()).collect::<Result<Vec<Name>, _>>()?,
         settings,

@@ -2,7 +2,7 @@
 
 use crate::address::check_free;
 use crate::coordinate::{follow, observers, prepare};
-use crate::device::Device;
+use crate::device::first_gpu;
 use crate::failure::Failure;
 use crate::join;
 use crate::output::print;
@@ -11,6 +11,7 @@ use crate::train;
 use clap::Args;
 use grawa_comm::group::{Security, new_key};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun};
+use grawa_train::recipe::Device;
 use grawa_train::{Checkpoint, Reason, Recipe};
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Train with every worker as its own process on this machine.
+/// Train with workers in processes of their own on this machine.
 ///
 /// Takes the options of `grawa train`, and its methods except those that share gradients or have groups inside groups. If a worker dies,
 /// the others continue. The output of each process is in worker-N.log in the run's folder; its first line names the worker. Ctrl-C
@@ -31,7 +32,9 @@ use std::time::{Duration, Instant};
 /// No other process of this machine can join: the workers have a key that is made for the run. It is run.key in the run's folder,
 /// readable only by its owner, and is removed at the end. `--wire plain` does without it.
 #[derive(Args)]
-#[command(after_help = "Example:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart")]
+#[command(
+    after_help = "Examples:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart\n  grawa launch --data digits --workers 8 --per-process 4"
+)]
 // The options of `train` bring a group of this name.
 #[group(skip)]
 pub(crate) struct Arguments {
@@ -103,20 +106,18 @@ impl Drop for Children {
     }
 }
 
-/// Finds what would be wrong for every worker, before anything is written.
-fn can_train_here(recipe: &Recipe) -> Result<(), Failure> {
-    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    grawa_train::check(recipe, &data)?;
-    if recipe.machine.device == grawa_train::recipe::Device::Cuda {
-        Device::Cuda.gpu()?;
-    }
-    Ok(())
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    let quiet = arguments.train.quiet;
+    let (quiet, each) = (arguments.train.quiet, arguments.train.per_process.unwrap_or(1));
+    // What would be wrong for every worker is found before anything is written.
     let check = |recipe: &Recipe| {
-        can_train_here(recipe)?;
+        if !recipe.train.workers.is_multiple_of(each) {
+            return Err(Failure::Usage("--workers must be a multiple of --per-process"));
+        }
+        let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+        grawa_train::check(recipe, &data)?;
+        if recipe.machine.device == Device::Cuda {
+            first_gpu()?;
+        }
         arguments.page.address(quiet).map_or(Ok(()), check_free)
     };
     let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
@@ -128,25 +129,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = recipe.machine.threads.unwrap_or((cores as u32 / recipe.train.workers.max(1)).max(1));
-    let io = |error: std::io::Error| Failure::Process { why: error.to_string() };
-    let mut children = Vec::new();
-    for number in 0..recipe.train.workers {
+    let processes = recipe.train.workers / each;
+    let threads = recipe.machine.threads.unwrap_or((cores as u32 / processes.max(1)).max(1));
+    let io = |error: std::io::Error| Failure::Machine(error.to_string());
+    let (mut children, mut asked) = (Children(Vec::new()), None);
+    for number in 0..processes {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
         let mut command = Command::new(std::env::current_exe().map_err(io)?);
         command.args(["join", &run.address().to_string(), "--threads", &threads.to_string()]);
+        command.args(["--workers", &each.to_string()]);
         match &key {
             Some(Key(path)) => command.arg("--key").arg(path),
             None => command.args(["--wire", "plain"]),
         };
         command.arg("--launched").arg("--out").arg(&place);
-        // Ctrl-C must not reach them directly: this process tells them to stop.
+        // Ctrl-C must not reach them directly: this process asks them to stop.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);
-        children.push(command.spawn().map_err(io)?);
+        children.0.push(command.spawn().map_err(io)?);
     }
-    let (mut children, mut asked) = (Children(children), None);
     let server = Arc::clone(run.server());
     let has_begun = || server.status().committed.is_some();
     let poll = || {
@@ -181,7 +183,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     drop((server, key));
     let is_kept = Checkpoint::newest_path(&place).is_ok();
     let place = place.display();
-    let go_on = match is_kept {
+    let resume = match is_kept {
         true => format!("resume from the last checkpoint with: grawa train --resume {place}"),
         false => "there is no checkpoint to resume from".into(),
     };
@@ -194,18 +196,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         (Some(Reason::Spent), _) => {
             let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");
-            return Err(Failure::Process { why });
+            return Err(Failure::Machine(why));
         }
-        _ if stop.load(Ordering::Relaxed) => print(&format!("stopped; {go_on}")),
+        _ if stop.load(Ordering::Relaxed) => print(&format!("stopped; {resume}")),
         (_, Some((number, how))) if !has_begun => {
-            let why = format!(
-                "a worker ended before the first round ({how}); what it said is in {place}/worker-{number}.log"
-            );
-            return Err(Failure::Process { why });
+            return Err(Failure::Machine(format!(
+                "a worker ended before the first round ({how}); its output is in {place}/worker-{number}.log"
+            )));
         }
         _ => {
-            let why = format!("every worker has ended; what they said is in {place}/worker-*.log; {go_on}");
-            return Err(Failure::Process { why });
+            let why = format!("every worker has ended; their output is in {place}/worker-*.log; {resume}");
+            return Err(Failure::Machine(why));
         }
     }
     Ok(end == Some(Reason::Spent) && !diverged)

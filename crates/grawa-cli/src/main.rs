@@ -2,36 +2,50 @@
 //!
 //! Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to standard output, everything else to standard error.
 
+#[cfg(feature = "group")]
 mod address;
 mod bar;
 mod bench;
+#[cfg(feature = "cuda")]
 mod bench_cuda;
+#[cfg(feature = "group")]
 mod coordinate;
 mod data;
 mod demo;
 mod device;
 mod eval;
 mod failure;
+#[cfg(feature = "plots")]
 mod flatness;
+#[cfg(feature = "group")]
 mod join;
+#[cfg(feature = "group")]
 mod key;
+#[cfg(feature = "plots")]
 mod lab;
+#[cfg(feature = "plots")]
 mod landscape;
+#[cfg(feature = "group")]
 mod launch;
 mod licenses;
 mod methods;
+#[cfg(feature = "plots")]
 mod model_args;
 mod models;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod output;
+#[cfg(feature = "group")]
 mod page;
 mod probe;
+#[cfg(feature = "plots")]
 mod report;
-
+mod source_args;
 mod stop;
+#[cfg(feature = "plots")]
 mod theory;
 mod train;
+#[cfg(feature = "plots")]
 mod vincent;
 
 use clap::{Parser, Subcommand};
@@ -49,15 +63,23 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+// One value, parsed once: its size does not matter.
+#[allow(clippy::large_enum_variant)]
 enum Command {
     Demo(demo::Arguments),
     Train(train::Arguments),
+    #[cfg(feature = "group")]
     Launch(launch::Arguments),
+    #[cfg(feature = "group")]
     Coordinate(coordinate::Arguments),
+    #[cfg(feature = "group")]
     Join(join::Arguments),
+    #[cfg(feature = "group")]
     Key(key::Arguments),
     Eval(eval::Arguments),
+    #[cfg(feature = "plots")]
     Vincent(vincent::Arguments),
+    #[cfg(feature = "plots")]
     Theory(theory::Arguments),
     Methods(methods::Arguments),
     Models(models::Arguments),
@@ -65,9 +87,13 @@ enum Command {
     Bench(bench::Arguments),
     Data(data::Arguments),
     Devices(device::Arguments),
+    #[cfg(feature = "plots")]
     Flatness(flatness::Arguments),
+    #[cfg(feature = "plots")]
     Landscape(landscape::Arguments),
+    #[cfg(feature = "plots")]
     Lab(lab::Arguments),
+    #[cfg(feature = "plots")]
     Report(report::Arguments),
     Licenses(licenses::Arguments),
 }
@@ -76,50 +102,47 @@ fn main() -> ExitCode {
     // clap itself ends wrong usage with code 2, and --help and --version with 0.
     let command = Cli::parse().command;
     // Every connection is an open file, and the usual limit is small.
+    #[cfg(feature = "group")]
     grawa_comm::group::raise_file_limit();
-    let result = match command {
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::Eval(arguments) => eval::run(&arguments),
-        Command::Key(arguments) => key::run(&arguments),
-        Command::Launch(arguments) => return ended(launch::run(&arguments)),
-        Command::Coordinate(arguments) => return ended(coordinate::run(&arguments)),
-        Command::Join(arguments) => return ended(join::run(&arguments)),
-        Command::Train(arguments) => return ended(train::run(&arguments)),
-        Command::Lab(arguments) => return ended(lab::run(&arguments)),
-        Command::Vincent(arguments) => vincent::run(&arguments),
-        Command::Theory(arguments) => theory::run(&arguments),
-        Command::Methods(arguments) => methods::run(&arguments),
-        Command::Models(arguments) => models::run(&arguments),
-        Command::Probe(arguments) => probe::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Data(arguments) => data::run(&arguments),
-        Command::Devices(arguments) => device::run(&arguments),
-        Command::Flatness(arguments) => flatness::run(&arguments),
-        Command::Landscape(arguments) => landscape::run(&arguments),
-        Command::Report(arguments) => report::run(&arguments),
-        Command::Licenses(arguments) => licenses::run(&arguments),
+    let is_finished = match command {
+        Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
+        Command::Eval(arguments) => eval::run(&arguments).map(|()| true),
+        #[cfg(feature = "group")]
+        Command::Key(arguments) => key::run(&arguments).map(|()| true),
+        #[cfg(feature = "group")]
+        Command::Launch(arguments) => launch::run(&arguments),
+        #[cfg(feature = "group")]
+        Command::Coordinate(arguments) => coordinate::run(&arguments),
+        #[cfg(feature = "group")]
+        Command::Join(arguments) => join::run(&arguments),
+        Command::Train(arguments) => train::run(&arguments),
+        #[cfg(feature = "plots")]
+        Command::Lab(arguments) => lab::run(&arguments),
+        #[cfg(feature = "plots")]
+        Command::Vincent(arguments) => vincent::run(&arguments).map(|()| true),
+        #[cfg(feature = "plots")]
+        Command::Theory(arguments) => theory::run(&arguments).map(|()| true),
+        Command::Methods(arguments) => methods::run(&arguments).map(|()| true),
+        Command::Models(arguments) => models::run(&arguments).map(|()| true),
+        Command::Probe(arguments) => probe::run(&arguments).map(|()| true),
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Data(arguments) => data::run(&arguments).map(|()| true),
+        Command::Devices(arguments) => device::run(&arguments).map(|()| true),
+        #[cfg(feature = "plots")]
+        Command::Flatness(arguments) => flatness::run(&arguments).map(|()| true),
+        #[cfg(feature = "plots")]
+        Command::Landscape(arguments) => landscape::run(&arguments).map(|()| true),
+        #[cfg(feature = "plots")]
+        Command::Report(arguments) => report::run(&arguments).map(|()| true),
+        Command::Licenses(arguments) => licenses::run(&arguments).map(|()| true),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error),
-    }
-}
-
-/// A run that is not finished has not succeeded.
-fn ended(result: Result<bool, failure::Failure>) -> ExitCode {
-    match result {
-        Ok(finished) => ExitCode::from(u8::from(!finished)),
-        Err(error) => fail(&error),
-    }
-}
-
-fn fail(error: &failure::Failure) -> ExitCode {
-    ExitCode::from(tell(error))
+    // A run that is not finished has not succeeded.
+    ExitCode::from(is_finished.map_or_else(|error| print_error(&error), |finished| u8::from(!finished)))
 }
 
 /// Prints the error, unless another rank has; returns the exit code.
-fn tell(error: &failure::Failure) -> u8 {
-    if !matches!(error, failure::Failure::Told { .. }) {
+fn print_error(error: &failure::Failure) -> u8 {
+    if !matches!(error, failure::Failure::Reported(_)) {
         output::warn(&format!("error: {error}"));
     }
     error.code()

@@ -37,8 +37,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             );
         }
         Some(text) => {
-            let said = if text.contains("preset=") { text.clone() } else { with_preset(text, preset) };
-            let method: Method = said.parse()?;
+            let text = if text.contains("preset=") { text.clone() } else { with_preset(text, preset) };
+            let method: Method = text.parse()?;
             print(&format!("# {}: {}", method.name.title(), method.name.summary()));
             print(&format!("# on the command line: {method}"));
             print(method.to_toml().trim_end());

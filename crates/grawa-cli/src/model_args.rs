@@ -1,30 +1,19 @@
 //! Arguments of the commands that measure flatness: a model, and the examples its loss is measured on.
 
 use crate::failure::Failure;
-use crate::output::warn;
+use crate::source_args::SourceArgs;
 use clap::Args;
 use grawa_data::{Feed, load};
 use grawa_flat::Examples;
 use grawa_nn::{Graph, Mode, Shape, State};
-use grawa_train::recipe::Recipe;
-use grawa_train::{FoundModel, find_model};
+use grawa_train::FoundModel;
 use std::path::{Path, PathBuf};
 
-/// The network, the data and the examples.
+/// The model, and the examples its loss is measured on.
 #[derive(Args)]
 pub(crate) struct ModelArgs {
-    /// The network, one of `grawa models` [default: the run's]
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
-    /// The data set [default: the run's]
-    #[arg(long, value_name = "NAME")]
-    data: Option<String>,
-    /// The folder of the data set [default: the run's]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<String>,
-    /// Any other key of a recipe, such as data.augment=none
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    settings: Vec<String>,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Examples, drawn from the training set and not augmented
     #[arg(long, value_name = "N", default_value_t = 320)]
     examples: usize,
@@ -64,16 +53,7 @@ impl ModelArgs {
             let (examples, batch) = (self.examples, self.batch);
             return Err(grawa_flat::Error::NotWholeBatches { examples, batch }.into());
         }
-        let found = find_model(model)?;
-        for why in &found.skipped {
-            warn(&format!("a newer checkpoint cannot be used: {why}"));
-        }
-        let overrides = found.overrides()?.options(&[
-            ("data.kind", &self.data, "--data"),
-            ("data.dir", &self.dir, "--dir"),
-            ("model.name", &self.model, "--model"),
-        ])?;
-        let recipe = Recipe::resolve(&overrides.set_all(&self.settings)?)?;
+        let (found, recipe) = self.source.find(model, &[])?;
         let set = load(recipe.data.kind.name(), &recipe.data.dir)?;
         let train = match recipe.data.held_out {
             0 => set.train,
@@ -103,16 +83,12 @@ impl ModelArgs {
 
     /// What decides the results, as TOML.
     pub(crate) fn settings(&self, command: &str, view: &View, others: &[PathBuf]) -> String {
-        let models: Vec<String> = [&view.found.model]
-            .into_iter()
-            .chain(others)
-            .map(|path| format!("{:?}", path.display().to_string()))
-            .collect();
+        let models = [&view.found.model].into_iter().chain(others).map(|path| path.display().to_string());
         format!(
-            "# Written by grawa {}. The same settings give the same files.\ncommand = {command:?}\nmodels = [{}]\n\
+            "# Written by grawa {}. The same settings give the same files.\ncommand = {command:?}\nmodels = {:?}\n\
              measured = {:?}\nseed = {}\n",
             env!("CARGO_PKG_VERSION"),
-            models.join(", "),
+            models.collect::<Vec<_>>(),
             view.words,
             self.seed
         )

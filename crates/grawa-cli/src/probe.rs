@@ -1,12 +1,14 @@
 //! `grawa probe`: one pass on given values, compared with what was expected.
 
-use crate::device::Device;
+#[cfg(feature = "cuda")]
+use crate::device::first_gpu;
 use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
 use grawa_lab::Table;
-use grawa_nn::cuda::Precision;
+use grawa_nn::Precision;
 use grawa_nn::probe::{Engine, probe};
+use grawa_train::recipe::Device;
 use std::path::PathBuf;
 
 /// Run one training-mode forward and backward pass on given values and compare with what was expected.
@@ -33,8 +35,8 @@ pub(crate) struct Arguments {
     /// Where to write the results; must not exist
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Where to run it
-    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    /// Where to run it: cpu or cuda (the first NVIDIA GPU)
+    #[arg(long, default_value_t = Device::Cpu)]
     device: Device,
     /// On a GPU: f32, tf32 or bf16
     #[arg(long, default_value = "f32")]
@@ -44,7 +46,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let engine = match arguments.device {
         Device::Cpu => Engine::Cpu,
-        Device::Cuda => Engine::Cuda(arguments.device.gpu()?, arguments.precision),
+        #[cfg(feature = "cuda")]
+        Device::Cuda => Engine::Cuda(first_gpu()?, arguments.precision),
+        #[cfg(not(feature = "cuda"))]
+        Device::Cuda => return Err(grawa_nn::Error::BuiltWithoutCuda.into()),
     };
     let found = probe(&arguments.model, arguments.classes, &arguments.values, &arguments.out, &engine)?;
     found.results.write()?;
@@ -53,11 +58,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         let mut table = Table::new(["kind", "largest relative error", "of"]);
         for distance in &found.errors {
-            table.push([
-                distance.kind.to_owned(),
-                format!("{:.3e}", distance.error),
-                distance.tensor.clone(),
-            ]);
+            let error = format!("{:.3e}", distance.error);
+            table.push([distance.kind.to_owned(), error, distance.tensor.clone()]);
         }
         print(&table.text());
     }

@@ -19,7 +19,7 @@ pub(crate) fn on_signal(mut ask: impl FnMut() + Send + 'static) -> Result<(), Fa
         Some(first) if is_impatience(first.elapsed()) => std::process::exit(1),
         Some(_) => {}
     };
-    ctrlc::set_handler(watch).map_err(|error| Failure::Signals { why: error.to_string() })
+    ctrlc::set_handler(watch).map_err(Failure::signals)
 }
 
 /// Whether a signal this long after the first one is another request.

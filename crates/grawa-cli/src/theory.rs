@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::print;
 use crate::vincent::claim;
 use clap::Args;
-use grawa_toy::theory::{Scale, Theory, run as experiments};
+use grawa_toy::theory::{Scale, run as experiments, settings};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ use std::sync::Mutex;
 ///
 /// On noisy strongly convex problems: the error floor under a constant step and the rate under a falling one; how
 /// often the centre is really no worse than the best worker; and the statements of the paper that do not hold, as
-/// numbers. Prints the tables; writes them as CSV and Markdown, and the pictures as SVG and PNG.
+/// numbers. Prints the tables; writes them as CSV, Markdown and LaTeX, the pictures as SVG and PNG, and one page with all of them.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The short form, a second or two: the same tables with wider errors
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let scale = if arguments.quick { Scale::Quick } else { Scale::Full };
-    let mut folder = claim(arguments.out.as_deref(), "out/theory", &Theory::settings(scale))?;
+    let mut folder = claim(arguments.out.as_deref(), "out/theory", &settings(scale))?;
     let bar = bar(1000, "theory");
     let part = Mutex::new(String::new());
     let theory = experiments(scale, &|name, share| {
@@ -43,9 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     bar.finish_and_clear();
     theory.put(&mut folder)?;
     let path = folder.finish()?;
-    for table in &theory.tables {
-        print(&format!("{}\n{}\n\n{}", table.title, table.explanation, table.shown().text()));
-    }
-    print(&format!("Tables and pictures: {}", path.join("tables.md").display()));
+    theory.tables.iter().for_each(|table| print(&table.text()));
+    print(&format!("Tables and pictures: {}", path.join("index.html").display()));
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! `grawa train`: a run from a recipe, resumed, or replayed.
 
-use crate::failure::Failure;
-use crate::output::{print, warn};
+use crate::failure::{Failure, ONLY_PROCESSES};
+use crate::output::{print, warn, warn_of_skipped};
 use crate::stop::on_signal;
 use clap::Args;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
 use grawa_train::recipe::{Facts, Forecast, Format, Overrides, Recipe};
 use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +45,9 @@ pub(crate) struct Arguments {
     /// Workers
     #[arg(long)]
     workers: Option<u32>,
+    /// With `launch` and --comm mpi: workers in each process; vectors travel once for each process [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) per_process: Option<u32>,
     /// Seed of every random draw
     #[arg(long)]
     seed: Option<u32>,
@@ -89,55 +93,139 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    if arguments.comm == "threads" && arguments.per_process.is_some() {
+        return Err(Failure::Usage(
+            "--per-process is for `grawa launch` and --comm mpi; without them all workers are in one process",
+        ));
+    }
     if arguments.comm == "mpi" {
         #[cfg(feature = "mpi")]
         return crate::mpi::run(arguments);
         #[cfg(not(feature = "mpi"))]
-        return Err(Failure::NoMpi);
+        return Err(Failure::Usage(
+            "this grawa was built without MPI; install an MPI and libclang (Debian: apt-get install openmpi-bin \
+             libopenmpi-dev libclang-dev), then build it with: cargo build --release --features mpi",
+        ));
     }
+    let mut task = match decide(arguments, None)? {
+        ControlFlow::Continue(task) => task,
+        ControlFlow::Break(has_succeeded) => return Ok(has_succeeded),
+    };
+    let data = grawa_data::load(task.recipe.data.kind.name(), &task.recipe.data.dir)?;
+    let from = task.checkpoint.as_ref().map(|checkpoint| checkpoint.path().to_owned());
+    let run = start(Run::new(task.recipe.clone(), &data)?, task.recording.take(), task.checkpoint.take());
+    // All that can be wrong with the request is found before a folder is made, or a record is cut back.
+    run.check()?;
+    let (place, (_hold, files)) = open(arguments, &task.recipe, task.hold.zip(from))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    listen_for_stop(&stop)?;
+    let mut observers = observers(files, arguments.quiet);
+    let end = run.keep_in(&place).stop_by(stop).go(&mut observers)?;
+    drop(observers);
+    print(&summary(&end, &place, "grawa train"));
+    Ok(succeeded(&end))
+}
+
+/// What a command line asks to train.
+pub(crate) struct Task {
+    pub(crate) recipe: Recipe,
+    pub(crate) recording: Option<Recording>,
+    pub(crate) checkpoint: Option<Checkpoint>,
+    /// The lock on the folder of a run that is resumed.
+    pub(crate) hold: Option<folder::Hold>,
+}
+
+/// What is to be trained, by `ranks` where the job has some; if there is nothing to do, whether that is a success.
+pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<ControlFlow<bool, Task>, Failure> {
     if let Some(place) = &arguments.resume {
-        return resume(place, arguments);
+        let recipe = folder::recipe(place)?;
+        let hold = Some(folder::hold(place, true)?);
+        let checkpoint = choose(place, arguments)?;
+        if is_finished(place, &checkpoint)? {
+            return Ok(ControlFlow::Break(!checkpoint.has_diverged()));
+        }
+        if is_for_processes(&recipe) {
+            print("train.overlap and train.wire are not used: they are for workers that join and leave");
+        }
+        let checkpoint = Some(checkpoint);
+        return Ok(ControlFlow::Continue(Task { recipe, recording: None, checkpoint, hold }));
     }
     let recipe = match &arguments.replay {
         Some(place) => folder::recipe(place)?,
-        None => Recipe::resolve(&overrides(arguments)?)?,
+        None => {
+            let mut overrides = overrides(arguments)?;
+            if let Some(ranks) = ranks.filter(|_| !overrides.says("train.workers")) {
+                let workers = i64::from(ranks) * i64::from(arguments.per_process.unwrap_or(1));
+                overrides = overrides.value("train.workers", workers, "the number of ranks")?;
+            }
+            Recipe::resolve(&overrides)?
+        }
     };
-    if travels(&recipe) {
-        return Err(Failure::OnlyApart);
+    if is_for_processes(&recipe) {
+        return Err(ONLY_PROCESSES);
+    }
+    if let (Some(ranks), Some(each)) = (ranks, arguments.per_process)
+        && recipe.train.workers != ranks.saturating_mul(each)
+    {
+        return Err(Failure::Usage(
+            "--workers is not the number of ranks times --per-process: leave one of the two away",
+        ));
     }
     if arguments.dry_run {
-        return dry_run(&recipe).map(|()| true);
+        return dry_run(&recipe).map(|()| ControlFlow::Break(true));
     }
     let recording = arguments.replay.as_deref().map(Recording::read).transpose()?;
-    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    // All that can be wrong with the request is found before a folder is made.
-    let mut run = Run::new(recipe.clone(), &data)?;
-    if let Some(recording) = recording {
-        run = run.replay(recording);
+    Ok(ControlFlow::Continue(Task { recipe, recording, checkpoint: None, hold: None }))
+}
+
+/// The run as a replay or from a checkpoint, where there is one.
+pub(crate) fn start(run: Run, recording: Option<Recording>, checkpoint: Option<Checkpoint>) -> Run {
+    match (recording, checkpoint) {
+        (Some(recording), _) => run.replay(recording),
+        (None, Some(checkpoint)) => run.resume(checkpoint),
+        (None, None) => run,
     }
-    run.check()?;
-    let place = claim(arguments, &recipe)?;
-    let _hold = folder::hold(&place, true)?;
-    let files = files(&place)?;
-    go(run, files, &place, arguments.quiet)
+}
+
+/// The run's folder, which nobody else may use, and its record.
+pub(crate) fn open(
+    arguments: &Arguments,
+    recipe: &Recipe,
+    resumed: Option<(folder::Hold, PathBuf)>,
+) -> Result<(PathBuf, (folder::Hold, Files)), Failure> {
+    if let (Some(place), Some((hold, checkpoint))) = (&arguments.resume, resumed) {
+        // The folder of a worker of a group has checkpoints and no record: then the record begins here.
+        let files = match place.join(EVENTS).exists() {
+            true => Files::resume(place, &checkpoint)?,
+            false => Files::create(place, &about())?,
+        };
+        return Ok((place.clone(), (hold, files)));
+    }
+    let place = claim(arguments, recipe)?;
+    let hold = folder::hold(&place, true)?;
+    let files = Files::create(&place, &about())?;
+    Ok((place, (hold, files)))
+}
+
+/// Who sees the events: the record, and the terminal.
+pub(crate) fn observers(files: Files, quiet: bool) -> Vec<Box<dyn Observer>> {
+    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(files)];
+    if !quiet {
+        observers.push(Box::new(Screen::new()));
+    }
+    observers
 }
 
 /// Whether the recipe has settings for vectors between processes.
-pub(crate) fn travels(recipe: &Recipe) -> bool {
+fn is_for_processes(recipe: &Recipe) -> bool {
     recipe.train.overlap || recipe.train.wire != Format::F32
 }
 
-/// Warns that a resumed run does not use those settings.
-pub(crate) fn leave_aside(recipe: &Recipe) {
-    if travels(recipe) {
-        print("train.overlap and train.wire are not used: they are for workers that join and leave");
-    }
-}
-
 /// The recipe of a new run, for commands that start one.
+#[cfg(feature = "group")]
 pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
     if arguments.resume.is_some() || arguments.replay.is_some() || arguments.comm != "threads" {
-        return Err(Failure::OnlyTrain);
+        return Err(crate::failure::ONLY_TRAIN);
     }
     Ok(Recipe::resolve(&overrides(arguments)?)?)
 }
@@ -153,13 +241,8 @@ pub(crate) fn about() -> About {
     About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"))
 }
 
-/// The record of a new run.
-pub(crate) fn files(place: &Path) -> Result<Files, Failure> {
-    Ok(Files::create(place, &about())?)
-}
-
-/// The options of the command line, over what the recipe file says.
-pub(crate) fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
+/// The options of the command line, over those of the recipe file.
+fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
     let mut overrides = match &arguments.recipe {
         Some(path) => Overrides::default().read(path)?,
         None => Overrides::default(),
@@ -220,33 +303,14 @@ pub(crate) fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, F
     unreachable!("there is always a next number")
 }
 
-fn resume(place: &Path, arguments: &Arguments) -> Result<bool, Failure> {
-    let recipe = folder::recipe(place)?;
-    let _hold = folder::hold(place, true)?;
-    let checkpoint = choose(place, arguments)?;
-    if is_finished(place, &checkpoint)? {
-        return Ok(!checkpoint.has_diverged());
-    }
-    leave_aside(&recipe);
-    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-    let path = checkpoint.path().to_owned();
-    let run = Run::new(recipe, &data)?.resume(checkpoint);
-    // All that can be wrong with the request is found before the record is cut back.
-    run.check()?;
-    let files = record(place, &path)?;
-    go(run, files, place, arguments.quiet)
-}
-
 /// The checkpoint to resume from: the one that was named, or the newest complete one that the record contains. Prints which it is,
 /// and why it is not the newest.
-pub(crate) fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, Failure> {
+fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, Failure> {
     let checkpoint = match &arguments.checkpoint {
         Some(name) => Checkpoint::named(place, name)?,
         None => Checkpoint::newest_that(place, |checkpoint| Files::check(place, checkpoint.path()))?,
     };
-    for error in checkpoint.skipped() {
-        warn(&format!("a newer checkpoint cannot be used: {error}"));
-    }
+    warn_of_skipped(checkpoint.skipped());
     let path = checkpoint.path().display();
     match (checkpoint.skipped().is_empty(), arguments.quiet) {
         (false, false) => print(&format!("resuming from {path} instead")),
@@ -257,17 +321,8 @@ pub(crate) fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, 
     Ok(checkpoint)
 }
 
-/// The record of a run that is resumed from a checkpoint. The folder of a worker of a group has checkpoints and no record: then the
-/// record begins here.
-pub(crate) fn record(place: &Path, checkpoint: &Path) -> Result<Files, Failure> {
-    match place.join(EVENTS).exists() {
-        true => Ok(Files::resume(place, checkpoint)?),
-        false => files(place),
-    }
-}
-
 /// Whether the run is finished, which is then printed.
-pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> Result<bool, Failure> {
+fn is_finished(place: &Path, checkpoint: &Checkpoint) -> Result<bool, Failure> {
     if checkpoint.is_finished() {
         checkpoint.check_recipe()?;
         let (place, steps) = (place.display(), checkpoint.steps());
@@ -275,20 +330,6 @@ pub(crate) fn is_finished(place: &Path, checkpoint: &Checkpoint) -> Result<bool,
         print(&format!("the run in {place} {how}, at step {steps}: nothing to do"));
     }
     Ok(checkpoint.is_finished())
-}
-
-/// Trains, and returns whether the run is finished.
-fn go(run: Run, files: Files, place: &Path, quiet: bool) -> Result<bool, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    listen_for_stop(&stop)?;
-    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(files)];
-    if !quiet {
-        observers.push(Box::new(Screen::new()));
-    }
-    let end = run.keep_in(place).stop_by(stop).go(&mut observers)?;
-    drop(observers);
-    print(&summary(&end, place, "grawa train"));
-    Ok(succeeded(&end))
 }
 
 /// Whether a run is finished and has not diverged.

@@ -4,6 +4,7 @@ use crate::bar::bar;
 use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use grawa_core::Method;
 use grawa_toy::vincent::{CORNERS, Edge, Experiment, Grid, method, methods};
 use grawa_toy::{Error, Folder};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Four workers descend f(x, y) = −sin(10 ln x) − sin(10 ln y), whose valleys are equally deep and unequally wide,
 /// each with plain SGD, and every few steps a method pulls them toward its centre. Writes a contour map with the
 /// final point of every method, the surface, the way of the workers with each method (SVG and PNG), one page with
-/// all of them (index.html) and ends.csv; prints where each method ended, with the eigenvalues of the Hessian there
+/// all of them (index.html) and the table (CSV, Markdown, LaTeX); prints where each method ended, with the eigenvalues of the Hessian there
 /// (it is diagonal: the curvature along x and y). Smaller is flatter.
 #[derive(Args)]
 #[command(
@@ -48,7 +49,7 @@ pub(crate) struct Arguments {
     start: Vec<[f64; 2]>,
     /// A step that leaves the square [0.25, 10]²: none lets it go (f is defined for all positive x, y), clip ends it
     /// on the edge, reflect mirrors it
-    #[arg(long, default_value = "none", conflicts_with = "sweep")]
+    #[arg(long, default_value = "none", conflicts_with = "sweep", value_parser = PossibleValuesParser::new(Edge::ALL.map(Edge::as_str)))]
     edge: String,
     /// Map, over 20 pulls × 18 learning rates × 3 edge rules, which valley each method ends in
     #[arg(long)]
@@ -75,7 +76,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         rate: arguments.lr,
         steps: arguments.steps,
         starts: if arguments.start.is_empty() { CORNERS.into() } else { arguments.start.clone() },
-        edge: arguments.edge.parse::<Edge>()?,
+        // clap accepts no other name.
+        edge: Edge::ALL.into_iter().find(|edge| edge.as_str() == arguments.edge).unwrap_or_default(),
     };
     experiment.check()?;
     let is_swept = |text: &&String| {
@@ -83,25 +85,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             .any(|part| matches!(part.split('=').next().map(str::trim), Some("pull" | "rate")))
     };
     if let Some(method) = arguments.method.iter().filter(|_| arguments.sweep).find(is_swept) {
-        return Err(Error::SweptKnob(method.clone()).into());
+        let why = format!("a sweep sets pull and rate itself; leave them out of '{method}'");
+        return Err(Error::Setting(why).into());
     }
     let grid = arguments.sweep.then(Grid::default);
     let mut folder = claim(arguments.out.as_deref(), "out/vincent", &experiment.settings(grid.as_ref()))?;
-    let table = match grid {
-        None => experiment.run(&mut folder)?,
+    let output = match grid {
+        None => experiment.run()?,
         Some(grid) => {
             let bar = bar((grid.size() * experiment.methods.len()) as u64, "sweep");
-            let table = experiment.sweep(&grid, &mut folder, || bar.inc(1))?;
+            let output = experiment.sweep(&grid, || bar.inc(1))?;
             bar.finish_and_clear();
-            print(&format!(
-                "Of {} settings, how many ended in the valley at",
-                grid.pulls.len() * grid.rates.len()
-            ));
-            table
+            let count = grid.pulls.len() * grid.rates.len();
+            print(&format!("Of {count} settings, how many ended in the valley at"));
+            output
         }
     };
+    output.put(&mut folder)?;
     let path = folder.finish()?;
-    print(&table.text());
+    output.tables.iter().for_each(|table| print(&table.table.text()));
     print(&format!("Pictures, page and tables: {}", path.join("index.html").display()));
     Ok(())
 }

@@ -51,7 +51,8 @@ fn vincent_leaves_pictures_a_page_and_a_table() {
     }
     let here = place.path().join("here");
     let methods = ["easgd", "grawa", "lgrawa", "local-lgrawa", "local-mgrawa", "lsgd", "mean", "mgrawa"];
-    let mut expected: Vec<String> = ["ends.csv", "index.html", "settings.toml"].map(String::from).into();
+    let mut expected: Vec<String> =
+        ["ends.csv", "ends.tex", "index.html", "settings.toml", "tables.md"].map(String::from).into();
     for name in ["ends", "surface"]
         .into_iter()
         .map(String::from)
@@ -138,7 +139,9 @@ fn a_sweep_maps_every_edge_rule() {
         "sweep-reflect.png",
         "sweep-reflect.svg",
         "sweep.csv",
+        "tables.md",
         "valleys.csv",
+        "valleys.tex",
     ];
     assert_eq!(names(&map), expected);
     assert_eq!(fs::read_to_string(map.join("sweep.csv")).unwrap().lines().count(), 1 + 2 * 1080);
@@ -164,7 +167,7 @@ fn wrong_usage_is_explained_and_writes_nothing() {
     refused(&["vincent", "--out", "o", "--start", "-1,1"], "lies outside the domain");
     refused(&["vincent", "--out", "o", "--start", "0.1,1", "--edge", "clip"], "from 0.25 to 10");
     refused(&["vincent", "--out", "o", "--start", "one"], "two numbers");
-    refused(&["vincent", "--out", "o", "--edge", "wrap"], "there is no edge rule 'wrap'");
+    refused(&["vincent", "--out", "o", "--edge", "wrap"], "[possible values: none, clip, reflect]");
     refused(&["vincent", "--out", "o", "--sweep", "--pull", "0.5"], "cannot be used with");
     refused(
         &["vincent", "--out", "o", "--sweep", "--method", "mean:pull=0.3"],
@@ -221,8 +224,9 @@ fn methods_are_listed_and_read_back() {
         assert!(table.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}");
         for preset in ["paper", "reference"] {
             let shown = text(&grawa(place.path(), &["methods", name, "--preset", preset]).stdout);
-            let said = shown.lines().find_map(|line| line.strip_prefix("# on the command line: ")).unwrap();
-            assert_eq!(text(&grawa(place.path(), &["methods", said]).stdout), shown);
+            let setting =
+                shown.lines().find_map(|line| line.strip_prefix("# on the command line: ")).unwrap();
+            assert_eq!(text(&grawa(place.path(), &["methods", setting]).stdout), shown);
         }
     }
 }

@@ -65,8 +65,8 @@ fn an_evaluated_model_is_the_runs_own() {
     }
     // A file by itself does not say what it is.
     let file = format!("{newest}/model.safetensors");
-    let told = ["eval", &file, "--data", "digits", "--model", "digits", "--batch-norm", "recalibrate"];
-    assert_eq!(grawa(place.path(), &told).status.code(), Some(0));
+    let given = ["eval", &file, "--data", "digits", "--model", "digits", "--batch-norm", "recalibrate"];
+    assert_eq!(grawa(place.path(), &given).status.code(), Some(0));
     let refused = grawa(place.path(), &["eval", "nothing"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
     assert!(text(&refused.stderr).contains("holds no checkpoint"));

@@ -102,9 +102,9 @@ fn cargo(arguments: &[&str]) -> Vec<u8> {
 
 /// All packages that cargo knows.
 fn packages() -> Vec<Value> {
-    let told = cargo(&["metadata", "--locked", "--format-version", "1", "--filter-platform", PLATFORM]);
-    let mut told: Value = serde_json::from_slice(&told).unwrap();
-    serde_json::from_value(told["packages"].take()).unwrap()
+    let metadata = cargo(&["metadata", "--locked", "--format-version", "1", "--filter-platform", PLATFORM]);
+    let mut metadata: Value = serde_json::from_slice(&metadata).unwrap();
+    serde_json::from_value(metadata["packages"].take()).unwrap()
 }
 
 /// All crates whose code is in the program, by name: what it and they depend on, but for tests, for building, and for macros,

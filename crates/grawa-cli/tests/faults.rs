@@ -1,5 +1,5 @@
 //! What befalls workers in processes of their own, done to them: they are killed at every point of a round, stopped, cut off, held
-//! up, repeated; their disk runs full; their coordinator dies. The run goes on, every round is told of once, and nobody ever
+//! up, repeated; their disk runs full; their coordinator dies. The run goes on, every round is reported once, and nobody ever
 //! holds other bits than the others.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
@@ -9,7 +9,7 @@ mod group;
 use grawa_comm::group::internals::messages::{Call, ToCoordinator, ToMember, encode};
 use grawa_train::Event;
 use grawa_train::event_codec::Report;
-use group::relay::{HOST, Relay, Said, seen};
+use group::relay::{HOST, Relay, Relayed, seen};
 use group::{Group, Process, grawa, signal, text, until};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -27,19 +27,19 @@ fn join_behind(group: &Group, relay: &Relay) -> Process {
     Process::start(group.joining(&relay.address).args(["--host", HOST]))
 }
 
-/// A point in the life of a worker: what passes there, at a meeting to exchange words or one to mix, and whether it still passes.
-struct Point(&'static str, fn(&Said) -> bool, Option<bool>, bool);
+/// A point in the life of a worker: what passes there, at a gather or at a mix, and whether it still passes.
+struct Point(&'static str, fn(&Relayed) -> bool, Option<bool>, bool);
 
-const fn before(name: &'static str, is: fn(&Said) -> bool) -> Point {
+const fn before(name: &'static str, is: fn(&Relayed) -> bool) -> Point {
     Point(name, is, None, true)
 }
 
-const fn after(name: &'static str, is: fn(&Said) -> bool) -> Point {
+const fn after(name: &'static str, is: fn(&Relayed) -> bool) -> Point {
     Point(name, is, None, false)
 }
 
 impl Point {
-    const fn of_words(self) -> Self {
+    const fn of_gather(self) -> Self {
         Point(self.0, self.1, Some(true), self.3)
     }
 
@@ -48,56 +48,56 @@ impl Point {
     }
 }
 
-fn is_gather(said: &Said) -> bool {
-    matches!(said, Said::Up(ToCoordinator::Arrive { call: Call::Gather, .. }))
+fn is_gather(message: &Relayed) -> bool {
+    matches!(message, Relayed::Up(ToCoordinator::Arrive { call: Call::Gather, .. }))
 }
 
-fn is_mix(said: &Said) -> bool {
-    matches!(said, Said::Up(ToCoordinator::Arrive { call: Call::Mix { .. }, .. }))
+fn is_mix(message: &Relayed) -> bool {
+    matches!(message, Relayed::Up(ToCoordinator::Arrive { call: Call::Mix { .. }, .. }))
 }
 
-fn is_move(said: &Said) -> bool {
-    matches!(said, Said::Down(ToMember::Begin { attempt: Some(_), .. }))
+fn is_move(message: &Relayed) -> bool {
+    matches!(message, Relayed::Down(ToMember::Begin { attempt: Some(_), .. }))
 }
 
-fn is_done(said: &Said) -> bool {
-    matches!(said, Said::Up(ToCoordinator::Done { .. }))
+fn is_done(message: &Relayed) -> bool {
+    matches!(message, Relayed::Up(ToCoordinator::Done { .. }))
 }
 
-fn is_closed(said: &Said) -> bool {
-    matches!(said, Said::Down(ToMember::Ended { .. }))
+fn is_closed(message: &Relayed) -> bool {
+    matches!(message, Relayed::Down(ToMember::Ended { .. }))
 }
 
-fn is_stands(said: &Said) -> bool {
-    matches!(said, Said::Up(ToCoordinator::Holds(_)))
+fn is_version(message: &Relayed) -> bool {
+    matches!(message, Relayed::Up(ToCoordinator::Holds(_)))
 }
 
-fn is_told(said: &Said) -> bool {
-    matches!(said, Said::Up(ToCoordinator::Report(_)))
+fn is_report(message: &Relayed) -> bool {
+    matches!(message, Relayed::Up(ToCoordinator::Report(_)))
 }
 
-fn is_pieces(said: &Said) -> bool {
-    matches!(said, Said::Pieces(_))
+fn is_pieces(message: &Relayed) -> bool {
+    matches!(message, Relayed::Pieces(_))
 }
 
-/// A round, from the words that all exchange to the standing that ends it.
+/// A round, from the reports that all gather to the state version that ends it.
 const ROUND: [Point; 16] = [
-    before("before it comes to the meeting", is_gather),
-    after("when it has come to the meeting", is_gather),
-    before("before it hears that words move", is_move).of_words(),
-    after("when words begin to move", is_pieces).of_words(),
-    before("before it has heard all words", is_done).of_words(),
-    after("when it has heard all words", is_done).of_words(),
-    before("before it hears that all have", is_closed).of_words(),
+    before("before it arrives for the operation", is_gather),
+    after("when it has arrived for the operation", is_gather),
+    before("before it receives the start of the gather", is_move).of_gather(),
+    after("when the gather begins to send", is_pieces).of_gather(),
+    before("before it has received all reports", is_done).of_gather(),
+    after("when it has received all reports", is_done).of_gather(),
+    before("before it receives the end of the gather", is_closed).of_gather(),
     before("before it comes to the mix", is_mix),
     after("when it has come to the mix", is_mix),
-    before("before it hears that vectors move", is_move).of_vectors(),
+    before("before it receives the start of the mix", is_move).of_vectors(),
     after("when vectors begin to move", is_pieces).of_vectors(),
     before("before it is done", is_done).of_vectors(),
     after("when it is done", is_done).of_vectors(),
-    before("before it hears that all are done", is_closed).of_vectors(),
-    before("before it says where it stands", is_stands),
-    before("before it tells of the round", is_told),
+    before("before it receives the end of the mix", is_closed).of_vectors(),
+    before("before it sends its state version", is_version),
+    before("before it reports the round", is_report),
 ];
 
 /// What others send a worker in a round is messages, shards of vectors and shards of sums, of two others each: it is killed when
@@ -106,24 +106,28 @@ const RECEIVED: [usize; 8] = [1, 2, 3, 5, 6, 7, 8, 10];
 
 /// A newcomer, from hello to its first round.
 const COMING: [Point; 6] = [
-    after("when it has said hello", |said| matches!(said, Said::Up(ToCoordinator::Hello { .. }))),
-    before("before it is welcome", |said| matches!(said, Said::Down(ToMember::Welcome { .. }))),
-    after("when it is to take over", |said| matches!(said, Said::Down(ToMember::Restore { .. }))),
-    after("when it has taken over", |said| matches!(said, Said::Up(ToCoordinator::Restored(_)))),
-    before("before it hears that it is ready", |said| matches!(said, Said::Down(ToMember::Ready { .. }))),
-    after("when it comes to its first meeting", is_gather),
+    after("when it has sent its hello", |message| {
+        matches!(message, Relayed::Up(ToCoordinator::Hello { .. }))
+    }),
+    before("before it is welcome", |message| matches!(message, Relayed::Down(ToMember::Welcome { .. }))),
+    after("when it is to take over", |message| matches!(message, Relayed::Down(ToMember::Restore { .. }))),
+    after("when it has taken over", |message| matches!(message, Relayed::Up(ToCoordinator::Restored(_)))),
+    before("before it receives that it is ready", |message| {
+        matches!(message, Relayed::Down(ToMember::Ready { .. }))
+    }),
+    after("when it arrives for its first operation", is_gather),
 ];
 
 /// Kills the process of this number when the point has come, and so many meetings have ended for it before.
 fn lay_trap(relay: &Relay, pid: &Arc<AtomicU32>, point: &'static Point, meetings: u32) -> Arc<AtomicBool> {
-    let (mut is_of_words, mut ended) = (None, 0);
-    let is_there = move |said: &Said| {
-        if let Said::Up(ToCoordinator::Arrive { call, .. }) = said {
-            is_of_words = Some(*call == Call::Gather);
+    let (mut is_of_gather, mut ended) = (None, 0);
+    let is_there = move |message: &Relayed| {
+        if let Relayed::Up(ToCoordinator::Arrive { call, .. }) = message {
+            is_of_gather = Some(*call == Call::Gather);
         }
-        let is_it = point.1(said) && point.2.is_none_or(|of_words| is_of_words == Some(of_words));
+        let is_it = point.1(message) && point.2.is_none_or(|of_gather| is_of_gather == Some(of_gather));
         let is_due = ended >= meetings;
-        ended += u32::from(is_closed(said));
+        ended += u32::from(is_closed(message));
         is_it && is_due
     };
     kill_when(relay, pid, is_there, point.3)
@@ -133,13 +137,13 @@ fn lay_trap(relay: &Relay, pid: &Arc<AtomicU32>, point: &'static Point, meetings
 fn kill_when(
     relay: &Relay,
     pid: &Arc<AtomicU32>,
-    mut is_there: impl FnMut(&Said) -> bool + Send + 'static,
+    mut is_there: impl FnMut(&Relayed) -> bool + Send + 'static,
     stops: bool,
 ) -> Arc<AtomicBool> {
     let sprung = Arc::new(AtomicBool::new(false));
     let (flag, pid) = (Arc::clone(&sprung), Arc::clone(pid));
-    relay.watch(move |said| {
-        let is_there = is_there(said);
+    relay.watch(move |message| {
+        let is_there = is_there(message);
         let is_it = !flag.load(Ordering::Relaxed) && is_there && pid.load(Ordering::Relaxed) != 0;
         if is_it {
             signal("-KILL", &pid.load(Ordering::Relaxed).to_string());
@@ -184,10 +188,10 @@ fn a_worker_may_be_killed_at_any_point_of_a_round() {
     for passed in RECEIVED {
         die("while it receives", &|relay, pid| {
             let (mut ended, mut count) = (0, 0);
-            let is_there = move |said: &Said| {
-                ended += u32::from(is_closed(said));
+            let is_there = move |message: &Relayed| {
+                ended += u32::from(is_closed(message));
                 // When it has taken part in a few rounds.
-                count += usize::from(ended > 6 && is_pieces(said));
+                count += usize::from(ended > 6 && is_pieces(message));
                 count == passed
             };
             kill_when(relay, pid, is_there, passed % 2 == 0)
@@ -205,7 +209,7 @@ fn is_evaluation(report: &[u8]) -> bool {
     matches!(Report::decode(report), Ok(Report::Shared { sequence, .. }) if sequence.is_evaluation)
 }
 
-/// What one says for all is heard before anyone goes on: it dies with an evaluation on its lips, and another tells of it.
+/// What one member reports for all is received before any continues: it dies while it reports an evaluation, and another reports it.
 #[test]
 fn nothing_that_is_said_for_all_is_lost() {
     let mut group = Group::begin(3, "600step", &PLAIN, &["evaluate.every=4step"]);
@@ -213,10 +217,10 @@ fn nothing_that_is_said_for_all_is_lost() {
     let faults = Arc::clone(&relay.faults);
     let (sprung, mut ended) = (Arc::new(AtomicBool::new(false)), 0);
     let flag = Arc::clone(&sprung);
-    relay.watch(move |said| {
-        match said {
-            Said::Down(ToMember::Ended { .. }) => ended += 1,
-            Said::Up(ToCoordinator::Report(what)) if ended > 10 && is_evaluation(what) => {
+    relay.watch(move |message| {
+        match message {
+            Relayed::Down(ToMember::Ended { .. }) => ended += 1,
+            Relayed::Up(ToCoordinator::Report(what)) if ended > 10 && is_evaluation(what) => {
                 faults.is_mute.store(true, Ordering::Relaxed);
                 flag.store(true, Ordering::Relaxed);
             }
@@ -234,9 +238,10 @@ fn nothing_that_is_said_for_all_is_lost() {
     relay.cut();
     assert_eq!((others.each_mut().map(Process::code), group.coordinator.code()), ([Some(0); 2], Some(0)));
     group.check();
-    let round_of = |(event, _)| if let Event::Evaluated(told) = event { Some(told.at.rounds) } else { None };
-    let told: Vec<u64> = group.events().into_iter().filter_map(round_of).collect();
-    assert_eq!(told, (1..=150).collect::<Vec<_>>());
+    let round_of =
+        |(event, _)| if let Event::Evaluated(evaluated) = event { Some(evaluated.at.rounds) } else { None };
+    let reported: Vec<u64> = group.events().into_iter().filter_map(round_of).collect();
+    assert_eq!(reported, (1..=150).collect::<Vec<_>>());
 }
 
 /// One who comes dies on its way, at every point of it: those who are there hardly notice.
@@ -320,9 +325,9 @@ fn bad_connections_lose_nobody() {
 #[test]
 fn a_killed_coordinator_is_replaced() {
     let mut group = Group::begin(3, "1600step", &["--key", "run.key"], &[]);
-    let heard = group.folder.path().join("heard");
+    let output = group.folder.path().join("output");
     let mut loud = group.joining(&group.address);
-    let loud = Process::start(loud.stdout(std::fs::File::create(&heard).unwrap()));
+    let loud = Process::start(loud.stdout(std::fs::File::create(&output).unwrap()));
     let mut workers = [loud, group.join(), group.join()];
     for pause in [100, 2500] {
         group.wait_rounds(20);
@@ -338,13 +343,13 @@ fn a_killed_coordinator_is_replaced() {
     assert_eq!((codes, group.coordinator.code()), ([Some(0); 3], Some(0)), "{:#?}", group.faults());
     assert_eq!(group.last_round().0, 400);
     group.check();
-    let heard = std::fs::read_to_string(heard).unwrap();
-    assert!(heard.contains("out of reach") && heard.contains("in contact"), "{heard}");
-    let told = group.faults();
+    let printed = std::fs::read_to_string(output).unwrap();
+    assert!(printed.contains("out of reach") && printed.contains("in contact"), "{printed}");
+    let faults = group.faults();
     assert_eq!(
-        told.iter().filter(|fault| fault.contains("another one continues from its log")).count(),
+        faults.iter().filter(|fault| fault.contains("another one continues from its log")).count(),
         2,
-        "{told:#?}"
+        "{faults:#?}"
     );
     let over =
         grawa(group.folder.path(), &["coordinate", "--resume", "run", "--key", "run.key"]).output().unwrap();
@@ -419,11 +424,11 @@ fn a_group_comes_back_from_a_checkpoint() {
     assert!(text(&refused).contains("checkpoints of another run"), "{}", text(&refused));
 }
 
-/// A checkpoint that finds no room is told of, and the run goes on; the next one that does is whole.
+/// A checkpoint that finds no room is reported, and the run continues; the next one that does is whole.
 #[test]
 fn a_full_disk_costs_a_checkpoint_and_no_more() {
     let mut group = Group::begin(2, "2000step", &PLAIN, &["checkpoint.every=100step"]);
-    // A process that may not write more than this to a file is told so when the signal for it is ignored.
+    // A process that may not write more than this to a file gets an error when the signal for it is ignored.
     let join = group.joining(&group.address);
     let mut shell = std::process::Command::new("sh");
     shell
@@ -455,7 +460,7 @@ fn a_full_disk_costs_a_checkpoint_and_no_more() {
     group.check();
 }
 
-/// A worker listens where it is told to, and others are told where that can be reached.
+/// A worker listens where its options say, and others learn the address by which it can be reached.
 #[test]
 fn a_worker_listens_where_it_is_told() {
     let group = Group::begin(2, ENDLESS, &PLAIN, &[]);
@@ -479,29 +484,29 @@ fn cost(workers: usize, method: &str) -> [f64; 2] {
     group.wait_rounds(3);
     let counts: Arc<[AtomicU64; 2]> = Arc::default();
     let (count, head) = (Arc::clone(&counts), grawa_comm::group::internals::frame::HEADER);
-    relay.watch(move |said| {
-        let (kind, bytes) = match said {
-            Said::Up(up @ ToCoordinator::Report(_)) => (0, head + encode(up).unwrap().len()),
-            Said::Down(down @ ToMember::ReportAck) => (0, head + encode(down).unwrap().len()),
-            Said::Up(ToCoordinator::Heartbeat { .. })
-            | Said::Down(ToMember::HeartbeatAck)
-            | Said::Pieces(_) => return false,
-            Said::Up(up) => (1, head + encode(up).unwrap().len()),
-            Said::Down(down) => (1, head + encode(down).unwrap().len()),
+    relay.watch(move |message| {
+        let (kind, bytes) = match message {
+            Relayed::Up(up @ ToCoordinator::Report(_)) => (0, head + encode(up).unwrap().len()),
+            Relayed::Down(down @ ToMember::ReportAck) => (0, head + encode(down).unwrap().len()),
+            Relayed::Up(ToCoordinator::Heartbeat { .. })
+            | Relayed::Down(ToMember::HeartbeatAck)
+            | Relayed::Pieces(_) => return false,
+            Relayed::Up(up) => (1, head + encode(up).unwrap().len()),
+            Relayed::Down(down) => (1, head + encode(down).unwrap().len()),
         };
         count[kind].fetch_add(bytes as u64, Ordering::Relaxed);
         false
     });
     let from = group.last_round().0;
     counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-    // Rounds are told of in turn.
+    // Rounds are reported in turn.
     group.wait_rounds(60);
     let rounds = (group.last_round().0 - from) as f64;
     assert_eq!(group.faults(), [""; 0]);
     std::array::from_fn(|kind| counts[kind].load(Ordering::Relaxed) as f64 / rounds)
 }
 
-/// A round costs next to nothing on the control connection, and what is told of it hardly more with more workers.
+/// A round costs next to nothing on the control connection, and its report hardly more with more workers.
 #[test]
 fn a_round_is_cheap() {
     for (method, most) in [("mgrawa", 110.0), ("lgrawa", 150.0)] {
@@ -513,14 +518,14 @@ fn a_round_is_cheap() {
     }
 }
 
-/// Between rounds little is said besides signs of life.
+/// Between rounds little is sent besides heartbeats.
 #[test]
 fn the_control_connection_is_quiet() {
     let group = Group::begin(2, ENDLESS, &PLAIN, &["method.period=1000000"]);
     let relay = Relay::to(&group.address);
     let _workers = [join_behind(&group, &relay), group.join()];
     until("both are there", || group.ask("/status.json").matches("\"state\":\"ready\"").count() == 2);
-    // They tell that they begin.
+    // They report that they begin.
     std::thread::sleep(Duration::from_secs(1));
     let bytes = || relay.faults.bytes.load(Ordering::Relaxed);
     let (from, began) = (bytes(), Instant::now());

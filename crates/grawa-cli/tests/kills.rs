@@ -1,5 +1,5 @@
 //! `kill -9` at random moments around the writing of checkpoints: `--resume` always goes on, from the newest checkpoint or the one
-//! before, and says from which; and the run comes to the bits of one that was never killed.
+//! before, and prints from which; and the run comes to the bits of one that was never killed.
 //!
 //! The moments follow a fixed seed. `GRAWA_KILLS` is how many there are: `GRAWA_KILLS=200 cargo test -p grawa-cli --test kills`.
 
@@ -75,7 +75,7 @@ fn a_run_killed_at_any_moment_goes_on_and_says_from_where() {
     };
     let mut child = start(place.path(), "1000000step", "run");
     wait_until("the first checkpoint", || !checkpoints(&run).is_empty());
-    let (mut newest, mut before, mut writing, mut unsaid) = (0, 0, 0, 0);
+    let (mut newest, mut before, mut writing, mut unseen) = (0, 0, 0, 0);
     for kill in 0..kills {
         // One in four while the run is only about to go on, the others around the writing of a checkpoint.
         if kill % 4 != 3 {
@@ -89,29 +89,29 @@ fn a_run_killed_at_any_moment_goes_on_and_says_from_where() {
         let there = checkpoints(&run);
         child = grawa(place.path(), &["--resume", "run"]);
         if kill % 4 == 2 {
-            // Killed before it may have said anything.
-            unsaid += 1;
+            // Killed before it may have printed anything.
+            unseen += 1;
             continue;
         }
-        let mut said = String::new();
+        let mut line = String::new();
         let mut output = BufReader::new(child.stdout.as_mut().unwrap());
-        while !said.contains("resuming from") {
-            said.clear();
+        while !line.contains("resuming from") {
+            line.clear();
             assert!(
-                output.read_line(&mut said).unwrap() > 0,
+                output.read_line(&mut line).unwrap() > 0,
                 "kill {kill}: it did not go on; there are {there:?}"
             );
         }
-        let name = said.trim().rsplit('/').next().unwrap().to_owned();
+        let name = line.trim().rsplit('/').next().unwrap().to_owned();
         match there.iter().rev().position(|other| *other == name) {
             Some(0) => newest += 1,
             Some(1) => before += 1,
-            _ => panic!("kill {kill}: {said:?}, and there are {there:?}"),
+            _ => panic!("kill {kill}: {line:?}, and there are {there:?}"),
         }
     }
     println!(
         "{kills} kills, {writing} of them while a checkpoint was being written: {newest} resumed from the newest, {before} from the one \
-         before, {unsaid} were killed again before they said it"
+         before, {unseen} were killed again before they printed it"
     );
     assert!(kills < 20 || writing > kills / 4, "only {writing} of {kills} kills hit a write");
     // It makes progress, and ends in the bits of a run that was never killed.

@@ -33,7 +33,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(|(name, path)| (name, fs::read(path).unwrap())).collect()
 }
 
-/// An experiment at the scale of smoke ends with these tables and pictures, and says the same again.
+/// An experiment at the scale of smoke ends with these tables and pictures, and prints the same again.
 fn smoke(experiment: &str, tables: &[&str], pictures: &[&str]) {
     let place = TempDir::new().unwrap();
     let output = lab(place.path(), &[experiment, "--scale", "smoke", "--out", "here"]);
@@ -117,9 +117,9 @@ fn wait_for(cells: usize, folder: &Path, child: &mut Child) {
     let began = Instant::now();
     while files(&folder.join("cells")).len() < cells {
         if child.try_wait().unwrap().is_some() {
-            let mut said = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            panic!("it ended early: {said}");
+            let mut printed = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+            panic!("it ended early: {printed}");
         }
         assert!(began.elapsed() < Duration::from_secs(120), "no {cells} cells");
         std::thread::sleep(Duration::from_millis(5));
@@ -175,7 +175,7 @@ fn stopped_it_says_so_and_goes_on() {
     assert!(stopped.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stdout).contains("the same command goes on"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("the same command continues"), "{}", text(&output.stdout));
     let output = lab(place.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(place.path().join("here/results/over-time.png").exists());
@@ -258,7 +258,7 @@ fn a_dry_run_lists_the_cells_and_runs_nothing() {
     let listed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(listed.contains("475 cells, and 147 more"), "{listed}");
-    // ImageNet is not here, and counts with its published size, which is said; it is about half of all.
+    // ImageNet is not here, and counts with its published size, which is printed; it is about half of all.
     assert!(listed.contains("published size is used: 1281167 training images of 1000 classes"), "{listed}");
     assert!(listed.contains(": 4.6e20 multiplications and additions"), "{listed}");
     // Rows name their data and network: a method's search of the same setting is done for each of them.

@@ -59,7 +59,7 @@ fn the_end_comes_last() {
     }
 }
 
-/// Rounds that are told of without a pause do not keep a launch from hearing Ctrl-C. It leaves a checkpoint, from which threads go on; and
+/// Rounds that are reported without a pause do not keep a launch from seeing Ctrl-C. It leaves a checkpoint, from which threads go on; and
 /// while a run is at work nobody else may use its folder.
 #[cfg(unix)]
 #[test]
@@ -170,9 +170,9 @@ fn a_launch_that_cannot_begin_ends() {
     let mut launch = Kept(launch);
     assert!(!launch.ends_well());
     assert_eq!(launch.0.try_wait().unwrap().and_then(|status| status.code()), Some(1));
-    let mut said = String::new();
-    launch.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("before the first round (signal: 9"), "{said}");
+    let mut printed = String::new();
+    launch.0.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert!(printed.contains("before the first round (signal: 9"), "{printed}");
 }
 
 /// A process that ends with the test.

@@ -20,7 +20,7 @@ const ENDLESS: &str = "10000000step";
 const BELIEVED: Duration = Duration::from_secs(8);
 
 fn over() -> ToCoordinator {
-    // Rounds that were told of: what comes after others is held back for a while.
+    // Reported rounds: what comes after others is held back for a while.
     let at = Place { steps: 10_000_000, rounds: 1, share: 1.0, ..Place::default() };
     let end = Finished { at, reason: Reason::Spent, workers: Vec::new(), bytes: 0, diverged: false };
     report(Event::Finished(end))
@@ -30,7 +30,7 @@ fn report(event: Event) -> ToCoordinator {
     ToCoordinator::Report(Report::Own { sender: 1, number: 1, event }.encode().unwrap())
 }
 
-/// A connection to the coordinator on which anything may be said.
+/// A connection to the coordinator on which anything may be sent.
 struct Liar(TcpStream, Numbers);
 
 impl Liar {
@@ -47,7 +47,7 @@ impl Liar {
     }
 }
 
-/// Neither one who has only said hello, nor one of two members, ends a run by saying that it is over.
+/// Neither a peer that has only sent its hello, nor one of two members, ends a run by reporting that it is over.
 #[test]
 fn nobody_ends_a_run_alone() {
     let mut group = Group::begin(2, ENDLESS, &PLAIN, &[]);
@@ -59,7 +59,7 @@ fn nobody_ends_a_run_alone() {
     liar.say(&ToCoordinator::Enter(StateVersion { op: 0, digest: 1 })).unwrap();
     liar.say(&over()).unwrap();
     *relay.faults.lie.lock().unwrap() = Some(over());
-    until("the lie is told", || relay.faults.lie.lock().unwrap().is_none());
+    until("the lie is sent", || relay.faults.lie.lock().unwrap().is_none());
     std::thread::sleep(BELIEVED);
     assert!(group.coordinator.0.try_wait().unwrap().is_none(), "the coordinator believed a liar");
     group.wait_rounds(5);
@@ -67,7 +67,7 @@ fn nobody_ends_a_run_alone() {
     assert!(!group.events().iter().any(is_over), "{:?}", group.events().last());
 }
 
-/// One who says hello and reports without end: the connection ends, and the record holds nothing of it.
+/// A peer that sends a hello and reports without end: the connection ends, and the record holds nothing of it.
 #[test]
 fn a_flood_of_reports_is_not_recorded() {
     let group = Group::begin(1, ENDLESS, &PLAIN, &[]);

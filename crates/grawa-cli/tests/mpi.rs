@@ -152,7 +152,7 @@ fn signal(name: &str, id: u32) {
 
 const LONG: [&str; 6] = ["--method", "lgrawa:period=4", "--workers", "2", "--budget", "300step"];
 
-/// A rank that dies ends the job at once, and it is said how to go on; with ranks or with threads, the run then ends as if
+/// A rank that dies ends the job at once, and prints how to resume; with ranks or with threads, the run then ends as if
 /// nothing had happened.
 #[test]
 fn a_rank_that_dies_ends_the_job_which_can_be_gone_on_with() {
@@ -168,8 +168,8 @@ fn a_rank_that_dies_ends_the_job_which_can_be_gone_on_with() {
     signal("-KILL", last);
     let output = job.end();
     assert_ne!(output.status.code(), Some(0));
-    let said = text(&output);
-    assert!(said.contains("with: mpirun -n 2 grawa train --comm mpi --resume broken"), "{said}");
+    let printed = text(&output);
+    assert!(printed.contains("with: mpirun -n 2 grawa train --comm mpi --resume broken"), "{printed}");
     copy(&broken, &place.path().join("other"));
     let resumed = ranks(place.path(), 2, &["--resume", "broken", "--quiet"]);
     done(&resumed);
@@ -212,9 +212,9 @@ fn a_stop_says_how_to_go_on() {
     wait_for("a checkpoint", || broken.join("checkpoints/step-00000016").exists());
     signal("-INT", job.id());
     let output = job.end();
-    let said = text(&output);
-    assert_ne!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("with: mpirun -n 2 grawa train --comm mpi --resume broken"), "{said}");
+    let printed = text(&output);
+    assert_ne!(output.status.code(), Some(0), "{printed}");
+    assert!(printed.contains("with: mpirun -n 2 grawa train --comm mpi --resume broken"), "{printed}");
     done(&ranks(place.path(), 2, &["--resume", "broken", "--quiet"]));
     same(&broken, &place.path().join("whole"));
 }
@@ -281,10 +281,13 @@ fn a_rank_that_fails_says_why() {
         "run",
     ];
     let output = ranks(place.path(), 2, &words);
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("error: worker ") && said.contains("07.png"), "{said}");
-    assert!(said.contains("go on from it with: mpirun -n 2 grawa train --comm mpi --resume run"), "{said}");
+    let printed = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("error: worker ") && printed.contains("07.png"), "{printed}");
+    assert!(
+        printed.contains("resume from it with: mpirun -n 2 grawa train --comm mpi --resume run"),
+        "{printed}"
+    );
 }
 
 /// A picture that the data tests read too.
@@ -301,13 +304,13 @@ fn what_cannot_be_is_refused_once_and_leaves_nothing() {
         (&["--resume", "nowhere"], "holds no checkpoint"),
     ] {
         let output = ranks(place.path(), 2, words);
-        let said = text(&output);
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
-        assert_eq!(said.matches("error: ").count(), 1, "{words:?}: {said}");
-        assert!(said.contains(why), "{words:?}: {said}");
+        let printed = text(&output);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {printed}");
+        assert_eq!(printed.matches("error: ").count(), 1, "{words:?}: {printed}");
+        assert!(printed.contains(why), "{words:?}: {printed}");
     }
     assert!(fs::read_dir(place.path()).unwrap().next().is_none(), "nothing was written");
-    // What is wrong on one rank only is told by the first.
+    // What is wrong on one rank only is printed by the first.
     for folder in ["here", "there"] {
         fs::create_dir(place.path().join(folder)).unwrap();
     }
@@ -325,8 +328,8 @@ fn what_cannot_be_is_refused_once_and_leaves_nothing() {
     both.args(["-wdir", place.path().join("here").to_str().unwrap(), "-n", "1", GRAWA]).args(&words);
     both.args([":", "-wdir", place.path().join("there").to_str().unwrap(), "-n", "1", GRAWA]).args(&words);
     let output = both.stdin(Stdio::null()).output().unwrap();
-    let said = text(&output);
-    assert_ne!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("error: worker 1 on "), "{said}");
+    let printed = text(&output);
+    assert_ne!(output.status.code(), Some(0), "{printed}");
+    assert!(printed.contains("error: worker 1 on "), "{printed}");
     assert!(!place.path().join("here/run").exists(), "nothing was written");
 }

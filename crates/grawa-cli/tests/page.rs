@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// The browser; none, said in words, where there is none and none is required.
+/// The browser; none, with a printed note, where there is none and none is required.
 fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let folders: Vec<PathBuf> =
@@ -74,7 +74,7 @@ fn a_run_can_be_watched() {
     for (curve, least) in [("rounds", 20), ("losses", 20), ("errors", 1)] {
         assert!(json[curve].as_array().unwrap().len() >= least, "{curve}: {status}");
     }
-    for traffic in ["traffic", "told"] {
+    for traffic in ["traffic", "reports"] {
         assert!(json[traffic].as_f64().unwrap() > 0.0, "{traffic}: {status}");
     }
     assert!(json["fault_count"].as_u64().unwrap() > 0 && status.contains("lost its connection"));

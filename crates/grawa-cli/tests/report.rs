@@ -43,7 +43,7 @@ fn runs(place: &Path) -> Vec<&'static str> {
     all.map(|(name, _)| name).to_vec()
 }
 
-/// The browser; none, said in words, where there is none and none is required.
+/// The browser; none, with a printed note, where there is none and none is required.
 fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let folders: Vec<PathBuf> =
@@ -227,7 +227,7 @@ fn fifty_runs_open_quickly_and_fit_a_phone() {
 fn what_cannot_be_reported_is_refused_and_nothing_is_overwritten() {
     let place = TempDir::new().unwrap();
     train(place.path(), "digits", "mean", "1", &[]);
-    // A run of another set: the same files, and a recipe that says so.
+    // A run of another set: the same files, and a recipe with its name.
     for name in ["clothes", "blank"] {
         fs::create_dir(place.path().join(name)).unwrap();
         for file in ["recipe.toml", "events.jsonl", "journal.jsonl"] {
@@ -264,7 +264,7 @@ fn what_cannot_be_reported_is_refused_and_nothing_is_overwritten() {
         assert!(!place.path().join("page.html").exists(), "{arguments:?}");
         assert_eq!(fs::read_to_string(place.path().join("mine.html")).unwrap(), "mine");
     }
-    // A damaged line in the midst is a failure, and said where.
+    // A damaged line in the midst is a failure that names the line.
     let path = place.path().join("clothes/events.jsonl");
     let torn = fs::read_to_string(&path).unwrap().replacen("\"event\":\"round\"", "\"event\":\"rou", 1);
     fs::write(&path, torn).unwrap();

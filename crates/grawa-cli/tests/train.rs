@@ -167,13 +167,13 @@ fn ctrl_c_ends_within_a_step_and_says_how_to_go_on() {
     let asked = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(asked.success());
     let output = child.wait_with_output().unwrap();
-    let said = text(&output.stdout);
+    let printed = text(&output.stdout);
     if output.status.code() == Some(0) {
         // It was done before it could be stopped.
-        assert!(said.contains("done: 400 steps"), "{said}");
+        assert!(printed.contains("done: 400 steps"), "{printed}");
     } else {
         assert_eq!(output.status.code(), Some(1));
-        assert!(said.contains("resume it with: grawa train --resume broken"), "{said}");
+        assert!(printed.contains("resume it with: grawa train --resume broken"), "{printed}");
         let resumed = train(place.path(), &["--resume", "broken"]);
         assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed.stderr));
     }
@@ -223,7 +223,7 @@ fn damage(file: &Path) {
     fs::write(file, bytes).unwrap();
 }
 
-/// A run that is over, of which the newest checkpoint is then damaged: `--resume` goes on from the one before, says so, and comes to the
+/// A run that is over, of which the newest checkpoint is then damaged: `--resume` resumes from the one before, prints it, and comes to the
 /// same end. `--checkpoint` chooses one.
 #[test]
 fn a_damaged_checkpoint_costs_no_more_than_what_came_after_the_one_before() {
@@ -240,8 +240,8 @@ fn a_damaged_checkpoint_costs_no_more_than_what_came_after_the_one_before() {
             error.contains("a newer checkpoint cannot be used: run/checkpoints/step-00000040"),
             "{error}"
         );
-        let said = text(&resumed.stdout);
-        assert!(said.contains("resuming from run/checkpoints/step-00000032 instead"), "{said}");
+        let printed = text(&resumed.stdout);
+        assert!(printed.contains("resuming from run/checkpoints/step-00000032 instead"), "{printed}");
         same(&run, &whole);
     }
     let chosen = train(place.path(), &["--resume", "run", "--checkpoint", "step-00000032"]);
@@ -314,14 +314,14 @@ fn a_run_is_resumed_by_its_own_recipe_only() {
 fn a_network_of_ones_own_is_not_taken_for_another() {
     use grawa_train::{Checkpoint, Recipe, Run, folder, recipe::Overrides};
     let place = TempDir::new().unwrap();
-    let said =
+    let overrides =
         Overrides::default().method("mean:period=4", "here").unwrap().set("train.budget=8step").unwrap();
-    let recipe = Recipe::resolve(&said).unwrap();
+    let recipe = Recipe::resolve(&overrides).unwrap();
     let data = grawa_data::digits().unwrap();
     let network = grawa_nn::zoo::digits("mine", grawa_nn::Shape::image(1, 8), 16, 10).unwrap();
     let new = || Run::with_network(recipe.clone(), &data, &network).unwrap();
     for (name, written, why) in [
-        ("told", new().recipe().clone(), "names the network 'mine'"),
+        ("recipe", new().recipe().clone(), "names the network 'mine'"),
         ("untold", recipe.clone(), "it holds the network 'mine', and this is 'digits'"),
     ] {
         let run = place.path().join(name);
@@ -349,13 +349,13 @@ fn a_run_whose_workers_all_diverged_fails_and_says_so() {
     for method in ["lgrawa", "dp-sgd", "sgd"] {
         let arguments = ["--data", "digits", "--method", method, "--set", "train.rate=1000", "--out", method];
         let output = train(place.path(), &arguments);
-        let said = text(&output.stdout);
-        assert_eq!(output.status.code(), Some(1), "{method}: {said}");
+        let printed = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{method}: {printed}");
         assert!(
-            said.contains("diverged: after") && said.contains("smaller learning rate"),
-            "{method}: {said}"
+            printed.contains("diverged: after") && printed.contains("smaller learning rate"),
+            "{method}: {printed}"
         );
-        assert!(!said.contains("done"), "{method}: {said}");
+        assert!(!printed.contains("done"), "{method}: {printed}");
         let events = fs::read_to_string(place.path().join(method).join("events.jsonl")).unwrap();
         assert!(events.lines().last().unwrap().contains("\"diverged\":true"), "{method}");
         assert!(place.path().join(method).join("checkpoints").read_dir().unwrap().count() > 0, "{method}");
@@ -382,9 +382,9 @@ fn a_polite_kill_that_comes_twice_leaves_a_checkpoint() {
     let twice = format!("kill -TERM {0}; sleep 0.02; kill -TERM {0}", child.id());
     assert!(Command::new("sh").args(["-c", &twice]).status().unwrap().success(), "it had ended after one");
     let output = child.wait_with_output().unwrap();
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("resume it with: grawa train --resume run"), "{said}");
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("resume it with: grawa train --resume run"), "{printed}");
     let names = fs::read_dir(place.path().join("run/checkpoints")).unwrap();
     let names: Vec<String> =
         names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();

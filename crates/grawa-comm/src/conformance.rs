@@ -69,10 +69,9 @@ pub fn check<C: Collective>(member: &mut C) -> Result<(), String> {
         whole(&outcome, member).map_err(|why| format!("broadcast: {why}"))?;
         ensure(mine == vector(leader, 0), || format!("broadcast: not the vector of {leader}"))?;
     }
-    ensure(
-        matches!(member.broadcast(u32::MAX, &mut vector(0, 0)), Err(Error::NoSuchLeader { .. })),
-        || "broadcast: a leader who is not there was accepted".into(),
-    )?;
+    ensure(matches!(member.broadcast(u32::MAX, &mut vector(0, 0)), Err(Error::NoSuchLeader { .. })), || {
+        "broadcast: a leader who is not there was accepted".into()
+    })?;
     let mut centre = vec![0.0; LENGTH];
     for (step, text) in (0..).zip(METHODS) {
         mixing(member, text, step, &mut centre).map_err(|why| format!("mix of {text}: {why}"))?;
@@ -101,12 +100,7 @@ fn messages<C: Collective>(member: &mut C) -> Result<(), String> {
     Ok(())
 }
 
-fn mixing<C: Collective>(
-    member: &mut C,
-    text: &str,
-    step: u64,
-    centre: &mut Vec<f32>,
-) -> Result<(), String> {
+fn mixing<C: Collective>(member: &mut C, text: &str, step: u64, centre: &mut Vec<f32>) -> Result<(), String> {
     let words = |error: grawa_core::Error| error.to_string();
     let (method, layout): (Method, Layout) = (text.parse().map_err(words)?, layout().map_err(words)?);
     let members = member.members().to_vec();
@@ -139,10 +133,7 @@ fn mixing<C: Collective>(
 
 /// The last member leaves by `leave` (dropping it, ending its process, …). The others must learn who it was, continue without it,
 /// and not have carried out a plan that it was part of.
-pub fn check_loss<C: Collective>(
-    mut member: C,
-    leave: impl FnOnce(C),
-) -> Result<(), String> {
+pub fn check_loss<C: Collective>(mut member: C, leave: impl FnOnce(C)) -> Result<(), String> {
     let words = |error: grawa_core::Error| error.to_string();
     let members = member.members().to_vec();
     let Some((&last, rest)) = members.split_last().filter(|(_, rest)| !rest.is_empty()) else {

@@ -1,35 +1,23 @@
-//! Collectives between workers: they gather small reports, mix their vectors according to a plan, and name lost workers.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Where things are
 //!
 //! A [`Collective`] is one member's end of a group. Every member calls the same operations in the same order. Each operation ends
 //! with the same [`Outcome`] for all of them, so that all take the same decisions from it. A member that left, panicked
 //! or stalled is named in the outcome, and the others continue without it. [`threads`] connects the workers of one process;
-//! [`group`] connects workers on any machines, which may join and leave; with the feature `mpi`, `mpi` connects the ranks of an
-//! MPI job. A [`Transport`] connects groups of processes that stay the same. [`conformance`] has the checks that every transport must pass.
-//!
-//! ```
-//! use grawa_comm::{Collective, threads};
-//! use std::time::Duration;
-//!
-//! let members = threads::group(0..3, vec![0.0; 8], Duration::from_secs(60));
-//! std::thread::scope(|scope| {
-//!     for mut member in members {
-//!         scope.spawn(move || {
-//!             let worker = member.id();
-//!             let all = member.gather(&[worker as u8])?;
-//!             assert_eq!(all.messages, [(0, vec![0]), (1, vec![1]), (2, vec![2])]);
-//!             Ok::<(), grawa_comm::Error>(())
-//!         });
-//!     }
-//! });
-//! ```
+//! with the feature `group` (on by default), [`group`] connects workers on any machines, which may join and leave; with the
+//! feature `mpi`, `mpi` connects the ranks of an MPI job. A [`Transport`] connects groups of processes that stay the same.
+//! [`conformance`] has the checks that every transport must pass.
 #![deny(missing_docs)]
 
 pub mod conformance;
 mod error;
+#[cfg(feature = "group")]
 pub mod group;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod printable;
+#[cfg(any(feature = "group", feature = "mpi"))]
 mod shard;
 pub mod threads;
 mod transport;

@@ -1,7 +1,5 @@
 //! Makes text of other processes safe for a terminal, a log and an event.
 
-use serde::{Deserialize, Deserializer};
-
 /// Longer text is truncated. No error message is that long.
 const LONGEST: usize = 4096;
 
@@ -19,8 +17,9 @@ pub fn printable(text: &str) -> String {
 }
 
 /// For `serde(deserialize_with)`.
-pub(crate) fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    Ok(printable(&String::deserialize(from)?))
+#[cfg(feature = "group")]
+pub(crate) fn text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Ok(printable(&<String as serde::Deserialize>::deserialize(from)?))
 }
 
 #[cfg(test)]

@@ -59,11 +59,6 @@ impl Amount {
             Amount::Time(time) => at.elapsed >= time,
         }
     }
-
-    /// Whether all runs of a recipe spend this amount at the same step: false for a time.
-    pub fn is_reproducible(&self) -> bool {
-        !matches!(self, Amount::Time(_))
-    }
 }
 
 const FORM: &str =

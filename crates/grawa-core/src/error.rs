@@ -1,5 +1,6 @@
 //! Errors of this crate. All come from the caller's input; nothing panics.
 
+use crate::method::{knobs, names};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -28,15 +29,13 @@ pub enum Error {
         name: String,
     },
     /// A method's name is not in the table.
-    #[error("there is no method '{found}'{}; the methods are {}", suggestion(.nearest), crate::method::names().join(", "))]
+    #[error("there is no method '{found}'{}; the methods are {}", did_you_mean(found, names()), names().join(", "))]
     UnknownMethod {
         /// What was asked for.
         found: String,
-        /// The closest known name, if one is close.
-        nearest: Option<String>,
     },
     /// A knob's name is not known.
-    #[error("{method} has no knob '{found}'{}; the knobs are {}", suggestion(.nearest), crate::method::knobs().join(", "))]
+    #[error("{method} has no knob '{found}'{}; the knobs are {}", suggestion(.nearest), knobs().join(", "))]
     UnknownKnob {
         /// The method being read.
         method: String,
@@ -45,39 +44,15 @@ pub enum Error {
         /// The closest known knob, if one is close.
         nearest: Option<String>,
     },
-    /// A knob's value is out of range.
-    #[error("{method}: {knob} is {found}, but must be {expected}")]
-    KnobOutOfRange {
-        /// The method.
-        method: String,
-        /// The knob.
-        knob: &'static str,
-        /// Its value.
-        found: String,
-        /// The range.
-        expected: &'static str,
-    },
-    /// A knob's value has the wrong type.
-    #[error("{method}: {knob} cannot be {found}: {why}")]
-    UnreadableKnob {
+    /// A knob's value has the wrong type, is out of range, or has no meaning with the other choices.
+    #[error("{method}: {knob} {why}")]
+    WrongKnob {
         /// The method.
         method: String,
         /// The knob.
         knob: String,
-        /// Its value.
-        found: String,
-        /// What was expected.
+        /// What is wrong with it, and what to do.
         why: String,
-    },
-    /// A knob that has no meaning with the other choices.
-    #[error("{method}: {knob} cannot be set: {why}")]
-    MeaninglessKnob {
-        /// The method.
-        method: String,
-        /// The knob.
-        knob: &'static str,
-        /// Why not, and what to do.
-        why: &'static str,
     },
     /// Choices that do not go together.
     #[error("{method}: {why}")]
@@ -137,10 +112,7 @@ impl Error {
     /// The wrong knob, if it is a single one.
     pub fn knob(&self) -> Option<&str> {
         match self {
-            Error::UnknownKnob { found, .. } => Some(found),
-            Error::KnobOutOfRange { knob, .. } => Some(knob),
-            Error::UnreadableKnob { knob, .. } => Some(knob),
-            Error::MeaninglessKnob { knob, .. } => Some(knob),
+            Error::UnknownKnob { found: knob, .. } | Error::WrongKnob { knob, .. } => Some(knob),
             _ => None,
         }
     }
@@ -166,6 +138,11 @@ impl PartialEq for Cause {
     fn eq(&self, other: &Cause) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
+}
+
+/// Checks the length of a vector.
+pub(crate) fn expect_len(what: &str, found: usize, expected: usize) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::WrongLength { what: what.into(), found, expected }) }
 }
 
 fn suggestion(nearest: &Option<String>) -> String {
@@ -198,7 +175,7 @@ mod tests {
     #[test]
     fn the_wrong_knob_is_a_field_of_the_error() {
         let wrong = "lgrawa:rate=0.1".parse::<Method>().unwrap_err();
-        assert!(matches!(wrong, Error::MeaninglessKnob { knob: "rate", .. }), "{wrong:?}");
+        assert!(matches!(wrong, Error::WrongKnob { .. }), "{wrong:?}");
         assert_eq!(wrong.knob(), Some("rate"));
         let why = "this method cannot be set: it is an example".into();
         assert_eq!(Error::ChoicesClash { method: "lgrawa".into(), why }.knob(), None);

@@ -1,5 +1,6 @@
 //! A replica of a plain function: for toy problems, for tests, and as the simplest example of a replica.
 
+use crate::error::expect_len;
 use crate::norm::norms;
 use crate::step::{ascend, descend};
 use crate::{Error, Key, Layout, Prox, Replica, Sgd, StateKind};
@@ -34,11 +35,8 @@ pub struct FunctionReplica<F> {
 impl<F: FnMut(&[f32], Key, &mut [f32]) -> f64> FunctionReplica<F> {
     /// A replica that starts at `start`.
     pub fn new(layout: Layout, start: Vec<f32>, function: F) -> Result<Self, Error> {
-        let (found, expected) = (start.len(), layout.len());
-        if found != expected {
-            return Err(Error::WrongLength { what: "the start".into(), found, expected });
-        }
-        let zeros = || vec![0.0; expected];
+        expect_len("the start", start.len(), layout.len())?;
+        let zeros = || vec![0.0; start.len()];
         let (velocity, gradient, saved) = (zeros(), zeros(), zeros());
         Ok(FunctionReplica { layout, function, bound: None, parameters: start, velocity, gradient, saved })
     }

@@ -1,8 +1,6 @@
-//! The methods of GRAWA as pure mathematics.
+#![doc = include_str!("../README.md")]
 //!
-//! Many workers train copies of a model and communicate seldom. A *round* pulls all copies toward a *centre*, in which the
-//! workers (or the layers of workers) with small gradient norms have the largest weights. This crate holds everything about
-//! it that needs no threads, no files and no clock:
+//! ## Where things are
 //!
 //! - [`Layout`]: a model is one flat vector with named spans.
 //! - [`Method`]: a method is data; EASGD, LSGD, the GRAWA family, the plain mean and the gradient-sharing
@@ -12,21 +10,6 @@
 //! - [`Trigger`], [`Schedule`], [`Amount`]: when a round starts, the learning rate, the budget; time is an argument.
 //! - [`Key`]: random numbers as a pure function of the place of their use.
 //! - [`Replica`]: the interface to the trained model; [`Sequential`] runs replicas in turn.
-//!
-//! ```
-//! use grawa_core::{Layout, Memory, Method, Report, mix, plan};
-//!
-//! // Two workers, one parameter; the second has three times the gradient of the first.
-//! let method: Method = "mgrawa:pull=0.5".parse()?;
-//! let layout = Layout::flat(1);
-//! let reports = [1.0, 3.0].into_iter().zip(0..).map(|(score, worker)| Report { worker, scores: vec![score], finite: true, steps: 32 });
-//! let plan = plan(&method, &layout, &Memory::default(), &reports.collect::<Vec<_>>())?;
-//!
-//! let (mut a, mut b, mut centre) = ([2.0], [10.0], [0.0]);
-//! mix(&plan, &layout, &mut [&mut a, &mut b], &mut centre)?;
-//! assert_eq!(centre, [4.0]);
-//! # Ok::<(), grawa_core::Error>(())
-//! ```
 #![deny(missing_docs)]
 
 #[macro_use]
@@ -57,7 +40,7 @@ pub use method::{
     Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting,
 };
 pub use mix::{centre_part, mix, mix_part, pull_part};
-pub use plan::{NOISE, Plan, Reason, Weights, plan};
+pub use plan::{Plan, Reason, Weights, plan};
 pub use replica::{Replica, StateKind, StepRequest, StepResults};
 pub use schedule::{RateDrop, Schedule};
 pub use score::{Average, Memory, Notes, Report, Tracker};

@@ -3,6 +3,7 @@
 //! Squares are summed in `f64` over a fixed number of partial sums: nothing overflows, small gradients are not lost, and the
 //! result depends on the vector alone, not on the machine or the number of threads.
 
+use crate::error::expect_len;
 use crate::{Error, Layout};
 
 /// Independent sums, so that the compiler can use SIMD registers.
@@ -24,12 +25,8 @@ pub fn norm(x: &[f32]) -> f64 {
 /// # Ok::<(), grawa_core::Error>(())
 /// ```
 pub fn norms(layout: &Layout, gradient: &[f32], out: &mut [f64]) -> Result<(), Error> {
-    let expect = |what: &str, found, expected| match found == expected {
-        true => Ok(()),
-        false => Err(Error::WrongLength { what: what.into(), found, expected }),
-    };
-    expect("the gradient", gradient.len(), layout.len())?;
-    expect("the list of norms", out.len(), layout.spans().len())?;
+    expect_len("the gradient", gradient.len(), layout.len())?;
+    expect_len("the list of norms", out.len(), layout.spans().len())?;
     for (out, span) in out.iter_mut().zip(layout.spans()) {
         *out = norm(&gradient[span.range()]);
     }

@@ -24,7 +24,7 @@ mod digest;
 
 /// A span whose norm is below this share of the sum of all norms, in every worker, counts as silent:
 /// rounding in `f32` alone causes as much.
-pub const NOISE: f64 = 1e-6;
+const NOISE: f64 = 1e-6;
 
 /// The decision of a round.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +62,8 @@ impl Plan {
     /// The same plan with one vector for each process, given with its workers: their weighted mean, see [`Plan::within`]. The weight of a
     /// process is the sum of its workers' weights. With one worker in each process the weights are those of the workers.
     pub fn by_process(&self, processes: &[(u32, Vec<u32>)]) -> Plan {
-        let has_worker = |(_, workers): &&(u32, Vec<u32>)| workers.iter().any(|worker| self.workers.contains(worker));
+        let has_worker =
+            |(_, workers): &&(u32, Vec<u32>)| workers.iter().any(|worker| self.workers.contains(worker));
         let processes: Vec<_> = processes.iter().filter(has_worker).collect();
         let sums = |row: &[f32]| -> Vec<f32> {
             let weight = |worker: &u32| self.index_of(*worker).map_or(0.0, |at| row[at]);
@@ -100,7 +101,8 @@ impl Plan {
     pub fn toward_given_centre(&self, workers: &[u32]) -> Plan {
         let here: Vec<usize> = workers.iter().filter_map(|&worker| self.index_of(worker)).collect();
         // The centre keeps its place; the mean of the workers only must be finite.
-        let rows = here.iter().map(|&at| f32::from(u8::from(!self.replaced[at])) / here.len() as f32).collect();
+        let rows =
+            here.iter().map(|&at| f32::from(u8::from(!self.replaced[at])) / here.len() as f32).collect();
         Plan {
             workers: here.iter().map(|&at| self.workers[at]).collect(),
             weights: Weights { workers: here.len(), rows },

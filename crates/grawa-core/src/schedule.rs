@@ -80,12 +80,6 @@ impl Schedule {
             .filter(|drop| drop.at.is_spent(at))
             .fold(self.base * warm * bent, |rate, drop| rate * drop.factor)
     }
-
-    /// Whether all runs of a recipe have the same rates: false if anything depends on time.
-    pub fn is_reproducible(&self) -> bool {
-        let drops = self.drops.iter().map(|drop| &drop.at);
-        self.warmup.iter().chain(&self.cosine).chain(drops).all(Amount::is_reproducible)
-    }
 }
 
 impl FromStr for Schedule {
@@ -154,7 +148,6 @@ mod tests {
         assert_eq!(rate(10, 1.9, 2), 0.5);
         assert_eq!(rate(10, 2.0, 2), 0.25);
         assert_eq!(rate(10, 2.0, 3), 0.125);
-        assert!(!schedule.is_reproducible());
     }
 
     /// The PyramidNet rule of the authors' code: 1, 0.1 from epoch 150, 0.01 from 225.
@@ -213,7 +206,6 @@ mod tests {
         let rate = |steps| both.rate(&Progress { steps, ..Progress::default() });
         assert!((rate(2) / (0.5 * known[2]) - 1.0).abs() < 1e-12);
         assert!((rate(6) / (0.5 * known[6]) - 1.0).abs() < 1e-12);
-        assert!(!"0.1, cosine over 1m".parse::<Schedule>().unwrap().is_reproducible());
     }
 
     proptest! {

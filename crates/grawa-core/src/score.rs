@@ -5,6 +5,7 @@
 //! [`Tracker`] keeps the last losses and the running norms of its own gradients. Both are the same
 //! exponential average with bias correction: s ← γ·s + (1−γ)·A, ŝ = s / (1 − γᵗ).
 
+use crate::error::expect_len;
 use crate::method::{Norm, Score, Source};
 use crate::{Error, Layout, Method};
 use serde::{Deserialize, Serialize};
@@ -138,10 +139,7 @@ impl Tracker {
 
     /// Restores a kept state, if it fits this method and layout.
     pub fn recall(&mut self, notes: Notes) -> Result<(), Error> {
-        let (found, expected) = (notes.norms.len(), self.notes.norms.len());
-        if found != expected {
-            return Err(Error::WrongLength { what: "the list of running norms".into(), found, expected });
-        }
+        expect_len("the list of running norms", notes.norms.len(), self.notes.norms.len())?;
         self.notes = notes;
         Ok(())
     }

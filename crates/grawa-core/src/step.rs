@@ -5,6 +5,7 @@
 //! x ← x − η·(d + m·v) with Nesterov, x − η·v without; then x ← (1−s)·x + s·c for every centre c.
 
 use crate::Error;
+use crate::error::expect_len;
 use crate::mix::pull;
 use crate::norm::norm;
 use serde::{Deserialize, Serialize};
@@ -64,11 +65,10 @@ pub fn descend(
     gradient: &[f32],
     prox: &[Prox<'_>],
 ) -> Result<bool, Error> {
-    let expected = parameters.len();
-    let others = [("the velocity", velocity.len()), ("the gradient", gradient.len())];
-    let centres = prox.iter().map(|prox| ("the centre", prox.centre.len()));
-    if let Some((what, found)) = others.into_iter().chain(centres).find(|&(_, len)| len != expected) {
-        return Err(Error::WrongLength { what: what.into(), found, expected });
+    expect_len("the velocity", velocity.len(), parameters.len())?;
+    expect_len("the gradient", gradient.len(), parameters.len())?;
+    for prox in prox {
+        expect_len("the centre", prox.centre.len(), parameters.len())?;
     }
     let Sgd { momentum, weight_decay, nesterov } = *sgd;
     let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
@@ -100,12 +100,8 @@ pub fn descend(
 /// # Ok::<(), grawa_core::Error>(())
 /// ```
 pub fn ascend(radius: f32, parameters: &mut [f32], saved: &mut [f32], gradient: &[f32]) -> Result<(), Error> {
-    let expected = parameters.len();
-    for (what, found) in [("the saved copy", saved.len()), ("the gradient", gradient.len())] {
-        if found != expected {
-            return Err(Error::WrongLength { what: what.into(), found, expected });
-        }
-    }
+    expect_len("the saved copy", saved.len(), parameters.len())?;
+    expect_len("the gradient", gradient.len(), parameters.len())?;
     let scale = (f64::from(radius) / (norm(gradient) + 1e-12)) as f32;
     for ((x, saved), &g) in parameters.iter_mut().zip(saved).zip(gradient) {
         *saved = *x;

@@ -38,17 +38,13 @@ pub enum Grant {
 impl Trigger {
     /// The trigger of `workers` workers and period τ.
     pub fn new(workers: u32, period: u32) -> Result<Self, Error> {
-        let wrong = |knob, found: u32| Error::KnobOutOfRange {
-            method: "the trigger".into(),
-            knob,
-            found: found.to_string(),
-            expected: "at least 1",
-        };
-        match (workers, period) {
-            (0, _) => Err(wrong("workers", 0)),
-            (_, 0) => Err(wrong("period", 0)),
-            _ => Ok(Trigger { steps: u64::from(workers) * u64::from(period), workers: workers.into() }),
+        for (knob, found) in [("workers", workers), ("period", period)] {
+            if found == 0 {
+                let why = "is 0, but must be at least 1".into();
+                return Err(Error::WrongKnob { method: "the trigger".into(), knob: knob.into(), why });
+            }
         }
+        Ok(Trigger { steps: u64::from(workers) * u64::from(period), workers: workers.into() })
     }
 
     /// What the ticket of this number grants.
@@ -81,16 +77,6 @@ impl Trigger {
             left -= granted(left);
         }
         granted(left)
-    }
-
-    /// The cycle (0, 1, …) that a ticket belongs to.
-    pub fn cycle(&self, ticket: u64) -> u64 {
-        ticket / (self.steps + self.workers)
-    }
-
-    /// The paper's condition: a round is due when M·τ divides the sum of all local steps.
-    pub fn is_due(&self, total_steps: u64) -> bool {
-        total_steps > 0 && total_steps.is_multiple_of(self.steps)
     }
 }
 
@@ -147,23 +133,21 @@ mod tests {
         fn uneven_workers_share_the_steps(speeds in proptest::collection::vec(1u64..20, 1..9), period in 1u32..7) {
             let workers = speeds.len();
             let trigger = Trigger::new(workers as u32, period).unwrap();
-            let (mut ticket, mut total) = (0, 0u64);
+            let mut ticket = 0;
             for cycle in 0..5 {
                 let mut at_round = vec![false; workers];
                 let mut ready: Vec<u64> = speeds.clone();
                 let mut steps = 0;
                 // The next free worker takes the next ticket; one that waits for the round takes no more.
                 while let Some(next) = (0..workers).filter(|&w| !at_round[w]).min_by_key(|&w| ready[w]) {
-                    prop_assert_eq!(trigger.cycle(ticket), cycle);
                     match trigger.grant(ticket) {
                         Grant::Step => { steps += 1; ready[next] += speeds[next]; }
                         Grant::Round => at_round[next] = true,
                     }
                     ticket += 1;
                 }
-                total += steps;
                 prop_assert_eq!(steps, trigger.steps);
-                prop_assert!(trigger.is_due(total));
+                prop_assert_eq!(ticket, (cycle + 1) * (trigger.steps + trigger.workers));
             }
         }
     }

@@ -13,7 +13,7 @@
 //! Every use of a rule is reported, see [`Reason`](crate::Reason).
 
 /// Scores below this share of the median are raised to it.
-pub const FLOOR: f64 = 1e-9;
+const FLOOR: f64 = 1e-9;
 
 /// The effect of the rules on one set of scores: indices into it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,7 +68,7 @@ pub fn inverse(scores: &[f64], present: &[bool], weights: &mut [f32]) -> Rulings
 }
 
 /// Equal weights for all present workers.
-pub fn uniform(present: &[bool], weights: &mut [f32]) {
+pub(crate) fn uniform(present: &[bool], weights: &mut [f32]) {
     let share = 1.0 / present.iter().filter(|&&here| here).count().max(1) as f32;
     for (weight, &here) in weights.iter_mut().zip(present) {
         *weight = if here { share } else { 0.0 };
@@ -76,7 +76,7 @@ pub fn uniform(present: &[bool], weights: &mut [f32]) {
 }
 
 /// All weight to the smallest score; the lowest `rank` wins a tie. Returns its index, if any score is finite.
-pub fn smallest(
+pub(crate) fn smallest(
     scores: &[f64],
     ranks: &[u32],
     present: &[bool],

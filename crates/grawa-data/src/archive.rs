@@ -19,10 +19,9 @@ pub fn entries(
     folder: &str,
     mut put: impl FnMut(&Path, &mut dyn Read) -> Result<()>,
 ) -> Result<()> {
-    let broken = |e: std::io::Error| Error::WrongFormat {
-        path: path.to_owned(),
-        found: format!("an archive that does not unpack ({e})"),
-        expected: format!("an intact .tar.gz of at most {LARGEST} bytes unpacked"),
+    let broken = |e: std::io::Error| {
+        let expected = format!("an intact .tar.gz of at most {LARGEST} bytes unpacked");
+        Error::wrong_format(path, format!("an archive that does not unpack ({e})"), expected)
     };
     let mut tar = tar::Archive::new(GzDecoder::new(archive).take(LARGEST));
     for entry in tar.entries().map_err(broken)? {

@@ -13,12 +13,14 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Format {
     pub(crate) kind: DatasetKind,
     pub(crate) title: &'static str,
-    /// The folder inside the official archive.
+    /// The official archive and its md5 sum.
+    pub(crate) archive: (&'static str, &'static str),
+    /// The folder inside it.
     pub(crate) folder: &'static str,
     /// Training files and their md5 sums.
-    pub(crate) train: &'static [(&'static str, &'static str)],
+    train: &'static [(&'static str, &'static str)],
     /// The test file and its md5 sum.
-    pub(crate) test: (&'static str, &'static str),
+    test: (&'static str, &'static str),
     /// Bytes before the pixels; the last one is the label.
     labels: usize,
     classes: u32,
@@ -29,6 +31,7 @@ const SHAPE: Shape = Shape::new(3, 32, 32);
 pub(crate) const CIFAR10: Format = Format {
     kind: DatasetKind::Cifar10,
     title: "CIFAR-10",
+    archive: ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
     folder: "cifar-10-batches-bin",
     train: &[
         ("data_batch_1.bin", "5dd7e06a14cb22eb9f671a540d1b7c25"),
@@ -45,6 +48,7 @@ pub(crate) const CIFAR10: Format = Format {
 pub(crate) const CIFAR100: Format = Format {
     kind: DatasetKind::Cifar100,
     title: "CIFAR-100",
+    archive: ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
     folder: "cifar-100-binary",
     train: &[("train.bin", "6172c7755cfe09b2fe270c85cebc1b15")],
     test: ("test.bin", "4499cfba6c016c1be1438163640a0898"),
@@ -54,18 +58,6 @@ pub(crate) const CIFAR100: Format = Format {
 
 const CIFAR10_NAMES: [&str; 10] =
     ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
-
-/// Reads CIFAR-10 from `dir`, which holds `data_batch_1.bin` … `test_batch.bin` or, at most two folders
-/// down, the folder `cifar-10-batches-bin` that does.
-pub fn cifar10(dir: &Path, check: Check) -> Result<Dataset> {
-    read(&CIFAR10, dir, check)
-}
-
-/// Reads CIFAR-100 with its 100 fine labels from `dir`, which holds `train.bin` and `test.bin` or, at most
-/// two folders down, the folder `cifar-100-binary` that does.
-pub fn cifar100(dir: &Path, check: Check) -> Result<Dataset> {
-    read(&CIFAR100, dir, check)
-}
 
 /// Appends the images and labels of one CIFAR-10 file; `path` is only used in errors.
 pub fn parse_cifar10(bytes: &[u8], path: &Path, images: &mut Vec<u8>, labels: &mut Vec<u32>) -> Result<()> {
@@ -108,27 +100,31 @@ fn parse(
     Ok(())
 }
 
-/// The folder that holds the files.
-pub(crate) fn find(format: &Format, dir: &Path) -> Result<Option<PathBuf>> {
-    let files: Vec<&str> = format.train.iter().chain([&format.test]).map(|&(name, _)| name).collect();
-    find_folder::find(dir, &[format.folder], &files)
+impl Format {
+    /// The names of its files.
+    pub(crate) fn files(&self) -> Vec<&'static str> {
+        self.train.iter().chain([&self.test]).map(|&(name, _)| name).collect()
+    }
+
+    /// The folder that holds the files.
+    pub(crate) fn find(&self, dir: &Path) -> Result<Option<PathBuf>> {
+        find_folder::find(dir, &[self.folder], &self.files())
+    }
 }
 
-fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
-    let names: Vec<&str> = format.train.iter().chain([&format.test]).map(|&(name, _)| name).collect();
+/// Reads the set from `dir`, which holds its files or, at most two folders down, the folder that does. CIFAR-100 has its
+/// 100 fine labels.
+pub(crate) fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
     let missing = |at: &Path| Error::Missing {
         path: at.to_owned(),
         what: format!("{} in its binary version", format.title),
-        expected: format!("{}, or the folder {} with them", names.join(", "), format.folder),
+        expected: format!("{}, or the folder {} with them", format.files().join(", "), format.folder),
         hint: format!(
             "`grawa data get {}` downloads it; the Python and Matlab versions are not read",
             format.kind
         ),
     };
-    if !dir.is_dir() {
-        return Err(missing(dir));
-    }
-    let at = find(format, dir)?.ok_or_else(|| missing(dir))?;
+    let at = format.find(dir)?.ok_or_else(|| missing(dir))?;
     let part = |files: &[(&str, &str)]| {
         let (mut images, mut labels) = (Vec::new(), Vec::new());
         for (name, md5) in files {
@@ -142,14 +138,8 @@ fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
         }
         Split::from_bytes(SHAPE, images, labels, format.classes)
     };
-    Ok(Dataset {
-        name: format.kind.name().to_owned(),
-        classes: format.classes,
-        class_names: class_names(format, &at),
-        normalise: format.kind.normalise(),
-        train: part(format.train)?,
-        test: part(&[format.test])?,
-    })
+    let parts = [part(format.train)?, part(&[format.test])?];
+    Ok(Dataset::of(format.kind, class_names(format, &at), format.classes, parts))
 }
 
 fn class_names(format: &Format, at: &Path) -> Vec<String> {
@@ -209,17 +199,17 @@ mod tests {
     fn class_names_are_known() {
         let dir = tempfile::tempdir().unwrap();
         write(&CIFAR100, dir.path());
-        assert!(cifar100(dir.path(), Check::Skip).unwrap().class_names.is_empty());
+        assert!(read(&CIFAR100, dir.path(), Check::Skip).unwrap().class_names.is_empty());
         let names: String = (0..100).map(|i| format!("class{i}\n")).collect();
         fs::write(dir.path().join("fine_label_names.txt"), names).unwrap();
-        assert_eq!(cifar100(dir.path(), Check::Skip).unwrap().class_names[99], "class99");
+        assert_eq!(read(&CIFAR100, dir.path(), Check::Skip).unwrap().class_names[99], "class99");
     }
 
     #[test]
     fn bad_files_are_named_with_what_is_wrong() {
         let dir = tempfile::tempdir().unwrap();
         write(&CIFAR10, dir.path());
-        let refused = |check| cifar10(dir.path(), check).unwrap_err().to_string();
+        let refused = |check| read(&CIFAR10, dir.path(), check).unwrap_err().to_string();
 
         let text = refused(Check::Official);
         assert!(
@@ -248,7 +238,7 @@ mod tests {
         let text = refused(Check::Skip);
         assert!(text.contains("data_batch_3.bin") && text.contains("grawa data get cifar10"), "{text}");
 
-        let text = cifar10(&dir.path().join("nowhere"), Check::Skip).unwrap_err().to_string();
+        let text = read(&CIFAR10, &dir.path().join("nowhere"), Check::Skip).unwrap_err().to_string();
         assert!(text.contains("nowhere") && text.contains("cifar-10-batches-bin"), "{text}");
     }
 

@@ -4,18 +4,16 @@
 //! is the layout of CIFAR's files and the order of a network's input, so augmentation copies whole rows. At a quarter of
 //! the size of floats the whole set fits on a GPU. Class folders are only listed; their files are decoded when needed.
 
-use crate::{Error, Files, Normalise, Result, Shape};
+use crate::{DatasetKind, Error, Files, Normalise, Result, Shape};
 use grawa_core::{Key, Purpose};
 use std::sync::Arc;
 
 /// Images and labels for training and for testing.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// Its name.
-    pub name: String,
     /// How many classes there are; every label is below.
     pub classes: u32,
-    /// The names of the classes: one for each class, or none if they are unknown.
+    /// The names of the classes: one for each class, or none if they have only numbers.
     pub class_names: Vec<String>,
     /// How its bytes become floats.
     pub normalise: Normalise,
@@ -40,6 +38,14 @@ pub enum Images {
     Bytes(Arc<Vec<u8>>),
     /// In files, decoded when needed.
     Files(Arc<Files>),
+}
+
+impl Dataset {
+    /// A data set that is known by name.
+    pub(crate) fn of(kind: DatasetKind, class_names: Vec<String>, classes: u32, parts: [Split; 2]) -> Self {
+        let ([train, test], normalise) = (parts, kind.normalise());
+        Dataset { classes, class_names, normalise, train, test }
+    }
 }
 
 impl Split {

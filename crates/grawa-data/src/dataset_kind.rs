@@ -107,17 +107,8 @@ impl FromStr for DatasetKind {
         if found == "imagenet" {
             return Ok(DatasetKind::Folder);
         }
-        DatasetKind::ALL.into_iter().find(|kind| plain(kind.name()) == found).ok_or_else(|| {
-            Error::UnknownDataset {
-                found: text.to_owned(),
-                nearest: DatasetKind::ALL
-                    .into_iter()
-                    .map(|kind| (strsim::damerau_levenshtein(&found, &plain(kind.name())), kind.name()))
-                    .filter(|&(distance, name)| distance <= (name.len() / 3).max(1))
-                    .min()
-                    .map(|(_, name)| name.to_owned()),
-            }
-        })
+        let known = DatasetKind::ALL.into_iter().find(|kind| plain(kind.name()) == found);
+        known.ok_or_else(|| Error::UnknownDataset { found: text.to_owned() })
     }
 }
 

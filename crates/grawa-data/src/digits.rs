@@ -8,7 +8,7 @@
 //! The pack is `digits` and the bytes 0, 1; the number of images in four bytes, lowest first; then, packed
 //! with zlib, all labels and 64 pixels for each image.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, check_labels};
 use crate::{Dataset, DatasetKind, Shape, Split};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
@@ -36,23 +36,12 @@ pub fn digits() -> Result<Dataset> {
     let count = labels.len() as u32;
     let all = Split::from_bytes(SHAPE, pixels, labels, CLASSES)?;
     let (test, train): (Vec<u32>, Vec<u32>) = (0..count).partition(|index| index % 5 == 4);
-    Ok(Dataset {
-        name: DatasetKind::Digits.name().to_owned(),
-        classes: CLASSES,
-        class_names: (0..CLASSES).map(|digit| digit.to_string()).collect(),
-        normalise: DatasetKind::Digits.normalise(),
-        train: all.select(&train)?,
-        test: all.select(&test)?,
-    })
+    Ok(Dataset::of(DatasetKind::Digits, Vec::new(), CLASSES, [all.select(&train)?, all.select(&test)?]))
 }
 
 /// The pixels and labels of a pack; `path` is only used in errors.
 pub fn parse_digits(bytes: &[u8], path: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
-    let wrong = |found: String, expected: &str| Error::WrongFormat {
-        path: path.to_owned(),
-        found,
-        expected: expected.to_owned(),
-    };
+    let wrong = |found: String, expected: &str| Error::wrong_format(path, found, expected);
     let (Some(magic), Some(count), Some(packed)) = (bytes.get(..8), bytes.get(8..12), bytes.get(12..)) else {
         return Err(wrong(format!("{} bytes", bytes.len()), "a pack of digits, at least 12 bytes"));
     };
@@ -74,10 +63,7 @@ pub fn parse_digits(bytes: &[u8], path: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
         return Err(wrong(found, &format!("{needed} bytes, for {count} images")));
     }
     let pixels = plain.split_off(count as usize);
-    if let Some(record) = plain.iter().position(|&label| u32::from(label) >= CLASSES) {
-        let found = plain[record].into();
-        return Err(Error::WrongLabel { path: path.to_owned(), record, found, classes: CLASSES });
-    }
+    check_labels(path, &plain, CLASSES)?;
     if let Some(&pixel) = pixels.iter().find(|&&pixel| pixel > INKED) {
         return Err(wrong(format!("a pixel of {pixel}"), "pixels from 0 to 16"));
     }
@@ -117,8 +103,8 @@ mod tests {
         let pixels: Vec<f64> = set.train.bytes().unwrap().iter().map(|&p| f64::from(p) / 16.0).collect();
         let mean = pixels.iter().sum::<f64>() / pixels.len() as f64;
         let var = pixels.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / pixels.len() as f64;
-        assert!((mean - f64::from(set.normalise.mean()[0])).abs() < 1e-4);
-        assert!((var.sqrt() - f64::from(set.normalise.std()[0])).abs() < 1e-4);
+        assert!((mean - f64::from(set.normalise.mean[0])).abs() < 1e-4);
+        assert!((var.sqrt() - f64::from(set.normalise.std[0])).abs() < 1e-4);
     }
 
     #[test]

@@ -51,119 +51,133 @@ struct Archive<'a> {
     longest: u64,
 }
 
+/// What receives the progress.
+type ProgressFn<'a> = &'a mut dyn FnMut(Progress);
+
 /// Downloads the data set called `name` (cifar10 or cifar100) into `dir` and unpacks it; returns its folder.
 ///
 /// Uses what exists already: the unpacked folder, the archive, or a part of it.
-pub fn download(name: &str, dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf> {
+pub fn download(name: &str, dir: &Path, progress: ProgressFn<'_>) -> Result<PathBuf> {
     download_from(BASE, name, dir, progress)
 }
 
 /// As [`download`], from a mirror: `base` is the address before the archive's name.
-pub fn download_from(
-    base: &str,
-    name: &str,
-    dir: &Path,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<PathBuf> {
+fn download_from(base: &str, name: &str, dir: &Path, progress: ProgressFn<'_>) -> Result<PathBuf> {
     let kind: DatasetKind = name.parse()?;
     let refuse = |hint| Err(Error::NoArchive { found: kind.name(), hint });
-    let (format, file, md5) = match kind {
-        DatasetKind::Cifar10 => (&cifar::CIFAR10, CIFAR10.0, CIFAR10.1),
-        DatasetKind::Cifar100 => (&cifar::CIFAR100, CIFAR100.0, CIFAR100.1),
+    let format = match kind {
+        DatasetKind::Cifar10 => &cifar::CIFAR10,
+        DatasetKind::Cifar100 => &cifar::CIFAR100,
         DatasetKind::Digits => return refuse("The digits are inside the program and need no download"),
         DatasetKind::Mnist | DatasetKind::FashionMnist => {
             return refuse("Put its four idx files, plain or .gz, into a folder");
         }
         DatasetKind::Folder => return refuse("Put pictures into train/<class>/ and val/<class>/"),
     };
-    let files = format.train.iter().chain([&format.test]).map(|&(name, _)| name).collect();
-    fetch(&Archive { file, md5, folder: format.folder, files, longest: LONGEST }, base, dir, progress)
+    let (file, md5) = format.archive;
+    let archive = Archive { file, md5, folder: format.folder, files: format.files(), longest: LONGEST };
+    archive.fetch(base, dir, progress)
 }
 
-/// The archives' names and md5 sums.
-pub(crate) const CIFAR10: (&str, &str) = ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530");
-pub(crate) const CIFAR100: (&str, &str) = ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8");
-
-fn fetch(
-    archive: &Archive<'_>,
-    base: &str,
-    dir: &Path,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<PathBuf> {
-    let folder = dir.join(archive.folder);
-    if folder.exists() {
-        return match archive.files.iter().find(|file| !folder.join(file).is_file()) {
-            None => Ok(folder),
-            Some(file) => Err(Error::InTheWay { path: folder, why: format!("it lacks {file}") }),
-        };
-    }
-    fs::create_dir_all(dir).map_err(io("create", dir))?;
-    let path = dir.join(archive.file);
-    if path.exists() {
-        verify(archive, &path, "Remove it, or put the official file there", progress)?;
-    } else {
-        let part = dir.join(format!("{}.part", archive.file));
-        complete(archive, base, &part, &path, progress)?;
-        let checked = verify(archive, &part, "It was removed; run the same command again", progress);
-        if checked.is_err() {
-            // Our own file, and continuing it could never succeed.
-            fs::remove_file(&part).map_err(io("remove", &part))?;
+impl Archive<'_> {
+    fn fetch(&self, base: &str, dir: &Path, progress: ProgressFn<'_>) -> Result<PathBuf> {
+        let folder = dir.join(self.folder);
+        if folder.exists() {
+            return match self.files.iter().find(|file| !folder.join(file).is_file()) {
+                None => Ok(folder),
+                Some(file) => Err(Error::InTheWay { path: folder, why: format!("it lacks {file}") }),
+            };
         }
-        checked?;
-        fs::rename(&part, &path).map_err(io("rename", &part))?;
-    }
-    unpack(archive, &path, dir, progress)?;
-    Ok(folder)
-}
-
-fn verify(
-    archive: &Archive<'_>,
-    path: &Path,
-    hint: &'static str,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
-    progress(Progress::Checking { archive: path.to_owned() });
-    let found = md5::of_file(path)?;
-    if found == archive.md5 {
-        return Ok(());
-    }
-    let (path, what, expected) = (path.to_owned(), archive.file.to_owned(), archive.md5.to_owned());
-    Err(Error::WrongSum { path, what, found, expected, hint })
-}
-
-/// Brings `part` to its full length. Reconnects as long as each attempt makes progress.
-fn complete(
-    archive: &Archive<'_>,
-    base: &str,
-    part: &Path,
-    put: &Path,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
-    let url = format!("{}/{}", base.trim_end_matches('/'), archive.file);
-    let length = || fs::metadata(part).map_or(0, |file| file.len());
-    loop {
-        let before = length();
-        let (why, again) = match attempt(&url, part, (before, archive.longest), progress) {
-            Ok(()) => return Ok(()),
-            Err(AttemptError::Disk(error)) => return Err(error),
-            Err(AttemptError::Network(why)) => (why, true),
-            Err(AttemptError::TooLong(found)) => {
-                // Our own file, and not a part of the archive.
-                if part.exists() {
-                    fs::remove_file(part).map_err(io("remove", part))?;
-                }
-                (
-                    format!("the server sends {found}, but no archive is longer than {}", archive.longest),
-                    false,
-                )
+        fs::create_dir_all(dir).map_err(io("create", dir))?;
+        let path = dir.join(self.file);
+        if path.exists() {
+            self.verify(&path, "Remove it, or put the official file there", progress)?;
+        } else {
+            let part = dir.join(format!("{}.part", self.file));
+            self.complete(base, &part, &path, progress)?;
+            let checked = self.verify(&part, "It was removed; run the same command again", progress);
+            if checked.is_err() {
+                // Our own file, and continuing it could never succeed.
+                fs::remove_file(&part).map_err(io("remove", &part))?;
             }
-        };
-        let after = length();
-        if !again || after <= before {
-            let kept = format!(" (the first {after} bytes are kept in {part:?})");
-            let why = why + if after == 0 { "" } else { &kept };
-            return Err(Error::Download { url, why, put: put.to_owned(), md5: archive.md5.to_owned() });
+            checked?;
+            fs::rename(&part, &path).map_err(io("rename", &part))?;
         }
+        self.unpack(&path, dir, progress)?;
+        Ok(folder)
+    }
+
+    fn verify(&self, path: &Path, hint: &'static str, progress: ProgressFn<'_>) -> Result<()> {
+        progress(Progress::Checking { archive: path.to_owned() });
+        let found = md5::of_file(path)?;
+        if found == self.md5 {
+            return Ok(());
+        }
+        let (path, what, expected) = (path.to_owned(), self.file.to_owned(), self.md5.to_owned());
+        Err(Error::WrongSum { path, what, found, expected, hint })
+    }
+
+    /// Brings `part` to its full length. Reconnects as long as each attempt makes progress.
+    fn complete(&self, base: &str, part: &Path, put: &Path, progress: ProgressFn<'_>) -> Result<()> {
+        let url = format!("{}/{}", base.trim_end_matches('/'), self.file);
+        let length = || fs::metadata(part).map_or(0, |file| file.len());
+        loop {
+            let before = length();
+            let (why, again) = match attempt(&url, part, (before, self.longest), progress) {
+                Ok(()) => return Ok(()),
+                Err(AttemptError::Disk(error)) => return Err(error),
+                Err(AttemptError::Network(why)) => (why, true),
+                Err(AttemptError::TooLong(found)) => {
+                    // Our own file, and not a part of the archive.
+                    if part.exists() {
+                        fs::remove_file(part).map_err(io("remove", part))?;
+                    }
+                    (
+                        format!("the server sends {found}, but no archive is longer than {}", self.longest),
+                        false,
+                    )
+                }
+            };
+            let after = length();
+            if !again || after <= before {
+                let kept = format!(" (the first {after} bytes are kept in {part:?})");
+                let why = why + if after == 0 { "" } else { &kept };
+                return Err(Error::Download { url, why, put: put.to_owned(), md5: self.md5.to_owned() });
+            }
+        }
+    }
+
+    /// Unpacks into a temporary folder and moves the result to its place in one step.
+    fn unpack(&self, path: &Path, dir: &Path, progress: ProgressFn<'_>) -> Result<()> {
+        let named = format!(".{}.", self.folder);
+        let temporary = tempfile::Builder::new().prefix(&named).suffix(".part").tempdir_in(dir);
+        let temporary = temporary.map_err(io("create a folder in", dir))?;
+        let file = File::open(path).map_err(io("open", path))?;
+        archive::entries(file, path, self.folder, |name, from| {
+            progress(Progress::Unpacking { file: name.to_owned() });
+            let to = temporary.path().join(name);
+            if let Some(parent) = to.parent() {
+                fs::create_dir_all(parent).map_err(io("create", parent))?;
+            }
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).open(&to).map_err(io("create", &to))?;
+            std::io::copy(from, &mut file).map_err(io("unpack", &to))?;
+            file.sync_all().map_err(io("write to", &to))
+        })?;
+        let made = temporary.path().join(self.folder);
+        if let Some(file) = self.files.iter().find(|file| !made.join(file).is_file()) {
+            let found = format!("an archive without {file}");
+            let expected = format!("{} with {}", self.folder, self.files.join(", "));
+            return Err(Error::wrong_format(path, found, expected));
+        }
+        let folder = dir.join(self.folder);
+        if folder.exists() {
+            return Err(Error::InTheWay {
+                path: folder,
+                why: "it appeared while the archive was unpacked".to_owned(),
+            });
+        }
+        fs::rename(&made, &folder).map_err(io("rename", &made))
     }
 }
 
@@ -198,7 +212,7 @@ fn attempt(
     url: &str,
     part: &Path,
     (have, longest): (u64, u64),
-    progress: &mut dyn FnMut(Progress),
+    progress: ProgressFn<'_>,
 ) -> Result<(), AttemptError> {
     let network = |e: ureq::Error| AttemptError::Network(e.to_string());
     let mut request = agent(url).get(url);
@@ -256,54 +270,6 @@ fn attempt(
             Err(AttemptError::Network(format!("the connection ended at byte {done} of {total}")))
         }
         _ => Ok(()),
-    }
-}
-
-/// Unpacks into a temporary folder and moves the result to its place in one step.
-fn unpack(archive: &Archive<'_>, path: &Path, dir: &Path, progress: &mut dyn FnMut(Progress)) -> Result<()> {
-    let temporary = Temporary::new(dir.join(format!(".{}.{}.part", archive.folder, std::process::id())))?;
-    let file = File::open(path).map_err(io("open", path))?;
-    archive::entries(file, path, archive.folder, |name, from| {
-        progress(Progress::Unpacking { file: name.to_owned() });
-        let to = temporary.0.join(name);
-        if let Some(parent) = to.parent() {
-            fs::create_dir_all(parent).map_err(io("create", parent))?;
-        }
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).open(&to).map_err(io("create", &to))?;
-        std::io::copy(from, &mut file).map_err(io("unpack", &to))?;
-        file.sync_all().map_err(io("write to", &to))
-    })?;
-    let made = temporary.0.join(archive.folder);
-    if let Some(file) = archive.files.iter().find(|file| !made.join(file).is_file()) {
-        let found = format!("an archive without {file}");
-        let expected = format!("{} with {}", archive.folder, archive.files.join(", "));
-        return Err(Error::WrongFormat { path: path.to_owned(), found, expected });
-    }
-    let folder = dir.join(archive.folder);
-    if folder.exists() {
-        return Err(Error::InTheWay {
-            path: folder,
-            why: "it appeared while the archive was unpacked".to_owned(),
-        });
-    }
-    fs::rename(&made, &folder).map_err(io("rename", &made))
-}
-
-/// A temporary folder, removed when dropped.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(path: PathBuf) -> Result<Self> {
-        fs::create_dir(&path).map_err(io("create", &path))?;
-        Ok(Temporary(path))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // A left-over is untidy, not wrong.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Errors of data: files, folders, the network or the caller's numbers. Nothing panics.
 
 use crate::{DatasetKind, Shape};
+use grawa_core::did_you_mean;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -10,12 +11,10 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum Error {
     /// A data set's name is not known.
-    #[error("there is no data set '{found}'{}; the data sets are {}", suggestion(.nearest), DatasetKind::names().join(", "))]
+    #[error("there is no data set '{found}'{}; the data sets are {}", did_you_mean(found, DatasetKind::names()), DatasetKind::names().join(", "))]
     UnknownDataset {
         /// What was asked for.
         found: String,
-        /// The closest known name, if one is close.
-        nearest: Option<String>,
     },
     /// A data set that has no archive to download.
     #[error("'{found}' cannot be downloaded by grawa; it can get cifar10 and cifar100. {hint}")]
@@ -209,14 +208,27 @@ pub enum Error {
     },
 }
 
+impl Error {
+    pub(crate) fn wrong_format(path: &Path, found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Error::WrongFormat { path: path.to_owned(), found: found.into(), expected: expected.into() }
+    }
+}
+
+/// Checks that every label of a file names a class.
+pub(crate) fn check_labels(path: &Path, labels: &[u8], classes: u32) -> Result<()> {
+    match labels.iter().position(|&label| u32::from(label) >= classes) {
+        None => Ok(()),
+        Some(record) => {
+            let (path, found) = (path.to_owned(), labels[record].into());
+            Err(Error::WrongLabel { path, record, found, classes })
+        }
+    }
+}
+
 /// This crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Adds what was attempted, and on what, to an error of the operating system.
 pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Io { doing, path: path.to_owned(), source }
-}
-
-fn suggestion(nearest: &Option<String>) -> String {
-    nearest.as_ref().map(|name| format!(" (did you mean '{name}'?)")).unwrap_or_default()
 }

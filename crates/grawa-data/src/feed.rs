@@ -74,11 +74,6 @@ impl Feed {
         self.augment
     }
 
-    /// How images are shown for evaluation and scores.
-    pub fn view(&self) -> View {
-        self.view
-    }
-
     /// The float of each byte, one table for each channel.
     pub fn table(&self) -> &[[f32; 256]] {
         &self.table

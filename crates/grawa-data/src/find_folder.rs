@@ -9,6 +9,9 @@ const DEPTH: usize = 2;
 
 /// `dir` itself if it has one of `files`, or else the nearest folder below that is called one of `folders`.
 pub(crate) fn find(dir: &Path, folders: &[&str], files: &[&str]) -> Result<Option<PathBuf>> {
+    if !dir.is_dir() {
+        return Ok(None);
+    }
     if files.iter().any(|file| dir.join(file).is_file()) {
         return Ok(Some(dir.to_owned()));
     }

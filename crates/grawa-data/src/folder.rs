@@ -69,18 +69,13 @@ pub fn folder(dir: &Path) -> Result<Dataset> {
             let Ok(class) =
                 names.binary_search_by(|name| name.as_os_str().cmp(folder.file_name().unwrap_or_default()))
             else {
-                let found = "a class folder that is not in train".to_owned();
-                return Err(Error::WrongFormat {
-                    path: folder,
-                    found,
-                    expected: "the classes of train".to_owned(),
-                });
+                let found = "a class folder that is not in train";
+                return Err(Error::wrong_format(&folder, found, "the classes of train"));
             };
             let pictures = pictures(&folder)?;
             if pictures.is_empty() && !may_be_empty {
-                let found = "no picture in this class folder".to_owned();
-                let expected = "one or more files called .jpg, .jpeg or .png".to_owned();
-                return Err(Error::WrongFormat { path: folder, found, expected });
+                let expected = "one or more files called .jpg, .jpeg or .png";
+                return Err(Error::wrong_format(&folder, "no picture in this class folder", expected));
             }
             let number = files.folders.len() as u32;
             labels.resize(labels.len() + pictures.len(), class as u32);
@@ -88,22 +83,16 @@ pub fn folder(dir: &Path) -> Result<Dataset> {
             files.folders.push(folder);
         }
         let Some(first) = files.path(0) else {
-            let found = "no picture at all".to_owned();
-            let expected = "class folders with files called .jpg, .jpeg or .png".to_owned();
-            return Err(Error::WrongFormat { path: at.to_owned(), found, expected });
+            let expected = "class folders with files called .jpg, .jpeg or .png";
+            return Err(Error::wrong_format(at, "no picture at all", expected));
         };
         let (height, width) = picture::size(&read(&first)?, &first)?;
         Split::from_files(Shape::new(3, height, width), files, labels, count)
     };
     let test_folders = find_folder::subfolders(&test_dir)?;
-    Ok(Dataset {
-        name: DatasetKind::Folder.name().to_owned(),
-        classes: count,
-        class_names: names.iter().map(|name| name.to_string_lossy().into_owned()).collect(),
-        normalise: DatasetKind::Folder.normalise(),
-        train: part(&train_dir, classes, false)?,
-        test: part(&test_dir, test_folders, true)?,
-    })
+    let parts = [part(&train_dir, classes, false)?, part(&test_dir, test_folders, true)?];
+    let class_names = names.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    Ok(Dataset::of(DatasetKind::Folder, class_names, count, parts))
 }
 
 /// The bytes of a file.

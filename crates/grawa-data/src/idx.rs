@@ -4,7 +4,7 @@
 //! bytes with the highest first, then the values. Both sets use the same file names; only the
 //! contents differ.
 
-use crate::error::{Error, Result, io};
+use crate::error::{Error, Result, check_labels, io};
 use crate::{Check, Dataset, DatasetKind, Shape, Split, find_folder, md5};
 use flate2::read::GzDecoder;
 use std::borrow::Cow;
@@ -18,7 +18,8 @@ pub(crate) struct Format {
     pub(crate) kind: DatasetKind,
     title: &'static str,
     folders: &'static [&'static str],
-    class_names: [&'static str; 10],
+    /// Without names, classes are called by their numbers.
+    class_names: &'static [&'static str],
     /// The md5 of each of [`FILES`], unpacked.
     md5: [&'static str; 4],
 }
@@ -40,7 +41,7 @@ pub(crate) const MNIST: Format = Format {
     kind: DatasetKind::Mnist,
     title: "MNIST",
     folders: &["mnist", "MNIST"],
-    class_names: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+    class_names: &[],
     md5: [
         "6bbc9ace898e44ae57da46a324031adb",
         "a25bea736e30d166cdddb491f175f624",
@@ -53,7 +54,7 @@ pub(crate) const FASHION: Format = Format {
     kind: DatasetKind::FashionMnist,
     title: "Fashion-MNIST",
     folders: &["fashion-mnist", "FashionMNIST", "fashion"],
-    class_names: [
+    class_names: &[
         "T-shirt/top",
         "trouser",
         "pullover",
@@ -73,25 +74,12 @@ pub(crate) const FASHION: Format = Format {
     ],
 };
 
-/// Reads MNIST from `dir`, which holds `train-images-idx3-ubyte` and so on, plain or `.gz`, or a folder
-/// `mnist` or `MNIST/raw` that does.
-pub fn mnist(dir: &Path, check: Check) -> Result<Dataset> {
-    read(&MNIST, dir, check)
-}
-
-/// Reads Fashion-MNIST from `dir`, which holds `train-images-idx3-ubyte` and so on, plain or `.gz`, or a
-/// folder `fashion-mnist` or `FashionMNIST/raw` that does.
-pub fn fashion_mnist(dir: &Path, check: Check) -> Result<Dataset> {
-    read(&FASHION, dir, check)
-}
-
 /// The shape and the bytes of an idx file of images; `path` is only for the words of an error.
 pub fn parse_idx_images<'a>(bytes: &'a [u8], path: &Path) -> Result<(Shape, &'a [u8])> {
     let ([_, height, width], values) = parse::<3>(bytes, path, "images")?;
     if height == 0 || width == 0 || height > 1 << 14 || width > 1 << 14 {
         let found = format!("images of {height}×{width}");
-        let expected = "sides from 1 to 16384".to_owned();
-        return Err(Error::WrongFormat { path: path.to_owned(), found, expected });
+        return Err(Error::wrong_format(path, found, "sides from 1 to 16384"));
     }
     Ok((Shape::new(1, height, width), values))
 }
@@ -99,10 +87,7 @@ pub fn parse_idx_images<'a>(bytes: &'a [u8], path: &Path) -> Result<(Shape, &'a 
 /// The labels of an idx file, each below `classes`; `path` is only for the words of an error.
 pub fn parse_idx_labels<'a>(bytes: &'a [u8], path: &Path, classes: u32) -> Result<&'a [u8]> {
     let (_, labels) = parse::<1>(bytes, path, "labels")?;
-    if let Some(record) = labels.iter().position(|&label| u32::from(label) >= classes) {
-        let (path, found) = (path.to_owned(), labels[record].into());
-        return Err(Error::WrongLabel { path, record, found, classes });
-    }
+    check_labels(path, labels, classes)?;
     Ok(labels)
 }
 
@@ -112,16 +97,13 @@ pub fn unzip<'a>(bytes: &'a [u8], path: &Path) -> Result<Cow<'a, [u8]>> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(Cow::Borrowed(bytes));
     }
-    let wrong = |found: String| Error::WrongFormat {
-        path: path.to_owned(),
-        found,
-        expected: format!("an intact gzip file of at most {LARGEST} bytes unpacked"),
-    };
+    let expected = format!("an intact gzip file of at most {LARGEST} bytes unpacked");
+    let wrong = |found: &str| Error::wrong_format(path, found, &*expected);
     let mut plain = Vec::new();
     let mut reader = GzDecoder::new(bytes).take(LARGEST + 1);
-    reader.read_to_end(&mut plain).map_err(|e| wrong(format!("a gzip file that does not unpack ({e})")))?;
+    reader.read_to_end(&mut plain).map_err(|e| wrong(&format!("a gzip file that does not unpack ({e})")))?;
     if plain.len() as u64 > LARGEST {
-        return Err(wrong("more".to_owned()));
+        return Err(wrong("more"));
     }
     Ok(Cow::Owned(plain))
 }
@@ -134,12 +116,10 @@ fn parse<'a, const N: usize>(bytes: &'a [u8], path: &Path, what: &str) -> Result
         let found =
             format!("a file of {} bytes that begins with {:02x?}", bytes.len(), &bytes[..bytes.len().min(4)]);
         let expected = format!("an idx file of {what}, which begins with {magic:02x?} and {N} dimension(s)");
-        return Err(Error::WrongFormat { path: path.to_owned(), found, expected });
+        return Err(Error::wrong_format(path, found, expected));
     }
-    let mut dims = [0; N];
-    for (dim, four) in dims.iter_mut().zip(bytes[4..start].chunks_exact(4)) {
-        *dim = u32::from_be_bytes([four[0], four[1], four[2], four[3]]);
-    }
+    let (fours, _) = bytes[4..start].as_chunks::<4>();
+    let dims: [u32; N] = std::array::from_fn(|dim| u32::from_be_bytes(fours[dim]));
     // A hostile header may claim anything: the product is taken in 128 bits and nothing is allocated for it.
     let needed = start as u128 + dims.iter().map(|&dim| u128::from(dim)).product::<u128>();
     if bytes.len() as u128 != needed {
@@ -177,7 +157,9 @@ pub(crate) fn which(at: &Path) -> Option<&'static Format> {
     [&MNIST, &FASHION].into_iter().find(|format| format.md5[1] == found)
 }
 
-fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
+/// Reads the set from `dir`, which holds `train-images-idx3-ubyte` and so on, plain or `.gz`, or a folder such as `mnist` or
+/// `MNIST/raw` that does.
+pub(crate) fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
     let missing = |at: &Path| Error::Missing {
         path: at.to_owned(),
         what: format.title.to_owned(),
@@ -188,14 +170,10 @@ fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
         ),
         hint: "Put the four idx files there".to_owned(),
     };
-    if !dir.is_dir() {
-        return Err(missing(dir));
-    }
     let at = find(format, dir)?.ok_or_else(|| missing(dir))?;
     if let Some(other) = which(&at).filter(|other| other.kind != format.kind) {
-        let (found, expected) =
-            (format!("the files of {}", other.title), format!("those of {}", format.title));
-        return Err(Error::WrongFormat { path: at, found, expected });
+        let found = format!("the files of {}", other.title);
+        return Err(Error::wrong_format(&at, found, format!("those of {}", format.title)));
     }
     let file = |number: usize| {
         let path = spelled(&at, FILES[number]).ok_or_else(|| missing(&at))?;
@@ -213,11 +191,8 @@ fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
         let labels = parse_idx_labels(&labels, &labels_path, CLASSES)?;
         let count = pixels.len() / shape.len();
         if labels.is_empty() || count != labels.len() {
-            let (found, expected) = (
-                format!("{} labels", labels.len()),
-                format!("one or more, one for each of the {count} images"),
-            );
-            return Err(Error::WrongFormat { path: labels_path, found, expected });
+            let expected = format!("one or more, one for each of the {count} images");
+            return Err(Error::wrong_format(&labels_path, format!("{} labels", labels.len()), expected));
         }
         let start = images.len() - pixels.len();
         let mut pixels = images;
@@ -226,18 +201,11 @@ fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
     };
     let (train, test) = (part(0)?, part(2)?);
     if train.shape() != test.shape() {
-        let (found, expected) =
-            (format!("test images of {}", test.shape()), format!("{} as in training", train.shape()));
-        return Err(Error::WrongFormat { path: at, found, expected });
+        let found = format!("test images of {}", test.shape());
+        return Err(Error::wrong_format(&at, found, format!("{} as in training", train.shape())));
     }
-    Ok(Dataset {
-        name: format.kind.name().to_owned(),
-        classes: CLASSES,
-        class_names: format.class_names.map(str::to_owned).to_vec(),
-        normalise: format.kind.normalise(),
-        train,
-        test,
-    })
+    let class_names = format.class_names.iter().map(ToString::to_string).collect();
+    Ok(Dataset::of(format.kind, class_names, CLASSES, [train, test]))
 }
 
 #[cfg(test)]
@@ -281,18 +249,18 @@ mod tests {
     fn reads_plain_and_zipped_files() {
         let dir = tempfile::tempdir().unwrap();
         write(&dir.path().join("MNIST").join("raw"));
-        let set = mnist(dir.path(), Check::Skip).unwrap();
+        let set = read(&MNIST, dir.path(), Check::Skip).unwrap();
         assert_eq!((set.train.len(), set.test.len(), set.classes), (12, 4, 10));
         assert_eq!(set.train.shape(), Shape::new(1, 5, 5));
         assert_eq!(set.test.bytes().unwrap()[25..28], [25, 26, 27]);
         assert_eq!(set.test.labels(), [0, 1, 2, 3]);
-        assert!(fashion_mnist(dir.path(), Check::Skip).is_err(), "the folder is called MNIST");
+        assert!(read(&FASHION, dir.path(), Check::Skip).is_err(), "the folder is called MNIST");
     }
 
     #[test]
     fn bad_files_are_named_with_what_is_wrong() {
         let dir = tempfile::tempdir().unwrap();
-        let refused = |check| fashion_mnist(dir.path(), check).unwrap_err().to_string();
+        let refused = |check| read(&FASHION, dir.path(), check).unwrap_err().to_string();
         assert!(refused(Check::Skip).contains("holds no Fashion-MNIST"));
         write(dir.path());
         assert!(refused(Check::Official).contains("f4a8712d7a061bf5bd6d2ca38dc4d50a"));

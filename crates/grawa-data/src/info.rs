@@ -1,7 +1,7 @@
 //! Describes a folder: which data sets it holds, how many images, and what is wrong with them.
 
 use crate::error::{Error, Result};
-use crate::{Check, Dataset, DatasetKind, Shape, cifar, download, idx, load_with};
+use crate::{Check, Dataset, DatasetKind, Shape, cifar, idx, load_with};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ pub fn info(dir: &Path) -> Result<Info> {
     }
     let mut found = Vec::new();
     for format in [&cifar::CIFAR10, &cifar::CIFAR100] {
-        if let Some(at) = cifar::find(format, dir)? {
+        if let Some(at) = format.find(dir)? {
             found.push(look(format.kind, &at));
         }
     }
@@ -70,11 +70,8 @@ pub fn info(dir: &Path) -> Result<Info> {
         found.push(look(DatasetKind::Folder, dir));
     }
     let archives =
-        [(download::CIFAR10.0, DatasetKind::Cifar10), (download::CIFAR100.0, DatasetKind::Cifar100)]
-            .into_iter()
-            .map(|(file, kind)| (dir.join(file), kind))
-            .filter(|(path, _)| path.is_file())
-            .collect();
+        [&cifar::CIFAR10, &cifar::CIFAR100].map(|format| (dir.join(format.archive.0), format.kind));
+    let archives = archives.into_iter().filter(|(path, _)| path.is_file()).collect();
     Ok(Info { dir: dir.to_owned(), found, archives })
 }
 

@@ -1,4 +1,6 @@
-//! Data sets, augmentation and shards: a pure function of (seed, epoch, worker, step).
+#![doc = include_str!("../README.md")]
+//!
+//! ## Where things are
 //!
 //! - [`load`] reads a data set by name: the digits inside the program, CIFAR-10 and CIFAR-100, MNIST and
 //!   Fashion-MNIST, class folders of pictures. [`download`] downloads the CIFAR archives, [`info`] describes a
@@ -7,25 +9,9 @@
 //! - [`Sampler`] selects the examples of each worker in each step; each epoch is one permutation, split among the workers.
 //! - [`Augment`] is crops and flips as data; every draw has a documented key.
 //! - [`Feed`] fills a batch of normalised floats; [`Loader`] fills a worker's batches, [`PrefetchLoader`] in the background.
-//!
-//! There is no random state: the same seed gives the same batches on any machine, after any resume, and in a GPU kernel
-//! that computes the same draws.
-//!
-//! ```
-//! use grawa_data::{Feed, DatasetKind, Sampler, PrefetchLoader, Loader, load};
-//!
-//! let set = load("digits", ".".as_ref())?;
-//! let feed = Feed::new(&set.train, &set.normalise, DatasetKind::Digits.augment("cnn"))?;
-//! let order = Sampler::new(36, feed.len(), 4, 32)?;
-//! let mut batches = PrefetchLoader::training(Loader::new(feed, order, 0)?, 0, 2)?;
-//! for _step in 0..10 {
-//!     let batch = batches.fetch()?;
-//!     assert_eq!((batch.images.len(), batch.labels.len()), (32 * 64, 32));
-//! }
-//! # Ok::<(), grawa_data::Error>(())
-//! ```
 #![deny(missing_docs)]
 
+#[doc(hidden)]
 pub mod archive;
 mod augment;
 mod cifar;
@@ -48,19 +34,27 @@ mod sampler;
 mod shape;
 
 pub use augment::{Augment, Crop, Rectangle, View, Window};
-pub use cifar::{cifar10, cifar100, parse_cifar10, parse_cifar100};
 pub use dataset::{Dataset, Images, Split};
 pub use dataset_kind::DatasetKind;
-pub use digits::{digits, parse_digits};
-pub use download::{Progress, download, download_from};
+pub use digits::digits;
+pub use download::{Progress, download};
 pub use error::{Error, Result};
 pub use feed::Feed;
 pub use folder::{Files, folder};
-pub use idx::{fashion_mnist, mnist, parse_idx_images, parse_idx_labels, unzip};
 pub use info::{Found, Info, info};
-pub use load::{Check, load, load_with};
+pub use load::load;
+pub(crate) use load::{Check, load_with};
 pub use loader::{Batch, Loader, PrefetchLoader};
 pub use normalise::Normalise;
-pub use picture::{Picture, decode};
+pub(crate) use picture::Picture;
 pub use sampler::{Sampler, WorkerSampler};
 pub use shape::Shape;
+
+/// Readers of single files, for the fuzz targets.
+#[doc(hidden)]
+pub use {
+    cifar::{parse_cifar10, parse_cifar100},
+    digits::parse_digits,
+    idx::{parse_idx_images, parse_idx_labels, unzip},
+    picture::decode,
+};

@@ -1,12 +1,12 @@
 //! Loading a data set by its name.
 
 use crate::error::{Error, Result};
-use crate::{Dataset, DatasetKind, cifar10, cifar100, digits, fashion_mnist, folder, md5, mnist};
+use crate::{Dataset, DatasetKind, cifar, digits, folder, idx, md5};
 use std::path::Path;
 
 /// Whether files must be the official ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Check {
+pub(crate) enum Check {
     /// Files of a published set must have the published md5: this finds damage that no format shows.
     #[default]
     Official,
@@ -49,13 +49,13 @@ pub fn load(spec: &str, dir: &Path) -> Result<Dataset> {
 }
 
 /// As [`load`], and files need not be the official ones.
-pub fn load_with(spec: &str, dir: &Path, check: Check) -> Result<Dataset> {
+pub(crate) fn load_with(spec: &str, dir: &Path, check: Check) -> Result<Dataset> {
     match spec.parse()? {
         DatasetKind::Digits => digits(),
-        DatasetKind::Cifar10 => cifar10(dir, check),
-        DatasetKind::Cifar100 => cifar100(dir, check),
-        DatasetKind::Mnist => mnist(dir, check),
-        DatasetKind::FashionMnist => fashion_mnist(dir, check),
+        DatasetKind::Cifar10 => cifar::read(&cifar::CIFAR10, dir, check),
+        DatasetKind::Cifar100 => cifar::read(&cifar::CIFAR100, dir, check),
+        DatasetKind::Mnist => idx::read(&idx::MNIST, dir, check),
+        DatasetKind::FashionMnist => idx::read(&idx::FASHION, dir, check),
         DatasetKind::Folder => folder(dir),
     }
 }

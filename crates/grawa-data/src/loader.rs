@@ -78,9 +78,8 @@ impl Loader {
 /// A thread that prepares batches ahead. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct PrefetchLoader {
-    // Options, so that dropping can close the channels before it waits for the thread.
-    ready: Option<Receiver<Result<Batch>>>,
-    used: Option<Sender<Batch>>,
+    /// Filled batches, and used ones on their way back. Dropped before the thread is joined.
+    channels: Option<(Receiver<Result<Batch>>, Sender<Batch>)>,
     current: Option<Batch>,
     thread: Option<JoinHandle<()>>,
     failed: bool,
@@ -126,13 +125,8 @@ impl PrefetchLoader {
             .name("grawa-data".to_owned())
             .spawn(work)
             .map_err(crate::error::io("start a thread in", "this process".as_ref()))?;
-        Ok(PrefetchLoader {
-            ready: Some(ready),
-            used: Some(used),
-            current: None,
-            thread: Some(thread),
-            failed: false,
-        })
+        let (channels, thread) = (Some((ready, used)), Some(thread));
+        Ok(PrefetchLoader { channels, current: None, thread, failed: false })
     }
 
     /// The batch that was fetched last.
@@ -142,11 +136,14 @@ impl PrefetchLoader {
 
     /// The next batch; the one before goes back to be filled again.
     pub fn fetch(&mut self) -> Result<&Batch> {
-        if let (Some(batch), Some(used)) = (self.current.take(), &self.used) {
-            // The thread may have ended after an error that is still to be fetched.
-            let _ = used.send(batch);
-        }
-        match self.ready.as_ref().and_then(|ready| ready.recv().ok()) {
+        let received = self.channels.as_ref().and_then(|(ready, used)| {
+            if let Some(batch) = self.current.take() {
+                // The thread may have ended after an error that is still to be fetched.
+                let _ = used.send(batch);
+            }
+            ready.recv().ok()
+        });
+        match received {
             Some(Ok(batch)) => Ok(self.current.insert(batch)),
             Some(Err(error)) => {
                 self.failed = true;
@@ -160,8 +157,7 @@ impl PrefetchLoader {
 impl Drop for PrefetchLoader {
     fn drop(&mut self) {
         // Without channels the thread finishes its current batch and ends.
-        self.ready = None;
-        self.used = None;
+        self.channels = None;
         if let Some(thread) = self.thread.take() {
             // A panic there was reported as NoMoreBatches; a destructor must not panic again.
             let _ = thread.join();

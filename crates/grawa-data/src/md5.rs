@@ -25,11 +25,7 @@ pub(crate) fn of_file(path: &Path) -> Result<String> {
 }
 
 fn hex(sum: &[u8]) -> String {
-    use std::fmt::Write;
-    sum.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

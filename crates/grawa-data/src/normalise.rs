@@ -8,30 +8,18 @@ use crate::{Error, Result, Shape};
 /// How bytes become floats, channel by channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalise {
-    levels: f32,
-    mean: Vec<f32>,
-    std: Vec<f32>,
+    /// The byte that stands for 1.
+    pub levels: f32,
+    /// The mean of each channel, on the scale of 0 to 1.
+    pub mean: Vec<f32>,
+    /// The standard deviation of each channel, on the same scale.
+    pub std: Vec<f32>,
 }
 
 impl Normalise {
     /// The byte `levels` stands for 1; then `mean` is taken off and the rest divided by `std`.
     pub fn new(levels: f32, mean: &[f32], std: &[f32]) -> Self {
         Normalise { levels, mean: mean.to_vec(), std: std.to_vec() }
-    }
-
-    /// The byte that stands for 1.
-    pub fn levels(&self) -> f32 {
-        self.levels
-    }
-
-    /// The mean of each channel, on the scale of 0 to 1.
-    pub fn mean(&self) -> &[f32] {
-        &self.mean
-    }
-
-    /// The standard deviation of each channel, on the same scale.
-    pub fn std(&self) -> &[f32] {
-        &self.std
     }
 
     /// The float of each byte, one table for each channel.

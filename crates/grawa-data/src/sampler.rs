@@ -67,16 +67,6 @@ impl Sampler {
         self.batch
     }
 
-    /// The passes over the data of all workers together after `steps` steps each.
-    pub fn passes(&self, steps: u64) -> f64 {
-        steps as f64 * f64::from(self.batch) * f64::from(self.workers) / f64::from(self.examples)
-    }
-
-    /// The epoch in which the batch of `worker` at `step` begins.
-    pub fn epoch(&self, worker: u32, step: u64) -> Result<u64> {
-        Ok(self.place(worker, step)?.0)
-    }
-
     /// The order of all examples in `epoch`.
     pub fn permutation(&self, epoch: u64) -> Result<Vec<u32>> {
         if epoch > Key::MAX_STEP {
@@ -261,7 +251,7 @@ mod tests {
         #[test]
         fn no_number_panics(seed: u64, n in 1usize..40, m: u32, batch in 0u32..50, worker: u32, step: u64, round: u64) {
             if let Ok(order) = Sampler::new(seed, n, m % 50, batch) {
-                let _ = (order.batch(worker % 64, step), order.shard(worker % 64, step), order.epoch(worker, step));
+                let _ = (order.batch(worker % 64, step), order.shard(worker % 64, step));
                 let _ = order.score_batch(n + 1 - batch as usize % (n + 1), worker, round);
             }
         }
@@ -319,10 +309,9 @@ mod tests {
     }
 
     #[test]
-    fn passes_count_all_workers() {
+    fn an_epoch_ends_after_a_pass_of_all_workers() {
         let order = Sampler::new(36, 50_000, 4, 125).unwrap();
-        assert_eq!(order.passes(100), 1.0);
-        assert_eq!(order.epoch(0, 99).unwrap(), 0);
-        assert_eq!(order.epoch(0, 100).unwrap(), 1);
+        assert_eq!(order.place(0, 99).unwrap().0, 0);
+        assert_eq!(order.place(0, 100).unwrap().0, 1);
     }
 }

@@ -20,7 +20,7 @@ fn it_is_what_the_constants_say() {
         assert_eq!(counts, [each; 10]);
     }
     let bytes = set.train.bytes().unwrap();
-    for (channel, &mean) in set.normalise.mean().iter().enumerate() {
+    for (channel, &mean) in set.normalise.mean.iter().enumerate() {
         let planes = bytes.chunks_exact(1024).skip(channel).step_by(3);
         let sum: u64 = planes.flatten().map(|&byte| u64::from(byte)).sum();
         let found = sum as f64 / (50_000.0 * 1024.0 * 255.0);

@@ -80,9 +80,8 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Engine(error) => error.is_usage(),
-            Error::NotWholeBatches { .. } | Error::WrongImages { .. } | Error::TooFew { .. } => true,
-            Error::TooMuchMemory { .. } => true,
-            _ => false,
+            Error::Data(_) | Error::Core(_) | Error::NotFinite { .. } | Error::SamePoint { .. } => false,
+            _ => true,
         }
     }
 }

@@ -1,4 +1,6 @@
-//! How flat a minimum is.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Where things are
 //!
 //! Operators and algorithms are separate. An operator is any function that writes H·v for a v; [`Hessian`] is that of a
 //! network's mean loss on fixed [`Examples`], with exact products. Algorithms take any such function: [`lanczos()`] (and

@@ -130,27 +130,25 @@ pub fn principal(middle: &[f32], workers: &[&[f32]], key: Key) -> Result<Princip
         })
         .collect();
     let longest = away.iter().map(|away| norm(away)).fold(0.0, f64::max);
-    let mut directions: Vec<Vec<f32>> = Vec::with_capacity(2);
-    for number in 0..2 {
-        // The scatter of the workers without the first direction.
+    // The widest scatter of the workers beside the directions before it.
+    let widest = |number: u64, before: &[Vec<f32>]| {
         let scatter = |v: &[f32], out: &mut [f32]| {
             out.fill(0.0);
             for away in &away {
                 add(out, dot(away, v), away);
             }
-            orthogonalise(out, &directions);
+            orthogonalise(out, before);
             Ok(())
         };
         let found = power(scatter, key.step(number), middle.len(), 1e-3, 100)?;
         if found.value <= (1e-6 * longest).powi(2) {
             return Err(Error::SamePoint { what: "the workers and the middle, but for one line," });
         }
-        directions.push(found.vector);
-    }
-    let places = away.iter().map(|away| [dot(away, &directions[0]), dot(away, &directions[1])]).collect();
-    let [Some(first), Some(second)] = [directions.first().cloned(), directions.get(1).cloned()] else {
-        return Err(Error::TooFew { what: "directions", found: directions.len(), least: 2 });
+        Ok(found.vector)
     };
+    let first = widest(0, &[])?;
+    let second = widest(1, std::slice::from_ref(&first))?;
+    let places = away.iter().map(|away| [dot(away, &first), dot(away, &second)]).collect();
     Ok(Principal { directions: [first, second], places })
 }
 

@@ -22,16 +22,9 @@ pub enum Error {
     /// A measurement of flatness.
     #[error(transparent)]
     Flat(Box<grawa_flat::Error>),
-    /// A folder of another experiment.
-    #[error("the folder {} belongs to an experiment with `{found}`, and this one has `{expected}`; nothing was changed. Choose another --out", folder.display())]
-    AnotherExperiment {
-        /// The folder.
-        folder: PathBuf,
-        /// The first different line of its manifest.
-        found: String,
-        /// The same line of this experiment.
-        expected: String,
-    },
+    /// A folder of another experiment, the first different line of its manifest, and the same line of this one.
+    #[error("the folder {} belongs to an experiment with `{}`, and this one has `{}`; nothing was changed. Choose another --out", .0.display(), .1, .2)]
+    AnotherExperiment(PathBuf, String, String),
     /// A folder that another process uses.
     #[error("another grawa lab works in the folder {}; wait for it, or stop it", .0.display())]
     Busy(PathBuf),
@@ -39,7 +32,7 @@ pub enum Error {
     #[error("{} is not what this experiment left there: {}; move it away, and the cell is run again", .0.display(), .1)]
     DamagedCell(PathBuf, String),
     /// A cell that failed, and why.
-    #[error("the cell {0} failed: {1}; all finished cells are kept, and the same command goes on")]
+    #[error("the cell {0} failed: {1}; all finished cells are kept, and the same command continues")]
     CellFailed(String, String),
     /// The folder of a run whose events contain no end.
     #[error("the run in {} has no end and no evaluation; remove it, and it is run again", .0.display())]

@@ -16,6 +16,13 @@ pub fn mean(numbers: &[f64]) -> f64 {
     numbers.iter().sum::<f64>() / numbers.len() as f64
 }
 
+/// The mean; none of nothing.
+#[cfg(feature = "plots")]
+pub(crate) fn mean_of(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = numbers.fold((0.0, 0.0), |(sum, count), x| (sum + x, count + 1.0));
+    (count > 0.0).then(|| sum / count)
+}
+
 /// The standard deviation of a sample.
 ///
 /// ```

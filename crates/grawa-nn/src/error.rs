@@ -1,6 +1,6 @@
 //! Errors of the engine.
 
-use crate::Shape;
+use crate::{Precision, Shape};
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -47,7 +47,11 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// A GPU was requested from a program that has no code for them.
+    #[error("this program was built without the feature 'cuda'; build it with that feature, or use the CPU")]
+    BuiltWithoutCuda,
     /// An NVIDIA library that is missing.
+    #[cfg(feature = "cuda")]
     #[error("{library} was not found ({}): {remedy}, or name its folder in {}", tried.first().map_or("nothing of that name", |why| why), crate::cuda::VARIABLE)]
     LibraryMissing {
         /// Which one.
@@ -66,6 +70,7 @@ pub enum Error {
         why: String,
     },
     /// A GPU without enough free memory.
+    #[cfg(feature = "cuda")]
     #[error("the GPU has {} MB free, but {} MB are needed; {fits}", free / 1_000_000, needed / 1_000_000)]
     OutOfDeviceMemory {
         /// Bytes that are needed.
@@ -74,6 +79,18 @@ pub enum Error {
         free: usize,
         /// What would fit.
         fits: String,
+    },
+    /// An operation without a kernel for GPUs.
+    #[error("{operation} has no CUDA kernel; --device cpu runs it")]
+    NoKernel {
+        /// The operation.
+        operation: &'static str,
+    },
+    /// A precision that the CPU does not have.
+    #[error("the CPU computes in f32, not in {found}")]
+    NotOnCpu {
+        /// The requested precision.
+        found: Precision,
     },
     /// A precision that does not exist.
     #[error("there is no precision '{found}'; write f32, tf32 or bf16")]
@@ -170,6 +187,9 @@ impl Error {
             self,
             Error::UnknownNetwork { .. }
                 | Error::UnknownPrecision { .. }
+                | Error::BuiltWithoutCuda
+                | Error::NoKernel { .. }
+                | Error::NotOnCpu { .. }
                 | Error::DoesNotFit { .. }
                 | Error::ShapesDiffer { .. }
                 | Error::Core(_)

@@ -18,6 +18,7 @@
 //! ```
 
 use crate::init::Init;
+use crate::op::plain::Plain;
 use crate::{Error, Shape};
 use grawa_core::Layout;
 use std::fmt;
@@ -90,6 +91,13 @@ pub enum Op {
     Dropout {
         /// The probability.
         probability: f64,
+    },
+    /// An operation without kernels.
+    Plain {
+        /// The operation.
+        plain: Plain,
+        /// The tensors it learns.
+        tensors: Vec<TensorId>,
     },
 }
 
@@ -286,6 +294,10 @@ impl Op {
             Op::Subsample { stride } => format!("subsample /{stride}"),
             Op::Concat => "concat".into(),
             Op::Dropout { probability } => format!("dropout {probability}"),
+            Op::Plain { plain, tensors } => {
+                let first = tensors.first().map(|id| format!(" {}", tensor(id)));
+                format!("{}{}", plain.name(), first.unwrap_or_default())
+            }
         }
     }
 }
@@ -380,6 +392,24 @@ impl Builder {
         let count = self.statistics.len();
         let (mean, variance) = (TensorId(count - 2), TensorId(count - 1));
         Ok(self.push(Op::BatchNorm { weight, bias, mean, variance }, &[x], shape))
+    }
+
+    /// Group normalisation, scale 1 and shift 0. The channels are divided into `groups` groups of one size.
+    pub fn group_norm(&mut self, x: NodeId, name: &str, groups: usize) -> Result<NodeId, Error> {
+        let shape = self.shape(x);
+        if groups == 0 || shape.is_empty() || !shape.channels.is_multiple_of(groups) {
+            let expected = format!("{groups} groups must divide the channels");
+            return Err(Error::DoesNotFit {
+                operation: format!("group norm {name}"),
+                found: shape,
+                expected,
+            });
+        }
+        let channels = vec![shape.channels];
+        let weight = self.learn(format!("{name}.weight"), channels.clone(), Init::Constant(1.0));
+        let bias = self.learn(format!("{name}.bias"), channels, Init::Constant(0.0));
+        let plain = Plain::GroupNorm { groups };
+        Ok(self.push(Op::Plain { plain, tensors: vec![weight, bias] }, &[x], shape))
     }
 
     /// max(x, 0).

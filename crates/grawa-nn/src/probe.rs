@@ -5,9 +5,10 @@
 //! loss is multiplied by that vector and compared with `hvp.*`. `oracle/values.py` writes such files from PyTorch in
 //! f64.
 
-use crate::cuda::{Device, Precision, ReplicaSet, Settings};
+#[cfg(feature = "cuda")]
+use crate::cuda::{Cuda, Device};
 use crate::tensors::{Tensor, Tensors};
-use crate::{Arena, Curvature, Error, Graph, Mode, Program, Shape, zoo};
+use crate::{Backend, Compiled, Cpu, Curvature, Error, Graph, Mode, PassResult, Precision, Shape, zoo};
 use grawa_core::norm::norm;
 use std::path::Path;
 
@@ -41,6 +42,7 @@ pub enum Engine {
     /// All cores, f32.
     Cpu,
     /// A GPU.
+    #[cfg(feature = "cuda")]
     Cuda(Device, Precision),
 }
 
@@ -69,10 +71,13 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path, engine: &Engine)
     let labels = labels(graph, file.i64("label", &[batch])?)?;
 
     let start = (parameters.as_slice(), before.as_slice());
-    let Found { logits, loss, gradient, statistics } = match engine {
-        Engine::Cpu => on_cpu(graph, batch, start, (images, &labels))?,
+    let shown = (images, labels.as_slice());
+    let PassResult { logits, loss, gradient, statistics } = match engine {
+        Engine::Cpu => pass(&Cpu, Precision::F32, graph, start, shown)?,
+        #[cfg(feature = "cuda")]
         Engine::Cuda(device, precision) => {
-            on_cuda(graph, batch, start, (images, &labels), device, *precision)?
+            let cuda = Cuda { device: device.clone(), workers: 1, fixed: true };
+            pass(&cuda, *precision, graph, start, shown)?
         }
     };
 
@@ -93,48 +98,15 @@ fn run(graph: &Graph, file: &Tensors, batch: usize, out: &Path, engine: &Engine)
     Ok(Probe { results, errors })
 }
 
-/// The results of a pass.
-struct Found {
-    logits: Vec<f32>,
-    loss: f64,
-    gradient: Vec<f32>,
-    statistics: Vec<f32>,
-}
-
-fn on_cpu(
-    graph: &Graph,
-    batch: usize,
-    (parameters, statistics): (&[f32], &[f32]),
-    shown: (&[f32], &[u32]),
-) -> Result<Found, Error> {
-    let program = Program::compile(graph, batch)?;
-    let mut arena = Arena::new(&program, std::thread::available_parallelism().map_or(1, usize::from))?;
-    let (mut gradient, mut statistics) = (vec![0.0; parameters.len()], statistics.to_vec());
-    let mode = Mode::Train { dropout: None };
-    let loss = program.gradient(&mut arena, (parameters, &statistics), shown, mode, 1.0, &mut gradient)?;
-    program.track(&arena, &mut statistics)?;
-    Ok(Found { logits: arena.logits().to_vec(), loss, gradient, statistics })
-}
-
-fn on_cuda(
-    graph: &Graph,
-    batch: usize,
-    (parameters, statistics): (&[f32], &[f32]),
-    shown: (&[f32], &[u32]),
-    device: &Device,
+fn pass(
+    backend: &impl Backend,
     precision: Precision,
-) -> Result<Found, Error> {
-    let settings = Settings { batch, workers: 1, precision, fixed: true };
-    let mut set = ReplicaSet::new(device, graph, settings)?;
-    set.load(0, parameters, statistics)?;
-    set.load_batches(&[shown])?;
-    let outcomes = set.gradient(Mode::Train { dropout: None }, 1.0, true)?;
-    Ok(Found {
-        logits: set.logits(0)?,
-        loss: outcomes[0].loss,
-        gradient: set.gradient_of(0)?,
-        statistics: set.statistics(0)?,
-    })
+    graph: &Graph,
+    start: (&[f32], &[f32]),
+    shown: (&[f32], &[u32]),
+) -> Result<PassResult, Error> {
+    let mut program = backend.compile(graph, shown.1.len(), precision)?;
+    program.pass(start, shown, Mode::Train { dropout: None }, 1.0)
 }
 
 /// The Hessian of the mean loss times a vector.

@@ -15,11 +15,12 @@
 //! ```
 
 use crate::error::expect_len;
+use crate::op::plain::Operands;
 use crate::op::{
     average_pool, batch_norm, channels, conv, cross_entropy, dropout, linear, max_pool, relu, subsample,
 };
 use crate::scalar::Scalar;
-use crate::{Error, Graph, Node, Op, TensorId};
+use crate::{Error, Graph, Node, NodeId, Op, TensorId};
 use grawa_core::{Key, Layout};
 
 /// Which statistics batch norm uses, and whether dropout is applied.
@@ -49,6 +50,11 @@ pub struct Tape<'g, T> {
 /// The values of one tensor.
 fn tensor<'v, T>(layout: &Layout, vector: &'v [T], id: TensorId) -> &'v [T] {
     &vector[layout.spans()[id.0].range()]
+}
+
+/// Adds a vector to another.
+fn add<T: Scalar>(to: &mut [T], vector: &[T]) {
+    to.iter_mut().zip(vector).for_each(|(to, &x)| *to += x);
 }
 
 impl<'g, T: Scalar> Tape<'g, T> {
@@ -132,6 +138,9 @@ impl<'g, T: Scalar> Tape<'g, T> {
                 }
                 _ => y.copy_from_slice(x(0)),
             },
+            Op::Plain { plain, tensors } => {
+                plain.forward(&self.operands(node, tensors, parameters), &mut y);
+            }
         }
         (y, used)
     }
@@ -205,7 +214,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             Op::Relu => relu::backward(x(0), dy, &mut flows[place(0)]),
             Op::Add => {
                 for input in 0..2 {
-                    flows[place(input)].iter_mut().zip(dy).for_each(|(dx, &dy)| *dx += dy);
+                    add(&mut flows[place(input)], dy);
                 }
             }
             Op::MaxPool(window) => max_pool::backward(window, (from(0), to), x(0), dy, &mut flows[place(0)]),
@@ -229,8 +238,26 @@ impl<'g, T: Scalar> Tape<'g, T> {
                 Mode::Train { dropout: Some(key) } => {
                     dropout::backward(*probability, dropout::draws(key, index), dy, &mut flows[place(0)])
                 }
-                _ => flows[place(0)].iter_mut().zip(dy).for_each(|(dx, &dy)| *dx += dy),
+                _ => add(&mut flows[place(0)], dy),
             },
+            Op::Plain { plain, tensors } => {
+                let found = plain.backward(&self.operands(node, tensors, parameters), dy);
+                for (input, dx) in found.inputs.iter().enumerate() {
+                    add(&mut flows[place(input)], dx);
+                }
+                for (id, found) in tensors.iter().zip(&found.tensors) {
+                    add(&mut gradient[self.graph.parameters().spans()[id.0].range()], found);
+                }
+            }
+        }
+    }
+
+    /// What a plain operation reads.
+    fn operands<'v>(&'v self, node: &Node, tensors: &[TensorId], parameters: &'v [T]) -> Operands<'v, T> {
+        let input = |input: &NodeId| (self.graph.node(*input).shape, self.values[input.0].as_slice());
+        Operands {
+            inputs: node.inputs.iter().map(input).collect(),
+            tensors: tensors.iter().map(|&id| tensor(self.graph.parameters(), parameters, id)).collect(),
         }
     }
 

@@ -101,7 +101,7 @@ impl Tensors {
     }
 
     /// Adds a tensor for each span of a vector; their names begin with `prefix`.
-    pub fn put_vector(&mut self, prefix: &str, layout: &Layout, vector: &[f32]) {
+    pub(crate) fn put_vector(&mut self, prefix: &str, layout: &Layout, vector: &[f32]) {
         for span in layout.spans() {
             let tensor = Tensor::f32(span.shape(), vector[span.range()].to_vec());
             self.put(format!("{prefix}{}", span.name()), tensor);
@@ -146,7 +146,7 @@ impl Tensors {
     }
 
     /// Checks that every name is known.
-    pub fn all_known(&self, mut known: impl FnMut(&str) -> bool) -> Result<(), Error> {
+    pub(crate) fn all_known(&self, mut known: impl FnMut(&str) -> bool) -> Result<(), Error> {
         match self.names().find(|name| !known(name)) {
             None => Ok(()),
             Some(name) => Err(Error::TensorUnknown {

@@ -10,10 +10,10 @@ use grawa_core::{
     Key, Layout, Memory, Method, Purpose, Report, Sgd, mix, norm::norm, norm::norms, plan, step::descend,
 };
 use grawa_nn::cuda::{
-    AllReduce, DatasetBytes, DeviceShare, Model, MultiGpu, Participant, Precision, ReplicaSet, Settings,
-    Split, Vectors, View, compile_kernels,
+    AllReduce, DatasetBytes, DeviceShare, Model, MultiGpu, Participant, ReplicaSet, Settings, Split, Vectors,
+    View, compile_kernels,
 };
-use grawa_nn::{Mode, Shape, Tape, zoo};
+use grawa_nn::{Mode, Precision, Shape, Tape, zoo};
 use networks::{all_networks, smooth};
 
 const BATCH: usize = 6;

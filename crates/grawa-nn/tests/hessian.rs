@@ -7,14 +7,14 @@ mod networks;
 
 use grawa_core::{Key, Purpose, norm::norm};
 use grawa_nn::{Curvature, Dual, Graph, Mode, Shape, Tape, zoo};
-use networks::{everything, small_networks};
+use networks::{everything, plain_operations, small_networks};
 
 const BATCH: usize = 6;
 
-/// Small variants of every network, and one with every operation.
+/// Small variants of every network, one with every operation, and one with those that have only their plain form.
 fn networks() -> Vec<Graph> {
     let small = small_networks().into_iter().map(|(_, graph)| graph);
-    small.chain([everything(true)]).collect()
+    small.chain([everything(true), plain_operations()]).collect()
 }
 
 /// A network's parameters, statistics, images, labels, and a direction. Batch norms followed by a ReLU stay clearly on one

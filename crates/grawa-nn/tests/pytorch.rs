@@ -6,7 +6,7 @@ mod networks;
 
 use grawa_core::{Key, Purpose, norm::norm};
 use grawa_nn::{Arena, Builder, Graph, Mode, Program, Scalar, Shape, Tape, Tensors, zoo};
-use networks::{everything, small_networks};
+use networks::{everything, plain_operations, small_networks};
 use std::path::Path;
 
 const BATCH: usize = 6;
@@ -125,7 +125,11 @@ fn the_plain_path_in_f32_is_close_to_it() {
 /// The gradient of every operation against finite differences of the loss, in f64, in all modes.
 #[test]
 fn gradients_are_those_of_the_loss() {
-    let graph = everything(false);
+    gradients_are_right(&everything(false));
+    gradients_are_right(&plain_operations());
+}
+
+fn gradients_are_right(graph: &Graph) {
     let mut draws = Key::new(5, Purpose::Problem).stream();
     let mut some = |len: usize| (0..len).map(|_| draws.normal()).collect::<Vec<f64>>();
     let parameters: Vec<f64> = some(graph.parameters().len()).iter().map(|x| 0.4 * x).collect();
@@ -137,7 +141,7 @@ fn gradients_are_those_of_the_loss() {
         Mode::Evaluate,
     ] {
         let loss_at = |parameters: &[f64]| {
-            let tape = Tape::forward(&graph, parameters, &statistics, &images, mode).unwrap();
+            let tape = Tape::forward(graph, parameters, &statistics, &images, mode).unwrap();
             tape.backward(parameters, &labels, 1.0 / 3.0).unwrap()
         };
         let (_, gradient) = loss_at(&parameters);
@@ -210,7 +214,8 @@ fn what_does_not_fit_is_an_error() {
 /// The compiled program against the plain path in f64, on every network, in every mode, with one and three threads.
 #[test]
 fn compiled_programs_agree_with_the_plain_path() {
-    for (name, graph) in small_networks().into_iter().chain([("everything", everything(false))]) {
+    let more = [("everything", everything(false)), ("plain operations", plain_operations())];
+    for (name, graph) in small_networks().into_iter().chain(more) {
         let (parameters, statistics) = fill(&graph);
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
         let images: Vec<f32> =

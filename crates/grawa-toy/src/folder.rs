@@ -5,12 +5,12 @@
 //! same bytes.
 
 use crate::Error;
-use crate::picture::Picture;
-use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "plots")]
+use {crate::Figure, rayon::prelude::*};
 
 /// The file that says which run a folder belongs to.
 const SETTINGS: &str = "settings.toml";
@@ -60,13 +60,14 @@ impl Folder {
     }
 
     /// Adds pictures, each as `NAME.svg` and `NAME.png`.
-    pub fn put_pictures<S: AsRef<str> + Sync>(&mut self, pictures: &[(S, &Picture)]) -> Result<(), Error> {
+    #[cfg(feature = "plots")]
+    pub fn put_pictures(&mut self, figures: &[Figure]) -> Result<(), Error> {
         // Rasterising takes most of the time of an experiment with pictures.
         let images: Vec<Vec<u8>> =
-            pictures.par_iter().map(|(_, picture)| picture.png()).collect::<Result<_, _>>()?;
-        for ((name, picture), png) in pictures.iter().zip(images) {
-            self.put(format!("{}.svg", name.as_ref()), picture.svg());
-            self.put(format!("{}.png", name.as_ref()), png);
+            figures.par_iter().map(|figure| figure.picture.png()).collect::<Result<_, _>>()?;
+        for (Figure { name, picture, .. }, png) in figures.iter().zip(images) {
+            self.put(format!("{name}.svg"), picture.svg());
+            self.put(format!("{name}.png"), png);
         }
         Ok(())
     }

@@ -15,6 +15,12 @@ impl Table {
         Table { header: header.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
+    /// A table of one row: the columns' names and cells.
+    pub fn of_one_row<const N: usize>(columns: [(&str, String); N]) -> Self {
+        let (header, row) = columns.map(|(name, cell)| (name.to_owned(), cell)).into_iter().unzip();
+        Table { header, rows: vec![row] }
+    }
+
     /// Adds a row.
     pub fn push<S: Into<String>>(&mut self, row: impl IntoIterator<Item = S>) {
         self.rows.push(row.into_iter().map(Into::into).collect());

@@ -78,7 +78,6 @@ fn images() -> Dataset {
         Split::from_bytes(shape, bytes, labels, 10).unwrap()
     };
     Dataset {
-        name: "random".into(),
         classes: 10,
         class_names: Vec::new(),
         normalise: DatasetKind::Cifar10.normalise(),

@@ -379,7 +379,8 @@ impl Run {
         if let Some(why) = objection(&recipe) {
             return Err(Error::NotElastic { why });
         }
-        let (workload, workers, cores) = (Workload::new(&recipe, data)?, workers_of(joiner), recipe.machine.threads);
+        let (workload, workers, cores) =
+            (Workload::new(&recipe, data)?, workers_of(joiner), recipe.machine.threads);
         Run::of(recipe, workload, |recipe, workload| AnyEngine::of_some(recipe, workload, workers, cores))
     }
 
@@ -411,7 +412,8 @@ impl Run {
         let mut parts: Vec<Part> = workers.clone().map(part).collect();
         let counts = Counts::new(founders);
         let memories = vec![vec![Memory::default()]];
-        let start = Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
+        let start =
+            Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
         let view = if viewing(recipe.method.evaluate).is_some() { parameters.len() } else { 0 };
         let options =
             TransferOptions { overlap: recipe.train.overlap, bf16: recipe.train.wire == Format::Bf16 };
@@ -459,7 +461,7 @@ impl Run {
 
 /// The workers of a process that joins.
 fn workers_of(joiner: &Joiner) -> Range<u32> {
-    joiner.worker..joiner.worker.saturating_add(1)
+    joiner.worker..joiner.worker.saturating_add(joiner.workers)
 }
 
 #[cfg(test)]

@@ -45,6 +45,9 @@ pub(crate) fn view(method: &Method, layout: &Layout, workers: &[(u32, f64, bool)
     Ok(plan)
 }
 
+/// Statistics of a model: of the worker with this index, or for all.
+type ModelStatistics = (Option<usize>, Arc<Vec<f32>>);
+
 impl Process {
     /// Measures the model of the method.
     pub(crate) fn evaluate(&mut self) -> Result<(), Error> {
@@ -160,7 +163,8 @@ impl Process {
         model: Measured,
         mut measure: impl FnMut(&mut dyn WorkerSet, &[Shard]) -> PerWorker<Vec<f64>>,
     ) -> Result<Vec<(u32, Vec<f64>)>, Error> {
-        let mut all: Vec<u32> = self.processes.iter().flat_map(|(_, workers)| workers.iter().copied()).collect();
+        let mut all: Vec<u32> =
+            self.processes.iter().flat_map(|(_, workers)| workers.iter().copied()).collect();
         loop {
             let shard = |index: usize, worker: u32| match model {
                 Measured::Own => Shard { index, shard: 0, of: 1 },
@@ -169,7 +173,8 @@ impl Process {
                     Shard { index, shard, of: all.len().max(1) }
                 }
             };
-            let shards: Vec<Shard> = self.workers.iter().map(|worker| shard(worker.index, worker.id)).collect();
+            let shards: Vec<Shard> =
+                self.workers.iter().map(|worker| shard(worker.index, worker.id)).collect();
             let measured = measure(&mut *self.set, &shards);
             let mut mine = Vec::new();
             self.take(measured, |worker, numbers| mine.push((worker.id, numbers)))?;
@@ -178,18 +183,20 @@ impl Process {
             if heard == all {
                 return Ok(results);
             }
-            self.processes.iter_mut().for_each(|(_, workers)| workers.retain(|worker| heard.contains(worker)));
+            self.processes
+                .iter_mut()
+                .for_each(|(_, workers)| workers.retain(|worker| heard.contains(worker)));
             all = heard;
         }
     }
 
-    /// The statistics for the evaluated model, as the policy says: of a worker's index, or for all.
+    /// The statistics for the evaluated model, as the policy says.
     fn settle_statistics(
         &mut self,
         Evaluation { policy, statistics: layout }: &Evaluation,
         model: Measured,
         leader: Option<u32>,
-    ) -> Result<Vec<(Option<usize>, Arc<Vec<f32>>)>, Error> {
+    ) -> Result<Vec<ModelStatistics>, Error> {
         let is_each = model == Measured::Own;
         let mut own = Vec::new();
         for worker in &self.workers {
@@ -208,7 +215,8 @@ impl Process {
                 return Err(Error::Garbled { worker: *worker, found: found.len() });
             }
             if *policy == BatchNorm::Average {
-                let workers: Vec<Vec<f32>> = workers.into_iter().map(|(_, numbers)| narrow(numbers)).collect();
+                let workers: Vec<Vec<f32>> =
+                    workers.into_iter().map(|(_, numbers)| narrow(numbers)).collect();
                 return Ok(vec![(None, Arc::new(average(layout, &workers)))]);
             }
             let leader = leader.filter(|_| !is_each);

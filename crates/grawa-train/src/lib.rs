@@ -1,4 +1,6 @@
-//! A run: many workers, rounds, budgets, evaluation, checkpoints, and events.
+#![doc = include_str!("../README.md")]
+//!
+//! ## Where things are
 //!
 //! - [`Recipe`]: everything that defines a run.
 //! - [`Run`]: a recipe carried out, saved in [`Checkpoint`]s, resumed, or replayed from a [`Recording`].

@@ -52,7 +52,7 @@ impl Pacing {
                 let trigger = Trigger::new(members as u32, u32::try_from(quota).unwrap_or(u32::MAX))?;
                 Ok(trigger.grant(tickets[cycle as usize % 2].fetch_add(1, Ordering::Relaxed)) == Grant::Step)
             }
-                    Pacing::Leased(leases) => leases.may_step(quota, cycle, members),
+            Pacing::Leased(leases) => leases.may_step(quota, cycle, members),
             Pacing::Replay { recording, .. } => Ok(own < recording.after(from)?.steps(worker)),
         }
     }
@@ -68,7 +68,7 @@ impl Pacing {
     pub(crate) fn renew(&self, cycle: u64) -> Result<(), Error> {
         match self {
             Pacing::Free(tickets) => tickets[cycle as usize % 2].store(0, Ordering::Relaxed),
-                    Pacing::Leased(leases) => leases.renew(cycle)?,
+            Pacing::Leased(leases) => leases.renew(cycle)?,
             Pacing::Even | Pacing::Called | Pacing::Replay { .. } => {}
         }
         Ok(())

@@ -322,9 +322,8 @@ impl Launch {
         let recipe = &self.recipe;
         revive(&self.recipe, &self.layout, &mut snapshot);
         let taken = snapshot.parts.iter().map(|part| part.in_cycle).sum();
-        let pacing = self.pacing(|| {
-            Ok(Pacing::free(snapshot.at.steps / u64::from(cycle(&recipe.method)), taken))
-        })?;
+        let pacing =
+            self.pacing(|| Ok(Pacing::free(snapshot.at.steps / u64::from(cycle(&recipe.method)), taken)))?;
         if let Some(writer) = &self.writer {
             writer.tidy()?;
         }

@@ -4,10 +4,10 @@
 
 use crate::evaluate::viewing;
 use crate::group_checkpoint::GroupCheckpoint;
-use crate::milestones::Position;
-use crate::round_message::Tally;
 use crate::membership::Membership;
+use crate::milestones::Position;
 use crate::process::{Note, Process};
+use crate::round_message::Tally;
 use crate::worker_set::Slot;
 use crate::{Error, Evaluated, Times};
 use grawa_comm::Error as CommError;
@@ -174,7 +174,9 @@ impl Process {
     fn part(&mut self, at: usize) -> Result<Part, Error> {
         let is_elastic = self.membership.is_elastic();
         let mut centres = Vec::new();
-        for (level, own) in self.levels.iter().enumerate().flat_map(|(at, level)| level.own.iter().map(move |own| (at, own))) {
+        for (level, own) in
+            self.levels.iter().enumerate().flat_map(|(at, level)| level.own.iter().map(move |own| (at, own)))
+        {
             let group = &self.levels[level].groups[own.number];
             let workers = self.processes.iter().flat_map(|(_, workers)| workers);
             let first = workers.copied().find(|worker| group.contains(worker));

@@ -1,8 +1,8 @@
-//! The example `coordinator`: a program that embeds a coordinator.
+//! The example `05_coordinator`: a program that embeds a coordinator.
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../examples/coordinator.rs"]
+#[path = "../examples/05_coordinator.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod coordinator;
 

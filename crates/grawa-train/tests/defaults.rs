@@ -50,7 +50,6 @@ fn images_of_the_size_of_mnist_are_learnt() {
     let small = digits().unwrap();
     for kind in [DatasetKind::Mnist, DatasetKind::FashionMnist] {
         let data = Dataset {
-            name: kind.name().into(),
             normalise: kind.normalise(),
             train: enlarged(&small.train),
             test: enlarged(&small.test),

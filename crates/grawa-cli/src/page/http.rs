@@ -3,10 +3,11 @@
 //! Clients are bounded in bytes, in time and in number, so that the page never slows the run. A request for the host name of another
 //! site (DNS rebinding) is refused: that site's pages must not read this one.
 
+use httparse::Status;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The longest request.
@@ -14,7 +15,7 @@ const LONGEST: usize = 8 << 10;
 /// How long a request may take to arrive, and a response to be sent.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The most open connections: beyond it the oldest is closed.
-const CALLERS: usize = 16;
+const CONNECTIONS: usize = 16;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,55 +28,34 @@ pub(super) enum Asked {
     Wrong(u16, &'static str),
 }
 
-/// What the bytes received so far ask for; `None` while they are too few to tell. The page listens at `name`.
+/// What the bytes received so far ask for; `None` while they are too few. The page listens at `name`.
 pub(super) fn asked(bytes: &[u8], name: &str) -> Option<Asked> {
-    let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|end| &bytes[..end]);
-    let Some(head) = head.filter(|head| head.len() <= LONGEST) else {
-        return (bytes.len() > LONGEST).then_some(Asked::Wrong(431, "Request Header Fields Too Large"));
-    };
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let mut words = line.split(|byte| *byte == b' ');
-    let (method, target, version) = (words.next(), words.next(), words.next());
-    let (Some(method), Some(target), Some(b"HTTP/1.0" | b"HTTP/1.1"), None) =
-        (method, target, version, words.next())
-    else {
-        return Some(Asked::Wrong(400, "Bad Request"));
-    };
-    match host(head) {
-        Host::None if version == Some(b"HTTP/1.0") => {}
-        Host::One(host) if is_ours(host, name) => {}
-        Host::One(_) => return Some(Asked::OtherHost),
-        Host::None | Host::Several => return Some(Asked::Wrong(400, "Bad Request")),
+    const BAD: Asked = Asked::Wrong(400, "Bad Request");
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(bytes) {
+        Ok(Status::Complete(length)) if length <= LONGEST => {}
+        Ok(Status::Partial) if bytes.len() <= LONGEST => return None,
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => {
+            return Some(Asked::Wrong(431, "Request Header Fields Too Large"));
+        }
+        Err(_) => return Some(BAD),
     }
-    // What stands behind a question mark is for pages that can do more.
-    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-    Some(match (method, path) {
-        (b"GET", b"/") => Asked::Page,
-        (b"GET", b"/status.json") => Asked::Status,
-        (b"GET", _) => Asked::Wrong(404, "Not Found"),
+    let mut hosts = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case("host"));
+    match (hosts.next(), hosts.next(), request.version) {
+        (None, _, Some(0)) => {}
+        (Some(host), None, _) if is_ours(host.value, name) => {}
+        (Some(_), None, _) => return Some(Asked::OtherHost),
+        _ => return Some(BAD),
+    }
+    // The page has no parameters.
+    let path = request.path.and_then(|target| target.split('?').next());
+    Some(match (request.method, path) {
+        (Some("GET"), Some("/")) => Asked::Page,
+        (Some("GET"), Some("/status.json")) => Asked::Status,
+        (Some("GET"), _) => Asked::Wrong(404, "Not Found"),
         _ => Asked::Wrong(405, "Method Not Allowed"),
     })
-}
-
-/// The field `Host` of a request's head.
-enum Host<'a> {
-    None,
-    One(&'a [u8]),
-    Several,
-}
-
-fn host(head: &[u8]) -> Host<'_> {
-    let mut found = Host::None;
-    for line in head.split(|byte| *byte == b'\n').skip(1) {
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-        if line[..colon].eq_ignore_ascii_case(b"host") {
-            found = match found {
-                Host::None => Host::One(line[colon + 1..].trim_ascii()),
-                Host::One(_) | Host::Several => Host::Several,
-            };
-        }
-    }
-    found
 }
 
 /// Whether a host, with or without a port, is one of this page's: an address, which nobody can lead elsewhere, `localhost`, or the host
@@ -95,36 +75,6 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Connections that are open, the oldest first.
-#[derive(Default)]
-struct Callers {
-    next: u64,
-    open: VecDeque<(u64, TcpStream)>,
-}
-
-fn lock(callers: &Mutex<Callers>) -> MutexGuard<'_, Callers> {
-    callers.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Callers {
-    /// One came; the oldest ends if there are too many. Returns its number.
-    fn add(&mut self, socket: &TcpStream) -> std::io::Result<u64> {
-        if self.open.len() >= CALLERS
-            && let Some((_, oldest)) = self.open.pop_front()
-        {
-            // Its thread finds the end.
-            let _ = oldest.shutdown(Shutdown::Both);
-        }
-        self.next += 1;
-        self.open.push_back((self.next, socket.try_clone()?));
-        Ok(self.next)
-    }
-
-    fn remove(&mut self, number: u64) {
-        self.open.retain(|(open, _)| *open != number);
-    }
-}
-
 /// Answers requests until the process ends. The page listens at `name`.
 pub(super) fn serve(
     listener: &TcpListener,
@@ -132,28 +82,40 @@ pub(super) fn serve(
     page: &'static str,
     status: impl Fn() -> String + Send + Sync + 'static,
 ) {
-    let (status, callers, name) =
-        (Arc::new(status), Arc::<Mutex<Callers>>::default(), Arc::<str>::from(name));
+    let (status, name) = (Arc::new(status), Arc::<str>::from(name));
+    // The last connections, the oldest first; most of them are answered and closed.
+    let mut open: VecDeque<TcpStream> = VecDeque::new();
     for socket in listener.incoming() {
-        let Ok(socket) = socket else {
+        let Ok((socket, other)) = socket.and_then(|socket| Ok((socket.try_clone()?, socket))) else {
             // Too many open files, most likely: it passes, and must not spin.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        let Ok(number) = lock(&callers).add(&socket) else { continue };
-        let (status, leaves, name) = (Arc::clone(&status), Arc::clone(&callers), Arc::clone(&name));
+        open.push_back(other);
+        if open.len() > CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            // Its thread finds the end.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        let (status, name) = (Arc::clone(&status), Arc::clone(&name));
         let answer = move || {
-            // Who hangs up has seen enough.
-            let _ = answer(socket, &name, page, &*status);
-            lock(&leaves).remove(number);
+            // A client that hangs up needs no answer.
+            let _ = answer(&socket, &name, page, &*status);
+            let _ = socket.shutdown(Shutdown::Both);
         };
         if std::thread::Builder::new().name("grawa-page".into()).spawn(answer).is_err() {
-            lock(&callers).remove(number);
+            open.pop_back();
         }
     }
 }
 
-fn answer(mut socket: TcpStream, name: &str, page: &str, status: &dyn Fn() -> String) -> std::io::Result<()> {
+fn answer(
+    mut socket: &TcpStream,
+    name: &str,
+    page: &str,
+    status: &dyn Fn() -> String,
+) -> std::io::Result<()> {
     let began = Instant::now();
     socket.set_write_timeout(Some(PATIENCE))?;
     let mut bytes = Vec::new();
@@ -224,8 +186,8 @@ mod tests {
         ];
         for (hosts, expected) in [(&ours[..], Asked::Page), (&others[..], Asked::OtherHost)] {
             for host in hosts {
-                let question = format!("GET / HTTP/1.1\r\nAccept: */*\r\nHOST: {host}\r\n\r\n");
-                assert_eq!(asked(question.as_bytes(), NAME), Some(expected), "{host}");
+                let request = format!("GET / HTTP/1.1\r\nAccept: */*\r\nHOST: {host}\r\n\r\n");
+                assert_eq!(asked(request.as_bytes(), NAME), Some(expected), "{host}");
             }
         }
     }
@@ -245,7 +207,7 @@ mod tests {
             ),
             ("GET /\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
             ("GET / HTTP/1.1 twice\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
-            ("\r\n\r\n", Some(Asked::Wrong(400, "Bad Request"))),
+            ("\r\n\r\n", None),
             ("GET / HTTP/1.1\r\nHost: x\r\n", None),
             ("", None),
         ] {
@@ -256,7 +218,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes are a question, a wrong one, or not yet one; and after so many it is always told.
+        /// Any bytes are a request, a wrong one, or a part of one; more than the limit always have an answer.
         #[test]
         fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..400), tail in 0usize..2) {
             let mut bytes = bytes;
@@ -267,24 +229,24 @@ mod tests {
         }
 
         #[test]
-        fn near_questions_are_answered(method in "[A-Z]{0,5}", path in "/?[a-z./?]{0,12}", version in "HTTP/1.[01]|HTTP/2|", end in "(\r\n){0,3}") {
+        fn near_requests_are_answered(method in "[A-Z]{0,5}", path in "/?[a-z./?]{0,12}", version in "HTTP/1.[01]|HTTP/2|", end in "(\r\n){0,3}") {
             let _ = asked(format!("{method} {path} {version}{end}").as_bytes(), NAME);
         }
     }
 
     #[test]
-    fn who_says_nothing_or_nonsense_holds_up_nobody() {
+    fn silent_and_wrong_clients_delay_nobody() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || serve(&listener, "127.0.0.1:0", "<p>page</p>", || "{}".into()));
         let mut silent = Vec::new();
-        for _ in 0..10 * CALLERS {
+        for _ in 0..10 * CONNECTIONS {
             silent.push(TcpStream::connect(address).unwrap());
         }
-        let ask = |question: &[u8]| {
+        let ask = |request: &[u8]| {
             let mut socket = TcpStream::connect(address).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-            socket.write_all(question).unwrap();
+            socket.write_all(request).unwrap();
             let mut answer = String::new();
             socket.read_to_string(&mut answer).unwrap();
             answer
@@ -299,8 +261,8 @@ mod tests {
         let other = ask(b"GET /status.json HTTP/1.1\r\nHost: evil.example\r\n\r\n");
         assert!(other.starts_with("HTTP/1.1 421 ") && other.contains("--page"), "{other}");
         assert!(ask(b"\x16\x03\x01\x02\x00\r\n\r\n").starts_with("HTTP/1.1 400 "));
-        assert!(began.elapsed() < PATIENCE, "the silent ones were waited for");
-        // Those who say nothing are sent away after a while.
+        assert!(began.elapsed() < PATIENCE, "silent clients delayed the answers");
+        // Silent clients are disconnected after a while.
         let mut rest = String::new();
         silent[0].set_read_timeout(Some(3 * PATIENCE)).unwrap();
         let _ = silent[0].read_to_string(&mut rest);

@@ -9,12 +9,12 @@ use crate::failure::Failure;
 use clap::Args;
 use grawa_comm::group::{CoordinatorServer, MemberState, MemberStatus, Status, Traffic};
 use grawa_train::observe::View;
-use grawa_train::{Error, Event, Observer, Place};
-use serde::Serialize;
+use grawa_train::{Error, Event, Observer};
+use serde_json::{Value, json};
 use series::Series;
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where the page is served.
@@ -49,69 +49,9 @@ struct Shown {
     rounds: Series,
     losses: Series,
     errors: Series,
-    faults: VecDeque<Fault>,
+    faults: VecDeque<Value>,
     fault_count: u64,
     stretch: VecDeque<(f64, u64)>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Fault {
-    wall: f64,
-    steps: u64,
-    what: String,
-}
-
-/// What is sent to the browser.
-#[derive(Serialize)]
-struct Sent<'a> {
-    now: f64,
-    method: Option<&'a str>,
-    network: Option<&'a str>,
-    data: Option<&'a str>,
-    budget: Option<String>,
-    founders: Option<u32>,
-    at: Place,
-    left: Option<f64>,
-    rate: f64,
-    loss: Option<f64>,
-    error: Option<f64>,
-    best: Option<f64>,
-    model: &'a str,
-    is_over: bool,
-    reason: String,
-    epoch: u64,
-    meeting: u64,
-    /// Rounds per second, of the last rounds.
-    pace: Option<f64>,
-    /// Control bytes for each worker, per second.
-    traffic: f64,
-    told: f64,
-    /// At a free pace: steps beyond what rounds asked for.
-    overshot: Option<u64>,
-    members: Vec<Member>,
-    rounds: Vec<(f64, f64)>,
-    losses: Vec<(f64, f64)>,
-    errors: Vec<(f64, f64)>,
-    faults: &'a VecDeque<Fault>,
-    fault_count: u64,
-}
-
-#[derive(Serialize)]
-struct Member {
-    worker: u32,
-    state: &'static str,
-    address: String,
-    steps: u64,
-    total: Option<u64>,
-    loss: Option<f64>,
-    /// β of the last round, the mean over layers, and how many of them have one of their own.
-    weight: Option<f64>,
-    layers: usize,
-    silent: f64,
-    has_come: bool,
-    is_awaited: bool,
-    traffic: f64,
-    told: f64,
 }
 
 /// An observer that keeps the page up to date.
@@ -129,13 +69,21 @@ impl Page {
     }
 
     /// Serves the page at an address; port 0 is any. Returns where.
-    pub(crate) fn serve(&self, address: &str, host: &Arc<CoordinatorServer>) -> Result<SocketAddr, Failure> {
-        let wrong = |error: std::io::Error| Failure::Page { address: address.into(), why: error.to_string() };
+    pub(crate) fn serve(
+        &self,
+        address: &str,
+        server: &Arc<CoordinatorServer>,
+    ) -> Result<SocketAddr, Failure> {
+        let wrong = |error: std::io::Error| {
+            Failure::Machine(format!(
+                "cannot serve the page at {address}: {error}; choose another place with --page, or none with --page none"
+            ))
+        };
         let listener = TcpListener::bind(address).map_err(wrong)?;
         let at = listener.local_addr().map_err(wrong)?;
-        let (shown, host): (_, Weak<CoordinatorServer>) = (Arc::clone(&self.shown), Arc::downgrade(host));
+        let (shown, server) = (Arc::clone(&self.shown), Arc::downgrade(server));
         let status = move || {
-            let status = host.upgrade().map(|host| host.status()).unwrap_or_default();
+            let status = server.upgrade().map(|server| server.status()).unwrap_or_default();
             shown.lock().unwrap_or_else(PoisonError::into_inner).sent(&status, now())
         };
         let name = address.to_owned();
@@ -163,10 +111,8 @@ impl Shown {
                 if let Some(loss) = round.loss {
                     self.losses.push(at.steps as f64, loss);
                 }
-                if self.stretch.len() == 32 {
-                    self.stretch.pop_front();
-                }
-                self.stretch.push_back((wall, at.rounds));
+                self.stretch.push_front((wall, at.rounds));
+                self.stretch.truncate(32);
             }
             Event::Evaluated(_) => {
                 if let Some(error) = self.view.errors.last() {
@@ -175,84 +121,88 @@ impl Shown {
             }
             Event::Fault(fault) => {
                 self.fault_count += 1;
-                self.faults.push_front(Fault { wall, steps: at.steps, what: fault.what.clone() });
+                self.faults.push_front(json!({ "wall": wall, "steps": at.steps, "what": fault.what }));
                 self.faults.truncate(FAULTS);
             }
             _ => {}
         }
     }
 
+    /// What is sent to the browser. What is not finite becomes null.
     fn sent(&self, status: &Status, now: f64) -> String {
         let view = &self.view;
         let started = view.started.as_ref();
-        let pace = self.stretch.front().zip(self.stretch.back()).and_then(|(first, last)| {
+        // Rounds per second, of the last rounds.
+        let pace = self.stretch.back().zip(self.stretch.front()).and_then(|(first, last)| {
             let rounds = last.1.saturating_sub(first.1) as f64;
             // As long as the last round took longer than those before, it counts.
             let seconds = last.0.max(now.min(last.0 + 60.0)) - first.0;
             (rounds > 0.0 && seconds > 0.0).then(|| rounds / seconds)
         });
-        let sent = Sent {
-            now,
-            method: started.map(|started| started.method.as_str()),
-            network: started.map(|started| started.network.as_str()),
-            data: started.map(|started| started.data.as_str()),
-            budget: started.map(|started| started.budget.to_string()),
-            founders: started.map(|started| started.workers),
-            at: view.at,
-            left: view.at.left().map(|left| left.as_secs_f64()),
-            rate: view.rate,
-            loss: view.loss,
-            error: view.errors.last().copied(),
-            best: view.best(),
-            model: &view.model,
-            is_over: view.over.is_some(),
-            reason: status.reason.clone(),
-            epoch: status.epoch,
-            meeting: status.op,
-            pace,
-            traffic: a_second(status.traffic.control, status.traffic),
-            told: a_second(status.traffic.reports, status.traffic),
-            overshot: Some(status.extra_steps).filter(|steps| *steps > 0),
-            members: status.workers.iter().map(|standing| self.member(standing)).collect(),
-            rounds: self.rounds.points(),
-            losses: self.losses.points(),
-            errors: self.errors.points(),
-            faults: &self.faults,
-            fault_count: self.fault_count,
-        };
-        // Numbers and words are always JSON; what is not finite becomes null.
-        serde_json::to_string(&sent).unwrap_or_else(|_| "{}".into())
+        json!({
+            "now": now,
+            "method": started.map(|started| &started.method),
+            "network": started.map(|started| &started.network),
+            "data": started.map(|started| &started.data),
+            "budget": started.map(|started| started.budget.to_string()),
+            "founders": started.map(|started| started.workers),
+            "at": view.at,
+            "left": view.at.left().map(|left| left.as_secs_f64()),
+            "rate": view.rate,
+            "loss": view.loss,
+            "error": view.errors.last(),
+            "best": view.best(),
+            "model": view.model,
+            "is_over": view.over.is_some(),
+            "reason": status.reason,
+            "epoch": status.epoch,
+            "operation": status.op,
+            "pace": pace,
+            "traffic": per_second(status.traffic.control, status.traffic),
+            "reports": per_second(status.traffic.reports, status.traffic),
+            // At a free pace: steps beyond what rounds asked for.
+            "overshot": Some(status.extra_steps).filter(|steps| *steps > 0),
+            "members": status.workers.iter().map(|member| self.member(member)).collect::<Value>(),
+            "rounds": self.rounds.points(),
+            "losses": self.losses.points(),
+            "errors": self.errors.points(),
+            "faults": self.faults,
+            "fault_count": self.fault_count,
+        })
+        .to_string()
     }
 
-    fn member(&self, standing: &MemberStatus) -> Member {
-        let known = self.view.workers.iter().find(|worker| worker.worker == standing.worker);
+    fn member(&self, member: &MemberStatus) -> Value {
+        let known = self.view.workers.iter().find(|worker| worker.worker == member.worker);
         let weights = known.map_or(&[][..], |worker| &worker.weights);
         let sum: f64 = weights.iter().map(|&weight| f64::from(weight)).sum();
-        Member {
-            worker: standing.worker,
-            state: match standing.state {
-                MemberState::Greeted => "has said hello",
-                MemberState::Waiting => "waits for a donor",
-                MemberState::Restoring(_) => "takes over",
-                MemberState::Ready => "ready",
-                MemberState::Active => "takes part",
-            },
-            address: standing.address.clone(),
-            steps: standing.steps,
-            total: known.map(|worker| worker.steps),
-            loss: known.and_then(|worker| worker.loss),
-            weight: (!weights.is_empty()).then(|| sum / weights.len() as f64),
-            layers: weights.len(),
-            silent: standing.silent.as_secs_f64(),
-            has_come: standing.has_arrived,
-            is_awaited: standing.is_awaited,
-            traffic: a_second(standing.traffic.control, standing.traffic),
-            told: a_second(standing.traffic.reports, standing.traffic),
-        }
+        let state = match member.state {
+            MemberState::Greeted => "connected",
+            MemberState::Waiting => "waits for a donor",
+            MemberState::Restoring(_) => "takes over",
+            MemberState::Ready => "ready",
+            MemberState::Active => "takes part",
+        };
+        json!({
+            "worker": member.worker,
+            "state": state,
+            "address": member.address,
+            "steps": member.steps,
+            "total": known.map(|worker| worker.steps),
+            "loss": known.and_then(|worker| worker.loss),
+            // β of the last round, the mean over layers, and how many of them have one of their own.
+            "weight": (!weights.is_empty()).then(|| sum / weights.len() as f64),
+            "layers": weights.len(),
+            "silent": member.silent.as_secs_f64(),
+            "has_arrived": member.has_arrived,
+            "is_awaited": member.is_awaited,
+            "traffic": per_second(member.traffic.control, member.traffic),
+            "reports": per_second(member.traffic.reports, member.traffic),
+        })
     }
 }
 
-fn a_second(bytes: u64, traffic: Traffic) -> f64 {
+fn per_second(bytes: u64, traffic: Traffic) -> f64 {
     bytes as f64 / traffic.open.as_secs_f64().max(1.0)
 }
 

@@ -4,35 +4,24 @@
 const MOST: usize = 240;
 
 /// A curve whose last point is always there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Series {
     points: Vec<(f64, f64)>,
     last: Option<(f64, f64)>,
-    stride: u64,
     count: u64,
-}
-
-impl Default for Series {
-    fn default() -> Self {
-        Series { points: Vec::new(), last: None, stride: 1, count: 0 }
-    }
+    /// How often the points were halved: every 2ⁿ-th is kept.
+    halved: u32,
 }
 
 impl Series {
     pub(super) fn push(&mut self, x: f64, y: f64) {
         self.last = Some((x, y));
-        if self.count.is_multiple_of(self.stride) {
-            if self.points.len() == MOST {
-                let mut number = 0;
-                self.points.retain(|_| {
-                    number += 1;
-                    number % 2 == 1
-                });
-                self.stride *= 2;
-            }
-            if self.count.is_multiple_of(self.stride) {
-                self.points.push((x, y));
-            }
+        if self.count.is_multiple_of(1 << self.halved) {
+            self.points.push((x, y));
+        }
+        if self.points.len() > MOST {
+            self.points = self.points.iter().copied().step_by(2).collect();
+            self.halved += 1;
         }
         self.count += 1;
     }

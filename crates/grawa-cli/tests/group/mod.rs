@@ -74,7 +74,7 @@ impl Process {
         fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
     }
 
-    /// Limits what it may have of something, as `prlimit` of util-linux says it.
+    /// Limits what it may have of something, in the words of `prlimit` of util-linux.
     pub(crate) fn limit(&self, what: &str) {
         let status = Command::new("prlimit").args(["--pid", &self.0.id().to_string(), what]).status();
         assert!(status.is_ok_and(|status| status.success()), "`prlimit {what}` is needed here, and failed");
@@ -186,7 +186,7 @@ impl Group {
         until(what, || self.faults()[after..].iter().any(|fault| fault.contains(what)));
     }
 
-    /// That every round was told of once, in order, with weights that sum to one, and that nobody ever held other bits.
+    /// That every round was reported once, in order, with weights that sum to one, and that nobody ever held other bits.
     /// Returns the longest time from one round to the next, in seconds.
     pub(crate) fn check(&self) -> f64 {
         let faults = self.faults();
@@ -230,10 +230,10 @@ impl Drop for Group {
 
 /// What a page answers.
 pub(crate) fn ask(page: &str, path: &str) -> String {
-    let host = page.trim_start_matches("http://").trim_end_matches('/');
-    let mut socket = TcpStream::connect(host).unwrap();
+    let address = page.trim_start_matches("http://").trim_end_matches('/');
+    let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
-    socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
+    socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()

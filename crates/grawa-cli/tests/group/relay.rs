@@ -17,14 +17,14 @@ pub(crate) const HOST: &str = "127.0.0.2";
 
 /// What passes on a control connection.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum Relayed {
     Up(ToCoordinator),
     Down(ToMember),
     /// So many bytes of vectors, to the worker.
     Pieces(usize),
 }
 
-type Watch = Box<dyn FnMut(&Said) -> bool + Send>;
+type Watch = Box<dyn FnMut(&Relayed) -> bool + Send>;
 
 /// What is done to what passes.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Faults {
     pub(crate) delay: AtomicU64,
     /// Nothing passes, and no connection ends.
     pub(crate) is_parted: AtomicBool,
-    /// Nothing passes that the worker says to the coordinator, and all else does.
+    /// Nothing passes that the worker sends to the coordinator, and all else does.
     pub(crate) is_mute: AtomicBool,
     /// Control messages pass twice, and some chunks of vectors.
     pub(crate) doubles: AtomicBool,
@@ -76,7 +76,7 @@ impl Relay {
     }
 
     /// From now on this sees everything first.
-    pub(crate) fn watch(&self, watch: impl FnMut(&Said) -> bool + Send + 'static) {
+    pub(crate) fn watch(&self, watch: impl FnMut(&Relayed) -> bool + Send + 'static) {
         *self.faults.watch.lock().unwrap() = Some(Box::new(watch));
     }
 }
@@ -102,15 +102,15 @@ impl Faults {
     }
 
     /// Whether it may pass.
-    fn sees(&self, said: &Said) -> std::io::Result<()> {
-        let stops = self.watch.lock().unwrap().as_mut().is_some_and(|watch| watch(said));
+    fn sees(&self, message: &Relayed) -> std::io::Result<()> {
+        let stops = self.watch.lock().unwrap().as_mut().is_some_and(|watch| watch(message));
         if stops {
             return Err(std::io::Error::other("stopped"));
         }
         std::thread::sleep(Duration::from_millis(self.delay.load(Ordering::Relaxed)));
         let is_held = || {
             self.is_parted.load(Ordering::Relaxed)
-                || (self.is_mute.load(Ordering::Relaxed) && matches!(said, Said::Up(_)))
+                || (self.is_mute.load(Ordering::Relaxed) && matches!(message, Relayed::Up(_)))
         };
         while is_held() {
             std::thread::sleep(Duration::from_millis(10));
@@ -121,7 +121,7 @@ impl Faults {
     /// Carries what others send to the worker behind this relay, at its own port.
     fn open_door(self: &Arc<Self>, address: &str) {
         let Some(port) = address.strip_prefix(HOST).and_then(|rest| rest.strip_prefix(':')) else { return };
-        // It says hello again on every connection; and a port may have been another's, behind another relay, who has died.
+        // It sends its hello again on every connection; and a port may have been another's, behind another relay, who has died.
         let is_open = DOORS.lock().unwrap().insert(address.to_owned(), Arc::clone(self)).is_some();
         if is_open {
             return;
@@ -143,18 +143,18 @@ static DOORS: Mutex<BTreeMap<String, Arc<Faults>>> = Mutex::new(BTreeMap::new())
 
 /// Messages, one way.
 trait Message: for<'a> serde::Deserialize<'a> {
-    fn said(self) -> Said;
+    fn relayed(self) -> Relayed;
 }
 
 impl Message for ToCoordinator {
-    fn said(self) -> Said {
-        Said::Up(self)
+    fn relayed(self) -> Relayed {
+        Relayed::Up(self)
     }
 }
 
 impl Message for ToMember {
-    fn said(self) -> Said {
-        Said::Down(self)
+    fn relayed(self) -> Relayed {
+        Relayed::Down(self)
     }
 }
 
@@ -166,11 +166,11 @@ fn frames<M: Message>(faults: &Arc<Faults>, mut from: TcpStream, mut to: TcpStre
         let start = frame.len();
         frame.resize(start + length, 0);
         from.read_exact(&mut frame[start..])?;
-        let said = decode::<M>(&frame[start..]).map_err(std::io::Error::other)?.said();
-        if let Said::Up(ToCoordinator::Hello { address, .. }) = &said {
+        let message = decode::<M>(&frame[start..]).map_err(std::io::Error::other)?.relayed();
+        if let Relayed::Up(ToCoordinator::Hello { address, .. }) = &message {
             faults.open_door(address);
         }
-        if matches!(said, Said::Up(ToCoordinator::Heartbeat { .. }))
+        if matches!(message, Relayed::Up(ToCoordinator::Heartbeat { .. }))
             && let Some(lie) = faults.lie.lock().unwrap().take()
         {
             let number = u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]);
@@ -180,7 +180,7 @@ fn frames<M: Message>(faults: &Arc<Faults>, mut from: TcpStream, mut to: TcpStre
                 .to_vec();
             frame.extend_from_slice(&body);
         }
-        faults.sees(&said)?;
+        faults.sees(&message)?;
         faults.bytes.fetch_add(frame.len() as u64, Ordering::Relaxed);
         to.write_all(&frame)?;
         if faults.doubles.load(Ordering::Relaxed) {
@@ -196,7 +196,7 @@ fn chunks(faults: &Arc<Faults>, mut from: TcpStream, mut to: TcpStream) -> std::
             0 => return Ok(()),
             n => n,
         };
-        faults.sees(&Said::Pieces(n))?;
+        faults.sees(&Relayed::Pieces(n))?;
         to.write_all(&buffer[..n])?;
         // So seldom that an attempt can succeed.
         let number = faults.chunks.fetch_add(1, Ordering::Relaxed);

@@ -26,7 +26,7 @@ impl Group {
         let settings = Settings { founders: count as u32, ..Settings::default() };
         let coordinator = Coordinator::new(settings, 7, Vec::new(), &[]);
         let member =
-            |n: usize| Member::new(1 << 40 | n as u64, format!("10.1.{}.{}:40000", n / 250, n % 250));
+            |n: usize| Member::new(1 << 40 | n as u64, format!("10.1.{}.{}:40000", n / 250, n % 250), 1);
         let members = (0..count).map(member).collect();
         let mut group =
             Group { coordinator, members, actions: VecDeque::new(), bytes: vec![0; count], rounds: 0 };
@@ -68,7 +68,7 @@ impl Group {
         while let Some((member, action)) = self.actions.pop_front() {
             match action {
                 MemberAction::Transfer { attempt, .. } => {
-                    assert_eq!(self.members[member].members().len(), self.members.len());
+                    assert_eq!(self.members[member].members.len(), self.members.len());
                     let up = self.members[member].done(attempt, u32::MAX.into());
                     self.say(member, up);
                 }

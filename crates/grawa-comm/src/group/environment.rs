@@ -5,7 +5,6 @@
 
 #[cfg(test)]
 use super::simulate::Process;
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -124,77 +123,5 @@ impl<T> Monitor<T> {
                 self.lock()
             }
         }
-    }
-}
-
-/// A bounded queue between threads.
-#[derive(Debug)]
-pub(crate) struct Queue<T> {
-    content: Monitor<Content<T>>,
-    capacity: usize,
-}
-
-#[derive(Debug)]
-struct Content<T> {
-    items: VecDeque<T>,
-    is_closed: bool,
-}
-
-impl<T> Queue<T> {
-    pub(crate) fn new(environment: &Environment, capacity: usize) -> Self {
-        let content = Content { items: VecDeque::new(), is_closed: false };
-        Queue { content: Monitor::new(environment, content), capacity }
-    }
-
-    /// Adds an item; waits while the queue is full. False if the queue is closed.
-    pub(crate) fn push(&self, item: T) -> bool {
-        let mut content = self.content.lock();
-        while content.items.len() >= self.capacity && !content.is_closed {
-            content = self.content.wait(content, POLL);
-        }
-        self.add(content, item)
-    }
-
-    /// Adds an item. False if the queue is full or closed.
-    pub(crate) fn try_push(&self, item: T) -> bool {
-        let content = self.content.lock();
-        content.items.len() < self.capacity && self.add(content, item)
-    }
-
-    fn add(&self, mut content: MutexGuard<'_, Content<T>>, item: T) -> bool {
-        if content.is_closed {
-            return false;
-        }
-        content.items.push_back(item);
-        drop(content);
-        self.content.notify();
-        true
-    }
-
-    /// The next item. `None` if none came in time, or the queue is closed and empty.
-    pub(crate) fn pop(&self, timeout: Duration) -> Option<T> {
-        let mut content = self.content.lock();
-        if content.items.is_empty() && !content.is_closed {
-            content = self.content.wait(content, timeout);
-        }
-        let was_full = content.items.len() >= self.capacity;
-        let item = content.items.pop_front();
-        drop(content);
-        if was_full {
-            self.content.notify();
-        }
-        item
-    }
-
-    /// Takes no more items. Those in the queue stay.
-    pub(crate) fn close(&self) {
-        self.content.lock().is_closed = true;
-        self.content.notify();
-    }
-
-    /// Whether it is closed and empty.
-    pub(crate) fn is_done(&self) -> bool {
-        let content = self.content.lock();
-        content.is_closed && content.items.is_empty()
     }
 }

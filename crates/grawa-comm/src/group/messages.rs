@@ -102,23 +102,15 @@ pub enum ToCoordinator {
     },
     /// Its part of an attempt is done.
     Done {
-        /// The epoch.
-        epoch: u64,
-        /// The operation.
-        op: u64,
         /// The attempt.
-        attempt: u32,
+        attempt: AttemptId,
         /// The digest of the result.
         digest: u64,
     },
     /// An attempt failed.
     Failed {
-        /// The epoch.
-        epoch: u64,
-        /// The operation.
-        op: u64,
         /// The attempt.
-        attempt: u32,
+        attempt: AttemptId,
         /// The member that it could not exchange data with.
         peer: u32,
         /// Why.
@@ -143,6 +135,63 @@ pub enum ToCoordinator {
     Report(Vec<u8>),
     /// It leaves the group.
     Leave,
+    /// The first message of a process with several workers.
+    HelloOfSet {
+        /// How many workers it has.
+        workers: u32,
+        /// As in `Hello`.
+        version: u16,
+        /// As in `Hello`.
+        run: u64,
+        /// As in `Hello`.
+        token: u64,
+        /// The number of its first worker, if it had one.
+        worker: Option<u32>,
+        /// As in `Hello`.
+        #[serde(deserialize_with = "printable::text")]
+        address: String,
+    },
+}
+
+/// What a member says first, whichever message it sends.
+#[derive(Debug)]
+pub struct Introduction {
+    /// How many workers it has.
+    pub workers: u32,
+    /// Its version of the protocol.
+    pub version: u16,
+    /// The run it was part of; 0 if none.
+    pub run: u64,
+    /// Its token.
+    pub token: u64,
+    /// The number it had, if any.
+    pub worker: Option<u32>,
+    /// Where it listens for other members.
+    pub address: String,
+}
+
+impl Introduction {
+    /// From a message, if it is a first one.
+    pub fn from_message(message: ToCoordinator) -> Result<Self, ToCoordinator> {
+        match message {
+            ToCoordinator::Hello { version, run, token, worker, address } => {
+                Ok(Introduction { workers: 1, version, run, token, worker, address })
+            }
+            ToCoordinator::HelloOfSet { workers, version, run, token, worker, address } => {
+                Ok(Introduction { workers, version, run, token, worker, address })
+            }
+            other => Err(other),
+        }
+    }
+
+    /// The message.
+    pub fn into_message(self) -> ToCoordinator {
+        let Introduction { workers, version, run, token, worker, address } = self;
+        match workers {
+            1 => ToCoordinator::Hello { version, run, token, worker, address },
+            _ => ToCoordinator::HelloOfSet { workers, version, run, token, worker, address },
+        }
+    }
 }
 
 /// A message from the coordinator to a member.
@@ -239,7 +288,8 @@ pub struct Record {
     pub epoch: u64,
     /// The state.
     pub version: StateVersion,
-    /// How many members hold it. Version 4 of the protocol also wrote 0, for a state that a member had only reported.
+    /// How many members hold it. Version 4 of the protocol also wrote 0, for a state that a member had only reported: such a
+    /// record is ignored.
     pub members: u32,
     /// Their tokens, unless the record before has the same.
     pub tokens: Vec<u64>,
@@ -311,7 +361,7 @@ mod tests {
         let lost = Vec::new();
         let ups = [
             ToCoordinator::Hello { version: 1, run: 2, token: 3, worker: None, address: evil() },
-            ToCoordinator::Failed { epoch: 1, op: 2, attempt: 3, peer: 4, why: evil() },
+            ToCoordinator::Failed { attempt: (1, 2, 3), peer: 4, why: evil() },
         ];
         let downs = [
             ToMember::Refused { why: evil() },

@@ -31,7 +31,7 @@ fn group(workers: u32) -> Coordinator {
     for session in 0..u64::from(workers) {
         hear(&mut coordinator, session, arrive(0, Call::Barrier));
     }
-    assert_eq!((coordinator.op(), coordinator.committed()), (1, Some(START)));
+    assert_eq!((coordinator.op, coordinator.committed), (1, Some(START)));
     coordinator
 }
 
@@ -54,21 +54,21 @@ fn ended(actions: &[Action]) -> Option<&End> {
 #[test]
 fn a_connection_is_one_member() {
     let mut coordinator = group(2);
-    let before = coordinator.roster().len();
+    let before = coordinator.roster.len();
     for token in 1000..1010 {
         let actions = hear(&mut coordinator, 0, hello(token));
         assert!(actions.contains(&Action::Disconnect { session: 0 }), "{actions:?}");
     }
-    assert_eq!(coordinator.roster().len(), before);
+    assert_eq!(coordinator.roster.len(), before);
 }
 
 /// A complaint about nobody, about oneself, or by a member that has no part in it would leave the round waiting.
 #[test]
 fn an_idle_complaint_changes_nothing() {
     let mut coordinator = moving(3);
-    let epoch = coordinator.epoch();
+    let epoch = coordinator.epoch;
     let complain =
-        |peer: u32| ToCoordinator::Failed { epoch, op: 1, attempt: 1, peer, why: "no reason".into() };
+        |peer: u32| ToCoordinator::Failed { attempt: (epoch, 1, 1), peer, why: "no reason".into() };
     for (by, of) in [(0, u32::MAX), (0, 0), (3, 0), (0, 3)] {
         assert_eq!(hear(&mut coordinator, by, complain(of)), [], "{by} complains about {of}");
     }
@@ -79,7 +79,7 @@ fn an_idle_complaint_changes_nothing() {
     }
     assert_eq!(coordinator.handle(Input::Tick, later), [], "nothing is tried again");
     let done = |coordinator: &mut Coordinator, session| {
-        hear(coordinator, session, ToCoordinator::Done { epoch, op: 1, attempt: 1, digest: 9 })
+        hear(coordinator, session, ToCoordinator::Done { attempt: (epoch, 1, 1), digest: 9 })
     };
     assert_eq!(ended(&done(&mut coordinator, 0)), None);
     assert_eq!(ended(&done(&mut coordinator, 3)), None, "a member without a part in it cannot be done");
@@ -103,7 +103,7 @@ fn absurd_numbers_do_no_harm() {
     hear(&mut fresh, 0, hello(1));
     hear(&mut fresh, 0, ToCoordinator::Enter(far));
     hear(&mut fresh, 0, arrive(u64::MAX, Call::Barrier));
-    assert_eq!(fresh.op(), u64::MAX);
+    assert_eq!(fresh.op, u64::MAX);
 }
 
 /// Two outvote one. The one must fetch their state.
@@ -113,7 +113,7 @@ fn one_cannot_outvote_two() {
     for (session, digest) in [(0, 66), (1, 6), (2, 6)] {
         hear(&mut coordinator, session, ToCoordinator::Holds(StateVersion { op: 1, digest }));
     }
-    assert_eq!(coordinator.committed(), Some(StateVersion { op: 1, digest: 6 }));
+    assert_eq!(coordinator.committed, Some(StateVersion { op: 1, digest: 6 }));
     let actions = hear(&mut coordinator, 0, ToCoordinator::NotRestored { donor: 1 });
     let taken = actions.iter().find_map(|action| match action {
         Action::Send { session: 0, message: ToMember::Restore { version, .. } } => Some(*version),
@@ -136,8 +136,8 @@ fn speaking(workers: u32) -> Coordinator {
 }
 
 fn done(coordinator: &mut Coordinator, session: u64, digest: u64) -> Vec<Action> {
-    let epoch = coordinator.epoch();
-    hear(coordinator, session, ToCoordinator::Done { epoch, op: 1, attempt: 1, digest })
+    let epoch = coordinator.epoch;
+    hear(coordinator, session, ToCoordinator::Done { attempt: (epoch, 1, 1), digest })
 }
 
 /// A member whose digest differs from that of most has no part in what follows.
@@ -159,13 +159,13 @@ fn a_member_that_differs_is_excluded() {
 #[test]
 fn a_round_that_has_begun_is_not_changed() {
     let mut coordinator = speaking(3);
-    let (truth, epoch) = (coordinator.committed(), coordinator.epoch());
+    let (truth, epoch) = (coordinator.committed, coordinator.epoch);
     hear(&mut coordinator, 0, ToCoordinator::Holds(StateVersion { op: 1, digest: 66 }));
     for up in [ToCoordinator::Restored(StateVersion { op: 1, digest: 6 }), arrive(1, Call::Gather)] {
         let actions = hear(&mut coordinator, 3, up);
         assert!(!actions.iter().any(|action| matches!(action, Action::Send { .. })), "{actions:?}");
     }
-    assert_eq!((coordinator.committed(), coordinator.epoch()), (truth, epoch));
+    assert_eq!((coordinator.committed, coordinator.epoch), (truth, epoch));
     (0..2).for_each(|session| assert_eq!(ended(&done(&mut coordinator, session, 9)), None));
     assert_eq!(ended(&done(&mut coordinator, 2, 9)), Some(&End::Commit { lost: vec![] }));
 }
@@ -239,11 +239,11 @@ fn joiners_do_not_decide_where_the_run_continues() {
     };
     let mut coordinator = Coordinator::new(Settings::default(), 7, Vec::new(), &records);
     (0..10).for_each(|session| enter(&mut coordinator, session, 900 + session));
-    assert_eq!(coordinator.committed(), Some(stand));
+    assert_eq!(coordinator.committed, Some(stand));
     enter(&mut coordinator, 10, 101);
-    assert_eq!(coordinator.committed(), Some(stand), "one of two");
+    assert_eq!(coordinator.committed, Some(stand), "one of two");
     enter(&mut coordinator, 11, 102);
-    assert_eq!(coordinator.committed(), Some(further));
+    assert_eq!(coordinator.committed, Some(further));
 }
 
 /// One of three that calls another operation is excluded, and the others continue. Of two there is no majority.
@@ -278,17 +278,17 @@ fn one_member_out_of_step_does_not_end_the_run() {
 #[test]
 fn complaints_take_nobodys_vote() {
     let mut coordinator = moving(2);
-    let epoch = coordinator.epoch();
+    let epoch = coordinator.epoch;
     let mut now = Duration::from_millis(1);
     for attempt in 1..=3 {
-        let up = ToCoordinator::Failed { epoch, op: 1, attempt, peer: 1, why: "no reason".into() };
+        let up = ToCoordinator::Failed { attempt: (epoch, 1, attempt), peer: 1, why: "no reason".into() };
         coordinator.handle(Input::Message { session: 0, message: up }, now);
         now += Duration::from_millis(250);
         coordinator.handle(Input::Tick, now);
     }
-    let seat = &coordinator.roster()[&1];
-    assert!(seat.state() != MemberState::Active && seat.has_vote(), "{seat:?}");
-    assert!(!coordinator.roster()[&2].has_vote(), "a member that never took part has none");
+    let seat = &coordinator.roster[&1];
+    assert!(seat.state != MemberState::Active && seat.has_vote(), "{seat:?}");
+    assert!(!coordinator.roster[&2].has_vote(), "a member that never took part has none");
 }
 
 /// A member that was refused because it sent too much does not get a new limit when it joins again.

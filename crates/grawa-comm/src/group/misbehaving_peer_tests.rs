@@ -138,7 +138,7 @@ fn a_peer_that_sends_too_much_is_refused() {
         |_| ToCoordinator::Report(Vec::new()),
         |number| ToCoordinator::Heartbeat { steps: number, progress: number },
         // Longer than any honest one.
-        |_| ToCoordinator::Failed { epoch: 0, op: 0, attempt: 0, peer: 0, why: "long ".repeat(1000) },
+        |_| ToCoordinator::Failed { attempt: (0, 0, 0), peer: 0, why: "long ".repeat(1000) },
     ];
     for flood in floods {
         let host = host(2, &Security::Plain);

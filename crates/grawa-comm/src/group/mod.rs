@@ -11,13 +11,12 @@ mod environment;
 pub mod internals;
 mod member;
 mod messages;
+mod token_bucket;
 mod transfer;
 mod wire;
 
 #[cfg(test)]
 mod control_traffic_tests;
-#[cfg(test)]
-mod forecast;
 #[cfg(test)]
 mod misbehaving_member_tests;
 #[cfg(test)]

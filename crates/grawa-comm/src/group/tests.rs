@@ -12,10 +12,6 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn boxed(x: &[f32]) -> Box<[f32]> {
-    x.into()
-}
-
 fn settings(founders: u32) -> Settings {
     Settings { founders, ..Settings::default() }
 }

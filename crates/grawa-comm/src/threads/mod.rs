@@ -65,7 +65,10 @@ impl Member {
         if let Some((other, _)) = met.offers.iter().find(|(_, offer)| offer.call != first.1.call) {
             return Err(Error::PlansDiffer { first: first.0, other: *other });
         }
-        let lengths = met.offers.iter().map(|(member, offer)| (format!("the vector of worker {member}"), offer.vector.len()));
+        let lengths = met
+            .offers
+            .iter()
+            .map(|(member, offer)| (format!("the vector of worker {member}"), offer.vector.len()));
         let centre = ("the centre of the group".to_owned(), self.centre.len());
         if let Some((what, found)) = lengths.chain([centre]).find(|(_, found)| *found != layout.len()) {
             return Err(grawa_core::Error::WrongLength { what, found, expected: layout.len() }.into());

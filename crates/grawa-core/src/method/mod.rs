@@ -218,7 +218,7 @@ impl Method {
     }
 
     /// λ for `workers` workers.
-    pub fn pull_of(&self, workers: usize) -> f64 {
+    pub(crate) fn pull_of(&self, workers: usize) -> f64 {
         match (self.pull, self.centre) {
             (Pull::Fixed(pull), _) => pull,
             (Pull::RateOverWorkers, Centre::Moving { rate }) => rate / workers.max(1) as f64,
@@ -245,9 +245,8 @@ impl Method {
 
     /// Whether the choices are in range and compatible.
     pub fn check(&self) -> Result<(), Error> {
-        let range = |knob, found: f64, ok: bool, expected| {
-            let wrong =
-                || Error::KnobOutOfRange { method: self.label(), knob, found: found.to_string(), expected };
+        let range = |knob: &str, found: f64, ok: bool, expected: &str| {
+            let wrong = || self.wrong_knob(knob, format!("is {found}, but must be {expected}"));
             if ok { Ok(()) } else { Err(wrong()) }
         };
         let unit = |knob, value: f64| range(knob, value, (0.0..=1.0).contains(&value), "from 0 to 1");
@@ -279,20 +278,17 @@ impl Method {
             }
         }
         match (self.weighting, self.score) {
-            (Weighting::Inverse, Score::Norm { .. }) | (Weighting::Uniform, _) => {}
+            (Weighting::Inverse, Score::Loss { .. }) => clash(
+                "weighting 'inverse' needs a score that cannot be negative, and a loss can; set score to a norm or weighting = 'smallest'",
+            ),
             (Weighting::Inverse, Score::None) => {
-                return clash("weighting 'inverse' needs a score; set score, or weighting = 'uniform'");
-            }
-            (Weighting::Inverse, Score::Loss { .. }) => {
-                return clash(
-                    "weighting 'inverse' needs a score that cannot be negative, and a loss can; set score to a norm or weighting = 'smallest'",
-                );
+                clash("weighting 'inverse' needs a score; set score, or weighting = 'uniform'")
             }
             (Weighting::Smallest, Score::None) => {
-                return clash("weighting 'smallest' needs a score; set score, or weighting = 'uniform'");
+                clash("weighting 'smallest' needs a score; set score, or weighting = 'uniform'")
             }
-            (Weighting::Smallest, _) => {}
-        }
+            _ => Ok(()),
+        }?;
         if let Some(inner) = &self.inner {
             count("inner.group", inner.group)?;
             if inner.method.inner.is_some() {
@@ -332,5 +328,9 @@ impl Method {
 
     fn label(&self) -> String {
         self.name.as_str().into()
+    }
+
+    fn wrong_knob(&self, knob: &str, why: String) -> Error {
+        Error::WrongKnob { method: self.label(), knob: knob.into(), why }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{Centre, Evaluate, Method, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting};
 use crate::Error;
-use crate::error::nearest;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -40,65 +39,55 @@ pub enum Name {
     Sgd,
 }
 
+/// What each method is called on the command line and in the paper, and what it does; in the order of [`Name`].
+const WORDS: [(Name, [&str; 3]); 11] = [
+    (Name::Easgd, ["easgd", "EASGD", "workers are pulled to a centre that follows their mean at a rate ρ"]),
+    (Name::Lsgd, ["lsgd", "LSGD", "workers are pulled to the one with the smallest training loss"]),
+    (Name::Grawa, ["grawa", "GRAWA", "the centre weighs workers by 1/‖g‖ of the whole gradient"]),
+    (Name::Mgrawa, ["mgrawa", "MGRAWA", "the centre weighs workers by 1/Σ‖Gₖ‖ over layers, with momentum"]),
+    (Name::Lgrawa, ["lgrawa", "LGRAWA", "the centre weighs every layer of every worker by its own 1/‖Gₖ‖"]),
+    (
+        Name::LocalMgrawa,
+        ["local-mgrawa", "Local-MGRAWA", "MGRAWA with the norms of the local steps: no extra batch"],
+    ),
+    (
+        Name::LocalLgrawa,
+        ["local-lgrawa", "Local-LGRAWA", "LGRAWA with the norms of the local steps: no extra batch"],
+    ),
+    (Name::Mean, ["mean", "Mean", "the control: the centre is the plain mean; with λ = 1 it is Local SGD"]),
+    (Name::DpSgd, ["dp-sgd", "DP+SGD", "data-parallel SGD: gradients are averaged at every step"]),
+    (Name::DpSam, ["dp-sam", "DP+SAM", "data-parallel SAM: own ascent, averaged descent, at every step"]),
+    (Name::Sgd, ["sgd", "SGD", "one worker by itself, no communication"]),
+];
+
 impl Name {
     /// All names, in the order of the table.
-    pub const ALL: [Name; 11] = [
-        Name::Easgd,
-        Name::Lsgd,
-        Name::Grawa,
-        Name::Mgrawa,
-        Name::Lgrawa,
-        Name::LocalMgrawa,
-        Name::LocalLgrawa,
-        Name::Mean,
-        Name::DpSgd,
-        Name::DpSam,
-        Name::Sgd,
-    ];
+    pub const ALL: [Name; 11] = {
+        let (mut all, mut at) = ([Name::Easgd; 11], 0);
+        while at < all.len() {
+            all[at] = WORDS[at].0;
+            at += 1;
+        }
+        all
+    };
 
     /// The name on the command line and in recipes.
     pub const fn as_str(self) -> &'static str {
-        self.words().0
+        self.words()[0]
     }
 
     /// The name as the paper spells it.
     pub const fn title(self) -> &'static str {
-        self.words().1
+        self.words()[1]
     }
 
     /// What the method does, in a sentence.
     pub const fn summary(self) -> &'static str {
-        self.words().2
+        self.words()[2]
     }
 
-    const fn words(self) -> (&'static str, &'static str, &'static str) {
-        match self {
-            Name::Easgd => {
-                ("easgd", "EASGD", "workers are pulled to a centre that follows their mean at a rate ρ")
-            }
-            Name::Lsgd => ("lsgd", "LSGD", "workers are pulled to the one with the smallest training loss"),
-            Name::Grawa => ("grawa", "GRAWA", "the centre weighs workers by 1/‖g‖ of the whole gradient"),
-            Name::Mgrawa => {
-                ("mgrawa", "MGRAWA", "the centre weighs workers by 1/Σ‖Gₖ‖ over layers, with momentum")
-            }
-            Name::Lgrawa => {
-                ("lgrawa", "LGRAWA", "the centre weighs every layer of every worker by its own 1/‖Gₖ‖")
-            }
-            Name::LocalMgrawa => {
-                ("local-mgrawa", "Local-MGRAWA", "MGRAWA with the norms of the local steps: no extra batch")
-            }
-            Name::LocalLgrawa => {
-                ("local-lgrawa", "Local-LGRAWA", "LGRAWA with the norms of the local steps: no extra batch")
-            }
-            Name::Mean => {
-                ("mean", "Mean", "the control: the centre is the plain mean; with λ = 1 it is Local SGD")
-            }
-            Name::DpSgd => ("dp-sgd", "DP+SGD", "data-parallel SGD: gradients are averaged at every step"),
-            Name::DpSam => {
-                ("dp-sam", "DP+SAM", "data-parallel SAM: own ascent, averaged descent, at every step")
-            }
-            Name::Sgd => ("sgd", "SGD", "one worker by itself, no communication"),
-        }
+    const fn words(self) -> [&'static str; 3] {
+        WORDS[self as usize].1
     }
 }
 
@@ -118,7 +107,7 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let known = Name::ALL.into_iter().find(|name| name.as_str() == text);
-        known.ok_or_else(|| Error::UnknownMethod { found: text.into(), nearest: nearest(text, names()) })
+        known.ok_or_else(|| Error::UnknownMethod { found: text.into() })
     }
 }
 
@@ -188,7 +177,8 @@ mod tests {
 
     #[test]
     fn every_row_is_consistent_and_found_by_its_name() {
-        for name in Name::ALL {
+        for (at, name) in Name::ALL.into_iter().enumerate() {
+            assert_eq!(name as usize, at);
             assert_eq!(name.as_str().parse::<Name>().unwrap(), name);
             for preset in [Preset::Paper, Preset::Reference] {
                 let method = Method::named(name, preset);

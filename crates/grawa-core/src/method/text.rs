@@ -20,7 +20,7 @@ pub(super) struct Knobs {
     preset: Option<Preset>,
     group: Option<u32>,
     period: Option<u32>,
-    pull: Option<PullKnob>,
+    pull: Option<Pull>,
     toward: Option<Toward>,
     prox: Option<f64>,
     score: Option<ScoreKnob>,
@@ -94,34 +94,31 @@ enum CentreKnob {
 }
 
 /// λ as a number, or `"rate/M"`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct PullKnob(Pull);
-
-impl Serialize for PullKnob {
+impl Serialize for Pull {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
+        match *self {
             Pull::Fixed(pull) => to.serialize_f64(pull),
             Pull::RateOverWorkers => to.serialize_str("rate/M"),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for PullKnob {
+impl<'de> Deserialize<'de> for Pull {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl serde::de::Visitor<'_> for Visitor {
-            type Value = PullKnob;
+            type Value = Pull;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a number from 0 to 1, or \"rate/M\"")
             }
-            fn visit_f64<E: serde::de::Error>(self, pull: f64) -> Result<PullKnob, E> {
-                Ok(PullKnob(Pull::Fixed(pull)))
+            fn visit_f64<E: serde::de::Error>(self, pull: f64) -> Result<Pull, E> {
+                Ok(Pull::Fixed(pull))
             }
-            fn visit_i64<E: serde::de::Error>(self, pull: i64) -> Result<PullKnob, E> {
-                Ok(PullKnob(Pull::Fixed(pull as f64)))
+            fn visit_i64<E: serde::de::Error>(self, pull: i64) -> Result<Pull, E> {
+                Ok(Pull::Fixed(pull as f64))
             }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PullKnob, E> {
-                let known = (text == "rate/M").then_some(PullKnob(Pull::RateOverWorkers));
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Pull, E> {
+                let known = (text == "rate/M").then_some(Pull::RateOverWorkers);
                 known.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
             }
         }
@@ -188,10 +185,7 @@ fn lay_over(row: &Method, said: &Knobs) -> Result<Method, Error> {
         }
         (_, moving) => {
             // Where nothing is said of ρ it follows λ, as in the paper's grids.
-            let follows = said.pull.and_then(|PullKnob(pull)| match pull {
-                Pull::Fixed(pull) => Some(pull),
-                Pull::RateOverWorkers => None,
-            });
+            let follows = if let Some(Pull::Fixed(pull)) = said.pull { Some(pull) } else { None };
             let default = if let Centre::Moving { rate } = moving { rate } else { row.pull_of(1) };
             Centre::Moving { rate: said.rate.or(follows).unwrap_or(default) }
         }
@@ -200,7 +194,7 @@ fn lay_over(row: &Method, said: &Knobs) -> Result<Method, Error> {
         score: lay_score(row, said)?,
         weighting: said.weighting.unwrap_or(row.weighting),
         centre,
-        pull: said.pull.map_or(row.pull, |PullKnob(pull)| pull),
+        pull: said.pull.unwrap_or(row.pull),
         toward: said.toward.unwrap_or(row.toward),
         prox: said.prox.unwrap_or(row.prox),
         period: said.period.unwrap_or(row.period),
@@ -276,7 +270,7 @@ impl From<Method> for Knobs {
     fn from(method: Method) -> Knobs {
         let mut knobs = Knobs {
             period: Some(method.period),
-            pull: Some(PullKnob(method.pull)),
+            pull: Some(method.pull),
             toward: Some(method.toward),
             prox: Some(method.prox),
             score: Some(score_knob(&method.score)),
@@ -348,19 +342,18 @@ impl Method {
             // Each by itself, so that a wrong type names its knob.
             let key = knob.strip_prefix("inner.").unwrap_or(knob);
             let alone = Table::from_iter([(key.to_owned(), value.clone())]);
-            Value::Table(alone).try_into::<Knobs>().map_err(|error| Error::UnreadableKnob {
+            Value::Table(alone).try_into::<Knobs>().map_err(|error| Error::WrongKnob {
                 method: name.into(),
                 knob: knob.clone(),
-                found: value.to_string(),
-                why: error.message().trim().into(),
+                why: format!("cannot be {value}: {}", error.message().trim()),
             })?;
         }
         let knobs: Result<Knobs, toml::de::Error> = Value::Table(table.clone()).try_into();
         Method::try_from(knobs.map_err(|error| unreadable(name, error.message()))?)
     }
 
-    fn pointless(&self, knob: &'static str, why: &'static str) -> Error {
-        Error::MeaninglessKnob { method: self.name.to_string(), knob, why }
+    fn pointless(&self, knob: &str, why: &str) -> Error {
+        self.wrong_knob(knob, format!("cannot be set: {why}"))
     }
 }
 

@@ -114,24 +114,25 @@ fn a_full_download_is_checked_and_unpacked() {
     let at = dir.path().join("new").join("folder");
     let mut last = None;
     let mut steps = Vec::new();
-    let folder = fetch(&archive(&md5), &base, &at, &mut |progress| match progress {
-        Progress::Downloading { done, total } => {
-            assert_eq!(total, Some(body.len() as u64));
-            assert!(last.replace(done) <= Some(done));
-        }
-        other => steps.push(other),
-    })
-    .unwrap();
+    let folder = archive(&md5)
+        .fetch(&base, &at, &mut |progress| match progress {
+            Progress::Downloading { done, total } => {
+                assert_eq!(total, Some(body.len() as u64));
+                assert!(last.replace(done) <= Some(done));
+            }
+            other => steps.push(other),
+        })
+        .unwrap();
     assert_eq!(last, Some(body.len() as u64));
     assert_eq!(steps.len(), 3, "{steps:?}");
     assert_eq!(fs::read(folder.join("test.bin")).unwrap(), b"test");
     assert_eq!(listing(&at), ["box", "box.tar.gz"]);
     assert_eq!(asked.lock().unwrap()[..], ["GET /box.tar.gz HTTP/1.1"]);
     // Again: it is there, and nobody is asked (the server is gone).
-    assert_eq!(fetch(&archive(&md5), &base, &at, &mut |_| panic!("nothing to do")).unwrap(), folder);
+    assert_eq!(archive(&md5).fetch(&base, &at, &mut |_| panic!("nothing to do")).unwrap(), folder);
     // Only the archive: it is used.
     fs::remove_dir_all(&folder).unwrap();
-    fetch(&archive(&md5), &base, &at, &mut |_| ()).unwrap();
+    archive(&md5).fetch(&base, &at, &mut |_| ()).unwrap();
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn a_cut_download_goes_on_where_it_was_cut() {
     // Cut twice within one call.
     let (base, asked) =
         serve(body.clone(), &[Answer::CutAfter(10_000), Answer::CutAfter(5_000), Answer::Properly]);
-    fetch(&archive(&md5), &base, dir.path(), &mut |_| ()).unwrap();
+    archive(&md5).fetch(&base, dir.path(), &mut |_| ()).unwrap();
     let asked = asked.lock().unwrap();
     assert!(asked[1].ends_with("from 10000") && asked[2].ends_with("from 15000"), "{asked:?}");
     assert_eq!(listing(dir.path()), ["box", "box.tar.gz"]);
@@ -150,33 +151,33 @@ fn a_cut_download_goes_on_where_it_was_cut() {
     // Cut, and then the server is gone: the next call goes on.
     let dir = tempfile::tempdir().unwrap();
     let (base, _) = serve(body.clone(), &[Answer::CutAfter(10_000)]);
-    let text = fetch(&archive(&md5), &base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = archive(&md5).fetch(&base, dir.path(), &mut |_| ()).unwrap_err().to_string();
     assert!(
         text.contains("10000 bytes are kept") && text.contains("box.tar.gz") && text.contains(&md5),
         "{text}"
     );
     assert_eq!(listing(dir.path()), ["box.tar.gz.part"]);
     let (base, asked) = serve(body.clone(), &[Answer::Properly]);
-    fetch(&archive(&md5), &base, dir.path(), &mut |_| ()).unwrap();
+    archive(&md5).fetch(&base, dir.path(), &mut |_| ()).unwrap();
     assert!(asked.lock().unwrap()[0].ends_with("from 10000"));
 
     // A part that is already whole.
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("box.tar.gz.part"), &body).unwrap();
     let (base, _) = serve(body.clone(), &[Answer::Properly]);
-    fetch(&archive(&md5), &base, dir.path(), &mut |_| ()).unwrap();
+    archive(&md5).fetch(&base, dir.path(), &mut |_| ()).unwrap();
 
     // A server that starts over.
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("box.tar.gz.part"), b"rubbish").unwrap();
     let (base, _) = serve(body.clone(), &[Answer::IgnoringRange]);
-    fetch(&archive(&md5), &base, dir.path(), &mut |_| ()).unwrap();
+    archive(&md5).fetch(&base, dir.path(), &mut |_| ()).unwrap();
 
     // A server that goes on elsewhere.
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("box.tar.gz.part"), &body[..100]).unwrap();
     let (base, _) = serve(body, &[Answer::WrongRange]);
-    let text = fetch(&archive(&md5), &base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = archive(&md5).fetch(&base, dir.path(), &mut |_| ()).unwrap_err().to_string();
     assert!(text.contains("go on at byte 100"), "{text}");
 }
 
@@ -185,7 +186,7 @@ fn a_wrong_sum_is_refused_and_nothing_is_unpacked() {
     let md5 = "0123456789abcdef0123456789abcdef";
     let (base, _) = serve(tarball(), &[Answer::Properly]);
     let dir = tempfile::tempdir().unwrap();
-    let text = fetch(&archive(md5), &base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = archive(md5).fetch(&base, dir.path(), &mut |_| ()).unwrap_err().to_string();
     assert!(
         text.contains(md5) && text.contains(&md5::of_bytes(&tarball())) && text.contains("removed"),
         "{text}"
@@ -193,7 +194,7 @@ fn a_wrong_sum_is_refused_and_nothing_is_unpacked() {
     assert!(listing(dir.path()).is_empty());
     // A user's own archive is refused too, but it stays.
     fs::write(dir.path().join("box.tar.gz"), b"another archive").unwrap();
-    let text = fetch(&archive(md5), &base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = archive(md5).fetch(&base, dir.path(), &mut |_| ()).unwrap_err().to_string();
     assert!(text.contains("box.tar.gz") && text.contains(md5), "{text}");
     assert_eq!(fs::read(dir.path().join("box.tar.gz")).unwrap(), b"another archive");
 }
@@ -221,13 +222,13 @@ fn a_server_cannot_fill_the_disk() {
         begin();
         let (base, asked) = serve(body.clone(), &[answer, answer]);
         let short = Archive { longest: longest - 1, ..archive(&md5) };
-        let text = fetch(&short, &base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+        let text = short.fetch(&base, dir.path(), &mut |_| ()).unwrap_err().to_string();
         assert!(text.contains("no archive is longer than") && text.contains("box.tar.gz"), "{text}");
         // It is not asked again, and nothing is kept.
         assert_eq!((asked.lock().unwrap().len(), listing(dir.path())), (1, Vec::new()));
         // What is as long as an archive may be is taken.
         begin();
-        fetch(&Archive { longest, ..archive(&md5) }, &base, dir.path(), &mut |_| ()).unwrap();
+        Archive { longest, ..archive(&md5) }.fetch(&base, dir.path(), &mut |_| ()).unwrap();
     }
 }
 
@@ -269,7 +270,7 @@ fn what_is_in_the_way_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("box")).unwrap();
     fs::write(dir.path().join("box").join("train.bin"), b"mine").unwrap();
-    let text = fetch(&archive(""), "http://127.0.0.1:9", dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = archive("").fetch("http://127.0.0.1:9", dir.path(), &mut |_| ()).unwrap_err().to_string();
     assert!(text.contains("in the way") && text.contains("test.bin"), "{text}");
     assert_eq!(fs::read(dir.path().join("box").join("train.bin")).unwrap(), b"mine");
 }
@@ -285,7 +286,7 @@ fn a_wrong_archive_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("box.tar.gz"), &bytes).unwrap();
         let md5 = md5::of_bytes(&bytes);
-        fetch(&archive(&md5), "http://127.0.0.1:9", dir.path(), &mut |_| ()).unwrap_err();
+        archive(&md5).fetch("http://127.0.0.1:9", dir.path(), &mut |_| ()).unwrap_err();
         assert_eq!(listing(dir.path()), ["box.tar.gz"]);
         assert!(!dir.path().parent().unwrap().join("evil").exists());
     }

@@ -1,50 +1,28 @@
 //! Slices of the landscape as pictures and tables.
 
-use crate::picture::Picture;
 use crate::picture::chart::{self, Chart};
 use crate::picture::map::Map;
 use crate::{Error, Folder, Table};
-use grawa_flat::{Line, Plane};
+use grawa_flat::{Line, LossAndError, Plane};
 
-/// Loss and error along a line.
-fn draw_line(line: &Line, title: &str) -> Result<Picture, Error> {
-    let of = |name: &str, figure: fn(&grawa_flat::LossAndError) -> f64| chart::Line {
+/// Puts loss and error along a line, and their picture, into a folder.
+pub fn put_line(line: &Line, title: &str, folder: &mut Folder) -> Result<(), Error> {
+    let mut table = Table::new(["place", "loss", "error"]);
+    for (place, value) in line.places.iter().zip(&line.values) {
+        table.push([place, &value.loss, &value.error].map(f64::to_string));
+    }
+    folder.put("line.csv", table.csv());
+    let of = |name: &str, figure: fn(&LossAndError) -> f64| chart::Line {
         name: name.into(),
         points: line.places.iter().copied().zip(line.values.iter().map(figure)).collect(),
     };
     let axes = ["0: first checkpoint, 1: second", "loss, and share of wrong examples"];
     let lines = vec![of("loss", |value| value.loss), of("error", |value| value.error)];
-    Ok(Chart { marks: vec![0.0, 1.0], ..Chart::new(title, axes, [false; 2], lines) }.draw()?)
+    let chart = Chart { marks: vec![0.0, 1.0], ..Chart::new(title, axes, [false; 2], lines) };
+    Ok(folder.put_pictures(&[chart.figure("line")?])?)
 }
 
-/// The loss over a plane, with named points on it, the middle first.
-fn draw_plane(
-    plane: &Plane,
-    title: &str,
-    axes: [&str; 2],
-    marks: Vec<(String, (f64, f64))>,
-) -> Result<Picture, Error> {
-    let map = Map {
-        title: title.into(),
-        axes: [axes[0], axes[1], "loss"].map(Into::into),
-        places: plane.places.clone(),
-        heights: plane.values.iter().map(|value| value.loss).collect(),
-        marks,
-    };
-    Ok(map.draw()?)
-}
-
-/// Puts a line and its picture into a folder.
-pub fn put_line(line: &Line, title: &str, folder: &mut Folder) -> Result<(), Error> {
-    let mut table = Table::new(["place", "loss", "error"]);
-    for (place, value) in line.places.iter().zip(&line.values) {
-        table.push([place, &value.loss, &value.error].map(|x| format!("{x}")));
-    }
-    folder.put("line.csv", table.csv());
-    Ok(folder.put_pictures(&[("line", &draw_line(line, title)?)])?)
-}
-
-/// Puts a plane and its picture into a folder.
+/// Puts the loss over a plane, and its picture, into a folder; with named points on it, the middle first.
 pub fn put_plane(
     plane: &Plane,
     title: &str,
@@ -56,7 +34,7 @@ pub fn put_plane(
     let mut values = plane.values.iter();
     for up in &plane.places[1] {
         for (along, value) in plane.places[0].iter().zip(&mut values) {
-            table.push([along, up, &value.loss, &value.error].map(|x| format!("{x}")));
+            table.push([along, up, &value.loss, &value.error].map(f64::to_string));
         }
     }
     folder.put("plane.csv", table.csv());
@@ -65,13 +43,19 @@ pub fn put_plane(
         places.push([name.clone(), along.to_string(), up.to_string()]);
     }
     folder.put("places.csv", places.csv());
-    Ok(folder.put_pictures(&[("plane", &draw_plane(plane, title, axes, marks)?)])?)
+    let map = Map {
+        title: title.into(),
+        axes: [axes[0], axes[1], "loss"].map(Into::into),
+        places: plane.places.clone(),
+        heights: plane.values.iter().map(|value| value.loss).collect(),
+        marks,
+    };
+    Ok(folder.put_pictures(&[map.figure("plane")?])?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_flat::LossAndError;
 
     #[test]
     fn slices_leave_tables_and_pictures() {

@@ -84,7 +84,7 @@ pub fn put(
     let mut table = Table::new(["example"]);
     chosen.iter().for_each(|number| table.push([number.to_string()]));
     folder.put("examples.csv", table.csv());
-    Ok(folder.put_pictures(&[("spectrum", &chart.draw()?)])?)
+    Ok(folder.put_pictures(&[chart.figure("spectrum")?])?)
 }
 
 /// The picture, and the density it shows.

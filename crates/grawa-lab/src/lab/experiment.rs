@@ -5,9 +5,8 @@
 
 use super::cell::{HessianSettings, Measurements};
 use super::results::Results;
-use super::table_output::Output;
-use super::tables;
-use crate::Error;
+use super::tables::{self, compared};
+use crate::{Error, Output};
 
 /// A row of the table of experiments.
 #[derive(Debug)]
@@ -52,6 +51,11 @@ impl Scale {
     /// All of them.
     pub const ALL: [Scale; 3] = [Scale::Smoke, Scale::Small, Scale::Paper];
 
+    /// The scale of that name.
+    pub fn named(name: &str) -> Self {
+        Scale::ALL.into_iter().find(|scale| scale.as_str() == name).unwrap_or_default()
+    }
+
     /// The name on the command line.
     pub const fn as_str(self) -> &'static str {
         ["smoke", "small", "paper"][self as usize]
@@ -68,7 +72,7 @@ const ROW: Experiment = Experiment {
     search: true,
     measurements: |_| NOTHING,
     timed: false,
-    conclude: tables::errors,
+    conclude: |results| compared("Test error by method and network", results, &tables::TEST_ERRORS),
 };
 
 /// All experiments.
@@ -83,7 +87,7 @@ pub static EXPERIMENTS: [Experiment; 7] = [
         name: "table2",
         about: "how flat the minima are: the Hessian by method and network",
         measurements: |scale| Measurements { flatness: Some(hessian(scale)), ..NOTHING },
-        conclude: tables::flatness,
+        conclude: |results| compared("How flat the minima are", results, &tables::FLATNESS),
         ..ROW
     },
     Experiment {
@@ -105,7 +109,7 @@ pub static EXPERIMENTS: [Experiment; 7] = [
         name: "gap",
         about: "generalisation gap: test error less training error",
         measurements: |_| Measurements { train: true, ..NOTHING },
-        conclude: tables::gap,
+        conclude: |results| compared("Generalisation gap", results, &tables::GAP),
         ..ROW
     },
     Experiment {

@@ -167,6 +167,12 @@ impl Measured {
     }
 }
 
+/// The parts of a worker's time with their names. Evaluation is outside the clock.
+pub(crate) fn clocked(times: &Times) -> [(&'static str, f64); 7] {
+    let [parts @ .., _evaluate] = times.parts();
+    parts
+}
+
 /// The mean of the workers' times.
 pub(crate) fn mean_times(all: impl ExactSizeIterator<Item = Times>) -> Times {
     let count = all.len().max(1) as f64;

@@ -16,7 +16,7 @@ const SEED: u64 = 31;
 /// Examples in memory at once.
 const AT_ONCE: usize = 4_096;
 
-/// Adds what the cell measurements to what was measured of its run.
+/// Adds the measurements of a cell to those of its run.
 pub(super) fn measure(
     cell: &Cell,
     data: &Dataset,
@@ -37,22 +37,22 @@ pub(super) fn measure(
     recipe.evaluate.batch_norm = BatchNorm::Keep;
     // The evaluation set is the training set here.
     let data = Dataset { test: data.train.clone(), ..data.clone() };
-    let meter = Evaluator::new(&recipe, &data)?;
-    let state = State::load(meter.graph(), model).map_err(grawa_train::Error::from)?;
+    let evaluator = Evaluator::new(&recipe, &data)?;
+    let state = State::load(evaluator.graph(), model).map_err(grawa_train::Error::from)?;
     let feed =
         Feed::new(&data.train, &data.normalise, recipe.data.augment).map_err(grawa_train::Error::from)?;
     if measurements.train {
-        let found = meter.measure(&state, |_| {})?;
+        let found = evaluator.measure(&state, |_| {})?;
         let loss = Some(found.loss).filter(|loss| loss.is_finite());
         measured.train = Some(Score { loss, error: found.total().error() });
     }
     if measurements.gradient {
         let batch = recipe.train.batch as usize;
-        let (score, gradient) = gradient(meter.graph(), &state, &feed, batch, threads)?;
+        let (score, gradient) = gradient(evaluator.graph(), &state, &feed, batch, threads)?;
         (measured.train, measured.gradient) = (Some(score), Some(gradient));
     }
     if let Some(hessian) = measurements.flatness {
-        measured.flatness = Some(flatness(meter.graph(), &state, &feed, hessian, threads)?);
+        measured.flatness = Some(flatness(evaluator.graph(), &state, &feed, hessian, threads)?);
     }
     Ok(())
 }

@@ -16,20 +16,18 @@ mod run_cell;
 mod scheduler;
 mod sizes;
 mod store;
-mod table_output;
 mod tables;
 
 pub use cell::{Cell, Found, HessianSettings, Measurements, Stage};
 pub use experiment::{EXPERIMENTS, Experiment, Scale, experiment};
-pub(crate) use finding::mean_times;
 pub use finding::{CurvePoint, Finding, Flatness, Gradient, Measured, Outcome, Score};
+pub(crate) use finding::{clocked, mean_times};
 pub use plan::{Cost, HELD_OUT, Plan, Request, SEARCH_SEED, Select};
 pub use results::Results;
 pub use scheduler::{Progress, Scheduler};
 pub use store::Store;
-pub use table_output::{Output, TableOutput};
 
-use crate::{Error, Folder};
+use crate::{Error, Folder, Output};
 use std::path::PathBuf;
 
 /// Writes the tables and pictures of finished cells into the folder `results` of an experiment's folder.

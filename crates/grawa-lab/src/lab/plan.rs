@@ -9,11 +9,11 @@ use super::experiment::{Experiment, Scale, Source};
 use super::published;
 use super::sizes::Sizes;
 use crate::Error;
-use crate::statistics::mean;
+use crate::statistics::mean_of;
 use grawa_core::Name;
 use grawa_data::DatasetKind;
 use grawa_train::recipe::{Point, Study};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The seed of searches; where a study uses it, the next one that it does not use.
 pub const SEARCH_SEED: u64 = 7;
@@ -31,6 +31,14 @@ pub enum Select {
 }
 
 impl Select {
+    /// All of them.
+    pub const ALL: [Select; 2] = [Select::HeldOut, Select::Test];
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Self {
+        Select::ALL.into_iter().find(|select| select.as_str() == name).unwrap_or_default()
+    }
+
     /// The name on the command line.
     pub const fn as_str(self) -> &'static str {
         ["held-out", "test"][self as usize]
@@ -119,21 +127,14 @@ impl Plan {
             }
         }
         let select = request.select.unwrap_or_default();
-        let mut plan = Plan {
-            experiment,
-            select,
-            scale: request.scale,
-            settings: request.settings.clone(),
-            studies,
-            sizes: Sizes::default(),
-        };
-        for (_, study) in &plan.studies {
+        let mut sizes = Sizes::default();
+        for (_, study) in &studies {
             for &method in &study.methods {
-                for point in study.points(method, SEARCH_SEED)? {
-                    plan.sizes.count(&point.recipe);
-                }
+                study.points(method, SEARCH_SEED)?.iter().for_each(|point| sizes.count(&point.recipe));
             }
         }
+        let settings = request.settings.clone();
+        let plan = Plan { experiment, select, scale: request.scale, settings, studies, sizes };
         // Report a wrong setting before anything runs.
         plan.cells(&Found::new())?;
         Ok(plan)
@@ -194,47 +195,37 @@ impl Plan {
 
     /// The number of cells that cannot be named yet.
     pub fn unnamed(&self, cells: &[Cell]) -> usize {
-        self.waiting(cells).map(|(_, seeds)| seeds).sum()
+        self.waiting(cells).len()
     }
 
-    /// The cost of cells, with those that cannot be named yet: each counts like the searches of its method.
+    /// The cost of cells, with those that cannot be named yet.
     pub fn cost(&self, cells: &[Cell]) -> Cost {
-        let mut cost = Cost::default();
-        let mut add = |work: Option<f64>, count: usize| match work {
-            Some(work) => cost.work += work * count as f64,
-            None => cost.unknown += count,
-        };
-        cells.iter().for_each(|cell| add(cell.work, 1));
-        for (own, seeds) in self.waiting(cells) {
-            let known: Vec<f64> = own.iter().filter_map(|cell| cell.work).collect();
-            add((!known.is_empty()).then(|| mean(&known)), seeds);
-        }
-        cost
+        let all: Vec<Option<f64>> = cells.iter().map(|cell| cell.work).chain(self.waiting(cells)).collect();
+        Cost { work: all.iter().flatten().sum(), unknown: all.iter().filter(|work| work.is_none()).count() }
     }
 
     /// The origin of the sizes of class folders, in words.
     pub fn notes(&self) -> Result<Vec<String>, Error> {
-        let mut folders: Vec<(&str, PathBuf)> = Vec::new();
-        for cell in self.cells(&Found::new())? {
-            let (study, dir) = (self.studies[cell.study].0.as_str(), cell.recipe.data.dir);
-            if cell.recipe.data.kind == DatasetKind::Folder && !folders.contains(&(study, dir.clone())) {
-                folders.push((study, dir));
-            }
-        }
-        Ok(self.sizes.notes(folders.into_iter()))
+        let cells = self.cells(&Found::new())?;
+        let folders = cells.iter().filter(|cell| cell.recipe.data.kind == DatasetKind::Folder);
+        let study = |cell: &Cell| self.studies[cell.study].0.as_str();
+        Ok(self.sizes.notes(folders.map(|cell| (study(cell), cell.recipe.data.dir.as_path()))))
     }
 
-    /// The searches of every method whose setting is not chosen yet, and the number of its seeds.
-    fn waiting<'a>(&'a self, cells: &'a [Cell]) -> impl Iterator<Item = (Vec<&'a Cell>, usize)> + 'a {
-        let of = move |number: usize, method: Name| {
-            let own = cells.iter().filter(|cell| cell.study == number && cell.method() == method);
-            own.collect::<Vec<_>>()
-        };
-        self.studies.iter().enumerate().flat_map(move |(number, (_, study))| {
-            let own = study.methods.iter().map(move |&method| of(number, method));
-            let own = own.filter(|own| own.iter().all(|cell| cell.stage == Stage::Search));
-            own.map(|own| (own, study.seeds.len()))
-        })
+    /// The work of every cell that cannot be named yet, because the setting of its method is not chosen: the mean of the
+    /// method's searches.
+    fn waiting(&self, cells: &[Cell]) -> Vec<Option<f64>> {
+        let mut waiting = Vec::new();
+        for (number, (_, study)) in self.studies.iter().enumerate() {
+            for &method in &study.methods {
+                let own = || cells.iter().filter(|cell| cell.study == number && cell.method() == method);
+                if own().all(|cell| cell.stage == Stage::Search) {
+                    let work = mean_of(own().filter_map(|cell| cell.work));
+                    waiting.extend(std::iter::repeat_n(work, study.seeds.len()));
+                }
+            }
+        }
+        waiting
     }
 
     /// The cells of a method.
@@ -400,7 +391,8 @@ mod tests {
             let searched = find(&plan.cells(&Found::new()).unwrap(), |_| Some(0.2));
             let found = find(&plan.cells(&searched).unwrap(), |_| Some(0.1));
             let output =
-                crate::lab::tables::errors(&crate::lab::Results::new(&plan, &found).unwrap()).unwrap();
+                (experiment("table1").unwrap().conclude)(&crate::lab::Results::new(&plan, &found).unwrap())
+                    .unwrap();
             for table in &output.tables {
                 let caption = &table.caption;
                 assert!(table.name == "errors-differences" || caption.contains(words), "{caption}");

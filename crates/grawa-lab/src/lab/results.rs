@@ -3,13 +3,11 @@
 use super::cell::{Cell, Found, Stage};
 use super::finding::{Finding, Measured};
 use super::plan::{Plan, Select};
-use crate::Error;
+use crate::picture::Picture;
 use crate::statistics::mean;
+use crate::{Error, Figure, Table, TableOutput};
 use grawa_core::Name;
 use grawa_train::recipe::Device;
-
-/// A number of a run; none where it was not measured or is not finite.
-pub(super) type Figure<'a> = &'a dyn Fn(&Measured) -> Option<f64>;
 
 /// The finished cells of a plan.
 #[derive(Debug)]
@@ -50,8 +48,13 @@ impl<'a> Results<'a> {
         Some((100.0 * chosen.1.measured()?.test.error, searched.len()))
     }
 
-    /// A figure of a method, seed by seed; lost runs are left out.
-    pub fn values(&self, study: usize, method: Name, figure: Figure<'_>) -> Vec<(u64, f64)> {
+    /// A number of a method's runs, seed by seed; runs that were lost or that do not have it are left out.
+    pub fn values(
+        &self,
+        study: usize,
+        method: Name,
+        figure: &dyn Fn(&Measured) -> Option<f64>,
+    ) -> Vec<(u64, f64)> {
         let finals = self.finals(study, method).into_iter();
         finals.filter_map(|(cell, finding)| Some((cell.seed(), figure(finding.measured()?)?))).collect()
     }
@@ -95,6 +98,24 @@ impl<'a> Results<'a> {
             (Select::Test, false) => "SETTINGS WERE CHOSEN ON THE TEST SET (the paper's way): errors are too low by the luck of the choice, and the more so the larger the grid.".into(),
             (Select::Test, true) => "WHERE THERE WAS A GRID, SETTINGS WERE CHOSEN ON THE TEST SET (the paper's way): those errors are too low by the luck of the choice, and the more so the larger the grid. Other methods have the settings of their recipe.".into(),
         }
+    }
+
+    /// A table for the output. Remarks on all cells follow its rule.
+    pub(super) fn table(
+        &self,
+        (name, title, rule): (&str, &str, &str),
+        table: Table,
+        bold: Vec<(usize, usize)>,
+    ) -> TableOutput {
+        let caption = [rule.to_owned()].into_iter().chain(self.remarks()).collect::<Vec<_>>().join(" ");
+        TableOutput { name: name.into(), title: title.into(), caption, table, bold, exact: None }
+    }
+
+    /// A picture of a study for the output. Its file has the study's number where there are several.
+    pub(super) fn figure(&self, (name, study): (&str, usize), caption: String, picture: Picture) -> Figure {
+        let several = self.plan.studies() > 1;
+        let name = if several { format!("{name}-{}", study + 1) } else { name.into() };
+        Figure { name, caption, picture }
     }
 
     /// Sentences for every caption: how settings were chosen, lost runs, programs, device.

@@ -8,7 +8,7 @@ use grawa_data::DatasetKind;
 use grawa_train::Recipe;
 use grawa_train::recipe::Facts;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The class folders of a plan: the counts, or why counting failed.
 #[derive(Clone, Debug, Default)]
@@ -38,10 +38,10 @@ impl Sizes {
     }
 
     /// The origin of sizes, given the studies that use class folders.
-    pub(super) fn notes<'a>(&self, studies: impl Iterator<Item = (&'a str, PathBuf)>) -> Vec<String> {
+    pub(super) fn notes<'a>(&self, studies: impl Iterator<Item = (&'a str, &'a Path)>) -> Vec<String> {
         let mut notes = Vec::new();
         for (study, dir) in studies {
-            let Some(found) = self.0.get(&dir) else { continue };
+            let Some(found) = self.0.get(dir) else { continue };
             let note = match (found, published::size(study)) {
                 (Ok(Facts { examples, classes, .. }), _) => {
                     format!(

@@ -14,6 +14,7 @@ use super::finding::Finding;
 use super::plan::Plan;
 use crate::{Error, Folder};
 use grawa_toy::Error as Output;
+use grawa_train::durable;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ impl Store {
                     return Err(Output::FolderInUse { folder: folder.into(), found }.into());
                 }
                 fs::create_dir_all(folder).map_err(Output::io("create", folder))?;
-                write(folder, MANIFEST, expected.as_bytes())?;
+                durable::place(&manifest, expected.as_bytes()).map_err(Output::io("write", &manifest))?;
             }
             Err(source) => return Err(Output::io("read", &manifest)(source).into()),
         }
@@ -90,8 +91,9 @@ impl Store {
     pub(super) fn keep(&self, finding: &Finding) -> Result<(), Error> {
         let path = self.path(&finding.cell);
         let text = serde_json::to_string_pretty(finding)
-            .map_err(|error| Error::DamagedCell(path, error.to_string()))?;
-        write(&self.folder.join("cells"), &format!("{}.json", finding.cell), text.as_bytes())
+            .map_err(|error| Error::DamagedCell(path.clone(), error.to_string()))?;
+        durable::place(&path, text.as_bytes()).map_err(Output::io("write", &path))?;
+        Ok(())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -99,19 +101,10 @@ impl Store {
     }
 }
 
-/// Writes a temporary file, syncs it, and renames it.
-fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
-    let (aside, path) = (folder.join(format!(".{name}.partial")), folder.join(name));
-    fs::write(&aside, bytes)
-        .and_then(|()| File::open(&aside)?.sync_all())
-        .map_err(Output::io("write", &aside))?;
-    Ok(fs::rename(&aside, &path).map_err(Output::io("write", &path))?)
-}
-
 /// The first difference of two manifests.
 fn another(folder: &Path, found: &str, expected: &str) -> Error {
     let mut pairs = found.lines().zip(expected.lines());
     let (found, expected) =
         pairs.find(|(found, expected)| found != expected).unwrap_or(("more studies", "fewer"));
-    Error::AnotherExperiment { folder: folder.into(), found: found.into(), expected: expected.into() }
+    Error::AnotherExperiment(folder.into(), found.into(), expected.into())
 }

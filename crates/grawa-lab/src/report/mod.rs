@@ -9,19 +9,19 @@ mod page;
 mod run_summary;
 mod weights;
 
-pub use run_summary::{RunSummary, Series};
+pub use run_summary::RunSummary;
 pub use weights::Weights;
 
 use crate::Error;
-use std::collections::BTreeSet;
+use grawa_train::durable;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Reads the runs in these folders, which must share a metric.
 pub fn read(folders: &[PathBuf]) -> Result<Vec<RunSummary>, Error> {
-    let layered = weights::Budget::for_runs(folders.len());
+    let budget = weights::budget(folders.len());
     let mut runs =
-        folders.iter().map(|folder| RunSummary::read(folder, layered)).collect::<Result<Vec<_>, _>>()?;
+        folders.iter().map(|folder| RunSummary::read(folder, budget)).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
     for (run, folder) in runs.iter_mut().zip(folders) {
         // Folders of the same name are shown with their paths.
@@ -29,26 +29,24 @@ pub fn read(folders: &[PathBuf]) -> Result<Vec<RunSummary>, Error> {
             run.name = folder.display().to_string();
         }
     }
-    shared(&runs)?;
+    check_shared(&runs)?;
     Ok(runs)
 }
 
-/// The metrics that all runs have; an error if there is none.
-fn shared(runs: &[RunSummary]) -> Result<BTreeSet<String>, Error> {
+/// An error unless there is a metric that all runs have.
+fn check_shared(runs: &[RunSummary]) -> Result<(), Error> {
     // The learning rate does not show how well a run did.
     let of = |run: &RunSummary| {
-        run.metrics.keys().filter(|name| *name != page::RATE).cloned().collect::<BTreeSet<String>>()
+        run.metrics.keys().filter(|name| *name != page::RATE).cloned().collect::<Vec<String>>()
     };
-    let mut all = runs.iter().map(of);
-    let first = all.next().unwrap_or_default();
-    let shared = all.fold(first, |shared, own| shared.intersection(&own).cloned().collect());
-    if !shared.is_empty() {
-        return Ok(shared);
+    let is_shared = |name: &String| runs.iter().all(|run| run.metrics.contains_key(name));
+    if runs.first().is_some_and(|run| of(run).iter().any(is_shared)) {
+        return Ok(());
     }
     let mut found: Vec<String> = Vec::new();
     for run in runs {
-        let own: Vec<String> = of(run).into_iter().collect();
-        let words = if own.is_empty() { "nothing measured yet".into() } else { own.join(", ") };
+        let own = of(run).join(", ");
+        let words = if own.is_empty() { "nothing measured yet".into() } else { own };
         if !found.iter().any(|line| line.ends_with(&words)) {
             found.push(format!("{} has {words}", run.name));
         }
@@ -76,10 +74,6 @@ pub fn write(path: &Path, html: &str) -> Result<(), Error> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs::create_dir_all(parent).map_err(io("create the folder of"))?;
     }
-    let aside = path.with_extension(format!("partial-{}", std::process::id()));
-    let written = fs::write(&aside, html).and_then(|()| fs::rename(&aside, path)).map_err(io("write"));
-    Ok(written.inspect_err(|_| {
-        // Already failing: report the first cause.
-        let _ = fs::remove_file(&aside);
-    })?)
+    durable::place(path, html.as_bytes()).map_err(io("write"))?;
+    Ok(())
 }

@@ -199,15 +199,15 @@
     return end.map(part => Math.round(247 + (part - 247) * share));
   };
   const heat = (box, run) => {
-    const { layers, rounds, workers, cells } = run.weights, all = bytes(cells), seat = Math.max(0, workers.indexOf(Number(worker.value)));
+    const { layers, rounds, workers, cells } = run.weights, all = bytes(cells), column = Math.max(0, workers.indexOf(Number(worker.value)));
     box.querySelectorAll('svg').forEach(old => old.remove());
     const canvas = box.querySelector('canvas') || html('canvas', {}, box);
     canvas.width = rounds.length;
     canvas.height = layers.length;
     canvas.style.height = `${Math.max(160, Math.min(640, layers.length * 9))}px`;
     canvas.setAttribute('role', 'img');
-    canvas.setAttribute('aria-label', `Weights of worker ${workers[seat]} by layer and round`);
-    const byte = (round, layer) => all[(round * layers.length + layer) * workers.length + seat];
+    canvas.setAttribute('aria-label', `Weights of worker ${workers[column]} by layer and round`);
+    const byte = (round, layer) => all[(round * layers.length + layer) * workers.length + column];
     const context = canvas.getContext('2d'), image = context.createImageData(rounds.length, layers.length);
     for (let layer = 0; layer < layers.length; layer++)
       for (let round = 0; round < rounds.length; round++)

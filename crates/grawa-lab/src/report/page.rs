@@ -1,21 +1,22 @@
 //! The page: tables as HTML, and the data of the script as JSON.
 
-use super::run_summary::{RunSummary, Series};
+use super::downsample::Point;
+use super::run_summary::RunSummary;
 use super::weights::Weights;
+use crate::lab::clocked;
 use crate::page::{begin, escaped, write_table};
 use crate::picture::palette;
 use crate::statistics::{mean, summary};
 use crate::{Error, Table};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use grawa_train::Times;
 use serde_json::{Value, json};
 
 const STYLE: &str = include_str!("page.css");
 /// What follows the heading; `{{name}}` is replaced by a value.
 const TEMPLATE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
-/// The parts of the time that are shown: evaluation is outside the clock.
-const PARTS: [&str; 7] = ["compute", "score", "queue", "data", "wait", "wire", "apply"];
 
 /// The page of some runs.
 pub(super) fn page(runs: &[RunSummary]) -> Result<String, Error> {
@@ -30,21 +31,21 @@ pub(super) fn page(runs: &[RunSummary]) -> Result<String, Error> {
         html
     };
     let (different, common) = configuration(&runs);
-    let differences = format!(
-        "<section>\n<h2>In what the recipes differ</h2>\n{}<p>Keys that are not the same in all runs; a key that a recipe does not have is empty.</p>\n</section>\n",
-        html(&different)
-    );
     let unfinished = runs.iter().filter(|run| !run.finished).count();
-    let said = format!("<p>{unfinished} of {} runs are not finished.</p>\n", runs.len());
     let data = serde_json::to_string(&data(&runs));
     let data = data.map_err(|error| Error::NothingShared(error.to_string()))?;
     let value = |name: &str| match name {
-        "unfinished" if unfinished > 0 => said.clone(),
+        "unfinished" if unfinished > 0 => {
+            format!("<p>{unfinished} of {} runs are not finished.</p>\n", runs.len())
+        }
         "methods" => html(&by_method(&runs)),
         "options" => metrics(&runs).iter().map(|it| format!("<option>{}</option>", escaped(it))).collect(),
         "checked" if runs.len() > 12 => " checked".into(),
         "runs" => html(&table_of_runs(&runs)),
-        "differences" if different.header.len() > 1 => differences.clone(),
+        "differences" if different.header.len() > 1 => format!(
+            "<section>\n<h2>In what the recipes differ</h2>\n{}<p>Keys that are not the same in all runs; a key that a recipe does not have is empty.</p>\n</section>\n",
+            html(&different)
+        ),
         "keys" => common.len().to_string(),
         "common" => escaped(&common.join("\n")),
         // No text inside a script may look like its end.
@@ -112,18 +113,9 @@ fn by_method(runs: &[&RunSummary]) -> Table {
 }
 
 fn table_of_runs(runs: &[&RunSummary]) -> Table {
-    let mut table = Table::new([
-        "run",
-        "method",
-        "seed",
-        "last error",
-        "lowest",
-        "steps",
-        "rounds",
-        "MB",
-        "seconds",
-        "finished",
-    ]);
+    let header =
+        ["run", "method", "seed", "last error", "lowest", "steps", "rounds", "MB", "seconds", "finished"];
+    let mut table = Table::new(header);
     for run in runs {
         let (steps, rounds, bytes, seconds) = run.totals;
         let error = |error: Option<f64>| error.map_or(String::new(), |error| format!("{error:.2}"));
@@ -187,26 +179,13 @@ fn data(runs: &[&RunSummary]) -> Value {
     let runs: Vec<Value> = runs.iter().copied().map(data_of).collect();
     let series: Vec<String> =
         (0..palette::SERIES_COLOURS).map(|index| palette::css(palette::series(index))).collect();
-    json!({ "parts": PARTS, "series": series, "runs": runs })
+    let parts = clocked(&Times::default()).map(|(part, _)| part);
+    json!({ "parts": parts, "series": series, "runs": runs })
 }
 
 fn data_of(run: &RunSummary) -> Value {
     let metrics: serde_json::Map<String, Value> =
-        run.metrics.iter().map(|(name, series)| (name.clone(), curve(series))).collect();
-    let times = run.times.parts();
-    let seconds =
-        PARTS.map(|part| times.iter().find(|(name, _)| *name == part).map_or(0.0, |(_, seconds)| *seconds));
-    let weights = match &run.weights {
-        None => Value::Null,
-        Some(Weights::Lines { rounds, workers, rows }) => {
-            let rows: Vec<Value> =
-                rows.iter().map(|row| row.iter().map(|&weight| number(weight)).collect()).collect();
-            json!({ "rounds": rounds, "workers": workers, "rows": rows })
-        }
-        Some(Weights::Map { rounds, layers, workers, cells }) => {
-            json!({ "rounds": rounds, "layers": layers, "workers": workers, "cells": STANDARD.encode(cells) })
-        }
-    };
+        run.metrics.iter().map(|(name, points)| (name.clone(), curve(points))).collect();
     json!({
         "name": run.name,
         "method": run.method().as_str(),
@@ -214,20 +193,31 @@ fn data_of(run: &RunSummary) -> Value {
         "colour": run.colour(),
         "marker": run.marker(),
         "metrics": metrics,
-        "times": seconds.map(|x| number(Some(x))),
-        "weights": weights,
+        "times": clocked(&run.times).map(|(_, seconds)| number(Some(seconds))),
+        "weights": run.weights.as_ref().map(weights),
     })
 }
 
-fn curve(series: &Series) -> Value {
-    let axis = |pick: fn(&super::downsample::Place) -> f64| {
-        series.at.iter().map(|at| number(Some(pick(at)))).collect::<Value>()
-    };
+/// Lines of numbers by worker, or a map of bytes.
+fn weights(weights: &Weights) -> Value {
+    let Weights { rounds, workers, layers, values } = weights;
+    if !layers.is_empty() {
+        let cells = STANDARD.encode(weights.bytes());
+        return json!({ "rounds": rounds, "layers": layers, "workers": workers, "cells": cells });
+    }
+    let row = |worker: usize| values[worker..].iter().step_by(workers.len()).map(|&it| number(it)).collect();
+    let rows: Vec<Value> = (0..workers.len()).map(row).collect();
+    json!({ "rounds": rounds, "workers": workers, "rows": rows })
+}
+
+fn curve(points: &[Point]) -> Value {
+    let column =
+        |value: fn(&Point) -> Option<f64>| points.iter().map(|it| number(value(it))).collect::<Value>();
     json!({
-        "steps": axis(|at| at.steps),
-        "epochs": axis(|at| at.epochs),
-        "seconds": axis(|at| at.seconds),
-        "y": series.values.iter().map(|&value| number(value)).collect::<Value>(),
+        "steps": column(|it| Some(it.0.steps)),
+        "epochs": column(|it| Some(it.0.epochs)),
+        "seconds": column(|it| Some(it.0.seconds)),
+        "y": column(|it| it.1),
     })
 }
 
@@ -246,7 +236,7 @@ mod tests {
     fn hostile_names_stay_text() {
         let bad = "</script><script>alert('1')</script>";
         let recipe = grawa_train::Recipe::for_data(grawa_data::DatasetKind::Digits, None).unwrap();
-        let run = RunSummary::of(bad.into(), recipe, &[], crate::report::weights::Budget::for_runs(1));
+        let run = RunSummary::of(bad.into(), recipe, &[], crate::report::weights::budget(1));
         let html = page(&[run]).unwrap();
         // The two scripts of the page, and no other.
         assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (2, 2));
@@ -263,13 +253,13 @@ mod tests {
         let mut signs = std::collections::BTreeSet::new();
         for method in Name::ALL {
             recipe.method = grawa_core::Method::named(method, grawa_core::Preset::Paper);
-            let budget = crate::report::weights::Budget::for_runs(1);
+            let budget = crate::report::weights::budget(1);
             let run = RunSummary::of(method.to_string(), recipe.clone(), &[], budget);
             // A grey for black would be that of SGD.
             assert!(method == Name::Sgd || !["#696969", "#777777"].contains(&run.colour().as_str()));
             assert!(signs.insert(run.colour()) && signs.insert(run.marker()), "{method}");
         }
-        assert!(PARTS.len() <= palette::SERIES_COLOURS);
+        assert!(clocked(&Times::default()).len() <= palette::SERIES_COLOURS);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The summary of a run for a report: read from its folder, with fewer points.
 
-use super::downsample::{Place, average, pick};
-use super::weights::{Budget, Weights};
+use super::downsample::{Place, Point, average, pick};
+use super::weights::Weights;
 use crate::Error;
 use crate::lab::{Score, mean_times};
 use crate::picture::palette;
@@ -22,7 +22,7 @@ pub struct RunSummary {
     /// The recipe.
     pub recipe: Recipe,
     /// What was measured over the run, by name.
-    pub metrics: BTreeMap<String, Series>,
+    pub metrics: BTreeMap<String, Vec<Point>>,
     /// The weights of its rounds, if it has any.
     pub weights: Option<Weights>,
     /// The parts of a worker's time, averaged over workers.
@@ -35,30 +35,19 @@ pub struct RunSummary {
     pub finished: bool,
 }
 
-/// A metric over a run.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Series {
-    /// Where in the run.
-    pub at: Vec<Place>,
-    /// The values; none where they were not finite.
-    pub values: Vec<Option<f64>>,
-}
-
 impl RunSummary {
     /// Reads a run's folder.
-    pub(super) fn read(path: &Path, budget: Budget) -> Result<Self, Error> {
+    pub(super) fn read(path: &Path, budget: usize) -> Result<Self, Error> {
         let not_a_run = |why: &str| Error::NotARun(path.into(), why.into());
-        if !path.exists() {
-            return Err(not_a_run("there is nothing of that name"));
-        }
-        if !path.is_dir() {
-            return Err(not_a_run("it is a file; name the run's folder"));
-        }
-        if !path.join(EVENTS).exists() {
-            return Err(not_a_run(
-                "it holds no recipe.toml and events.jsonl, as `grawa train --out` leaves them",
-            ));
-        }
+        let wrong = match (path.exists(), path.is_dir(), path.join(EVENTS).exists()) {
+            (false, ..) => Some("there is nothing of that name"),
+            (_, false, _) => Some("it is a file; name the run's folder"),
+            (.., false) => {
+                Some("it holds no recipe.toml and events.jsonl, as `grawa train --out` leaves them")
+            }
+            _ => None,
+        };
+        wrong.map_or(Ok(()), |why| Err(not_a_run(why)))?;
         let recipe = folder::recipe(path).map_err(|error| not_a_run(&error.to_string()))?;
         let events: Vec<Event> = read(path)?.into_iter().map(|(event, _)| event).collect();
         let name =
@@ -67,11 +56,11 @@ impl RunSummary {
     }
 
     /// A run from its events.
-    pub(super) fn of(name: String, recipe: Recipe, events: &[Event], budget: Budget) -> Self {
+    pub(super) fn of(name: String, recipe: Recipe, events: &[Event], budget: usize) -> Self {
         let data = recipe.data.kind;
         let on = if recipe.data.held_out == 0 { "test" } else { "held-out" };
-        let (mut errors, mut losses, mut training, mut rates) =
-            (Series::default(), Series::default(), Series::default(), Series::default());
+        let [mut errors, mut losses, mut training, mut rates] = [const { Vec::<Point>::new() }; 4];
+        let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
         let mut end: Option<&Finished> = None;
         let mut last = Place::default();
         // Until a run ends, the sums of its rounds.
@@ -81,16 +70,16 @@ impl RunSummary {
             let place = Place { steps: at.steps as f64, epochs: at.epochs, seconds: at.elapsed };
             match event {
                 Event::Round(round) => {
-                    training.push(place, round.loss);
-                    rates.push(place, Some(round.rate));
+                    training.push((place, finite(round.loss)));
+                    rates.push((place, finite(Some(round.rate))));
                     times.resize(round.workers.len().max(times.len()), Times::default());
                     times.iter_mut().zip(&round.workers).for_each(|(sum, share)| *sum += share.times);
                     (rounds, bytes) = (at.rounds, bytes + round.bytes);
                 }
                 Event::Evaluated(evaluated) => {
                     let Score { loss, error } = Score::of(evaluated);
-                    errors.push(place, Some(100.0 * error));
-                    losses.push(place, loss);
+                    errors.push((place, finite(Some(100.0 * error))));
+                    losses.push((place, finite(loss)));
                 }
                 Event::Finished(finished) => end = Some(finished),
                 _ => {}
@@ -101,17 +90,18 @@ impl RunSummary {
             (rounds, bytes) = (end.at.rounds, end.bytes);
             times = end.workers.iter().map(|share| share.times).collect();
         }
-        let lowest = errors.values.iter().flatten().copied().reduce(f64::min);
-        let found = errors.values.last().copied().flatten().zip(lowest);
+        let lowest = errors.iter().filter_map(|it| it.1).reduce(f64::min);
+        let found = errors.last().and_then(|it| it.1).zip(lowest);
         let mut metrics = BTreeMap::new();
-        for (name, series, averaged) in [
-            (format!("{on} error on {data}, %"), errors, false),
-            (format!("{on} loss on {data}"), losses, false),
-            (format!("training loss on {data}"), training, true),
-            (super::page::RATE.to_owned(), rates, false),
+        // Single losses of training are noise.
+        for (name, points) in [
+            (format!("{on} error on {data}, %"), pick(&errors, POINTS)),
+            (format!("{on} loss on {data}"), pick(&losses, POINTS)),
+            (format!("training loss on {data}"), average(&training, POINTS)),
+            (super::page::RATE.to_owned(), pick(&rates, POINTS)),
         ] {
-            if !series.values.is_empty() {
-                metrics.insert(name, series.downsample(averaged));
+            if !points.is_empty() {
+                metrics.insert(name, points);
             }
         }
         RunSummary {
@@ -144,22 +134,5 @@ impl RunSummary {
         let outline = palette::look(self.method().as_str()).marker.outline((0.0, 0.0), 4.5);
         let point = |(x, y): (i32, i32)| format!("{:.1},{:.1}", f64::from(x) / 10.0, f64::from(y) / 10.0);
         outline.into_iter().map(point).collect::<Vec<_>>().join(" ")
-    }
-}
-
-impl Series {
-    fn push(&mut self, at: Place, value: Option<f64>) {
-        self.at.push(at);
-        self.values.push(value.filter(|value| value.is_finite()));
-    }
-
-    /// Means of neighbours where single values are noise, otherwise every n-th value.
-    fn downsample(self, averaged: bool) -> Self {
-        let (at, values) = if averaged {
-            average(&self.at, &self.values, POINTS)
-        } else {
-            pick(&self.at, &self.values, POINTS)
-        };
-        Series { at, values }
     }
 }

@@ -1,5 +1,6 @@
 //! The weights β over the rounds of a run: a line for each worker, or a map of layers and rounds for each worker.
 
+use crate::statistics::mean_of;
 use grawa_train::{Event, Mixed};
 
 /// The most rounds of a line.
@@ -7,47 +8,29 @@ const ROUNDS: usize = 120;
 /// The bytes of all maps of a page.
 const ALL: usize = 1_500_000;
 
-/// The bytes of the map of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Budget(usize);
-
-impl Budget {
-    /// The budget of each of `count` runs on a page.
-    pub(super) fn for_runs(count: usize) -> Self {
-        Budget((ALL / count.max(1)).min(400_000))
-    }
+/// The bytes of the map of each of `count` runs on a page.
+pub(super) fn budget(count: usize) -> usize {
+    (ALL / count.max(1)).min(400_000)
 }
 
 /// Weights over rounds.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Weights {
-    /// One weight for each worker.
-    Lines {
-        /// The rounds; of averaged ones the last.
-        rounds: Vec<u64>,
-        /// The workers.
-        workers: Vec<u32>,
-        /// A row for each worker.
-        rows: Vec<Vec<Option<f64>>>,
-    },
-    /// A weight for every layer and worker.
-    Map {
-        /// The rounds.
-        rounds: Vec<u64>,
-        /// The layers; `first … last` where neighbours were averaged.
-        layers: Vec<String>,
-        /// The workers.
-        workers: Vec<u32>,
-        /// log₂(β·M) from −2 to 2 as bytes from 0 to 254; 255 where a worker did not take part. By round, then layer, then worker.
-        cells: Vec<u8>,
-    },
+pub struct Weights {
+    /// The rounds; of averaged ones the last.
+    pub rounds: Vec<u64>,
+    /// The workers.
+    pub workers: Vec<u32>,
+    /// The layers, `first … last` where neighbours were averaged; none where a worker has one weight for all of them.
+    pub layers: Vec<String>,
+    /// By round, then layer, then worker; `None` where a worker did not take part.
+    pub values: Vec<Option<f64>>,
 }
 
 impl Weights {
-    /// The weights of a run's rounds; none where the method has no weights.
-    pub(super) fn of(events: &[Event], budget: Budget) -> Option<Self> {
+    /// The weights of a run's rounds, in a map of at most `budget` values; none where the method has no weights.
+    pub(super) fn of(events: &[Event], budget: usize) -> Option<Self> {
         let spans = events.iter().find_map(|event| match event {
-            Event::Started(started) => Some(started.spans.clone()),
+            Event::Started(started) => Some(&started.spans),
             _ => None,
         })?;
         // With groups the last of several is the one of all.
@@ -62,73 +45,47 @@ impl Weights {
         workers.sort_unstable();
         workers.dedup();
         let most = mixed.iter().map(|(_, mixed)| mixed.weights.len()).max().filter(|&most| most > 0)?;
-        if most == 1 {
-            return Some(lines(&mixed, workers));
-        }
-        Some(map(&mixed, workers, &spans, budget))
-    }
-}
-
-fn lines(mixed: &[(u64, &Mixed)], workers: Vec<u32>) -> Weights {
-    let bins = mixed.len().min(ROUNDS);
-    let bin = |index: usize| &mixed[index * mixed.len() / bins..(index + 1) * mixed.len() / bins];
-    let row = |worker: u32| {
-        let weight = |mixed: &Mixed| {
-            let index = mixed.workers.iter().position(|&other| other == worker)?;
-            mixed.weights.first()?.get(index).map(|&weight| f64::from(weight))
-        };
-        (0..bins).map(|index| mean(bin(index).iter().filter_map(|(_, mixed)| weight(mixed)))).collect()
-    };
-    Weights::Lines {
-        rounds: (0..bins).filter_map(|index| bin(index).last().map(|it| it.0)).collect(),
-        rows: workers.iter().map(|&worker| row(worker)).collect(),
-        workers,
-    }
-}
-
-fn map(mixed: &[(u64, &Mixed)], workers: Vec<u32>, spans: &[String], Budget(budget): Budget) -> Weights {
-    let (mut rows, mut bins) = (spans.len().max(1), mixed.len().min(2 * ROUNDS));
-    // Reduce layers before rounds, down to what can be seen.
-    while rows * bins * workers.len() > budget && (rows > 1 || bins > 1) {
-        if rows > 1 && (rows > 48 || bins < 24) { rows = rows.div_ceil(2) } else { bins = bins.div_ceil(2) }
-    }
-    let part = |index: usize, parts: usize, count: usize| index * count / parts..(index + 1) * count / parts;
-    let mut cells = Vec::with_capacity(rows * bins * workers.len());
-    for bin in 0..bins {
-        let rounds = &mixed[part(bin, bins, mixed.len())];
-        for row in 0..rows {
-            for &worker in &workers {
-                let weights = rounds.iter().filter_map(|(_, mixed)| {
-                    let index = mixed.workers.iter().position(|&other| other == worker)?;
-                    let layers = mixed.weights.get(part(row, rows, spans.len()))?;
-                    mean(layers.iter().filter_map(|layer| layer.get(index)).map(|&weight| f64::from(weight)))
-                });
-                cells.push(mean(weights).map_or(255, |weight| byte(weight * workers.len() as f64)));
+        let spans: &[String] = if most > 1 { spans } else { &[] };
+        let (mut rows, mut bins) = (spans.len().max(1), mixed.len().min(ROUNDS * most.min(2)));
+        // Reduce layers before rounds, down to what can be seen.
+        while most > 1 && rows * bins * workers.len() > budget && (rows > 1 || bins > 1) {
+            if rows > 1 && (rows > 48 || bins < 24) {
+                rows = rows.div_ceil(2);
+            } else {
+                bins = bins.div_ceil(2);
             }
         }
-    }
-    let name = |row: usize| {
-        let range = part(row, rows, spans.len());
-        let names = &spans[range];
-        match names {
+        let part =
+            |index: usize, parts: usize, count: usize| index * count / parts..(index + 1) * count / parts;
+        let mut values = Vec::with_capacity(rows * bins * workers.len());
+        for bin in 0..bins {
+            for row in 0..rows {
+                let layers = if most > 1 { part(row, rows, spans.len()) } else { 0..1 };
+                let mean_weight = |&worker: &u32| {
+                    mean_of(mixed[part(bin, bins, mixed.len())].iter().filter_map(|(_, mixed)| {
+                        let index = mixed.workers.iter().position(|&other| other == worker)?;
+                        let layers = mixed.weights.get(layers.clone())?.iter();
+                        mean_of(layers.filter_map(|layer| layer.get(index)).map(|&weight| f64::from(weight)))
+                    }))
+                };
+                values.extend(workers.iter().map(mean_weight));
+            }
+        }
+        let name = |row: usize| match &spans[part(row, rows, spans.len())] {
             [] => String::new(),
             [one] => one.clone(),
             [first, .., last] => format!("{first} … {last}"),
-        }
-    };
-    Weights::Map {
-        rounds: (0..bins)
-            .filter_map(|bin| mixed[part(bin, bins, mixed.len())].last().map(|it| it.0))
-            .collect(),
-        layers: (0..rows).map(name).collect(),
-        workers,
-        cells,
+        };
+        let last = |bin: usize| mixed[part(bin, bins, mixed.len())].last().map(|it| it.0);
+        let layers = if most > 1 { (0..rows).map(name).collect() } else { Vec::new() };
+        Some(Weights { rounds: (0..bins).filter_map(last).collect(), workers, layers, values })
     }
-}
 
-fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = numbers.fold((0.0, 0.0), |(sum, count), x| (sum + x, count + 1.0));
-    (count > 0.0).then(|| sum / count)
+    /// log₂(β·M) from −2 to 2 as bytes from 0 to 254; 255 where a worker did not take part.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let count = self.workers.len() as f64;
+        self.values.iter().map(|weight| weight.map_or(255, |weight| byte(weight * count))).collect()
+    }
 }
 
 /// A multiple of 1/M, as a byte.
@@ -173,12 +130,10 @@ mod tests {
     #[test]
     fn a_worker_that_was_away_leaves_a_gap() {
         let events = [started(1), round(1, &[0, 1], vec![vec![0.25, 0.75]]), round(2, &[1], vec![vec![1.0]])];
-        let Some(Weights::Lines { rounds, workers, rows }) = Weights::of(&events, Budget(1)) else {
-            panic!("lines")
-        };
-        assert_eq!((rounds, workers), (vec![1, 2], vec![0, 1]));
-        assert_eq!(rows, [[Some(0.25), None], [Some(0.75), Some(1.0)]]);
-        assert_eq!(Weights::of(&events[..1], Budget(1)), None);
+        let found = Weights::of(&events, 1).unwrap();
+        assert_eq!((found.rounds, found.workers, found.layers), (vec![1, 2], vec![0, 1], vec![]));
+        assert_eq!(found.values, [Some(0.25), Some(0.75), None, Some(1.0)]);
+        assert_eq!(Weights::of(&events[..1], 1), None);
     }
 
     #[test]
@@ -186,10 +141,9 @@ mod tests {
         let mut events = vec![started(100)];
         events.extend((1..=50).map(|number| round(number, &[0, 1], vec![vec![0.25, 0.75]; 100])));
         for budget in [100_000, 3_000, 200, 1] {
-            let Some(Weights::Map { rounds, layers, workers, cells }) = Weights::of(&events, Budget(budget))
-            else {
-                panic!("map")
-            };
+            let found = Weights::of(&events, budget).unwrap();
+            let cells = found.bytes();
+            let Weights { rounds, workers, layers, .. } = found;
             assert_eq!(cells.len(), rounds.len() * layers.len() * workers.len());
             assert!(cells.len() <= budget.max(2), "{budget}: {}", cells.len());
             assert_eq!(rounds.last(), Some(&50));

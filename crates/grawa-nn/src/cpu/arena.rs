@@ -4,9 +4,10 @@ use super::convolution::ConvWorkspace;
 use super::memory::zeros;
 use super::norm::{Affine, Moments};
 use super::profile::Profile;
-use super::program::{Kind, Place, Program};
+use super::program::{Place, Program};
 use super::simd::{F32x16, Isa};
-use crate::Error;
+use crate::plan::NO_STEP;
+use crate::{Error, Op};
 use std::sync::Arc;
 
 /// The buffer of a place.
@@ -62,6 +63,14 @@ impl Buffer {
         let images = self.planes().chunks_exact(blocked.image());
         let pairs = images.zip(flat.chunks_exact_mut(blocked.shape.len()));
         pairs.for_each(|(image, plain)| blocked.unpack(image, plain));
+        flat
+    }
+
+    /// The values in plain order, in memory of their own.
+    pub(crate) fn to_plain(&self, place: &Place) -> Vec<f32> {
+        let Place::Planes(blocked) = place else { return self.vectors().to_vec() };
+        let mut flat = vec![0.0; self.planes().len() / blocked.image() * blocked.shape.len()];
+        self.copy_to(place, &mut flat);
         flat
     }
 
@@ -124,10 +133,7 @@ impl Arena {
             .num_threads(threads)
             .build()
             .map_err(|error| Error::Threads { why: error.to_string() })?;
-        let convolutions = program.steps.iter().filter_map(|step| match &step.kind {
-            Kind::Conv { geometry, algorithm, .. } => Some((geometry, &**algorithm)),
-            _ => None,
-        });
+        let convolutions = program.convolutions.values().map(|conv| (&conv.geometry, &conv.algorithm));
         let workspace = ConvWorkspace::new(convolutions, program.batch, threads);
         Ok(Arena::on(program, Arc::new(pool), workspace))
     }
@@ -144,13 +150,14 @@ impl Arena {
             let mut scratch = Scratch::default();
             let moments = |blocks: usize| (0..batch).map(|_| Moments::new(blocks)).collect::<Vec<_>>();
             let flat = batch * program.graph.nodes()[step.inputs[0]].shape.len();
-            match &step.kind {
-                Kind::Conv { geometry, .. } => {
+            match &step.op {
+                Op::Conv { .. } => {
+                    let geometry = &program.convolutions[&step.node].geometry;
                     scratch.moments = moments(geometry.to.blocks());
                     scratch.bias = zeros(geometry.to.blocks());
                     scratch.sum = vec![0.0; geometry.to.shape.channels];
                 }
-                Kind::Norm { .. } => {
+                Op::BatchNorm { .. } => {
                     let place = program.planes(step.inputs[0]);
                     scratch.mean = vec![0.0; place.shape.channels];
                     scratch.variance = vec![0.0; place.shape.channels];
@@ -159,23 +166,25 @@ impl Arena {
                     scratch.moments = moments(place.blocks());
                     scratch.affine = Affine::new(place.blocks());
                 }
-                Kind::Linear { .. } | Kind::Dropout { .. } => {
+                Op::Linear { .. } | Op::Dropout { .. } => {
                     scratch.flat = vec![0.0; flat];
                     scratch.flow = vec![0.0; flat];
                 }
-                Kind::Relu => {
+                Op::Relu => {
                     if matches!(program.places[step.output], Place::Vectors(_)) {
                         scratch.flow = vec![0.0; flat];
                     }
                 }
-                Kind::Add { .. } | Kind::Planes(_) | Kind::GlobalAverage => {}
+                Op::Add | Op::GlobalAverage | Op::MaxPool(_) | Op::AveragePool(_) => {}
+                Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat | Op::Plain { .. } => {}
+                Op::Input => unreachable!("{NO_STEP}"),
             }
             scratch
         });
         let scratch = scratch.collect();
         let logits = vec![0.0; batch * program.graph.classes()];
         Arena {
-            isa: Isa::detect(),
+            isa: Isa::new(),
             pool,
             values,
             gradients,

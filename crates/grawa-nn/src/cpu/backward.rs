@@ -3,20 +3,21 @@
 use super::arena::{Arena, Buffer, Scratch};
 use super::block::Blocked;
 use super::convolution::Convolution;
-use super::forward::{ON_PLANES, OTHER_ARM};
+use super::forward::ON_PLANES;
 use super::norm;
 use super::pixels;
 use super::profile::Part;
-use super::program::{Flow, Kind, Place, PlaneOp, Program, Step};
+use super::program::{ConvStep, Place, Program};
 use super::simd::{F32x16, Isa, WIDTH};
-use crate::Mode;
-use crate::op::{batch_norm, dropout, linear};
+use crate::op::{batch_norm, dropout, linear, relu};
+use crate::plan::{Flow, NO_STEP, Step};
+use crate::{Mode, Op};
 use rayon::prelude::*;
 use std::time::Instant;
 
 impl Program {
     /// Takes the gradient buffer of an input out of its slot. Also returns whether to add to it.
-    fn flow(
+    pub(super) fn flow(
         &self,
         gradients: &mut [Option<Buffer>],
         step: &Step,
@@ -24,6 +25,25 @@ impl Program {
     ) -> Option<(usize, Buffer, bool)> {
         let slot = self.slots[step.inputs[input]].filter(|_| step.flows[input] != Flow::Nowhere)?;
         Some((slot, gradients[slot].take()?, step.flows[input] == Flow::Add))
+    }
+
+    /// Computes the gradient of an input on planes, image by image: `compute` gets the index of the image, the planes of
+    /// the input, the gradient of the result, that of the input, and whether to add to it.
+    fn each_image(
+        &self,
+        gradients: &mut [Option<Buffer>],
+        step: &Step,
+        input: usize,
+        (to, dy): (&Blocked, &Buffer),
+        compute: impl Fn(usize, &Blocked, &[F32x16], &mut [F32x16], bool) + Sync,
+    ) {
+        if let Some((slot, mut dx, add)) = self.flow(gradients, step, input) {
+            let place = self.planes(step.inputs[input]);
+            let targets = dx.planes_mut().par_chunks_exact_mut(place.image());
+            let images = targets.zip(dy.planes().par_chunks_exact(to.image())).enumerate();
+            images.for_each(|(image, (dx, dy))| compute(image, place, dy, dx, add));
+            gradients[slot] = Some(dx);
+        }
     }
 
     /// Adds a step's contribution to the gradients of its inputs and tensors.
@@ -43,8 +63,9 @@ impl Program {
         let planes = |node: usize| value(node).map_or(&[][..], Buffer::planes);
         let scratch = &mut scratch[index];
         let spans = self.graph.parameters().spans();
-        match (&step.kind, &self.places[step.output]) {
-            (Kind::Conv { geometry, algorithm, weight, bias, .. }, _) => {
+        match (&step.op, &self.places[step.output]) {
+            (Op::Conv { weight, bias, .. }, _) => {
+                let ConvStep { geometry, algorithm, .. } = &self.convolutions[&step.node];
                 let (x, dy) = (planes(step.inputs[0]), dy.planes());
                 let start = Instant::now();
                 let convolution =
@@ -61,7 +82,7 @@ impl Program {
                     gradients[slot] = Some(dx);
                 }
             }
-            (Kind::Norm { weight, bias, relu, .. }, Place::Planes(to)) => {
+            (Op::BatchNorm { weight, bias, .. }, Place::Planes(to)) => {
                 let place = *self.planes(step.inputs[0]);
                 let (x, y) = (planes(step.inputs[0]), planes(step.output));
                 let Scratch { affine, moments, sum, along, variance, .. } = scratch;
@@ -70,7 +91,7 @@ impl Program {
                     dy.planes_mut().par_chunks_exact_mut(to.image()).zip(y.par_chunks_exact(to.image()));
                 images.zip(x.par_chunks_exact(place.image())).zip(&mut *moments).for_each(
                     |(((dy, y), x), out)| {
-                        norm::sums(isa, &place, x, middle, to, relu.then_some(y), dy, out);
+                        norm::sums(isa, &place, x, middle, to, step.relu.then_some(y), dy, out);
                     },
                 );
                 if step.inputs.len() > 1
@@ -108,7 +129,7 @@ impl Program {
                     gradients[slot] = Some(dx);
                 }
             }
-            (Kind::Linear { weight, bias }, _) => {
+            (Op::Linear { weight, bias }, _) => {
                 let Scratch { flat, flow, .. } = scratch;
                 let place = &self.places[step.inputs[0]];
                 let x = value(step.inputs[0]).map_or(&[][..], |value| value.plain(place, flat));
@@ -123,7 +144,7 @@ impl Program {
                     gradients[slot] = Some(buffer);
                 }
             }
-            (Kind::GlobalAverage, _) => {
+            (Op::GlobalAverage, _) => {
                 if let Some((slot, mut dx, add)) = self.flow(gradients, step, 0) {
                     let place = *self.planes(step.inputs[0]);
                     let vectors = dy.vectors().par_chunks_exact(place.shape.channels);
@@ -132,7 +153,7 @@ impl Program {
                     gradients[slot] = Some(dx);
                 }
             }
-            (Kind::Dropout { probability }, place) => {
+            (Op::Dropout { probability }, place) => {
                 if let Some((slot, mut buffer, add)) = self.flow(gradients, step, 0) {
                     let Scratch { flat, flow, .. } = scratch;
                     let dy = dy.plain(place, flat);
@@ -147,21 +168,24 @@ impl Program {
                     gradients[slot] = Some(buffer);
                 }
             }
-            (Kind::Relu, Place::Vectors(_)) => {
+            (Op::Relu, Place::Vectors(_)) => {
                 if let Some((slot, mut buffer, add)) = self.flow(gradients, step, 0) {
                     let x = value(step.inputs[0]).map_or(&[][..], Buffer::vectors);
                     scratch.flow.fill(0.0);
-                    crate::op::relu::backward(x, dy.vectors(), &mut scratch.flow);
+                    relu::backward(x, dy.vectors(), &mut scratch.flow);
                     buffer.store(&self.places[step.inputs[0]], &scratch.flow, add);
                     gradients[slot] = Some(buffer);
                 }
             }
-            (Kind::Add { relu }, place) => {
-                if let (true, Place::Planes(to)) = (*relu, place) {
-                    let y = planes(step.output);
-                    let images =
-                        dy.planes_mut().par_chunks_exact_mut(to.image()).zip(y.par_chunks_exact(to.image()));
-                    images.for_each(|(dy, y)| norm::mask(isa, to, y, dy));
+            (Op::Add, place) => {
+                match place {
+                    Place::Planes(to) if step.relu => {
+                        let y = planes(step.output).par_chunks_exact(to.image());
+                        let images = dy.planes_mut().par_chunks_exact_mut(to.image()).zip(y);
+                        images.for_each(|(dy, y)| norm::mask(isa, to, y, dy));
+                    }
+                    Place::Vectors(_) if step.relu => mask(value(step.output), &mut dy),
+                    Place::Planes(_) | Place::Vectors(_) => {}
                 }
                 for input in 0..2 {
                     if let Some((slot, mut buffer, add)) = self.flow(gradients, step, input) {
@@ -175,66 +199,71 @@ impl Program {
                     }
                 }
             }
-            (kind @ (Kind::Relu | Kind::Planes(_)), Place::Planes(to)) => {
-                let mut offset = 0;
-                for input in 0..step.inputs.len() {
-                    let place = *self.planes(step.inputs[input]);
-                    if let Some((slot, mut dx, add)) = self.flow(gradients, step, input) {
-                        let (x, y) = (planes(step.inputs[input]), planes(step.output));
-                        let images = dx
-                            .planes_mut()
-                            .par_chunks_exact_mut(place.image())
-                            .zip(dy.planes().par_chunks_exact(to.image()));
-                        images.enumerate().for_each(|(image, (dx, dy))| {
-                            let x = &x[image * place.image()..][..place.image()];
-                            let y = &y[image * to.image()..][..to.image()];
-                            match kind {
-                                Kind::Relu => {
-                                    for (source, target) in pixels::pairs(to, &place) {
-                                        for lane in 0..WIDTH {
-                                            let value = if y[source].0[lane] > 0.0 {
-                                                dy[source].0[lane]
-                                            } else {
-                                                0.0
-                                            };
-                                            dx[target].0[lane] =
-                                                if add { dx[target].0[lane] + value } else { value };
-                                        }
-                                    }
-                                }
-                                Kind::Planes(PlaneOp::MaxPool(window)) => {
-                                    pixels::max_pool_back(isa, window, &place, x, to, y, dy, dx, add)
-                                }
-                                Kind::Planes(PlaneOp::AveragePool(window)) => {
-                                    pixels::average_pool_back(window, &place, to, dy, dx, add)
-                                }
-                                Kind::Planes(PlaneOp::PadChannels { before }) => {
-                                    pixels::take_channels(to, dy, *before, &place, dx, add)
-                                }
-                                Kind::Planes(PlaneOp::Subsample { stride }) => {
-                                    pixels::subsample_back(*stride, to, dy, &place, dx, add)
-                                }
-                                Kind::Planes(PlaneOp::Concat) => {
-                                    pixels::take_channels(to, dy, offset, &place, dx, add)
-                                }
-                                Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {
-                                    unreachable!("{OTHER_ARM}")
-                                }
-                                Kind::GlobalAverage | Kind::Dropout { .. } | Kind::Add { .. } => {
-                                    unreachable!("{OTHER_ARM}")
-                                }
-                            }
-                        });
-                        gradients[slot] = Some(dx);
+            (Op::Relu, Place::Planes(to)) => {
+                let y = planes(step.output);
+                self.each_image(gradients, step, 0, (to, &dy), |image, place, dy, dx, add| {
+                    let y = &y[image * to.image()..][..to.image()];
+                    for (source, target) in pixels::pairs(to, place) {
+                        for lane in 0..WIDTH {
+                            let value = if y[source].0[lane] > 0.0 { dy[source].0[lane] } else { 0.0 };
+                            dx[target].0[lane] = if add { dx[target].0[lane] + value } else { value };
+                        }
                     }
-                    offset += place.shape.channels;
+                });
+            }
+            (Op::MaxPool(window), Place::Planes(to)) => {
+                let (x, y) = (planes(step.inputs[0]), planes(step.output));
+                self.each_image(gradients, step, 0, (to, &dy), |image, place, dy, dx, add| {
+                    let x = &x[image * place.image()..][..place.image()];
+                    let y = &y[image * to.image()..][..to.image()];
+                    pixels::max_pool_back(isa, window, place, x, to, y, dy, dx, add);
+                });
+            }
+            (Op::AveragePool(window), Place::Planes(to)) => {
+                self.each_image(gradients, step, 0, (to, &dy), |_, place, dy, dx, add| {
+                    pixels::average_pool_back(window, place, to, dy, dx, add);
+                });
+            }
+            (Op::PadChannels { before, .. }, Place::Planes(to)) => {
+                self.each_image(gradients, step, 0, (to, &dy), |_, place, dy, dx, add| {
+                    pixels::take_channels(to, dy, *before, place, dx, add);
+                });
+            }
+            (Op::Subsample { stride }, Place::Planes(to)) => {
+                self.each_image(gradients, step, 0, (to, &dy), |_, place, dy, dx, add| {
+                    pixels::subsample_back(*stride, to, dy, place, dx, add);
+                });
+            }
+            (Op::Concat, Place::Planes(to)) => {
+                let second = self.planes(step.inputs[0]).shape.channels;
+                for (input, offset) in [(0, 0), (1, second)] {
+                    self.each_image(gradients, step, input, (to, &dy), |_, place, dy, dx, add| {
+                        pixels::take_channels(to, dy, offset, place, dx, add);
+                    });
                 }
             }
-            (Kind::Norm { .. } | Kind::Planes(_), Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
+            (Op::Plain { plain, tensors }, place) => {
+                let inputs = self.plain_inputs(step, tensors, values, parameters);
+                let found = self.plain_backward(step, *plain, &inputs, &dy.to_plain(place));
+                self.store_plain(step, tensors, found, gradients, gradient);
+            }
+            (Op::BatchNorm { .. } | Op::MaxPool(_) | Op::AveragePool(_), Place::Vectors(_))
+            | (Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat, Place::Vectors(_)) => {
+                unreachable!("{ON_PLANES}")
+            }
+            (Op::Input, _) => unreachable!("{NO_STEP}"),
         }
         if let Some(slot) = self.slots[step.output] {
             gradients[slot] = Some(dy);
         }
+    }
+}
+
+/// Sets vectors to zero where the result of a ReLU is.
+pub(super) fn mask(result: Option<&Buffer>, vectors: &mut Buffer) {
+    let result = result.map_or(&[][..], Buffer::vectors);
+    for (x, &y) in vectors.vectors_mut().iter_mut().zip(result) {
+        *x = if y > 0.0 { *x } else { 0.0 };
     }
 }
 

@@ -6,8 +6,9 @@
 
 use super::arena::Arena;
 use super::convolution::ConvWorkspace;
-use super::program::{Keep, Program};
+use super::program::Program;
 use crate::error::expect_len;
+use crate::plan::Reuse;
 use crate::{Error, Graph, Mode};
 use std::sync::Arc;
 
@@ -70,8 +71,8 @@ impl Tangents {
 impl Curvature {
     /// Compiles a network for batches of this size.
     pub fn compile(graph: &Graph, batch: usize) -> Result<Self, Error> {
-        let planned = |keep| Program::planned(graph, batch, keep);
-        Ok(Curvature { kept: planned(Keep::All)?, flowing: planned(Keep::WhatFlows)? })
+        let planned = |reuse| Program::planned(graph, batch, reuse);
+        Ok(Curvature { kept: planned(Reuse::Never)?, flowing: planned(Reuse::Consumed)? })
     }
 
     /// The network.

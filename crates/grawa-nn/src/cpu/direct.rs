@@ -6,10 +6,8 @@
 //! fall into s × s phases, each of which uses a part of the kernel. The gradient of the weights keeps sixteen vectors of a
 //! 16 × 16 block of one kernel position in registers while it runs over an image.
 
-#![allow(unsafe_code)]
-
 use super::conv_geometry::{ConvGeometry, ConvPath, Tap};
-use super::simd::{F32x16, Isa, Simd, WIDTH, for_each_isa};
+use super::simd::{F32x16, Simd, Vectors, WIDTH, for_each_isa};
 
 /// Packs the plain weights (out × in × k × k) of one block of outputs.
 pub(crate) fn pack(geometry: &ConvGeometry, plain: &[f32], block: usize, blocked: &mut [F32x16]) {
@@ -64,46 +62,29 @@ pub(crate) fn unpack_add(geometry: &ConvGeometry, groups: &[F32x16], block: usiz
     }
 }
 
-/// Convolves one image along a path: y = weights ∗ x, added to y if `add`.
-pub(crate) fn run(isa: Isa, path: &ConvPath, x: &[F32x16], weights: &[F32x16], y: &mut [F32x16], add: bool) {
-    // Together with the checks of the path itself: every access is inside its slice.
-    assert_eq!((x.len(), y.len(), weights.len()), (path.from.image(), path.to.image(), path.weights()));
-    match path.step {
-        1 => run_by_1(isa, path, x, weights, y, add),
-        2 => run_by_2(isa, path, x, weights, y, add),
-        _ => run_by_any(isa, path, x, weights, y, add),
+for_each_isa! {
+    /// Convolves one image along a path: y = weights ∗ x, added to y if `add`.
+    pub(crate) fn run(simd, path: &ConvPath, x: &[F32x16], weights: &[F32x16], y: &mut [F32x16], add: bool) {
+        assert_eq!((x.len(), y.len(), weights.len()), (path.from.image(), path.to.image(), path.weights()));
+        match path.step {
+            1 => run_by::<_, _, 1>(simd, path, x, weights, y, add),
+            2 => run_by::<_, _, 2>(simd, path, x, weights, y, add),
+            _ => run_by::<_, _, 0>(simd, path, x, weights, y, add),
+        }
     }
 }
 
-for_each_isa! {
-    fn run_by_1<V>(path: &ConvPath, x: &[F32x16], weights: &[F32x16], y: &mut [F32x16], add: bool) {
-        // SAFETY: the caller has these instructions, and checked the lengths of all slices.
-        unsafe { run_with::<V, 1>(path, x, weights, y, add) }
-    }
-}
-for_each_isa! {
-    fn run_by_2<V>(path: &ConvPath, x: &[F32x16], weights: &[F32x16], y: &mut [F32x16], add: bool) {
-        // SAFETY: the caller has these instructions, and checked the lengths of all slices.
-        unsafe { run_with::<V, 2>(path, x, weights, y, add) }
-    }
-}
-for_each_isa! {
-    fn run_by_any<V>(path: &ConvPath, x: &[F32x16], weights: &[F32x16], y: &mut [F32x16], add: bool) {
-        // SAFETY: as above.
-        unsafe { run_with::<V, 0>(path, x, weights, y, add) }
-    }
-}
-
-/// `S` is the stride of the input, a constant so that pixel distances are part of the instructions; 0 reads it from the path.
+/// `STEP` is the stride of the input, a constant so that pixel distances are part of the instructions; 0 reads it from the path.
 #[inline(always)]
-unsafe fn run_with<V: Simd, const S: usize>(
+fn run_by<S: Simd, const N: usize, const STEP: usize>(
+    simd: Vectors<S, N>,
     path: &ConvPath,
     x: &[F32x16],
     weights: &[F32x16],
     y: &mut [F32x16],
     add: bool,
 ) {
-    let (from, to) = (&path.from, &path.to);
+    let (from, to, most) = (&path.from, &path.to, Vectors::<S, N>::TILE);
     for block in 0..to.blocks() {
         let weights = &weights[block * (weights.len() / to.blocks())..];
         for phase in &path.phases {
@@ -111,11 +92,11 @@ unsafe fn run_with<V: Simd, const S: usize>(
             while row < phase.rows {
                 // In narrow planes several rows fill the registers.
                 let rows = match (phase.columns, phase.rows - row) {
-                    (7, 4..) if V::TILE >= 28 => 4,
-                    (7, 3) if V::TILE >= 28 => 3,
-                    (8, 3..) if V::TILE >= 24 => 3,
-                    (14, 2..) if V::TILE >= 28 => 2,
-                    (4, 4..) if V::TILE >= 16 => 4,
+                    (7, 4..) if most >= 28 => 4,
+                    (7, 3) if most >= 28 => 3,
+                    (8, 3..) if most >= 24 => 3,
+                    (14, 2..) if most >= 28 => 2,
+                    (4, 4..) if most >= 16 => 4,
                     _ => 1,
                 };
                 let mut column = 0;
@@ -125,15 +106,10 @@ unsafe fn run_with<V: Simd, const S: usize>(
                         + to.start(phase.row + row * path.spread)
                         + phase.column
                         + column * path.spread;
+                    let (x, y) = (&x[read..], &mut y[write..]);
                     macro_rules! tile {
                         ($rows:literal, $columns:literal) => {{
-                            // SAFETY: the path was checked when it was built, and `run` checked the lengths of the slices: the
-                            // tile is inside them.
-                            let (x, y) = unsafe { (x.as_ptr().add(read), y.as_mut_ptr().add(write)) };
-                            // SAFETY: as above.
-                            unsafe {
-                                tile::<V, S, $rows, $columns>(path, &phase.taps, x, weights.as_ptr(), y, add)
-                            };
+                            tile::<_, _, STEP, $rows, $columns>(simd, path, &phase.taps, x, weights, y, add);
                             $columns
                         }};
                     }
@@ -143,12 +119,12 @@ unsafe fn run_with<V: Simd, const S: usize>(
                         (3, 8) => tile!(3, 8),
                         (2, 14) => tile!(2, 14),
                         (4, 4) => tile!(4, 4),
-                        (_, 28..) if V::TILE >= 28 => tile!(1, 28),
-                        (_, 16..) if V::TILE >= 16 => tile!(1, 16),
-                        (_, 14..) if V::TILE >= 14 => tile!(1, 14),
-                        (_, 7..) if V::TILE >= 7 => tile!(1, 7),
-                        (_, 6..) if V::TILE >= 6 => tile!(1, 6),
-                        (_, 4..) if V::TILE >= 4 => tile!(1, 4),
+                        (_, 28..) if most >= 28 => tile!(1, 28),
+                        (_, 16..) if most >= 16 => tile!(1, 16),
+                        (_, 14..) if most >= 14 => tile!(1, 14),
+                        (_, 7..) if most >= 7 => tile!(1, 7),
+                        (_, 6..) if most >= 6 => tile!(1, 6),
+                        (_, 4..) if most >= 4 => tile!(1, 4),
                         (_, 2..) => tile!(1, 2),
                         _ => tile!(1, 1),
                     };
@@ -159,58 +135,59 @@ unsafe fn run_with<V: Simd, const S: usize>(
     }
 }
 
-/// `R` × `C` pixels of one output block.
+/// `R` × `C` pixels of one output block. `x` and `y` begin at the first of them.
 #[inline(always)]
-unsafe fn tile<V: Simd, const S: usize, const R: usize, const C: usize>(
+fn tile<S: Simd, const N: usize, const STEP: usize, const R: usize, const C: usize>(
+    simd: Vectors<S, N>,
     path: &ConvPath,
     taps: &[Tap],
-    x: *const F32x16,
-    weights: *const F32x16,
-    y: *mut F32x16,
+    x: &[F32x16],
+    weights: &[F32x16],
+    y: &mut [F32x16],
     add: bool,
 ) {
     let (row, plane) = (path.from.row(), path.from.plane());
-    let step = if S == 0 { path.step } else { S };
+    let step = if STEP == 0 { path.step } else { STEP };
     let (down, along) = (path.spread * path.to.row(), path.spread);
-    // SAFETY: the caller has these instructions (see `Simd`); the tile, and all that its taps read, is inside the slices.
-    unsafe {
-        let mut sums = [[V::zero(); C]; R];
-        if add {
-            for r in 0..R {
-                for c in 0..C {
-                    sums[r][c] = V::load(y.add(r * down + c * along).cast());
-                }
+    let mut sums = [[simd.zero(); C]; R];
+    if add {
+        for r in 0..R {
+            for c in 0..C {
+                sums[r][c] = simd.load(&y[r * down + c * along]);
             }
         }
-        for block in 0..path.from.blocks() {
-            let lanes = path.from.lanes(block);
-            for tap in taps {
-                let weight = weights.add((block * path.places + tap.place) * WIDTH).cast::<f32>();
-                let place = x.add(block * plane + tap.offset).cast::<f32>();
-                let rows: [*const f32; R] = std::array::from_fn(|r| place.add(r * step * row * WIDTH));
-                for lane in 0..lanes {
-                    let line = V::load(weight.add(lane * WIDTH));
-                    for r in 0..R {
-                        let at = rows[r].add(lane);
-                        for c in 0..C {
-                            sums[r][c] = sums[r][c].add_product(at.add(c * step * WIDTH), line);
-                        }
+    }
+    for block in 0..path.from.blocks() {
+        let lanes = path.from.lanes(block);
+        for tap in taps {
+            let lines = &weights[(block * path.places + tap.place) * WIDTH..][..lanes];
+            let place = &x[block * plane + tap.offset..];
+            // Slices of constant length: accesses inside the loop need no checks.
+            let mut rows = [place; R];
+            for r in 0..R {
+                rows[r] = &place[r * step * row..][..(C - 1) * step + 1];
+            }
+            for lane in 0..lanes.min(WIDTH) {
+                let line = simd.load(&lines[lane]);
+                for r in 0..R {
+                    for c in 0..C {
+                        sums[r][c] = sums[r][c].plus(rows[r][c * step].0[lane], line);
                     }
                 }
             }
         }
-        for r in 0..R {
-            for c in 0..C {
-                sums[r][c].store(y.add(r * down + c * along).cast());
-            }
+    }
+    for r in 0..R {
+        for c in 0..C {
+            sums[r][c].store(&mut y[r * down + c * along]);
         }
     }
 }
 
 for_each_isa! {
     /// Adds one image's contribution to the gradient of the weights of one output block.
-    pub(crate) fn weight_gradient<V>(
-        geometry: &ConvGeometry, out: usize, x: &[F32x16], dy: &[F32x16], gradient: &mut [F32x16],
+    pub(crate) fn weight_gradient(
+        simd, geometry: &ConvGeometry, out: usize, x: &[F32x16], dy: &[F32x16], gradient: &mut [F32x16],
     ) {
         let dy = &dy[out * geometry.to.plane()..][..geometry.to.plane()];
         let reach = |side: usize| (side - 1) * geometry.stride + geometry.kernel - geometry.pad;
@@ -220,66 +197,48 @@ for_each_isa! {
         assert!(fits(output.height, input.height) && fits(output.width, input.width), "the kernel stays inside");
         assert_eq!((x.len(), gradient.len()), (geometry.from.image(), geometry.weights() / geometry.to.blocks()));
         // As many input channels at a time as registers allow; sixteen are too many for an image's three.
-        // SAFETY: the caller has these instructions, and the lengths and the reach were just checked.
-        unsafe {
-            match V::TILE {
-                16.. if geometry.from.shape.channels > 4 => weight_gradient_by::<V, 16>(geometry, x, dy, gradient),
-                4.. => weight_gradient_by::<V, 4>(geometry, x, dy, gradient),
-                _ => weight_gradient_by::<V, 2>(geometry, x, dy, gradient),
-            }
+        match Vectors::<S, N>::TILE {
+            16.. if geometry.from.shape.channels > 4 => weight_gradient_by::<_, _, 16>(simd, geometry, x, dy, gradient),
+            4.. => weight_gradient_by::<_, _, 4>(simd, geometry, x, dy, gradient),
+            _ => weight_gradient_by::<_, _, 2>(simd, geometry, x, dy, gradient),
         }
     }
 }
 
-/// `N` input channels at a time; N divides sixteen.
+/// `L` input channels at a time; L divides sixteen.
 #[inline(always)]
-unsafe fn weight_gradient_by<V: Simd, const N: usize>(
+fn weight_gradient_by<S: Simd, const N: usize, const L: usize>(
+    simd: Vectors<S, N>,
     geometry: &ConvGeometry,
     x: &[F32x16],
     dy: &[F32x16],
     gradient: &mut [F32x16],
 ) {
-    let (height, width) = (geometry.to.shape.height, geometry.to.shape.width);
-    let mut target = gradient.as_mut_ptr();
-    for block in 0..geometry.from.blocks() {
-        let lanes = geometry.from.lanes(block);
-        for place in 0..geometry.kernel * geometry.kernel {
-            let (ky, kx) = (place / geometry.kernel, place % geometry.kernel);
-            for first in (0..lanes).step_by(N) {
-                // SAFETY: `weight_gradient` checked that the kernel stays inside the image with its border, and the
-                // lengths of all slices.
-                unsafe {
-                    let mut sums: [V; N] =
-                        std::array::from_fn(|lane| V::load(target.add(first + lane).cast()));
-                    for row in 0..height {
-                        let mut from = x
-                            .as_ptr()
-                            .add(
-                                block * geometry.from.plane()
-                                    + geometry.origin()
-                                    + row * geometry.stride * geometry.from.row()
-                                    + ky * geometry.from.row()
-                                    + kx,
-                            )
-                            .cast::<f32>();
-                        from = from.add(first);
-                        let mut d = dy.as_ptr().add(geometry.to.start(row)).cast::<f32>();
-                        for _ in 0..width {
-                            let line = V::load(d);
-                            for (lane, sum) in sums.iter_mut().enumerate() {
-                                *sum = sum.add_product(from.add(lane), line);
-                            }
-                            from = from.add(geometry.stride * WIDTH);
-                            d = d.add(WIDTH);
-                        }
-                    }
-                    for (lane, sum) in sums.into_iter().enumerate() {
-                        sum.store(target.add(first + lane).cast());
+    let (height, width, stride) = (geometry.to.shape.height, geometry.to.shape.width, geometry.stride);
+    for (part, gradient) in gradient.chunks_exact_mut(WIDTH).enumerate() {
+        let (block, place) = (part / geometry.places(), part % geometry.places());
+        let (ky, kx) = (place / geometry.kernel, place % geometry.kernel);
+        let x = &x[block * geometry.from.plane() + geometry.origin() + ky * geometry.from.row() + kx..];
+        let groups = geometry.from.lanes(block).div_ceil(L);
+        for (group, gradient) in gradient.as_chunks_mut::<L>().0.iter_mut().enumerate().take(groups) {
+            let mut sums = [simd.zero(); L];
+            for lane in 0..L {
+                sums[lane] = simd.load(&gradient[lane]);
+            }
+            for row in 0..height {
+                let x = &x[row * stride * geometry.from.row()..][..(width - 1) * stride + 1];
+                let dy = &dy[geometry.to.start(row)..][..width];
+                for column in 0..width {
+                    let line = simd.load(&dy[column]);
+                    let pixel = &x[column * stride].0.as_chunks::<L>().0[group];
+                    for lane in 0..L {
+                        sums[lane] = sums[lane].plus(pixel[lane], line);
                     }
                 }
             }
-            // SAFETY: as above.
-            target = unsafe { target.add(WIDTH) };
+            for lane in 0..L {
+                sums[lane].store(&mut gradient[lane]);
+            }
         }
     }
 }
@@ -288,6 +247,7 @@ unsafe fn weight_gradient_by<V: Simd, const N: usize>(
 mod tests {
     use super::*;
     use crate::cpu::block::Blocked;
+    use crate::cpu::simd::every_isa;
     use crate::{Conv, Shape, op};
     use grawa_core::{Key, Purpose};
 
@@ -325,7 +285,7 @@ mod tests {
             let into = op::conv::Gradients { x: Some(&mut dx), weight: &mut dw, bias: None };
             op::conv::backward(&conv, (from, to), &wide(&x), &wide(&w), &wide(&dy), into);
 
-            for isa in Isa::all() {
+            for isa in every_isa() {
                 let place = |shape, border| Blocked { shape, border };
                 let plain = ConvGeometry { from: place(from, pad), to: place(to, 0), kernel, stride, pad };
                 let geometry = ConvGeometry { to: place(to, plain.border_backward()), ..plain };

@@ -5,13 +5,13 @@ use super::block::Blocked;
 use super::convolution::Convolution;
 use super::norm;
 use super::pixels;
-use super::program::{Kind, Place, PlaneOp, Program, Step};
+use super::program::{ConvStep, Place, Program};
 use super::simd::F32x16;
-use crate::Mode;
-use crate::op::{batch_norm, dropout, linear};
+use crate::op::{batch_norm, dropout, linear, relu};
+use crate::plan::NO_STEP;
+use crate::{Mode, Op};
 use rayon::prelude::*;
 
-pub(super) const OTHER_ARM: &str = "another arm handles it";
 pub(super) const ON_PLANES: &str = "its result is in planes";
 
 impl Program {
@@ -32,12 +32,17 @@ impl Program {
         let planes = |input: usize| value(input).map_or(&[][..], Buffer::planes);
         let vectors = |input: usize| value(input).map_or(&[][..], Buffer::vectors);
         let from = |input: usize| *self.planes(step.inputs[input]);
+        let part = |image: usize, input: usize| {
+            let size = from(input).image();
+            &planes(input)[image * size..][..size]
+        };
         let (scratch, before) = {
             let (before, rest) = scratch.split_at_mut(index);
             (&mut rest[0], before)
         };
-        match (&step.kind, &self.places[step.output]) {
-            (Kind::Conv { geometry, algorithm, weight, bias, moments }, _) => {
+        match (&step.op, &self.places[step.output]) {
+            (Op::Conv { weight, bias, .. }, _) => {
+                let ConvStep { geometry, algorithm, moments } = &self.convolutions[&step.node];
                 if let Some(bias) = bias {
                     norm::fill(&mut scratch.bias, self.parameter(parameters, *bias).iter().copied());
                 }
@@ -54,24 +59,24 @@ impl Program {
                     }
                 });
             }
-            (Kind::Norm { weight, bias, mean, variance, relu }, Place::Planes(to)) => {
+            (Op::BatchNorm { weight, bias, mean, variance }, Place::Planes(to)) => {
                 let place = from(0);
                 let trains = mode != Mode::Evaluate;
                 if trains {
                     // A convolution directly before has already computed the moments.
                     let made =
                         self.steps.iter().zip(&*before).find(|(maker, _)| maker.output == step.inputs[0]);
-                    match made {
-                        Some((Step { kind: Kind::Conv { moments: true, .. }, .. }, conv)) => {
-                            norm::combine(&place, &conv.moments, &mut scratch.mean, &mut scratch.variance);
-                        }
-                        _ => {
+                    let conv = made.filter(|(maker, _)| matches!(maker.op, Op::Conv { .. }));
+                    let moments = match conv {
+                        Some((_, conv)) => &conv.moments,
+                        None => {
                             let moments = &mut scratch.moments;
                             let images = planes(0).par_chunks_exact(place.image());
                             images.zip(moments).for_each(|(x, out)| norm::moments(isa, &place, x, out));
-                            norm::combine(&place, &scratch.moments, &mut scratch.mean, &mut scratch.variance);
+                            &scratch.moments
                         }
-                    }
+                    };
+                    norm::combine(&place, moments, &mut scratch.mean, &mut scratch.variance);
                 } else {
                     let spans = self.graph.statistics().spans();
                     scratch.mean.copy_from_slice(&statistics[spans[mean.0].range()]);
@@ -86,15 +91,12 @@ impl Program {
                 norm::fill(&mut affine.middle, scratch.mean.iter().copied());
                 norm::fill(&mut affine.shift, shift.iter().copied());
                 let other = (step.inputs.len() > 1).then(|| from(1));
-                output.planes_mut().par_chunks_exact_mut(to.image()).enumerate().for_each(|(image, y)| {
-                    let x = &planes(0)[image * place.image()..][..place.image()];
-                    let other = other
-                        .as_ref()
-                        .map(|place| (place, &planes(1)[image * place.image()..][..place.image()]));
-                    norm::forward(isa, &place, x, affine, other, *relu, to, y);
+                each_image(&mut output, to, |image, y| {
+                    let other = other.as_ref().map(|place| (place, part(image, 1)));
+                    norm::forward(isa, &place, part(image, 0), affine, other, step.relu, to, y);
                 });
             }
-            (Kind::Linear { weight, bias }, _) => {
+            (Op::Linear { weight, bias }, _) => {
                 let place = &self.places[step.inputs[0]];
                 let x = value(0).map_or(&[][..], |value| value.plain(place, &mut scratch.flat));
                 linear::forward(
@@ -105,13 +107,13 @@ impl Program {
                     output.vectors_mut(),
                 );
             }
-            (Kind::GlobalAverage, _) => {
+            (Op::GlobalAverage, _) => {
                 let place = from(0);
                 let vectors = output.vectors_mut().par_chunks_exact_mut(place.shape.channels);
                 let images = planes(0).par_chunks_exact(place.image());
                 vectors.zip(images).for_each(|(y, x)| pixels::global_average(&place, x, y));
             }
-            (Kind::Dropout { probability }, to) => {
+            (Op::Dropout { probability }, to) => {
                 let place = &self.places[step.inputs[0]];
                 let x = value(0).map_or(&[][..], |value| value.plain(place, &mut scratch.flat));
                 let y = match to {
@@ -128,62 +130,60 @@ impl Program {
                     output.store(to, &scratch.flow, false);
                 }
             }
-            (Kind::Relu, Place::Vectors(_)) => crate::op::relu::forward(vectors(0), output.vectors_mut()),
-            (Kind::Add { .. }, Place::Vectors(_)) => {
-                output
-                    .vectors_mut()
-                    .iter_mut()
-                    .zip(vectors(0))
-                    .zip(vectors(1))
-                    .for_each(|((y, a), b)| *y = a + b);
+            (Op::Relu, Place::Vectors(_)) => relu::forward(vectors(0), output.vectors_mut()),
+            (Op::Add, Place::Vectors(_)) => {
+                let pairs = vectors(0).iter().zip(vectors(1));
+                let sums = output.vectors_mut().iter_mut().zip(pairs);
+                sums.for_each(|(y, (a, b))| *y = cut(a + b, step.relu));
             }
-            (kind @ (Kind::Relu | Kind::Add { .. } | Kind::Planes(_)), Place::Planes(to)) => {
-                output.planes_mut().par_chunks_exact_mut(to.image()).enumerate().for_each(|(image, y)| {
-                    let x = |input: usize| {
-                        let place = from(input);
-                        &planes(input)[image * place.image()..][..place.image()]
-                    };
-                    let (place, cut) = (from(0), |y: &mut f32| *y = if *y < 0.0 { 0.0 } else { *y });
-                    match kind {
-                        Kind::Relu => {
-                            pixels::map(&place, x(0), to, y, |y, x| *y = if x < 0.0 { 0.0 } else { x })
-                        }
-                        Kind::Add { relu } => {
-                            pixels::map(&place, x(0), to, y, |y, x| *y = x);
-                            pixels::map(&from(1), x(1), to, y, |y, x| {
-                                *y += x;
-                                if *relu {
-                                    cut(y);
-                                }
-                            });
-                        }
-                        Kind::Planes(PlaneOp::MaxPool(window)) => {
-                            pixels::max_pool(isa, window, &place, x(0), to, y)
-                        }
-                        Kind::Planes(PlaneOp::AveragePool(window)) => {
-                            pixels::average_pool(window, &place, x(0), to, y)
-                        }
-                        Kind::Planes(PlaneOp::PadChannels { before }) => {
-                            pixels::place_channels(&place, x(0), to, y, *before)
-                        }
-                        Kind::Planes(PlaneOp::Subsample { stride }) => {
-                            pixels::subsample(*stride, &place, x(0), to, y)
-                        }
-                        Kind::Planes(PlaneOp::Concat) => {
-                            pixels::place_channels(&place, x(0), to, y, 0);
-                            pixels::place_channels(&from(1), x(1), to, y, place.shape.channels);
-                        }
-                        Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {
-                            unreachable!("{OTHER_ARM}")
-                        }
-                        Kind::GlobalAverage | Kind::Dropout { .. } => unreachable!("{OTHER_ARM}"),
-                    }
+            (Op::Relu, Place::Planes(to)) => each_image(&mut output, to, |image, y| {
+                pixels::map(&from(0), part(image, 0), to, y, |y, x| *y = cut(x, true));
+            }),
+            (Op::Add, Place::Planes(to)) => each_image(&mut output, to, |image, y| {
+                pixels::map(&from(0), part(image, 0), to, y, |y, x| *y = x);
+                pixels::map(&from(1), part(image, 1), to, y, |y, x| *y = cut(*y + x, step.relu));
+            }),
+            (Op::MaxPool(window), Place::Planes(to)) => each_image(&mut output, to, |image, y| {
+                pixels::max_pool(isa, window, &from(0), part(image, 0), to, y);
+            }),
+            (Op::AveragePool(window), Place::Planes(to)) => each_image(&mut output, to, |image, y| {
+                pixels::average_pool(window, &from(0), part(image, 0), to, y);
+            }),
+            (Op::PadChannels { before, .. }, Place::Planes(to)) => {
+                each_image(&mut output, to, |image, y| {
+                    pixels::place_channels(&from(0), part(image, 0), to, y, *before);
                 });
             }
-            (Kind::Norm { .. } | Kind::Planes(_), Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
+            (Op::Subsample { stride }, Place::Planes(to)) => each_image(&mut output, to, |image, y| {
+                pixels::subsample(*stride, &from(0), part(image, 0), to, y);
+            }),
+            (Op::Concat, Place::Planes(to)) => each_image(&mut output, to, |image, y| {
+                pixels::place_channels(&from(0), part(image, 0), to, y, 0);
+                pixels::place_channels(&from(1), part(image, 1), to, y, from(0).shape.channels);
+            }),
+            (Op::Plain { plain, tensors }, to) => {
+                let inputs = self.plain_inputs(step, tensors, values, parameters);
+                output.store(to, &self.plain_forward(step, *plain, &inputs), false);
+            }
+            (Op::BatchNorm { .. } | Op::MaxPool(_) | Op::AveragePool(_), Place::Vectors(_))
+            | (Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat, Place::Vectors(_)) => {
+                unreachable!("{ON_PLANES}")
+            }
+            (Op::Input, _) => unreachable!("{NO_STEP}"),
         }
         values[step.output] = Some(output);
     }
+}
+
+/// Computes every image of a result on planes.
+fn each_image(output: &mut Buffer, to: &Blocked, compute: impl Fn(usize, &mut [F32x16]) + Sync) {
+    let images = output.planes_mut().par_chunks_exact_mut(to.image()).enumerate();
+    images.for_each(|(image, y)| compute(image, y));
+}
+
+/// The value, or zero for a negative value before a ReLU. NaN stays NaN.
+fn cut(x: f32, relu: bool) -> f32 {
+    if relu && x < 0.0 { 0.0 } else { x }
 }
 
 pub(super) fn add_bias(place: &Blocked, bias: &[F32x16], image: &mut [F32x16]) {

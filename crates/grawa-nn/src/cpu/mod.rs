@@ -6,6 +6,7 @@
 #![allow(clippy::needless_range_loop)]
 
 mod arena;
+mod backend;
 mod backward;
 mod block;
 mod conv_geometry;
@@ -17,6 +18,7 @@ mod memory;
 mod norm;
 mod pass;
 mod pixels;
+mod plain;
 mod profile;
 mod program;
 mod simd;
@@ -26,6 +28,7 @@ mod winograd;
 mod winograd_transforms;
 
 pub use arena::Arena;
+pub use backend::Cpu;
 pub use curvature::{Curvature, Point, Tangents};
 pub use profile::Profile;
 pub use program::Program;

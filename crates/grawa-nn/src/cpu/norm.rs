@@ -3,8 +3,6 @@
 //! Statistics are computed for each image in two passes while it is in cache, and combined in f64 by Chan's formula.
 //! So nothing cancels, and the result does not depend on the number of threads.
 
-#![allow(unsafe_code)]
-
 use super::block::Blocked;
 use super::simd::{F32x16, WIDTH, for_each_isa};
 
@@ -29,27 +27,30 @@ fn rows(place: &Blocked) -> impl Iterator<Item = std::ops::Range<usize>> {
 
 for_each_isa! {
     /// The moments of one image.
-    pub(crate) fn moments<V>(place: &Blocked, image: &[F32x16], out: &mut Moments) {
+    pub(crate) fn moments(simd, place: &Blocked, image: &[F32x16], out: &mut Moments) {
         let share = 1.0 / place.shape.area() as f32;
         for (block, plane) in image.chunks_exact(place.plane()).enumerate() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
-            unsafe {
-                let mut sum = V::zero();
-                for row in rows(place) {
-                    // Row by row: short sums lose little precision.
-                    sum = sum.add(plane[row].iter().fold(V::zero(), |part, line| part.add(V::load(line.at()))));
+            let mut sum = simd.zero();
+            for row in rows(place) {
+                // Row by row: short sums lose little precision.
+                let mut part = simd.zero();
+                for line in &plane[row] {
+                    part = part + simd.load(line);
                 }
-                let mean = sum.mul(V::splat(share));
-                let mut squares = V::zero();
-                for row in rows(place) {
-                    squares = squares.add(plane[row].iter().fold(V::zero(), |part, line| {
-                        let x = V::load(line.at()).sub(mean);
-                        part.add(x.mul(x))
-                    }));
-                }
-                mean.store(out.mean[block].at_mut());
-                squares.store(out.squares[block].at_mut());
+                sum = sum + part;
             }
+            let mean = sum * share;
+            let mut squares = simd.zero();
+            for row in rows(place) {
+                let mut part = simd.zero();
+                for line in &plane[row] {
+                    let x = simd.load(line) - mean;
+                    part = part + x * x;
+                }
+                squares = squares + part;
+            }
+            mean.store(&mut out.mean[block]);
+            squares.store(&mut out.squares[block]);
         }
     }
 }
@@ -96,30 +97,25 @@ impl Affine {
 
 for_each_isa! {
     /// One image: y = (x − middle)·slope + shift, plus `other`, then ReLU if `relu`.
-    pub(crate) fn forward<V>(
-        from: &Blocked, x: &[F32x16], affine: &Affine, other: Option<(&Blocked, &[F32x16])>, relu: bool,
+    pub(crate) fn forward(
+        simd, from: &Blocked, x: &[F32x16], affine: &Affine, other: Option<(&Blocked, &[F32x16])>, relu: bool,
         to: &Blocked, y: &mut [F32x16],
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
-            unsafe {
-                let [middle, slope, shift] =
-                    [&affine.middle, &affine.slope, &affine.shift].map(|lines| V::load(lines[block].at()));
-                let floor = V::splat(if relu { 0.0 } else { f32::NEG_INFINITY });
-                for row in 0..from.shape.height {
-                    let x = &x[block * from.plane() + from.start(row)..][..width];
-                    let y = &mut y[block * to.plane() + to.start(row)..][..width];
-                    let value = |x: &F32x16| V::load(x.at()).sub(middle).mul(slope).add(shift);
-                    match other {
-                        None => y.iter_mut().zip(x).for_each(|(y, x)| value(x).at_least(floor).store(y.at_mut())),
-                        Some((place, other)) => {
-                            let other = &other[block * place.plane() + place.start(row)..][..width];
-                            for ((y, x), other) in y.iter_mut().zip(x).zip(other) {
-                                value(x).add(V::load(other.at())).at_least(floor).store(y.at_mut());
-                            }
-                        }
+            let (middle, slope) = (simd.load(&affine.middle[block]), simd.load(&affine.slope[block]));
+            let shift = simd.load(&affine.shift[block]);
+            let floor = simd.splat(if relu { 0.0 } else { f32::NEG_INFINITY });
+            for row in 0..from.shape.height {
+                let x = &x[block * from.plane() + from.start(row)..][..width];
+                let y = &mut y[block * to.plane() + to.start(row)..][..width];
+                let other = other.map(|(place, other)| &other[block * place.plane() + place.start(row)..][..width]);
+                for pixel in 0..width {
+                    let mut value = (simd.load(&x[pixel]) - middle) * slope + shift;
+                    if let Some(other) = other {
+                        value = value + simd.load(&other[pixel]);
                     }
+                    value.at_least(floor).store(&mut y[pixel]);
                 }
             }
         }
@@ -128,13 +124,12 @@ for_each_isa! {
 
 for_each_isa! {
     /// One image: sets the gradient to zero where the result of the ReLU is, in place.
-    pub(crate) fn mask<V>(place: &Blocked, y: &[F32x16], dy: &mut [F32x16]) {
+    pub(crate) fn mask(simd, place: &Blocked, y: &[F32x16], dy: &mut [F32x16]) {
         for block in 0..place.blocks() {
             for row in rows(place) {
                 let row = block * place.plane() + row.start..block * place.plane() + row.end;
                 for (dy, y) in dy[row.clone()].iter_mut().zip(&y[row]) {
-                    // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
-                    unsafe { V::load(dy.at()).where_positive(V::load(y.at())).store(dy.at_mut()) };
+                    simd.load(dy).where_positive(simd.load(y)).store(dy);
                 }
             }
         }
@@ -144,40 +139,33 @@ for_each_isa! {
 for_each_isa! {
     /// One image: the sums of dy and of dy·(x − middle) of every channel, into `mean` and `squares`. With the result
     /// `y` of a ReLU, dy is masked first, in place.
-    pub(crate) fn sums<V>(
-        from: &Blocked, x: &[F32x16], middle: &[F32x16], to: &Blocked, y: Option<&[F32x16]>,
+    pub(crate) fn sums(
+        simd, from: &Blocked, x: &[F32x16], middle: &[F32x16], to: &Blocked, y: Option<&[F32x16]>,
         dy: &mut [F32x16], out: &mut Moments,
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
-            unsafe {
-                let (mut sum, mut along, middle) = (V::zero(), V::zero(), V::load(middle[block].at()));
-                for row in 0..from.shape.height {
-                    let (mut part, mut part_along) = (V::zero(), V::zero());
-                    let x = &x[block * from.plane() + from.start(row)..][..width];
-                    let at = block * to.plane() + to.start(row);
-                    let dy = &mut dy[at..][..width];
-                    let mut note = |x: &F32x16, dy: V| {
-                        part = part.add(dy);
-                        part_along = part_along.add(dy.mul(V::load(x.at()).sub(middle)));
-                    };
-                    match y {
-                        None => x.iter().zip(dy).for_each(|(x, dy)| note(x, V::load(dy.at()))),
-                        Some(y) => {
-                            for ((x, dy), y) in x.iter().zip(dy).zip(&y[at..][..width]) {
-                                let cut = V::load(dy.at()).where_positive(V::load(y.at()));
-                                cut.store(dy.at_mut());
-                                note(x, cut);
-                            }
-                        }
+            let (mut sum, mut along, middle) = (simd.zero(), simd.zero(), simd.load(&middle[block]));
+            for row in 0..from.shape.height {
+                let (mut part, mut part_along) = (simd.zero(), simd.zero());
+                let x = &x[block * from.plane() + from.start(row)..][..width];
+                let at = block * to.plane() + to.start(row);
+                let dy = &mut dy[at..][..width];
+                let y = y.map(|y| &y[at..][..width]);
+                for pixel in 0..width {
+                    let mut flow = simd.load(&dy[pixel]);
+                    if let Some(y) = y {
+                        flow = flow.where_positive(simd.load(&y[pixel]));
+                        flow.store(&mut dy[pixel]);
                     }
-                    sum = sum.add(part);
-                    along = along.add(part_along);
+                    part = part + flow;
+                    part_along = part_along + flow * (simd.load(&x[pixel]) - middle);
                 }
-                sum.store(out.mean[block].at_mut());
-                along.store(out.squares[block].at_mut());
+                sum = sum + part;
+                along = along + part_along;
             }
+            sum.store(&mut out.mean[block]);
+            along.store(&mut out.squares[block]);
         }
     }
 }
@@ -185,27 +173,25 @@ for_each_isa! {
 for_each_isa! {
     /// One image: dx = slope·(dy − sum − (x − middle)·along), with the sum in the affine's shift; added to dx if
     /// `add`.
-    pub(crate) fn backward<V>(
-        from: &Blocked, x: &[F32x16], affine: &Affine, to: &Blocked, dy: &[F32x16], dx: &mut [F32x16],
+    pub(crate) fn backward(
+        simd, from: &Blocked, x: &[F32x16], affine: &Affine, to: &Blocked, dy: &[F32x16], dx: &mut [F32x16],
         add: bool,
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
-            unsafe {
-                let [middle, slope, sum] =
-                    [&affine.middle, &affine.slope, &affine.shift].map(|lines| V::load(lines[block].at()));
-                let along = V::load(affine.along[block].at());
-                for row in 0..from.shape.height {
-                    let at = block * from.plane() + from.start(row);
-                    let (x, dx) = (&x[at..][..width], &mut dx[at..][..width]);
-                    let dy = &dy[block * to.plane() + to.start(row)..][..width];
-                    for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
-                        let centred = V::load(x.at()).sub(middle);
-                        let value = V::load(dy.at()).sub(sum).sub(centred.mul(along)).mul(slope);
-                        let value = if add { value.add(V::load(dx.at())) } else { value };
-                        value.store(dx.at_mut());
+            let (middle, slope) = (simd.load(&affine.middle[block]), simd.load(&affine.slope[block]));
+            let (sum, along) = (simd.load(&affine.shift[block]), simd.load(&affine.along[block]));
+            for row in 0..from.shape.height {
+                let at = block * from.plane() + from.start(row);
+                let (x, dx) = (&x[at..][..width], &mut dx[at..][..width]);
+                let dy = &dy[block * to.plane() + to.start(row)..][..width];
+                for pixel in 0..width {
+                    let centred = simd.load(&x[pixel]) - middle;
+                    let mut value = (simd.load(&dy[pixel]) - sum - centred * along) * slope;
+                    if add {
+                        value = value + simd.load(&dx[pixel]);
                     }
+                    value.store(&mut dx[pixel]);
                 }
             }
         }

@@ -5,10 +5,10 @@
 
 use super::arena::{Arena, Buffer};
 use super::profile::Part;
-use super::program::{Kind, Program};
+use super::program::Program;
 use crate::error::expect_len;
 use crate::op::{batch_norm, cross_entropy};
-use crate::{Error, Mode, TensorId};
+use crate::{Error, Mode, Op, TensorId};
 use rayon::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
@@ -114,7 +114,7 @@ impl Program {
             return Ok(());
         }
         for (step, scratch) in self.steps.iter().zip(&arena.scratch) {
-            if let Kind::Norm { mean, variance, .. } = &step.kind {
+            if let Op::BatchNorm { mean, variance, .. } = &step.op {
                 let spans = self.graph.statistics().spans();
                 let (mean, variance) = (spans[mean.0].range(), spans[variance.0].range());
                 let (front, back) = statistics.split_at_mut(mean.end);

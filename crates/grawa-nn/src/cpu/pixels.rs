@@ -1,7 +1,5 @@
 //! Operations that move or pool pixels and channels of blocked activations, one image at a time.
 
-#![allow(unsafe_code)]
-
 use super::block::Blocked;
 use super::simd::{F32x16, WIDTH, for_each_isa};
 use crate::Window;
@@ -41,18 +39,15 @@ pub(crate) fn map(
 
 for_each_isa! {
     /// Copies planes between layouts of one shape, or adds them.
-    pub(crate) fn copy<V>(from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16], add: bool) {
+    pub(crate) fn copy(simd, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16], add: bool) {
         for block in 0..from.blocks() {
             for row in 0..from.shape.height {
                 let x = &x[block * from.plane() + from.start(row)..][..from.shape.width];
                 let y = &mut y[block * to.plane() + to.start(row)..][..from.shape.width];
                 for (y, x) in y.iter_mut().zip(x) {
-                    // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
-                    unsafe {
-                        let value = V::load(x.at());
-                        let value = if add { value.add(V::load(y.at())) } else { value };
-                        value.store(y.at_mut());
-                    }
+                    let value = simd.load(x);
+                    let value = if add { value + simd.load(y) } else { value };
+                    value.store(y);
                 }
             }
         }
@@ -151,7 +146,7 @@ fn clear(place: &Blocked, image: &mut [F32x16]) {
 
 for_each_isa! {
     /// The maximum of each window. The loops treat all lanes alike, so the compiler vectorises them.
-    pub(crate) fn max_pool<V>(window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16]) {
+    pub(crate) fn max_pool(_simd, window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &mut [F32x16]) {
         for (block, pixel) in outputs(to) {
             let (members, target) = (window.members(from.shape, to.shape, pixel), line(to, block, pixel));
             let mut best = F32x16([f32::NEG_INFINITY; WIDTH]);
@@ -170,8 +165,8 @@ for_each_isa! {
 
 for_each_isa! {
     /// The gradient of `max_pool`: it goes to the first of equal values.
-    pub(crate) fn max_pool_back<V>(
-        window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &[F32x16], dy: &[F32x16],
+    pub(crate) fn max_pool_back(
+        _simd, window: &Window, from: &Blocked, x: &[F32x16], to: &Blocked, y: &[F32x16], dy: &[F32x16],
         dx: &mut [F32x16], add: bool,
     ) {
         if !add {

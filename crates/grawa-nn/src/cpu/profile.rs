@@ -1,6 +1,8 @@
 //! How long each operation of a program took.
 
-use super::program::{Kind, PlaneOp, Program};
+use super::program::Program;
+use crate::Op;
+use crate::plan::NO_STEP;
 use std::time::Duration;
 
 /// A part of an operation's time.
@@ -38,35 +40,29 @@ impl Profile {
         program.steps.iter().zip(&self.spent).map(|(step, spent)| {
             let shape = |node: usize| program.graph.nodes()[node].shape;
             let (from, to) = (shape(step.inputs[0]), shape(step.output));
-            let name = match &step.kind {
-                Kind::Conv { geometry, .. } => format!(
-                    "convolution {k}×{k}{by}, {} → {} channels, {}×{}",
+            let size = format!("{} channels, {}×{}", to.channels, to.height, to.width);
+            let plus = if step.inputs.len() > 1 { " + sum" } else { "" };
+            let relu = if step.relu { " + ReLU" } else { "" };
+            let name = match &step.op {
+                Op::Conv { conv, .. } => format!(
+                    "convolution {k}×{k}{by}, {} → {size}",
                     from.channels,
-                    to.channels,
-                    to.height,
-                    to.width,
-                    k = geometry.kernel,
-                    by = if geometry.stride > 1 { format!(" by {}", geometry.stride) } else { String::new() },
+                    k = conv.kernel,
+                    by = if conv.stride > 1 { format!(" by {}", conv.stride) } else { String::new() },
                 ),
-                Kind::Linear { .. } => format!("linear, {} → {}", from.len(), to.len()),
-                kind => {
-                    let plus = if step.inputs.len() > 1 { " + sum" } else { "" };
-                    let word = match kind {
-                        Kind::Norm { relu: true, .. } => format!("batch norm{plus} + ReLU"),
-                        Kind::Norm { .. } => format!("batch norm{plus}"),
-                        Kind::Add { relu: true } => "sum + ReLU".into(),
-                        Kind::Add { .. } => "sum".into(),
-                        Kind::Relu => "ReLU".into(),
-                        Kind::Planes(PlaneOp::MaxPool(_)) => "max pool".into(),
-                        Kind::Planes(PlaneOp::AveragePool(_)) => "average pool".into(),
-                        Kind::GlobalAverage => "global average".into(),
-                        Kind::Planes(PlaneOp::PadChannels { .. }) => "channel padding".into(),
-                        Kind::Planes(PlaneOp::Subsample { .. }) => "subsampling".into(),
-                        Kind::Planes(PlaneOp::Concat) => "concatenation".into(),
-                        _ => "dropout".to_string(),
-                    };
-                    format!("{word}, {} channels, {}×{}", to.channels, to.height, to.width)
-                }
+                Op::Linear { .. } => format!("linear, {} → {}", from.len(), to.len()),
+                Op::BatchNorm { .. } => format!("batch norm{plus}{relu}, {size}"),
+                Op::Add => format!("sum{relu}, {size}"),
+                Op::Relu => format!("ReLU, {size}"),
+                Op::MaxPool(_) => format!("max pool, {size}"),
+                Op::AveragePool(_) => format!("average pool, {size}"),
+                Op::GlobalAverage => format!("global average, {size}"),
+                Op::PadChannels { .. } => format!("channel padding, {size}"),
+                Op::Subsample { .. } => format!("subsampling, {size}"),
+                Op::Concat => format!("concatenation, {size}"),
+                Op::Dropout { .. } => format!("dropout, {size}"),
+                Op::Plain { plain, .. } => format!("{} (plain), {size}", plain.name()),
+                Op::Input => unreachable!("{NO_STEP}"),
             };
             (name, *spent)
         })

@@ -5,17 +5,18 @@
 //! and batch norm, have one term for each factor.
 
 use super::arena::{Arena, Buffer, Scratch};
-use super::backward::{copy_planes, sum_channels};
+use super::backward::{copy_planes, mask, sum_channels};
 use super::convolution::Convolution;
 use super::curvature::{Curvature, Point};
-use super::forward::add_bias;
-use super::forward::{ON_PLANES, OTHER_ARM};
-use super::program::{Flow, Kind, Place, PlaneOp, Step};
+use super::forward::{ON_PLANES, add_bias};
+use super::plain::{duals, tangents};
+use super::program::{ConvStep, Place};
 use super::simd::F32x16;
 use super::tangent_norm::{self as tangent, Back, Channel, Factors, total};
 use super::{norm, pixels};
 use crate::op::linear;
-use crate::{Mode, TensorId};
+use crate::plan::{Flow, NO_STEP, Step};
+use crate::{Mode, Op, TensorId};
 use rayon::prelude::*;
 
 impl Curvature {
@@ -37,8 +38,9 @@ impl Curvature {
         let Some(mut output) = arena.values[step.output].take() else { return };
         // After a ReLU, the tangent is zero where the result is.
         let gate = || point.arena.values[step.output].as_ref();
-        match (&step.kind, &program.places[step.output]) {
-            (Kind::Conv { geometry, algorithm, weight, bias, .. }, _) => {
+        match (&step.op, &program.places[step.output]) {
+            (Op::Conv { weight, bias, .. }, _) => {
+                let ConvStep { geometry, algorithm, .. } = &program.convolutions[&step.node];
                 let Arena { values, scratch, workspace, isa, .. } = arena;
                 let scratch = &mut scratch[index];
                 if let Some(bias) = bias {
@@ -71,7 +73,7 @@ impl Curvature {
                     of(parameters).forward(workspace, dx, output, &mut scratch.moments, |_, _| ());
                 }
             }
-            (Kind::Norm { bias, relu, .. }, Place::Planes(to)) => {
+            (Op::BatchNorm { bias, .. }, Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
                 let affine = &point.arena.scratch[index].affine;
                 let (x, isa) = (planes(&point.arena.values, step.inputs[0]), arena.isa);
@@ -104,12 +106,12 @@ impl Curvature {
                     let part = |size: usize| image * size..(image + 1) * size;
                     let (x, dx) = (&x[part(place.image())], &dx[part(place.image())]);
                     let other = other.as_ref().map(|place| (place, &others[part(place.image())]));
-                    let gate = relu.then(|| &gate[part(to.image())]);
+                    let gate = step.relu.then(|| &gate[part(to.image())]);
                     tangent::forward(isa, &place, x, dx, &factors, other, gate, to, y);
                 });
                 arena.values[step.inputs[0]] = Some(input);
             }
-            (Kind::Linear { weight, bias }, _) => {
+            (Op::Linear { weight, bias }, _) => {
                 let place = &program.places[step.inputs[0]];
                 let y = output.vectors_mut();
                 let moved = [self.tensor(vector, *weight), self.tensor(vector, *bias)];
@@ -121,7 +123,7 @@ impl Curvature {
                 linear::forward(program.batch, &dx, self.tensor(parameters, *weight), &zeros, &mut other);
                 y.iter_mut().zip(other).for_each(|(y, other)| *y += other);
             }
-            (Kind::Planes(PlaneOp::MaxPool(window)), Place::Planes(to)) => {
+            (Op::MaxPool(window), Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
                 let (x, y) =
                     (planes(&point.arena.values, step.inputs[0]), planes(&point.arena.values, step.output));
@@ -134,32 +136,39 @@ impl Curvature {
                     pixels::max_pool_tangent(window, inputs, (to, y), dy);
                 });
             }
-            (Kind::Relu, place) => {
-                match (place, program.places[step.inputs[0]]) {
-                    (Place::Planes(to), Place::Planes(from)) => {
-                        let dx = planes(&arena.values, step.inputs[0]);
-                        copy_planes(arena.isa, (&from, dx), (to, output.planes_mut()), false);
-                    }
-                    _ => output.vectors_mut().copy_from_slice(
-                        arena.values[step.inputs[0]].as_ref().map_or(&[][..], Buffer::vectors),
-                    ),
-                }
-                cut(arena, place, gate(), &mut output);
-            }
-            (Kind::Add { relu: true }, place @ Place::Planes(to)) => {
+            (Op::Relu | Op::Add, place) => {
                 for (input, &node) in step.inputs.iter().enumerate() {
-                    let (from, dx) = (*program.planes(node), planes(&arena.values, node));
                     let add = input > 0;
-                    copy_planes(arena.isa, (&from, dx), (to, output.planes_mut()), add);
+                    match (place, &program.places[node]) {
+                        (Place::Planes(to), Place::Planes(from)) => {
+                            let dx = planes(&arena.values, node);
+                            copy_planes(arena.isa, (from, dx), (to, output.planes_mut()), add);
+                        }
+                        _ => {
+                            let dx = arena.values[node].as_ref().map_or(&[][..], Buffer::vectors);
+                            output.store(place, dx, add);
+                        }
+                    }
                 }
-                cut(arena, place, gate(), &mut output);
+                if step.relu {
+                    cut(arena, place, gate(), &mut output);
+                }
             }
             // Linear: the pass itself, on tangents.
-            (Kind::Add { relu: false } | Kind::Planes(_) | Kind::GlobalAverage | Kind::Dropout { .. }, _) => {
+            (Op::AveragePool(_) | Op::GlobalAverage | Op::PadChannels { .. }, _)
+            | (Op::Subsample { .. } | Op::Concat | Op::Dropout { .. }, _) => {
                 arena.values[step.output] = Some(output);
                 return program.run(index, arena, parameters, &[], point.mode);
             }
-            (Kind::Norm { .. } | Kind::Add { relu: true }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
+            (Op::Plain { plain, tensors }, place) => {
+                let changes = program.plain_inputs(step, tensors, &arena.values, vector);
+                let inputs = program.plain_inputs(step, tensors, &point.arena.values, parameters);
+                let found = program.plain_forward(step, *plain, &inputs.with_tangents(changes));
+                let found: Vec<f32> = found.iter().map(|y| y.tangent).collect();
+                output.store(place, &found, false);
+            }
+            (Op::BatchNorm { .. } | Op::MaxPool(_), Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
+            (Op::Input, _) => unreachable!("{NO_STEP}"),
         }
         arena.values[step.output] = Some(output);
     }
@@ -177,16 +186,25 @@ impl Curvature {
         let program = &self.flowing;
         let step = &program.steps[index];
         let spans = self.graph().parameters().spans();
-        match step.kind {
-            Kind::Conv { .. } | Kind::Norm { .. } | Kind::Linear { .. } => {}
+        match step.op {
+            Op::Conv { .. } | Op::BatchNorm { .. } | Op::Linear { .. } | Op::Plain { .. } => {}
             // Linear in the gradient, given the results of the forward pass: the pass itself on tangents, with those
             // results.
-            Kind::Relu | Kind::Add { .. } | Kind::Planes(_) | Kind::GlobalAverage | Kind::Dropout { .. } => {
+            Op::Relu
+            | Op::Add
+            | Op::MaxPool(_)
+            | Op::AveragePool(_)
+            | Op::GlobalAverage
+            | Op::PadChannels { .. }
+            | Op::Subsample { .. }
+            | Op::Concat
+            | Op::Dropout { .. } => {
                 std::mem::swap(&mut arena.values, &mut point.arena.values);
                 program.flow_back(index, arena, parameters, point.mode, product);
                 std::mem::swap(&mut arena.values, &mut point.arena.values);
                 return;
             }
+            Op::Input => unreachable!("{NO_STEP}"),
         }
         let Some(slot) = program.slots[step.output] else { return };
         let Some(mut ddy) = arena.gradients[slot].take() else { return };
@@ -196,8 +214,9 @@ impl Curvature {
             |input: usize| program.slots[step.inputs[input]].filter(|_| step.flows[input] != Flow::Nowhere);
         let adds = |input: usize| step.flows[input] == Flow::Add;
         let isa = arena.isa;
-        match (&step.kind, &program.places[step.output]) {
-            (Kind::Conv { geometry, algorithm, weight, bias, .. }, _) => {
+        match (&step.op, &program.places[step.output]) {
+            (Op::Conv { weight, bias, .. }, _) => {
+                let ConvStep { geometry, algorithm, .. } = &program.convolutions[&step.node];
                 let Arena { values, gradients, scratch, workspace, .. } = arena;
                 let (dy, ddy) = (dy.planes(), ddy.planes());
                 let of =
@@ -220,7 +239,7 @@ impl Curvature {
                     gradients[slot] = Some(out);
                 }
             }
-            (Kind::Norm { weight, bias, relu, .. }, Place::Planes(to)) => {
+            (Op::BatchNorm { weight, bias, .. }, Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
                 // The forward pass left the sums of x′.
                 let channels = self.channels(step, point, &arena.scratch[index], parameters, vector);
@@ -245,7 +264,7 @@ impl Curvature {
                     (0..place.shape.channels).map(|channel| total(moments, channel)).collect::<Vec<_>>()
                 };
                 // Σ dy′ and Σ dy′·x̂, with dy′ masked first; then Σ dy·x̂′.
-                let changes = sums(x, &affine.middle, *relu, ddy.planes_mut());
+                let changes = sums(x, &affine.middle, step.relu, ddy.planes_mut());
                 let along_changes = sums(dx, &middle_change, false, dy.planes_mut());
                 let backs: Vec<Back> = (0..place.shape.channels)
                     .map(|channel| {
@@ -292,7 +311,7 @@ impl Curvature {
                     arena.gradients[slot] = Some(out);
                 }
             }
-            (Kind::Linear { weight, bias }, _) => {
+            (Op::Linear { weight, bias }, _) => {
                 let place = &program.places[step.inputs[0]];
                 let x = plain(place, &point.arena, step.inputs[0]);
                 let dx = plain(place, arena, step.inputs[0]);
@@ -311,9 +330,17 @@ impl Curvature {
                     buffer.store(place, &out, adds(0));
                 }
             }
-            (Kind::Norm { .. }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
-            (Kind::Relu | Kind::Add { .. } | Kind::Planes(_), _) => unreachable!("{OTHER_ARM}"),
-            (Kind::GlobalAverage | Kind::Dropout { .. }, _) => unreachable!("{OTHER_ARM}"),
+            (Op::Plain { plain, tensors }, place) => {
+                let changes = program.plain_inputs(step, tensors, &arena.values, vector);
+                let inputs = program.plain_inputs(step, tensors, &point.arena.values, parameters);
+                let flow = duals(&dy.to_plain(place), &ddy.to_plain(place));
+                let found = program.plain_backward(step, *plain, &inputs.with_tangents(changes), &flow);
+                program.store_plain(step, tensors, tangents(found), &mut arena.gradients, product);
+            }
+            (Op::BatchNorm { .. }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
+            (Op::Relu | Op::Add | Op::MaxPool(_) | Op::AveragePool(_) | Op::GlobalAverage, _)
+            | (Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat, _)
+            | (Op::Dropout { .. } | Op::Input, _) => unreachable!("the match above returned"),
         }
         arena.gradients[slot] = Some(ddy);
         point.arena.gradients[primal] = Some(dy);
@@ -328,7 +355,7 @@ impl Curvature {
         parameters: &[f32],
         vector: &[f32],
     ) -> Vec<Channel> {
-        let Kind::Norm { weight, .. } = &step.kind else { return Vec::new() };
+        let Op::BatchNorm { weight, .. } = &step.op else { return Vec::new() };
         let shape = self.flowing.planes(step.inputs[0]).shape;
         let at = self.kept.steps.iter().position(|other| other.output == step.output);
         let variance = at.map_or(&[][..], |at| &point.arena.scratch[at].variance);
@@ -353,17 +380,9 @@ fn planes(values: &[Option<Buffer>], node: usize) -> &[F32x16] {
     values[node].as_ref().map_or(&[][..], Buffer::planes)
 }
 
-/// A node's values as plain vectors.
+/// A node's values in plain order.
 fn plain(place: &Place, arena: &Arena, node: usize) -> Vec<f32> {
-    let Some(buffer) = &arena.values[node] else { return Vec::new() };
-    let mut flat = match place {
-        Place::Planes(blocked) => {
-            vec![0.0; buffer.planes().len() / blocked.image() * blocked.shape.len()]
-        }
-        Place::Vectors(_) => return buffer.vectors().to_vec(),
-    };
-    buffer.copy_to(place, &mut flat);
-    flat
+    arena.values[node].as_ref().map_or_else(Vec::new, |buffer| buffer.to_plain(place))
 }
 
 /// Sets a tangent to zero where the result of the ReLU is.
@@ -376,10 +395,6 @@ fn cut(arena: &Arena, place: &Place, gate: Option<&Buffer>, tangent: &mut Buffer
                 .zip(gate.planes().par_chunks_exact(to.image()))
                 .for_each(|(dy, y)| norm::mask(arena.isa, to, y, dy));
         }
-        Place::Vectors(_) => {
-            for (dy, &y) in tangent.vectors_mut().iter_mut().zip(gate.vectors()) {
-                *dy = if y > 0.0 { *dy } else { 0.0 };
-            }
-        }
+        Place::Vectors(_) => mask(Some(gate), tangent),
     }
 }

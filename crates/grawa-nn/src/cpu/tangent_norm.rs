@@ -4,8 +4,6 @@
 //! and the backward pass dx = scale·s·(dy − S/n − x̂·s²T/n). Tangents are sums of the same planes with one factor for
 //! each channel: two planes forward, four backward. The factors are computed in f64.
 
-#![allow(unsafe_code)]
-
 use super::block::Blocked;
 use super::norm::{self, Moments};
 use super::simd::{F32x16, for_each_isa};
@@ -120,37 +118,29 @@ pub(crate) fn lines<'a>(
 
 for_each_isa! {
     /// One image: y′ = centred·x̂ + centred_change·x̂′ + constant, plus `other`, zero where y is not positive.
-    pub(crate) fn forward<V>(
-        from: &Blocked, x: &[F32x16], dx: &[F32x16], factors: &Factors,
+    pub(crate) fn forward(
+        simd, from: &Blocked, x: &[F32x16], dx: &[F32x16], factors: &Factors,
         other: Option<(&Blocked, &[F32x16])>, gate: Option<&[F32x16]>, to: &Blocked, y: &mut [F32x16],
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
-            unsafe {
-                let [middle, change, centred, centred_change, constant] = [
-                    &factors.middle,
-                    &factors.middle_change,
-                    &factors.centred,
-                    &factors.centred_change,
-                    &factors.constant,
-                ]
-                .map(|lines| V::load(lines[block].at()));
-                for row in 0..from.shape.height {
-                    let at = block * from.plane() + from.start(row);
-                    let target = block * to.plane() + to.start(row);
-                    for pixel in 0..width {
-                        let mut value = V::load(x[at + pixel].at()).sub(middle).mul(centred).add(constant);
-                        value = value.add(V::load(dx[at + pixel].at()).sub(change).mul(centred_change));
-                        if let Some((place, other)) = other {
-                            value =
-                                value.add(V::load(other[block * place.plane() + place.start(row) + pixel].at()));
-                        }
-                        if let Some(gate) = gate {
-                            value = value.where_positive(V::load(gate[target + pixel].at()));
-                        }
-                        value.store(y[target + pixel].at_mut());
+            let (middle, change) = (simd.load(&factors.middle[block]), simd.load(&factors.middle_change[block]));
+            let centred = simd.load(&factors.centred[block]);
+            let centred_change = simd.load(&factors.centred_change[block]);
+            let constant = simd.load(&factors.constant[block]);
+            for row in 0..from.shape.height {
+                let at = block * from.plane() + from.start(row);
+                let target = block * to.plane() + to.start(row);
+                for pixel in 0..width {
+                    let mut value = (simd.load(&x[at + pixel]) - middle) * centred + constant;
+                    value = value + (simd.load(&dx[at + pixel]) - change) * centred_change;
+                    if let Some((place, other)) = other {
+                        value = value + simd.load(&other[block * place.plane() + place.start(row) + pixel]);
                     }
+                    if let Some(gate) = gate {
+                        value = value.where_positive(simd.load(&gate[target + pixel]));
+                    }
+                    value.store(&mut y[target + pixel]);
                 }
             }
         }
@@ -159,37 +149,30 @@ for_each_isa! {
 
 for_each_isa! {
     /// One image: flow·dy + flow_change·dy′ + centred·x̂ + centred_change·x̂′ + constant, added to `out` if `add`.
-    pub(crate) fn backward<V>(
-        from: &Blocked, x: &[F32x16], dx: &[F32x16], factors: &Factors, to: &Blocked, dy: &[F32x16],
+    pub(crate) fn backward(
+        simd, from: &Blocked, x: &[F32x16], dx: &[F32x16], factors: &Factors, to: &Blocked, dy: &[F32x16],
         ddy: &[F32x16], out: &mut [F32x16], add: bool,
     ) {
         let width = from.shape.width;
         for block in 0..from.blocks() {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
-            unsafe {
-                let [middle, change, centred, centred_change, flow, flow_change, constant] = [
-                    &factors.middle,
-                    &factors.middle_change,
-                    &factors.centred,
-                    &factors.centred_change,
-                    &factors.flow,
-                    &factors.flow_change,
-                    &factors.constant,
-                ]
-                .map(|lines| V::load(lines[block].at()));
-                for row in 0..from.shape.height {
-                    let at = block * from.plane() + from.start(row);
-                    let (x, dx, out) = (&x[at..][..width], &dx[at..][..width], &mut out[at..][..width]);
-                    let at = block * to.plane() + to.start(row);
-                    let (dy, ddy) = (&dy[at..][..width], &ddy[at..][..width]);
-                    for pixel in 0..width {
-                        let load = |lines: &[F32x16]| V::load(lines[pixel].at());
-                        let value = (constant.add(load(dy).mul(flow)).add(load(ddy).mul(flow_change)))
-                            .add(load(x).sub(middle).mul(centred))
-                            .add(load(dx).sub(change).mul(centred_change));
-                        let value = if add { value.add(load(out)) } else { value };
-                        value.store(out[pixel].at_mut());
+            let (middle, change) = (simd.load(&factors.middle[block]), simd.load(&factors.middle_change[block]));
+            let centred = simd.load(&factors.centred[block]);
+            let centred_change = simd.load(&factors.centred_change[block]);
+            let (flow, flow_change) = (simd.load(&factors.flow[block]), simd.load(&factors.flow_change[block]));
+            let constant = simd.load(&factors.constant[block]);
+            for row in 0..from.shape.height {
+                let at = block * from.plane() + from.start(row);
+                let (x, dx, out) = (&x[at..][..width], &dx[at..][..width], &mut out[at..][..width]);
+                let at = block * to.plane() + to.start(row);
+                let (dy, ddy) = (&dy[at..][..width], &ddy[at..][..width]);
+                for pixel in 0..width {
+                    let mut value = constant + simd.load(&dy[pixel]) * flow + simd.load(&ddy[pixel]) * flow_change;
+                    value = value + (simd.load(&x[pixel]) - middle) * centred;
+                    value = value + (simd.load(&dx[pixel]) - change) * centred_change;
+                    if add {
+                        value = value + simd.load(&out[pixel]);
                     }
+                    value.store(&mut out[pixel]);
                 }
             }
         }

@@ -5,12 +5,10 @@
 //! transforms and the products. The result of a tile does not depend on which tiles are processed with it. Gradients of the
 //! kernel are summed over tiles in image order.
 
-#![allow(unsafe_code)]
-
 use super::block::Blocked;
 use super::conv_geometry::ConvGeometry;
-use super::simd::{F32x16, Simd, WIDTH, for_each_isa};
-use super::winograd_transforms::{F2x2, F4x4, Transform};
+use super::simd::{F32x16, Simd, Vectors, WIDTH, for_each_isa};
+use super::winograd_transforms::{F2x2, F4x4, Matrix, Transform};
 
 /// Tiles multiplied at once: as many vectors as the registers hold.
 const PANEL: usize = 16;
@@ -88,7 +86,9 @@ impl Tiling {
 
 for_each_isa! {
     /// Transforms the kernel of one block of outputs. `flipped`: for the backward tiling.
-    pub(crate) fn transform_kernel<V>(tiling: &Tiling, plain: &[f32], flipped: bool, block: usize, out: &mut [F32x16]) {
+    pub(crate) fn transform_kernel(
+        simd, tiling: &Tiling, plain: &[f32], flipped: bool, block: usize, out: &mut [F32x16],
+    ) {
         assert_eq!(plain.len(), 9 * tiling.from.shape.channels * tiling.to.shape.channels);
         assert_eq!(out.len(), tiling.kernel_len() / tiling.to.blocks());
         let (ins, outs) = (tiling.from.shape.channels, tiling.to.shape.channels);
@@ -103,13 +103,10 @@ for_each_isa! {
                     w[place].0[lane] = if flipped { plain[8 - place] } else { plain[place] };
                 }
             }
-            // SAFETY: by the assertion on `out` there is a vector for every point of every input, `ins` apart.
-            unsafe {
-                let points = out.as_mut_ptr().add(input);
-                match tiling.side {
-                    4 => F4x4::kernel::<V>(&w, points, ins),
-                    _ => F2x2::kernel::<V>(&w, points, ins),
-                }
+            let (w, out) = (Matrix::kernel(w.as_slice()), &mut out[input..]);
+            match tiling.side {
+                4 => F4x4::kernel(simd, w, F4x4::points(out, ins), false),
+                _ => F2x2::kernel(simd, w, F2x2::points(out, ins), false),
             }
         }
     }
@@ -124,26 +121,24 @@ fn check(tiling: &Tiling) {
 
 for_each_isa! {
     /// Convolves some images: y = kernel ∗ x, added to y if `add`.
-    pub(crate) fn run<V>(
-        tiling: &Tiling, x: &[F32x16], kernel: &[F32x16], y: &mut [F32x16], add: bool, buffer: &mut [F32x16],
+    pub(crate) fn run(
+        simd, tiling: &Tiling, x: &[F32x16], kernel: &[F32x16], y: &mut [F32x16], add: bool, buffer: &mut [F32x16],
     ) {
         check(tiling);
         let images = y.len() / tiling.to.image();
         assert_eq!((x.len(), y.len()), (images * tiling.from.image(), images * tiling.to.image()));
         assert_eq!(kernel.len(), tiling.kernel_len());
         assert!(buffer.len() >= tiling.buffer_len(images), "the workspace is large enough");
-        // SAFETY: the caller has these instructions, and the lengths of all slices were just checked.
-        unsafe {
-            match tiling.side {
-                4 => run_by::<V, F4x4>(tiling, x, kernel, y, add, buffer),
-                _ => run_by::<V, F2x2>(tiling, x, kernel, y, add, buffer),
-            }
+        match tiling.side {
+            4 => run_by::<_, _, F4x4>(simd, tiling, x, kernel, y, add, buffer),
+            _ => run_by::<_, _, F2x2>(simd, tiling, x, kernel, y, add, buffer),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn run_by<V: Simd, T: Transform>(
+fn run_by<S: Simd, const N: usize, T: Transform>(
+    simd: Vectors<S, N>,
     tiling: &Tiling,
     x: &[F32x16],
     kernel: &[F32x16],
@@ -155,31 +150,20 @@ unsafe fn run_by<V: Simd, T: Transform>(
     let tiles = y.len() / tiling.to.image() * tiling.tiles();
     let (inputs, products) = buffer.split_at_mut(points * tiles * tiling.from.blocks());
     for block in 0..tiling.from.blocks() {
-        // SAFETY: `run` checked the lengths of all slices: there is space for every point of every tile, and for a panel of
-        // products.
-        unsafe {
-            transform_input_tiles::<V, T>(tiling, x, block, &mut inputs[block * points * tiles..], tiles)
-        };
+        let inputs = &mut inputs[block * points * tiles..];
+        transform_input_tiles::<_, _, T>(simd, tiling, x, block, inputs, tiles);
     }
     let ins = tiling.from.shape.channels;
     for block in 0..tiling.to.blocks() {
         let kernel = &kernel[block * points * ins..][..points * ins];
         for first in (0..tiles).step_by(PANEL) {
             let count = PANEL.min(tiles - first);
-            for point in 0..points {
+            for (point, kernel) in kernel.chunks_exact(ins).enumerate() {
                 let from = &inputs[point * tiles + first..];
-                let to = &mut products[point * PANEL..][..PANEL];
-                // SAFETY: as above.
-                unsafe {
-                    let kernel = kernel[point * ins..][..ins].as_ptr();
-                    multiply::<V>(count, from.as_ptr(), points * tiles, kernel, ins, to.as_mut_ptr());
-                }
+                multiply(simd, from, points * tiles, kernel, &mut products[point * PANEL..][..count]);
             }
             for tile in first..first + count {
-                // SAFETY: as above.
-                unsafe {
-                    transform_output::<V, T>(tiling, products.as_ptr().add(tile - first), y, block, tile, add)
-                };
+                transform_output::<_, _, T>(simd, tiling, &products[tile - first..], y, block, tile, add);
             }
         }
     }
@@ -187,7 +171,8 @@ unsafe fn run_by<V: Simd, T: Transform>(
 
 /// Transforms one block of channels of all tiles of some images: point by point, `apart` vectors each.
 #[inline(always)]
-unsafe fn transform_input_tiles<V: Simd, T: Transform>(
+fn transform_input_tiles<S: Simd, const N: usize, T: Transform>(
+    simd: Vectors<S, N>,
     tiling: &Tiling,
     x: &[F32x16],
     block: usize,
@@ -202,17 +187,14 @@ unsafe fn transform_input_tiles<V: Simd, T: Transform>(
             let (top, left) = tiling.corner(tile);
             // The first input of a tile is one up and one left of its first output.
             let (top, left) = (top + place.border - 1, left + place.border - 1);
-            let out = out[image * tiling.tiles() + tile..].as_mut_ptr();
-            // SAFETY: the tile begins inside its plane, and pixels beyond the plane are declared missing. `out` has space for
-            // all points of all tiles, `apart` vectors each.
-            unsafe {
-                let x = plane.as_ptr().add(top * row + left);
-                // Whole tiles have their own code without tests for edges.
-                if top + T::POINTS <= height && left + T::POINTS <= row {
-                    T::input::<V>(x, row, [T::POINTS; 2], out, apart);
-                } else {
-                    T::input::<V>(x, row, [height - top, row - left], out, apart);
-                }
+            let x = &plane[top * row + left..];
+            let points = T::points(&mut out[image * tiling.tiles() + tile..], apart);
+            // Whole tiles have their own code without tests for edges.
+            if top + T::POINTS <= height && left + T::POINTS <= row {
+                T::input(simd, Matrix::new(x, [row, 1], [T::POINTS; 2]), points, false);
+            } else {
+                let there = [T::POINTS.min(height - top), T::POINTS.min(row - left)];
+                T::input(simd, Matrix::new(x, [row, 1], there), points, false);
             }
         }
     }
@@ -220,7 +202,8 @@ unsafe fn transform_input_tiles<V: Simd, T: Transform>(
 
 /// Transforms one block of channels of the gradients of all tiles of some images.
 #[inline(always)]
-unsafe fn transform_gradient_tiles<V: Simd, T: Transform>(
+fn transform_gradient_tiles<S: Simd, const N: usize, T: Transform>(
+    simd: Vectors<S, N>,
     tiling: &Tiling,
     dy: &[F32x16],
     block: usize,
@@ -228,21 +211,17 @@ unsafe fn transform_gradient_tiles<V: Simd, T: Transform>(
     apart: usize,
 ) {
     let place = &tiling.to;
-    let (bottom, right) = (place.border + place.shape.height, place.border + place.shape.width);
     for (image, dy) in dy.chunks_exact(place.image()).enumerate() {
         let plane = &dy[block * place.plane()..][..place.plane()];
         for tile in 0..tiling.tiles() {
             let (top, left) = tiling.corner(tile);
-            let (top, left) = (top + place.border, left + place.border);
-            let out = out[image * tiling.tiles() + tile..].as_mut_ptr();
-            // SAFETY: as in `transform_input_tiles`.
-            unsafe {
-                let dy = plane.as_ptr().add(top * place.row() + left);
-                if top + T::SIDE <= bottom && left + T::SIDE <= right {
-                    T::gradient::<V>(dy, place.row(), [T::SIDE; 2], out, apart);
-                } else {
-                    T::gradient::<V>(dy, place.row(), [bottom - top, right - left], out, apart);
-                }
+            let dy = &plane[place.start(top) + left..];
+            let points = T::points(&mut out[image * tiling.tiles() + tile..], apart);
+            let there = [T::SIDE.min(place.shape.height - top), T::SIDE.min(place.shape.width - left)];
+            if there == [T::SIDE; 2] {
+                T::gradient(simd, Matrix::new(dy, [place.row(), 1], [T::SIDE; 2]), points, false);
+            } else {
+                T::gradient(simd, Matrix::new(dy, [place.row(), 1], there), points, false);
             }
         }
     }
@@ -250,9 +229,10 @@ unsafe fn transform_gradient_tiles<V: Simd, T: Transform>(
 
 /// Transforms the points of one tile to its outputs.
 #[inline(always)]
-unsafe fn transform_output<V: Simd, T: Transform>(
+fn transform_output<S: Simd, const N: usize, T: Transform>(
+    simd: Vectors<S, N>,
     tiling: &Tiling,
-    points: *const F32x16,
+    points: &[F32x16],
     y: &mut [F32x16],
     block: usize,
     tile: usize,
@@ -261,128 +241,111 @@ unsafe fn transform_output<V: Simd, T: Transform>(
     let place = &tiling.to;
     let (image, (top, left)) = (tile / tiling.tiles(), tiling.corner(tile % tiling.tiles()));
     let start = image * place.image() + block * place.plane() + place.start(top) + left;
-    let (rows, columns) = (place.shape.height - top, place.shape.width - left);
-    // SAFETY: the tile begins inside its plane, and pixels beyond the plane are declared missing. The panel holds all points.
-    unsafe {
-        let y = y.as_mut_ptr().add(start);
-        if rows >= T::SIDE && columns >= T::SIDE {
-            T::output::<V>(points, PANEL, y, place.row(), [T::SIDE; 2], add);
-        } else {
-            T::output::<V>(points, PANEL, y, place.row(), [rows, columns], add);
-        }
+    let there = [T::SIDE.min(place.shape.height - top), T::SIDE.min(place.shape.width - left)];
+    let (points, y) = (T::points(points, PANEL), &mut y[start..]);
+    if there == [T::SIDE; 2] {
+        T::output(simd, points, Matrix::new(y, [place.row(), 1], [T::SIDE; 2]), add);
+    } else {
+        T::output(simd, points, Matrix::new(y, [place.row(), 1], there), add);
     }
 }
 
 /// One point of up to sixteen tiles: the sum over input channels of input times kernel. Blocks of input channels are `apart`
 /// vectors from each other.
 #[inline(always)]
-unsafe fn multiply<V: Simd>(
-    tiles: usize,
-    inputs: *const F32x16,
+fn multiply<S: Simd, const N: usize>(
+    simd: Vectors<S, N>,
+    mut inputs: &[F32x16],
     apart: usize,
-    kernel: *const F32x16,
-    ins: usize,
-    out: *mut F32x16,
+    kernel: &[F32x16],
+    mut out: &mut [F32x16],
 ) {
-    let mut done = 0;
-    while done < tiles {
-        // SAFETY: the caller promises inputs of `tiles` tiles and space for as many products.
-        unsafe {
-            let (inputs, out) = (inputs.add(done), out.add(done));
-            done += match tiles - done {
-                16.. if V::TILE >= 16 => multiply_by::<V, 16>(inputs, apart, kernel, ins, out),
-                8.. if V::TILE >= 8 => multiply_by::<V, 8>(inputs, apart, kernel, ins, out),
-                4.. if V::TILE >= 4 => multiply_by::<V, 4>(inputs, apart, kernel, ins, out),
-                2.. => multiply_by::<V, 2>(inputs, apart, kernel, ins, out),
-                _ => multiply_by::<V, 1>(inputs, apart, kernel, ins, out),
-            }
-        }
+    let most = Vectors::<S, N>::TILE;
+    while !out.is_empty() {
+        let done = match out.len() {
+            16.. if most >= 16 => multiply_by::<_, _, 16>(simd, inputs, apart, kernel, out),
+            8.. if most >= 8 => multiply_by::<_, _, 8>(simd, inputs, apart, kernel, out),
+            4.. if most >= 4 => multiply_by::<_, _, 4>(simd, inputs, apart, kernel, out),
+            2.. => multiply_by::<_, _, 2>(simd, inputs, apart, kernel, out),
+            _ => multiply_by::<_, _, 1>(simd, inputs, apart, kernel, out),
+        };
+        (inputs, out) = (&inputs[done..], &mut out[done..]);
     }
 }
 
-/// `N` tiles.
+/// `T` tiles.
 #[inline(always)]
-unsafe fn multiply_by<V: Simd, const N: usize>(
-    inputs: *const F32x16,
+fn multiply_by<S: Simd, const N: usize, const T: usize>(
+    simd: Vectors<S, N>,
+    inputs: &[F32x16],
     apart: usize,
-    kernel: *const F32x16,
-    ins: usize,
-    out: *mut F32x16,
+    kernel: &[F32x16],
+    out: &mut [F32x16],
 ) -> usize {
-    // SAFETY: as the caller promises, for `N` tiles. The kernel has a vector for each of `ins` channels.
-    unsafe {
-        let mut sums = [V::zero(); N];
-        for (block, start) in (0..ins).step_by(WIDTH).enumerate() {
-            let inputs = inputs.add(block * apart).cast::<f32>();
-            for lane in 0..WIDTH.min(ins - start) {
-                let weights = V::load(kernel.add(start + lane).cast());
-                for (tile, sum) in sums.iter_mut().enumerate() {
-                    *sum = sum.add_product(inputs.add(tile * WIDTH + lane), weights);
-                }
+    let mut sums = [simd.zero(); T];
+    for (block, kernel) in kernel.chunks(WIDTH).enumerate() {
+        let inputs = &inputs[block * apart..][..T];
+        for lane in 0..WIDTH.min(kernel.len()) {
+            let weights = simd.load(&kernel[lane]);
+            for tile in 0..T {
+                sums[tile] = sums[tile].plus(inputs[tile].0[lane], weights);
             }
         }
-        for (tile, sum) in sums.into_iter().enumerate() {
-            sum.store(out.add(tile).cast());
-        }
     }
-    N
+    let out = &mut out[..T];
+    for tile in 0..T {
+        sums[tile].store(&mut out[tile]);
+    }
+    T
 }
 
 for_each_isa! {
     /// Transforms one block of channels of the inputs of some images, for the gradient of the kernel.
-    pub(crate) fn transform_inputs<V>(tiling: &Tiling, x: &[F32x16], block: usize, out: &mut [F32x16]) {
+    pub(crate) fn transform_inputs(simd, tiling: &Tiling, x: &[F32x16], block: usize, out: &mut [F32x16]) {
         check(tiling);
         assert_eq!(out.len(), x.len() / tiling.from.image() * tiling.tiles() * tiling.points());
         let apart = out.len() / tiling.points();
-        // SAFETY: the caller has these instructions, and the lengths were just checked.
-        unsafe {
-            match tiling.side {
-                4 => transform_input_tiles::<V, F4x4>(tiling, x, block, out, apart),
-                _ => transform_input_tiles::<V, F2x2>(tiling, x, block, out, apart),
-            }
+        match tiling.side {
+            4 => transform_input_tiles::<_, _, F4x4>(simd, tiling, x, block, out, apart),
+            _ => transform_input_tiles::<_, _, F2x2>(simd, tiling, x, block, out, apart),
         }
     }
 }
 
 for_each_isa! {
     /// Transforms one block of channels of the output gradients of some images.
-    pub(crate) fn transform_gradients<V>(tiling: &Tiling, dy: &[F32x16], block: usize, out: &mut [F32x16]) {
+    pub(crate) fn transform_gradients(simd, tiling: &Tiling, dy: &[F32x16], block: usize, out: &mut [F32x16]) {
         check(tiling);
         assert_eq!(out.len(), dy.len() / tiling.to.image() * tiling.tiles() * tiling.points());
         let apart = out.len() / tiling.points();
-        // SAFETY: the caller has these instructions, and the lengths were just checked.
-        unsafe {
-            match tiling.side {
-                4 => transform_gradient_tiles::<V, F4x4>(tiling, dy, block, out, apart),
-                _ => transform_gradient_tiles::<V, F2x2>(tiling, dy, block, out, apart),
-            }
+        match tiling.side {
+            4 => transform_gradient_tiles::<_, _, F4x4>(simd, tiling, dy, block, out, apart),
+            _ => transform_gradient_tiles::<_, _, F2x2>(simd, tiling, dy, block, out, apart),
         }
     }
 }
 
 for_each_isa! {
     /// Adds the contribution of some transformed tiles to the gradient of the transformed kernel, for one block of outputs.
-    pub(crate) fn accumulate<V>(
-        tiling: &Tiling, tiles: usize, inputs: &[F32x16], gradients: &[F32x16], sums: &mut [F32x16],
+    pub(crate) fn accumulate(
+        simd, tiling: &Tiling, tiles: usize, inputs: &[F32x16], gradients: &[F32x16], sums: &mut [F32x16],
     ) {
         let points = tiling.points();
         let lines = tiles * points;
         assert_eq!((inputs.len(), gradients.len()), (lines * tiling.from.blocks(), lines));
         assert_eq!(sums.len(), tiling.sums_len() / tiling.to.blocks());
-        // SAFETY: the caller has these instructions.
-        unsafe {
-            match V::TILE {
-                16.. => accumulate_by::<V, 16>(points, tiles, inputs, gradients, sums),
-                4.. => accumulate_by::<V, 4>(points, tiles, inputs, gradients, sums),
-                _ => accumulate_by::<V, 2>(points, tiles, inputs, gradients, sums),
-            }
+        match Vectors::<S, N>::TILE {
+            16.. => accumulate_by::<_, _, 16>(simd, points, tiles, inputs, gradients, sums),
+            4.. => accumulate_by::<_, _, 4>(simd, points, tiles, inputs, gradients, sums),
+            _ => accumulate_by::<_, _, 2>(simd, points, tiles, inputs, gradients, sums),
         }
     }
 }
 
-/// `N` input channels at a time; N divides sixteen.
+/// `L` input channels at a time; L divides sixteen.
 #[inline(always)]
-unsafe fn accumulate_by<V: Simd, const N: usize>(
+fn accumulate_by<S: Simd, const N: usize, const L: usize>(
+    simd: Vectors<S, N>,
     points: usize,
     tiles: usize,
     inputs: &[F32x16],
@@ -391,19 +354,21 @@ unsafe fn accumulate_by<V: Simd, const N: usize>(
 ) {
     for (part, (inputs, sums)) in inputs.chunks_exact(tiles).zip(sums.chunks_exact_mut(WIDTH)).enumerate() {
         let gradients = &gradients[part % points * tiles..][..tiles];
-        for first in (0..WIDTH).step_by(N) {
-            // SAFETY: the caller has these instructions (see `Simd`), and every pointer is that of a vector in a slice.
-            unsafe {
-                let mut held: [V; N] = std::array::from_fn(|lane| V::load(sums[first + lane].at()));
-                for (input, gradient) in inputs.iter().zip(gradients) {
-                    let gradient = V::load(gradient.at());
-                    for (lane, held) in held.iter_mut().enumerate() {
-                        *held = held.add_product(input.at().add(first + lane), gradient);
-                    }
+        for (group, sums) in sums.as_chunks_mut::<L>().0.iter_mut().enumerate() {
+            let mut held = [simd.zero(); L];
+            // From the last: the compiler reverses these loads, and memory is faster forwards.
+            for lane in (0..L).rev() {
+                held[lane] = simd.load(&sums[lane]);
+            }
+            for tile in 0..tiles {
+                let (input, gradient) =
+                    (&inputs[tile].0.as_chunks::<L>().0[group], simd.load(&gradients[tile]));
+                for lane in 0..L {
+                    held[lane] = held[lane].plus(input[lane], gradient);
                 }
-                for (lane, held) in held.into_iter().enumerate() {
-                    held.store(sums[first + lane].at_mut());
-                }
+            }
+            for lane in 0..L {
+                held[lane].store(&mut sums[lane]);
             }
         }
     }
@@ -412,26 +377,26 @@ unsafe fn accumulate_by<V: Simd, const N: usize>(
 for_each_isa! {
     /// Sums the transformed kernel gradients of all groups of images, transforms them back, and adds them to the plain gradient
     /// of one block of outputs.
-    pub(crate) fn fold<V>(tiling: &Tiling, groups: &[F32x16], block: usize, plain: &mut [f32]) {
+    pub(crate) fn fold(simd, tiling: &Tiling, groups: &[F32x16], block: usize, plain: &mut [f32]) {
         assert!(groups.len().is_multiple_of(tiling.sums_len()));
         assert_eq!(plain.len(), 9 * tiling.from.shape.channels * tiling.to.lanes(block));
         let (ins, points) = (tiling.from.shape.channels, tiling.points());
         let start = block * (tiling.sums_len() / tiling.to.blocks());
+        // With space for the 36 points of the largest tile.
         let (mut w, mut sum) = ([F32x16::ZERO; 9], [F32x16::ZERO; 36]);
         for input in 0..ins {
-            // SAFETY: the caller has these instructions. Every vector is looked up in its slice; `sum` has space for the 36
-            // points of the largest tile.
-            unsafe {
-                for point in 0..points {
-                    let at = start + (input / WIDTH * points + point) * WIDTH + input % WIDTH;
-                    let groups = groups.chunks_exact(tiling.sums_len());
-                    let all = groups.fold(V::zero(), |all, group| all.add(V::load(group[at].at())));
-                    all.store(sum[point].at_mut());
+            for point in 0..points {
+                let at = start + (input / WIDTH * points + point) * WIDTH + input % WIDTH;
+                let mut all = simd.zero();
+                for group in groups.chunks_exact(tiling.sums_len()) {
+                    all = all + simd.load(&group[at]);
                 }
-                match tiling.side {
-                    4 => F4x4::fold::<V>(sum.as_ptr(), 1, &mut w),
-                    _ => F2x2::fold::<V>(sum.as_ptr(), 1, &mut w),
-                }
+                all.store(&mut sum[point]);
+            }
+            let folded = Matrix::kernel(w.as_mut_slice());
+            match tiling.side {
+                4 => F4x4::fold(simd, F4x4::points(sum.as_slice(), 1), folded, false),
+                _ => F2x2::fold(simd, F2x2::points(sum.as_slice(), 1), folded, false),
             }
             for lane in 0..tiling.to.lanes(block) {
                 for (to, w) in plain[9 * (lane * ins + input)..][..9].iter_mut().zip(&w) {

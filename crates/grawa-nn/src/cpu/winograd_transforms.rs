@@ -7,135 +7,127 @@
 //! binary and lose half as many digits as the usual 0, ±1, ±2, ∞. The error of a convolution is about five times that of a
 //! direct one, and less than a tenth of what an f32 network accumulates anyway.
 
-#![allow(unsafe_code)]
+use super::simd::{F32x16, Simd, Vector, Vectors};
 
-use super::simd::{F32x16, Simd};
+/// A matrix of vectors in a slice: distances between rows and between columns, and how many of each exist. Elements beyond that
+/// read as zero and are not written.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<L> {
+    lines: L,
+    apart: [usize; 2],
+    there: [usize; 2],
+}
 
-/// The transforms for one tile size. Points are stored row by row, `apart` vectors from each other. Pixel rows are `row`
-/// vectors apart. The edge of a plane may cut a tile off: `there` holds how many rows and columns exist.
-///
-/// # Safety
-/// As for [`Simd`]. Pointers must be valid for all points of a tile, and for the pixels that exist.
-pub(crate) unsafe trait Transform {
+pub(crate) type Read<'a> = Matrix<&'a [F32x16]>;
+pub(crate) type Write<'a> = Matrix<&'a mut [F32x16]>;
+
+impl<L: AsRef<[F32x16]>> Matrix<L> {
+    /// # Panics
+    /// If an element that exists is outside the slice: an error of the caller.
+    #[inline(always)]
+    pub(crate) fn new(lines: L, apart: [usize; 2], there: [usize; 2]) -> Self {
+        let last = (there[0] - 1) * apart[0] + (there[1] - 1) * apart[1];
+        assert!(last < lines.as_ref().len(), "the matrix is inside its slice");
+        Matrix { lines, apart, there }
+    }
+
+    /// A 3 × 3 kernel.
+    #[inline(always)]
+    pub(crate) fn kernel(lines: L) -> Self {
+        Self::new(lines, [3, 1], [3, 3])
+    }
+}
+
+impl Read<'_> {
+    /// An element of a column that exists.
+    #[inline(always)]
+    fn load<S: Simd, const N: usize>(&self, simd: Vectors<S, N>, row: usize, column: usize) -> Vector<S, N> {
+        if row < self.there[0] {
+            simd.load(&self.lines[row * self.apart[0] + column * self.apart[1]])
+        } else {
+            simd.zero()
+        }
+    }
+}
+
+impl Write<'_> {
+    /// Stores or adds an element of a row that exists.
+    #[inline(always)]
+    fn put<S: Simd, const N: usize>(
+        &mut self,
+        simd: Vectors<S, N>,
+        row: usize,
+        column: usize,
+        value: Vector<S, N>,
+        add: bool,
+    ) {
+        if column < self.there[1] {
+            let to = &mut self.lines[row * self.apart[0] + column * self.apart[1]];
+            let value = if add { value + simd.load(to) } else { value };
+            value.store(to);
+        }
+    }
+}
+
+/// The transforms for one tile size. Each applies a transform along one side to all columns and then to all
+/// rows, and adds the result to what is there if `add`.
+pub(crate) trait Transform {
     /// Outputs along a side.
     const SIDE: usize;
     /// Points along a side.
     const POINTS: usize;
+
+    /// The points of a tile in a slice, row by row, `apart` vectors from each other.
+    #[inline(always)]
+    fn points<L: AsRef<[F32x16]>>(lines: L, apart: usize) -> Matrix<L> {
+        Matrix::new(lines, [Self::POINTS * apart, apart], [Self::POINTS; 2])
+    }
     /// Bᵀ·x·B.
-    unsafe fn input<V: Simd>(
-        x: *const F32x16,
-        row: usize,
-        there: [usize; 2],
-        points: *mut F32x16,
-        apart: usize,
-    );
-    /// Aᵀ·p·A, added to y if `add`.
-    unsafe fn output<V: Simd>(
-        points: *const F32x16,
-        apart: usize,
-        y: *mut F32x16,
-        row: usize,
-        there: [usize; 2],
-        add: bool,
-    );
+    fn input<S: Simd, const N: usize>(simd: Vectors<S, N>, x: Read<'_>, points: Write<'_>, add: bool);
+    /// Aᵀ·p·A.
+    fn output<S: Simd, const N: usize>(simd: Vectors<S, N>, points: Read<'_>, y: Write<'_>, add: bool);
     /// A·dy·Aᵀ.
-    unsafe fn gradient<V: Simd>(
-        dy: *const F32x16,
-        row: usize,
-        there: [usize; 2],
-        points: *mut F32x16,
-        apart: usize,
-    );
+    fn gradient<S: Simd, const N: usize>(simd: Vectors<S, N>, dy: Read<'_>, points: Write<'_>, add: bool);
     /// G·w·Gᵀ.
-    unsafe fn kernel<V: Simd>(w: &[F32x16; 9], points: *mut F32x16, apart: usize);
+    fn kernel<S: Simd, const N: usize>(simd: Vectors<S, N>, w: Read<'_>, points: Write<'_>, add: bool);
     /// Gᵀ·p·G.
-    unsafe fn fold<V: Simd>(points: *const F32x16, apart: usize, w: &mut [F32x16; 9]);
+    fn fold<S: Simd, const N: usize>(simd: Vectors<S, N>, points: Read<'_>, w: Write<'_>, add: bool);
 }
 
-/// Loads, selects and stores written out element by element. With loops or closures the compiler does not keep everything
-/// in registers.
-macro_rules! straight {
-    ($load:ident, $pick:ident, $put:ident, $n:literal: $($i:literal)+) => {
-        #[inline(always)]
-        unsafe fn $load<V: Simd>(from: *const F32x16, apart: usize, count: usize) -> [V; $n] {
-            // SAFETY: the caller's promise; see `Simd`.
-            unsafe { [$(if $i < count { V::load(from.add($i * apart).cast()) } else { V::zero() }),+] }
-        }
-        #[inline(always)]
-        fn $pick<V: Simd, const M: usize>(columns: &[[V; M]; $n], row: usize) -> [V; $n] {
-            [$(columns[$i][row]),+]
-        }
-        #[inline(always)]
-        unsafe fn $put<V: Simd>(values: [V; $n], to: *mut F32x16, apart: usize, count: usize, add: bool) {
-            // SAFETY: the caller's promise; see `Simd`.
-            unsafe {
-                $(if $i < count {
-                    let to = to.add($i * apart).cast::<f32>();
-                    let value = if add { values[$i].add(V::load(to)) } else { values[$i] };
-                    value.store(to);
-                })+
-            }
-        }
-    };
-}
-straight!(load_2, pick_2, put_2, 2: 0 1);
-straight!(load_3, pick_3, put_3, 3: 0 1 2);
-straight!(load_4, pick_4, put_4, 4: 0 1 2 3);
-straight!(load_6, pick_6, put_6, 6: 0 1 2 3 4 5);
-
-/// Some rows of a transform along both sides; `$of` transforms a column or a row. A matrix is its first vector, the distances
-/// between its rows and between its columns, and how many of each exist. Elements beyond that read as zero and are not written.
+/// Some rows of a transform along both sides, from so many vectors along a side to so many; `$of` transforms a column or a row.
+/// Written out element by element: with loops or closures the compiler does not keep everything in registers.
 macro_rules! both_sides {
-    ($of:ident, $load:ident, $pick:ident, $put:ident, [$($c:literal)+], [$($r:literal)+], $from:expr, $to:expr, $add:expr) => {{
-        let (from, [down, along], [height, width]) = $from;
-        let columns = [$(if $c < width { $of::<V>($load::<V>(from.add($c * along), down, height)) } else { [V::zero(); _] }),+];
-        let (to, [down, along], [height, width]) = $to;
-        $(if $r < height {
-            $put($of::<V>($pick(&columns, $r)), to.add($r * down), along, width, $add);
+    ($simd:ident, $of:ident, $from:ident, $to:ident, $add:ident, [$($r:literal)+], $in:tt, $out:tt) => {
+        let columns = both_sides!(columns $simd, $of, $from, $in, $in);
+        $(if $r < $to.there[0] {
+            both_sides!(row $simd, $of, columns, $to, $add, $r, $in, $out);
         })+
-    }};
+    };
+    (columns $simd:ident, $of:ident, $from:ident, [$($c:literal)+], $in:tt) => {
+        [$(if $c < $from.there[1] { both_sides!(column $simd, $of, $from, $c, $in) } else { [$simd.zero(); _] }),+]
+    };
+    (column $simd:ident, $of:ident, $from:ident, $c:literal, [$($r:literal)+]) => {
+        $of([$($from.load($simd, $r, $c)),+])
+    };
+    (row $simd:ident, $of:ident, $columns:ident, $to:ident, $add:ident, $r:literal, [$($in:literal)+], [$($out:literal)+]) => {
+        let row = $of([$($columns[$in][$r]),+]);
+        $($to.put($simd, $r, $out, row[$out], $add);)+
+    };
 }
 
 /// Implements [`Transform`] from transforms along one side. Each direction lists the rows to compute at a time: as many as fit
 /// in registers.
 macro_rules! transform {
-    ($name:ident, $side:literal: $load:ident $pick:ident $put:ident $pixels:tt, $points:literal: $load_points:ident
-     $pick_points:ident $put_points:ident $all:tt, input $input:ident [$($input_rows:tt)+], output $output:ident [$($output_rows:tt)+],
-     gradient $gradient:ident [$($gradient_rows:tt)+], kernel $kernel:ident [$($kernel_rows:tt)+], fold $fold:ident $fold_rows:tt) => {
-        // SAFETY: accesses only the vectors of its tile.
-        unsafe impl Transform for $name {
+    ($name:ident, $side:literal, $points:literal, $($direction:ident: $of:ident, $in:tt to $out:tt, rows [$($rows:tt)+]);+) => {
+        impl Transform for $name {
             const SIDE: usize = $side;
             const POINTS: usize = $points;
-            #[inline(always)]
-            unsafe fn input<V: Simd>(x: *const F32x16, row: usize, there: [usize; 2], points: *mut F32x16, apart: usize) {
-                let (x, points) = ((x, [row, 1], there), (points, [$points * apart, apart], [$points; 2]));
-                // SAFETY: the caller's promise; see `Transform`.
-                unsafe { $(both_sides!($input, $load_points, $pick_points, $put_points, $all, $input_rows, x, points, false);)+ }
-            }
-            #[inline(always)]
-            unsafe fn output<V: Simd>(points: *const F32x16, apart: usize, y: *mut F32x16, row: usize, there: [usize; 2], add: bool) {
-                let (points, y) = ((points, [$points * apart, apart], [$points; 2]), (y, [row, 1], there));
-                // SAFETY: the caller's promise; see `Transform`.
-                unsafe { $(both_sides!($output, $load_points, $pick_points, $put, $all, $output_rows, points, y, add);)+ }
-            }
-            #[inline(always)]
-            unsafe fn gradient<V: Simd>(dy: *const F32x16, row: usize, there: [usize; 2], points: *mut F32x16, apart: usize) {
-                let (dy, points) = ((dy, [row, 1], there), (points, [$points * apart, apart], [$points; 2]));
-                // SAFETY: the caller's promise; see `Transform`.
-                unsafe { $(both_sides!($gradient, $load, $pick, $put_points, $pixels, $gradient_rows, dy, points, false);)+ }
-            }
-            #[inline(always)]
-            unsafe fn kernel<V: Simd>(w: &[F32x16; 9], points: *mut F32x16, apart: usize) {
-                let (w, points) = ((w.as_ptr(), [3, 1], [3, 3]), (points, [$points * apart, apart], [$points; 2]));
-                // SAFETY: the caller's promise; see `Transform`.
-                unsafe { $(both_sides!($kernel, load_3, pick_3, $put_points, [0 1 2], $kernel_rows, w, points, false);)+ }
-            }
-            #[inline(always)]
-            unsafe fn fold<V: Simd>(points: *const F32x16, apart: usize, w: &mut [F32x16; 9]) {
-                let (points, w) = ((points, [$points * apart, apart], [$points; 2]), (w.as_mut_ptr(), [3, 1], [3, 3]));
-                // SAFETY: the caller's promise; see `Transform`.
-                unsafe { both_sides!($fold, $load_points, $pick_points, put_3, $all, $fold_rows, points, w, false); }
-            }
+            $(
+                #[inline(always)]
+                fn $direction<S: Simd, const N: usize>(simd: Vectors<S, N>, from: Read<'_>, mut to: Write<'_>, add: bool) {
+                    $(both_sides!(simd, $of, from, to, add, $rows, $in, $out);)+
+                }
+            )+
         }
     };
 }
@@ -144,56 +136,52 @@ macro_rules! transform {
 pub(crate) struct F2x2;
 
 transform! {
-    F2x2, 2: load_2 pick_2 put_2 [0 1], 4: load_4 pick_4 put_4 [0 1 2 3],
-    input input_2 [[0 1 2 3]], output output_2 [[0 1]], gradient gradient_2 [[0 1 2 3]], kernel kernel_2 [[0 1 2 3]], fold fold_2 [0 1 2]
+    F2x2, 2, 4,
+    input: input_2, [0 1 2 3] to [0 1 2 3], rows [[0 1 2 3]];
+    output: output_2, [0 1 2 3] to [0 1], rows [[0 1]];
+    gradient: gradient_2, [0 1] to [0 1 2 3], rows [[0 1 2 3]];
+    kernel: kernel_2, [0 1 2] to [0 1 2 3], rows [[0 1 2 3]];
+    fold: fold_2, [0 1 2 3] to [0 1 2], rows [[0 1 2]]
 }
 
 /// x along one side, at the points 0, 1, −1, ∞.
 #[inline(always)]
-unsafe fn input_2<V: Simd>([x0, x1, x2, x3]: [V; 4]) -> [V; 4] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe { [x0.sub(x2), x1.add(x2), x2.sub(x1), x3.sub(x1)] }
+fn input_2<S: Simd, const N: usize>([x0, x1, x2, x3]: [Vector<S, N>; 4]) -> [Vector<S, N>; 4] {
+    [x0 - x2, x1 + x2, x2 - x1, x3 - x1]
 }
 
 #[inline(always)]
-unsafe fn output_2<V: Simd>([p0, p1, p2, p3]: [V; 4]) -> [V; 2] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe { [p0.add(p1).add(p2), p1.sub(p2).add(p3)] }
+fn output_2<S: Simd, const N: usize>([p0, p1, p2, p3]: [Vector<S, N>; 4]) -> [Vector<S, N>; 2] {
+    [p0 + p1 + p2, p1 - p2 + p3]
 }
 
 #[inline(always)]
-unsafe fn gradient_2<V: Simd>([y0, y1]: [V; 2]) -> [V; 4] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe { [y0, y0.add(y1), y0.sub(y1), y1] }
+fn gradient_2<S: Simd, const N: usize>([y0, y1]: [Vector<S, N>; 2]) -> [Vector<S, N>; 4] {
+    [y0, y0 + y1, y0 - y1, y1]
 }
 
 #[inline(always)]
-unsafe fn kernel_2<V: Simd>([w0, w1, w2]: [V; 3]) -> [V; 4] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe {
-        let half = V::splat(0.5);
-        let even = w0.add(w2).mul(half);
-        [w0, even.plus(w1, half), even.minus(w1, half), w2]
-    }
+fn kernel_2<S: Simd, const N: usize>([w0, w1, w2]: [Vector<S, N>; 3]) -> [Vector<S, N>; 4] {
+    let even = (w0 + w2) * 0.5;
+    [w0, even.plus(0.5, w1), even.minus(0.5, w1), w2]
 }
 
 #[inline(always)]
-unsafe fn fold_2<V: Simd>([p0, p1, p2, p3]: [V; 4]) -> [V; 3] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe {
-        let half = V::splat(0.5);
-        let even = p1.add(p2).mul(half);
-        [p0.add(even), p1.sub(p2).mul(half), p3.add(even)]
-    }
+fn fold_2<S: Simd, const N: usize>([p0, p1, p2, p3]: [Vector<S, N>; 4]) -> [Vector<S, N>; 3] {
+    let even = (p1 + p2) * 0.5;
+    [p0 + even, (p1 - p2) * 0.5, p3 + even]
 }
 
 /// F(4 × 4, 3 × 3): tiles of 4 × 4 outputs.
 pub(crate) struct F4x4;
 
 transform! {
-    F4x4, 4: load_4 pick_4 put_4 [0 1 2 3], 6: load_6 pick_6 put_6 [0 1 2 3 4 5],
-    input input_4 [[0] [1 2] [3 4] [5]], output output_4 [[0 2] [1 3]], gradient gradient_4 [[0] [1 2] [3 4] [5]],
-    kernel kernel_4 [[0 1 2] [3 4 5]], fold fold_4 [0 1 2]
+    F4x4, 4, 6,
+    input: input_4, [0 1 2 3 4 5] to [0 1 2 3 4 5], rows [[0] [1 2] [3 4] [5]];
+    output: output_4, [0 1 2 3 4 5] to [0 1 2 3], rows [[0 2] [1 3]];
+    gradient: gradient_4, [0 1 2 3] to [0 1 2 3 4 5], rows [[0] [1 2] [3 4] [5]];
+    kernel: kernel_4, [0 1 2] to [0 1 2 3 4 5], rows [[0 1 2] [3 4 5]];
+    fold: fold_4, [0 1 2 3 4 5] to [0 1 2], rows [[0 1 2]]
 }
 
 /// The points of F(4 × 4, 3 × 3) besides 0 and ∞: ±A and ±B.
@@ -204,49 +192,31 @@ const B2: f32 = B * B;
 
 /// x along one side. The row of a point is the polynomial with leading coefficient 1 that is zero at all other points.
 #[inline(always)]
-unsafe fn input_4<V: Simd>([x0, x1, x2, x3, x4, x5]: [V; 6]) -> [V; 6] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe {
-        let (a, b, a2, b2) = (V::splat(A), V::splat(B), V::splat(A2), V::splat(B2));
-        let (both, product) = (V::splat(A2 + B2), V::splat(A2 * B2));
-        let (even_a, odd_a) = (x4.minus(b2, x2), x3.minus(b2, x1));
-        let (even_b, odd_b) = (x4.minus(a2, x2), x3.minus(a2, x1));
-        [
-            x4.minus(both, x2).plus(product, x0),
-            even_a.plus(a, odd_a),
-            even_a.minus(a, odd_a),
-            even_b.plus(b, odd_b),
-            even_b.minus(b, odd_b),
-            x5.minus(both, x3).plus(product, x1),
-        ]
-    }
+fn input_4<S: Simd, const N: usize>([x0, x1, x2, x3, x4, x5]: [Vector<S, N>; 6]) -> [Vector<S, N>; 6] {
+    let (even_a, odd_a) = (x4.minus(B2, x2), x3.minus(B2, x1));
+    let (even_b, odd_b) = (x4.minus(A2, x2), x3.minus(A2, x1));
+    [
+        x4.minus(A2 + B2, x2).plus(A2 * B2, x0),
+        even_a.plus(A, odd_a),
+        even_a.minus(A, odd_a),
+        even_b.plus(B, odd_b),
+        even_b.minus(B, odd_b),
+        x5.minus(A2 + B2, x3).plus(A2 * B2, x1),
+    ]
 }
 
 #[inline(always)]
-unsafe fn output_4<V: Simd>([p0, p1, p2, p3, p4, p5]: [V; 6]) -> [V; 4] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe {
-        let (a, b, a2, b2) = (V::splat(A), V::splat(B), V::splat(A2), V::splat(B2));
-        let (sum_a, sum_b) = (p1.add(p2), p3.add(p4));
-        let (gap_a, gap_b) = (p1.sub(p2).mul(a), p3.sub(p4).mul(b));
-        [
-            p0.add(sum_a).add(sum_b),
-            gap_a.add(gap_b),
-            sum_a.mul(a2).plus(b2, sum_b),
-            p5.plus(a2, gap_a).plus(b2, gap_b),
-        ]
-    }
+fn output_4<S: Simd, const N: usize>([p0, p1, p2, p3, p4, p5]: [Vector<S, N>; 6]) -> [Vector<S, N>; 4] {
+    let (sum_a, sum_b) = (p1 + p2, p3 + p4);
+    let (gap_a, gap_b) = ((p1 - p2) * A, (p3 - p4) * B);
+    [p0 + sum_a + sum_b, gap_a + gap_b, (sum_a * A2).plus(B2, sum_b), p5.plus(A2, gap_a).plus(B2, gap_b)]
 }
 
 #[inline(always)]
-unsafe fn gradient_4<V: Simd>([y0, y1, y2, y3]: [V; 4]) -> [V; 6] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe {
-        let (a, b, a2, b2) = (V::splat(A), V::splat(B), V::splat(A2), V::splat(B2));
-        let (even_a, odd_a) = (y0.plus(a2, y2), y1.plus(a2, y3));
-        let (even_b, odd_b) = (y0.plus(b2, y2), y1.plus(b2, y3));
-        [y0, even_a.plus(a, odd_a), even_a.minus(a, odd_a), even_b.plus(b, odd_b), even_b.minus(b, odd_b), y3]
-    }
+fn gradient_4<S: Simd, const N: usize>([y0, y1, y2, y3]: [Vector<S, N>; 4]) -> [Vector<S, N>; 6] {
+    let (even_a, odd_a) = (y0.plus(A2, y2), y1.plus(A2, y3));
+    let (even_b, odd_b) = (y0.plus(B2, y2), y1.plus(B2, y3));
+    [y0, even_a.plus(A, odd_a), even_a.minus(A, odd_a), even_b.plus(B, odd_b), even_b.minus(B, odd_b), y3]
 }
 
 /// Each point's normalisation is applied to the kernel instead of to the input.
@@ -255,33 +225,25 @@ const AT_A: f32 = 1.0 / (2.0 * A2 * (A2 - B2));
 const AT_B: f32 = 1.0 / (2.0 * B2 * (B2 - A2));
 
 #[inline(always)]
-unsafe fn kernel_4<V: Simd>([w0, w1, w2]: [V; 3]) -> [V; 6] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe {
-        let (at_a, at_b) = (V::splat(AT_A), V::splat(AT_B));
-        let (even_a, even_b) = (w0.plus(V::splat(A2), w2).mul(at_a), w0.plus(V::splat(B2), w2).mul(at_b));
-        let (odd_a, odd_b) = (V::splat(A * AT_A), V::splat(B * AT_B));
-        [
-            w0.mul(V::splat(AT_0)),
-            even_a.plus(odd_a, w1),
-            even_a.minus(odd_a, w1),
-            even_b.plus(odd_b, w1),
-            even_b.minus(odd_b, w1),
-            w2,
-        ]
-    }
+fn kernel_4<S: Simd, const N: usize>([w0, w1, w2]: [Vector<S, N>; 3]) -> [Vector<S, N>; 6] {
+    let (even_a, even_b) = (w0.plus(A2, w2) * AT_A, w0.plus(B2, w2) * AT_B);
+    [
+        w0 * AT_0,
+        even_a.plus(A * AT_A, w1),
+        even_a.minus(A * AT_A, w1),
+        even_b.plus(B * AT_B, w1),
+        even_b.minus(B * AT_B, w1),
+        w2,
+    ]
 }
 
 #[inline(always)]
-unsafe fn fold_4<V: Simd>([p0, p1, p2, p3, p4, p5]: [V; 6]) -> [V; 3] {
-    // SAFETY: the caller's promise; see `Simd`.
-    unsafe {
-        let (sum_a, sum_b) = (p1.add(p2).mul(V::splat(AT_A)), p3.add(p4).mul(V::splat(AT_B)));
-        let (gap_a, gap_b) = (p1.sub(p2), p3.sub(p4));
-        [
-            sum_a.add(sum_b).plus(V::splat(AT_0), p0),
-            gap_a.mul(V::splat(A * AT_A)).plus(V::splat(B * AT_B), gap_b),
-            p5.plus(V::splat(A2), sum_a).plus(V::splat(B2), sum_b),
-        ]
-    }
+fn fold_4<S: Simd, const N: usize>([p0, p1, p2, p3, p4, p5]: [Vector<S, N>; 6]) -> [Vector<S, N>; 3] {
+    let (sum_a, sum_b) = ((p1 + p2) * AT_A, (p3 + p4) * AT_B);
+    let (gap_a, gap_b) = (p1 - p2, p3 - p4);
+    [
+        (sum_a + sum_b).plus(AT_0, p0),
+        (gap_a * (A * AT_A)).plus(B * AT_B, gap_b),
+        p5.plus(A2, sum_a).plus(B2, sum_b),
+    ]
 }

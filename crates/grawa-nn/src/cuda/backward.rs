@@ -3,11 +3,12 @@
 //! Weight gradients run on a side stream, because nothing waits for them until the end. A buffer is not overwritten while the
 //! side stream still reads it.
 
-use super::compile::{Flow, Kind, Step, pitch};
+use super::compile::{NO_KERNEL, pitch};
 use super::device::{Grid, arguments};
 use super::kernel_choice::KernelChoice;
 use super::pass::{NormArgument, Pass, PassMode};
-use crate::Error;
+use crate::plan::{Flow, NO_STEP, Step};
+use crate::{Error, Op};
 
 impl Pass<'_> {
     /// Enqueues a backward pass, after a forward pass and the loss. It leaves the gradient where `collect` finds it.
@@ -57,14 +58,14 @@ impl Pass<'_> {
         let (dx, add) = self.flow(step, 0);
         let (dother, add_other) = self.flow(step, 1);
         let (eights, per_eight) = (self.eights(output), self.over(self.eights(output) as usize));
-        match &step.kind {
-            Kind::Layer(index) => self.layer_backward(*index, step, pass_mode, readers),
-            Kind::Norm { norm, relu } => {
-                let layer = &self.program.norms[*norm];
+        match &step.op {
+            Op::Conv { .. } | Op::Linear { .. } => self.layer_backward(step, pass_mode, readers),
+            Op::BatchNorm { .. } => {
+                let layer = &self.program.norms[self.program.part(step)];
                 let norm = self.norm(layer, false);
                 let rows = self.program.batch * from.area();
                 let count = rows as i32;
-                let mask = match (relu, step.inputs.len()) {
+                let mask = match (step.relu, step.inputs.len()) {
                     (false, _) => 0i32,
                     (true, 1) => 1,
                     (true, _) => 2,
@@ -79,12 +80,12 @@ impl Pass<'_> {
                 self.start(main, "norm_backward", grid, arguments)
             }
             _ if dx == 0 && dother == 0 => Ok(()),
-            Kind::Sum { relu } => {
-                let result = if *relu { y } else { 0 };
+            Op::Relu | Op::Add => {
+                let result = if step.relu { y } else { 0 };
                 let arguments = arguments![flow, result, dx, add, dother, add_other, eights, slab];
                 self.start(main, "add_backward", per_eight, arguments)
             }
-            Kind::Pool { .. } => {
+            Op::MaxPool(_) | Op::AveragePool(_) => {
                 let pool = self.pool(step);
                 // Most windows do not overlap: then every input is read once.
                 let tiles = pool.largest == 1 && pool.kernel == 2 && pool.stride == 2 && pool.pad == 0;
@@ -95,21 +96,21 @@ impl Pass<'_> {
                 };
                 self.start(main, name, grid, arguments![pool, x, flow, dx, add, slab])
             }
-            Kind::GlobalAverage => {
+            Op::GlobalAverage => {
                 let [n, area, wide] =
                     [self.program.batch, from.area(), pitch(from.channels)].map(|x| x as i32);
                 let grid = self.over(self.eights(input) as usize);
                 self.start(main, "global_backward", grid, arguments![flow, dx, n, area, wide, add, slab])
             }
-            Kind::PadChannels { before } => {
+            Op::PadChannels { before, .. } => {
                 let shift = (*before as i32, before + from.channels);
                 self.copy((output, flow), (input, dx), (0, pitch(from.channels)), shift, (1, 1), add)
             }
-            Kind::Subsample { stride } => {
+            Op::Subsample { stride } => {
                 let (all, shift) = ((0, pitch(from.channels)), (0, from.channels));
                 self.copy((output, flow), (input, dx), all, shift, (1, *stride), add)
             }
-            Kind::Concat => {
+            Op::Concat => {
                 if dx != 0 {
                     let (all, shift) = ((0, pitch(from.channels)), (0, from.channels));
                     self.copy((output, flow), (input, dx), all, shift, (1, 1), add)?;
@@ -122,23 +123,25 @@ impl Pass<'_> {
                 let target = (step.inputs[1], dother);
                 self.copy((output, flow), target, (0, pitch(wide)), shift, (1, 1), add_other)
             }
-            Kind::Dropout { probability, node } => {
+            Op::Dropout { probability } => {
                 if pass_mode.dropout {
-                    return self.drop(step, (*probability, *node), flow, dx, add);
+                    return self.drop(step, *probability, flow, dx, add);
                 }
                 let arguments = arguments![flow, 0u64, dx, add, 0u64, 0i32, eights, slab];
                 self.start(main, "add_backward", per_eight, arguments)
             }
+            Op::Input => unreachable!("{NO_STEP}"),
+            Op::Plain { .. } => unreachable!("{NO_KERNEL}"),
         }
     }
 
     fn layer_backward(
         &self,
-        index: usize,
         step: &Step,
         pass_mode: PassMode,
         readers: &mut [Option<usize>],
     ) -> Result<(), Error> {
+        let index = self.program.part(step);
         let (layer, kernels) = (&self.program.layers[index], &self.layer_kernels[index]);
         let (x, flow) = (self.value(step.inputs[0]), self.gradient(step.output));
         let (slab, offsets) = (self.program.slab, &self.program.offsets);
@@ -159,7 +162,7 @@ impl Pass<'_> {
                 self.cudnn(side, plan, offsets.side_workspace, [x, partial, flow])?
             }
         }
-        if let (Some(bias), false) = (layer.bias, layer.is_normed && pass_mode.of_batch) {
+        if let (Some(bias), false) = (layer.bias, layer.norm.is_some() && pass_mode.of_batch) {
             let (sums, rows) = (self.slope(bias), layer.forward.pixels() as i32);
             let (channels, wide) = (layer.forward.o, layer.forward.op);
             let grid = Grid::row(channels as usize);

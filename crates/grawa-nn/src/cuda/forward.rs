@@ -1,10 +1,11 @@
 //! The forward pass: the kernels that each step of the program launches, and the loss.
 
-use super::compile::{Kind, Step, moments_reader, pitch};
+use super::compile::{NO_KERNEL, pitch};
 use super::device::{Grid, arguments};
 use super::kernel_choice::KernelChoice;
 use super::pass::{NormArgument, Pass, PassMode};
-use crate::Error;
+use crate::plan::{NO_STEP, Step};
+use crate::{Error, Op};
 
 impl Pass<'_> {
     /// Enqueues a forward pass; it computes the logits.
@@ -20,12 +21,14 @@ impl Pass<'_> {
         let other = step.inputs.get(1).map_or(0, |&other| self.value(other));
         let (rows, wide) = (self.program.batch * from.area(), pitch(from.channels) as i32);
         let per_eight = self.over(self.eights(output) as usize);
-        match &step.kind {
-            Kind::Layer(index) => self.layer_forward(*index, x, y, pass_mode),
-            Kind::Norm { norm, relu } => {
-                let layer = &self.program.norms[*norm];
+        match &step.op {
+            Op::Conv { .. } | Op::Linear { .. } => {
+                self.layer_forward(self.program.part(step), x, y, pass_mode)
+            }
+            Op::BatchNorm { .. } => {
+                let layer = &self.program.norms[self.program.part(step)];
                 let norm = self.norm(layer, pass_mode.track);
-                let (relu, count) = (i32::from(*relu), rows as i32);
+                let (relu, count) = (i32::from(step.relu), rows as i32);
                 if !pass_mode.of_batch {
                     self.start(main, "norm_fold", Grid::row(1), arguments![norm, slab])?;
                 } else if !layer.by_layer && !layer.by_sum {
@@ -35,10 +38,9 @@ impl Pass<'_> {
                 let grid = self.down("norm_forward", rows, from.channels)?;
                 self.start(main, "norm_forward", grid, arguments![x, other, y, count, relu, norm, slab])
             }
-            Kind::Sum { relu } => {
-                let (relu, count, eights) = (i32::from(*relu), rows as i32, self.eights(output));
-                let reader =
-                    moments_reader(&self.program.steps, output).map(|norm| &self.program.norms[norm]);
+            Op::Relu | Op::Add => {
+                let (relu, count, eights) = (i32::from(step.relu), rows as i32, self.eights(output));
+                let reader = self.program.moments_reader(output).map(|norm| &self.program.norms[norm]);
                 if let Some(layer) = reader.filter(|layer| layer.by_sum && pass_mode.of_batch) {
                     let norm = self.norm(layer, pass_mode.track);
                     let grid = self.sums("add_moments", rows, from.channels)?;
@@ -51,35 +53,37 @@ impl Pass<'_> {
                 }
                 self.start(main, "add_forward", per_eight, arguments![x, other, y, eights, relu, slab])
             }
-            Kind::Pool { .. } => {
+            Op::MaxPool(_) | Op::AveragePool(_) => {
                 let pool = self.pool(step);
                 self.start(main, "pool_forward", per_eight, arguments![pool, x, y, slab])
             }
-            Kind::GlobalAverage => {
+            Op::GlobalAverage => {
                 let (n, area) = (self.program.batch as i32, from.area() as i32);
                 self.start(main, "global_forward", per_eight, arguments![x, y, n, area, wide, slab])
             }
-            Kind::PadChannels { before } => {
+            Op::PadChannels { before, .. } => {
                 let shift = (-(*before as i32), from.channels);
                 self.copy((input, x), (output, y), (0, pitch(to.channels)), shift, (1, 1), 0)
             }
-            Kind::Subsample { stride } => {
+            Op::Subsample { stride } => {
                 let channels = (0, pitch(to.channels));
                 self.copy((input, x), (output, y), channels, (0, from.channels), (*stride, 1), 0)
             }
-            Kind::Concat => {
+            Op::Concat => {
                 let (second, middle) = (step.inputs[1], from.channels);
                 self.copy((input, x), (output, y), (0, middle), (0, middle), (1, 1), 0)?;
                 let (rest, shift) = ((middle, pitch(to.channels)), (-(middle as i32), to.channels - middle));
                 self.copy((second, other), (output, y), rest, shift, (1, 1), 0)
             }
-            Kind::Dropout { probability, node } => {
+            Op::Dropout { probability } => {
                 if pass_mode.dropout {
-                    return self.drop(step, (*probability, *node), x, y, 0);
+                    return self.drop(step, *probability, x, y, 0);
                 }
                 let eights = self.eights(output);
                 self.start(main, "add_forward", per_eight, arguments![x, 0u64, y, eights, 0i32, slab])
             }
+            Op::Input => unreachable!("{NO_STEP}"),
+            Op::Plain { .. } => unreachable!("{NO_KERNEL}"),
         }
     }
 
@@ -103,7 +107,7 @@ impl Pass<'_> {
             KernelChoice::Cudnn(plan) => {
                 self.cudnn(self.main, plan, self.program.offsets.workspace, [x, weight, y])?;
                 // A bias before a batch norm has no effect.
-                if bias == 0 || (layer.is_normed && pass_mode.of_batch) {
+                if bias == 0 || (layer.norm.is_some() && pass_mode.of_batch) {
                     return Ok(());
                 }
                 let (rows, wide, channels) =

@@ -5,6 +5,7 @@
 //! GPU. [`MultiGpu`] holds rounds with workers on several GPUs.
 
 mod autotune;
+mod backend;
 mod backward;
 mod compile;
 mod cudnn;
@@ -25,11 +26,12 @@ mod round;
 mod rounded;
 
 pub use autotune::Choice;
+pub use backend::Cuda;
 pub use data::{DatasetBytes, Split, View};
 pub use device::{Device, compile_kernels, devices};
 pub use device_share::DeviceShare;
 pub use library::{Name as Library, VARIABLE, open};
 pub use local_step::Model;
 pub use multi_gpu::{AllReduce, MultiGpu, Participant};
-pub use replica_set::{Outcome, Precision, ReplicaSet, Settings};
+pub use replica_set::{Outcome, ReplicaSet, Settings};
 pub use round::Vectors;

@@ -2,11 +2,12 @@
 //!
 //! A pass is only enqueued. The GPU runs it later, or records it as a graph.
 
-use super::compile::{Flow, Kind, Layer, Normed, Program, Step, pitch};
+use super::compile::{Layer, Normed, Program, pitch};
 use super::cudnn::Cudnn;
 use super::device::{Argument, Event, Grid, Kernels, Stream, arguments};
 use super::kernel_choice::{KernelChoice, LayerKernels};
-use crate::{Error, TensorId};
+use crate::plan::{Flow, Step};
+use crate::{Error, Op, TensorId};
 use bytemuck::Zeroable;
 use std::cell::RefCell;
 use std::time::Duration;
@@ -308,9 +309,10 @@ impl Pass<'_> {
 
     pub(super) fn pool(&self, step: &Step) -> Pool {
         let (from, to) = (self.program.shape(step.inputs[0]), self.program.shape(step.output));
-        let Kind::Pool { window, largest } = &step.kind else {
+        let (Op::MaxPool(window) | Op::AveragePool(window)) = &step.op else {
             unreachable!("called for pooling steps only")
         };
+        let largest = matches!(step.op, Op::MaxPool(_));
         let [n, h, w, oh, ow, pitch, kernel, stride, pad] = [
             self.program.batch,
             from.height,
@@ -323,7 +325,7 @@ impl Pass<'_> {
             window.pad,
         ]
         .map(|x| x as i32);
-        Pool { n, h, w, oh, ow, pitch, kernel, stride, pad, largest: i32::from(*largest) }
+        Pool { n, h, w, oh, ow, pitch, kernel, stride, pad, largest: i32::from(largest) }
     }
 
     /// Copies channels to `low..high` of the target from those of the source shifted by `shift`. Source channels below zero or
@@ -350,20 +352,13 @@ impl Pass<'_> {
     }
 
     /// Enqueues dropout; it is the same function in both directions.
-    pub(super) fn drop(
-        &self,
-        step: &Step,
-        (probability, node): (f64, usize),
-        x: u64,
-        y: u64,
-        add: i32,
-    ) -> Result<(), Error> {
+    pub(super) fn drop(&self, step: &Step, probability: f64, x: u64, y: u64, add: i32) -> Result<(), Error> {
         let shape = self.program.shape(step.output);
         let bound = (probability * 4_294_967_296.0) as u64;
         let (bound, scale) = (bound.min(u64::from(u32::MAX)) as u32, (1.0 / (1.0 - probability)) as f32);
         let [n, channels, area, wide] =
             [self.program.batch, shape.channels, shape.area(), pitch(shape.channels)].map(|x| x as i32);
-        let (node, slab) = (node as u32, self.program.slab);
+        let (node, slab) = (step.node as u32, self.program.slab);
         let grid = self.over(self.program.batch * shape.area() * pitch(shape.channels));
         let arguments = arguments![self.base, node, bound, scale, x, y, n, channels, area, wide, add, slab];
         self.start(self.main, "dropout", grid, arguments)

@@ -12,48 +12,13 @@ use super::kernel_choice::LayerKernels;
 use super::limits;
 use super::pass::{Pass, PassMode, Timed, summing_blocks, summing_columns};
 use crate::error::expect_len;
-use crate::{Error, Graph, Mode};
+use crate::{Error, Graph, Mode, Precision};
 use bytemuck::{Pod, Zeroable};
 use grawa_core::{Key, Sgd};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How numbers are stored and multiplied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Precision {
-    /// f32 throughout, as on the CPU.
-    F32,
-    /// f32 in memory, multiplied on tensor cores in tf32.
-    Tf32,
-    /// Activations and packed weights in bf16; parameters, statistics, sums and updates in f32.
-    Bf16,
-}
-
-impl FromStr for Precision {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        match text {
-            "f32" => Ok(Precision::F32),
-            "tf32" => Ok(Precision::Tf32),
-            "bf16" => Ok(Precision::Bf16),
-            _ => Err(Error::UnknownPrecision { found: text.into() }),
-        }
-    }
-}
-
-impl std::fmt::Display for Precision {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Precision::F32 => "f32",
-            Precision::Tf32 => "tf32",
-            Precision::Bf16 => "bf16",
-        })
-    }
-}
 
 /// The settings of a replica set.
 #[derive(Clone, Copy, Debug)]

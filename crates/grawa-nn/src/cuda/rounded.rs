@@ -7,11 +7,11 @@
 //! that the GPU had before it, and rounded where the GPU rounds. A value may then differ only where its sum is on the
 //! edge between two neighbours.
 
-use super::compile::{Kind, Program};
+use super::compile::Program;
 use super::kernel_choice::{KernelChoice, LayerKernels};
 use crate::op::cross_entropy;
 use crate::scalar::Scalar;
-use crate::{Error, Graph, Mode, Tape};
+use crate::{Error, Graph, Mode, Op, Tape};
 
 /// The largest relative distance from a bf16 to the next.
 const NEXT: f64 = 1.0 / 128.0;
@@ -149,7 +149,8 @@ impl<'p> Rounded<'p> {
         gradient: &mut [T],
     ) {
         let step = &self.program.steps[step];
-        let twice = matches!(step.kind, Kind::Layer(layer) if self.cudnn[layer][0]);
+        let is_layer = matches!(step.op, Op::Conv { .. } | Op::Linear { .. });
+        let twice = is_layer && self.cudnn[self.program.part(step)][0];
         for node in (0..self.home.len()).rev().filter(|&node| self.home[node] == step.output) {
             let Some(flow) = flows[node].take() else { continue };
             let inputs = || tape.graph.nodes()[node].inputs.iter().map(|input| input.0);
@@ -182,7 +183,7 @@ impl<'p> Rounded<'p> {
                 round(&mut gradient[spans[layer.weight.0].range()]);
             }
             // Batch norm removes the mean, and any bias with it: nothing is left to round.
-            if let (Some(bias), true, Mode::Train { .. }) = (layer.bias, layer.is_normed, mode) {
+            if let (Some(bias), true, Mode::Train { .. }) = (layer.bias, layer.norm.is_some(), mode) {
                 gradient[spans[bias.0].range()].fill(T::zero());
             }
         }
@@ -246,7 +247,7 @@ impl<'r> Check<'r> {
         rounded.step_back(&self.sizes, step, &mut sizes, &self.parameters, &mut self.magnitude);
         rounded.step_back(&self.tape, step, &mut self.flows, &self.parameters, &mut self.gradient);
         for &input in done.inputs.iter().filter(|&&input| rounded.program.slots[input].is_some()) {
-            let what = format!("the gradient of node {input} after step {step}, {:?}", done.kind);
+            let what = format!("the gradient of node {input} after step {step}, {:?}", done.op);
             let (found, expected) = (flow(input), self.flows[input].take().unwrap_or_default());
             near(&what, &found, &expected)?;
             self.flows[input] = Some(found.into_iter().map(f64::from).collect());
@@ -296,15 +297,14 @@ impl<'r> Check<'r> {
 
 #[path = "../../tests/needs/mod.rs"]
 mod needs;
-#[path = "../../tests/networks/mod.rs"]
-mod networks;
 
 mod tests {
-    use super::networks::{all_networks, smooth};
     use super::*;
+    use crate::Precision;
     use crate::cuda::compile::WorkspaceNeeds;
     use crate::cuda::pass::PassMode;
-    use crate::cuda::replica_set::{Precision, ReplicaSet, Settings};
+    use crate::cuda::replica_set::{ReplicaSet, Settings};
+    use crate::networks::{all_networks, smooth};
     use grawa_core::{Key, Purpose};
 
     const BATCH: usize = 6;

@@ -56,6 +56,31 @@ fn build_everything(relus: bool) -> Result<Graph, Error> {
     net.finish(z)
 }
 
+/// A network with every operation that has only its plain form, on images and on vectors, a sum of vectors
+/// with a ReLU, and a result that nothing uses.
+pub(crate) fn plain_operations() -> Graph {
+    build_plain_operations().unwrap()
+}
+
+fn build_plain_operations() -> Result<Graph, Error> {
+    let mut net = Builder::new("plain operations", Shape::image(2, 6));
+    let x = net.input();
+    let x = net.conv(x, "a", Conv::same(6))?;
+    let y = net.group_norm(x, "b", 3)?;
+    let y = net.relu(y);
+    let y = net.conv(y, "c", Conv::same(6))?;
+    let y = net.add(y, x)?;
+    let average = net.global_average(y);
+    let z = net.linear(y, "d", 6)?;
+    let z = net.add(z, average)?;
+    let z = net.relu(z);
+    let z = net.group_norm(z, "e", 1)?;
+    // Nothing uses this result: it must not touch the gradient of `y`.
+    net.relu(y);
+    let z = net.linear(z, "f", 4)?;
+    net.finish(z)
+}
+
 /// Parameters and statistics that keep ReLUs away from their kinks: shifts of about five scales, every fourth negative.
 pub(crate) fn smooth(graph: &Graph, seed: u64) -> (Vec<f32>, Vec<f32>) {
     let mut draws = Key::new(seed, Purpose::Problem).stream();

@@ -1,14 +1,14 @@
 //! A chart of lines or points over two axes, each linear or logarithmic, with a legend beside it.
 
-use plotters::style::WHITE;
 use plotters::style::text_anchor::HPos;
+use plotters::style::{RGBColor, WHITE};
 
 use super::Picture;
 use super::marker::Marker;
-use super::palette::{self, Look};
+use super::palette;
 use super::pen::{Point, line, title};
 use super::scale::{Axes, SMALL, Scale};
-use crate::Error;
+use crate::{Error, Figure};
 
 /// What a chart shows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +49,11 @@ impl Chart {
     pub fn new(title: &str, axes: [&str; 2], logarithmic: [bool; 2], lines: Vec<Line>) -> Self {
         let (title, axes) = (title.into(), axes.map(Into::into));
         Chart { title, axes, logarithmic, lines, ..Chart::default() }
+    }
+
+    /// The chart as a figure, with its title as the caption.
+    pub fn figure(&self, name: &str) -> Result<Figure, Error> {
+        Ok(Figure { name: name.into(), caption: self.title.clone(), picture: self.draw()? })
     }
 
     /// Draws the chart.
@@ -94,31 +99,27 @@ impl Chart {
         })
     }
 
-    /// Marker and colour of a line. Several lines of one method get lighter colours.
-    fn look(&self, index: usize) -> (Marker, plotters::style::RGBColor) {
+    /// Marker and colour of a line. Several lines of one method get lighter colours; names that are no method's have looks in
+    /// their order.
+    fn look(&self, index: usize) -> (Marker, RGBColor) {
         if self.scatter {
             return (palette::series_marker(index), palette::series(index));
         }
-        let (before, method) = (&self.lines[..index], method_of(&self.lines[index].name));
-        let look = look(before, &method);
-        let earlier = before.iter().filter(|line| method_of(&line.name) == method).count();
-        (look.marker, palette::mix(look.colour, WHITE, (0.33 * earlier as f64).min(0.7)))
-    }
-}
-
-/// The look of a line after others. Names that are no method's have looks in their order.
-fn look<'a>(before: &[Line], method: &'a str) -> Look<'a> {
-    let is_other = |name: &String| palette::rank(name) == palette::rank("");
-    let mut others: Vec<String> = before.iter().map(|line| method_of(&line.name)).filter(is_other).collect();
-    others.dedup();
-    let own = palette::look(method);
-    match others.iter().filter(|other| *other != method).count() {
-        number @ 1.. if is_other(&method.to_owned()) => Look {
-            colour: palette::series(number - 1),
-            marker: [Marker::Square, Marker::Circle, Marker::Diamond, Marker::Up][(number - 1) % 4],
-            ..own
-        },
-        _ => own,
+        let mut before: Vec<String> = self.lines[..index].iter().map(|line| method_of(&line.name)).collect();
+        let method = method_of(&self.lines[index].name);
+        let earlier = before.iter().filter(|name| **name == method).count();
+        let is_other = |name: &String| palette::rank(name) == palette::rank("");
+        before.retain(|name| is_other(name) && *name != method);
+        before.dedup();
+        let own = palette::look(&method);
+        let (marker, colour) = match before.len() {
+            number @ 1.. if is_other(&method) => {
+                let markers = [Marker::SQUARE, Marker::CIRCLE, Marker::DIAMOND, Marker::UP];
+                (markers[(number - 1) % 4], palette::series(number - 1))
+            }
+            _ => (own.marker, own.colour),
+        };
+        (marker, palette::mix(colour, WHITE, (0.33 * earlier as f64).min(0.7)))
     }
 }
 
@@ -152,11 +153,14 @@ mod tests {
     #[test]
     fn lines_of_no_method_differ() {
         let named = |name: &str| Line { name: name.into(), ..Line::default() };
-        let before = [named("loss"), named("lgrawa")];
-        let (first, second) = (look(&[], "loss"), look(&before, "error"));
-        assert!(first.colour != second.colour && first.marker != second.marker);
-        assert_eq!(look(&before, "loss"), first);
-        assert_eq!(look(&before, "easgd"), palette::look("easgd"));
+        let lines = ["loss", "lgrawa", "loss", "error", "easgd"].map(named).into();
+        let chart = Chart { lines, ..Chart::default() };
+        let [first, _, again, second, easgd] = [0, 1, 2, 3, 4].map(|index| chart.look(index));
+        assert!(first.0 != second.0 && first.1 != second.1);
+        let known = palette::look("easgd");
+        assert_eq!(easgd, (known.marker, known.colour));
+        // The same name again has the same marker, in a lighter colour.
+        assert_eq!(again, (first.0, palette::mix(first.1, WHITE, 0.33)));
         assert!(Name::ALL.iter().all(|name| method_of(name.title()) == name.as_str()));
     }
 

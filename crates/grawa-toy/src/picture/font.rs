@@ -46,19 +46,11 @@ pub(super) fn options() -> usvg::Options<'static> {
     }
 }
 
-/// The regular font; `em` is its size in canvas units.
-pub fn regular(em: f64) -> FontDesc<'static> {
-    sized(em, FontStyle::Normal)
-}
-
-/// The bold font; `em` is its size in canvas units.
-pub fn bold(em: f64) -> FontDesc<'static> {
-    sized(em, FontStyle::Bold)
-}
-
-fn sized(em: f64, style: FontStyle) -> FontDesc<'static> {
+/// The font; `em` is its size in canvas units.
+pub(super) fn sized(em: f64, bold: bool) -> FontDesc<'static> {
     // A font that failed to register shows up as an error where text is measured, and in `ready`.
     let _ = &*REGISTERED;
+    let style = if bold { FontStyle::Bold } else { FontStyle::Normal };
     FontDesc::new(FontFamily::Name(FAMILY), em * SIZE_PER_EM, style)
 }
 
@@ -76,7 +68,7 @@ mod tests {
                 Picture::draw(30, 30, |root| Ok(root.draw_text(text, &font.color(&BLACK), (50, 50))?));
             picture.unwrap().png().unwrap()
         };
-        for font in [regular(180.0), bold(180.0)] {
+        for font in [sized(180.0, false), sized(180.0, true)] {
             let missing = shown("\u{e000}", font.clone());
             for sign in "λτβμγηρσΣ√≤≥×·−±²³₁₂→∞∥‖∂∇≈…–—éß".chars()
             {
@@ -94,7 +86,7 @@ mod tests {
     #[test]
     fn bold_is_wider_and_measured_with_its_own_metrics() {
         let width = |font: FontDesc<'_>| font.layout_box("Local-MGRAWA").unwrap().1.0;
-        assert!(width(bold(100.0)) > width(regular(100.0)));
-        assert!((width(regular(200.0)) - 2 * width(regular(100.0))).abs() <= 2);
+        assert!(width(sized(100.0, true)) > width(sized(100.0, false)));
+        assert!((width(sized(200.0, false)) - 2 * width(sized(100.0, false))).abs() <= 2);
     }
 }

@@ -11,61 +11,63 @@ use super::pen::{Point, fine};
 use super::{Canvas, FINE, palette};
 use crate::Error;
 
-/// A marker's shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Marker {
-    /// A disc.
-    Circle,
-    /// An upright square.
-    Square,
-    /// A square on its tip.
-    Diamond,
-    /// A triangle that points up.
-    Up,
-    /// A triangle that points down.
-    Down,
-    /// A triangle that points left.
-    Left,
-    /// A triangle that points right.
-    Right,
-    /// A pentagon.
-    Pentagon,
-    /// A hexagon.
-    Hexagon,
-    /// A star with five tips.
-    Star,
-    /// An upright cross.
-    Plus,
-    /// A cross on its side.
-    Cross,
+/// A marker's shape: corners that repeat around a centre.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Marker {
+    /// How often the corners repeat.
+    repeat: u8,
+    /// The angle of the first.
+    turn: f64,
+    /// The angles of the corners after that, and their reach: shapes with much area are drawn smaller, so that all carry about
+    /// the same weight.
+    corners: &'static [(f64, f64)],
 }
 
+/// The arms of a cross are 0.36 times as wide as long, on either side of their axis.
+const ARMS: &[(f64, f64)] = &[(-0.345_555_88, 1.0), (0.345_555_88, 1.0), (FRAC_PI_4, 0.479_016_51)];
+
 impl Marker {
+    /// A disc.
+    pub const CIRCLE: Marker = Marker::polygon(28, 0.0, &[(0.0, 0.82)]);
+    /// An upright square.
+    pub const SQUARE: Marker = Marker::polygon(4, FRAC_PI_4, &[(0.0, 0.98)]);
+    /// A square on its tip.
+    pub const DIAMOND: Marker = Marker::polygon(4, 0.0, &[(0.0, 1.0)]);
+    /// A triangle that points up.
+    pub const UP: Marker = Marker::polygon(3, FRAC_PI_2, &[(0.0, 1.0)]);
+    /// A triangle that points down.
+    pub const DOWN: Marker = Marker::polygon(3, -FRAC_PI_2, &[(0.0, 1.0)]);
+    /// A triangle that points left.
+    pub const LEFT: Marker = Marker::polygon(3, PI, &[(0.0, 1.0)]);
+    /// A triangle that points right.
+    pub const RIGHT: Marker = Marker::polygon(3, 0.0, &[(0.0, 1.0)]);
+    /// A pentagon.
+    pub const PENTAGON: Marker = Marker::polygon(5, FRAC_PI_2, &[(0.0, 0.93)]);
+    /// A hexagon.
+    pub const HEXAGON: Marker = Marker::polygon(6, 0.0, &[(0.0, 0.9)]);
+    /// A star with five tips.
+    pub const STAR: Marker = Marker::polygon(5, FRAC_PI_2, &[(0.0, 1.0), (PI / 5.0, 0.5)]);
+    /// An upright cross.
+    pub const PLUS: Marker = Marker::polygon(4, 0.0, ARMS);
+    /// A cross on its side.
+    pub const CROSS: Marker = Marker::polygon(4, FRAC_PI_4, ARMS);
+
+    const fn polygon(repeat: u8, turn: f64, corners: &'static [(f64, f64)]) -> Self {
+        Marker { repeat, turn, corners }
+    }
+
     /// The corners of the shape around a point, in canvas units; the radius is in pixels.
     pub fn outline(self, centre: Point, radius: f64) -> Vec<(i32, i32)> {
-        let (centre, radius) = (fine(centre), radius * FINE);
-        // How many corners, the angle of the first, and the reach of every even and odd one: shapes with much
-        // area are drawn smaller, so that all carry about the same weight.
-        let (corners, turn, reach) = match self {
-            Self::Circle => (28, 0.0, [0.82, 0.82]),
-            Self::Square => (4, FRAC_PI_4, [0.98, 0.98]),
-            Self::Diamond => (4, 0.0, [1.0, 1.0]),
-            Self::Up => (3, FRAC_PI_2, [1.0, 1.0]),
-            Self::Down => (3, -FRAC_PI_2, [1.0, 1.0]),
-            Self::Left => (3, PI, [1.0, 1.0]),
-            Self::Right => (3, 0.0, [1.0, 1.0]),
-            Self::Pentagon => (5, FRAC_PI_2, [0.93, 0.93]),
-            Self::Hexagon => (6, 0.0, [0.9, 0.9]),
-            Self::Star => (10, FRAC_PI_2, [1.0, 0.5]),
-            Self::Plus => return cross(centre, radius, 0.0),
-            Self::Cross => return cross(centre, radius, FRAC_PI_4),
+        let (x, y) = fine(centre);
+        let corner = |(repeat, &(angle, reach)): (u8, &(f64, f64))| {
+            let angle = self.turn + TAU * f64::from(repeat) / f64::from(self.repeat) + angle;
+            let reach = radius * FINE * reach;
+            // Picture rows grow downwards, angles upwards.
+            let (dx, dy) = (reach * libm::cos(angle), -reach * libm::sin(angle));
+            (x + dx.round() as i32, y + dy.round() as i32)
         };
-        (0..corners)
-            .map(|corner| {
-                let angle = turn + TAU * f64::from(corner) / f64::from(corners);
-                polar(centre, radius * reach[usize::from(corner % 2 == 1)], angle)
-            })
-            .collect()
+        let repeats = (0..self.repeat).flat_map(|repeat| self.corners.iter().map(move |it| (repeat, it)));
+        repeats.map(corner).collect()
     }
 
     /// Draws the shape, filled, with a dark line and a white rim that separate it from what lies below.
@@ -97,41 +99,23 @@ impl Marker {
     }
 }
 
-fn polar((x, y): (i32, i32), radius: f64, angle: f64) -> (i32, i32) {
-    // Picture rows grow downwards, angles upwards.
-    let (dx, dy) = (radius * libm::cos(angle), -radius * libm::sin(angle));
-    (x + dx.round() as i32, y + dy.round() as i32)
-}
-
-fn cross(centre: (i32, i32), radius: f64, turn: f64) -> Vec<(i32, i32)> {
-    let half = 0.36; // half the width of an arm, against its length
-    let (arm, inner) = (libm::atan(half), half * std::f64::consts::SQRT_2 / libm::sqrt(1.0 + half * half));
-    (0..4)
-        .flat_map(|quarter| {
-            let axis = turn + FRAC_PI_2 * f64::from(quarter);
-            [(1.0, axis - arm), (1.0, axis + arm), (inner, axis + FRAC_PI_4)]
-        })
-        .map(|(reach, angle)| polar(centre, radius * reach, angle))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const ALL: [Marker; 12] = [
-        Marker::Circle,
-        Marker::Square,
-        Marker::Diamond,
-        Marker::Up,
-        Marker::Down,
-        Marker::Left,
-        Marker::Right,
-        Marker::Pentagon,
-        Marker::Hexagon,
-        Marker::Star,
-        Marker::Plus,
-        Marker::Cross,
+        Marker::CIRCLE,
+        Marker::SQUARE,
+        Marker::DIAMOND,
+        Marker::UP,
+        Marker::DOWN,
+        Marker::LEFT,
+        Marker::RIGHT,
+        Marker::PENTAGON,
+        Marker::HEXAGON,
+        Marker::STAR,
+        Marker::PLUS,
+        Marker::CROSS,
     ];
 
     #[test]

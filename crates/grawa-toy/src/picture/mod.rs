@@ -12,6 +12,7 @@ pub mod palette;
 pub mod pen;
 pub mod rows;
 mod scale;
+pub(crate) mod sheet;
 
 use crate::Error;
 use plotters::coord::Shift;
@@ -89,7 +90,7 @@ mod tests {
     fn labelled(text: &str) -> Picture {
         Picture::draw(120, 40, |root| {
             root.fill(&WHITE)?;
-            root.draw_text(text, &font::bold(160.0).color(&RGBColor(0, 0, 0)), (100, 100))?;
+            root.draw_text(text, &font::sized(160.0, true).color(&RGBColor(0, 0, 0)), (100, 100))?;
             Ok(())
         })
         .unwrap()

@@ -9,7 +9,7 @@ use plotters::style::RGBColor;
 use super::marker::Marker;
 
 /// How a method is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Look<'a> {
     /// The name as the paper spells it.
     pub label: &'a str,
@@ -33,17 +33,17 @@ pub const UNSETTLED: RGBColor = RGBColor(236, 236, 236);
 pub const LOST: RGBColor = RGBColor(0, 0, 0);
 
 const METHODS: [(Name, u32, Marker); 11] = [
-    (Name::Easgd, 0x0072B2, Marker::Square),
-    (Name::Lsgd, 0xE69F00, Marker::Up),
-    (Name::Grawa, 0x44CCCC, Marker::Diamond),
-    (Name::Mgrawa, 0x009E73, Marker::Down),
-    (Name::Lgrawa, 0xD55E00, Marker::Circle),
-    (Name::LocalMgrawa, 0x332288, Marker::Pentagon),
-    (Name::LocalLgrawa, 0xCC79A7, Marker::Star),
-    (Name::Mean, 0x1A1A1A, Marker::Plus),
-    (Name::DpSgd, 0x999933, Marker::Cross),
-    (Name::DpSam, 0x882255, Marker::Hexagon),
-    (Name::Sgd, 0x777777, Marker::Left),
+    (Name::Easgd, 0x0072B2, Marker::SQUARE),
+    (Name::Lsgd, 0xE69F00, Marker::UP),
+    (Name::Grawa, 0x44CCCC, Marker::DIAMOND),
+    (Name::Mgrawa, 0x009E73, Marker::DOWN),
+    (Name::Lgrawa, 0xD55E00, Marker::CIRCLE),
+    (Name::LocalMgrawa, 0x332288, Marker::PENTAGON),
+    (Name::LocalLgrawa, 0xCC79A7, Marker::STAR),
+    (Name::Mean, 0x1A1A1A, Marker::PLUS),
+    (Name::DpSgd, 0x999933, Marker::CROSS),
+    (Name::DpSam, 0x882255, Marker::HEXAGON),
+    (Name::Sgd, 0x777777, Marker::LEFT),
 ];
 
 const fn hex(rgb: u32) -> RGBColor {
@@ -54,7 +54,7 @@ const fn hex(rgb: u32) -> RGBColor {
 pub fn look(method: &str) -> Look<'_> {
     let known = METHODS.iter().find(|(name, ..)| name.as_str() == method);
     known.map_or(
-        Look { label: method, colour: hex(0x7A4A1E), marker: Marker::Right },
+        Look { label: method, colour: hex(0x7A4A1E), marker: Marker::RIGHT },
         |&(name, rgb, marker)| Look { label: name.title(), colour: hex(rgb), marker },
     )
 }
@@ -76,7 +76,7 @@ const SERIES: [u32; 7] = [0x0072B2, 0xD55E00, 0x009E73, 0xAA3377, 0xE6B400, 0x6A
 
 /// The marker of an item of a series. The pair of colour and marker is unique for the first 35.
 pub fn series_marker(index: usize) -> Marker {
-    [Marker::Circle, Marker::Square, Marker::Up, Marker::Diamond, Marker::Down][index % 5]
+    [Marker::CIRCLE, Marker::SQUARE, Marker::UP, Marker::DIAMOND, Marker::DOWN][index % 5]
 }
 
 /// A colour in CSS.

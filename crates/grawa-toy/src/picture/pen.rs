@@ -1,4 +1,4 @@
-//! Lines and texts on a canvas, placed in pixels.
+//! Lines, rectangles and texts on a canvas, placed in pixels.
 
 use plotters::element::{PathElement, Rectangle};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -9,6 +9,38 @@ use crate::Error;
 
 /// A position on a picture, in pixels.
 pub type Point = (f64, f64);
+
+/// A rectangle, from its lowest to its highest corner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Bounds {
+    pub(crate) low: Point,
+    pub(crate) high: Point,
+}
+
+impl Bounds {
+    /// Whether the point lies inside; never true of NaN.
+    pub(crate) fn contains(&self, (x, y): Point) -> bool {
+        x >= self.low.0 && x <= self.high.0 && y >= self.low.1 && y <= self.high.1
+    }
+
+    /// The rectangle without a margin of this width.
+    pub(crate) fn inset(self, margin: f64) -> Self {
+        let (low, high) = (self.low, self.high);
+        Self { low: (low.0 + margin, low.1 + margin), high: (high.0 - margin, high.1 - margin) }
+    }
+}
+
+/// Drops points nearer than `least` to the point before them; the ends stay.
+pub(crate) fn thinned(line: &[Point], least: f64) -> Vec<Point> {
+    let mut kept: Vec<Point> = Vec::new();
+    for &point in line {
+        if kept.last().is_none_or(|last| libm::hypot(point.0 - last.0, point.1 - last.1) >= least) {
+            kept.push(point);
+        }
+    }
+    kept.extend(line.last().filter(|&end| kept.last() != Some(end)));
+    kept
+}
 
 /// A position in canvas units.
 pub fn fine((x, y): Point) -> (i32, i32) {
@@ -31,10 +63,11 @@ pub fn fill(root: &Canvas<'_>, low: Point, high: Point, colour: RGBColor) -> Res
     Ok(root.draw(&Rectangle::new([fine(low), fine(high)], colour.filled()))?)
 }
 
-/// Writes a title, in a smaller size where the room is narrow.
-pub fn title(root: &Canvas<'_>, text: &str, at: Point, room: f64) -> Result<(), Error> {
-    let size = 18.0 * (room / Text::of(18.0).bold().width(text).max(room));
-    Text::of(size).bold().write(root, text, at, HPos::Left)
+/// Writes a title, in a smaller size where the room is narrow; returns where it ends.
+pub fn title(root: &Canvas<'_>, text: &str, at: Point, room: f64) -> Result<f64, Error> {
+    let title = Text::of(18.0 * (room / Text::of(18.0).bold().width(text).max(room))).bold();
+    title.write(root, text, at, HPos::Left)?;
+    Ok(at.0 + title.width(text))
 }
 
 /// The size of a text in pixels, and its style. Ink-coloured and upright by default.
@@ -84,6 +117,35 @@ impl Text {
     }
 
     fn font(self) -> plotters::style::FontDesc<'static> {
-        if self.bold { font::bold(self.size * FINE) } else { font::regular(self.size * FINE) }
+        font::sized(self.size * FINE, self.bold)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn nothing_contains_what_is_no_number() {
+        let square = Bounds { low: (0.0, 0.0), high: (10.0, 10.0) };
+        assert!(square.contains((10.0, 0.0)) && !square.contains((f64::NAN, 1.0)));
+        assert!(!square.inset(1.0).contains((10.0, 5.0)));
+    }
+
+    proptest! {
+        #[test]
+        fn thinning_keeps_the_ends_and_the_shape(
+            line in prop::collection::vec((-20.0..20.0, -20.0..20.0), 2..60),
+            least in 0.0..3.0,
+        ) {
+            let thin = thinned(&line, least);
+            prop_assert_eq!(thin.first(), line.first());
+            prop_assert_eq!(thin.last(), line.last());
+            for point in &line {
+                let off = thin.iter().map(|kept| libm::hypot(point.0 - kept.0, point.1 - kept.1)).fold(f64::MAX, f64::min);
+                prop_assert!(off <= least);
+            }
+        }
     }
 }

@@ -3,8 +3,10 @@
 
 use super::estimate::Frequency;
 use super::problem::Problem;
-use super::{Cell, Progress, Scale, Table, Theory, in_parallel, method};
+use super::table::{Cell, table};
+use super::{Progress, Scale, in_parallel, method};
 use crate::picture::chart::{Chart, Line};
+use crate::{Output, TableOutput};
 use grawa_core::{Error, Key, Name, Purpose, Replica};
 
 /// The numbers of workers; every crowd is drawn once, and its first M are used.
@@ -165,7 +167,7 @@ fn tally(problem: &Problem, scenario: Scenario, trials: u64) -> Result<Tallies, 
     Ok(tallies)
 }
 
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error> {
+pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
     let mut problems = Vec::new();
     for condition in [1.0, 10.0, 100.0, 1000.0] {
         for dim in [2, 20, 200] {
@@ -190,7 +192,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
             let labels = [Cell::from(scenario.name()), problem.name.as_str().into()];
             labels.into_iter().chain(tallies.map(|tallies| tallies[which].best.into())).collect()
         };
-        Table::new(name, title, explanation, &header, found.iter().map(row).collect())
+        table(name, title, explanation, &header, found.iter().map(row).collect())
     };
     let lines = Scenario::ALL.into_iter().flat_map(|scenario| {
         let found = &found;
@@ -202,26 +204,27 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                 .collect(),
         })
     });
-    Ok(Theory {
+    Ok(Output {
         tables: vec![
             of(0, "centre_beats_best", "How often GRAWA's centre is at least as good as the best worker"),
             of(1, "mean_beats_best", "The same with uniform weights"),
             weaker(&found),
         ],
-        pictures: vec![(
-            "centre_beats_best",
+        figures: vec![
             Chart::new(
                 "How often the centre is no worse than the best worker: quadratics, d = 20, M = 4",
                 ["condition number", "share"],
                 [true, false],
                 lines.collect(),
-            ),
-        )],
+            )
+            .figure("centre_beats_best")?,
+        ],
+        ..Output::default()
     })
 }
 
 /// The weaker statements, all problems of a scenario together.
-fn weaker(found: &[(Scenario, &Problem, &Tallies)]) -> Table {
+fn weaker(found: &[(Scenario, &Problem, &Tallies)]) -> TableOutput {
     let mut rows = Vec::new();
     for scenario in Scenario::ALL {
         for (index, workers) in WORKERS.into_iter().enumerate() {
@@ -237,7 +240,7 @@ fn weaker(found: &[(Scenario, &Problem, &Tallies)]) -> Table {
             rows.push(vec![name, workers, all.weighted.into(), all.mean.into(), all.worst.into()]);
         }
     }
-    Table::new(
+    table(
         "weaker_statements",
         "What holds instead for GRAWA's centre",
         "All problems above together. The last column is the largest (f(x_C) − f*) ÷ mean (f(xᵢ) − f*) \

@@ -4,7 +4,9 @@
 
 use super::centre_beats_best::{Judged, judge};
 use super::problem::{Noise, Problem, dot};
-use super::{Cell, Progress, Scale, Table, Theory, method};
+use super::table::{Cell, table};
+use super::{Progress, Scale, method};
+use crate::Output;
 use grawa_core::weights::inverse;
 use grawa_core::{Error, Key, Layout, Memory, Name, Prox, Purpose, Replica, Report, Sgd, mix, plan, step};
 
@@ -167,7 +169,7 @@ fn row(label: &str, numbers: impl IntoIterator<Item = f64>) -> Vec<Cell> {
     [Cell::from(label)].into_iter().chain(numbers.into_iter().map(Cell::from)).collect()
 }
 
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error> {
+pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
     let checked = |check: &Check| {
         let word = |yes: bool| Cell::from(if yes { "yes" } else { "no" });
         let (left, right) = (check.left.into(), check.right.into());
@@ -179,16 +181,16 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
         regions.push(row(&problem.name, [k, mu, l, k * mu / l, problem.strong / problem.smooth]));
     }
     progress(1.0);
-    Ok(Theory {
+    Ok(Output {
         tables: vec![
-            Table::new(
+            table(
                 "counterexamples",
                 "Statements of the paper's proofs, in numbers",
                 "Each row is an inequality in one exact case; where it fails, what always holds instead follows.",
                 &["statement", "case", "left", "right", "holds here", "always"],
                 checks()?.iter().map(checked).collect(),
             ),
-            Table::new(
+            table(
                 "cone",
                 "The theorem's condition kμ ≥ L√M",
                 "The best constants over random points 0.1 to 10 from the minimiser: k of the cone, μ of \
@@ -196,7 +198,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                 &["problem", "k", "μ", "L", "kμ/L", "m/L"],
                 regions,
             ),
-            Table::new(
+            table(
                 "flatness",
                 "A small gradient and a flat valley",
                 "Two workers in valleys of curvature 10 (sharp) and 0.1 (flat): gradient norms, and \
@@ -205,7 +207,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                 flatness().into_iter().map(|(case, numbers)| row(case, numbers)).collect(),
             ),
         ],
-        pictures: Vec::new(),
+        ..Output::default()
     })
 }
 

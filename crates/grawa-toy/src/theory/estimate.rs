@@ -3,11 +3,11 @@
 
 /// A mean with its standard error.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
+pub(super) struct Estimate {
     /// The mean.
-    pub value: f64,
+    pub(super) value: f64,
     /// Its standard error.
-    pub error: f64,
+    pub(super) error: f64,
 }
 
 impl Estimate {
@@ -23,11 +23,11 @@ impl Estimate {
 
 /// How often something held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Frequency {
+pub(super) struct Frequency {
     /// In how many trials it held.
-    pub hits: u64,
+    pub(super) hits: u64,
     /// How many trials there were.
-    pub trials: u64,
+    pub(super) trials: u64,
 }
 
 impl Frequency {
@@ -38,12 +38,12 @@ impl Frequency {
     }
 
     /// The share.
-    pub fn value(self) -> f64 {
+    pub(super) fn value(self) -> f64 {
         self.hits as f64 / self.trials as f64
     }
 
     /// Wilson's 95 % interval, which stays sensible at shares of 0 and 1.
-    pub fn interval(self) -> (f64, f64) {
+    pub(super) fn interval(self) -> (f64, f64) {
         const Z: f64 = 1.959_963_984_540_054;
         let (n, p) = (self.trials as f64, self.value());
         let scale = 1.0 / (1.0 + Z * Z / n);

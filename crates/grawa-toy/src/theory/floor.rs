@@ -3,7 +3,9 @@
 
 use super::estimate::{Estimate, exponent};
 use super::problem::Problem;
-use super::{Cell, METHODS, Progress, Scale, Table, Theory, in_parallel, method};
+use super::table::{Cell, table};
+use super::{METHODS, Progress, Scale, by_method, method};
+use crate::Output;
 use crate::picture::chart::{Chart, Line};
 use grawa_core::{Error, Name, Replica};
 
@@ -27,7 +29,6 @@ struct Setting<'a> {
     /// Whether the pull is what the theory allows, ηλ with λ = m, or 0.5.
     weak: bool,
     seeds: u64,
-    rates: &'a [f64],
 }
 
 impl Setting<'_> {
@@ -79,7 +80,7 @@ fn bound(problem: &Problem, rate: f64) -> f64 {
     rate * problem.smooth * problem.noise.constant / (2.0 * problem.strong)
 }
 
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error> {
+pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
     let (quadratic, logistic) = (Problem::quadratic(10, 10.0)?, Problem::logistic(1, 5, 40, 0.1)?);
     let mut noisy = quadratic.clone();
     noisy.noise.scores = true;
@@ -93,7 +94,6 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
         period,
         weak,
         seeds: scale.pick(2, seeds),
-        rates,
     };
     let settings = [
         setting("every step, ηλ, M = 4", &quadratic, 4, 1, true, 24),
@@ -102,30 +102,19 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
         setting("every step, ηλ, M = 4, scores of a batch", &noisy, 4, 1, true, 8),
         setting("logistic, every step, ηλ, M = 4", &logistic, 4, 1, true, 5),
     ];
-    let mut jobs = Vec::new();
-    for setting in &settings {
-        for name in METHODS {
-            for (index, &rate) in setting.rates.iter().enumerate() {
-                // Every rate has its own draws; all methods share them.
-                let seeds = (0..setting.seeds).map(|seed| (index as u64) << 32 | seed);
-                jobs.extend(seeds.map(|seed| (setting, name, rate, seed)));
-            }
-        }
-    }
-    let floors = in_parallel(&jobs, progress, |&(setting, name, rate, seed)| {
-        setting.measure(name, rate, seed, length)
+    let count = |setting: &Setting<'_>| setting.seeds * rates.len() as u64;
+    let floors = by_method(&settings, count, progress, |setting, name, number| {
+        let (rate, seed) = (number / setting.seeds, number % setting.seeds);
+        // Every rate has its own draws; all methods share them.
+        setting.measure(name, rates[rate as usize], rate << 32 | seed, length)
     })?;
 
-    let mut floors = &floors[..];
-    let (mut against_exact, mut by_method, mut lines) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, setting) in settings.iter().enumerate() {
-        let mut sgd: &[Floor] = &[];
-        for name in METHODS {
-            let (runs, rest) = floors.split_at(rates.len() * setting.seeds as usize);
-            floors = rest;
-            if name == Name::Sgd {
-                sgd = runs;
-            }
+    let (mut against_exact, mut rows, mut lines) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, of_setting) in floors.chunks(METHODS.len()).enumerate() {
+        // The first method is SGD.
+        let sgd = &of_setting[0].2;
+        for (setting, name, runs) in of_setting {
+            let name = *name;
             let found = Runs { runs, seeds: setting.seeds as usize, rates };
             if index == 0 {
                 let points = rates.iter().copied().zip(found.means(|floor| floor.workers));
@@ -140,7 +129,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                 let last = runs.len() - found.seeds;
                 Estimate::of((last..runs.len()).map(|run| part(&runs[run]) / sgd[run].workers))
             };
-            by_method.push(vec![
+            rows.push(vec![
                 setting.name.into(),
                 name.title().into(),
                 ratio(|floor| floor.workers).into(),
@@ -152,9 +141,9 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
     }
     let bounds = rates.iter().rev().map(|&rate| (rate, bound(&quadratic, rate)));
     lines.push(Line { name: "bound ηLσ²/(2m)".into(), points: bounds.collect() });
-    Ok(Theory {
+    Ok(Output {
         tables: vec![
-            Table::new(
+            table(
                 "floor_exact",
                 "The error floor of SGD and of the plain mean against its exact value",
                 format!(
@@ -165,7 +154,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                 &["who", "η", "measured", "exact", "bound", "bound ÷ exact"],
                 against_exact,
             ),
-            Table::new(
+            table(
                 "floor",
                 "The error floor by method, against SGD's",
                 format!(
@@ -176,13 +165,14 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                     [&quadratic, &logistic].map(|problem| problem.name.as_str()).join("; ")
                 ),
                 &["pulled", "method", "workers ÷ SGD", "exponent", "centre ÷ SGD", "centre's exponent"],
-                by_method,
+                rows,
             ),
         ],
-        pictures: vec![(
-            "floor",
-            Chart::new("The error floor of the workers", ["η", "mean of f − f*"], [true, true], lines),
-        )],
+        figures: vec![
+            Chart::new("The error floor of the workers", ["η", "mean of f − f*"], [true, true], lines)
+                .figure("floor")?,
+        ],
+        ..Output::default()
     })
 }
 
@@ -235,16 +225,8 @@ mod tests {
         let mut problem = Problem::quadratic(6, 5.0).unwrap();
         for relative in [0.0, 1.0] {
             problem.noise = Noise { constant: 1.0, relative, scores: false };
-            let rates = [0.25];
-            let setting = Setting {
-                name: "",
-                problem: &problem,
-                workers: 4,
-                period: 1,
-                weak: true,
-                seeds: 12,
-                rates: &rates,
-            };
+            let setting =
+                Setting { name: "", problem: &problem, workers: 4, period: 1, weak: true, seeds: 12 };
             for (name, workers) in [(Name::Sgd, 1.0), (Name::Mean, 4.0)] {
                 let runs: Vec<Floor> =
                     (0..40).map(|seed| setting.measure(name, 0.25, seed, 200.0).unwrap()).collect();
@@ -278,15 +260,7 @@ mod tests {
     fn the_floor_is_proportional_to_the_step() {
         let problem = Problem::quadratic(10, 10.0).unwrap();
         let rates = [0.1, 0.025];
-        let setting = Setting {
-            name: "",
-            problem: &problem,
-            workers: 4,
-            period: 1,
-            weak: true,
-            seeds: 6,
-            rates: &rates,
-        };
+        let setting = Setting { name: "", problem: &problem, workers: 4, period: 1, weak: true, seeds: 6 };
         for name in [Name::Sgd, Name::Grawa] {
             let runs: Vec<Floor> = (rates.iter().flat_map(|&rate| (0..6).map(move |seed| (rate, seed))))
                 .map(|(rate, seed)| setting.measure(name, rate, seed, 30.0).unwrap())

@@ -12,11 +12,7 @@ mod problem;
 mod rate;
 mod table;
 
-pub use estimate::{Estimate, Frequency};
-pub use table::{Cell, Table};
-
-use crate::Folder;
-use crate::picture::chart::Chart;
+use crate::Output;
 use grawa_core::{Centre, Error, Method, Name, Preset, Pull, Share};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,60 +32,35 @@ impl Scale {
     }
 }
 
-/// What the experiments found.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Theory {
-    /// The tables, in the order of the theory page.
-    pub tables: Vec<Table>,
-    /// The pictures, each with a short name, fit for a file.
-    pub pictures: Vec<(&'static str, Chart)>,
-}
-
-impl Theory {
-    /// What decides the results, as TOML.
-    pub fn settings(scale: Scale) -> String {
-        let scale = if scale == Scale::Quick { "quick" } else { "full" };
-        let version = env!("CARGO_PKG_VERSION");
-        format!(
-            "# Written by grawa {version}. The same settings give the same files.\nexperiment = \"theory\"\nscale = \"{scale}\"\n"
-        )
-    }
-
-    /// Puts tables, pictures and a page with all of them into a folder.
-    pub fn put(&self, folder: &mut Folder) -> Result<(), crate::Error> {
-        let mut text = String::from("# What the theory says and what really happens\n");
-        for table in &self.tables {
-            text += &format!("\n## {}\n\n{}\n\n{}", table.title, table.explanation, table.shown().markdown());
-            folder.put(format!("{}.csv", table.name), table.exact().csv());
-        }
-        for (name, chart) in &self.pictures {
-            text += &format!("\n![{}]({name}.svg)\n", chart.title);
-            folder.put_pictures(&[(name, &chart.draw()?)])?;
-        }
-        folder.put("tables.md", text);
-        Ok(())
-    }
+/// What decides the results, as TOML.
+pub fn settings(scale: Scale) -> String {
+    let scale = if scale == Scale::Quick { "quick" } else { "full" };
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "# Written by grawa {version}. The same settings give the same files.\nexperiment = \"theory\"\nscale = \"{scale}\"\n"
+    )
 }
 
 /// Receives the completed share of a part.
 type Progress<'a> = &'a (dyn Fn(f64) + Sync);
 
 /// Runs all experiments. `progress` receives the part's name and its completed share.
-pub fn run(scale: Scale, progress: &(dyn Fn(&str, f64) + Sync)) -> Result<Theory, Error> {
-    type Part = fn(Scale, Progress<'_>) -> Result<Theory, Error>;
+pub fn run(scale: Scale, progress: &(dyn Fn(&str, f64) + Sync)) -> Result<Output, crate::Error> {
+    type Part = fn(Scale, Progress<'_>) -> Result<Output, crate::Error>;
     let parts: [(&str, Part); 4] = [
         ("counterexamples", counterexamples::run),
         ("centre against the best worker", centre_beats_best::run),
         ("error floor", floor::run),
         ("rate", rate::run),
     ];
-    let mut theory = Theory::default();
+    let title = "What the theory says and what really happens".into();
+    let mut output = Output { title, ..Output::default() };
     for (name, part) in parts {
         let found = part(scale, &|done| progress(name, done))?;
-        theory.tables.extend(found.tables);
-        theory.pictures.extend(found.pictures);
+        output.tables.extend(found.tables);
+        output.figures.extend(found.figures);
     }
-    Ok(theory)
+    Ok(output)
 }
 
 /// The methods that are compared, SGD without communication first.
@@ -106,6 +77,33 @@ fn method(name: Name, pull: f64, period: u32) -> Method {
     let centre =
         if let Centre::Moving { .. } = row.centre { Centre::Moving { rate: pull } } else { row.centre };
     Method { pull: Pull::Fixed(pull), prox: 0.0, period, centre, ..row }
+}
+
+/// The results of each setting and method.
+type ByMethod<'a, S, R> = Vec<(&'a S, Name, Vec<R>)>;
+
+/// Measures every method in every setting, as often as the setting says: a list of results for each setting and method.
+fn by_method<'a, S: Sync, R: Send>(
+    settings: &'a [S],
+    count: impl Fn(&S) -> u64,
+    progress: Progress<'_>,
+    measure: impl Fn(&S, Name, u64) -> Result<R, Error> + Sync,
+) -> Result<ByMethod<'a, S, R>, Error> {
+    let mut jobs = Vec::new();
+    for setting in settings {
+        for name in METHODS {
+            jobs.extend((0..count(setting)).map(|number| (setting, name, number)));
+        }
+    }
+    let results = in_parallel(&jobs, progress, |&(setting, name, number)| measure(setting, name, number))?;
+    let mut found = ByMethod::new();
+    for (&(setting, name, number), result) in jobs.iter().zip(results) {
+        match found.last_mut().filter(|_| number > 0) {
+            Some((.., list)) => list.push(result),
+            None => found.push((setting, name, vec![result])),
+        }
+    }
+    Ok(found)
 }
 
 /// Runs the jobs on all cores; the results are in the order of the jobs.
@@ -135,9 +133,10 @@ mod tests {
         };
         let found = on(1);
         assert_eq!(found, on(3));
-        for table in &found.tables {
-            assert!(table.rows.iter().all(|row| row.len() == table.header.len()), "{}", table.name);
-            assert_eq!(table.exact().csv().lines().count(), table.rows.len() + 1);
+        for output in &found.tables {
+            let table = &output.table;
+            assert!(table.rows.iter().all(|row| row.len() == table.header.len()), "{}", output.name);
+            assert_eq!(output.exact.as_ref().unwrap().rows.len(), table.rows.len());
         }
     }
 }

@@ -3,7 +3,9 @@
 
 use super::estimate::{Estimate, exponent};
 use super::problem::Problem;
-use super::{METHODS, Progress, Scale, Table, Theory, in_parallel, method};
+use super::table::table;
+use super::{METHODS, Progress, Scale, by_method, method};
+use crate::Output;
 use crate::picture::chart::{Chart, Line};
 use grawa_core::{Error, Name, Replica};
 
@@ -80,7 +82,7 @@ fn mean(curves: &[Curve]) -> Vec<(f64, f64)> {
     first.iter().enumerate().map(|(bin, &(time, _))| (time, at(bin))).collect()
 }
 
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error> {
+pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
     let (quadratic, logistic) = (Problem::quadratic(10, 10.0)?, Problem::logistic(1, 5, 40, 0.1)?);
     let setting =
         |problem, workers, falls, seeds| Setting { problem, workers, falls, seeds: scale.pick(2, seeds) };
@@ -91,34 +93,28 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
         setting(&logistic, 4, true, 8),
     ];
     let octaves = scale.pick(2, 5) as usize;
-    let mut jobs = Vec::new();
-    for setting in &settings {
-        jobs.extend(
-            METHODS.into_iter().flat_map(|name| (0..setting.seeds).map(move |seed| (setting, name, seed))),
-        );
-    }
-    let curves = in_parallel(&jobs, progress, |&(setting, name, seed)| setting.measure(name, seed, octaves))?;
-    let mut curves = &curves[..];
-    let (mut rows, mut lines) = (Vec::new(), Vec::new());
-    for (index, setting) in settings.iter().enumerate() {
-        for name in METHODS {
-            let (runs, rest) = curves.split_at(setting.seeds as usize);
-            curves = rest;
-            rows.push(vec![
-                setting.problem.name.as_str().into(),
-                (setting.workers as f64).into(),
-                if setting.falls { "ηm" } else { "m/(2L)" }.into(),
-                name.title().into(),
-                fit(runs, |curve| &curve.workers).into(),
-                fit(runs, |curve| &curve.centre).into(),
-            ]);
-            if index == 0 {
-                lines.push(Line { name: name.title().into(), points: mean(runs) });
-            }
-        }
-    }
-    Ok(Theory {
-        tables: vec![Table::new(
+    let curves = by_method(
+        &settings,
+        |setting| setting.seeds,
+        progress,
+        |setting, name, seed| setting.measure(name, seed, octaves),
+    )?;
+    let rows = curves.iter().map(|(setting, name, runs)| {
+        vec![
+            setting.problem.name.as_str().into(),
+            (setting.workers as f64).into(),
+            if setting.falls { "ηm" } else { "m/(2L)" }.into(),
+            name.title().into(),
+            fit(runs, |curve| &curve.workers).into(),
+            fit(runs, |curve| &curve.centre).into(),
+        ]
+    });
+    // The first setting is the picture.
+    let line =
+        |(_, name, runs): &(_, Name, Vec<Curve>)| Line { name: name.title().into(), points: mean(runs) };
+    let lines = curves.iter().take(METHODS.len()).map(line).collect();
+    Ok(Output {
+        tables: vec![table(
             "rate",
             "The rate under a step that falls like 1/t",
             format!(
@@ -126,17 +122,18 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Theory, Error>
                  fitted over {octaves} octaves after the first tenfold of time. ± is one standard error over seeds."
             ),
             &["problem", "M", "pull", "method", "workers", "centre"],
-            rows,
+            rows.collect(),
         )],
-        pictures: vec![(
-            "rate",
+        figures: vec![
             Chart::new(
                 "Workers' error under a step that falls like 1/t",
                 ["t + t₀", "mean of f − f*"],
                 [true, true],
                 lines,
-            ),
-        )],
+            )
+            .figure("rate")?,
+        ],
+        ..Output::default()
     })
 }
 

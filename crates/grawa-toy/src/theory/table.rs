@@ -3,10 +3,11 @@
 //! A cell is rounded for people and exact for programs (CSV).
 
 use super::estimate::{Estimate, Frequency};
+use crate::{Table, TableOutput};
 
 /// One entry of a table: for people, and for programs. An estimate has a field for its error, a share two for its interval.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
+pub(super) struct Cell {
     shown: String,
     fields: Vec<String>,
 }
@@ -54,57 +55,31 @@ fn short(number: f64) -> String {
     }
 }
 
-/// A table of results.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Table {
-    /// A short name, fit for a file.
-    pub name: &'static str,
-    /// The heading.
-    pub title: String,
-    /// What was done and how to read it.
-    pub explanation: String,
-    /// The columns' names.
-    pub header: Vec<String>,
-    /// The rows, each as long as the header.
-    pub rows: Vec<Vec<Cell>>,
-}
-
-impl Table {
-    pub(super) fn new(
-        name: &'static str,
-        title: &str,
-        explanation: impl Into<String>,
-        header: &[&str],
-        rows: Vec<Vec<Cell>>,
-    ) -> Self {
-        let header = header.iter().map(|&name| name.into()).collect();
-        Table { name, title: title.into(), explanation: explanation.into(), header, rows }
-    }
-
-    /// Rounded, for people.
-    pub fn shown(&self) -> crate::Table {
-        let mut table = crate::Table::new(self.header.clone());
-        self.rows.iter().for_each(|row| table.push(row.iter().map(|cell| cell.shown.as_str())));
-        table
-    }
-
-    /// To full precision, for programs. A column is as wide as its widest cell.
-    pub fn exact(&self) -> crate::Table {
-        let widest = |column: usize| self.rows.iter().map(|row| row[column].fields.len()).max().unwrap_or(1);
-        let widths: Vec<usize> = (0..self.header.len()).map(widest).collect();
-        let mut table = crate::Table::new(self.header.iter().zip(&widths).flat_map(|(name, &width)| {
-            let ends: &[&str] = [&[""][..], &["", " error"], &["", " low", " high"]][width - 1];
-            ends.iter().map(move |end| format!("{name}{end}"))
+/// A table for people, and the same to full precision for programs, where a column is as wide as its widest cell.
+pub(super) fn table(
+    name: &str,
+    title: &str,
+    caption: impl Into<String>,
+    header: &[&str],
+    rows: Vec<Vec<Cell>>,
+) -> TableOutput {
+    let widest = |column: usize| rows.iter().map(|row| row[column].fields.len()).max().unwrap_or(1);
+    let widths: Vec<usize> = (0..header.len()).map(widest).collect();
+    let mut exact = Table::new(header.iter().zip(&widths).flat_map(|(name, &width)| {
+        let ends: &[&str] = [&[""][..], &["", " error"], &["", " low", " high"]][width - 1];
+        ends.iter().map(move |end| format!("{name}{end}"))
+    }));
+    let mut table = Table::new(header.iter().copied());
+    for row in rows {
+        exact.push(row.iter().zip(&widths).flat_map(|(cell, &width)| {
+            let mut fields = cell.fields.clone();
+            fields.resize(width, String::new());
+            fields
         }));
-        for row in &self.rows {
-            table.push(row.iter().zip(&widths).flat_map(|(cell, &width)| {
-                let mut fields = cell.fields.clone();
-                fields.resize(width, String::new());
-                fields
-            }));
-        }
-        table
+        table.push(row.into_iter().map(|cell| cell.shown));
     }
+    let (name, title, caption) = (name.into(), title.into(), caption.into());
+    TableOutput { name, title, caption, table, bold: Vec::new(), exact: Some(exact) }
 }
 
 #[cfg(test)]
@@ -115,10 +90,10 @@ mod tests {
     fn a_table_prints_rounded_and_writes_exactly() {
         let estimate = Estimate { value: 1.234_567, error: 0.012_3 };
         let row = vec!["x".into(), estimate.into(), Frequency { hits: 1, trials: 2 }.into()];
-        let table = Table::new("t", "", "", &["a, b", "c", "d"], vec![row]);
-        let shown = table.shown().markdown();
+        let table = table("t", "", "", &["a, b", "c", "d"], vec![row]);
+        let shown = table.markdown();
         assert!(shown.contains("| 1.235 ± 0.012 | 50.0 % (9.5–90.5) |"), "{shown}");
-        let csv = table.exact().csv();
+        let csv = table.exact.unwrap().csv();
         assert!(csv.starts_with("\"a, b\",c,c error,d,d low,d high\nx,1.234567,0.0123,0.5,0.09"), "{csv}");
     }
 

@@ -1,9 +1,7 @@
 //! The rule for steps that leave the square [0.25, 10]².
 
 use super::landscape::DOMAIN;
-use crate::Error;
 use std::fmt;
-use std::str::FromStr;
 
 /// What happens to a step that leaves the square.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,15 +48,6 @@ fn reflect(x: f32) -> f32 {
 impl fmt::Display for Edge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
-    }
-}
-
-impl FromStr for Edge {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let named = Edge::ALL.into_iter().find(|edge| edge.as_str() == text);
-        named.ok_or_else(|| Error::UnknownEdge(text.into()))
     }
 }
 

@@ -40,29 +40,32 @@ impl Experiment {
     /// Whether this can run.
     pub fn check(&self) -> Result<(), Error> {
         for (index, method) in self.methods.iter().enumerate() {
-            if self.methods[..index].iter().any(|other| other.name == method.name) {
-                return Err(Error::MethodTwice(method.name));
+            let name = method.name;
+            if self.methods[..index].iter().any(|other| other.name == name) {
+                return wrong(format!(
+                    "{name} is given twice; one picture shows each method once, so run the second setting by itself"
+                ));
             }
             method.check()?;
             if method.share != Share::Parameters {
-                return Err(Error::NothingToPull(method.name));
+                return nothing_to_pull(name);
             }
         }
+        let (steps, workers) = (self.steps, self.starts.len());
         if self.methods.is_empty() {
-            return Err(Error::NoMethod);
+            return wrong("name at least one method");
         }
         // Steps are taken in f32.
         if !((self.rate as f32).is_normal() && self.rate > 0.0) {
-            return Err(Error::RateOutOfRange(self.rate));
+            return wrong(format!("the learning rate is {}, but must be positive and finite", self.rate));
         }
-        if self.steps == 0 {
-            return Err(Error::NoSteps);
+        if steps == 0 || workers == 0 {
+            return wrong(format!("a run needs at least one {}", if steps == 0 { "step" } else { "start" }));
         }
-        if self.starts.is_empty() {
-            return Err(Error::NoStart);
-        }
-        if self.steps.saturating_mul(self.starts.len() as u64) > MOST_POSITIONS {
-            return Err(Error::TooManySteps(self.steps, self.starts.len(), MOST_POSITIONS));
+        if steps.saturating_mul(workers as u64) > MOST_POSITIONS {
+            return wrong(format!(
+                "{steps} steps of {workers} workers are too many positions; steps times workers may be at most {MOST_POSITIONS}"
+            ));
         }
         let is_inside = |x: &f64| match self.edge {
             Edge::None => x.is_finite() && *x > 0.0 && (*x as f32).is_normal(),
@@ -71,13 +74,12 @@ impl Experiment {
         let Some(&[x, y]) = self.starts.iter().find(|start| !start.iter().all(is_inside)) else {
             return Ok(());
         };
-        let domain = match self.edge {
+        let ([low, high], edge) = (DOMAIN, self.edge);
+        let domain = match edge {
             Edge::None => "both coordinates positive, as f needs them".into(),
-            edge => {
-                format!("both coordinates from {} to {}, as --edge {edge} needs them", DOMAIN[0], DOMAIN[1])
-            }
+            _ => format!("both coordinates from {low} to {high}, as --edge {edge} needs them"),
         };
-        Err(Error::StartOutside(x, y, domain))
+        wrong(format!("the start ({x}, {y}) lies outside the domain: {domain}"))
     }
 
     /// The settings as TOML: what determines the results, and nothing else.
@@ -100,6 +102,15 @@ impl Experiment {
     }
 }
 
+fn wrong<T>(why: impl Into<String>) -> Result<T, Error> {
+    Err(Error::Setting(why.into()))
+}
+
+fn nothing_to_pull<T>(method: Name) -> Result<T, Error> {
+    let others = methods().map(Name::as_str).collect::<Vec<_>>().join(", ");
+    wrong(format!("{method} has no pull toward a centre; choose one of {others}"))
+}
+
 /// A method as it is used here: a pull λ every `period` steps and no light pull in between, unless the text says otherwise.
 ///
 /// ```
@@ -113,7 +124,7 @@ pub fn method(text: &str, pull: f64, period: u32) -> Result<Method, Error> {
     // A wrong name is reported as such, not as a knob that does not fit.
     let known: Name = name.parse()?;
     if !pulls(known) {
-        return Err(Error::NothingToPull(known));
+        return nothing_to_pull(known);
     }
     // The pull of the authors' EASGD follows from the centre's rate.
     let follows = text.parse::<Method>().is_ok_and(|method| method.pull == Pull::RateOverWorkers);

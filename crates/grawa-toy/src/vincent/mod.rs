@@ -3,10 +3,12 @@
 //! Workers start in several valleys and descend with plain SGD; a method pulls them toward its centre. The valley in which
 //! they end shows how strongly the method prefers flat regions.
 
+#[cfg(feature = "plots")]
 mod draw;
 mod edge;
 mod experiment;
 pub mod landscape;
+#[cfg(feature = "plots")]
 mod results;
 mod run;
 mod sweep;

@@ -1,4 +1,4 @@
-//! The files and the table that a user gets from the Vincent experiment.
+//! What a user gets from the Vincent experiment: tables and pictures.
 
 use super::draw::{self, Backdrop};
 use super::edge::Edge;
@@ -6,58 +6,59 @@ use super::experiment::Experiment;
 use super::landscape::{VALLEYS, bottom, curvature, value};
 use super::run::{End, Outcome, Path};
 use super::sweep::{Cell, Grid};
-use crate::page::page;
 use crate::picture::{Picture, palette};
-use crate::{Error, Folder, Table};
+use crate::{Error, Figure, Output, Table, TableOutput};
 use grawa_core::Method;
 use rayon::prelude::*;
 
 impl Experiment {
-    /// Runs every method once, puts pictures, page and tables into the folder, and returns where each ended.
-    pub fn run(&self, folder: &mut Folder) -> Result<Table, Error> {
+    /// Runs every method once: where each ended, its path, and the surface.
+    pub fn run(&self) -> Result<Output, Error> {
         self.check()?;
         let paths: Vec<Path> =
             self.methods.par_iter().map(|method| self.trace(method)).collect::<Result<_, _>>()?;
-        let table = table_of_ends(&paths);
-        let map = Backdrop::of(&paths)?;
-        let ends = ("ends".to_owned(), "Where each method ends".to_owned());
-        let ways = paths.iter().map(|path| {
-            let caption =
-                format!("The way of the workers and of the centre with {}", palette::look(path.method).label);
-            (format!("trajectory-{}", path.method), caption)
-        });
-        let surface =
-            ("surface".to_owned(), "The Vincent function: equally deep, unequally wide valleys".to_owned());
-        let names: Vec<(String, String)> = [ends].into_iter().chain(ways).chain([surface]).collect();
-        let draw = |index: usize| match index {
-            0 => draw::ends(&map, &paths),
-            index if index <= paths.len() => draw::trajectory(&map, &paths[index - 1]),
-            _ => draw::surface(),
+        let map = Backdrop::of(&paths);
+        let figure = |name: &str, caption: &str, picture: Result<Picture, Error>| {
+            Ok(Figure { name: name.into(), caption: caption.into(), picture: picture? })
         };
-        let drawn: Vec<Picture> =
-            (0..names.len()).into_par_iter().with_max_len(1).map(draw).collect::<Result<_, _>>()?;
-        let figures: Vec<(String, &Picture)> =
-            names.iter().zip(&drawn).map(|((_, caption), picture)| (caption.clone(), picture)).collect();
-        let title = "Methods on the Vincent function";
-        folder.put("index.html", page(title, &self.introduction(), &[(&table).into()], &figures));
-        let files: Vec<_> = names.iter().map(|(name, _)| name).zip(&drawn).collect();
-        folder.put_pictures(&files)?;
-        folder.put("ends.csv", csv_of_ends(&paths).csv());
-        Ok(table)
+        let draw = |index: usize| match index {
+            0 => figure("ends", "Where each method ends", draw::ends(&map, &paths)),
+            index if index <= paths.len() => {
+                let path = &paths[index - 1];
+                let label = palette::look(path.method).label;
+                let caption = format!("The way of the workers and of the centre with {label}");
+                figure(&format!("trajectory-{}", path.method), &caption, draw::trajectory(&map, path))
+            }
+            _ => {
+                let caption = "The Vincent function: equally deep, unequally wide valleys";
+                figure("surface", caption, draw::surface())
+            }
+        };
+        let figures = (0..paths.len() + 2).into_par_iter().with_max_len(1).map(draw);
+        let ends = TableOutput {
+            name: "ends".into(),
+            title: "Where each method ends".into(),
+            table: table_of_ends(&paths),
+            exact: Some(csv_of_ends(&paths)),
+            ..TableOutput::default()
+        };
+        Ok(Output {
+            title: "Methods on the Vincent function".into(),
+            paragraphs: self.introduction(),
+            tables: vec![ends],
+            figures: figures.collect::<Result<_, Error>>()?,
+            data: Vec::new(),
+        })
     }
 
-    /// Runs every method in every setting of the grid, puts maps and tables into the folder, and returns how often each
-    /// method ended where.
-    pub fn sweep(&self, grid: &Grid, folder: &mut Folder, done: impl Fn() + Sync) -> Result<Table, Error> {
+    /// Runs every method in every setting of the grid: how often each ended where, with a map for every edge rule.
+    pub fn sweep(&self, grid: &Grid, done: impl Fn() + Sync) -> Result<Output, Error> {
         let cells = self.cells(grid, done)?;
-        folder.put("sweep.csv", csv_of_cells(&cells).csv());
-        let table = table_of_cells(&cells);
-        folder.put("valleys.csv", table.csv());
-        let maps: Vec<Picture> =
-            grid.edges.par_iter().map(|&edge| draw::sweep(grid, edge, &cells)).collect::<Result<_, _>>()?;
-        let caption = |edge: &Edge| format!("Where each method ends, edge rule '{edge}'");
-        let figures: Vec<(String, &Picture)> = grid.edges.iter().map(caption).zip(&maps).collect();
-        let words = [format!(
+        let draw = |&edge: &Edge| {
+            let caption = format!("Where each method ends, edge rule '{edge}'");
+            Ok(Figure { name: format!("sweep-{edge}"), caption, picture: draw::sweep(grid, edge, &cells)? })
+        };
+        let words = format!(
             "Each method was run in {} settings: {} pulls λ × {} learning rates × {} edge rules, {} local steps from {} starts. \
              The table counts in which valley the runs ended, named by the bottom of the sharper of its two axes.",
             grid.size(),
@@ -66,14 +67,20 @@ impl Experiment {
             grid.edges.len(),
             self.steps,
             self.starts.len()
-        )];
-        folder.put(
-            "index.html",
-            page("Which valley each method ends in", &words, &[(&table).into()], &figures),
         );
-        let files: Vec<_> = grid.edges.iter().map(|edge| format!("sweep-{edge}")).zip(&maps).collect();
-        folder.put_pictures(&files)?;
-        Ok(table)
+        let valleys = TableOutput {
+            name: "valleys".into(),
+            title: "How often each method ends in which valley".into(),
+            table: table_of_cells(&cells),
+            ..TableOutput::default()
+        };
+        Ok(Output {
+            title: "Which valley each method ends in".into(),
+            paragraphs: vec![words],
+            tables: vec![valleys],
+            figures: grid.edges.par_iter().map(draw).collect::<Result<_, Error>>()?,
+            data: vec![("sweep.csv".into(), csv_of_cells(&cells))],
+        })
     }
 
     fn introduction(&self) -> Vec<String> {

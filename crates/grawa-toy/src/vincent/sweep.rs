@@ -61,7 +61,7 @@ pub struct Cell {
 impl Experiment {
     /// Runs each method in each setting of the grid. The grid sets a method's pull, and the rate of a centre that follows
     /// it. `done` is called after each run, from any thread.
-    pub(super) fn cells(&self, grid: &Grid, done: impl Fn() + Sync) -> Result<Vec<Cell>, Error> {
+    pub fn cells(&self, grid: &Grid, done: impl Fn() + Sync) -> Result<Vec<Cell>, Error> {
         let mut cells = Vec::with_capacity(grid.size() * self.methods.len());
         for &edge in &grid.edges {
             Experiment { edge, ..self.clone() }.check()?;

@@ -139,9 +139,9 @@ impl Observer for Rounds {
     }
 }
 
-/// `joiners` join a group of four, so that they take part in this round for the first time.
-fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
-    let what = format!("{method}, {joiners} in round {round}");
+/// `joiners` join a group of four, so that they take part in this round for the first time. Every process has `each` workers.
+fn join_in_round(method: &str, round: u64, joiners: u32, each: u32, data: &Dataset) {
+    let what = format!("{method}, {joiners} in round {round}, {each} in a process");
     let recipe = recipe(method);
     // The first founder is waited for while the others join, and a busy machine loses nobody.
     let round_wait = (LONG, LONG, 8.0);
@@ -155,8 +155,10 @@ fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
         None,
     )
     .unwrap();
-    let guest =
-        || Joiner::new(&host.address().to_string(), Security::Plain, "127.0.0.1:0", None, LONG).unwrap();
+    let guest = || {
+        let (address, listen) = (host.address().to_string(), ("127.0.0.1:0", None));
+        Joiner::with_workers(each, &address, Security::Plain, listen, LONG).unwrap()
+    };
     let (dealt, gate, rounds) = (Dealt::default(), Arc::<Gate>::default(), Rounds::default());
     std::thread::scope(|scope| {
         let work = |guest: Joiner| {
@@ -171,7 +173,8 @@ fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
                 let make = move |shard: u32| {
                     let state = State::initial(engine.graph(), recipe_seed);
                     let net = engine.worker(shard, state, 0).map_err(grawa_core::Error::replica)?;
-                    let (dealt, gate) = (Arc::clone(&dealt), gate.lock().unwrap().clone());
+                    let gate = gate.lock().unwrap().clone().filter(|_| shard == 0);
+                    let dealt = Arc::clone(&dealt);
                     Ok(Watched { net, share: (shard, FOUNDERS), dealt, gate })
                 };
                 let run = Run::of_replicas(recipe, "watched", layout, examples as usize, make).unwrap();
@@ -180,13 +183,13 @@ fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
             })
         };
         // Numbers go by who says hello first.
-        let founders: Vec<Joiner> = (0..FOUNDERS).map(|_| guest()).collect();
+        let founders: Vec<Joiner> = (0..FOUNDERS / each).map(|_| guest()).collect();
         let mut workers: Vec<_> = founders.into_iter().map(work).collect();
         until(&what, || gate.is_reached.load(Ordering::Relaxed));
-        workers.extend((0..joiners).map(|_| work(guest())));
+        workers.extend((0..joiners / each).map(|_| work(guest())));
         let have_come = || {
             let come = host.status().workers.into_iter().filter(|worker| worker.has_arrived);
-            come.filter(|standing| standing.worker >= FOUNDERS).count() == joiners as usize
+            come.filter(|standing| standing.worker >= FOUNDERS).count() == (joiners / each) as usize
         };
         until(&what, have_come);
         gate.is_open.store(true, Ordering::Relaxed);
@@ -213,29 +216,35 @@ fn join_in_round(method: &str, round: u64, joiners: u32, data: &Dataset) {
 
 /// The same in each of the first eight rounds. The runs mostly wait, so some run at the same time: not so many that the
 /// machine starves a worker of the seconds after which it counts as out of contact.
-fn in_each_round(method: &str, joiners: u32, data: &Dataset) {
+fn in_each_round(method: &str, joiners: u32, each: u32, data: &Dataset) {
     for rounds in [1..5, 5..9] {
         std::thread::scope(|scope| {
             for round in rounds {
-                scope.spawn(move || join_in_round(method, round, joiners, data));
+                scope.spawn(move || join_in_round(method, round, joiners, each, data));
             }
         });
     }
 }
 
 /// With every method that a group accepts.
-fn with_each_method(joiners: u32) {
+fn with_each_method(joiners: u32, each: u32) {
     let data = grawa_data::load("digits", ".".as_ref()).unwrap();
     for name in Name::ALL {
         if objection(&Recipe { method: name.to_string().parse().unwrap(), ..recipe("mean") }).is_some() {
             continue;
         }
-        in_each_round(&name.to_string(), joiners, &data);
+        in_each_round(&name.to_string(), joiners, each, &data);
     }
 }
 
 #[test]
 fn one_and_five_join_a_group_of_four_in_each_of_the_first_rounds() {
-    with_each_method(1);
-    with_each_method(5);
+    with_each_method(1, 1);
+    with_each_method(5, 1);
+}
+
+/// Processes with two workers each: the numbers, the steps and the examples of workers are as if each had its own process.
+#[test]
+fn processes_with_two_workers_join_in_each_of_the_first_rounds() {
+    with_each_method(2, 2);
 }

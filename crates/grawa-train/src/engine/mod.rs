@@ -91,7 +91,12 @@ pub struct Engine {
 impl Engine {
     /// The engine for a recipe on its data set, with the network of the recipe.
     pub fn new(recipe: &Recipe, data: &Dataset) -> Result<Self, Error> {
-        Engine::of(recipe, Workload::new(recipe, data)?, recipe.train.workers as usize, recipe.machine.threads)
+        Engine::of(
+            recipe,
+            Workload::new(recipe, data)?,
+            recipe.train.workers as usize,
+            recipe.machine.threads,
+        )
     }
 
     /// The same with a given network. It must take images of the augmentation's output shape and have at least as many

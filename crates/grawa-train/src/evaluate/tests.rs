@@ -1,8 +1,8 @@
 //! What is evaluated, and that nothing of it is missing when a worker is lost meanwhile.
 
 use super::*;
-use crate::event::Observer;
 use crate::engine::EvaluateShard;
+use crate::event::Observer;
 use crate::run::{Launch, fresh};
 use crate::snapshot::Part;
 use crate::worker_set::{Seat, on_threads};

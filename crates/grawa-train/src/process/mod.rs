@@ -10,7 +10,7 @@ mod round;
 pub(crate) use report::finite;
 pub(crate) use round::Group;
 
-use crate::event::{Event, Evaluated, Reason};
+use crate::event::{Evaluated, Event, Reason};
 use crate::membership::Membership;
 use crate::milestones::{Milestones, Position};
 use crate::pace::Pacing;
@@ -396,7 +396,8 @@ impl Process {
             Some(level) if level.method.prox > 0.0 => level.method.prox_a_step() as f32,
             _ => 0.0,
         };
-        let (all, inner) = self.levels.split_last().map_or((None, &[][..]), |(all, inner)| (Some(all), inner));
+        let (all, inner) =
+            self.levels.split_last().map_or((None, &[][..]), |(all, inner)| (Some(all), inner));
         let prox = [strength(all), strength(inner.first())];
         let round_due = match &self.membership {
             Membership::Elastic(all, _) => Some(all.round_due()),
@@ -437,7 +438,8 @@ impl Process {
     fn compute_gradients(&mut self) -> Result<(), Error> {
         let common = Arc::clone(&self.common);
         let start = (common.clock)();
-        let keys: Vec<_> = self.workers.iter().map(|worker| (worker.index, worker.key(common.seed))).collect();
+        let keys: Vec<_> =
+            self.workers.iter().map(|worker| (worker.index, worker.key(common.seed))).collect();
         let losses = self.set.gradients(&keys, common.method.radius.map(|radius| radius as f32));
         self.take(losses, |worker, loss| {
             worker.count(loss);
@@ -515,7 +517,8 @@ impl Process {
             workers: self.workers.iter().map(message).collect(),
             ..self.reporter_state()
         };
-        let sent: Vec<Tally> = self.workers.iter_mut().map(|worker| std::mem::take(&mut worker.tally)).collect();
+        let sent: Vec<Tally> =
+            self.workers.iter_mut().map(|worker| std::mem::take(&mut worker.tally)).collect();
         let gathered = self.gather(mine);
         let heads = gathered.as_deref().unwrap_or_default();
         let messages: Messages = heads.iter().flat_map(|(_, head)| head.workers.iter().cloned()).collect();
@@ -601,7 +604,8 @@ impl Process {
     /// group waits for it again, and this process stalls in turn.
     fn report_lost(&mut self, lost: &[Lost]) {
         for lost in lost.iter().filter(|lost| !lost.is_left()) {
-            let inner = self.levels.iter().flat_map(|level| &level.own).filter_map(|group| group.link.as_ref());
+            let inner =
+                self.levels.iter().flat_map(|level| &level.own).filter_map(|group| group.link.as_ref());
             inner.chain(&self.view).for_each(|link| link.forget(lost));
             self.membership.all().into_iter().for_each(|all| all.forget(lost));
             self.report_lost_process(lost);

@@ -141,7 +141,13 @@ impl Process {
         };
         let bytes = messages().map(|(_, message)| message.tally.bytes).sum();
         let (at, workers, diverged) = (self.place(), messages().map(share).collect(), self.diverged);
-        let _ = self.common.notes.send(Note::Own(Event::Finished(Finished { at, reason, workers, bytes, diverged })));
+        let _ = self.common.notes.send(Note::Own(Event::Finished(Finished {
+            at,
+            reason,
+            workers,
+            bytes,
+            diverged,
+        })));
     }
 }
 

@@ -1,10 +1,10 @@
 //! Rounds: plans are made of the reports of all workers, and carried out in this process and between processes.
 
 use super::{Level, Messages, Process};
+use crate::Error;
 use crate::event::Mixed;
 use crate::round_message::{ProcessMessage, RoundMessage};
 use crate::worker_set::{Slot, Vectors, WorkerState};
-use crate::Error;
 use grawa_comm::{Collective, Error as CommError, Outcome};
 use grawa_core::{Plan, Report, plan};
 use std::sync::Arc;
@@ -103,7 +103,8 @@ impl Process {
                 Err(Error::Comm(CommError::Shrunk { lost })) => {
                     let here = self.link(group).map(|link| link.members().to_vec()).unwrap_or_default();
                     self.processes.retain(|(process, _)| here.contains(process));
-                    let left = |worker: u32| self.processes.iter().any(|(_, workers)| workers.contains(&worker));
+                    let left =
+                        |worker: u32| self.processes.iter().any(|(_, workers)| workers.contains(&worker));
                     reports.retain(|report| left(report.worker));
                     self.report_lost(&lost);
                 }
@@ -140,9 +141,8 @@ impl Process {
             return Ok(Outcome { bytes, work, ..Outcome::default() });
         };
         let before = Arc::clone(link.centre());
-        let outcome = set.combine(&part, &indices, vectors, &mut |vector| {
-            link.mix(&by_process, &common.layout, vector)
-        })?;
+        let outcome = set
+            .combine(&part, &indices, vectors, &mut |vector| link.mix(&by_process, &common.layout, vector))?;
         let after = Arc::clone(link.centre());
         set.pull(plan, &ranks, (&before, &after), vectors)?;
         // The memory of the old centre is used for the one after the next.
@@ -154,8 +154,12 @@ impl Process {
     fn link(&mut self, group: Group) -> Option<&mut dyn Collective> {
         match group {
             Group::View => self.view.as_deref_mut().map(|link| link as _),
-            Group::Round { level, own } if self.levels[level].own[own].slot == Slot::All => self.membership.all(),
-            Group::Round { level, own } => self.levels[level].own[own].link.as_deref_mut().map(|link| link as _),
+            Group::Round { level, own } if self.levels[level].own[own].slot == Slot::All => {
+                self.membership.all()
+            }
+            Group::Round { level, own } => {
+                self.levels[level].own[own].link.as_deref_mut().map(|link| link as _)
+            }
         }
     }
 

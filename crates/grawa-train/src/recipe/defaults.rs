@@ -6,7 +6,7 @@
 use super::{BatchNorm, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, Pace, Recipe, Train};
 use grawa_core::{Amount, Method, Name, Preset, RateDrop, Schedule, Sgd};
 use grawa_data::DatasetKind;
-use grawa_nn::cuda::Precision;
+use grawa_nn::Precision;
 
 /// Training images that batch norm is recalibrated on.
 const RECALIBRATE: u32 = 25_600;

@@ -36,7 +36,7 @@ pub use study::{Point, Study};
 
 use grawa_core::{Amount, Method, Schedule, Sgd};
 use grawa_data::{Augment, DatasetKind};
-use grawa_nn::cuda::Precision;
+use grawa_nn::Precision;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

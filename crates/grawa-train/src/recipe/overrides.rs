@@ -281,15 +281,37 @@ fn split(key: &str) -> (&str, &str) {
     key.split_once('.').unwrap_or((key, ""))
 }
 
-/// What to say of a key that does not exist.
+/// What other tools call a key, and its name here.
+#[rustfmt::skip]
+const ELSEWHERE: [(&[&str], &str); 12] = [
+    (&["lr", "learning_rate", "base_lr"], "train.rate"),
+    (&["epochs", "num_epochs", "max_epochs", "steps", "max_steps", "iterations"], "train.budget"),
+    (&["batch_size", "bs"], "train.batch"),
+    (&["wd", "decay", "l2"], "train.weight_decay"),
+    (&["num_workers", "world_size", "nproc"], "train.workers"),
+    (&["arch", "network", "architecture"], "model.name"),
+    (&["pretrained", "weights", "checkpoint_path"], "model.init"),
+    (&["dataset"], "data.kind"),
+    (&["data_dir", "data_path", "root"], "data.dir"),
+    (&["num_threads"], "machine.threads"),
+    (&["dtype", "amp"], "machine.precision"),
+    (&["eval_every", "eval_interval"], "evaluate.every"),
+];
+
+/// The message for a key that does not exist.
 fn unknown(key: &str) -> String {
     let known = || KEYS.iter().map(String::as_str).chain(["method.name"]);
-    // Whoever forgets the table, or misspells it, still has the key's own name right.
-    let own = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-    let mut hint = did_you_mean(key, known());
-    if let Some(same) = known().find(|known| hint.is_empty() && own(known) == own(key)) {
-        hint = format!(" (did you mean '{same}'?)");
-    }
+    let own = |key: &str| key.rsplit('.').next().unwrap_or_default().to_lowercase().replace('-', "_");
+    // A word of another tool is not a typing error. Whoever forgets the table, or misspells it, has the key's own name right.
+    let elsewhere = ELSEWHERE.iter().find(|(words, _)| words.contains(&&*own(key))).map(|(_, here)| *here);
+    let same_name = || known().find(|known| own(known) == own(key));
+    let hint = match elsewhere {
+        Some(here) => format!(" (did you mean '{here}'?)"),
+        None => match (did_you_mean(key, known()), same_name()) {
+            (near, Some(same)) if near.is_empty() => format!(" (did you mean '{same}'?)"),
+            (near, _) => near,
+        },
+    };
     if !hint.is_empty() {
         return format!("there is no key '{key}'{hint}");
     }
@@ -300,4 +322,27 @@ fn unknown(key: &str) -> String {
 
 fn tables() -> String {
     TABLES.map(|table| format!("[{table}]")).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_other_tools_lead_to_ours() {
+        for (words, here) in ELSEWHERE {
+            assert!(KEYS.iter().any(|key| key == here), "{here}");
+            for word in words {
+                for key in [format!("train.{word}"), word.to_uppercase()] {
+                    let error = Overrides::default().set(&format!("{key}=1")).unwrap_err().to_string();
+                    assert!(error.contains(&format!("did you mean '{here}'?")), "{error}");
+                }
+            }
+        }
+        let suggested = |key: &str| Overrides::default().set(&format!("{key}=1")).unwrap_err().to_string();
+        assert!(suggested("train.learning-rate").contains("'train.rate'"));
+        assert!(suggested("optimizer.momentum").contains("'train.momentum'"));
+        assert!(suggested("train.bacth").contains("'train.batch'"));
+        assert!(!suggested("train.colour").contains("did you mean"));
+    }
 }

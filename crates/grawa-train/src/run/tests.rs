@@ -332,7 +332,8 @@ fn across(trial: &Trial, processes: u32) -> Vec<Vec<f32>> {
                 };
                 let beginning = is_first.then(|| (trial.fresh(), false));
                 let set = on_threads(layout(), DEADLINE, make);
-                let ear: Box<dyn Observer> = Box::new(if is_first { trial.ear.clone() } else { Ear::default() });
+                let ear: Box<dyn Observer> =
+                    Box::new(if is_first { trial.ear.clone() } else { Ear::default() });
                 launch.go_across(&transport, beginning, set, &mut [ear]).unwrap();
             });
         }
@@ -366,7 +367,8 @@ fn processes_with_several_workers_train_as_one() {
 /// A worker of a process with several fails: the others of the process and of the run continue.
 #[test]
 fn a_worker_of_one_process_is_lost_alone() {
-    for method in ["mean:period=3", "lgrawa:period=3", "dp-sgd", "lsgd:period=4,inner.group=2,inner.period=2"] {
+    for method in ["mean:period=3", "lgrawa:period=3", "dp-sgd", "lsgd:period=4,inner.group=2,inner.period=2"]
+    {
         let mut trial = Trial::new(method, &starts(method), 12);
         trial.mishap = |worker, step| if (worker, step) == (1, 4) { Mishap::Fails } else { Mishap::None };
         assert_eq!(across(&trial, 2).len(), 3, "{method}");
@@ -739,7 +741,8 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
         Ok(Seat { worker: part.worker, replica, waits: None, evaluator: None })
     };
-    let error = launch.go(trial.fresh(), on_threads(layout(), DEADLINE, make), &mut [Box::new(Deaf(0))]).unwrap_err();
+    let error =
+        launch.go(trial.fresh(), on_threads(layout(), DEADLINE, make), &mut [Box::new(Deaf(0))]).unwrap_err();
     assert!(error.to_string().contains("the pen broke"));
     assert!(trial.newest().snapshot.stopped);
 }

@@ -23,7 +23,9 @@ impl AnyEngine {
     /// For all workers of a run in this process.
     pub(crate) fn of_all(recipe: &Recipe, workload: Workload) -> Result<Self, Error> {
         match recipe.machine.device {
-            Device::Cpu => AnyEngine::of_some(recipe, workload, 0..recipe.train.workers, recipe.machine.threads),
+            Device::Cpu => {
+                AnyEngine::of_some(recipe, workload, 0..recipe.train.workers, recipe.machine.threads)
+            }
             // All GPUs, and not the one of a process.
             Device::Cuda => Ok(AnyEngine::Cuda(Box::new(CudaSet::new(recipe, &workload)?))),
         }
@@ -37,9 +39,7 @@ impl AnyEngine {
         cores: Option<u32>,
     ) -> Result<Self, Error> {
         match recipe.machine.device {
-            Device::Cpu => {
-                Ok(AnyEngine::Cpu(Box::new(Engine::of(recipe, workload, workers.len(), cores)?)))
-            }
+            Device::Cpu => Ok(AnyEngine::Cpu(Box::new(Engine::of(recipe, workload, workers.len(), cores)?))),
             Device::Cuda => Ok(AnyEngine::Cuda(Box::new(CudaSet::of_some(recipe, &workload, workers)?))),
         }
     }

@@ -4,10 +4,10 @@
 //! have all vectors at hand. A single worker works on the thread of the loop.
 
 use super::{Cycle, Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet, WorkerState};
+use crate::Error;
 use crate::engine::{Counts, EvaluateShard, WaitTimes};
 #[cfg(test)]
 use crate::{Recipe, snapshot::Part};
-use crate::Error;
 use grawa_comm::{Heartbeat, Outcome};
 use grawa_core::{Key, Layout, Plan, Prox, Replica, Sgd, StateKind, StepRequest, mix_part, pull_part};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,7 +37,8 @@ impl<R: Replica> Seat<R> {
     }
 }
 
-type Job<R> = Box<dyn FnOnce(Box<Seat<R>>) + Send>;
+/// A seat, and what its worker does with it.
+type Job<R> = (Box<Seat<R>>, Box<dyn FnOnce(Box<Seat<R>>) + Send>);
 
 /// Floats of a vector for which a thread of its own pays in a round.
 const FLOATS_A_THREAD: usize = 1 << 16;
@@ -47,7 +48,7 @@ pub(crate) struct ThreadSet<R> {
     layout: Layout,
     /// None while its worker works, and if it was lost.
     seats: Vec<Option<Box<Seat<R>>>>,
-    threads: Vec<Option<Sender<(Box<Seat<R>>, Job<R>)>>>,
+    threads: Vec<Option<Sender<Job<R>>>>,
     progress: Vec<Progress>,
     centres: Centres,
     /// A vector of all workers here, for other processes.
@@ -145,7 +146,7 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
             };
             if is_alone {
                 job(seat);
-            } else if let Err(error) = self.send(index, seat, Box::new(job)) {
+            } else if let Err(error) = self.send(index, (seat, Box::new(job))) {
                 found.push((index, Err(error)));
                 continue;
             }
@@ -168,12 +169,19 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
                     }
                     found.push((index, result));
                     if watch.is_none() {
-                        watch = Some(self.progress.iter().map(|it| (it.count.load(Ordering::Relaxed), Instant::now())).collect());
+                        watch = Some(
+                            self.progress
+                                .iter()
+                                .map(|it| (it.count.load(Ordering::Relaxed), Instant::now()))
+                                .collect(),
+                        );
                     }
                 }
                 Err(error) => {
                     let silent = |index: &usize| match (&watch, error) {
-                        (Some(watch), RecvTimeoutError::Timeout) => watch[*index].1.elapsed() >= self.deadline,
+                        (Some(watch), RecvTimeoutError::Timeout) => {
+                            watch[*index].1.elapsed() >= self.deadline
+                        }
                         _ => true,
                     };
                     let lost: Vec<usize> = waiting.iter().copied().filter(silent).collect();
@@ -203,16 +211,16 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
     }
 
     /// Sends a job to the worker's thread.
-    fn send(&mut self, index: usize, seat: Box<Seat<R>>, job: Job<R>) -> Result<(), Error> {
+    fn send(&mut self, index: usize, job: Job<R>) -> Result<(), Error> {
         if self.threads[index].is_none() {
-            let (sender, jobs) = channel::<(Box<Seat<R>>, Job<R>)>();
-            let name = format!("grawa-worker-{}", seat.worker);
+            let (sender, jobs) = channel::<Job<R>>();
+            let name = format!("grawa-worker-{}", job.0.worker);
             let run = move || jobs.into_iter().for_each(|(seat, job)| job(seat));
             (std::thread::Builder::new().name(name).spawn(run))
                 .map_err(|error| grawa_nn::Error::Threads { why: error.to_string() })?;
             self.threads[index] = Some(sender);
         }
-        let sent = self.threads[index].as_ref().map(|thread| thread.send((seat, job)));
+        let sent = self.threads[index].as_ref().map(|thread| thread.send(job));
         match sent {
             Some(Ok(())) => Ok(()),
             _ => Err(grawa_nn::Error::Threads { why: "a worker's thread ended".into() }.into()),
@@ -362,12 +370,12 @@ impl<R: Replica + Send + 'static> WorkerSet for ThreadSet<R> {
 
     fn norms(&mut self, workers: &[usize]) -> PerWorker<Vec<f64>> {
         let spans = self.layout.spans().len();
-        let norms = |seat: &mut Seat<R>| {
+        let jobs = workers.iter().map(|&index| (index, ())).collect();
+        self.each(jobs, move |seat, (), _| {
             let mut norms = vec![0.0; spans];
             seat.replica.norms(&mut norms)?;
             Ok(norms)
-        };
-        workers.iter().map(|&index| (index, self.seat(index).and_then(norms))).collect()
+        })
     }
 
     fn score(&mut self, keys: &[(usize, Key)], dropout: bool) -> PerWorker<Vec<f64>> {

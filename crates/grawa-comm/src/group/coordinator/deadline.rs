@@ -13,18 +13,10 @@ const ENOUGH: usize = 4;
 /// Past delays, and the wait that follows from them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deadline {
-    shortest: Duration,
-    longest: Duration,
-    spreads: f64,
     past: VecDeque<Duration>,
 }
 
 impl Deadline {
-    /// A wait of the median and `spreads` times the spread, between two bounds.
-    pub(crate) fn new(shortest: Duration, longest: Duration, spreads: f64) -> Self {
-        Deadline { shortest, longest: longest.max(shortest), spreads, past: VecDeque::with_capacity(PAST) }
-    }
-
     /// A member arrived this long after the first.
     pub(crate) fn saw(&mut self, delay: Duration) {
         if self.past.len() == PAST {
@@ -33,16 +25,18 @@ impl Deadline {
         self.past.push_back(delay);
     }
 
-    /// How long the first member waits for the others. While few delays are known, this is the upper bound.
-    pub(crate) fn wait(&self) -> Duration {
+    /// How long the first member waits for the others: the median and `spreads` times the spread, between two bounds. While few
+    /// delays are known, this is the upper bound.
+    pub(crate) fn wait(&self, (shortest, longest, spreads): (Duration, Duration, f64)) -> Duration {
+        let longest = longest.max(shortest);
         if self.past.len() < ENOUGH {
-            return self.longest;
+            return longest;
         }
         let mut past: Vec<f64> = self.past.iter().map(Duration::as_secs_f64).collect();
         let middle = median(&mut past);
         let mut distances: Vec<f64> = past.iter().map(|x| (x - middle).abs()).collect();
-        let wait = middle + self.spreads * median(&mut distances);
-        Duration::try_from_secs_f64(wait).unwrap_or(self.longest).clamp(self.shortest, self.longest)
+        let wait = middle + spreads * median(&mut distances);
+        Duration::try_from_secs_f64(wait).unwrap_or(longest).clamp(shortest, longest)
     }
 }
 
@@ -64,29 +58,29 @@ mod tests {
     #[test]
     fn one_outlier_changes_nothing() {
         let second = Duration::from_secs(1);
-        let mut deadline = Deadline::new(second, 100 * second, 8.0);
-        assert_eq!(deadline.wait(), 100 * second);
+        let (mut deadline, bounds) = (Deadline::default(), (second, 100 * second, 8.0));
+        assert_eq!(deadline.wait(bounds), 100 * second);
         [2, 3, 4, 3, 90].into_iter().for_each(|delay| deadline.saw(delay * second));
         // The median is 3 s, the spread 1 s.
-        assert_eq!(deadline.wait(), 11 * second);
+        assert_eq!(deadline.wait(bounds), 11 * second);
     }
 
     proptest! {
         #[test]
         fn the_wait_stays_in_its_bounds(past in proptest::collection::vec(0u64..1_000_000, 0..200)) {
             let (shortest, longest) = (Duration::from_millis(500), Duration::from_secs(60));
-            let mut deadline = Deadline::new(shortest, longest, 8.0);
+            let mut deadline = Deadline::default();
             past.into_iter().for_each(|ms| deadline.saw(Duration::from_millis(ms)));
-            prop_assert!((shortest..=longest).contains(&deadline.wait()));
+            prop_assert!((shortest..=longest).contains(&deadline.wait((shortest, longest, 8.0))));
         }
 
         /// Less than half of the arrivals, however late, do not change the wait.
         #[test]
         fn a_minority_does_not_rule(late in 1usize..31, at in 0u64..1_000_000) {
-            let mut deadline = Deadline::new(Duration::ZERO, Duration::MAX, 8.0);
+            let mut deadline = Deadline::default();
             (0..PAST - late).for_each(|_| deadline.saw(Duration::from_secs(1)));
             (0..late).for_each(|_| deadline.saw(Duration::from_secs(at)));
-            prop_assert_eq!(deadline.wait(), Duration::from_secs(1));
+            prop_assert_eq!(deadline.wait((Duration::ZERO, Duration::MAX, 8.0)), Duration::from_secs(1));
         }
     }
 }

@@ -13,7 +13,6 @@ pub(crate) mod deadline;
 pub(crate) mod event;
 pub(crate) mod journal;
 mod operation;
-mod rate_limit;
 mod recovery;
 mod rejected_peers;
 pub(crate) mod roster;
@@ -21,12 +20,14 @@ pub(crate) mod server;
 mod trigger;
 
 use super::digest::majority;
-use super::messages::{Call, LONGEST, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION};
+use super::messages::{
+    Call, Introduction, LONGEST, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION,
+};
+use super::token_bucket::TokenBucket;
 use crate::{Lost, Why};
 use deadline::Deadline;
 use event::CoordinatorEvent;
 use operation::{Arrival, Operation};
-use rate_limit::RateLimit;
 use roster::{MemberRecord, MemberState, Session};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,16 +36,19 @@ use std::time::Duration;
 const HISTORY: usize = 10_000;
 /// Reports, and bytes of reports, that are held for a member that does not take part yet.
 const HELD: (usize, usize) = (64, LONGEST);
+/// What a message costs beside its bytes. A member that sends more than it may is refused: it could fill the disk or keep the
+/// coordinator busy.
+const PER_MESSAGE: f64 = 128.0;
 /// Members that were refused because they sent too much, and whose limits are remembered.
 const REFUSED: usize = 1024;
+/// Workers that a process may have.
+const MOST_WORKERS: u32 = 4096;
 
 /// The time limits of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Workers that must arrive before the first operation begins.
     pub founders: u32,
-    /// Workers that must arrive before any later round begins.
-    pub quorum: u32,
     /// From one heartbeat to the next.
     pub heartbeat: Duration,
     /// A member without a heartbeat for this long is lost.
@@ -68,7 +72,6 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             founders: 1,
-            quorum: 1,
             heartbeat: Duration::from_millis(500),
             silence: Duration::from_millis(2500),
             grace: Duration::from_secs(1),
@@ -135,17 +138,17 @@ pub struct Coordinator {
     settings: Settings,
     run: u64,
     charter: Vec<u8>,
-    epoch: u64,
+    /// It grows whenever an operation has other members than the one before.
+    pub epoch: u64,
     /// The members of the last operation: those of this epoch, unless one was lost since.
     members: Vec<Peer>,
     /// The next operation.
-    op: u64,
-    committed: Option<StateVersion>,
+    pub(super) op: u64,
+    pub(super) committed: Option<StateVersion>,
     /// Committed states by operation.
     history: BTreeMap<u64, u64>,
-    /// The journal does not name every committed state: version 4 of the protocol wrote it.
-    has_gaps: bool,
-    roster: BTreeMap<u32, MemberRecord>,
+    /// The members, by number.
+    pub roster: BTreeMap<u32, MemberRecord>,
     operation: Operation,
     deadline: Deadline,
     /// The last operation and how it ended, for members whose connection broke before they received it.
@@ -166,7 +169,7 @@ pub struct Coordinator {
     /// At a free pace: steps beyond those asked for, of all rounds.
     extra_steps: u64,
     /// By token: the limits of members that were refused because they sent too much.
-    refused: BTreeMap<u64, RateLimit>,
+    refused: BTreeMap<u64, TokenBucket>,
     actions: Vec<Action>,
 }
 
@@ -174,18 +177,9 @@ impl Coordinator {
     /// The coordinator of a run. Every joiner gets the `charter`. `records` are the journal of an earlier coordinator of the
     /// run, if there was one.
     pub fn new(settings: Settings, run: u64, charter: Vec<u8>, records: &[Record]) -> Self {
-        let (shortest, longest, spreads) = settings.round_wait;
-        let deadline = Deadline::new(shortest, longest, spreads);
-        let mut coordinator = Coordinator { settings, run, charter, deadline, ..Coordinator::default() };
-        for record in records.iter().filter(|record| record.run == run) {
-            if record.members == 0 {
-                coordinator.has_gaps = true;
-                coordinator.add_to_history(record.version);
-                continue;
-            }
-            // A run that was recovered from an earlier state has replaced the later ones.
-            coordinator.history.split_off(&record.version.op);
-            coordinator.history.insert(record.version.op, record.version.digest);
+        let mut coordinator = Coordinator { settings, run, charter, ..Coordinator::default() };
+        for record in records.iter().filter(|record| record.run == run && record.members > 0) {
+            coordinator.add_to_history(record.version);
             // Later epochs are not in the journal: those of this coordinator begin beyond all of them.
             coordinator.epoch = ((record.epoch >> 32) + 1) << 32;
             coordinator.op = record.version.op;
@@ -219,31 +213,6 @@ impl Coordinator {
         self.check(now);
         self.forward_reports();
         std::mem::take(&mut self.actions)
-    }
-
-    /// The members, by number.
-    pub fn roster(&self) -> &BTreeMap<u32, MemberRecord> {
-        &self.roster
-    }
-
-    /// The epoch. It grows whenever an operation has other members than the one before.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// At a free pace: steps beyond those asked for, so far.
-    pub fn extra_steps(&self) -> u64 {
-        self.extra_steps
-    }
-
-    /// The next operation.
-    pub fn op(&self) -> u64 {
-        self.op
-    }
-
-    /// The committed state.
-    pub fn committed(&self) -> Option<StateVersion> {
-        self.committed
     }
 
     /// Whether the next operation begins a round that joiners may still take part in.
@@ -284,9 +253,10 @@ impl Coordinator {
     }
 
     fn on_message(&mut self, session: Session, message: ToCoordinator, now: Duration) {
-        if let ToCoordinator::Hello { version, run, token, worker, address } = message {
-            return self.on_hello(session, (version, run), (token, worker, address), now);
-        }
+        let message = match Introduction::from_message(message) {
+            Ok(introduction) => return self.on_hello(session, introduction, now),
+            Err(message) => message,
+        };
         let (op, is_transferring) = (self.op, self.operation.transfer.is_some());
         let Some((worker, record)) = self.member_of(session) else {
             // It was lost meanwhile, or never said hello. It must say hello again.
@@ -294,11 +264,11 @@ impl Coordinator {
         };
         record.last_seen = now;
         let bytes = if let ToCoordinator::Report(report) = &message { report.len() } else { 0 };
-        if !record.rate_limit.spend(bytes, now) {
+        if !record.rate_limit.try_use(PER_MESSAGE + bytes as f64, now) {
             return self.refuse_excess(worker, now);
         }
         match message {
-            ToCoordinator::Hello { .. } => {}
+            ToCoordinator::Hello { .. } | ToCoordinator::HelloOfSet { .. } => {}
             ToCoordinator::Enter(version) => {
                 if record.state == MemberState::Greeted {
                     record.version = Some(version);
@@ -344,22 +314,13 @@ impl Coordinator {
             ToCoordinator::Arrive { op, call, steps, known_epoch } => {
                 self.on_arrive(worker, op, Arrival { call, steps, known_epoch }, now);
             }
-            ToCoordinator::Done { epoch, op, attempt, digest } => {
-                self.on_done(worker, (epoch, op, attempt), digest);
-            }
-            ToCoordinator::Failed { epoch, op, attempt, peer, why } => {
-                self.on_failed(worker, (epoch, op, attempt), (peer, why), now);
-            }
+            ToCoordinator::Done { attempt, digest } => self.on_done(worker, attempt, digest),
+            ToCoordinator::Failed { attempt, peer, why } => self.on_failed(worker, attempt, (peer, why), now),
         }
     }
 
-    fn on_hello(
-        &mut self,
-        session: Session,
-        (version, run): (u16, u64),
-        (token, wish, address): (u64, Option<u32>, String),
-        now: Duration,
-    ) {
+    fn on_hello(&mut self, session: Session, introduction: Introduction, now: Duration) {
+        let Introduction { workers, version, run, token, worker: wish, address } = introduction;
         if version != VERSION {
             let why = format!(
                 "it speaks version {version} of the protocol, and this run version {VERSION}: use the same program"
@@ -374,11 +335,16 @@ impl Coordinator {
         if self.member_of(session).is_some() {
             return self.refuse(session, "it said hello twice".into());
         }
-        let known = self.roster.iter().find(|(_, record)| record.token == token).map(|(worker, _)| *worker);
+        if !(1..=MOST_WORKERS).contains(&workers) {
+            let why = format!("it has {workers} workers, and a process may have 1 to {MOST_WORKERS}");
+            return self.refuse(session, why);
+        }
+        let known = self.roster.iter().find(|(_, record)| record.token == token);
+        let known = known.filter(|(_, record)| record.workers == workers).map(|(worker, _)| *worker);
         let worker = known
-            .or(wish.filter(|wish| !self.roster.contains_key(wish)))
-            .unwrap_or_else(|| (0..).find(|worker| !self.roster.contains_key(worker)).unwrap_or(u32::MAX));
-        let new = || MemberRecord::new(token, address, session, now);
+            .or(wish.filter(|wish| self.has_room(*wish, workers)))
+            .unwrap_or_else(|| self.free_number(workers));
+        let new = || MemberRecord { workers, ..MemberRecord::new(token, address, session, now) };
         let record = self.roster.entry(worker).or_insert_with(new);
         if let Some(limit) = self.refused.get(&token) {
             record.rate_limit = *limit;
@@ -400,6 +366,26 @@ impl Coordinator {
         let heartbeat = self.settings.heartbeat.as_millis() as u64;
         self.send(worker, ToMember::Welcome { run: self.run, worker, known, heartbeat, charter });
         self.send_round_due(worker);
+    }
+
+    /// Whether no member has one of the numbers of so many workers from this one on.
+    fn has_room(&self, first: u32, workers: u32) -> bool {
+        let end = |first: u32, workers: u32| first.saturating_add(workers);
+        let mut members = self.roster.iter();
+        first.checked_add(workers).is_some()
+            && members
+                .all(|(other, record)| end(first, workers) <= *other || end(*other, record.workers) <= first)
+    }
+
+    /// The lowest number from which on there is room for so many workers.
+    fn free_number(&self, workers: u32) -> u32 {
+        let ends = self.roster.iter().map(|(worker, record)| worker.saturating_add(record.workers));
+        [0].into_iter().chain(ends).filter(|first| self.has_room(*first, workers)).min().unwrap_or(u32::MAX)
+    }
+
+    /// The workers of these members.
+    fn workers_of<'a>(&self, members: impl Iterator<Item = &'a u32>) -> u64 {
+        members.filter_map(|worker| self.roster.get(worker)).map(|record| u64::from(record.workers)).sum()
     }
 
     /// Refuses a member that sent more than the limit, and remembers the limit: a member that joins again does not get a new one.
@@ -457,7 +443,11 @@ impl Coordinator {
         }
     }
 
+    /// Remembers a committed state. A run that was recovered from an earlier state has replaced the later ones.
     fn add_to_history(&mut self, version: StateVersion) {
+        while self.history.last_key_value().is_some_and(|(op, _)| *op >= version.op) {
+            self.history.pop_last();
+        }
         self.history.insert(version.op, version.digest);
         if self.history.len() > HISTORY {
             self.history.pop_first();
@@ -480,7 +470,6 @@ impl Coordinator {
     /// Commits a state. It is in the journal before anyone acts on it.
     fn commit(&mut self, version: StateVersion, with_tokens: bool) {
         self.orphaned = None;
-        self.history.split_off(&version.op);
         self.add_to_history(version);
         self.committed = Some(version);
         self.actions.push(Action::Log(Record {
@@ -637,7 +626,7 @@ impl Coordinator {
     /// What the group waits for, in words.
     pub fn reason(&self, now: Duration) -> String {
         let list = |workers: Vec<u32>| workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let arrived = self.operation.arrived.len();
+        let arrived = self.workers_of(self.operation.arrived.keys());
         let call = self.operation.call();
         let op = self.op;
         match (&self.operation.transfer, self.operation.began) {

@@ -145,8 +145,8 @@ impl Coordinator {
         let Some(began) = self.operation.began else { return };
         let waited = now.saturating_sub(began);
         let founding = self.committed.is_none();
-        let quorum = if founding { self.settings.founders } else { self.settings.quorum };
-        if self.operation.arrived.len() < quorum.max(1) as usize {
+        let wanted = if founding { self.settings.founders } else { 1 };
+        if self.workers_of(self.operation.arrived.keys()) < u64::from(wanted.max(1)) {
             return;
         }
         // A joiner takes no steps before its first round, and so arrives before the founders. It must not replace one, even if
@@ -164,8 +164,11 @@ impl Coordinator {
             };
             let is_behind = self.roster.values().any(is_behind);
             let alone = !founding && self.active().next().is_none();
-            let wait = if is_behind { self.settings.round_wait.1 } else { self.deadline.wait() };
-            if (!missing.is_empty() || is_behind || alone) && waited < wait {
+            let wait = || match is_behind {
+                true => self.settings.round_wait.1,
+                false => self.deadline.wait(self.settings.round_wait),
+            };
+            if (!missing.is_empty() || is_behind || alone) && waited < wait() {
                 return;
             }
             self.begin_round(&missing, now);
@@ -202,7 +205,7 @@ impl Coordinator {
         }
         let steps = self.operation.arrived.values().map(|arrival| arrival.steps);
         let taken = steps.fold(0, u64::saturating_add);
-        self.count_extra_steps(taken, self.operation.arrived.len() as u64);
+        self.count_extra_steps(taken, self.workers_of(self.operation.arrived.keys()));
     }
 
     /// All have arrived: begins the operation that most of them call.
@@ -413,7 +416,7 @@ fn blame(complaints: &[(u32, u32, String)]) -> Option<u32> {
 mod tests {
     use super::super::{Input, Settings};
     use super::*;
-    use crate::group::messages::{ToCoordinator, VERSION};
+    use crate::group::messages::{Introduction, ToCoordinator, VERSION};
 
     fn receive(coordinator: &mut Coordinator, session: u64, message: ToCoordinator, now: Duration) {
         coordinator.handle(Input::Message { session, message }, now);
@@ -450,17 +453,39 @@ mod tests {
         coordinator.active().map(|(worker, _)| worker).collect()
     }
 
+    /// Processes with several workers get numbers that follow each other, and take those of processes that left.
+    #[test]
+    fn workers_of_a_process_have_numbers_that_follow_each_other() {
+        let mut coordinator =
+            Coordinator::new(Settings { founders: 6, ..Settings::default() }, 7, vec![], &[]);
+        let join = |coordinator: &mut Coordinator, session: u64, workers: u32| {
+            let address = "a:1".into();
+            let (version, run, token, worker) = (VERSION, 0, session, None);
+            let message = Introduction { workers, version, run, token, worker, address }.into_message();
+            coordinator.handle(Input::Message { session, message }, Duration::ZERO);
+            coordinator.roster.iter().find(|(_, record)| record.token == session).map(|(worker, _)| *worker)
+        };
+        let found =
+            [(1, 2), (2, 3), (3, 1)].map(|(session, workers)| join(&mut coordinator, session, workers));
+        assert_eq!(found, [Some(0), Some(2), Some(5)]);
+        assert_eq!([0, u32::MAX].map(|workers| join(&mut coordinator, 4, workers)), [None, None]);
+        coordinator.handle(Input::Message { session: 2, message: ToCoordinator::Leave }, Duration::ZERO);
+        let found =
+            [(6, 4), (7, 2), (8, 1)].map(|(session, workers)| join(&mut coordinator, session, workers));
+        assert_eq!(found, [Some(6), Some(2), Some(4)]);
+    }
+
     /// A joiner takes no step, and so arrives before the founders. It takes nobody's place in the first round.
     #[test]
     fn the_first_round_waits_for_founders_that_are_connected() {
         for is_ready in [true, false] {
             let mut coordinator = founding(is_ready);
-            assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]));
+            assert_eq!((coordinator.op, members(&coordinator)), (0, vec![]));
             if !is_ready {
                 receive(&mut coordinator, 1, enter(), Duration::from_secs(1));
             }
             receive(&mut coordinator, 1, arrive(), Duration::from_secs(1));
-            assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 1, 2]));
+            assert_eq!((coordinator.op, members(&coordinator)), (1, vec![0, 1, 2]));
         }
     }
 
@@ -474,9 +499,9 @@ mod tests {
                 let heartbeat = ToCoordinator::Heartbeat { steps: 0, progress: 0 };
                 receive(&mut coordinator, session, heartbeat, Duration::from_secs(second));
             }
-            assert_eq!((coordinator.op(), members(&coordinator)), (0, vec![]), "after {second} s");
+            assert_eq!((coordinator.op, members(&coordinator)), (0, vec![]), "after {second} s");
         }
         coordinator.handle(Input::Tick, stall);
-        assert_eq!((coordinator.op(), members(&coordinator)), (1, vec![0, 2]));
+        assert_eq!((coordinator.op, members(&coordinator)), (1, vec![0, 2]));
     }
 }

@@ -88,11 +88,7 @@ impl Coordinator {
         let was_committed = |version: &StateVersion| {
             version.op > committed.op || self.history.get(&version.op) == Some(&version.digest)
         };
-        let newest = held().filter(was_committed).max_by_key(|version| version.op);
-        // Where the journal has gaps, a state that it does not name may have been committed all the same.
-        let is_late = self.has_gaps && waited >= 2 * self.settings.recovery_wait;
-        let newest = newest.or_else(|| held().filter(|_| is_late).max_by_key(|version| version.op));
-        if let Some(newest) = newest {
+        if let Some(newest) = held().filter(was_committed).max_by_key(|version| version.op) {
             for record in self.roster.values_mut() {
                 if matches!(record.state, MemberState::Restoring(_)) {
                     record.state = MemberState::Waiting;

@@ -1,8 +1,12 @@
 //! The members as the coordinator knows them.
 
-use super::rate_limit::RateLimit;
 use crate::group::messages::{Peer, StateVersion};
+use crate::group::token_bucket::TokenBucket;
 use std::time::Duration;
+
+/// Bytes that a member may send per second on average: thousands of reports of small rounds; and at once: a few of the largest.
+const PER_SECOND: f64 = (2 << 20) as f64;
+const BURST: f64 = (32 << 20) as f64;
 
 /// A connection to a member.
 pub(crate) type Session = u64;
@@ -27,6 +31,8 @@ pub enum MemberState {
 #[derive(Clone, Debug, Default)]
 pub struct MemberRecord {
     pub(crate) token: u64,
+    /// How many workers it has: their numbers follow each other.
+    pub(crate) workers: u32,
     pub(crate) address: String,
     pub(crate) session: Option<Session>,
     pub(crate) state: MemberState,
@@ -46,7 +52,7 @@ pub struct MemberRecord {
     pub(crate) donations: u64,
     /// How often the others could not reach it since it last took part.
     pub(crate) blames: u32,
-    pub(crate) rate_limit: RateLimit,
+    pub(crate) rate_limit: TokenBucket,
     /// Reports that it sent before it took part.
     pub(crate) reports: Vec<Vec<u8>>,
 }
@@ -55,22 +61,18 @@ impl MemberRecord {
     pub(crate) fn new(token: u64, address: String, session: Session, now: Duration) -> Self {
         MemberRecord {
             token,
+            workers: 1,
             address,
             session: Some(session),
             last_seen: now,
             progressed_at: now,
-            rate_limit: RateLimit::new(now),
+            rate_limit: TokenBucket::new(PER_SECOND, BURST, now),
             ..MemberRecord::default()
         }
     }
 
     pub(crate) fn peer(&self, worker: u32) -> Peer {
         Peer { worker, token: self.token, address: self.address.clone() }
-    }
-
-    /// Its state.
-    pub fn state(&self) -> MemberState {
-        self.state
     }
 
     /// Whether it takes part, or would if others had not failed to reach it. The end of a run needs a majority of these.

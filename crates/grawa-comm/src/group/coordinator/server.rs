@@ -1,4 +1,8 @@
-//! The coordinator on sockets: one thread decides, one listens, and each connection has one that receives and one that sends.
+//! The coordinator on sockets: one thread listens, one keeps time, and each connection has one that receives.
+//!
+//! Whoever receives a message also decides what follows from it, unless another thread decides now: then that one does. So a
+//! message costs one thread that wakes up. Messages are sent without waiting. What a connection does not take at once is
+//! sent later, and a peer that takes nothing is disconnected.
 
 use super::event::CoordinatorEvent;
 use super::journal::Journal;
@@ -6,7 +10,7 @@ use super::rejected_peers::RejectedPeers;
 use super::roster::{MemberState, Session};
 use super::{Action, Coordinator, Input, Settings};
 use crate::Error;
-use crate::group::environment::{Environment, Queue, lock};
+use crate::group::environment::{Environment, lock};
 use crate::group::messages::{LONGEST, Record, StateVersion, ToCoordinator, ToMember, decode, encode};
 use crate::group::wire::connection::{Reader, Writer};
 use crate::group::wire::file_limit::Limits;
@@ -25,9 +29,11 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(50);
 /// How long sending a message may take.
 const SEND_TIMEOUT: Duration = Duration::from_secs(3);
-/// Messages that may wait for the thread that decides, and those that may wait to be sent on one connection.
+/// Bytes that may wait to be sent on one connection: the longest message, and some short ones.
+const UNSENT: usize = LONGEST + (64 << 10);
+/// Messages that may wait for the thread that decides, and how often a thread that waits for it checks again.
 const INBOX: usize = 256;
-const UNSENT: usize = 1024;
+const BUSY: Duration = Duration::from_millis(1);
 /// Bytes of reports that may wait for whoever takes them. Beyond that a connection holds back everything but heartbeats.
 const BACKLOG: usize = 64 << 20;
 /// Bytes that a connection may hold back. Beyond that it is not read from.
@@ -72,18 +78,6 @@ pub struct Traffic {
     pub open: Duration,
 }
 
-impl std::ops::Add for Traffic {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Traffic {
-            control: self.control + other.control,
-            reports: self.reports + other.reports,
-            open: self.open + other.open,
-        }
-    }
-}
-
 /// The status of a group.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
@@ -106,8 +100,10 @@ pub struct Status {
 /// The status of a worker.
 #[derive(Clone, Debug)]
 pub struct MemberStatus {
-    /// Its number.
+    /// Its number: that of its first worker.
     pub worker: u32,
+    /// How many workers it has.
+    pub workers: u32,
     /// Its state.
     pub state: MemberState,
     /// Where it listens for other members.
@@ -129,13 +125,9 @@ pub struct MemberStatus {
 /// A running coordinator. Dropping it ends it as abruptly as a crash would.
 #[derive(Debug)]
 pub struct CoordinatorServer {
-    environment: Environment,
     address: SocketAddr,
-    is_over: Arc<AtomicBool>,
-    status: Arc<Mutex<Status>>,
+    shared: Arc<Shared>,
     events: Mutex<Receiver<ServerEvent>>,
-    backlog: Arc<AtomicUsize>,
-    inbox: Arc<Queue<Inbound>>,
 }
 
 impl CoordinatorServer {
@@ -164,43 +156,32 @@ impl CoordinatorServer {
         coordinator: Coordinator,
         journal: Option<Journal>,
     ) -> Result<Self, Error> {
-        let (is_over, status) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Status>>::default());
         let (emit, events) = channel();
-        let inbox = Arc::new(Queue::new(environment, INBOX));
-        let backlog = Arc::<AtomicUsize>::default();
+        let (connections, traffic) = (BTreeMap::new(), Traffic::default());
+        let decider = Decider { coordinator, journal, connections, traffic };
         let limits = Limits::here();
-        let acceptor = Acceptor {
+        let shared = Arc::new(Shared {
             environment: environment.clone(),
-            inbox: Arc::clone(&inbox),
-            emit: emit.clone(),
+            inbox: Mutex::new(Inbox { waiting: VecDeque::new(), decider: Some(Box::new(decider)) }),
+            emit,
             rejected: Mutex::default(),
-            backlog: Arc::clone(&backlog),
-            is_over: Arc::clone(&is_over),
+            backlog: AtomicUsize::new(0),
+            is_over: AtomicBool::new(false),
             sessions: AtomicU64::new(0),
             open: Arc::default(),
             most: limits.open,
-        };
-        let address = listener::listen(environment, listen, security, limits, Arc::new(acceptor))?;
-        let mut decider = Decider {
-            environment: environment.clone(),
-            coordinator,
-            journal,
-            connections: BTreeMap::new(),
-            traffic: Traffic::default(),
-            emit,
-            backlog: Arc::clone(&backlog),
-            status: Arc::clone(&status),
-        };
-        let (over, queue) = (Arc::clone(&is_over), Arc::clone(&inbox));
-        environment.spawn("coordinator", move || {
-            if let Err(error) = decider.run(&queue, &over) {
-                let _ = decider.emit.send(ServerEvent::Failed { why: error.to_string() });
+        });
+        let address = listener::listen(environment, listen, security, limits, Arc::clone(&shared))?;
+        let clock = Arc::clone(&shared);
+        environment.spawn("clock", move || {
+            while clock.pass(Inbound::Tick) {
+                if let Some((from, why)) = lock(&clock.rejected).due(clock.environment.now()) {
+                    let _ = clock.emit.send(ServerEvent::RejectedPeer { from, why });
+                }
+                clock.environment.sleep(TICK);
             }
-            over.store(true, Ordering::Relaxed);
-            queue.close();
         })?;
-        let (environment, events) = (environment.clone(), Mutex::new(events));
-        Ok(CoordinatorServer { environment, address, is_over, status, events, backlog, inbox })
+        Ok(CoordinatorServer { address, shared, events: Mutex::new(events) })
     }
 
     /// Where it listens.
@@ -210,19 +191,19 @@ impl CoordinatorServer {
 
     /// Sends all workers away: the run is over.
     pub fn dismiss(&self, why: &str) {
-        self.inbox.push(Inbound::Dismiss { why: why.into() });
+        self.shared.pass(Inbound::Dismiss { why: why.into() });
     }
 
     /// The status of the group.
     pub fn status(&self) -> Status {
-        lock(&self.status).clone()
+        self.shared.status()
     }
 
     /// The next event, if there is one within `patience`. Take events often: when too many reports wait, members wait, too.
     pub fn next(&self, patience: Duration) -> Option<ServerEvent> {
         let event = lock(&self.events).recv_timeout(patience).ok()?;
         if let ServerEvent::Report { report: what, .. } = &event {
-            self.backlog.fetch_sub(what.len(), Ordering::Relaxed);
+            self.shared.backlog.fetch_sub(what.len(), Ordering::Relaxed);
         }
         Some(event)
     }
@@ -230,59 +211,70 @@ impl CoordinatorServer {
 
 impl Drop for CoordinatorServer {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.inbox.close();
-        listener::wake(&self.environment, self.address);
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        if let Some(decider) = &mut lock(&self.shared.inbox).decider {
+            decider.connections.clear();
+        }
     }
 }
 
-/// What the thread that decides gets from the others.
+/// What is to be decided about.
 #[derive(Debug)]
 enum Inbound {
-    Connected { session: Session, connection: Connection },
+    Connected { session: Session, connection: Box<Connection> },
     Message { session: Session, message: ToCoordinator, bytes: usize },
     Disconnected { session: Session },
     Dismiss { why: String },
+    Tick,
 }
 
-/// Accepts connections whose peer is authenticated and says hello.
-struct Acceptor {
+/// What waits for a decision, and who takes it: none while a thread decides.
+#[derive(Debug)]
+struct Inbox {
+    waiting: VecDeque<Inbound>,
+    decider: Option<Box<Decider>>,
+}
+
+/// What the threads of a coordinator share.
+#[derive(Debug)]
+struct Shared {
     environment: Environment,
-    inbox: Arc<Queue<Inbound>>,
+    inbox: Mutex<Inbox>,
     emit: Sender<ServerEvent>,
     rejected: Mutex<RejectedPeers>,
-    backlog: Arc<AtomicUsize>,
-    is_over: Arc<AtomicBool>,
+    /// Bytes of reports that wait.
+    backlog: AtomicUsize,
+    is_over: AtomicBool,
     sessions: AtomicU64,
     /// One more reference for each open connection, and how many there may be.
     open: Arc<()>,
     most: usize,
 }
 
-impl Service for Acceptor {
+impl Service for Shared {
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
     fn open(self: &Arc<Self>, Opened { from, writer, reader, first }: Opened) -> Result<(), Error> {
         let (message, bytes) = (decode::<ToCoordinator>(&first)?, HEADER + first.len());
-        let ToCoordinator::Hello { token, .. } = &message else {
+        let (ToCoordinator::Hello { token, .. } | ToCoordinator::HelloOfSet { token, .. }) = &message else {
             return Err(Error::Message { why: "the first message is not a hello".into() });
         };
         // A certificate has one token, so that nobody can say hello as another member.
         if reader.token().is_some_and(|certified| certified != *token) {
             return Err(Error::Message { why: "the token in its hello is not its certificate's".into() });
         }
-        let (acceptor, open) = (Arc::clone(self), Arc::clone(&self.open));
+        let (shared, open) = (Arc::clone(self), Arc::clone(&self.open));
         if Arc::strong_count(&open) - 1 > self.most {
             let why = format!("{} connections are open, and no more fit into the limit on files", self.most);
             return Err(Error::Connection { why });
         }
-        let session = acceptor.sessions.fetch_add(1, Ordering::Relaxed);
+        let session = shared.sessions.fetch_add(1, Ordering::Relaxed);
         self.environment.spawn("receive", move || {
             let _open = open;
-            if let Err(error) = acceptor.serve(session, writer, reader, (message, bytes)) {
-                acceptor.reject(from, &error);
+            if let Err(error) = shared.serve(session, writer, reader, (message, bytes)) {
+                shared.reject(from, &error);
             }
         })?;
         Ok(())
@@ -291,15 +283,47 @@ impl Service for Acceptor {
     fn reject(&self, from: SocketAddr, why: &Error) {
         lock(&self.rejected).add(from.to_string(), why.to_string());
     }
-
-    fn tick(&self) {
-        if let Some((from, why)) = lock(&self.rejected).due(self.environment.now()) {
-            let _ = self.emit.send(ServerEvent::RejectedPeer { from, why });
-        }
-    }
 }
 
-impl Acceptor {
+impl Shared {
+    /// The status, once no thread decides.
+    fn status(&self) -> Status {
+        loop {
+            if let Some(decider) = &lock(&self.inbox).decider {
+                return decider.status(self.environment.now());
+            }
+            self.environment.sleep(BUSY);
+        }
+    }
+
+    /// Decides what follows, or leaves that to the thread that decides now. False if the coordinator is over.
+    fn pass(&self, inbound: Inbound) -> bool {
+        let mut inbox = lock(&self.inbox);
+        while inbox.waiting.len() >= INBOX && !self.is_over() {
+            drop(inbox);
+            self.environment.sleep(BUSY);
+            inbox = lock(&self.inbox);
+        }
+        if self.is_over() {
+            return false;
+        }
+        inbox.waiting.push_back(inbound);
+        let Some(mut decider) = inbox.decider.take() else { return true };
+        while let Some(next) = inbox.waiting.pop_front() {
+            drop(inbox);
+            if let Err(error) = decider.handle(next, self) {
+                let _ = self.emit.send(ServerEvent::Failed { why: error.to_string() });
+                self.is_over.store(true, Ordering::Relaxed);
+            }
+            inbox = lock(&self.inbox);
+        }
+        if self.is_over() {
+            decider.connections.clear();
+        }
+        inbox.decider = Some(decider);
+        !self.is_over()
+    }
+
     /// Serves a connection. What is wrong with it ends it, and it alone.
     fn serve(
         &self,
@@ -308,14 +332,12 @@ impl Acceptor {
         mut reader: Reader,
         (message, bytes): (ToCoordinator, usize),
     ) -> Result<(), Error> {
-        let connection = Connection::new(&self.environment, writer)?;
-        if !self.inbox.push(Inbound::Connected { session, connection }) {
-            return Ok(());
-        }
-        self.inbox.push(Inbound::Message { session, message, bytes });
+        let connection = Box::new(Connection::new(&self.environment, writer));
+        self.pass(Inbound::Connected { session, connection });
+        self.pass(Inbound::Message { session, message, bytes });
         let result = self.receive(session, &mut reader);
         reader.end();
-        self.inbox.push(Inbound::Disconnected { session });
+        self.pass(Inbound::Disconnected { session });
         result
     }
 
@@ -323,7 +345,7 @@ impl Acceptor {
     /// in order.
     fn receive(&self, session: Session, reader: &mut Reader) -> Result<(), Error> {
         let mut held: VecDeque<(ToCoordinator, usize)> = VecDeque::new();
-        let pass = |(message, bytes)| self.inbox.push(Inbound::Message { session, message, bytes });
+        let pass = |(message, bytes)| self.pass(Inbound::Message { session, message, bytes });
         loop {
             let is_congested = || self.backlog.load(Ordering::Relaxed) > BACKLOG;
             let size =
@@ -367,139 +389,129 @@ impl Acceptor {
 #[derive(Debug)]
 struct Connection {
     environment: Environment,
-    unsent: Arc<Queue<ToMember>>,
+    writer: Writer,
     opened: Duration,
-    bytes: Arc<AtomicU64>,
-    report_bytes: u64,
+    /// Since when bytes wait to be sent.
+    unsent_since: Option<Duration>,
+    traffic: Traffic,
 }
 
 impl Connection {
-    /// A thread of its own sends, so that a peer that receives nothing holds up nobody else.
-    fn new(environment: &Environment, mut writer: Writer) -> Result<Self, Error> {
-        let unsent = Arc::new(Queue::new(environment, UNSENT));
-        let (bytes, messages) = (Arc::<AtomicU64>::default(), Arc::clone(&unsent));
-        let connection = Connection {
-            environment: environment.clone(),
-            unsent,
-            opened: environment.now(),
-            bytes: Arc::clone(&bytes),
-            report_bytes: 0,
-        };
-        let clock = environment.clone();
-        environment.spawn("send", move || {
-            while !messages.is_done() {
-                let Some(message) = messages.pop(SEND_TIMEOUT) else { continue };
-                let began = clock.now();
-                let sent = encode(&message).and_then(|body| {
-                    bytes.fetch_add((HEADER + body.len()) as u64, Ordering::Relaxed);
-                    writer.send(&body, &|| clock.now() - began < SEND_TIMEOUT)
-                });
-                if sent.is_err() {
-                    messages.close();
-                    break;
-                }
-            }
-            writer.end();
-        })?;
-        Ok(connection)
+    fn new(environment: &Environment, writer: Writer) -> Self {
+        let (environment, opened) = (environment.clone(), environment.now());
+        Connection { environment, writer, opened, unsent_since: None, traffic: Traffic::default() }
+    }
+
+    fn send(&mut self, message: &ToMember) -> Result<(), Error> {
+        let body = encode(message)?;
+        self.traffic.control += (HEADER + body.len()) as u64;
+        self.writer.queue(&body)?;
+        self.flush()
+    }
+
+    /// Sends what can be sent without waiting. An error if the peer receives too little.
+    fn flush(&mut self) -> Result<(), Error> {
+        let unsent = self.writer.flush()?;
+        self.unsent_since = (unsent > 0).then(|| self.unsent_since.unwrap_or_else(|| self.environment.now()));
+        let is_late = |since| self.environment.now() - since > SEND_TIMEOUT;
+        if unsent > UNSENT || self.unsent_since.is_some_and(is_late) {
+            return Err(Error::Connection { why: "the peer receives too little".into() });
+        }
+        Ok(())
     }
 
     fn traffic(&self) -> Traffic {
-        let control = self.bytes.load(Ordering::Relaxed);
-        Traffic { control, reports: self.report_bytes, open: self.environment.now() - self.opened }
+        Traffic { open: self.environment.now() - self.opened, ..self.traffic }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.unsent.close();
+        self.writer.end();
     }
 }
 
-/// The thread that decides.
+fn add(sum: Traffic, connection: &Connection) -> Traffic {
+    let Traffic { control, reports, open } = connection.traffic();
+    Traffic { control: sum.control + control, reports: sum.reports + reports, open: sum.open + open }
+}
+
+/// Decides, and carries out what was decided.
+#[derive(Debug)]
 struct Decider {
-    environment: Environment,
     coordinator: Coordinator,
     journal: Option<Journal>,
     connections: BTreeMap<Session, Connection>,
     /// Of connections that have ended.
     traffic: Traffic,
-    emit: Sender<ServerEvent>,
-    backlog: Arc<AtomicUsize>,
-    status: Arc<Mutex<Status>>,
 }
 
 impl Decider {
-    fn run(&mut self, inbox: &Queue<Inbound>, is_over: &AtomicBool) -> Result<(), Error> {
-        let mut ticked = self.environment.now();
-        while !is_over.load(Ordering::Relaxed) {
-            let since = self.environment.now() - ticked;
-            let input = match inbox.pop(TICK.saturating_sub(since)) {
-                Some(Inbound::Connected { session, connection }) => {
-                    self.connections.insert(session, connection);
-                    continue;
+    fn handle(&mut self, inbound: Inbound, shared: &Shared) -> Result<(), Error> {
+        let input = match inbound {
+            Inbound::Connected { session, connection } => {
+                self.connections.insert(session, *connection);
+                return Ok(());
+            }
+            Inbound::Dismiss { why } => {
+                for connection in std::mem::take(&mut self.connections).values_mut() {
+                    let _ = connection.send(&ToMember::Refused { why: why.clone() });
                 }
-                Some(Inbound::Dismiss { why }) => {
-                    for connection in std::mem::take(&mut self.connections).into_values() {
-                        connection.unsent.try_push(ToMember::Refused { why: why.clone() });
+                return Ok(());
+            }
+            Inbound::Message { session, message, bytes } => {
+                if let Some(connection) = self.connections.get_mut(&session) {
+                    match message {
+                        ToCoordinator::Report(_) => connection.traffic.reports += bytes as u64,
+                        _ => connection.traffic.control += bytes as u64,
                     }
-                    continue;
                 }
-                Some(Inbound::Message { session, message, bytes }) => {
-                    if let Some(connection) = self.connections.get_mut(&session) {
-                        match message {
-                            ToCoordinator::Report(_) => connection.report_bytes += bytes as u64,
-                            _ => drop(connection.bytes.fetch_add(bytes as u64, Ordering::Relaxed)),
-                        }
-                    }
-                    Input::Message { session, message }
-                }
-                Some(Inbound::Disconnected { session }) => {
-                    self.disconnect(session);
-                    Input::Disconnected { session }
-                }
-                None => {
-                    ticked = self.environment.now();
-                    Input::Tick
-                }
-            };
-            let now = self.environment.now();
-            let actions = self.coordinator.handle(input, now);
-            self.carry_out(actions)?;
-            self.update_status(now);
-        }
-        Ok(())
+                Input::Message { session, message }
+            }
+            Inbound::Disconnected { session } => {
+                self.disconnect(session);
+                Input::Disconnected { session }
+            }
+            Inbound::Tick => {
+                let unsent = self.connections.iter_mut().filter(|(_, one)| one.unsent_since.is_some());
+                let late = unsent.filter_map(|(session, one)| one.flush().is_err().then_some(*session));
+                late.collect::<Vec<_>>().into_iter().for_each(|session| self.disconnect(session));
+                Input::Tick
+            }
+        };
+        let actions = self.coordinator.handle(input, shared.environment.now());
+        self.carry_out(actions, shared)
     }
 
     fn disconnect(&mut self, session: Session) {
         if let Some(connection) = self.connections.remove(&session) {
-            self.traffic = self.traffic + connection.traffic();
+            self.traffic = add(self.traffic, &connection);
         }
     }
 
     /// Carries out actions. What must be in the journal is written and synced before anything else is done.
-    fn carry_out(&mut self, actions: Vec<Action>) -> Result<(), Error> {
+    fn carry_out(&mut self, actions: Vec<Action>, shared: &Shared) -> Result<(), Error> {
         let record =
             |action: &Action| if let Action::Log(record) = action { Some(record.clone()) } else { None };
         let records: Vec<Record> = actions.iter().filter_map(record).collect();
         #[cfg(test)]
         if self.coordinator.settings.mutation == Some(crate::group::simulate::Mutation::ActBeforeLog) {
-            actions.into_iter().for_each(|action| self.act(action));
+            actions.into_iter().for_each(|action| self.act(action, shared));
             return self.journal.as_mut().map_or(Ok(()), |journal| journal.append(&records));
         }
         if let Some(journal) = self.journal.as_mut().filter(|_| !records.is_empty()) {
             journal.append(&records)?;
         }
-        actions.into_iter().for_each(|action| self.act(action));
+        actions.into_iter().for_each(|action| self.act(action, shared));
         Ok(())
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: Action, shared: &Shared) {
         match action {
             Action::Send { session, message } => {
                 // A peer that receives nothing, or asks for more than it receives, is disconnected.
-                let connection = self.connections.get(&session);
-                if connection.is_some_and(|connection| !connection.unsent.try_push(message)) {
+                let connection = self.connections.get_mut(&session);
+                if connection.is_some_and(|connection| connection.send(&message).is_err()) {
                     self.disconnect(session);
                 }
             }
@@ -507,20 +519,21 @@ impl Decider {
             Action::Log(_) => {}
             // Nobody need take the events.
             Action::Report { worker, report } => {
-                self.backlog.fetch_add(report.len(), Ordering::Relaxed);
-                let _ = self.emit.send(ServerEvent::Report { worker, report });
+                shared.backlog.fetch_add(report.len(), Ordering::Relaxed);
+                let _ = shared.emit.send(ServerEvent::Report { worker, report });
             }
-            Action::Emit(event) => drop(self.emit.send(ServerEvent::Decision(event))),
+            Action::Emit(event) => drop(shared.emit.send(ServerEvent::Decision(event))),
         }
     }
 
-    fn update_status(&self, now: Duration) {
+    fn status(&self, now: Duration) -> Status {
         let coordinator = &self.coordinator;
         let awaited = coordinator.awaited();
-        let workers = coordinator.roster().iter().map(|(worker, record)| {
+        let workers = coordinator.roster.iter().map(|(worker, record)| {
             let connection = record.session.and_then(|session| self.connections.get(&session));
             MemberStatus {
                 worker: *worker,
+                workers: record.workers,
                 state: record.state,
                 address: record.address.clone(),
                 steps: record.steps,
@@ -531,16 +544,15 @@ impl Decider {
                 traffic: connection.map(Connection::traffic).unwrap_or_default(),
             }
         });
-        let status = Status {
-            epoch: coordinator.epoch(),
-            op: coordinator.op(),
-            committed: coordinator.committed(),
+        Status {
+            epoch: coordinator.epoch,
+            op: coordinator.op,
+            committed: coordinator.committed,
             workers: workers.collect(),
             reason: coordinator.reason(now),
-            extra_steps: coordinator.extra_steps(),
-            traffic: self.connections.values().fold(self.traffic, |sum, one| sum + one.traffic()),
-        };
-        *lock(&self.status) = status;
+            extra_steps: coordinator.extra_steps,
+            traffic: self.connections.values().fold(self.traffic, add),
+        }
     }
 }
 
@@ -554,14 +566,14 @@ mod tests {
     #[test]
     fn reports_that_wait_do_not_hold_up_heartbeats() {
         let environment = Environment::System;
-        let inbox = Arc::new(Queue::new(&environment, INBOX));
-        let acceptor = Acceptor {
+        let shared = Shared {
             environment: environment.clone(),
-            inbox: Arc::clone(&inbox),
+            // As if another thread decided.
+            inbox: Mutex::new(Inbox { waiting: VecDeque::new(), decider: None }),
             emit: channel().0,
             rejected: Mutex::default(),
-            backlog: Arc::new(AtomicUsize::new(BACKLOG + 1)),
-            is_over: Arc::default(),
+            backlog: AtomicUsize::new(BACKLOG + 1),
+            is_over: AtomicBool::new(false),
             sessions: AtomicU64::new(0),
             open: Arc::default(),
             most: 1,
@@ -573,22 +585,26 @@ mod tests {
         let (_, mut reader) = establish(&environment, accepted, &Security::Plain, false).unwrap();
         let mut send = |message: &ToCoordinator| writer.send(&encode(message).unwrap(), ALWAYS).unwrap();
         let heartbeat = |steps: u64| ToCoordinator::Heartbeat { steps, progress: 0 };
-        let next = || match inbox.pop(Duration::from_secs(60)) {
-            Some(Inbound::Message { message, .. }) => message,
-            other => panic!("{other:?}"),
+        let next = || loop {
+            match lock(&shared.inbox).waiting.pop_front() {
+                Some(Inbound::Message { message, .. }) => return message,
+                None => {}
+                other => panic!("{other:?}"),
+            }
+            std::thread::sleep(BUSY);
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| acceptor.receive(0, &mut reader));
+            scope.spawn(|| shared.receive(0, &mut reader));
             let (report, leave) = (ToCoordinator::Report(vec![1]), ToCoordinator::Leave);
             [&report, &leave, &heartbeat(1)].into_iter().for_each(&mut send);
             assert_eq!(next(), heartbeat(1));
-            acceptor.backlog.store(0, Ordering::Relaxed);
+            shared.backlog.store(0, Ordering::Relaxed);
             send(&heartbeat(2));
             // Whether the second heartbeat finds the others still held is a matter of time.
             let mut found = [next(), next(), next()].to_vec();
             found.retain(|message| *message != heartbeat(2));
             assert_eq!(found, [report, leave]);
-            acceptor.is_over.store(true, Ordering::Relaxed);
+            shared.is_over.store(true, Ordering::Relaxed);
         });
     }
 }

@@ -6,13 +6,13 @@ use super::roster::{MemberRecord, MemberState};
 use crate::group::messages::ToMember;
 
 impl Coordinator {
-    /// At a free pace a round is due when the M members together have taken M·τ steps, according to their heartbeats.
+    /// At a free pace a round is due when the M workers of all members have taken M·τ steps, according to their heartbeats.
     pub(super) fn check_trigger(&mut self) {
         let Some(period) = self.settings.trigger else { return };
         if !self.is_open() || self.round_due == Some(self.op) {
             return;
         }
-        let wanted = if self.committed.is_none() { self.settings.founders } else { self.settings.quorum };
+        let wanted = if self.committed.is_none() { self.settings.founders } else { 1 };
         let state = if self.active().next().is_some() { MemberState::Active } else { MemberState::Ready };
         let members: Vec<&MemberRecord> =
             self.roster.values().filter(|record| record.state == state).collect();
@@ -21,7 +21,8 @@ impl Coordinator {
             |record: &&&MemberRecord| record.version.is_some_and(|version| version.op == self.op);
         let taken = members.iter().filter(is_current).map(|record| record.steps);
         let taken = taken.fold(0, u64::saturating_add);
-        if members.len() >= wanted.max(1) as usize && taken >= period * members.len() as u64 {
+        let workers: u64 = members.iter().map(|record| u64::from(record.workers)).sum();
+        if workers >= u64::from(wanted.max(1)) && taken >= period.saturating_mul(workers) {
             self.round_due = Some(self.op);
             let all: Vec<u32> = self.roster.keys().copied().collect();
             all.into_iter().for_each(|worker| self.send_round_due(worker));
@@ -36,9 +37,9 @@ impl Coordinator {
     }
 
     /// At a free pace: counts the steps beyond those asked for.
-    pub(super) fn count_extra_steps(&mut self, steps: u64, members: u64) {
+    pub(super) fn count_extra_steps(&mut self, steps: u64, workers: u64) {
         let Some(period) = self.settings.trigger else { return };
-        let steps = steps.saturating_sub(period.saturating_mul(members));
+        let steps = steps.saturating_sub(period.saturating_mul(workers));
         if steps > 0 {
             self.extra_steps = self.extra_steps.saturating_add(steps);
             self.emit(CoordinatorEvent::ExtraSteps { op: self.op, steps });

@@ -5,7 +5,7 @@ use super::peer_listener::fetch;
 use super::socket_member::{Ended, SocketMember};
 use crate::group::environment::lock;
 use crate::group::messages::Call;
-use crate::group::transfer::all_reduce::{AllReduce, Base};
+use crate::group::transfer::all_reduce::{Base, Contributes, Reduce, all_reduce};
 use crate::group::transfer::overlap::{Finished, Overlap};
 use crate::group::transfer::{Transferred, all_gather};
 use crate::{Collective, Elastic, Error, Gathered, Heartbeat, Outcome};
@@ -32,9 +32,9 @@ impl SocketMember {
         &mut self,
         call: Call,
         mine: &[f32],
-        contributes: &(dyn Fn(usize, &Range<usize>) -> bool + Sync),
+        contributes: Contributes<'_>,
         base: Base<'_>,
-        mut reduce: impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
+        reduce: Reduce<'_>,
     ) -> Result<Ended<Vec<f32>>, Error> {
         let mut result = match Arc::try_unwrap(std::mem::take(&mut self.retired)) {
             Ok(retired) if !retired.is_empty() => retired,
@@ -42,7 +42,7 @@ impl SocketMember {
         };
         let ended = self.run_operation(call, |links, _| {
             result.resize(mine.len(), 0.0);
-            AllReduce { links, contributes, base }.run(mine, &mut result, &mut reduce)
+            all_reduce(links, contributes, base, mine, &mut result, reduce)
         });
         match ended? {
             Ended::Committed((), outcome) => {
@@ -62,14 +62,14 @@ impl SocketMember {
             plan.share != Share::Nothing && plan.workers.len() > rank && has_weight(plan, layout, rank, shard)
         };
         let before = Arc::clone(&self.centre);
-        let reduce = |shard: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
+        let mut reduce = |shard: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
             if plan.keeps_centre() {
                 to.copy_from_slice(&before[shard.clone()]);
             }
             Ok(centre_part(plan, layout, shard.start, summands, to)?)
         };
         let base = self.options.bf16.then(|| &before[..]);
-        self.all_reduce(call, mine, &contributes, base, reduce)
+        self.all_reduce(call, mine, &contributes, base, &mut reduce)
     }
 
     /// Starts the transfer that makes the next centre. Its result is taken at the next operation.
@@ -182,12 +182,18 @@ impl Collective for SocketMember {
         loop {
             let members = self.members.clone();
             let leads = move |rank: usize| members.get(rank) == Some(&leader);
-            let copy = |_: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
+            let mut copy = |_: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
                 let from = (0..summands.len()).find(|&rank| leads(rank)).unwrap_or(0);
                 to.copy_from_slice(summands[from]);
                 Ok(())
             };
-            match self.all_reduce(Call::Broadcast { leader }, mine, &|rank, _| leads(rank), None, copy)? {
+            match self.all_reduce(
+                Call::Broadcast { leader },
+                mine,
+                &|rank, _| leads(rank),
+                None,
+                &mut copy,
+            )? {
                 Ended::Committed(vector, outcome) => {
                     mine.copy_from_slice(&vector);
                     return Ok(outcome);
@@ -204,7 +210,7 @@ impl Collective for SocketMember {
         let environment = self.client.environment.clone();
         let start = environment.now();
         self.finish_overlap()?;
-        let ended = self.run_operation(Call::Barrier, |links, _| Ok(Transferred::nothing(links)))?;
+        let ended = self.run_operation(Call::Barrier, |_, _| Ok(Transferred::default()))?;
         let (Ended::Committed((), Outcome { lost, .. }) | Ended::Aborted(lost)) = ended;
         let lost = std::mem::take(&mut self.lost).into_iter().chain(lost).collect();
         let wait = environment.now() - start;
@@ -240,7 +246,7 @@ impl Elastic for SocketMember {
 
     fn next_operation(&self) -> u64 {
         self.overlap.iter().for_each(|overlap| overlap.wait());
-        self.client.state.lock().member.op()
+        self.client.state.lock().member.op
     }
 
     fn publish(&mut self, memory: &[u8]) -> Result<(), Error> {
@@ -261,9 +267,10 @@ impl Elastic for SocketMember {
         // The others continued without it, and dropped their ends of its connections.
         connections.is_clean = false;
         loop {
-            match connections.deferred.take().or_else(|| client.next_action(&|_| true)) {
+            let deferred = connections.deferred.take();
+            match deferred.map_or_else(|| client.next_action(&|_| true), |action| Ok(Some(action)))? {
                 Some(MemberAction::Restore { donor, version }) => {
-                    let run = client.state.lock().member.run();
+                    let run = client.state.lock().member.run;
                     let keep_going = || !client.is_interrupted();
                     let wanted = (version, self.centre.len());
                     match fetch(&client.environment, &donor, &client.security, run, wanted, &keep_going) {
@@ -284,9 +291,7 @@ impl Elastic for SocketMember {
                     self.replace_centre(Arc::clone(&held.centre));
                     return Ok(held.memory.clone());
                 }
-                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
-                Some(_) => {}
-                None => return Err(Error::Connection { why: "the group was left".into() }),
+                _ => {}
             }
         }
     }

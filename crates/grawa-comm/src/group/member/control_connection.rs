@@ -52,7 +52,7 @@ impl Reporter {
         }
         state.reports.push_back((client.environment.now(), report.clone()));
         state.unacknowledged = (state.unacknowledged + 1).min(state.reports.len());
-        let message = state.member.is_in_contact().then_some(ToCoordinator::Report(report));
+        let message = state.member.is_welcome.then_some(ToCoordinator::Report(report));
         client.send(&mut state, message);
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Drop for Anchor {
 pub(crate) struct Client {
     pub(crate) environment: Environment,
     pub(super) address: String,
-    pub(super) token: u64,
+    pub(crate) token: u64,
     /// The worker's number. It changes only when the worker rejoins.
     pub(super) worker: AtomicU32,
     pub(super) security: Security,
@@ -122,11 +122,6 @@ pub(crate) struct State {
 }
 
 impl Client {
-    #[cfg(test)]
-    pub(crate) fn token(&self) -> u64 {
-        self.token
-    }
-
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
@@ -147,7 +142,7 @@ impl Client {
 
     /// The worker rejoins, with the number that the coordinator has given it.
     pub(super) fn update_number(&self) {
-        if let Some(worker) = self.state.lock().member.worker() {
+        if let Some(worker) = self.state.lock().member.worker {
             self.worker.store(worker, Ordering::Relaxed);
         }
     }
@@ -245,7 +240,7 @@ impl Client {
 
     /// Publishes a state. Other members may fetch it from now on.
     pub(crate) fn publish(&self, memory: Vec<u8>, centre: Arc<Vec<f32>>) {
-        let op = self.state.lock().member.op();
+        let op = self.state.lock().member.op;
         let held = Arc::new(HeldState::new(op, memory, centre));
         self.listener.hold(Arc::clone(&held));
         self.send_from(|member| member.publish(held.version.digest));
@@ -271,17 +266,21 @@ impl Client {
         }
     }
 
-    /// The next action; none if it is no longer waited for.
-    pub(super) fn next_action(&self, keep_going: &dyn Fn(&State) -> bool) -> Option<MemberAction> {
+    /// The next action; none if it is no longer waited for. An error if this worker was refused, or has left.
+    pub(super) fn next_action(
+        &self,
+        keep_going: &dyn Fn(&State) -> bool,
+    ) -> Result<Option<MemberAction>, Error> {
         let mut state = self.state.lock();
         loop {
-            if let Some(action) = state.actions.pop_front() {
-                return Some(action);
+            match state.actions.pop_front() {
+                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
+                None if self.is_over() => {
+                    return Err(Error::Connection { why: "the group was left".into() });
+                }
+                None if keep_going(&state) => state = self.state.wait(state, POLL),
+                action => return Ok(action),
             }
-            if self.is_over() || !keep_going(&state) {
-                return None;
-            }
-            state = self.state.wait(state, POLL);
         }
     }
 

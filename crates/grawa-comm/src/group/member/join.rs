@@ -19,8 +19,10 @@ pub struct Joiner {
     anchor: Arc<Anchor>,
     /// The definition of the run.
     pub charter: Vec<u8>,
-    /// The worker's number.
+    /// The number of its first worker.
     pub worker: u32,
+    /// How many workers it has.
+    pub workers: u32,
 }
 
 impl Joiner {
@@ -33,25 +35,37 @@ impl Joiner {
         host: Option<&str>,
         patience: Duration,
     ) -> Result<Self, Error> {
-        Self::start(&Environment::System, address, security, (listen, host), patience)
+        Self::with_workers(1, address, security, (listen, host), patience)
+    }
+
+    /// The same for a process with several workers.
+    pub fn with_workers(
+        workers: u32,
+        address: &str,
+        security: Security,
+        listen_and_host: (&str, Option<&str>),
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        Self::start(&Environment::System, workers, address, security, listen_and_host, patience)
     }
 
     pub(crate) fn start(
         environment: &Environment,
+        workers: u32,
         address: &str,
         security: Security,
         (listen, host): (&str, Option<&str>),
         patience: Duration,
     ) -> Result<Self, Error> {
         let security = security.with_new_certificate()?;
-        let listener = PeerListener::open(environment, listen, security.clone())?;
+        let (listener, own) = PeerListener::open(environment, listen, security.clone())?;
         let reached = match host {
-            None => listener.address.to_string(),
-            Some(host) => format!("{host}:{}", listener.address.port()),
+            None => own.to_string(),
+            Some(host) => format!("{host}:{}", own.port()),
         };
         // Without certificates a random number identifies the process.
         let token = security.token().unwrap_or_else(|| environment.random() | 1);
-        let (member, lost_since) = (Member::new(token, reached), Some(environment.now()));
+        let (member, lost_since) = (Member::new(token, reached, workers), Some(environment.now()));
         let state = State { member, lost_since, ..State::default() };
         let client = Arc::new(Client {
             environment: environment.clone(),
@@ -74,16 +88,15 @@ impl Joiner {
         let began = environment.now();
         let keep_going = |state: &State| environment.now() - began < patience && !state.has_wrong_key;
         loop {
-            match client.next_action(&keep_going) {
+            match client.next_action(&keep_going)? {
                 Some(MemberAction::Welcomed { charter: Some(charter), .. }) => {
                     let state = client.state.lock();
-                    client.listener.set_run(state.member.run());
-                    let worker = state.member.worker().unwrap_or(u32::MAX);
+                    client.listener.set_run(state.member.run);
+                    let worker = state.member.worker.unwrap_or(u32::MAX);
                     drop(state);
                     client.worker.store(worker, Ordering::Relaxed);
-                    return Ok(Joiner { client, anchor, charter, worker });
+                    return Ok(Joiner { client, anchor, charter, worker, workers });
                 }
-                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
                 Some(_) => {}
                 None => {
                     let state = client.state.lock();
@@ -114,7 +127,7 @@ impl Joiner {
 
     /// The run.
     pub fn run(&self) -> u64 {
-        self.client.state.lock().member.run()
+        self.client.state.lock().member.run
     }
 
     /// Takes part, with this memory and this centre if the run is about to begin. Returns one member for this centre, and one
@@ -160,16 +173,14 @@ impl Joiner {
         let mut members = vec![member(0, Arc::clone(&held.centre))];
         members.extend((1..).zip(others).map(|(number, len)| member(number, Arc::new(vec![0.0; *len]))));
         loop {
-            match client.next_action(&|_| true) {
+            match client.next_action(&|_| true)? {
                 Some(MemberAction::Ready) => return Ok((members, (op > 0).then(|| held.memory.clone()))),
                 Some(action @ (MemberAction::Restore { .. } | MemberAction::RollBack)) => {
                     crate::group::environment::lock(&connections).deferred = Some(action);
                     let memory = members[0].rejoin()?;
                     return Ok((members, Some(memory)));
                 }
-                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
-                Some(_) => {}
-                None => return Err(Error::Connection { why: "the group was left".into() }),
+                _ => {}
             }
         }
     }

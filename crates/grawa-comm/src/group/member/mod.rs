@@ -13,7 +13,9 @@ pub(crate) mod join;
 pub(crate) mod peer_listener;
 pub(crate) mod socket_member;
 
-use super::messages::{AttemptId, Call, End, Peer, StateVersion, ToCoordinator, ToMember, VERSION};
+use super::messages::{
+    AttemptId, Call, End, Introduction, Peer, StateVersion, ToCoordinator, ToMember, VERSION,
+};
 use crate::Lost;
 
 /// What the protocol asks of a member.
@@ -62,15 +64,23 @@ pub enum MemberAction {
 #[derive(Clone, Debug, Default)]
 pub struct Member {
     token: u64,
+    /// How many workers this process has.
+    workers: u32,
     address: String,
-    run: u64,
-    worker: Option<u32>,
-    epoch: u64,
-    op: u64,
-    version: Option<StateVersion>,
-    members: Vec<Peer>,
+    /// The run; 0 before it is known.
+    pub(super) run: u64,
+    /// Its number, once it has one.
+    pub(super) worker: Option<u32>,
+    pub(super) epoch: u64,
+    /// The next operation.
+    pub op: u64,
+    /// The last state that it published or fetched.
+    pub(super) version: Option<StateVersion>,
+    /// The members of the last operation that are not lost.
+    pub(super) members: Vec<Peer>,
     pending: Option<Pending>,
-    is_welcome: bool,
+    /// Whether it is connected, and the coordinator has welcomed it.
+    pub(super) is_welcome: bool,
     is_ready: bool,
     is_restoring: bool,
     /// The coordinator has given it another number.
@@ -93,43 +103,8 @@ struct Pending {
 
 impl Member {
     /// A member that has not connected yet.
-    pub fn new(token: u64, address: String) -> Self {
-        Member { token, address, ..Member::default() }
-    }
-
-    /// Its number, once it has one.
-    pub fn worker(&self) -> Option<u32> {
-        self.worker
-    }
-
-    /// The members of the last operation that are not lost.
-    pub fn members(&self) -> &[Peer] {
-        &self.members
-    }
-
-    /// The next operation.
-    pub fn op(&self) -> u64 {
-        self.op
-    }
-
-    #[cfg(test)]
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// The last state that it published or fetched.
-    pub fn version(&self) -> Option<StateVersion> {
-        self.version
-    }
-
-    /// The run; 0 before it is known.
-    pub fn run(&self) -> u64 {
-        self.run
-    }
-
-    /// Whether it is connected and welcome.
-    pub fn is_in_contact(&self) -> bool {
-        self.is_welcome
+    pub fn new(token: u64, address: String, workers: u32) -> Self {
+        Member { token, address, workers, ..Member::default() }
     }
 
     /// Whether the others may count on it for the operation it has called, so that it must wait for the end.
@@ -156,8 +131,9 @@ impl Member {
     /// There is a connection: says hello.
     pub fn connected(&mut self) -> ToCoordinator {
         self.is_welcome = false;
-        let (run, token, worker) = (self.run, self.token, self.worker);
-        ToCoordinator::Hello { version: VERSION, run, token, worker, address: self.address.clone() }
+        let Member { workers, run, token, worker, .. } = *self;
+        let address = self.address.clone();
+        Introduction { workers, version: VERSION, run, token, worker, address }.into_message()
     }
 
     /// The connection ended.
@@ -213,14 +189,12 @@ impl Member {
 
     /// Its part of the attempt is done.
     pub fn done(&mut self, attempt: AttemptId, digest: u64) -> Option<ToCoordinator> {
-        let (epoch, op, number) = attempt;
-        self.end_attempt(attempt, ToCoordinator::Done { epoch, op, attempt: number, digest })
+        self.end_attempt(attempt, ToCoordinator::Done { attempt, digest })
     }
 
     /// The attempt failed: with which member, and why.
     pub fn failed(&mut self, attempt: AttemptId, peer: u32, why: String) -> Option<ToCoordinator> {
-        let (epoch, op, number) = attempt;
-        self.end_attempt(attempt, ToCoordinator::Failed { epoch, op, attempt: number, peer, why })
+        self.end_attempt(attempt, ToCoordinator::Failed { attempt, peer, why })
     }
 
     fn end_attempt(&mut self, attempt: AttemptId, message: ToCoordinator) -> Option<ToCoordinator> {

@@ -66,13 +66,6 @@ impl HeldState {
 #[derive(Debug)]
 pub(crate) struct PeerListener {
     environment: Environment,
-    pub(crate) address: SocketAddr,
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    environment: Environment,
     run: AtomicU64,
     incoming: Monitor<Incoming>,
     held: Mutex<Option<Arc<HeldState>>>,
@@ -120,14 +113,14 @@ impl Incoming {
 }
 
 impl PeerListener {
-    /// Listens at an address; port 0 is any.
+    /// Listens at an address; port 0 is any. Returns the address.
     pub(crate) fn open(
         environment: &Environment,
         address: &str,
         security: Security,
-    ) -> Result<Arc<Self>, Error> {
+    ) -> Result<(Arc<Self>, SocketAddr), Error> {
         let limits = Limits::here();
-        let shared = Arc::new(Shared {
+        let listener = Arc::new(PeerListener {
             environment: environment.clone(),
             run: AtomicU64::new(0),
             incoming: Monitor::new(environment, Incoming::default()),
@@ -136,28 +129,27 @@ impl PeerListener {
             most: limits.pending,
             is_closed: AtomicBool::new(false),
         });
-        let address = listener::listen(environment, address, security, limits, Arc::clone(&shared))?;
-        Ok(Arc::new(PeerListener { environment: environment.clone(), address, shared }))
+        let address = listener::listen(environment, address, security, limits, Arc::clone(&listener))?;
+        Ok((listener, address))
     }
 
     /// Stops listening.
     pub(crate) fn close(&self) {
-        self.shared.is_closed.store(true, Ordering::Relaxed);
-        listener::wake(&self.environment, self.address);
+        self.is_closed.store(true, Ordering::Relaxed);
     }
 
     /// Accepts only members of this run from now on.
     pub(crate) fn set_run(&self, run: u64) {
-        self.shared.run.store(run, Ordering::Relaxed);
+        self.run.store(run, Ordering::Relaxed);
     }
 
     /// Joiners can fetch this state from now on.
     pub(crate) fn hold(&self, held: Arc<HeldState>) {
-        *lock(&self.shared.held) = Some(held);
+        *lock(&self.held) = Some(held);
     }
 
     pub(crate) fn held(&self) -> Option<Arc<HeldState>> {
-        lock(&self.shared.held).clone()
+        lock(&self.held).clone()
     }
 
     /// The connection from a member: made for this attempt, or kept from an earlier one.
@@ -168,18 +160,13 @@ impl PeerListener {
         keep_going: KeepGoing<'_>,
     ) -> Result<Reader, Error> {
         let began = self.environment.now();
-        // A connection for a later attempt is left for that: this attempt will be interrupted.
-        let is_there = |incoming: &Incoming| {
-            incoming.by_token.get(&peer.token).is_some_and(|one| one.attempt <= attempt)
-        };
-        let mut incoming = self.shared.incoming.lock();
+        let mut incoming = self.incoming.lock();
         loop {
-            if is_there(&incoming)
-                && let Some(one) = incoming.by_token.remove(&peer.token)
-            {
+            // A connection for a later attempt is left for that: this attempt will be interrupted.
+            let is_there = incoming.by_token.get(&peer.token).is_some_and(|one| one.attempt <= attempt);
+            if is_there && let Some(one) = incoming.by_token.remove(&peer.token) {
                 return Ok(one.reader);
             }
-            drop(incoming);
             if !keep_going() || self.environment.now() - began > CONNECT_WAIT {
                 let why = format!(
                     "worker {} at {} did not connect for operation {}",
@@ -187,22 +174,19 @@ impl PeerListener {
                 );
                 return Err(Error::Connection { why });
             }
-            incoming = self.shared.incoming.lock();
-            if !is_there(&incoming) {
-                incoming = self.shared.incoming.wait(incoming, POLL);
-            }
+            incoming = self.incoming.wait(incoming, POLL);
         }
     }
 
     /// Keeps a connection for the next attempt, unless the peer has made a newer one.
     pub(crate) fn keep(&self, peer: &Peer, attempt: AttemptId, reader: Reader) {
         let accepted = Accepted { attempt, at: self.environment.now(), reader };
-        self.shared.incoming.lock().by_token.entry(peer.token).or_insert(accepted);
+        self.incoming.lock().by_token.entry(peer.token).or_insert(accepted);
     }
 
     /// Drops connections that are not of these members, except for recent ones of a later attempt.
     pub(crate) fn keep_only(&self, peers: &[Peer], attempt: AttemptId) {
-        let mut incoming = self.shared.incoming.lock();
+        let mut incoming = self.incoming.lock();
         incoming.known = peers.iter().map(|peer| peer.token).collect();
         incoming.drop_unknown(self.environment.now());
         let Incoming { by_token, known } = &mut *incoming;
@@ -211,16 +195,14 @@ impl PeerListener {
 
     #[cfg(test)]
     pub(crate) fn connections(&self) -> usize {
-        self.shared.incoming.lock().by_token.len()
+        self.incoming.lock().by_token.len()
     }
 
     /// Drops connections of earlier attempts: bytes may be left in them.
     pub(crate) fn forget_before(&self, attempt: AttemptId) {
-        self.shared.incoming.lock().by_token.retain(|_, one| one.attempt >= attempt);
+        self.incoming.lock().by_token.retain(|_, one| one.attempt >= attempt);
     }
-}
 
-impl Shared {
     fn fetches(&self) -> usize {
         Arc::strong_count(&self.fetches) - 1
     }
@@ -239,7 +221,7 @@ impl Shared {
     }
 }
 
-impl Service for Shared {
+impl Service for PeerListener {
     fn is_over(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
@@ -259,10 +241,10 @@ impl Service for Shared {
                 if self.fetches() >= self.most {
                     return Err(Error::Connection { why: "too many peers fetch the state at once".into() });
                 }
-                let (shared, fetch) = (Arc::clone(self), Arc::clone(&self.fetches));
+                let (donor, fetch) = (Arc::clone(self), Arc::clone(&self.fetches));
                 // A thread of its own, so that a slow joiner holds up nobody else.
                 self.environment.spawn("donor", move || {
-                    let _ = shared.send_state(version, writer);
+                    let _ = donor.send_state(version, writer);
                     drop(fetch);
                 })?;
                 Ok(())
@@ -347,24 +329,26 @@ mod tests {
 
     const SYSTEM: Environment = Environment::System;
 
-    fn open() -> Arc<PeerListener> {
-        PeerListener::open(&SYSTEM, "127.0.0.1:0", Security::Plain).unwrap()
+    fn open() -> (Arc<PeerListener>, String) {
+        let (door, address) = PeerListener::open(&SYSTEM, "127.0.0.1:0", Security::Plain).unwrap();
+        (door, address.to_string())
     }
 
-    fn donor(listener: &PeerListener) -> Peer {
-        Peer { worker: 3, token: 1, address: listener.address.to_string() }
+    fn donor(address: &str) -> Peer {
+        Peer { worker: 3, token: 1, address: address.into() }
     }
 
     #[test]
     fn a_held_state_is_sent() {
-        let door = open();
+        let (door, address) = open();
         door.set_run(7);
         // Several chunks, the last of them short.
         let held =
             Arc::new(HeldState::new(4, vec![1, 2], Arc::new((0..200_000u32).map(|n| n as f32).collect())));
         door.hold(Arc::clone(&held));
-        let ask =
-            |run, version| fetch(&SYSTEM, &donor(&door), &Security::Plain, run, (version, 200_000), ALWAYS);
+        let ask = |run, version| {
+            fetch(&SYSTEM, &donor(&address), &Security::Plain, run, (version, 200_000), ALWAYS)
+        };
         assert_eq!(ask(7, held.version).unwrap().centre, held.centre);
         let older = StateVersion { op: 3, ..held.version };
         assert!(ask(7, older).unwrap_err().to_string().contains("worker 3 does not hold that state"));
@@ -396,20 +380,19 @@ mod tests {
     /// A joiner that asks and receives nothing is given up, and the state is let go.
     #[test]
     fn a_joiner_that_receives_nothing_is_given_up() {
-        let door = open();
+        let (door, address) = open();
         door.set_run(7);
         // More than sockets hold.
         let held = Arc::new(HeldState::new(4, Vec::new(), Arc::new(vec![0.0; 16 << 20])));
         door.hold(Arc::clone(&held));
-        let address = door.address.to_string();
         let (mut out, from) = dial(&SYSTEM, &address, &Security::Plain).unwrap();
         out.send(&encode(&Greeting::Fetch { run: 7, version: held.version }).unwrap(), ALWAYS).unwrap();
         let began = Instant::now();
-        while door.shared.fetches() == 0 {
+        while door.fetches() == 0 {
             assert!(began.elapsed() < Duration::from_secs(10));
             std::thread::sleep(Duration::from_millis(1));
         }
-        while door.shared.fetches() > 0 {
+        while door.fetches() > 0 {
             assert!(began.elapsed() < Duration::from_secs(30), "it is still being sent");
             std::thread::sleep(POLL);
         }
@@ -419,12 +402,12 @@ mod tests {
     /// Joiners cannot use up all threads.
     #[test]
     fn too_many_joiners_are_refused() {
-        let door = open();
+        let (door, address) = open();
         door.set_run(7);
-        let fetches: Vec<Arc<()>> = (0..door.shared.most).map(|_| Arc::clone(&door.shared.fetches)).collect();
+        let fetches: Vec<Arc<()>> = (0..door.most).map(|_| Arc::clone(&door.fetches)).collect();
         let held = Arc::new(HeldState::new(4, Vec::new(), Arc::new(vec![0.0; 10])));
         door.hold(Arc::clone(&held));
-        let ask = || fetch(&SYSTEM, &donor(&door), &Security::Plain, 7, (held.version, 10), ALWAYS);
+        let ask = || fetch(&SYSTEM, &donor(&address), &Security::Plain, 7, (held.version, 10), ALWAYS);
         assert!(ask().is_err());
         drop(fetches);
         assert!(ask().is_ok());
@@ -433,15 +416,15 @@ mod tests {
     /// Connections with unknown tokens are dropped after a while.
     #[test]
     fn connections_of_unknown_members_are_not_kept() {
-        let door = open();
+        let (door, address) = open();
         door.set_run(7);
-        let peer = |token| Peer { worker: token as u32, token, address: door.address.to_string() };
+        let peer = |token| Peer { worker: token as u32, token, address: address.clone() };
         // For an attempt that never comes.
         let later = (9, 9, 9);
         let arrives = |token: u64| {
             let out = connect(&SYSTEM, &peer(token), &Security::Plain, (7, token), later).unwrap();
             let began = Instant::now();
-            while !door.shared.incoming.lock().by_token.contains_key(&token) {
+            while !door.incoming.lock().by_token.contains_key(&token) {
                 assert!(began.elapsed() < Duration::from_secs(10));
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -453,7 +436,7 @@ mod tests {
         assert_eq!(door.connections(), 20);
         std::thread::sleep(UNKNOWN);
         let _one_more = arrives(21);
-        let mut left: Vec<u64> = door.shared.incoming.lock().by_token.keys().copied().collect();
+        let mut left: Vec<u64> = door.incoming.lock().by_token.keys().copied().collect();
         left.sort_unstable();
         assert_eq!(left, [1, 2, 21]);
     }

@@ -48,16 +48,6 @@ pub(super) struct Connections {
     bytes: u64,
 }
 
-/// Why an attempt came to nothing.
-enum Failure {
-    /// Data could not be exchanged with this member.
-    Peer(u32, Error),
-    /// This member cannot continue.
-    Local(Error),
-    /// Another action must be carried out.
-    Interrupted,
-}
-
 /// How an operation ended: all members hold the same result, or there is none; and who was lost.
 pub(super) enum Ended<T> {
     Committed(T, Outcome),
@@ -104,19 +94,15 @@ impl SocketMember {
         loop {
             let action = self.client.next_action(&|state| {
                 !may_leave || state.member.is_bound() || !self.client.has_lost_contact(state)
-            });
+            })?;
             match action {
                 Some(action @ (MemberAction::Restore { .. } | MemberAction::RollBack)) => {
                     connections.deferred = Some(action);
                     return Err(Error::Behind);
                 }
-                Some(MemberAction::Refused { why }) => return Err(Error::Refused { why }),
                 Some(MemberAction::Ended(End::OutOfStep { calls })) => return Err(out_of_step(&calls)),
                 Some(MemberAction::Welcomed { .. } | MemberAction::Ready) => {}
                 Some(action) => return Ok(action),
-                None if self.client.is_over() => {
-                    return Err(Error::Connection { why: "the group was left".into() });
-                }
                 None => {
                     let mut state = self.client.state.lock();
                     // A message may have arrived at the last moment.
@@ -130,7 +116,7 @@ impl SocketMember {
     }
 
     fn peers(&self) -> Vec<Peer> {
-        self.client.state.lock().member.members().to_vec()
+        self.client.state.lock().member.members.to_vec()
     }
 
     fn update_members(&mut self) -> Vec<u32> {
@@ -151,7 +137,7 @@ impl SocketMember {
         let mut connections = lock(&shared);
         let begins_round = {
             let state = self.client.state.lock();
-            state.member.version().is_some_and(|version| version.op == state.member.op())
+            state.member.version.is_some_and(|version| version.op == state.member.op)
         };
         self.call(&mut connections, call)?;
         loop {
@@ -166,13 +152,15 @@ impl SocketMember {
                     let result = self.attempt(&mut connections, attempt, &mut transfer);
                     connections.is_clean = false;
                     match result {
+                        Ok(()) => {}
                         // What interrupted it is the next action.
-                        Ok(()) | Err(Failure::Interrupted) => {}
-                        Err(Failure::Peer(peer, why)) => {
-                            self.client.send_from(|member| member.failed(attempt, peer, why.to_string()));
-                        }
+                        Err(_) if !self.client.is_current(attempt) => {}
+                        Err(TransferError { rank: Some(rank), why }) => self.client.send_from(|member| {
+                            let peer = member.members.get(rank)?.worker;
+                            member.failed(attempt, peer, why.to_string())
+                        }),
                         // The others would wait for a member that cannot continue. It leaves, and they are told.
-                        Err(Failure::Local(why)) => return Err(why),
+                        Err(TransferError { rank: None, why }) => return Err(why),
                     }
                 }
                 MemberAction::Ended(End::Commit { lost }) => {
@@ -203,13 +191,12 @@ impl SocketMember {
         connections: &mut Connections,
         attempt: AttemptId,
         transfer: &mut impl FnMut(Links<'_>, &[Peer]) -> Result<Transferred, TransferError>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TransferError> {
         let Client { environment, listener, security, token, state, .. } = &*self.client;
-        let run = state.lock().member.run();
+        let run = state.lock().member.run;
         let peers = self.peers();
-        let Some(rank) = peers.iter().position(|peer| peer.token == *token) else {
-            return Err(Failure::Interrupted);
-        };
+        // Without a place among the members there is nothing to do until the coordinator says so.
+        let Some(rank) = peers.iter().position(|peer| peer.token == *token) else { return Ok(()) };
         #[cfg(test)]
         if environment.mutation() == Some(crate::group::simulate::Mutation::KeepConnections) {
             connections.is_clean = true;
@@ -226,27 +213,20 @@ impl SocketMember {
                 (false, Some(writer)) => Some(writer),
                 (false, None) => {
                     let connected = connect(environment, peer, security, (run, *token), attempt);
-                    Some(connected.map_err(|why| Failure::Peer(peer.worker, why))?)
+                    Some(connected.map_err(TransferError::with(index))?)
                 }
             });
         }
         for (index, peer) in peers.iter().enumerate() {
             let reader = (index != rank).then(|| listener.reader_from(peer, attempt, &keep_going));
-            readers.push(reader.transpose().map_err(|why| match keep_going() {
-                true => Failure::Peer(peer.worker, why),
-                false => Failure::Interrupted,
-            })?);
+            readers.push(reader.transpose().map_err(TransferError::with(index))?);
         }
-        let failure = |error: TransferError| match error.rank {
-            _ if !keep_going() => Failure::Interrupted,
-            Some(rank) => Failure::Peer(peers[rank].worker, error.why),
-            None => Failure::Local(error.why),
-        };
-        let links = Links { environment, attempt, rank, writers, readers, keep_going: &keep_going };
-        let done = transfer(links, &peers).map_err(failure)?;
+        let (to, from) = (&mut writers[..], &mut readers[..]);
+        let links = Links { environment, attempt, rank, writers: to, readers: from, keep_going: &keep_going };
+        let done = transfer(links, &peers)?;
         connections.writers.clear();
         listener.keep_only(&peers, attempt);
-        for ((peer, writer), reader) in peers.iter().zip(done.writers).zip(done.readers) {
+        for ((peer, writer), reader) in peers.iter().zip(writers).zip(readers) {
             if let (Some(writer), Some(reader)) = (writer, reader) {
                 connections.writers.insert(peer.token, writer);
                 listener.keep(peer, attempt, reader);
@@ -266,11 +246,6 @@ impl SocketMember {
     #[cfg(test)]
     pub(crate) fn connections(&self) -> usize {
         lock(&self.connections).writers.len() + self.client.listener.connections()
-    }
-
-    /// Whether the coordinator can be reached.
-    pub fn is_in_contact(&self) -> bool {
-        self.client.state.lock().member.is_in_contact()
     }
 }
 

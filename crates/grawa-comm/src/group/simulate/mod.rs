@@ -6,6 +6,7 @@
 //! ([`Mutation`]) must be found: a simulation that finds nothing proves nothing.
 
 mod faults;
+mod forecast;
 mod network;
 mod scheduler;
 mod worker;

@@ -16,11 +16,23 @@ use std::time::Duration;
 /// How long a read waits before it returns.
 const POLL: Duration = crate::group::environment::POLL;
 
+/// The link of every process: full duplex, to a switch that is never the bottleneck.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    /// Bytes per second, each way.
+    pub(super) rate: f64,
+    /// From the first byte sent to the first byte received.
+    pub(super) latency: Duration,
+}
+
 /// All links and connections.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     /// The longest delay, in milliseconds.
     pub(super) lag: u64,
+    /// If links have a rate: which, and until when each process sends and receives.
+    pub(super) link: Option<Link>,
+    busy: BTreeMap<usize, [Duration; 2]>,
     /// Of 1000 messages to or from the coordinator, how many arrive twice.
     pub(super) duplicates: u64,
     /// By node: until when the coordinator, and other workers, cannot be reached.
@@ -87,6 +99,18 @@ impl State {
             (None, None) => Duration::ZERO,
         };
         (self.now + lag).max(cut)
+    }
+
+    /// When bytes that are sent now have arrived.
+    fn transfer(&mut self, from: usize, to: usize, bytes: usize) -> Duration {
+        let Some(Link { rate, latency }) = self.network.link else { return self.arrival(from, to) };
+        let takes = Duration::from_secs_f64(bytes as f64 / rate);
+        let sends = &mut self.network.busy.entry(from).or_default()[0];
+        let starts = self.now.max(*sends);
+        *sends = starts + takes;
+        let receives = &mut self.network.busy.entry(to).or_default()[1];
+        *receives = (*receives).max(starts + latency) + takes;
+        *receives
     }
 
     /// The coordinator offers no state that is not in its journal.
@@ -177,6 +201,14 @@ impl Socket {
         }
         let Pipe { from, to, last, .. } = state.network.pipes[self.outgoing];
         let is_control = state.processes[from].node.is_none() || state.processes[to].node.is_none();
+        let free = state.network.busy.get(&from).map_or(state.now, |busy| busy[0]);
+        if !is_control && free > state.now {
+            // One piece after the other. Messages to and from the coordinator are short, and wait in the socket.
+            let time = free - state.now;
+            drop(state);
+            self.process.sleep(time);
+            return self.write(parts);
+        }
         if is_control && state.below(1000) < state.network.duplicates {
             bytes.extend_from_within(..);
         }
@@ -189,7 +221,7 @@ impl Socket {
             state.note(|| "a piece is forged".into());
             forge(&mut bytes, parts[0].len());
         }
-        let at = state.arrival(from, to).max(last);
+        let at = state.transfer(from, to, bytes.len()).max(last);
         let pipe = &mut state.network.pipes[self.outgoing];
         pipe.last = at;
         pipe.chunks.push_back((at, bytes));

@@ -4,17 +4,19 @@
 //! and receive at once, which avoids deadlock. The digest is that of all messages in the order of the members.
 
 use super::header::{FRONT, HEADER, Header, Kind};
-use super::{Links, TransferError, Transferred, receivers, senders};
+use super::{Links, TransferError, Transferred, exchange, receivers, senders};
 use crate::Error;
 use crate::group::digest::Crc;
 use crate::group::messages::AttemptId;
 use crate::group::wire::connection::{KeepGoing, Reader, Writer};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The longest message: two million statistics of batch norm. A member holds the messages of all at once.
 pub const LONGEST: usize = 16 << 20;
 /// The most bytes of a part. Memory grows with what has arrived, not with what is claimed.
 pub const PART: usize = 1 << 18;
+/// A message that fits into any socket, whose buffers are empty when an operation begins.
+const SHORT: usize = 4 << 10;
+
 /// A message as it arrives.
 #[derive(Debug, Default)]
 pub struct PartialMessage {
@@ -60,40 +62,27 @@ pub(crate) fn all_gather(
     links: Links<'_>,
     mine: &[u8],
 ) -> Result<(Vec<Vec<u8>>, Transferred), TransferError> {
-    let Links { environment, attempt, rank: me, mut writers, mut readers, keep_going: asked } = links;
-    let (members, has_failed) = (writers.len(), AtomicBool::new(false));
-    let keep_going = || !has_failed.load(Ordering::Relaxed) && asked();
-    // The thread that fails first has found the cause. The other one was stopped for it.
-    let is_first = |failed: bool| failed && !has_failed.swap(true, Ordering::Relaxed);
-    let at = |rank: usize| move |why: Error| TransferError { rank: Some(rank), why };
-    let send = || {
-        let sent = receivers(me, members).try_fold(0, |bytes, rank| {
-            let sent = send(writers[rank].as_mut(), attempt, mine, &keep_going);
-            Ok(bytes + sent.map_err(at(rank))?)
-        });
-        let is_first = is_first(sent.is_err());
-        (sent, is_first)
+    let Links { environment, attempt, rank: me, writers, readers, keep_going } = links;
+    let members = writers.len();
+    let send = |keep_going: KeepGoing<'_>| {
+        receivers(me, members).try_fold(0, |bytes, rank| {
+            let sent = send(writers[rank].as_mut(), attempt, mine, keep_going);
+            Ok(bytes + sent.map_err(TransferError::with(rank))?)
+        })
     };
-    let receive = || {
-        let received: Result<Vec<(usize, Vec<u8>)>, TransferError> = senders(me, members)
-            .map(|rank| {
-                let message = receive(readers[rank].as_mut(), attempt, &keep_going);
-                Ok((rank, message.map_err(at(rank))?))
-            })
-            .collect();
-        is_first(received.is_err());
-        received
+    let receive = |keep_going: KeepGoing<'_>| {
+        let mut messages = vec![Vec::new(); members];
+        for rank in senders(me, members) {
+            let message = receive(readers[rank].as_mut(), attempt, keep_going);
+            messages[rank] = message.map_err(TransferError::with(rank))?;
+        }
+        messages[me] = mine.to_vec();
+        Ok(messages)
     };
-    let (sent, received) = environment.run_both(send, receive);
-    let (mut messages, bytes) = match (received, sent.unwrap_or((Err(TransferError::panicked()), true))) {
-        (Ok(messages), (Ok(bytes), _)) => (messages, bytes),
-        (_, (Err(error), true)) | (Err(error), _) | (_, (Err(error), _)) => return Err(error),
-    };
-    messages.push((me, mine.to_vec()));
-    messages.sort_by_key(|(rank, _)| *rank);
-    let messages: Vec<Vec<u8>> = messages.into_iter().map(|(_, message)| message).collect();
+    let is_short = mine.len() <= SHORT;
+    let (bytes, messages) = exchange((environment, keep_going), is_short, send, receive)?;
     let digest = digest(&messages);
-    Ok((messages, Transferred { digest, bytes, writers, readers }))
+    Ok((messages, Transferred { digest, bytes }))
 }
 
 /// The digest of messages in their order.
@@ -210,7 +199,7 @@ mod tests {
 
     type Ends = (Vec<Option<Writer>>, Vec<Option<Reader>>);
 
-    fn links(rank: usize, (writers, readers): Ends) -> Links<'static> {
+    fn links(rank: usize, (writers, readers): &mut Ends) -> Links<'_> {
         const SYSTEM: Environment = Environment::System;
         Links { environment: &SYSTEM, attempt: ATTEMPT, rank, writers, readers, keep_going: ALWAYS }
     }
@@ -231,7 +220,7 @@ mod tests {
     fn all(words: &[Vec<u8>]) -> Vec<Gathered> {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (words.iter().zip(connections(words.len())).enumerate())
-                .map(|(rank, (word, ends))| scope.spawn(move || all_gather(links(rank, ends), word)))
+                .map(|(rank, (word, ends))| scope.spawn(move || all_gather(links(rank, &mut { ends }), word)))
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
@@ -255,7 +244,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let honest: Vec<_> = (honest.into_iter().enumerate())
                     .map(|(rank, ends)| {
-                        scope.spawn(move || all_gather(links(rank, ends), b"word").map(|_| ()))
+                        scope.spawn(move || all_gather(links(rank, &mut { ends }), b"word").map(|_| ()))
                     })
                     .collect();
                 lies.iter_mut()

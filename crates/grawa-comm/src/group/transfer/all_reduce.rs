@@ -7,16 +7,15 @@
 
 use super::bf16_delta::{decode, encode};
 use super::header::{FRONT, HEADER, Header, Kind};
-use super::{Links, TransferError, Transferred, receivers, senders};
+use super::{Links, TransferError, Transferred, exchange, receivers, senders};
 use crate::Error;
 use crate::group::digest::{Crc, bytes, bytes_mut};
-use crate::group::environment::{POLL, Queue};
+use crate::group::environment::{Monitor, POLL};
 use crate::group::messages::AttemptId;
 use crate::group::wire::connection::{KeepGoing, Reader, Writer};
 use crate::shard::{shard, stripes};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Floats of a stripe for each member: after the checksum they are in cache for the receiver. With fewer, or with fewer stripes
 /// under way, processes that share cores wait for each other.
@@ -32,16 +31,8 @@ pub(crate) type Base<'a> = Option<&'a [f32]>;
 /// Whether the member of a rank contributes to a shard.
 pub(crate) type Contributes<'a> = &'a (dyn Fn(usize, &Range<usize>) -> bool + Sync);
 
-/// A reduction of the vectors of all members.
-pub(crate) struct AllReduce<'a> {
-    pub(crate) links: Links<'a>,
-    pub(crate) contributes: Contributes<'a>,
-    pub(crate) base: Base<'a>,
-}
-
-fn at(rank: usize) -> impl Fn(Error) -> TransferError {
-    move |why| TransferError { rank: Some(rank), why }
-}
+/// Makes a part of the result from the summands.
+pub(crate) type Reduce<'a> = &'a mut dyn FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>;
 
 /// A vector divided into the shards of its stripes, each of which is filled once.
 type Shards<'a> = Vec<Vec<&'a mut [f32]>>;
@@ -58,53 +49,27 @@ fn divide(mut vector: &mut [f32], members: usize) -> Shards<'_> {
         .collect()
 }
 
-impl AllReduce<'_> {
-    /// `mine` is the summand of this member, `result` becomes the result. `reduce` makes a part of it from the summands.
-    pub(crate) fn run(
-        self,
-        mine: &[f32],
-        result: &mut [f32],
-        reduce: &mut impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
-    ) -> Result<Transferred, TransferError> {
-        let AllReduce { links, contributes, base } = self;
-        let Links { environment, attempt, rank, mut writers, mut readers, keep_going: asked } = links;
-        let (members, has_failed) = (writers.len(), AtomicBool::new(false));
-        let keep_going = || !has_failed.load(Ordering::Relaxed) && asked();
-        let reduced = Queue::new(environment, usize::MAX);
-        let work = Work {
-            attempt,
-            me: rank,
-            members,
-            contributes,
-            base,
-            keep_going: &keep_going,
-            reduced: &reduced,
-        };
-        let shards = divide(result, members);
-        let mut digests = vec![Vec::new(); members];
-        let send = || {
-            let sent = Sending { work, deltas: Vec::new() }.run(mine, &mut writers);
-            has_failed.fetch_or(sent.is_err(), Ordering::Relaxed);
-            sent
-        };
-        let receive = || {
-            let receiving = Receiving { work, digests: &mut digests, deltas: Vec::new() };
-            let received = receiving.run(mine, shards, reduce, &mut readers);
-            has_failed.fetch_or(received.is_err(), Ordering::Relaxed);
-            reduced.close();
-            received
-        };
-        let (sent, received) = environment.run_both(send, receive);
-        let bytes = match (received, sent.unwrap_or_else(|| Err(TransferError::panicked()))) {
-            (Ok(()), Ok(bytes)) => bytes,
-            // The thread that names a member has found the cause. The other one was stopped for it.
-            (Err(error), Err(other)) => return Err(if error.rank.is_some() { error } else { other }),
-            (Err(error), _) | (_, Err(error)) => return Err(error),
-        };
-        let mut digest = Crc::default();
-        digests.iter().flatten().for_each(|piece: &u32| digest.add(&piece.to_le_bytes()));
-        Ok(Transferred { digest: digest.get(), bytes, writers, readers })
-    }
+/// Reduces the vectors of all members. `mine` is the summand of this member, `result` becomes the result.
+pub(crate) fn all_reduce(
+    links: Links<'_>,
+    contributes: Contributes<'_>,
+    base: Base<'_>,
+    mine: &[f32],
+    result: &mut [f32],
+    reduce: Reduce<'_>,
+) -> Result<Transferred, TransferError> {
+    let Links { environment, attempt, rank: me, writers, readers, keep_going } = links;
+    let members = writers.len();
+    let reduced = Monitor::new(environment, VecDeque::new());
+    let work = Work { attempt, me, members, contributes, base, keep_going, reduced: &reduced };
+    let shards = divide(result, members);
+    let send = |keep_going: KeepGoing<'_>| Work { keep_going, ..work }.send(mine, writers);
+    let receive =
+        |keep_going: KeepGoing<'_>| Work { keep_going, ..work }.receive(mine, shards, reduce, readers);
+    let (bytes, digests) = exchange((environment, keep_going), false, send, receive)?;
+    let mut digest = Crc::default();
+    digests.iter().flatten().for_each(|piece| digest.add(&piece.to_le_bytes()));
+    Ok(Transferred { digest: digest.get(), bytes })
 }
 
 /// What both threads know.
@@ -117,7 +82,7 @@ struct Work<'a, 's> {
     base: Base<'a>,
     keep_going: KeepGoing<'a>,
     /// The results of this member's shards, for the thread that sends.
-    reduced: &'a Queue<Reduced<'s>>,
+    reduced: &'a Monitor<VecDeque<Reduced<'s>>>,
 }
 
 /// The result of a shard: its values, these as they are sent if that differs, and the checksum.
@@ -127,121 +92,116 @@ struct Reduced<'s> {
     checksum: u32,
 }
 
-struct Sending<'a, 's> {
-    work: Work<'a, 's>,
-    deltas: Vec<u16>,
-}
-
-impl Sending<'_, '_> {
-    fn run(&mut self, mine: &[f32], writers: &mut [Option<Writer>]) -> Result<u64, TransferError> {
-        let Work { me, members, contributes, base, .. } = self.work;
-        let mut bytes = 0;
-        let mut behind = VecDeque::new();
-        for stripe in stripes(mine.len(), SHARD * members) {
-            for rank in receivers(me, members) {
-                let shard = shard(&stripe, rank, members);
-                if contributes(me, &shard) {
+impl<'s> Work<'_, 's> {
+    /// Sends all pieces. Returns how many bytes these are.
+    fn send(&self, mine: &[f32], writers: &mut [Option<Writer>]) -> Result<u64, TransferError> {
+        let (mut bytes, mut deltas, mut behind) = (0, Vec::new(), VecDeque::new());
+        for stripe in stripes(mine.len(), SHARD * self.members) {
+            for rank in receivers(self.me, self.members) {
+                let shard = shard(&stripe, rank, self.members);
+                if (self.contributes)(self.me, &shard) {
                     let values = &mine[shard.clone()];
-                    let mut deltas = std::mem::take(&mut self.deltas);
-                    if let Some(base) = base {
+                    if let Some(base) = self.base {
                         encode(values, &base[shard.clone()], &mut deltas);
                     }
-                    bytes +=
-                        self.piece(Kind::Summand, shard.start, (values, &deltas), None, rank, writers)?;
-                    self.deltas = deltas;
+                    let piece = (Kind::Summand, shard.start, None);
+                    bytes += self.send_piece(piece, values, &deltas, rank, writers)?;
                 }
             }
             behind.push_back(stripe);
             if behind.len() > LAG {
-                bytes += behind.pop_front().map_or(Ok(0), |stripe| self.result(&stripe, writers))?;
+                bytes += behind.pop_front().map_or(Ok(0), |stripe| self.send_result(&stripe, writers))?;
             }
         }
         for stripe in behind {
-            bytes += self.result(&stripe, writers)?;
+            bytes += self.send_result(&stripe, writers)?;
         }
         Ok(bytes)
     }
 
-    fn result(&self, stripe: &Range<usize>, writers: &mut [Option<Writer>]) -> Result<u64, TransferError> {
-        let Work { me, members, reduced, .. } = self.work;
-        let Reduced { values, deltas, checksum } = loop {
-            if let Some(reduced) = reduced.pop(POLL) {
-                break reduced;
-            }
-            if reduced.is_done() {
-                // The other thread has failed, and knows why.
-                return Err(TransferError {
-                    rank: None,
-                    why: Error::Connection { why: "it was given up".into() },
-                });
-            }
-        };
-        let start = shard(stripe, me, members).start;
-        let mut bytes = 0;
-        for rank in receivers(me, members) {
-            bytes += self.piece(Kind::Result, start, (values, &deltas), Some(checksum), rank, writers)?;
-        }
-        Ok(bytes)
-    }
-
-    fn piece(
+    /// Sends the result of this member's shard of a stripe, when there is one.
+    fn send_result(
         &self,
-        kind: Kind,
-        start: usize,
-        (values, deltas): (&[f32], &[u16]),
-        checksum: Option<u32>,
+        stripe: &Range<usize>,
+        writers: &mut [Option<Writer>],
+    ) -> Result<u64, TransferError> {
+        let mut waiting = self.reduced.lock();
+        let Reduced { values, deltas, checksum } = loop {
+            if let Some(next) = waiting.pop_front() {
+                break next;
+            }
+            if !(self.keep_going)() {
+                return Err(TransferError::stopped("it was given up"));
+            }
+            waiting = self.reduced.wait(waiting, POLL);
+        };
+        drop(waiting);
+        let piece = (Kind::Result, shard(stripe, self.me, self.members).start, Some(checksum));
+        receivers(self.me, self.members)
+            .try_fold(0, |bytes, rank| Ok(bytes + self.send_piece(piece, values, &deltas, rank, writers)?))
+    }
+
+    fn send_piece(
+        &self,
+        (kind, start, checksum): (Kind, usize, Option<u32>),
+        values: &[f32],
+        deltas: &[u16],
         rank: usize,
         writers: &mut [Option<Writer>],
     ) -> Result<u64, TransferError> {
         let Some(writer) = writers[rank].as_mut().filter(|_| !values.is_empty()) else { return Ok(0) };
-        let Work { attempt, base, keep_going, .. } = self.work;
-        let header = Header { kind, attempt, start: start as u64, len: values.len() as u32 };
-        let body = if base.is_some() { bytes(deltas) } else { bytes(values) };
-        writer.write_bulk(&header.encode(), body, checksum, keep_going).map_err(at(rank))?;
+        let header = Header { kind, attempt: self.attempt, start: start as u64, len: values.len() as u32 };
+        let body = if self.base.is_some() { bytes(deltas) } else { bytes(values) };
+        let sent = writer.write_bulk(&header.encode(), body, checksum, self.keep_going);
+        sent.map_err(TransferError::with(rank))?;
         Ok((FRONT + body.len()) as u64)
     }
-}
 
-struct Receiving<'a, 's> {
-    work: Work<'a, 's>,
-    digests: &'a mut Vec<Vec<u32>>,
-    deltas: Vec<u16>,
-}
-
-impl<'s> Receiving<'_, 's> {
-    fn run(
-        mut self,
+    /// Receives all pieces, and reduces this member's shards. Returns the checksums of the results, by rank.
+    fn receive(
+        &self,
         mine: &[f32],
         shards: Shards<'s>,
-        reduce: &mut impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
+        reduce: Reduce<'_>,
         readers: &mut [Option<Reader>],
-    ) -> Result<(), TransferError> {
-        let Work { me, members, contributes, reduced, .. } = self.work;
-        let mut scratch = vec![Vec::new(); members];
-        let mut behind = VecDeque::new();
+    ) -> Result<Vec<Vec<u32>>, TransferError> {
+        let Work { me, members, contributes, reduced, .. } = *self;
+        let (mut scratch, mut digests) = (vec![Vec::new(); members], vec![Vec::new(); members]);
+        let (mut deltas, mut behind) = (Vec::new(), VecDeque::new());
         for (stripe, mut shards) in stripes(mine.len(), SHARD * members).zip(shards) {
             let own = shard(&stripe, me, members);
             for rank in senders(me, members) {
                 let contributes = !own.is_empty() && contributes(rank, &own);
                 scratch[rank].resize(if contributes { own.len() } else { 0 }, 0.0);
                 if contributes {
-                    self.piece(Kind::Summand, &own, &mut scratch[rank], rank, readers)?;
+                    self.receive_piece(
+                        Kind::Summand,
+                        own.start,
+                        &mut scratch[rank],
+                        &mut deltas,
+                        rank,
+                        readers,
+                    )?;
                 }
             }
             let summands: Vec<&[f32]> = (0..members)
                 .map(|rank| if rank == me { &mine[own.clone()] } else { &scratch[rank][..] })
                 .collect();
             let result = self.reduce(&own, &summands, std::mem::take(&mut shards[me]), reduce)?;
-            self.digests[me].push(result.checksum);
-            reduced.push(result);
+            digests[me].push(result.checksum);
+            reduced.lock().push_back(result);
+            reduced.notify();
             behind.push_back((stripe, shards));
-            if behind.len() > LAG {
-                behind
-                    .pop_front()
-                    .map_or(Ok(()), |(stripe, shards)| self.results(&stripe, shards, readers))?;
+            if behind.len() > LAG
+                && let Some((stripe, shards)) = behind.pop_front()
+            {
+                self.receive_results(&stripe, shards, &mut digests, &mut deltas, readers)?;
             }
         }
-        behind.into_iter().try_for_each(|(stripe, shards)| self.results(&stripe, shards, readers))
+        for (stripe, shards) in behind {
+            self.receive_results(&stripe, shards, &mut digests, &mut deltas, readers)?;
+        }
+        Ok(digests)
     }
 
     /// Reduces this member's shard, in parts that stay in cache until their checksum is computed.
@@ -250,7 +210,7 @@ impl<'s> Receiving<'_, 's> {
         own: &Range<usize>,
         summands: &[&[f32]],
         result: &'s mut [f32],
-        reduce: &mut impl FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>,
+        reduce: Reduce<'_>,
     ) -> Result<Reduced<'s>, TransferError> {
         let (mut checksum, mut deltas, mut some) = (Crc::default(), Vec::new(), Vec::new());
         for (n, to) in result.chunks_mut(PART).enumerate() {
@@ -259,7 +219,7 @@ impl<'s> Receiving<'_, 's> {
                 summands.iter().map(|summand| summand.get(part.clone()).unwrap_or(&[])).collect();
             let at = own.start + part.start..own.start + part.end;
             reduce(&at, &summands, to).map_err(|why| TransferError { rank: None, why })?;
-            if let Some(base) = self.work.base {
+            if let Some(base) = self.base {
                 // This member keeps what the others will decode.
                 encode(to, &base[at.clone()], &mut some);
                 decode(&some, &base[at], to);
@@ -272,49 +232,53 @@ impl<'s> Receiving<'_, 's> {
         Ok(Reduced { values: result, deltas, checksum: checksum.get() })
     }
 
-    fn results(
-        &mut self,
+    fn receive_results(
+        &self,
         stripe: &Range<usize>,
         mut shards: Vec<&mut [f32]>,
+        digests: &mut [Vec<u32>],
+        deltas: &mut Vec<u16>,
         readers: &mut [Option<Reader>],
     ) -> Result<(), TransferError> {
-        let Work { me, members, .. } = self.work;
-        for rank in senders(me, members) {
-            let theirs = shard(stripe, rank, members);
-            let checksum = match theirs.is_empty() {
+        for rank in senders(self.me, self.members) {
+            let start = shard(stripe, rank, self.members).start;
+            digests[rank].push(match shards[rank].is_empty() {
                 true => 0,
-                false => self.piece(Kind::Result, &theirs, shards[rank], rank, readers)?,
-            };
-            self.digests[rank].push(checksum);
+                false => self.receive_piece(Kind::Result, start, shards[rank], deltas, rank, readers)?,
+            });
         }
         Ok(())
     }
 
-    fn piece(
-        &mut self,
+    /// Receives a piece. Returns its checksum.
+    fn receive_piece(
+        &self,
         kind: Kind,
-        shard: &Range<usize>,
+        start: usize,
         to: &mut [f32],
+        deltas: &mut Vec<u16>,
         rank: usize,
         readers: &mut [Option<Reader>],
     ) -> Result<u32, TransferError> {
-        let wrong = |why: String| TransferError { rank: Some(rank), why: Error::Frame { why } };
-        let Some(reader) = readers[rank].as_mut() else { return Err(wrong("there is no connection".into())) };
-        let Work { attempt, base, keep_going, .. } = self.work;
-        let mut header = [0; HEADER];
-        let checksum = reader.read_header(&mut header, keep_going).map_err(at(rank))?;
-        let header = Header::decode(&header).map_err(at(rank))?;
-        let expected = Header { kind, attempt, start: shard.start as u64, len: to.len() as u32 };
-        if header != expected {
-            return Err(wrong(format!("{header:?} came where {expected:?} was next")));
-        }
-        let Some(base) = base else {
-            reader.read_body(bytes_mut(to), checksum, keep_going).map_err(at(rank))?;
-            return Ok(checksum);
+        let mut receive = |reader: Option<&mut Reader>| {
+            let wrong = |why: String| Error::Frame { why };
+            let reader = reader.ok_or_else(|| wrong("there is no connection".into()))?;
+            let mut header = [0; HEADER];
+            let checksum = reader.read_header(&mut header, self.keep_going)?;
+            let header = Header::decode(&header)?;
+            let expected = Header { kind, attempt: self.attempt, start: start as u64, len: to.len() as u32 };
+            if header != expected {
+                return Err(wrong(format!("{header:?} came where {expected:?} was next")));
+            }
+            let Some(base) = self.base else {
+                reader.read_body(bytes_mut(to), checksum, self.keep_going)?;
+                return Ok(checksum);
+            };
+            deltas.resize(to.len(), 0);
+            reader.read_body(bytes_mut(deltas), checksum, self.keep_going)?;
+            decode(deltas, &base[start..start + to.len()], to);
+            Ok(checksum)
         };
-        self.deltas.resize(to.len(), 0);
-        reader.read_body(bytes_mut(&mut self.deltas), checksum, keep_going).map_err(at(rank))?;
-        decode(&self.deltas, &base[shard.clone()], to);
-        Ok(checksum)
+        receive(readers[rank].as_mut()).map_err(TransferError::with(rank))
     }
 }

@@ -10,6 +10,7 @@ use super::environment::Environment;
 use super::messages::AttemptId;
 use super::wire::connection::{KeepGoing, Reader, Writer};
 use crate::Error;
+use std::sync::OnceLock;
 
 /// How vectors are transferred. All members must use the same options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,27 +28,18 @@ pub(crate) struct Links<'a> {
     /// The index of this member.
     pub(crate) rank: usize,
     /// The connections to and from the members, by rank; none for this member.
-    pub(crate) writers: Vec<Option<Writer>>,
-    pub(crate) readers: Vec<Option<Reader>>,
+    pub(crate) writers: &'a mut [Option<Writer>],
+    pub(crate) readers: &'a mut [Option<Reader>],
     pub(crate) keep_going: KeepGoing<'a>,
 }
 
 /// A transfer that is done.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Transferred {
     /// Of the result.
     pub(crate) digest: u32,
     /// Bytes sent.
     pub(crate) bytes: u64,
-    pub(crate) writers: Vec<Option<Writer>>,
-    pub(crate) readers: Vec<Option<Reader>>,
-}
-
-impl Transferred {
-    /// Nothing was to be transferred.
-    pub(crate) fn nothing(Links { writers, readers, .. }: Links<'_>) -> Self {
-        Transferred { digest: 0, bytes: 0, writers, readers }
-    }
 }
 
 /// Why a transfer failed, and with which member if that is known.
@@ -58,9 +50,37 @@ pub(crate) struct TransferError {
 }
 
 impl TransferError {
-    fn panicked() -> Self {
-        TransferError { rank: None, why: Error::Connection { why: "a thread panicked".into() } }
+    pub(crate) fn with(rank: usize) -> impl Fn(Error) -> Self {
+        move |why| TransferError { rank: Some(rank), why }
     }
+
+    fn stopped(why: &str) -> Self {
+        TransferError { rank: None, why: Error::Connection { why: why.into() } }
+    }
+}
+
+/// Sends on a thread of its own and receives on this one: members that all send first would wait for each other. A member that
+/// sends only what any socket holds needs no thread. If one side fails, the other one stops, and the error is the first.
+fn exchange<T>(
+    (environment, keep_going): (&Environment, KeepGoing<'_>),
+    is_short: bool,
+    send: impl FnOnce(KeepGoing<'_>) -> Result<u64, TransferError> + Send,
+    receive: impl FnOnce(KeepGoing<'_>) -> Result<T, TransferError>,
+) -> Result<(u64, T), TransferError> {
+    let cause = OnceLock::new();
+    let keep_going = || cause.get().is_none() && keep_going();
+    let fail = |error: TransferError| drop(cause.set(error));
+    let send = || send(&keep_going).map_err(fail).ok();
+    let receive = || receive(&keep_going).map_err(fail).ok();
+    let (sent, received) = match is_short {
+        true => (send(), receive()),
+        false => {
+            let (sent, received) = environment.run_both(send, receive);
+            (sent.flatten(), received)
+        }
+    };
+    let failed = || cause.into_inner().unwrap_or_else(|| TransferError::stopped("a thread panicked"));
+    sent.zip(received).ok_or_else(failed)
 }
 
 /// The members that this one sends to, in order. It begins with the next rank, so that no two send to the same one at once.

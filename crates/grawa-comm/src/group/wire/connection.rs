@@ -55,6 +55,20 @@ impl Socket {
         }
     }
 
+    /// Writes what there is room for now.
+    fn write_now(&self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            #[cfg(unix)]
+            Socket::Tcp(socket) => {
+                use rustix::net::{SendFlags, send};
+                Ok(send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+            }
+            // Elsewhere a write waits for a short time, at most.
+            #[allow(unreachable_patterns)]
+            _ => self.write(&[IoSlice::new(bytes)]),
+        }
+    }
+
     fn end(&self) {
         match self {
             // It may have ended already.
@@ -74,7 +88,7 @@ pub(crate) struct Writer {
     tls: Tls,
     cipher: Option<BulkCipher>,
     numbers: Numbers,
-    encrypted: Vec<u8>,
+    unsent: Vec<u8>,
     environment: Environment,
 }
 
@@ -131,7 +145,7 @@ pub(crate) fn establish(
 }
 
 /// How many bytes a TLS record has, as far as its beginning tells.
-pub(crate) fn whole_record(bytes: &[u8]) -> std::io::Result<usize> {
+pub fn whole_record(bytes: &[u8]) -> std::io::Result<usize> {
     match bytes.get(3..RECORD.0).map(|len| RECORD.0 + usize::from(u16::from_be_bytes([len[0], len[1]]))) {
         Some(whole) if whole > RECORD.1 => {
             Err(std::io::Error::new(ErrorKind::InvalidData, "no TLS record is that long"))
@@ -162,21 +176,42 @@ fn cancelled() -> Error {
 impl Writer {
     /// Sends a message as a frame.
     pub(crate) fn send(&mut self, body: &[u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
-        let mut bytes = frame::header(self.numbers.give(), body)?.to_vec();
-        bytes.extend_from_slice(body);
-        let Some(tls) = &self.tls else { return self.write(&bytes, &[], keep_going) };
-        let mut encrypted = std::mem::take(&mut self.encrypted);
-        encrypted.clear();
-        {
-            let mut tls = lock(tls);
-            tls.writer().write_all(&bytes)?;
-            while tls.wants_write() {
-                tls.write_tls(&mut encrypted)?;
+        self.queue(body)?;
+        let bytes = std::mem::take(&mut self.unsent);
+        let sent = self.write(&bytes, &[], keep_going);
+        self.unsent = bytes;
+        self.unsent.clear();
+        sent
+    }
+
+    /// Adds a message, as a frame, to what is to be sent.
+    pub(crate) fn queue(&mut self, body: &[u8]) -> Result<(), Error> {
+        let header = frame::header(self.numbers.give(), body)?;
+        let Some(tls) = &self.tls else {
+            self.unsent.extend_from_slice(&header);
+            self.unsent.extend_from_slice(body);
+            return Ok(());
+        };
+        let mut tls = lock(tls);
+        tls.writer().write_all(&[&header, body].concat())?;
+        while tls.wants_write() {
+            tls.write_tls(&mut self.unsent)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what there is room for now. Returns how many bytes are left.
+    pub(crate) fn flush(&mut self) -> Result<usize, Error> {
+        let mut sent = 0;
+        while sent < self.unsent.len() {
+            match self.socket.write_now(&self.unsent[sent..]) {
+                Ok(n) => sent += n,
+                Err(error) if is_pause(&error) => break,
+                Err(error) => return Err(error.into()),
             }
         }
-        let sent = self.write(&encrypted, &[], keep_going);
-        self.encrypted = encrypted;
-        sent
+        self.unsent.drain(..sent);
+        Ok(self.unsent.len())
     }
 
     /// Sends a header and bytes of a vector. [`Reader::read_header`] and [`Reader::read_body`] of the same lengths receive them.
@@ -192,8 +227,7 @@ impl Writer {
         front.extend_from_slice(&checksum.unwrap_or_else(|| crc(body)).to_le_bytes());
         front.extend_from_slice(&crc(&front).to_le_bytes());
         let Some(cipher) = &mut self.cipher else { return self.write(&front, body, keep_going) };
-        let mut encrypted = std::mem::take(&mut self.encrypted);
-        encrypted.clear();
+        let mut encrypted = std::mem::take(&mut self.unsent);
         cipher.append(&front, &mut encrypted)?;
         for block in body.chunks(BLOCK) {
             let Some(cipher) = &mut self.cipher else { break };
@@ -202,7 +236,8 @@ impl Writer {
             encrypted.clear();
         }
         let sent = self.write(&encrypted, &[], keep_going);
-        self.encrypted = encrypted;
+        encrypted.clear();
+        self.unsent = encrypted;
         sent
     }
 
@@ -273,7 +308,7 @@ impl Reader {
             tls: self.tls.clone(),
             cipher,
             numbers: Numbers::default(),
-            encrypted: Vec::new(),
+            unsent: Vec::new(),
             environment: self.environment.clone(),
         }
     }

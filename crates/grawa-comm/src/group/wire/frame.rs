@@ -18,6 +18,9 @@ pub const HEADER: usize = 12;
 /// The longest body: the memory that a donor sends must fit. Control messages are shorter.
 pub const LONGEST: usize = 64 << 20;
 
+/// The most bytes that are read at once.
+const STEP: usize = 1 << 16;
+
 /// Numbers the frames of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Numbers {
@@ -81,26 +84,12 @@ pub fn write(to: &mut impl Write, numbers: &mut Numbers, body: &[u8]) -> Result<
 /// Reads the next frame that is not a repetition; none at the end of the connection. The body may have `longest` bytes.
 pub fn read(from: &mut impl Read, numbers: &mut Numbers, longest: usize) -> Result<Option<Vec<u8>>, Error> {
     loop {
-        let mut header = [0; HEADER];
-        match from.read(&mut header[..1])? {
-            0 => return Ok(None),
-            _ => from.read_exact(&mut header[1..])?,
+        let mut frame = Partial::default();
+        if !frame.read(whole(longest), |buffer| from.read(buffer))? {
+            let why = format!("{} bytes, then the end", frame.bytes.len());
+            return if frame.bytes.is_empty() { Ok(None) } else { Err(Error::Frame { why }) };
         }
-        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| header[at + n]));
-        let (len, number, expected) = (word(0) as usize, word(4), word(8));
-        if len > longest {
-            return Err(too_long(len, longest));
-        }
-        // Memory grows with what has arrived, not with what is claimed.
-        let mut body = Vec::with_capacity(len.min(1 << 16));
-        from.take(len as u64).read_to_end(&mut body)?;
-        if body.len() < len {
-            return Err(Error::Frame { why: format!("{} bytes of {len}, then the end", body.len()) });
-        }
-        if checksum(number, &body) != expected {
-            return Err(Error::Frame { why: format!("the checksum of {len} bytes is wrong") });
-        }
-        if numbers.take(number)? {
+        if let Some(body) = frame.body(numbers, longest)? {
             return Ok(Some(body));
         }
     }
@@ -115,7 +104,7 @@ pub struct Partial {
 
 impl Partial {
     /// Reads until there are `whole` bytes, which depends on those that have arrived. False at the end of the connection. After a
-    /// pause the next call continues.
+    /// pause the next call continues. Memory grows with what has arrived, not with what is claimed.
     pub fn read(
         &mut self,
         whole: impl Fn(&[u8]) -> std::io::Result<usize>,
@@ -126,7 +115,7 @@ impl Partial {
             if here == whole {
                 return Ok(true);
             }
-            self.bytes.resize(whole, 0);
+            self.bytes.resize(whole.min(here + STEP), 0);
             let found = read(&mut self.bytes[here..]);
             self.bytes.truncate(here + found.as_ref().map_or(0, |n| *n));
             if found? == 0 {
@@ -134,17 +123,28 @@ impl Partial {
             }
         }
     }
+
+    /// The body of a frame that has arrived, unless it is a repetition.
+    pub(crate) fn body(mut self, numbers: &mut Numbers, longest: usize) -> Result<Option<Vec<u8>>, Error> {
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| self.bytes[at + n]));
+        let (len, number, expected) = (word(0) as usize, word(4), word(8));
+        if len > longest {
+            return Err(too_long(len, longest));
+        }
+        self.bytes.drain(..HEADER);
+        if checksum(number, &self.bytes) != expected {
+            return Err(Error::Frame { why: format!("the checksum of {len} bytes is wrong") });
+        }
+        Ok(numbers.take(number)?.then_some(self.bytes))
+    }
 }
 
-/// How many bytes a frame has, as far as its beginning tells.
+/// How many bytes a frame has, as far as its beginning tells. One that is too long ends with its header, and is refused.
 pub(crate) fn whole(longest: usize) -> impl Fn(&[u8]) -> std::io::Result<usize> {
-    move |bytes| match bytes.first_chunk::<4>().filter(|_| bytes.len() >= HEADER) {
-        Some(len) if u32::from_le_bytes(*len) as usize > longest => {
-            let why = too_long(u32::from_le_bytes(*len) as usize, longest).to_string();
-            Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why))
-        }
-        Some(len) => Ok(HEADER + u32::from_le_bytes(*len) as usize),
-        None => Ok(HEADER),
+    move |bytes| {
+        let len = bytes.first_chunk::<4>().filter(|_| bytes.len() >= HEADER);
+        let len = len.map_or(0, |len| u32::from_le_bytes(*len) as usize);
+        Ok(if len > longest { HEADER } else { HEADER + len })
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
                 }
             };
             prop_assert!(is_whole && partial.bytes == bytes[..length] && from.0.len() == after);
-            prop_assert_eq!(all(&partial.bytes).unwrap(), [body]);
+            prop_assert_eq!(partial.body(&mut Numbers::default(), 1000).unwrap(), Some(body));
         }
     }
 
@@ -239,8 +239,10 @@ mod tests {
         let mut from = &bytes[..HEADER - 1];
         let short = |buffer: &mut [u8]| from.read(buffer);
         assert!(Partial::default().read(whole(1000), short).is_ok_and(|is_whole| !is_whole));
-        let mut from = &bytes[..];
-        let error = Partial::default().read(whole(1000), |buffer| from.read(buffer)).unwrap_err();
+        let (mut from, mut partial) = (&bytes[..], Partial::default());
+        assert!(partial.read(whole(1000), |buffer| from.read(buffer)).unwrap());
+        assert_eq!(from.len(), 1001, "nothing of the body is read");
+        let error = partial.body(&mut Numbers::default(), 1000).unwrap_err();
         assert!(error.to_string().contains("1001 bytes, where 1000 are allowed"), "{error}");
     }
 }

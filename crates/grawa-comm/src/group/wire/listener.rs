@@ -1,18 +1,19 @@
 //! Accepts connections, and hands over those whose peer is authenticated and has sent its first message.
 //!
 //! One thread does this for all connections, and waits for none: a connection costs a socket and a few kilobytes for a few
-//! seconds at most. [`Pending`] limits how many there are, [`CpuBudget`] how much of a core they use. An error ends one connection
-//! and no other.
+//! seconds at most. [`Pending`] limits how many there are, and a [`TokenBucket`] how much of a core they use: a handshake costs the
+//! listener more than the peer. Beyond its share the thread sleeps, and the peers wait. An error ends one connection and no
+//! other.
 
 use super::connection::{CONNECT_TIMEOUT, Reader, Writer, is_pause};
-use super::cpu_budget::CpuBudget;
 use super::file_limit::Limits;
-use super::frame::{self, Numbers, Partial};
+use super::frame::{self, Partial};
 use super::handshake::Handshake;
 use super::pending::Pending;
 use super::tls::Security;
 use crate::Error;
 use crate::group::environment::{Environment, POLL};
+use crate::group::token_bucket::TokenBucket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cmp::Reverse;
 use std::io::ErrorKind;
@@ -22,11 +23,15 @@ use std::time::{Duration, Instant};
 
 /// The longest first message.
 pub(crate) const SHORT: usize = 4096;
-/// Connections that are accepted in one turn, and CPU time for those that are open.
-const ACCEPTED: usize = 256;
-const TURN: Duration = Duration::from_millis(5);
-/// From one turn to the next while there is no connection.
-const IDLE: Duration = Duration::from_secs(1);
+/// Connections that are accepted in one turn, and CPU time for those that are open. Turns are short, so that a joiner does not wait
+/// long for the next.
+const ACCEPTED: usize = 128;
+const TURN: Duration = Duration::from_millis(1);
+
+/// The share of a core for peers that are not authenticated, and the CPU seconds that may be used at once after an idle time: a hundred
+/// handshakes.
+const SHARE: f64 = 0.02;
+const MOST: f64 = 0.1;
 
 /// What is done with connections.
 pub(crate) trait Service: Send + Sync + 'static {
@@ -38,9 +43,6 @@ pub(crate) trait Service: Send + Sync + 'static {
 
     /// A connection was rejected.
     fn reject(&self, _from: SocketAddr, _why: &Error) {}
-
-    /// Called at least once per second.
-    fn tick(&self) {}
 }
 
 /// A connection whose peer is authenticated, if there is a key, and its first message.
@@ -71,16 +73,9 @@ pub(crate) fn listen(
     Ok(address)
 }
 
-/// Wakes the thread that listens at an address, which checks whether it is over.
-pub(crate) fn wake(environment: &Environment, address: SocketAddr) {
-    if matches!(environment, Environment::System) {
-        let _ = TcpStream::connect_timeout(&address, POLL);
-    }
-}
-
 fn serve(listener: &TcpListener, security: &Security, limits: Limits, service: &Arc<impl Service>) {
     let began = Instant::now();
-    let (pending, budget) = (Pending::new(limits), CpuBudget::new(Duration::ZERO));
+    let (pending, budget) = (Pending::new(limits), TokenBucket::new(SHARE, MOST, Duration::ZERO));
     let mut turns = Turns { listener, security, service, began, pending, budget, resumes: None };
     while !service.is_over() {
         turns.turn();
@@ -117,7 +112,7 @@ struct Turns<'a, S> {
     service: &'a Arc<S>,
     began: Instant,
     pending: Pending<Incoming>,
-    budget: CpuBudget,
+    budget: TokenBucket,
     /// When accepting continues after an error.
     resumes: Option<Instant>,
 }
@@ -135,9 +130,8 @@ impl<S: Service> Turns<'_, S> {
             let why = format!("no complete message within {} s", CONNECT_TIMEOUT.as_secs());
             self.service.reject(entry.one.from, &Error::Connection { why });
         }
-        self.service.tick();
         let used = cpu_time().saturating_sub(used);
-        let rest = self.budget.spend(used, self.began.elapsed());
+        let rest = self.budget.use_anyway(used.as_secs_f64(), self.began.elapsed());
         if !rest.is_zero() {
             std::thread::sleep(rest);
         }
@@ -146,11 +140,7 @@ impl<S: Service> Turns<'_, S> {
     /// Waits a short time for something to happen. Returns whether a peer connects, and which connections have bytes to read.
     fn wait(&mut self) -> (bool, Vec<usize>) {
         self.resumes = self.resumes.filter(|then| *then > Instant::now());
-        let timeout = match self.pending.entries().is_empty() && self.resumes.is_none() {
-            true => IDLE,
-            false => POLL,
-        };
-        let mut sockets: Vec<PollFd<'_>> = (self.pending.entries().iter())
+        let mut sockets: Vec<PollFd<'_>> = (self.pending.entries.iter())
             .filter_map(|entry| entry.one.socket())
             .map(|socket| PollFd::new(socket, PollFlags::IN))
             .collect();
@@ -158,7 +148,7 @@ impl<S: Service> Turns<'_, S> {
         if self.resumes.is_none() {
             sockets.push(PollFd::new(self.listener, PollFlags::IN));
         }
-        let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos() as _ };
         if let Err(error) = poll(&mut sockets, Some(&timeout)) {
             // A signal, or no memory: it passes. This must not spin.
             if error != rustix::io::Errno::INTR {
@@ -174,12 +164,12 @@ impl<S: Service> Turns<'_, S> {
     /// Continues with connections that have bytes to read: those from known addresses first, then the newest. If there is not
     /// time for all, some are served at once, instead of all too late.
     fn advance(&mut self, mut ready: Vec<usize>) {
-        let entries = self.pending.entries();
+        let entries = &self.pending.entries;
         ready.sort_by_key(|at| (!self.pending.is_known(entries[*at].address), Reverse(*at)));
         let (mut over, mut before) = (Vec::new(), cpu_time());
         let end = before + TURN;
         for at in ready {
-            let entry = self.pending.entry_mut(at);
+            let entry = &mut self.pending.entries[at];
             let step = entry.one.advance(self.security, self.began + entry.since + CONNECT_TIMEOUT);
             let after = cpu_time();
             entry.one.used += after.saturating_sub(before);
@@ -198,7 +188,7 @@ impl<S: Service> Turns<'_, S> {
             let done = match step {
                 Ok(Step::Opened(opened)) => self.service.open(*opened).map(|()| {
                     self.pending.learn(entry.address);
-                    self.budget.give_back(entry.one.used);
+                    self.budget.give_back(entry.one.used.as_secs_f64());
                 }),
                 Ok(_) => Ok(()),
                 Err(why) => Err(why),
@@ -268,10 +258,8 @@ impl Incoming {
             Err(error) if is_pause(&error) => return Ok(Step::Waits),
             Err(error) => return Err(error.into()),
         }
-        let mut numbers = Numbers::default();
-        let first = frame::read(&mut &partial.bytes[..], &mut numbers, SHORT)?;
+        let first = std::mem::take(partial).body(&mut handshake.reader.numbers, SHORT)?;
         let first = first.ok_or_else(|| Error::Frame { why: "its first frame is a repetition".into() })?;
-        handshake.reader.numbers = numbers;
         let Stage::Talking(handshake, _) = std::mem::replace(&mut self.stage, Stage::Over) else {
             return Ok(Step::Ended);
         };
@@ -297,6 +285,7 @@ fn cpu_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::super::connection::{ALWAYS, dial};
+    use super::super::frame::Numbers;
     use super::super::tls::new_key;
     use super::*;
     use std::io::{Read, Write};

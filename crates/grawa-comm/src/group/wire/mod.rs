@@ -2,7 +2,6 @@
 
 pub(crate) mod bulk_cipher;
 pub(crate) mod connection;
-mod cpu_budget;
 pub(crate) mod file_limit;
 pub(crate) mod frame;
 pub(crate) mod handshake;

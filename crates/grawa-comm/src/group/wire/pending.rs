@@ -24,7 +24,7 @@ pub(super) struct Entry<T> {
 #[derive(Debug)]
 pub(super) struct Pending<T> {
     limits: Limits,
-    entries: Vec<Entry<T>>,
+    pub(super) entries: Vec<Entry<T>>,
     counts: HashMap<IpAddr, usize>,
     /// Addresses of authenticated peers, in the order in which they were last added.
     known: HashMap<IpAddr, u64>,
@@ -34,14 +34,6 @@ pub(super) struct Pending<T> {
 impl<T> Pending<T> {
     pub(super) fn new(limits: Limits) -> Self {
         Pending { limits, entries: Vec::new(), counts: HashMap::new(), known: HashMap::new(), learned: 0 }
-    }
-
-    pub(super) fn entries(&self) -> &[Entry<T>] {
-        &self.entries
-    }
-
-    pub(super) fn entry_mut(&mut self, at: usize) -> &mut Entry<T> {
-        &mut self.entries[at]
     }
 
     /// A peer at this address was authenticated.
@@ -156,10 +148,10 @@ mod tests {
             for (number, (address, is_known, ends)) in came.into_iter().enumerate() {
                 if is_known { pending.learn(ip(address)); }
                 pending.add(ip(address), Duration::from_secs(number as u64), number);
-                prop_assert_eq!(pending.entries().last().unwrap().one, number);
-                prop_assert!(pending.entries().len() <= LIMITS.pending);
+                prop_assert_eq!(pending.entries.last().unwrap().one, number);
+                prop_assert!(pending.entries.len() <= LIMITS.pending);
                 for n in 0..9 {
-                    let found = pending.entries().iter().filter(|entry| entry.address == ip(n)).count();
+                    let found = pending.entries.iter().filter(|entry| entry.address == ip(n)).count();
                     prop_assert!(found <= LIMITS.per_address && found == pending.count(ip(n)));
                 }
                 if ends { pending.remove(0); }

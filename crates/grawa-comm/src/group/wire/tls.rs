@@ -142,14 +142,12 @@ fn keys(authority: Arc<KeyPair>) -> Result<Keys, String> {
     params.distinguished_name.push(DnType::CommonName, "grawa run");
     // Every holder makes this certificate anew. Its name and its key are always the same, and those are trusted.
     let root = params.self_signed(&*authority).map_err(text)?;
+    let issuer = Issuer::new(params, &*authority);
     let own = KeyPair::generate().map_err(text)?;
     let mut params = CertificateParams::new(vec![NAME.into()]).map_err(text)?;
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    let mut issuer = CertificateParams::default();
-    issuer.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    issuer.distinguished_name.push(DnType::CommonName, "grawa run");
-    let certificate = params.signed_by(&own, &Issuer::new(issuer, &*authority)).map_err(text)?;
+    let certificate = params.signed_by(&own, &issuer).map_err(text)?;
 
     let text = |error: rustls::Error| error.to_string();
     let mut roots = RootCertStore::empty();

@@ -1,23 +1,23 @@
 //! Numbers by method: means with deviations, paired differences to a control, and the chosen settings.
 
-use crate::Error;
+use crate::lab::finding::Measured;
 use crate::lab::published::{Published, Row};
-use crate::lab::results::{Figure, Results};
-use crate::lab::table_output::{Output, TableOutput};
+use crate::lab::results::Results;
 use crate::picture::rows::{Dots, Row as DotRow};
 use crate::statistics::{CONFIDENCE, Interval, interval, mean, paired, summary, surely_lowest};
+use crate::{Error, Output, TableOutput};
 use crate::{Table, picture::palette};
 use grawa_core::Name;
 
 /// A number of each run, and how it is shown.
-pub(super) struct Comparison<'a> {
+pub(in crate::lab) struct Comparison {
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) axis: &'static str,
     pub(super) places: usize,
     /// The paper's numbers.
     pub(super) paper: &'static [Row],
-    pub(super) figure: Figure<'a>,
+    pub(super) figure: fn(&Measured) -> Option<f64>,
 }
 
 /// The name of the paper's rows.
@@ -26,7 +26,7 @@ const PAPER: &str = "the paper";
 /// Adds the table of a number, its paired differences, and a picture of every study.
 pub(super) fn compare(
     results: &Results<'_>,
-    comparison: &Comparison<'_>,
+    comparison: &Comparison,
     output: &mut Output,
 ) -> Result<(), Error> {
     let methods = methods(results);
@@ -36,7 +36,7 @@ pub(super) fn compare(
     let mut bold = Vec::new();
     for study in 0..studies {
         let columns: Vec<Vec<(u64, f64)>> =
-            methods.iter().map(|&method| results.values(study, method, comparison.figure)).collect();
+            methods.iter().map(|&method| results.values(study, method, &comparison.figure)).collect();
         let most = columns.iter().map(Vec::len).max().unwrap_or(0);
         if let Some(lowest) = lowest(&columns) {
             bold.push((table.rows.len(), 4 + lowest));
@@ -47,13 +47,13 @@ pub(super) fn compare(
             shown(&numbers(column), comparison.places) + &of
         });
         table.push(results.setup(study).into_iter().chain([most.to_string()]).chain(cells));
-        let said: Vec<_> =
+        let published: Vec<_> =
             methods.iter().map(|&it| results.plan.published(comparison.paper, study, it)).collect();
-        if said.iter().any(Option::is_some) {
+        if published.iter().any(Option::is_some) {
             let places = comparison.places;
             let words = |(mean, spread): Published| format!("{mean:.places$} ± {spread:.places$}");
-            let said = said.into_iter().map(|it| it.map_or("–".into(), words));
-            table.push([PAPER, "", "", "3"].map(String::from).into_iter().chain(said));
+            let cells = published.into_iter().map(|it| it.map_or("–".into(), words));
+            table.push([PAPER, "", "", "3"].map(String::from).into_iter().chain(cells));
         }
     }
     let rule = "Mean ± standard deviation (n − 1) over the seeds. Bold: lower than every other method in the row, by paired differences \
@@ -61,11 +61,11 @@ pub(super) fn compare(
     let paper = "The paper's numbers are printed below ours; its ± is the deviation of a population.";
     let has_paper = table.rows.iter().any(|row| row[0] == PAPER);
     let rule = if has_paper { format!("{rule} {paper}") } else { rule.into() };
-    output.push(results, (comparison.name, comparison.title, &rule), table, bold);
+    output.tables.push(results.table((comparison.name, comparison.title, &rule), table, bold));
     output.tables.extend(differences(results, comparison, &methods));
     for study in 0..studies {
         let rows = methods.iter().map(|&method| {
-            let values = numbers(&results.values(study, method, comparison.figure));
+            let values = numbers(&results.values(study, method, &comparison.figure));
             dot_row(method.title().into(), method, values)
         });
         let picture = Dots {
@@ -74,7 +74,7 @@ pub(super) fn compare(
             rows: rows.filter(|row| !row.values.is_empty()).collect(),
         };
         let caption = format!("{}: {}. {}", picture.title, comparison.title, picture.key());
-        output.draw(results, (comparison.name, study), caption, picture.draw()?);
+        output.figures.push(results.figure((comparison.name, study), caption, picture.draw()?));
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ fn lowest(columns: &[Vec<(u64, f64)>]) -> Option<usize> {
 }
 
 /// Differences to the plain mean, seed by seed; none where the mean is not among the methods.
-fn differences(results: &Results<'_>, comparison: &Comparison<'_>, methods: &[Name]) -> Option<TableOutput> {
+fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Name]) -> Option<TableOutput> {
     let control = Name::Mean;
     let others: Vec<Name> = methods.iter().copied().filter(|&method| method != control).collect();
     if !methods.contains(&control) || others.is_empty() {
@@ -124,11 +124,11 @@ fn differences(results: &Results<'_>, comparison: &Comparison<'_>, methods: &[Na
     let mut table = Table::new(head.chain(others.iter().map(|name| name.title().to_owned())));
     let mut bold = Vec::new();
     for study in 0..results.plan.studies() {
-        let own = results.values(study, control, comparison.figure);
+        let own = results.values(study, control, &comparison.figure);
         let mut row: Vec<String> = results.setup(study).into();
         for (number, &method) in others.iter().enumerate() {
             let pairs: Vec<(f64, f64)> = results
-                .values(study, method, comparison.figure)
+                .values(study, method, &comparison.figure)
                 .into_iter()
                 .filter_map(|(seed, x)| Some((x, own.iter().find(|it| it.0 == seed)?.1)))
                 .collect();
@@ -154,6 +154,7 @@ fn differences(results: &Results<'_>, comparison: &Comparison<'_>, methods: &[Na
         caption: caption.into(),
         table,
         bold,
+        exact: None,
     })
 }
 
@@ -182,6 +183,6 @@ pub(super) fn settings(results: &Results<'_>) -> Option<TableOutput> {
         title: "Settings".into(),
         caption: results.remarks().into_iter().take(1).collect(),
         table,
-        bold: Vec::new(),
+        ..TableOutput::default()
     })
 }

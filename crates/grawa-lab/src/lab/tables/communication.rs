@@ -1,21 +1,19 @@
 //! The parts of a worker's time, rounds, and bytes sent.
 
 use super::by_method::{methods, numbers, settings, shown};
-use crate::lab::finding::Measured;
+use crate::lab::finding::{Measured, clocked};
 use crate::lab::results::Results;
-use crate::lab::table_output::Output;
 use crate::picture::rows::Bars;
 use crate::statistics::mean;
-use crate::{Error, Table};
-
-/// The parts of a worker's time. Evaluation is outside the clock.
-const PARTS: [&str; 7] = ["compute", "score", "queue", "data", "wait", "wire", "apply"];
+use crate::{Error, Output, Table};
+use grawa_train::Times;
 
 /// The paper's table of communication times, in more parts.
 pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Error> {
     let mut output = Output { title: "Communication".into(), ..Output::default() };
     let head = ["data", "network", "method", "rounds", "MB", "seconds"].map(String::from).into_iter();
-    let mut table = Table::new(head.chain(PARTS.map(|part| format!("{part} s"))));
+    let names = clocked(&Times::default()).map(|(part, _)| part);
+    let mut table = Table::new(head.chain(names.map(|part| format!("{part} s"))));
     for study in 0..results.plan.studies() {
         let [data, network, _] = results.setup(study);
         let mut rows = Vec::new();
@@ -26,7 +24,7 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
             if of(&|it| it.seconds).is_empty() {
                 continue;
             }
-            let parts = PARTS.map(|part| of(&|it| part_of(it, part)));
+            let parts: [Vec<f64>; 7] = std::array::from_fn(|part| of(&|it| clocked(&it.times)[part].1));
             let mut row = vec![data.clone(), network.clone(), method.title().into()];
             row.push(format!("{:.0}", mean(&of(&|it| it.rounds as f64))));
             row.push(format!("{:.2}", mean(&of(&|it| it.bytes as f64 / 1e6))));
@@ -37,9 +35,9 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
         }
         let title = results.title(study);
         let caption = format!("{title}: seconds of one worker, in the mean of workers and seeds.");
-        let parts = PARTS.map(String::from).into();
+        let parts = names.map(String::from).into();
         let picture = Bars { title, axis: "seconds".into(), parts, rows }.draw()?;
-        output.draw(results, ("times", study), caption, picture);
+        output.figures.push(results.figure(("times", study), caption, picture));
     }
     let rule = "Means over the seeds (seconds ± standard deviation, n − 1). MB: what all workers handed over. Compute, score (passes on score batches), \
                 queue (waiting for a core), data, wait (for other workers), wire (exchanging reports) and apply (centre and pull) are seconds of one \
@@ -51,11 +49,7 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
         String::new()
     };
     let words = ("communication", "Where the time goes", &*(rule.to_owned() + &shared));
-    output.push(results, words, table, Vec::new());
+    output.tables.push(results.table(words, table, Vec::new()));
     output.tables.extend(settings(results));
     Ok(output)
-}
-
-fn part_of(measured: &Measured, name: &str) -> f64 {
-    measured.times.parts().into_iter().find(|(part, _)| *part == name).map_or(0.0, |(_, seconds)| seconds)
 }

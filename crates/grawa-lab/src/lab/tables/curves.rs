@@ -3,10 +3,9 @@
 use super::by_method::{methods, settings, shown};
 use crate::lab::finding::CurvePoint;
 use crate::lab::results::Results;
-use crate::lab::table_output::Output;
 use crate::picture::chart::{Chart, Line};
 use crate::statistics::mean;
-use crate::{Error, Table};
+use crate::{Error, Output, Table};
 use grawa_core::Name;
 
 /// Shares of the budget at which errors are listed.
@@ -83,12 +82,12 @@ pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
         ] {
             let chart = Chart::new(&setup, [axis, "test error, %"], [false; 2], lines);
             let caption = format!("{setup}: test error in the mean of the seeds, over {axis}.");
-            output.draw(results, (name, study), caption, chart.draw()?);
+            output.figures.push(results.figure((name, study), caption, chart.draw()?));
         }
     }
     let rule = "Test error in %, mean ± standard deviation (n − 1) over the seeds, at shares of the budget: the last evaluation up to there; and the seconds \
                 of training in all, evaluation left out. All measured points: curves.csv.";
-    output.push(results, ("errors", "Test error over the run", rule), table, Vec::new());
+    output.tables.push(results.table(("errors", "Test error over the run", rule), table, Vec::new()));
     output.tables.extend(settings(results));
     output.data.push(("curves.csv".into(), points));
     Ok(output)

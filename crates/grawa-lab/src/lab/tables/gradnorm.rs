@@ -1,10 +1,9 @@
 //! Does a small gradient norm go with a small generalisation gap?
 
 use crate::lab::results::Results;
-use crate::lab::table_output::Output;
 use crate::picture::chart::{Chart, Line};
 use crate::statistics::{CONFIDENCE, kendall, partial, pearson};
-use crate::{Error, Table};
+use crate::{Error, Figure, Output, Table};
 
 /// A model of the grid.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,7 +75,11 @@ pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
                 loss explains is taken out. ‖g‖ is the norm of the gradient of the summed loss on the whole training set without augmentation, with the \
                 statistics of evaluation; gap is test error less training error in % points. The paper's claim is a positive τ; the authors' data \
                 has it with weight decay below 0.01, which their plot shows, and not over all models.";
-    output.push(results, ("correlations", "How gradient norm and gap go together", rule), table, bold);
+    output.tables.push(results.table(
+        ("correlations", "How gradient norm and gap go together", rule),
+        table,
+        bold,
+    ));
     for (name, axis, figure) in [
         ("gradient-norm", "‖g‖ on the training set", (|it| it.whole) as fn(&Model) -> f64),
         ("train-loss", "loss on the training set", |it| it.loss),
@@ -92,7 +95,7 @@ pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
         let axes = [axis, "generalisation gap, % points"];
         let chart = Chart::new(&title, axes, [true, false], groups.collect());
         let chart = Chart { scatter: true, ..chart };
-        output.pictures.push((name.into(), caption, chart.draw()?));
+        output.figures.push(Figure { name: name.into(), caption, picture: chart.draw()? });
     }
     Ok(output)
 }

@@ -2,10 +2,9 @@
 
 use super::by_method::{difference, dot_row, methods, shown};
 use crate::lab::results::Results;
-use crate::lab::table_output::Output;
 use crate::picture::rows::Dots;
 use crate::statistics::{CONFIDENCE, paired};
-use crate::{Error, Table};
+use crate::{Error, Output, Table};
 use grawa_core::Name;
 
 /// The paper's table of scalability.
@@ -43,11 +42,11 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
         let title = format!("{data}, {network}");
         let picture = Dots { title, axis: "test error, %".into(), rows };
         let caption = format!("{}: test error by the number of workers. {}", picture.title, picture.key());
-        output.draw(results, ("workers", study), caption, picture.draw()?);
+        output.figures.push(results.figure(("workers", study), caption, picture.draw()?));
     }
     let rule = "Mean ± standard deviation (n − 1) over the seeds, in %. The last column is the difference between most and fewest workers, \
                 paired by seed, ± half of its 95 % interval (Student's t); bold where that excludes zero.";
-    output.push(results, ("workers", "Test error by the number of workers", rule), table, bold);
+    output.tables.push(results.table(("workers", "Test error by the number of workers", rule), table, bold));
     Ok(output)
 }
 

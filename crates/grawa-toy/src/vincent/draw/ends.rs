@@ -5,13 +5,13 @@
 use plotters::element::Circle;
 use plotters::style::Color;
 
-use super::backdrop::Backdrop;
 use super::ring::spread;
-use super::sheet::{PLOT, SIZE, Sheet, coordinates};
+use super::{Backdrop, coordinates, finish};
 use crate::Error;
 use crate::picture::marker::Marker;
 use crate::picture::pen::{self, fine};
-use crate::picture::{Picture, palette, px};
+use crate::picture::sheet::{PLOT, SIZE};
+use crate::picture::{Canvas, Picture, palette, px};
 use crate::vincent::run::{Outcome, Path};
 
 const FADE: f64 = 0.45;
@@ -26,26 +26,26 @@ pub(in crate::vincent) fn ends(map: &Backdrop, paths: &[Path]) -> Result<Picture
     let mut paths: Vec<&Path> = paths.iter().collect();
     paths.sort_by_key(|path| palette::rank(path.method));
     Picture::draw(SIZE.0, SIZE.1, |root| {
-        let mut sheet = Sheet::new(root, map, FADE)?;
-        sheet.frame("Where each method ends", "")?;
+        let mut sheet = map.sheet(root, FADE)?;
+        sheet.frame("Where each method ends", "", ["x", "y"])?;
         let ways = paths.iter().flat_map(|path| &path.workers);
         let mut starts: Vec<[f64; 2]> = ways.filter_map(|way| way.first().copied()).collect();
         starts.sort_by(|a, b| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
         starts.dedup();
-        for &at in starts.iter().filter(|&&at| sheet.shows(at)) {
-            Marker::Circle.hollow(root, sheet.at(at), START, palette::INK)?;
+        for at in starts.iter().filter_map(|&at| sheet.shown(at)) {
+            Marker::CIRCLE.hollow(root, at, START, palette::INK)?;
         }
 
         let (shown, hidden): (Vec<&Path>, Vec<&Path>) =
-            paths.iter().partition(|path| sheet.shows(path.end.at));
-        let targets: Vec<_> = shown.iter().map(|path| sheet.at(path.end.at)).collect();
+            paths.iter().partition(|path| sheet.shown(path.end.at).is_some());
+        let targets: Vec<_> = shown.iter().filter_map(|path| sheet.shown(path.end.at)).collect();
         let slots = spread(&targets, 2.0 * RADIUS + 4.0, PLOT.inset(RADIUS + 2.0));
         for (&target, &slot) in targets.iter().zip(&slots).filter(|(target, slot)| target != slot) {
             pen::line(root, &[target, slot], palette::INK, 1.0)?;
             root.draw(&Circle::new(fine(target), px(2.5), palette::INK.filled()))?;
         }
         for (path, &slot) in shown.iter().zip(&slots) {
-            mark(&sheet, path, slot)?;
+            mark(root, path, slot)?;
         }
 
         sheet.heading("Methods")?;
@@ -59,22 +59,22 @@ pub(in crate::vincent) fn ends(map: &Backdrop, paths: &[Path]) -> Result<Picture
                 Outcome::Lost => "lost".to_string(),
             };
             let at = sheet.entry(palette::look(path.method).label, &remark)?;
-            mark(&sheet, path, at)?;
+            mark(root, path, at)?;
         }
         sheet.gap();
         let at = sheet.entry("start of a worker", "")?;
-        Marker::Circle.hollow(root, at, START, palette::INK)?;
+        Marker::CIRCLE.hollow(root, at, START, palette::INK)?;
         let hidden: Vec<&str> = hidden.iter().map(|path| palette::look(path.method).label).collect();
         let outside = format!("outside the picture: {}", hidden.join(", "));
-        sheet.finish(if hidden.is_empty() { "" } else { &outside })
+        finish(&mut sheet, FADE, if hidden.is_empty() { "" } else { &outside })
     })
 }
 
-fn mark(sheet: &Sheet<'_, '_>, path: &Path, at: (f64, f64)) -> Result<(), Error> {
+fn mark(root: &Canvas<'_>, path: &Path, at: (f64, f64)) -> Result<(), Error> {
     let look = palette::look(path.method);
     match path.end.outcome {
-        Outcome::Split => look.marker.hollow(sheet.root, at, RADIUS, look.colour),
-        _ => look.marker.fill(sheet.root, at, RADIUS, look.colour),
+        Outcome::Split => look.marker.hollow(root, at, RADIUS, look.colour),
+        _ => look.marker.fill(root, at, RADIUS, look.colour),
     }
 }
 
@@ -95,15 +95,16 @@ mod tests {
         let names = ["easgd", "lsgd", "grawa", "mgrawa", "lgrawa", "local-mgrawa", "local-lgrawa", "mean"];
         let paths: Vec<Path> =
             names.iter().map(|name| path(name, [7.706, 7.706], Outcome::Valley(5, 5))).collect();
-        let map = Backdrop::of(&paths).unwrap();
+        let map = Backdrop::of(&paths);
         let image = Pixmap::decode_png(&ends(&map, &paths).unwrap().png().unwrap()).unwrap();
         assert_eq!((image.width(), image.height()), SIZE);
         for name in names {
             let colour = palette::look(name).colour;
-            let seen = (0..706).flat_map(|x| (0..SIZE.1).map(move |y| (x, y))).filter(|&(x, y)| {
-                let pixel = image.pixel(x, y).unwrap();
-                (pixel.red(), pixel.green(), pixel.blue()) == (colour.0, colour.1, colour.2)
-            });
+            let seen =
+                (0..PLOT.high.0 as u32).flat_map(|x| (0..SIZE.1).map(move |y| (x, y))).filter(|&(x, y)| {
+                    let pixel = image.pixel(x, y).unwrap();
+                    (pixel.red(), pixel.green(), pixel.blue()) == (colour.0, colour.1, colour.2)
+                });
             assert!(seen.count() > 40, "{name} is hidden");
         }
     }
@@ -115,10 +116,10 @@ mod tests {
             path("lsgd", [f64::NAN, -f64::MAX], Outcome::Lost),
             path("mean", [12.0, 3.0], Outcome::Split),
         ];
-        let picture = ends(&Backdrop::of(&paths).unwrap(), &paths).unwrap();
+        let picture = ends(&Backdrop::of(&paths), &paths).unwrap();
         assert!(picture.svg().contains("outside the picture: EASGD, LSGD\n"));
         assert!(!picture.svg().contains(" id="));
         picture.png().unwrap();
-        ends(&Backdrop::of(&[]).unwrap(), &[]).unwrap().png().unwrap();
+        ends(&Backdrop::of(&[]), &[]).unwrap().png().unwrap();
     }
 }

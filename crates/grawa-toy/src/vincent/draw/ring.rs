@@ -4,8 +4,7 @@
 
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
 
-use super::bounds::Bounds;
-use crate::picture::pen::Point;
+use crate::picture::pen::{Bounds, Point};
 
 /// Markers that share a ring.
 #[derive(Clone, Debug)]
@@ -38,35 +37,20 @@ impl Ring {
         off < self.radius + other.radius + gap
     }
 
-    /// A slot for each marker: in the order of their points around the ring, turned so that leader lines are short.
+    /// A slot for each marker, in the order of their points around the ring.
     fn slots(&self, places: &[Point]) -> Vec<(usize, Point)> {
-        let count = self.members.len();
-        let slots: Vec<Point> = (0..count)
-            .map(|slot| {
-                let angle = TAU * slot as f64 / count as f64 - FRAC_PI_2;
-                let (dx, dy) = (self.radius * libm::cos(angle), self.radius * libm::sin(angle));
-                (self.centre.0 + dx, self.centre.1 + dy)
-            })
-            .collect();
-        let direction = |member: usize| {
+        let direction = |&member: &usize| {
             let (x, y) = places[member];
             libm::atan2(y - self.centre.1, x - self.centre.0)
         };
         let mut members = self.members.clone();
-        members.sort_by(|&a, &b| direction(a).total_cmp(&direction(b)));
-        let (mut best, mut shortest) = (0, f64::INFINITY);
-        for turn in 0..count {
-            let way = |(slot, &member): (usize, &usize)| {
-                let (from, to) = (slots[(slot + turn) % count], places[member]);
-                libm::hypot(from.0 - to.0, from.1 - to.1)
-            };
-            let length: f64 = members.iter().enumerate().map(way).sum();
-            // Members of one point have no preference: rounding must not turn them.
-            if length < shortest - 1e-6 {
-                (best, shortest) = (turn, length);
-            }
-        }
-        members.into_iter().enumerate().map(|(slot, member)| (member, slots[(slot + best) % count])).collect()
+        members.sort_by(|a, b| direction(a).total_cmp(&direction(b)));
+        let slot = |(slot, &member): (usize, &usize)| {
+            let angle = TAU * slot as f64 / members.len() as f64 - FRAC_PI_2;
+            let (dx, dy) = (self.radius * libm::cos(angle), self.radius * libm::sin(angle));
+            (member, (self.centre.0 + dx, self.centre.1 + dy))
+        };
+        members.iter().enumerate().map(slot).collect()
     }
 }
 

@@ -17,8 +17,8 @@ const SIZE: (u32, u32) = (900, 760);
 /// Facets along one axis.
 const FACETS: usize = 88;
 
-/// The share of facets that follow the oscillation (equal steps in ln x); the others have equal steps in x.
-const FOLLOWING: f64 = 0.55;
+/// Facets have equal steps in this power of x: denser where f oscillates faster.
+const POWER: f64 = 0.4;
 
 /// The height of the floor: where the axes lie.
 const FLOOR: f64 = -2.6;
@@ -51,23 +51,9 @@ fn at(x: f64, y: f64, height: f64) -> Point {
 
 /// The facets' corners along an axis.
 fn grid() -> Vec<f64> {
-    let [low, high] = DOMAIN;
-    let place = |x: f64| {
-        let (even, following) = ((x - low) / (high - low), libm::log(x / low) / libm::log(high / low));
-        FOLLOWING * following + (1.0 - FOLLOWING) * even
-    };
-    (0..=FACETS)
-        .map(|step| {
-            // The place has no closed inverse; it is monotone, so halving finds it.
-            let wanted = step as f64 / FACETS as f64;
-            let (mut left, mut right) = (low, high);
-            for _ in 0..50 {
-                let middle = 0.5 * (left + right);
-                if place(middle) < wanted { left = middle } else { right = middle }
-            }
-            0.5 * (left + right)
-        })
-        .collect()
+    let [low, high] = DOMAIN.map(|end| libm::pow(end, POWER));
+    let place = |step: usize| low + (high - low) * step as f64 / FACETS as f64;
+    (0..=FACETS).map(|step| libm::pow(place(step), 1.0 / POWER)).collect()
 }
 
 fn facets(root: &Canvas<'_>, grid: &[f64]) -> Result<(), Error> {
@@ -173,7 +159,7 @@ mod tests {
         assert!((grid[0] - DOMAIN[0]).abs() < 1e-9 && (grid[FACETS] - DOMAIN[1]).abs() < 1e-9);
         // The sharpest valley, from ridge to ridge, is still seen by several facets.
         assert!(grid.iter().filter(|&&x| (0.25..0.456).contains(&x)).count() >= 5);
-        assert!(grid.windows(2).all(|pair| pair[1] > pair[0] && pair[1] - pair[0] < 0.2));
+        assert!(grid.windows(2).all(|pair| pair[1] > pair[0] && pair[1] - pair[0] < 0.25));
     }
 
     #[test]

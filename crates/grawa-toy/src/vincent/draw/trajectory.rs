@@ -5,13 +5,13 @@
 
 use plotters::style::RGBColor;
 
-use super::backdrop::Backdrop;
 use super::ring::spread;
-use super::sheet::{PLOT, SIZE, Sheet, coordinates};
+use super::{Backdrop, coordinates, finish};
 use crate::Error;
 use crate::picture::marker::Marker;
 use crate::picture::pen::{self, Point};
-use crate::picture::{Picture, palette};
+use crate::picture::sheet::{PLOT, SIZE};
+use crate::picture::{Canvas, Picture, palette};
 use crate::vincent::run::{Outcome, Path};
 
 const FADE: f64 = 0.68;
@@ -25,18 +25,18 @@ const NAMED: usize = 12;
 /// Draws the run of one method.
 pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Picture, Error> {
     Picture::draw(SIZE.0, SIZE.1, |root| {
-        let mut sheet = Sheet::new(root, map, FADE)?;
+        let mut sheet = map.sheet(root, FADE)?;
         let mut complete = true;
         for (index, way) in path.workers.iter().enumerate() {
             complete &= sheet.way(way, palette::series(index), THIN)?;
         }
         complete &= sheet.way(&path.centre, palette::INK, THICK)?;
-        sheet.frame(palette::look(path.method).label, &ending(path))?;
+        sheet.frame(palette::look(path.method).label, &ending(path), ["x", "y"])?;
 
-        let shown = |at: Option<&[f64; 2]>| at.filter(|at| sheet.shows(**at)).map(|at| sheet.at(*at));
+        let shown = |at: Option<&[f64; 2]>| at.and_then(|&at| sheet.shown(at));
         for (index, way) in path.workers.iter().enumerate() {
             if let Some(at) = shown(way.first()) {
-                mark(&sheet, at, palette::series(index), true)?;
+                mark(root, at, palette::series(index), true)?;
             }
         }
         let ends =
@@ -57,10 +57,10 @@ pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Pict
             pen::line(root, &[target, slot], palette::INK, 1.0)?;
         }
         for (&slot, &index) in slots.iter().zip(&ends) {
-            mark(&sheet, slot, palette::series(index), false)?;
+            mark(root, slot, palette::series(index), false)?;
         }
         if let Some(at) = model {
-            Marker::Diamond.fill(root, at, RADIUS, palette::INK)?;
+            Marker::DIAMOND.fill(root, at, RADIUS, palette::INK)?;
         }
 
         sheet.heading("Paths")?;
@@ -77,21 +77,21 @@ pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Pict
         sheet.gap();
         for (text, hollow) in [("start of a worker", true), ("end of a worker", false)] {
             let at = sheet.entry(text, "")?;
-            mark(&sheet, at, palette::FAINT, hollow)?;
+            mark(root, at, palette::FAINT, hollow)?;
         }
         let at = sheet.entry("evaluated model", "")?;
-        Marker::Diamond.fill(root, at, RADIUS, palette::INK)?;
+        Marker::DIAMOND.fill(root, at, RADIUS, palette::INK)?;
         let replaced = format!("workers that left for good, replaced by the centre: {}", path.replaced);
         let notes = (path.replaced > 0).then_some(replaced);
         let outside = (!complete).then(|| "parts of the paths lie outside the picture".to_owned());
-        sheet.finish(&notes.into_iter().chain(outside).collect::<Vec<_>>().join("; "))
+        finish(&mut sheet, FADE, &notes.into_iter().chain(outside).collect::<Vec<_>>().join("; "))
     })
 }
 
-fn mark(sheet: &Sheet<'_, '_>, at: Point, colour: RGBColor, hollow: bool) -> Result<(), Error> {
+fn mark(root: &Canvas<'_>, at: Point, colour: RGBColor, hollow: bool) -> Result<(), Error> {
     match hollow {
-        true => Marker::Circle.hollow(sheet.root, at, RADIUS, colour),
-        false => Marker::Circle.fill(sheet.root, at, RADIUS, colour),
+        true => Marker::CIRCLE.hollow(root, at, RADIUS, colour),
+        false => Marker::CIRCLE.fill(root, at, RADIUS, colour),
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
                 .map(|a| [5.0 + 0.2 * a * a.cos(), 5.0 + 0.2 * a * a.sin()])
         };
         let path = path((0..4).map(|turn| spiral(f64::from(turn)).collect()).collect());
-        let picture = trajectory(&Backdrop::of(std::slice::from_ref(&path)).unwrap(), &path).unwrap();
+        let picture = trajectory(&Backdrop::of(std::slice::from_ref(&path)), &path).unwrap();
         assert!(picture.svg().contains("Local-LGRAWA") && picture.svg().contains("ends at (4.11, 4.11)"));
         assert!(picture.svg().len() < 250_000, "{}", picture.svg().len());
         picture.png().unwrap();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn ways_that_leave_the_picture_are_cut_and_mentioned() {
-        let map = Backdrop::of(&[]).unwrap();
+        let map = Backdrop::of(&[]);
         let away = path(vec![vec![[5.0, 5.0], [50.0, 5.0], [f64::NAN, 5.0]], vec![], vec![[-f64::MAX, 1.0]]]);
         assert!(trajectory(&map, &away).unwrap().svg().contains("outside the picture"));
         let home = path(vec![vec![[5.0, 5.0], [4.111, 4.111]]]);

@@ -133,9 +133,9 @@ impl Gpu {
         } else {
             for step in 0..count {
                 if from_host {
-                    let next = batches.iter_mut().map(|batches| {
-                        std::mem::replace(&mut batches[step], Batch::Examples(Vec::new()))
-                    });
+                    let next = batches
+                        .iter_mut()
+                        .map(|batches| std::mem::replace(&mut batches[step], Batch::Examples(Vec::new())));
                     load_host_batches(set, next.collect())?;
                 }
                 set.compute_gradients()?;
@@ -236,8 +236,9 @@ impl Gpu {
         let mut sums = vec![(vec![0.0; self.graph.statistics().len()], 0); shards.len()];
         for chunk in chunks_of_batches(&chosen) {
             step();
-            let batch =
-                |(key, chosen): &(Key, Vec<u32>)| Ok((*key, self.data.train_batch(Some(*key), chosen.clone())?));
+            let batch = |(key, chosen): &(Key, Vec<u32>)| {
+                Ok((*key, self.data.train_batch(Some(*key), chosen.clone())?))
+            };
             let requests = chunk
                 .iter()
                 .map(|chosen| chosen.iter().map(batch).collect())
@@ -275,9 +276,10 @@ impl Gpu {
                 .iter()
                 .map(|numbers| numbers.iter().map(batch).collect())
                 .collect::<Result<Vec<_>, Error>>()?;
-            let found = with_models(&mut self.set, model, Some(statistics), &requests, |set, _, examples| {
-                set.test(examples)
-            })?;
+            let found =
+                with_models(&mut self.set, model, Some(statistics), &requests, |set, _, examples| {
+                    set.test(examples)
+                })?;
             for (worker, (numbers, found)) in chunk.iter().zip(&found).enumerate() {
                 for (&number, logits) in numbers.iter().zip(found) {
                     let labels = self.data.test.split().labels()[number * size..].iter();

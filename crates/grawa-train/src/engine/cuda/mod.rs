@@ -55,14 +55,6 @@ impl CudaSet {
             None => usable(u32::MAX, false)?,
             Some(asked) => usable(asked, true)?,
         };
-        if recipe.train.workers.div_ceil(found.len() as u32) > MOST && recipe.method.share != Share::Nothing {
-            let why = format!("a GPU can have at most {MOST} workers; use more GPUs or more processes");
-            return Err(grawa_nn::Error::Device {
-                action: format!("train {} workers", recipe.train.workers),
-                why,
-            }
-            .into());
-        }
         found.truncate(place_workers(recipe.train.workers, found.len()).len());
         let multi_gpu = match found.len() {
             1 => None,
@@ -88,8 +80,13 @@ impl CudaSet {
         workers: Range<u32>,
         multi_gpu: Option<MultiGpu>,
     ) -> Result<Self, Error> {
+        let count = workers.len() as u32;
+        if count.div_ceil(devices.len() as u32) > MOST && recipe.method.share != Share::Nothing {
+            let why = format!("a GPU can have at most {MOST} workers; use more GPUs or more processes");
+            return Err(grawa_nn::Error::Device { action: format!("train {count} workers"), why }.into());
+        }
         let mut gpus = Vec::with_capacity(devices.len());
-        for (device, block) in devices.iter().zip(place_workers(workers.len() as u32, devices.len())) {
+        for (device, block) in devices.iter().zip(place_workers(count, devices.len())) {
             let numbers = workers.start + block.start..workers.start + block.end;
             gpus.push(Some(open_gpu(recipe, workload, device, numbers, block.start as usize)?));
         }
@@ -169,8 +166,7 @@ fn open_gpu(
         set.group_by(inner.group as usize, (workers.start % inner.group.max(1)) as usize)?;
     }
     let bytes = |feed: &Feed| feed.split().bytes().map(<[u8]>::len);
-    let on_device =
-        bytes(train).zip(bytes(test)).is_some_and(|(train, test)| ((train + test) as f64) < room);
+    let on_device = bytes(train).zip(bytes(test)).is_some_and(|(train, test)| ((train + test) as f64) < room);
     if on_device {
         for (split, feed, steps) in [(Split::Train, train, gpu::STRIDE), (Split::Test, test, 1)] {
             let data = DatasetBytes {

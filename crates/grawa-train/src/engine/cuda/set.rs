@@ -136,7 +136,7 @@ impl WorkerSet for CudaSet {
         self.each(keys.to_vec(), |gpu, keys| gpu.score(&keys, dropout))
     }
 
-    fn mix(&mut self, slot: Slot, plan: &Plan, _: &[usize], vectors: Vectors) -> Result<(), Error> {
+    fn mix(&mut self, slot: Slot, plan: &Plan, members: &[usize], vectors: Vectors) -> Result<(), Error> {
         let vectors = match vectors {
             Vectors::Parameters => cuda::Vectors::Parameters,
             Vectors::Gradients => cuda::Vectors::Gradients,
@@ -144,12 +144,11 @@ impl WorkerSet for CudaSet {
         let mut places = Vec::new();
         for (at, gpu) in self.gpus.iter().enumerate() {
             let Some(gpu) = gpu else { continue };
-            let members = self.members(slot, gpu);
-            if let Some(centre) = self.centre_place(slot, gpu)
-                && plan.workers.iter().any(|worker| members.contains(worker))
-            {
-                let first = members.start.saturating_sub(gpu.workers.start) as usize;
-                places.push((at, centre, members, first));
+            // By index: in a group a process may have got other numbers since.
+            let indices = gpu.first..gpu.first + gpu.workers.len();
+            let first = members.iter().find(|index| indices.contains(index));
+            if let (Some(centre), Some(first)) = (self.centre_place(slot, gpu), first) {
+                places.push((at, centre, self.members(slot, gpu), first - gpu.first));
             }
         }
         let multi_gpu = self.multi_gpu.clone().filter(|_| places.len() > 1 || self.always_connect);

@@ -1,5 +1,5 @@
 //! A network of one's own on a folder of pictures, trained by four workers with LGRAWA:
-//! `cargo run --release -p grawa-train --example own_network -- FOLDER`, where FOLDER holds train/CLASS/*.png and
+//! `cargo run --release -p grawa-train --example 02_own_graph -- FOLDER`, where FOLDER holds train/CLASS/*.png and
 //! val/CLASS/*.png.
 
 use grawa_nn::{Builder, Conv, Graph, Shape, Window};

@@ -1,6 +1,6 @@
 //! A program that coordinates a run itself: it starts a coordinator, joins two workers over loopback, and reads how the run ended.
 //!
-//!     cargo run --release --example coordinator
+//!     cargo run --release -p grawa-train --example 05_coordinator
 
 use grawa_comm::group::{Joiner, Security};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome};

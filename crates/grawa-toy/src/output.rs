@@ -1,8 +1,8 @@
 //! The output of an experiment: tables with captions, and pictures, as Markdown, CSV, LaTeX, SVG, PNG and one page.
 
-use super::results::Results;
+use crate::page::page;
 use crate::picture::Picture;
-use crate::{Error, Folder, Table, page};
+use crate::{Error, Folder, Table};
 
 /// A table with its title and caption.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,6 +17,19 @@ pub struct TableOutput {
     pub table: Table,
     /// Cells in bold: row and column.
     pub bold: Vec<(usize, usize)>,
+    /// The same for programs, where the cells are rounded.
+    pub exact: Option<Table>,
+}
+
+/// A picture with its caption, which also describes it to screen readers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// A short name, fit for a file.
+    pub name: String,
+    /// The caption.
+    pub caption: String,
+    /// The picture.
+    pub picture: Picture,
 }
 
 impl TableOutput {
@@ -91,72 +104,39 @@ const SYMBOLS: [(char, &str); 26] = [
 ];
 
 /// Everything an experiment writes.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Output {
     /// The title.
     pub title: String,
+    /// What was done.
+    pub paragraphs: Vec<String>,
     /// The tables, the requested one first.
     pub tables: Vec<TableOutput>,
-    /// Pictures: a name fit for a file, a caption, the picture.
-    pub pictures: Vec<(String, String, Picture)>,
+    /// The pictures.
+    pub figures: Vec<Figure>,
     /// Further tables for programs, by the names of their files.
     pub data: Vec<(String, Table)>,
 }
 
 impl Output {
-    /// Adds a table. Remarks on all cells follow its rule.
-    pub(super) fn push(
-        &mut self,
-        results: &Results<'_>,
-        (name, title, rule): (&str, &str, &str),
-        table: Table,
-        bold: Vec<(usize, usize)>,
-    ) {
-        let caption = std::iter::once(rule.to_owned()).chain(results.remarks()).collect::<Vec<_>>().join(" ");
-        self.tables.push(TableOutput { name: name.into(), title: title.into(), caption, table, bold });
-    }
-
-    /// Adds a picture of a study. Its file has the study's number where there are several.
-    pub(super) fn draw(
-        &mut self,
-        results: &Results<'_>,
-        (name, study): (&str, usize),
-        caption: String,
-        picture: Picture,
-    ) {
-        let several = results.plan.studies() > 1;
-        let name = if several { format!("{name}-{}", study + 1) } else { name.into() };
-        self.pictures.push((name, caption, picture));
-    }
-
     /// Puts everything into a folder.
     pub fn put(&self, folder: &mut Folder) -> Result<(), Error> {
         let mut text = format!("# {}\n", self.title);
+        self.paragraphs.iter().for_each(|paragraph| text += &format!("\n{paragraph}\n"));
         for table in &self.tables {
             text += &format!("\n{}", table.markdown());
-            folder.put(format!("{}.csv", table.name), table.table.csv());
+            folder.put(format!("{}.csv", table.name), table.exact.as_ref().unwrap_or(&table.table).csv());
             folder.put(format!("{}.tex", table.name), table.latex());
         }
-        for (name, caption, _) in &self.pictures {
+        for Figure { name, caption, .. } in &self.figures {
             text += &format!("\n![{caption}]({name}.svg)\n");
         }
         folder.put("tables.md", text);
-        let files: Vec<_> = self.pictures.iter().map(|(name, _, picture)| (name, picture)).collect();
-        folder.put_pictures(&files)?;
+        folder.put_pictures(&self.figures)?;
         for (name, table) in &self.data {
             folder.put(name.clone(), table.csv());
         }
-        let figures: Vec<(String, &Picture)> =
-            self.pictures.iter().map(|(_, caption, picture)| (caption.clone(), picture)).collect();
-        let tables: Vec<page::Shown<'_>> = (self.tables.iter())
-            .map(|TableOutput { title, caption, table, bold, .. }| page::Shown {
-                title,
-                caption,
-                table,
-                bold,
-            })
-            .collect();
-        folder.put("index.html", page::page(&self.title, &[], &tables, &figures));
+        folder.put("index.html", page(self));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The example `own_network` on a folder of pictures that is made here.
+//! The example `02_own_graph` on a folder of pictures that is made here.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::path::Path;
 
 #[allow(dead_code)]
-#[path = "../examples/own_network.rs"]
-mod own_network;
+#[path = "../examples/02_own_graph.rs"]
+mod own_graph;
 
 /// A picture of one colour.
 fn picture(path: &Path, colour: [u8; 3]) {
@@ -28,8 +28,8 @@ fn the_example_trains_on_a_folder_of_pictures() {
             }
         }
     }
-    assert_eq!(own_network::learn(place.path(), "8step").unwrap(), 8);
-    let source = include_str!("../examples/own_network.rs");
+    assert_eq!(own_graph::learn(place.path(), "8step").unwrap(), 8);
+    let source = include_str!("../examples/02_own_graph.rs");
     let code = source.lines().filter(|line| !line.is_empty() && !line.starts_with("//!")).count();
     assert!(code < 40, "the documentation says under forty lines, and it has {code}");
 }

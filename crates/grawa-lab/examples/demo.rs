@@ -1,0 +1,14 @@
+//! Two methods on the digits, with the same network, data and budget: `cargo run --release -p grawa-lab --example demo`.
+
+use grawa_core::Name;
+use grawa_lab::{Error, demo};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+fn main() -> Result<(), Error> {
+    let data = grawa_data::load("digits", ".".as_ref()).map_err(grawa_train::Error::from)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let run = |method| demo::run(demo::recipe(method, 4, 36)?, &data, &stop, None);
+    println!("{}", demo::table(&[run(Name::Mean)?, run(Name::Lgrawa)?]).text());
+    Ok(())
+}
