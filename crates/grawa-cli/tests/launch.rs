@@ -35,6 +35,29 @@ fn processes_learn_what_threads_learn() {
     assert_eq!(last_line(folder.path(), "launch"), last_line(folder.path(), "train"));
 }
 
+/// Two processes with two workers each: all four are in every round.
+#[test]
+fn processes_may_have_several_workers() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["launch", "--data", "digits", "--method", "lgrawa:period=4", "--workers", "4", "--quiet"];
+    let mut command = grawa(folder.path(), &words);
+    let output =
+        command.args(["--per-process", "2", "--budget", "32step", "--out", "sets"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let events = std::fs::read_to_string(folder.path().join("sets/events.jsonl")).unwrap();
+    let rounds: Vec<serde_json::Value> = events
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|event: &serde_json::Value| event["event"] == "round")
+        .collect();
+    assert_eq!(rounds.len(), 8, "{events}");
+    assert!(rounds.iter().all(|round| round["workers"].as_array().unwrap().len() == 4), "{events}");
+    assert!(!folder.path().join("sets/worker-2.log").exists());
+    let output = grawa(folder.path(), &words).args(["--per-process", "3", "--out", "no"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("multiple of --per-process"), "{}", text(&output));
+}
+
 /// However quick the end comes, all that was found is recorded before it, and that workers leave then is no fault.
 #[test]
 fn the_end_comes_last() {

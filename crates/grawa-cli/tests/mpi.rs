@@ -290,6 +290,24 @@ fn a_rank_that_fails_says_why() {
     );
 }
 
+/// Ranks with two workers each: all four train, and the same run twice has the same bits.
+#[test]
+fn ranks_may_have_several_workers() {
+    let place = TempDir::new().unwrap();
+    let words =
+        ["--data", "digits", "--method", "lgrawa:period=4", "--per-process", "2", "--budget", "24step"];
+    for run in ["one", "two"] {
+        done(&ranks(place.path(), 2, &[&words[..], &["--quiet", "--out", run]].concat()));
+    }
+    let model = |run: &str| {
+        let newest = grawa_train::Checkpoint::newest_path(&place.path().join(run)).unwrap();
+        fs::read(newest.join("model.safetensors")).unwrap()
+    };
+    assert!(model("one") == model("two"));
+    let events = fs::read_to_string(place.path().join("one/events.jsonl")).unwrap();
+    assert!(events.contains("\"worker\":3"), "{events}");
+}
+
 /// A picture that the data tests read too.
 const PICTURE: &[u8] = include_bytes!("../../grawa-data/tests/pictures/rgba.png");
 
@@ -297,7 +315,8 @@ const PICTURE: &[u8] = include_bytes!("../../grawa-data/tests/pictures/rgba.png"
 fn what_cannot_be_is_refused_once_and_leaves_nothing() {
     let place = TempDir::new().unwrap();
     for (words, why) in [
-        (&["--data", "digits", "--workers", "3"][..], "it has 3 workers, and there are 2 ranks"),
+        (&["--data", "digits", "--workers", "3"][..], "it has 3 workers, and there are 2 processes"),
+        (&["--data", "digits", "--workers", "6", "--per-process", "2"], "times --per-process"),
         (&["--data", "digits", "--overlap"], "train.overlap and train.wire are for"),
         (&["--data", "digits", "--method", "sgd"], "one worker by itself"),
         (&["--data", "digits", "--method", "lgrava"], "did you mean 'lgrawa'?"),

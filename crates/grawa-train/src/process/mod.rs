@@ -534,19 +534,18 @@ impl Process {
 
     /// Gathers the messages of all processes, and counts what that took.
     fn gather(&mut self, mine: ProcessMessage) -> Result<Vec<(u32, ProcessMessage)>, Error> {
+        // Every worker counts as if it had sent its own part: the record does not depend on how workers are placed.
+        let sizes: Vec<u64> = mine.workers.iter().map(|(_, message)| message.bytes()).collect();
         let Some(all) = self.membership.all() else {
-            let sizes: Vec<u64> = mine.workers.iter().map(|(_, message)| message.bytes()).collect();
             self.workers.iter_mut().zip(sizes).for_each(|(worker, bytes)| worker.tally.bytes += bytes);
             self.processes = vec![(0, mine.workers.iter().map(|(worker, _)| *worker).collect())];
             return Ok(vec![(0, mine)]);
         };
         let gathered = all.gather(&encode(&mine)?)?;
-        for worker in &mut self.workers {
+        for (worker, bytes) in self.workers.iter_mut().zip(sizes) {
+            worker.tally.bytes += bytes;
             worker.tally.times.wait += gathered.outcome.wait.as_secs_f64();
             worker.tally.times.wire += gathered.outcome.work.as_secs_f64();
-        }
-        if let Some(first) = self.workers.first_mut() {
-            first.tally.bytes += gathered.outcome.bytes;
         }
         let heads = (gathered.messages.iter())
             .map(|(process, bytes)| Ok((*process, decode::<ProcessMessage>(*process, bytes)?)))
