@@ -60,11 +60,9 @@ impl Plan {
 
 impl Plan {
     /// The same plan with one vector for each process, given with its workers: their weighted mean, see [`Plan::within`]. The weight of a
-    /// process is the sum of its workers' weights. With one worker in each process the weights are those of the workers.
+    /// process is the sum of its workers' weights. With one worker in each process the weights are those of the workers. A
+    /// process without workers has weight zero.
     pub fn by_process(&self, processes: &[(u32, Vec<u32>)]) -> Plan {
-        let has_worker =
-            |(_, workers): &&(u32, Vec<u32>)| workers.iter().any(|worker| self.workers.contains(worker));
-        let processes: Vec<_> = processes.iter().filter(has_worker).collect();
         let sums = |row: &[f32]| -> Vec<f32> {
             let weight = |worker: &u32| self.index_of(*worker).map_or(0.0, |at| row[at]);
             processes.iter().map(|(_, workers)| workers.iter().map(weight).sum()).collect()

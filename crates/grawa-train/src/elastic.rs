@@ -277,7 +277,8 @@ impl Process {
             ..ElasticState::default()
         };
         self.set.set_centre(crate::worker_set::Slot::All, Arc::clone(&centre))?;
-        for (number, worker) in (id..).zip(&mut self.workers) {
+        for worker in &mut self.workers {
+            let number = id + worker.index as u32;
             let counted = counts.taken.get(&number).copied();
             if worker.taken == 0 {
                 self.set.put(worker.index, StateKind::Parameters, &centre)?;

@@ -178,7 +178,13 @@ impl Process {
             let measured = measure(&mut *self.set, &shards);
             let mut mine = Vec::new();
             self.take(measured, |worker, numbers| mine.push((worker.id, numbers)))?;
-            let results = self.gather_numbers(mine)?;
+            let mut results = self.gather_numbers(mine)?;
+            // Only workers that were asked count, and each once.
+            let mut expected = all.iter().copied().peekable();
+            results.retain(|(worker, _)| {
+                while expected.next_if(|other| other < worker).is_some() {}
+                expected.next_if_eq(worker).is_some()
+            });
             let heard: Vec<u32> = results.iter().map(|(worker, _)| *worker).collect();
             if heard == all {
                 return Ok(results);
@@ -246,7 +252,10 @@ impl Process {
             found.into_iter().map(|(index, found)| (index, found.map(with_count))).collect()
         })?;
         let mut sums = vec![0.0; layout.len() + 1];
-        for (_, share) in shares {
+        for (worker, share) in shares {
+            if share.len() != sums.len() {
+                return Err(Error::Garbled { worker, found: share.len() });
+            }
             sums.iter_mut().zip(share).for_each(|(sum, x)| *sum += x);
         }
         Ok(vec![(None, Arc::new(mean(sums)))])

@@ -137,8 +137,10 @@ impl Process {
         let Some(snapshots) = common.snapshots.as_ref().filter(|_| !is_elastic || self.keeps()) else {
             return Ok(());
         };
-        let mut parts = Vec::with_capacity(self.workers.len());
-        for at in 0..self.workers.len() {
+        // In an elastic group a part holds the model of all: one is enough.
+        let count = if is_elastic { 1 } else { self.workers.len() };
+        let mut parts = Vec::with_capacity(count);
+        for at in 0..count {
             parts.push(self.part(at)?);
         }
         if let Membership::Fixed(all) = &mut self.membership {
@@ -172,14 +174,20 @@ impl Process {
 
     /// The state of a worker of this process.
     fn part(&mut self, at: usize) -> Result<Part, Error> {
-        let is_elastic = self.membership.is_elastic();
+        let (is_elastic, id) = (self.membership.is_elastic(), self.membership.id());
         let mut centres = Vec::new();
         for (level, own) in
             self.levels.iter().enumerate().flat_map(|(at, level)| level.own.iter().map(move |own| (at, own)))
         {
             let group = &self.levels[level].groups[own.number];
-            let workers = self.processes.iter().flat_map(|(_, workers)| workers);
-            let first = workers.copied().find(|worker| group.contains(worker));
+            // The list is that of the last exchange: workers of this process may be lost since.
+            let is_left =
+                |process: u32, worker: u32| process != id || self.workers.iter().any(|it| it.id == worker);
+            let workers = (self.processes.iter())
+                .flat_map(|(process, workers)| workers.iter().map(move |worker| (*process, *worker)));
+            let mut workers =
+                workers.filter(|(process, worker)| is_left(*process, *worker)).map(|(_, worker)| worker);
+            let first = workers.find(|worker| group.contains(worker));
             let keeps = if is_elastic { at == 0 } else { first == Some(self.workers[at].id) };
             if self.common.method.share == Share::Parameters && keeps {
                 let centre = match (&self.membership, own.slot) {

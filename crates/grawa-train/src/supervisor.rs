@@ -56,6 +56,9 @@ impl<'a> Supervisor<'a> {
             let first = process.workers.first().map_or(0, |worker| worker.id);
             let ended = catch_unwind(AssertUnwindSafe(|| process.run()));
             let ended = ended.unwrap_or_else(|panic| Err(broke_down(first, &*panic)));
+            if let Err(error) = &ended {
+                process.report_failure(error);
+            }
             // Nothing of the workers is left when the run returns.
             drop(process);
             // The supervisor receives until then.

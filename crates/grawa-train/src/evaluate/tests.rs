@@ -113,6 +113,33 @@ impl Observer for Ear {
 
 /// A run with an evaluation after every third step. Returns what it told, and the model evaluated last.
 fn go(method: &str, starts: &[f32], steps: u64, fails: Fails) -> (Vec<Event>, Vec<f32>) {
+    let (ear, seen) = (Ear::default(), Arc::<Mutex<Vec<f32>>>::default());
+    let (launch, snapshot) = launch(method, starts, steps);
+    launch.go(snapshot, set(fails, &seen), &mut [Box::new(ear.clone())]).unwrap();
+    let (events, seen) = (ear.0.lock().unwrap().clone(), seen.lock().unwrap().clone());
+    (events, seen)
+}
+
+/// The same in two processes that are threads. Returns what the first one told.
+fn go_across(method: &str, starts: &[f32], steps: u64, fails: Fails) -> Vec<Event> {
+    let ear = Ear::default();
+    std::thread::scope(|scope| {
+        for transport in grawa_comm::threads::transports(2, Duration::from_secs(60)) {
+            let ear = ear.clone();
+            scope.spawn(move || {
+                let (launch, snapshot) = launch(method, starts, steps);
+                let is_first = grawa_comm::Transport::rank(&transport) == 0;
+                let beginning = is_first.then_some((snapshot, false));
+                let observer = if is_first { ear } else { Ear::default() };
+                let set = set(fails, &Arc::default());
+                launch.go_across(&transport, beginning, set, &mut [Box::new(observer)]).unwrap();
+            });
+        }
+    });
+    ear.0.lock().unwrap().clone()
+}
+
+fn launch(method: &str, starts: &[f32], steps: u64) -> (Launch, crate::snapshot::Snapshot) {
     let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
     recipe.method = method.parse().unwrap();
     recipe.train.workers = starts.len() as u32;
@@ -136,17 +163,38 @@ fn go(method: &str, starts: &[f32], steps: u64, fails: Fails) -> (Vec<Event>, Ve
         reporter: None,
         together: Arc::default(),
     };
-    let (ear, seen) = (Ear::default(), Arc::<Mutex<Vec<f32>>>::default());
-    let make = |part: &mut Part| {
+    (launch, snapshot)
+}
+
+/// The workers, on threads.
+fn set(
+    fails: Fails,
+    seen: &Arc<Mutex<Vec<f32>>>,
+) -> impl FnOnce(&Recipe, &mut [Part]) -> Result<Box<dyn WorkerSet>, Error> + use<> {
+    let seen = Arc::clone(seen);
+    on_threads(layout(), Duration::from_secs(60), move |part: &mut Part| {
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
         let statistics = Layout::new([("bn.running_mean", vec![1])])?;
         let toy = Toy { worker: part.worker, fails, evaluations: 0, statistics, seen: Arc::clone(&seen) };
         Ok(Seat { worker: part.worker, replica, waits: None, evaluator: Some(Box::new(toy)) })
-    };
-    let set = on_threads(layout(), Duration::from_secs(60), make);
-    launch.go(snapshot, set, &mut [Box::new(ear.clone())]).unwrap();
-    let (events, seen) = (ear.0.lock().unwrap().clone(), seen.lock().unwrap().clone());
-    (events, seen)
+    })
+}
+
+/// A worker of one of two processes is lost while statistics are counted, or while the test set is measured, of one model or of each
+/// worker's: both processes know it, and continue.
+#[test]
+fn an_evaluation_across_processes_survives_the_loss_of_a_worker() {
+    for method in ["mean:period=3", "easgd:period=3", "mean:period=3,evaluate=each"] {
+        for fails in [(|worker| (worker == 1).then_some((1, "statistics"))) as Fails, |worker| {
+            (worker == 2).then_some((1, "test"))
+        }] {
+            let events = go_across(method, &[2.0, -3.0, 4.0, 1.0], 12, fails);
+            let evaluated = events.iter().filter(|event| matches!(event, Event::Evaluated(_))).count();
+            assert_eq!(evaluated, 4, "{method}");
+            let Some(Event::Finished(end)) = events.last() else { panic!("{method}: {events:?}") };
+            assert_eq!((end.at.steps, end.workers.len()), (12, 3), "{method}");
+        }
+    }
 }
 
 /// Workers are lost while statistics are counted and while the test set is measured: those who are left measure the whole.

@@ -121,8 +121,11 @@ pub(crate) struct Process {
     /// When it began by its clock, without evaluations, and how long it had trained before that.
     pub(crate) began: Duration,
     pub(crate) before: Duration,
-    /// Why workers were lost.
+    /// The centre of all that the set has, where there are several processes.
+    all_centre: Arc<Vec<f32>>,
+    /// Why workers were lost, and whether that was the end of this process.
     reasons: Vec<Error>,
+    is_reported: bool,
 }
 
 /// The levels of rounds and their groups: the inner level, if there is one, then all workers.
@@ -238,7 +241,9 @@ impl Process {
             left_out: Vec::new(),
             began: (common.clock)(),
             before: at.elapsed,
+            all_centre: Arc::default(),
             reasons: Vec::new(),
+            is_reported: false,
         })
     }
 
@@ -375,6 +380,7 @@ impl Process {
         if !self.workers.is_empty() {
             return Ok(());
         }
+        self.is_reported = true;
         let mut reasons = std::mem::take(&mut self.reasons);
         match reasons.len() {
             1 => Err(reasons.swap_remove(0)),
@@ -417,6 +423,8 @@ impl Process {
 
     /// Local steps of all workers.
     fn local_steps(&mut self, quota: u64) -> Result<(), Error> {
+        // An evaluation may have finished a round that overlaps with training.
+        self.refresh_centre()?;
         let cycle = self.cycle_of(quota, None);
         if self.skips_steps() {
             for worker in &mut self.workers {
@@ -547,9 +555,12 @@ impl Process {
             worker.tally.times.wait += gathered.outcome.wait.as_secs_f64();
             worker.tally.times.wire += gathered.outcome.work.as_secs_f64();
         }
-        let heads = (gathered.messages.iter())
+        let mut heads = (gathered.messages.iter())
             .map(|(process, bytes)| Ok((*process, decode::<ProcessMessage>(*process, bytes)?)))
             .collect::<Result<Vec<_>, Error>>()?;
+        if self.membership.is_elastic() {
+            keep_own_workers(&mut heads);
+        }
         let ids = |head: &ProcessMessage| head.workers.iter().map(|(worker, _)| *worker).collect();
         self.processes = heads.iter().map(|(process, head)| (*process, ids(head))).collect();
         self.refresh_centre()?;
@@ -560,8 +571,11 @@ impl Process {
     /// Where rounds overlap with training, a centre arrives with the next operation.
     fn refresh_centre(&mut self) -> Result<(), Error> {
         let Some(all) = self.membership.all() else { return Ok(()) };
-        let centre = Arc::clone(all.centre());
-        self.set.set_centre(Slot::All, centre)
+        if Arc::ptr_eq(all.centre(), &self.all_centre) {
+            return Ok(());
+        }
+        self.all_centre = Arc::clone(all.centre());
+        self.set.set_centre(Slot::All, Arc::clone(&self.all_centre))
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -609,5 +623,33 @@ impl Process {
             self.membership.all().into_iter().for_each(|all| all.forget(lost));
             self.report_lost_process(lost);
         }
+    }
+}
+
+/// In an elastic group a process has numbers from its own up to the next process's. One that reports others takes part without workers.
+fn keep_own_workers(heads: &mut [(u32, ProcessMessage)]) {
+    let ends: Vec<u32> = heads.iter().skip(1).map(|(process, _)| *process).chain([u32::MAX]).collect();
+    for ((process, head), end) in heads.iter_mut().zip(ends) {
+        let ids = || head.workers.iter().map(|(worker, _)| *worker);
+        if !ids().is_sorted_by(|a, b| a < b) || !ids().all(|worker| (*process..end).contains(&worker)) {
+            head.workers.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_reports_its_own_workers_only() {
+        let head = |workers: &[u32]| ProcessMessage {
+            workers: workers.iter().map(|worker| (*worker, RoundMessage::default())).collect(),
+            ..ProcessMessage::default()
+        };
+        let mut heads = vec![(0, head(&[0, 1])), (2, head(&[2, 4])), (4, head(&[5, 5])), (6, head(&[7]))];
+        keep_own_workers(&mut heads);
+        let left: Vec<usize> = heads.iter().map(|(_, head)| head.workers.len()).collect();
+        assert_eq!(left, [2, 0, 0, 1]);
     }
 }

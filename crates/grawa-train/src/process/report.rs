@@ -46,12 +46,23 @@ impl Process {
     pub(super) fn lose(&mut self, index: usize, error: Error) {
         let Some(at) = self.workers.iter().position(|worker| worker.index == index) else { return };
         let worker = self.workers.remove(at).id;
-        self.processes.iter_mut().for_each(|(_, workers)| workers.retain(|&other| other != worker));
         let what = format!("worker {worker} is lost: {error}");
         let fault = Event::Fault(Fault { at: self.place(), worker: Some(worker), what });
         // Where there is a coordinator it must know; the supervisor sends it.
         let _ = self.common.notes.send(Note::Own(fault));
         self.reasons.push(error);
+    }
+
+    /// This process cannot continue.
+    pub(crate) fn report_failure(&mut self, error: &Error) {
+        if self.is_reported {
+            return;
+        }
+        for worker in self.workers.iter().map(|worker| worker.id) {
+            let what = format!("worker {worker} is lost: {error}");
+            let fault = Event::Fault(Fault { at: self.place(), worker: Some(worker), what });
+            let _ = self.common.notes.send(Note::Own(fault));
+        }
     }
 
     pub(super) fn report_lost_process(&mut self, lost: &Lost) {

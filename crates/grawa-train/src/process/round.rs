@@ -102,10 +102,14 @@ impl Process {
                 }
                 Err(Error::Comm(CommError::Shrunk { lost })) => {
                     let here = self.link(group).map(|link| link.members().to_vec()).unwrap_or_default();
+                    let before = reports.len();
                     self.processes.retain(|(process, _)| here.contains(process));
                     let left =
                         |worker: u32| self.processes.iter().any(|(_, workers)| workers.contains(&worker));
                     reports.retain(|report| left(report.worker));
+                    if reports.len() == before {
+                        return Err(CommError::Shrunk { lost }.into());
+                    }
                     self.report_lost(&lost);
                 }
                 Err(error) => return Err(error),
@@ -126,8 +130,15 @@ impl Process {
         let clock = Arc::clone(&self.common.clock);
         let start = clock();
         let workers: Vec<u32> = ranks.iter().map(|(rank, _)| plan.workers[*rank]).collect();
-        let (part, by_process) = (plan.within(&workers), plan.by_process(&self.processes));
-        let Process { set, levels, membership, view, common, .. } = self;
+        let part = plan.within(&workers);
+        let members = self.link(group).map(|link| link.members().to_vec()).unwrap_or_default();
+        let of_process = |id: &u32| {
+            let found = self.processes.iter().find(|(process, _)| process == id);
+            (*id, found.map(|(_, workers)| workers.clone()).unwrap_or_default())
+        };
+        // Also processes that have lost their workers of the group take part, with weight zero.
+        let by_process = plan.by_process(&members.iter().map(of_process).collect::<Vec<_>>());
+        let Process { set, levels, membership, view, common, all_centre, .. } = self;
         let link: Option<&mut dyn Collective> = match group {
             Group::View => view.as_deref_mut().map(|link| link as _),
             Group::Round { level, own } => match &mut levels[level].own[own] {
@@ -147,6 +158,9 @@ impl Process {
         set.pull(plan, &ranks, (&before, &after), vectors)?;
         // The memory of the old centre is used for the one after the next.
         drop(before);
+        if slot == Slot::All {
+            *all_centre = Arc::clone(&after);
+        }
         set.set_centre(slot, after)?;
         Ok(outcome)
     }

@@ -99,7 +99,14 @@ impl Run {
             _ => None,
         };
         let (launch, workers) = self.launch();
-        launch.go_across(transport, beginning, |recipe, parts| workers.set(recipe, parts), observers)
+        let set = |recipe: &Recipe, parts: &mut [Part]| {
+            if !workers.is_in_step(parts) {
+                let why = "the workers of a GPU stand at different steps between two rounds; resume it where it was stopped";
+                return Err(Error::NotByRanks { why: why.into() });
+            }
+            workers.set(recipe, parts)
+        };
+        launch.go_across(transport, beginning, set, observers)
     }
 
     /// Where the run begins, as the first rank knows it.

@@ -376,6 +376,11 @@ fn a_worker_of_one_process_is_lost_alone() {
         let last: Vec<u32> = rounds.last().unwrap().workers.iter().map(|share| share.worker).collect();
         assert_eq!(last, [0, 2, 3], "{method}");
     }
+    // The second process loses its only worker of the first group, which has workers in both.
+    let mut trial = Trial::new("lsgd:period=4,inner.group=3,inner.period=2", &[2.0, -3.0, 4.0, 1.0], 12);
+    trial.mishap = |worker, step| if (worker, step) == (2, 4) { Mishap::Fails } else { Mishap::None };
+    assert_eq!(across(&trial, 2).len(), 3);
+    assert_eq!(trial.ear.rounds().last().unwrap().at.steps, 12);
 }
 
 #[test]

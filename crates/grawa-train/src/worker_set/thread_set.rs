@@ -55,6 +55,8 @@ pub(crate) struct ThreadSet<R> {
     combined: Vec<f32>,
     /// A worker that makes no progress for so long while others wait is given up.
     deadline: Duration,
+    /// Threads for a round.
+    cores: usize,
 }
 
 /// A worker's progress, for those who wait for it.
@@ -122,6 +124,8 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
             centres: Centres::default(),
             combined: Vec::new(),
             deadline,
+            // To ask reads files, which takes longer than a round of small vectors.
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
 
@@ -257,12 +261,12 @@ pub(crate) fn on_threads<R: Replica + Send + 'static>(
 
 /// [`grawa_core::mix()`] on several threads where vectors are long: the bits do not depend on it.
 fn mix_shared_out(
+    cores: usize,
     plan: &Plan,
     layout: &Layout,
     mut vectors: Vec<&mut [f32]>,
     mut centre: &mut [f32],
 ) -> Result<(), grawa_core::Error> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = cores.min(vectors.len()).min(centre.len() / FLOATS_A_THREAD).max(1);
     let length = centre.len().div_ceil(threads);
     std::thread::scope(|scope| {
@@ -390,7 +394,7 @@ impl<R: Replica + Send + 'static> WorkerSet for ThreadSet<R> {
     fn mix(&mut self, slot: Slot, plan: &Plan, members: &[usize], vectors: Vectors) -> Result<(), Error> {
         let centre = Arc::make_mut(self.centres.at(slot));
         let vectors = Self::vectors(&mut self.seats, members, vectors);
-        Ok(mix_shared_out(plan, &self.layout, vectors, centre)?)
+        Ok(mix_shared_out(self.cores, plan, &self.layout, vectors, centre)?)
     }
 
     fn combine(
@@ -405,7 +409,7 @@ impl<R: Replica + Send + 'static> WorkerSet for ThreadSet<R> {
             return Ok(send(one)?);
         }
         self.combined.resize(self.layout.len(), 0.0);
-        mix_shared_out(plan, &self.layout, vectors, &mut self.combined)?;
+        mix_shared_out(self.cores, plan, &self.layout, vectors, &mut self.combined)?;
         Ok(send(&self.combined)?)
     }
 

@@ -96,6 +96,11 @@ impl CudaSet {
     }
 }
 
+/// The number of parameters.
+fn parameters(gpus: &[Option<Gpu>]) -> usize {
+    gpus.iter().flatten().next().map_or(0, |gpu| gpu.graph.parameters().len())
+}
+
 /// The results of a GPU's workers. An error is that of all of them.
 fn by_worker<T>((indices, done): (Range<usize>, Result<Vec<T>, Error>)) -> PerWorker<T> {
     match done {
@@ -179,6 +184,9 @@ impl WorkerSet for CudaSet {
         vectors: Vectors,
         send: &mut dyn FnMut(&[f32]) -> Result<Outcome, grawa_comm::Error>,
     ) -> Result<Outcome, Error> {
+        if members.is_empty() {
+            return Ok(send(&vec![0.0; parameters(&self.gpus)])?);
+        }
         // The model to be evaluated is made anew before every evaluation: its memory serves for this, too.
         self.mix(Slot::View, plan, members, vectors)?;
         let vector = self.centre(Slot::View)?;
@@ -192,6 +200,9 @@ impl WorkerSet for CudaSet {
         (before, after): (&Arc<Vec<f32>>, &Arc<Vec<f32>>),
         vectors: Vectors,
     ) -> Result<(), Error> {
+        if members.is_empty() {
+            return Ok(());
+        }
         let target = if plan.toward == Toward::Old { before } else { after };
         self.set_centre(Slot::View, Arc::clone(target))?;
         let workers: Vec<u32> = members.iter().map(|(rank, _)| plan.workers[*rank]).collect();
