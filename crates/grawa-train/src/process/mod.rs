@@ -4,8 +4,10 @@
 //! follows is a function of these messages, so that all decide the same and there is no leader; one of them reports events. With one
 //! process, or one worker in each, the mathematics is that of [`grawa_core::Sequential`], bit for bit, when the pace is even.
 
+mod exchange;
 mod report;
 mod round;
+mod steps;
 
 pub(crate) use report::finite;
 pub(crate) use round::Group;
@@ -14,13 +16,13 @@ use crate::event::{Evaluated, Event, Reason};
 use crate::membership::Membership;
 use crate::milestones::{Milestones, Position};
 use crate::pace::Pacing;
-use crate::round_message::{ProcessMessage, RoundMessage, Tally, decode, encode};
+use crate::round_message::{ProcessMessage, RoundMessage, Tally};
 use crate::snapshot::{Snapshot, Snapshots};
-use crate::worker_set::{Cycle, PerWorker, Slot, WorkerSet, WorkerState};
+use crate::worker_set::{PerWorker, Slot, WorkerSet, WorkerState};
 use crate::{Error, Place};
 use grawa_comm::group::Reporter;
-use grawa_comm::{Collective, Error as CommError, Lost};
-use grawa_core::{Layout, Memory, Method, Schedule, Score, Sgd, Share, Tracker};
+use grawa_comm::{Collective, Error as CommError};
+use grawa_core::{Layout, Memory, Method, Schedule, Sgd, Share, Tracker};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -396,188 +398,6 @@ impl Process {
         self.workers.iter().map(|worker| worker.index).collect()
     }
 
-    /// What the set needs for a cycle of local steps.
-    pub(crate) fn cycle_of(&self, quota: u64, only: Option<u64>) -> Arc<Cycle> {
-        let strength = |level: Option<&Level>| match level {
-            Some(level) if level.method.prox > 0.0 => level.method.prox_a_step() as f32,
-            _ => 0.0,
-        };
-        let (all, inner) =
-            self.levels.split_last().map_or((None, &[][..]), |(all, inner)| (Some(all), inner));
-        let prox = [strength(all), strength(inner.first())];
-        let round_due = match &self.membership {
-            Membership::Elastic(all, _) => Some(all.round_due()),
-            _ => None,
-        };
-        Arc::new(Cycle {
-            common: Arc::clone(&self.common),
-            at: self.at,
-            quota,
-            members: self.run_workers(),
-            prox,
-            norms: self.workers.iter().flat_map(|worker| &worker.trackers).any(Tracker::wants_norms),
-            only,
-            round_due,
-        })
-    }
-
-    /// Local steps of all workers.
-    fn local_steps(&mut self, quota: u64) -> Result<(), Error> {
-        // An evaluation may have finished a round that overlaps with training.
-        self.refresh_centre()?;
-        let cycle = self.cycle_of(quota, None);
-        if self.skips_steps() {
-            for worker in &mut self.workers {
-                // The rate is that of the others.
-                (worker.full, worker.rate) = (true, cycle.rate_after(quota.saturating_sub(1)));
-            }
-            return Ok(());
-        }
-        let results = self.set.local_steps(&cycle, self.workers.clone());
-        self.take(results, |worker, state| *worker = state)?;
-        let now = (self.common.clock)();
-        for worker in &mut self.workers {
-            worker.tally.times.wait += now.saturating_sub(worker.done_at).as_secs_f64();
-        }
-        Ok(())
-    }
-
-    /// The gradients of the next step, to be shared.
-    fn compute_gradients(&mut self) -> Result<(), Error> {
-        let common = Arc::clone(&self.common);
-        let start = (common.clock)();
-        let keys: Vec<_> =
-            self.workers.iter().map(|worker| (worker.index, worker.key(common.seed))).collect();
-        let losses = self.set.gradients(&keys, common.method.radius.map(|radius| radius as f32));
-        self.take(losses, |worker, loss| {
-            worker.count(loss);
-            worker.full = true;
-        })?;
-        let norms = self.set.norms(&self.indices());
-        self.take(norms, |worker, norms| worker.norms = norms)?;
-        self.spend(start);
-        Ok(())
-    }
-
-    /// The step with the gradients that were shared.
-    fn descend(&mut self) -> Result<(), Error> {
-        let common = Arc::clone(&self.common);
-        let start = (common.clock)();
-        let cycle = self.cycle_of(1, None);
-        let others = self.workers.first().map_or(0, |worker| worker.in_cycle.saturating_sub(1));
-        let rate = cycle.rate_after(others);
-        let finite = self.set.descend(&self.indices(), common.sgd, rate as f32, cycle.prox);
-        self.take(finite, |worker, finite| {
-            worker.rate = rate;
-            worker.note(finite, &common, &cycle.at);
-        })?;
-        self.spend(start);
-        Ok(())
-    }
-
-    /// Counts the time since `start` as computing of all workers.
-    fn spend(&mut self, start: Duration) {
-        let spent = (self.common.clock)().saturating_sub(start);
-        for worker in &mut self.workers {
-            worker.spend(spent, self.set.waits(worker.index));
-        }
-    }
-
-    /// Computes the scores of a level that scores a batch.
-    fn score(&mut self, level: usize) -> Result<(), Error> {
-        let Level { method, memories, groups, .. } = &self.levels[level];
-        let Score::Norm { from: grawa_core::Source::Batch { common, dropout }, .. } = method.score else {
-            return Ok(());
-        };
-        let key = |worker: &WorkerState| {
-            let group = groups.iter().position(|group| group.contains(&worker.id)).unwrap_or(0);
-            let who = if common { 0 } else { worker.id };
-            let key = grawa_core::Key::new(self.common.seed, grawa_core::Purpose::ScoreBatch);
-            (worker.index, key.worker(who).step(memories[group].rounds))
-        };
-        let keys: Vec<_> = self.workers.iter().map(key).collect();
-        let start = (self.common.clock)();
-        let norms = self.set.score(&keys, dropout);
-        self.take(norms, |worker, norms| worker.norms = norms)?;
-        let spent = (self.common.clock)().saturating_sub(start).as_secs_f64();
-        for worker in &mut self.workers {
-            let (queue, data) = self.set.waits(worker.index);
-            worker.tally.times.queue += queue;
-            worker.tally.times.score += (spent - queue - data).max(0.0);
-        }
-        Ok(())
-    }
-
-    /// Sends the messages of its workers to all processes. Returns those of all.
-    fn exchange(&mut self) -> Result<(Vec<(u32, ProcessMessage)>, Messages), Error> {
-        let gradients = self.common.method.share == Share::Gradients;
-        let message = |worker: &WorkerState| {
-            let mut report = worker.report(0);
-            if gradients {
-                report.finite = worker.norms.iter().all(|norm| norm.is_finite());
-            }
-            (worker.id, worker.message(report))
-        };
-        let mine = ProcessMessage {
-            stop: self.common.stop.load(Ordering::Relaxed),
-            keeps: self.common.snapshots.is_some(),
-            elapsed: self.elapsed().as_secs_f64(),
-            workers: self.workers.iter().map(message).collect(),
-            ..self.reporter_state()
-        };
-        let sent: Vec<Tally> =
-            self.workers.iter_mut().map(|worker| std::mem::take(&mut worker.tally)).collect();
-        let gathered = self.gather(mine);
-        let heads = gathered.as_deref().unwrap_or_default();
-        let messages: Messages = heads.iter().flat_map(|(_, head)| head.workers.iter().cloned()).collect();
-        if messages.is_empty() || messages.iter().any(|(_, message)| !message.full) {
-            // It will be sent again: at once, or after a resume, which continues as if there had been no exchange.
-            for (worker, sent) in self.workers.iter_mut().zip(sent) {
-                worker.tally.bytes = 0;
-                worker.tally += sent;
-            }
-        }
-        Ok((gathered?, messages))
-    }
-
-    /// Gathers the messages of all processes, and counts what that took.
-    fn gather(&mut self, mine: ProcessMessage) -> Result<Vec<(u32, ProcessMessage)>, Error> {
-        // Every worker counts as if it had sent its own part: the record does not depend on how workers are placed.
-        let sizes: Vec<u64> = mine.workers.iter().map(|(_, message)| message.bytes()).collect();
-        let Some(all) = self.membership.all() else {
-            self.workers.iter_mut().zip(sizes).for_each(|(worker, bytes)| worker.tally.bytes += bytes);
-            self.processes = vec![(0, mine.workers.iter().map(|(worker, _)| *worker).collect())];
-            return Ok(vec![(0, mine)]);
-        };
-        let gathered = all.gather(&encode(&mine)?)?;
-        for (worker, bytes) in self.workers.iter_mut().zip(sizes) {
-            worker.tally.bytes += bytes;
-            worker.tally.times.wait += gathered.outcome.wait.as_secs_f64();
-            worker.tally.times.wire += gathered.outcome.work.as_secs_f64();
-        }
-        let mut heads = (gathered.messages.iter())
-            .map(|(process, bytes)| Ok((*process, decode::<ProcessMessage>(*process, bytes)?)))
-            .collect::<Result<Vec<_>, Error>>()?;
-        if self.membership.is_elastic() {
-            keep_own_workers(&mut heads);
-        }
-        let ids = |head: &ProcessMessage| head.workers.iter().map(|(worker, _)| *worker).collect();
-        self.processes = heads.iter().map(|(process, head)| (*process, ids(head))).collect();
-        self.refresh_centre()?;
-        self.report_lost(&gathered.outcome.lost);
-        Ok(heads)
-    }
-
-    /// Where rounds overlap with training, a centre arrives with the next operation.
-    fn refresh_centre(&mut self) -> Result<(), Error> {
-        let Some(all) = self.membership.all() else { return Ok(()) };
-        if Arc::ptr_eq(all.centre(), &self.all_centre) {
-            return Ok(());
-        }
-        self.all_centre = Arc::clone(all.centre());
-        self.set.set_centre(Slot::All, Arc::clone(&self.all_centre))
-    }
-
     pub(crate) fn place(&self) -> Place {
         self.common.milestones.place(&self.at)
     }
@@ -611,45 +431,5 @@ impl Process {
         self.elect_reporter(&heads);
         self.report_end(&heads, reason);
         Ok(())
-    }
-
-    /// Processes that stalled; those that left report it themselves. A process that is lost to one group is lost to all, or the next
-    /// group waits for it again, and this process stalls in turn.
-    fn report_lost(&mut self, lost: &[Lost]) {
-        for lost in lost.iter().filter(|lost| !lost.is_left()) {
-            let inner =
-                self.levels.iter().flat_map(|level| &level.own).filter_map(|group| group.link.as_ref());
-            inner.chain(&self.view).for_each(|link| link.forget(lost));
-            self.membership.all().into_iter().for_each(|all| all.forget(lost));
-            self.report_lost_process(lost);
-        }
-    }
-}
-
-/// In an elastic group a process has numbers from its own up to the next process's. One that reports others takes part without workers.
-fn keep_own_workers(heads: &mut [(u32, ProcessMessage)]) {
-    let ends: Vec<u32> = heads.iter().skip(1).map(|(process, _)| *process).chain([u32::MAX]).collect();
-    for ((process, head), end) in heads.iter_mut().zip(ends) {
-        let ids = || head.workers.iter().map(|(worker, _)| *worker);
-        if !ids().is_sorted_by(|a, b| a < b) || !ids().all(|worker| (*process..end).contains(&worker)) {
-            head.workers.clear();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_reports_its_own_workers_only() {
-        let head = |workers: &[u32]| ProcessMessage {
-            workers: workers.iter().map(|worker| (*worker, RoundMessage::default())).collect(),
-            ..ProcessMessage::default()
-        };
-        let mut heads = vec![(0, head(&[0, 1])), (2, head(&[2, 4])), (4, head(&[5, 5])), (6, head(&[7]))];
-        keep_own_workers(&mut heads);
-        let left: Vec<usize> = heads.iter().map(|(_, head)| head.workers.len()).collect();
-        assert_eq!(left, [2, 0, 0, 1]);
     }
 }

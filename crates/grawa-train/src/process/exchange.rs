@@ -1,0 +1,123 @@
+//! The exchange of messages between processes, and who is lost in it.
+
+use super::{Messages, Process};
+use crate::Error;
+use crate::round_message::{ProcessMessage, Tally, decode, encode};
+use crate::worker_set::{Slot, WorkerState};
+use grawa_comm::Lost;
+use grawa_core::Share;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Process {
+    /// Sends the messages of its workers to all processes. Returns those of all.
+    pub(super) fn exchange(&mut self) -> Result<(Vec<(u32, ProcessMessage)>, Messages), Error> {
+        let gradients = self.common.method.share == Share::Gradients;
+        let message = |worker: &WorkerState| {
+            let mut report = worker.report(0);
+            if gradients {
+                report.finite = worker.norms.iter().all(|norm| norm.is_finite());
+            }
+            (worker.id, worker.message(report))
+        };
+        let mine = ProcessMessage {
+            stop: self.common.stop.load(Ordering::Relaxed),
+            keeps: self.common.snapshots.is_some(),
+            elapsed: self.elapsed().as_secs_f64(),
+            workers: self.workers.iter().map(message).collect(),
+            ..self.reporter_state()
+        };
+        let sent: Vec<Tally> =
+            self.workers.iter_mut().map(|worker| std::mem::take(&mut worker.tally)).collect();
+        let gathered = self.gather(mine);
+        let heads = gathered.as_deref().unwrap_or_default();
+        let messages: Messages = heads.iter().flat_map(|(_, head)| head.workers.iter().cloned()).collect();
+        if messages.is_empty() || messages.iter().any(|(_, message)| !message.full) {
+            // It will be sent again: at once, or after a resume, which continues as if there had been no exchange.
+            for (worker, sent) in self.workers.iter_mut().zip(sent) {
+                worker.tally.bytes = 0;
+                worker.tally += sent;
+            }
+        }
+        Ok((gathered?, messages))
+    }
+
+    /// Gathers the messages of all processes, and counts what that took.
+    pub(super) fn gather(&mut self, mine: ProcessMessage) -> Result<Vec<(u32, ProcessMessage)>, Error> {
+        // Every worker counts as if it had sent its own part: the record does not depend on how workers are placed.
+        let sizes: Vec<u64> = mine.workers.iter().map(|(_, message)| message.bytes()).collect();
+        let Some(all) = self.membership.all() else {
+            self.workers.iter_mut().zip(sizes).for_each(|(worker, bytes)| worker.tally.bytes += bytes);
+            self.processes = vec![(0, mine.workers.iter().map(|(worker, _)| *worker).collect())];
+            return Ok(vec![(0, mine)]);
+        };
+        let gathered = all.gather(&encode(&mine)?)?;
+        for (worker, bytes) in self.workers.iter_mut().zip(sizes) {
+            worker.tally.bytes += bytes;
+            worker.tally.times.wait += gathered.outcome.wait.as_secs_f64();
+            worker.tally.times.wire += gathered.outcome.work.as_secs_f64();
+        }
+        let mut heads = (gathered.messages.iter())
+            .map(|(process, bytes)| Ok((*process, decode::<ProcessMessage>(*process, bytes)?)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        if self.membership.is_elastic() {
+            keep_own_workers(&mut heads);
+        }
+        let ids = |head: &ProcessMessage| head.workers.iter().map(|(worker, _)| *worker).collect();
+        self.processes = heads.iter().map(|(process, head)| (*process, ids(head))).collect();
+        self.refresh_centre()?;
+        self.report_lost(&gathered.outcome.lost);
+        Ok(heads)
+    }
+
+    /// Where rounds overlap with training, a centre arrives with the next operation.
+    pub(super) fn refresh_centre(&mut self) -> Result<(), Error> {
+        let Some(all) = self.membership.all() else { return Ok(()) };
+        if Arc::ptr_eq(all.centre(), &self.all_centre) {
+            return Ok(());
+        }
+        self.all_centre = Arc::clone(all.centre());
+        self.set.set_centre(Slot::All, Arc::clone(&self.all_centre))
+    }
+
+    /// Processes that stalled; those that left report it themselves. A process that is lost to one group is lost to all, or the next
+    /// group waits for it again, and this process stalls in turn.
+    pub(super) fn report_lost(&mut self, lost: &[Lost]) {
+        for lost in lost.iter().filter(|lost| !lost.is_left()) {
+            let inner =
+                self.levels.iter().flat_map(|level| &level.own).filter_map(|group| group.link.as_ref());
+            inner.chain(&self.view).for_each(|link| link.forget(lost));
+            self.membership.all().into_iter().for_each(|all| all.forget(lost));
+            self.report_lost_process(lost);
+        }
+    }
+}
+
+/// In an elastic group a process has numbers from its own up to the next process's. One that reports others takes part without workers.
+fn keep_own_workers(heads: &mut [(u32, ProcessMessage)]) {
+    let ends: Vec<u32> = heads.iter().skip(1).map(|(process, _)| *process).chain([u32::MAX]).collect();
+    for ((process, head), end) in heads.iter_mut().zip(ends) {
+        let ids = || head.workers.iter().map(|(worker, _)| *worker);
+        if !ids().is_sorted_by(|a, b| a < b) || !ids().all(|worker| (*process..end).contains(&worker)) {
+            head.workers.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::round_message::RoundMessage;
+
+    #[test]
+    fn a_process_reports_its_own_workers_only() {
+        let head = |workers: &[u32]| ProcessMessage {
+            workers: workers.iter().map(|worker| (*worker, RoundMessage::default())).collect(),
+            ..ProcessMessage::default()
+        };
+        let mut heads = vec![(0, head(&[0, 1])), (2, head(&[2, 4])), (4, head(&[5, 5])), (6, head(&[7]))];
+        keep_own_workers(&mut heads);
+        let left: Vec<usize> = heads.iter().map(|(_, head)| head.workers.len()).collect();
+        assert_eq!(left, [2, 0, 0, 1]);
+    }
+}
