@@ -190,7 +190,7 @@ pub(crate) fn prepare(
 ) -> Result<Option<(Recipe, PathBuf)>, Failure> {
     let recipe = train::recipe(arguments)?;
     if let Some(why) = objection(&recipe) {
-        return Err(grawa_train::Error::NotElastic { why }.into());
+        return Err(grawa_train::Error::from(grawa_train::SessionError::NotElastic { why }).into());
     }
     if arguments.dry_run {
         return train::dry_run(&recipe).map(|()| None);

@@ -8,7 +8,7 @@ use crate::train::succeeded;
 use clap::Args;
 use grawa_comm::group::{Contact, Joiner};
 use grawa_train::recipe::Overrides;
-use grawa_train::{Error, Reason, Recipe, Stop, join, make_room};
+use grawa_train::{Error, Reason, Recipe, SessionError, Stop, join, make_room};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             ));
             Ok(succeeded(&end))
         }
-        Err(Error::Left) => {
+        Err(Error::Session(SessionError::Left)) => {
             print("left the run; the others continue");
             Ok(false)
         }

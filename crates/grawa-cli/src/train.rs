@@ -6,7 +6,7 @@ use crate::stop::on_signal;
 use clap::Args;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
 use grawa_train::recipe::{Facts, Forecast, Format, Overrides, Recipe};
-use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder};
+use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder, read_recording};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -174,7 +174,7 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
     if arguments.dry_run {
         return dry_run(&recipe).map(|()| ControlFlow::Break(true));
     }
-    let recording = arguments.replay.as_deref().map(Recording::read).transpose()?;
+    let recording = arguments.replay.as_deref().map(read_recording).transpose()?;
     Ok(ControlFlow::Continue(Task { recipe, recording, checkpoint: None, hold: None }))
 }
 

@@ -43,6 +43,13 @@ pub struct Prox<'a> {
     pub strength: f32,
 }
 
+impl Prox<'_> {
+    /// x ← (1−s)·x + s·c, for a training loop with an optimizer of its own.
+    pub fn apply(&self, parameters: &mut [f32]) {
+        pull(parameters, self.centre, self.strength);
+    }
+}
+
 /// Floats in a block, so that the pulls find them in cache.
 const BLOCK: usize = 2048;
 

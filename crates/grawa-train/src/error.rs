@@ -1,7 +1,6 @@
 //! What can go wrong in a run.
 
 use std::path::PathBuf;
-use std::time::Duration;
 use thiserror::Error;
 
 /// What went wrong; the text says what was found, what was expected, what to do.
@@ -20,6 +19,9 @@ pub enum Error {
     /// Something wrong between the workers.
     #[error(transparent)]
     Comm(#[from] grawa_comm::Error),
+    /// Something wrong in the loop of a process.
+    #[error(transparent)]
+    Session(grawa_session::Error),
     /// A network that tells fewer classes apart than the data has.
     #[error("{network} tells {found} classes apart, but the data has {expected}")]
     TooFewClasses {
@@ -30,45 +32,11 @@ pub enum Error {
         /// Those of the data.
         expected: usize,
     },
-    /// A message of a worker that cannot be read.
-    #[error(
-        "the message of worker {worker} is {found} bytes long and cannot be read; do all run the same version?"
-    )]
-    Garbled {
-        /// The worker.
-        worker: u32,
-        /// Its length.
-        found: usize,
-    },
     /// A run whose events hold no rounds.
     #[error("{} holds no rounds: there is nothing to replay", path.display())]
     NothingRecorded {
         /// The run's folder.
         path: PathBuf,
-    },
-    /// A recording without the cycle that is needed.
-    #[error(
-        "the recording has {rounds} rounds and no cycle that begins at step {from}: replay it with the recipe it was made with, and no further"
-    )]
-    NotRecorded {
-        /// Where a cycle should begin.
-        from: u64,
-        /// Its rounds.
-        rounds: u64,
-    },
-    /// A worker broke down.
-    #[error("worker {worker} broke down: {why}; this is a fault of the program")]
-    BrokeDown {
-        /// The worker.
-        worker: u32,
-        /// What it said.
-        why: String,
-    },
-    /// A worker that made no progress for too long.
-    #[error("it was silent for {:.1} s", after.as_secs_f64())]
-    Stalled {
-        /// For how long.
-        after: Duration,
     },
     /// A folder without a checkpoint.
     #[error("{} holds no checkpoint; a run that can be resumed has a folder 'checkpoints'", path.display())]
@@ -151,9 +119,6 @@ pub enum Error {
         /// Why not.
         why: String,
     },
-    /// A worker that was asked to stop.
-    #[error("this worker was asked to stop; the others continue")]
-    Left,
     /// A folder in which a run is active.
     #[error(
         "a run is at work in {0}: wait for its end, or end it; workers whose coordinator is gone reconnect to \
@@ -163,12 +128,6 @@ pub enum Error {
     AtWork {
         /// The folder.
         path: PathBuf,
-    },
-    /// A run whose workers cannot join and leave.
-    #[error("workers cannot join and leave in this run: {why}")]
-    NotElastic {
-        /// Why not.
-        why: String,
     },
     /// A run whose workers cannot be ranks of an MPI job.
     #[error("workers cannot be the ranks of an MPI job in this run: {why}")]
@@ -188,12 +147,6 @@ pub enum Error {
         /// The file that identifies the run.
         path: PathBuf,
         /// Why not.
-        why: String,
-    },
-    /// Every worker was lost.
-    #[error("no worker is left: {why}")]
-    NobodyLeft {
-        /// Why each was lost.
         why: String,
     },
     /// Something wrong with a recipe.
@@ -221,7 +174,38 @@ pub enum Error {
     },
 }
 
+impl From<grawa_session::Error> for Error {
+    /// What a worker failed with keeps its type.
+    fn from(error: grawa_session::Error) -> Self {
+        match error {
+            grawa_session::Error::Core(error) => Error::Core(error),
+            grawa_session::Error::Comm(error) => Error::Comm(error),
+            grawa_session::Error::Workers(cause) => match cause.downcast() {
+                Ok(own) => *own,
+                Err(cause) => Error::Session(grawa_session::Error::Workers(cause)),
+            },
+            error => Error::Session(error),
+        }
+    }
+}
+
+impl From<Error> for grawa_session::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Core(error) => grawa_session::Error::Core(error),
+            Error::Comm(error) => grawa_session::Error::Comm(error),
+            Error::Session(error) => error,
+            error => grawa_session::Error::workers(error),
+        }
+    }
+}
+
 impl Error {
+    /// A run whose workers cannot join and leave.
+    pub(crate) fn not_elastic(why: String) -> Self {
+        Error::Session(grawa_session::Error::NotElastic { why })
+    }
+
     /// Whether the request itself was wrong (exit code 2), rather than something failing (exit code 1).
     pub fn is_usage(&self) -> bool {
         match self {
@@ -241,7 +225,7 @@ impl Error {
                     | Error::FolderInUse { .. }
                     | Error::CannotStart { .. }
                     | Error::AtWork { .. }
-                    | Error::NotElastic { .. }
+                    | Error::Session(grawa_session::Error::NotElastic { .. })
                     | Error::NotByRanks { .. }
                     | Error::CoordinatorFile { .. }
             ),

@@ -3,44 +3,35 @@
 
 use crate::checkpoint::{Checkpoint, io};
 use crate::{Error, Recipe, folder};
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The file in a checkpoint's folder.
 pub(crate) const GROUP: &str = "group.json";
 
-/// Which run, before which operation, and the state beside the centre.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct GroupCheckpoint {
-    pub(crate) run: u64,
-    pub(crate) meeting: u64,
-    pub(crate) memory: String,
+pub(crate) use grawa_session::snapshot::GroupCheckpoint;
+
+pub(crate) fn to_bytes(held: &GroupCheckpoint) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(held).map_err(|error| io("write", Path::new(GROUP))(error.into()))
 }
 
-impl GroupCheckpoint {
-    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        serde_json::to_vec(self).map_err(|error| io("write", Path::new(GROUP))(error.into()))
-    }
-
-    /// The state in the newest complete checkpoint of a run's folder, the centre, and why newer ones are not complete. `None` if that
-    /// checkpoint is not of a group, or there is none.
-    pub(crate) fn newest(folder: &Path) -> Result<Option<Restored>, Error> {
-        let checkpoint = match Checkpoint::newest(folder) {
-            Err(Error::NoCheckpoint { .. }) => return Ok(None),
-            found => found?,
-        };
-        let path = checkpoint.path().join(GROUP);
-        let text = match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(io("read", &path))?,
-        };
-        let wrong = |why: String| Error::NotACheckpoint { path: path.clone(), why };
-        let held = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
-        let skipped = checkpoint.skipped().iter().map(ToString::to_string).collect();
-        let mut centres = checkpoint.snapshot.parts.into_iter().flat_map(|part| part.centres);
-        let centre = centres.next().ok_or_else(|| wrong("it has no centre".into()))?;
-        Ok(Some(Restored { held, centre: centre.2, skipped }))
-    }
+/// The state in the newest complete checkpoint of a run's folder, the centre, and why newer ones are not complete. `None` if that
+/// checkpoint is not of a group, or there is none.
+pub(crate) fn newest(folder: &Path) -> Result<Option<Restored>, Error> {
+    let checkpoint = match Checkpoint::newest(folder) {
+        Err(Error::NoCheckpoint { .. }) => return Ok(None),
+        found => found?,
+    };
+    let path = checkpoint.path().join(GROUP);
+    let text = match std::fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(io("read", &path))?,
+    };
+    let wrong = |why: String| Error::NotACheckpoint { path: path.clone(), why };
+    let held = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+    let skipped = checkpoint.skipped().iter().map(ToString::to_string).collect();
+    let mut centres = checkpoint.snapshot.parts.into_iter().flat_map(|part| part.centres);
+    let centre = centres.next().ok_or_else(|| wrong("it has no centre".into()))?;
+    Ok(Some(Restored { held, centre: centre.2, skipped }))
 }
 
 /// What is restored from a checkpoint.
@@ -57,7 +48,7 @@ pub fn make_room(path: &Path, recipe: &Recipe, run: u64) -> Result<(folder::Hold
         folder::create(path, recipe)?;
     }
     let hold = folder::hold(path, false)?;
-    let kept = GroupCheckpoint::newest(path)?;
+    let kept = newest(path)?;
     match kept {
         Some(kept) if kept.held.run == run => Ok((hold, kept.skipped)),
         None if Checkpoint::newest_path(path).is_err() => Ok((hold, Vec::new())),
@@ -70,8 +61,8 @@ mod tests {
     use super::*;
     use crate::checkpoint::Writer;
     use crate::milestones::Position;
-    use crate::run::fresh;
     use crate::snapshot::Snapshot;
+    use crate::snapshot::fresh;
     use grawa_core::Layout;
     use grawa_data::DatasetKind;
 
@@ -89,11 +80,11 @@ mod tests {
             let start = fresh(&recipe.method, &layout, vec![(vec![1.0; 3], Vec::new())]).unwrap();
             Writer::new(&path, &recipe, None).write(Snapshot { at, held, ..start }).unwrap();
         }
-        assert_eq!(GroupCheckpoint::newest(&path).unwrap().unwrap().held.meeting, 102);
+        assert_eq!(newest(&path).unwrap().unwrap().held.meeting, 102);
         std::fs::write(path.join("checkpoints/step-00000875").join(GROUP), "{}").unwrap();
         let (_hold, damaged) = make_room(&path, &recipe, 7).unwrap();
         assert!(damaged.len() == 1 && damaged[0].contains("step-00000875"), "{damaged:?}");
-        assert_eq!(GroupCheckpoint::newest(&path).unwrap().unwrap().held.meeting, 101);
+        assert_eq!(newest(&path).unwrap().unwrap().held.meeting, 101);
         let other = make_room(&path, &recipe, 8).unwrap_err().to_string();
         assert!(other.contains("checkpoints of another run"), "{other}");
     }

@@ -14,9 +14,9 @@ pub mod durable;
 mod elastic;
 pub mod engine;
 mod error;
-mod evaluate;
+#[cfg(test)]
+mod evaluate_tests;
 mod event;
-pub mod event_codec;
 mod find_model;
 pub mod folder;
 #[cfg(fuzzing)]
@@ -25,18 +25,16 @@ mod group_checkpoint;
 mod human_format;
 mod init;
 mod measure;
-mod membership;
-mod milestones;
 pub mod observe;
-mod pace;
-mod process;
 pub mod recipe;
-mod reporter;
-mod round_message;
+mod recording;
 mod run;
-mod snapshot;
+#[cfg(test)]
+mod set_conformance;
 mod supervisor;
-mod worker_set;
+mod thread_set;
+
+use grawa_session::{evaluate, membership, milestones, process, round_message, snapshot, worker_set};
 
 pub use checkpoint::Checkpoint;
 pub use elastic::{Stop, check, join, objection};
@@ -45,8 +43,9 @@ pub use event::{
     Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,
 };
 pub use find_model::{FoundModel, find_model};
+pub use grawa_session::{Error as SessionError, Recording, event_codec};
 pub use group_checkpoint::make_room;
 pub use measure::{Class, Evaluator, Measured};
-pub use pace::Recording;
 pub use recipe::Recipe;
+pub use recording::read_recording;
 pub use run::Run;

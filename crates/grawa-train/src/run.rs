@@ -10,18 +10,18 @@ use crate::engine::CudaSet;
 use crate::engine::{EvaluateShard, Workload};
 use crate::event::{Event, Finished, Observer, Started};
 use crate::membership::Membership;
-use crate::milestones::{Milestones, Position, cycle};
-use crate::pace::{Pacing, Recording};
+use crate::milestones::{MilestoneSettings, Milestones, Position, cycle};
 use crate::process::{Clock, Common, Connections, Process, levels};
 use crate::recipe::{Model, Pace};
-use crate::snapshot::{Part, Snapshot, Snapshots};
+use crate::snapshot::{Part, Snapshot, Snapshots, fresh};
 use crate::supervisor::Supervisor;
 use crate::worker_set::WorkerSet;
 use crate::{Error, Recipe};
 use grawa_comm::group::Reporter;
-use grawa_core::{Layout, Memory, Method, Replica, Share, Tracker};
+use grawa_core::{Layout, Replica, Share, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::Graph;
+use grawa_session::{Pacing, Recording};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
@@ -223,53 +223,6 @@ fn fits(recipe: &Recipe, workers: &Workers, checkpoint: &Checkpoint) -> Result<(
     Ok(())
 }
 
-/// The snapshot before the first step. Each group's centre is the mean of where its finite workers start.
-pub(crate) fn fresh(
-    method: &Method,
-    layout: &Layout,
-    starts: Vec<(Vec<f32>, Vec<f32>)>,
-) -> Result<Snapshot, Error> {
-    method.check()?;
-    let levels = levels(method, starts.len() as u32);
-    let is_finite = |start: &[f32]| start.iter().all(|x| x.is_finite());
-    if !starts.iter().any(|(parameters, _)| is_finite(parameters)) {
-        return Err(grawa_core::Error::NothingFinite.into());
-    }
-    let mut centres = Vec::new();
-    for (level, (_, groups)) in levels.iter().enumerate() {
-        for (index, group) in groups.iter().enumerate() {
-            let mut sums = vec![0.0f64; layout.len()];
-            let mut count = 0.0;
-            for worker in group.clone() {
-                let start = &starts[worker as usize].0;
-                if is_finite(start) {
-                    sums.iter_mut().zip(start).for_each(|(sum, &x)| *sum += f64::from(x));
-                    count += 1.0;
-                }
-            }
-            centres.push((level, index, sums.into_iter().map(|sum| (sum / count) as f32).collect()));
-        }
-    }
-    let notes: Vec<_> =
-        levels.iter().map(|(method, _)| Tracker::new(method, layout).notes().clone()).collect();
-    let mut parts: Vec<Part> = (0..)
-        .zip(starts)
-        .map(|(worker, (parameters, statistics))| Part {
-            worker,
-            velocity: vec![0.0; parameters.len()],
-            parameters,
-            statistics,
-            notes: notes.clone(),
-            loss: f64::NAN,
-            finite: true,
-            ..Part::default()
-        })
-        .collect();
-    parts[0].centres = centres;
-    let memories = levels.iter().map(|(_, groups)| vec![Memory::default(); groups.len()]).collect();
-    Ok(Snapshot { parts, memories, ..Snapshot::default() })
-}
-
 /// Everything a run needs besides its workers.
 pub(crate) struct Launch {
     pub(crate) recipe: Recipe,
@@ -338,7 +291,8 @@ impl Launch {
                 _ => Vec::new(),
             },
         };
-        self.run(at, pacing, |common| Process::new(common, set, snapshot, workers, connections), observers)
+        let make = |common: &_| Ok(Process::new(common, set, snapshot, workers, connections)?);
+        self.run(at, pacing, make, observers)
     }
 
     /// How many steps each worker takes; `free` is a free pace.
@@ -361,7 +315,7 @@ impl Launch {
         observers: &mut [Box<dyn Observer>],
     ) -> Result<Finished, Error> {
         let recipe = &self.recipe;
-        let milestones = Milestones::new(recipe, self.examples);
+        let milestones = milestones(recipe, self.examples);
         let started = Started {
             at: milestones.place(&at),
             method: recipe.method.to_string(),
@@ -399,6 +353,20 @@ impl Launch {
         supervisor.tell(&Event::Started(started));
         supervisor.over(process, &common, &inbox)
     }
+}
+
+/// The milestones of a recipe over this many training examples.
+pub(crate) fn milestones(recipe: &Recipe, examples: usize) -> Milestones {
+    let Recipe { method, train, evaluate, checkpoint, .. } = recipe;
+    Milestones::new(&MilestoneSettings {
+        method,
+        workers: train.workers,
+        batch: train.batch,
+        examples,
+        budget: train.budget,
+        evaluate: evaluate.every,
+        checkpoint: checkpoint.every,
+    })
 }
 
 /// Restores workers that were lost: with the centre and no momentum where parameters are shared, as a copy of another

@@ -3,13 +3,11 @@
 
 use crate::Error;
 use crate::event::{Event, Fault, Finished, Observer, Place};
-use crate::event_codec::Report;
-use crate::milestones::Milestones;
 use crate::process::{Common, Note, Process};
-use crate::run::Launch;
+use crate::run::{Launch, milestones};
 use crate::snapshot::Snapshot;
-use crate::worker_set::broke_down;
-use std::hash::{BuildHasher, Hasher};
+use grawa_session::OwnReports;
+use grawa_session::process::broke_down;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,9 +24,8 @@ pub(crate) struct Supervisor<'a> {
     /// Why the last checkpoint was not written.
     unwritten: Option<Error>,
     has_written: bool,
-    /// A random number of this process, and how many reports it has sent to the coordinator.
-    sender: u64,
-    reported: u64,
+    /// Those of this process to the coordinator.
+    reports: OwnReports,
 }
 
 impl<'a> Supervisor<'a> {
@@ -39,9 +36,8 @@ impl<'a> Supervisor<'a> {
         place: Place,
     ) -> Self {
         let has_written = launch.resumed;
-        let sender = std::hash::RandomState::new().build_hasher().finish();
-        let (failure, unwritten, reported) = (None, None, 0);
-        Supervisor { launch, observers, written, place, failure, unwritten, has_written, sender, reported }
+        let (failure, unwritten, reports) = (None, None, OwnReports::default());
+        Supervisor { launch, observers, written, place, failure, unwritten, has_written, reports }
     }
 
     /// Lets the process run, until it has ended.
@@ -76,7 +72,7 @@ impl<'a> Supervisor<'a> {
                     self.tell(&event);
                 }
                 Ok(Note::Event(event)) => self.show(&event),
-                Ok(Note::NotReported(error)) => self.fail(error),
+                Ok(Note::NotReported(error)) => self.fail(error.into()),
                 Ok(Note::Snapshot(snapshot)) => self.keep(*snapshot),
                 Ok(Note::Ended(ended)) => break ended,
                 // The loop sends its end last.
@@ -84,19 +80,22 @@ impl<'a> Supervisor<'a> {
             }
         };
         match (self.failure.or(self.unwritten), ended, finished) {
-            (Some(error), ..) | (None, Err(error), _) => Err(error),
+            (Some(error), ..) => Err(error),
+            (None, Err(error), _) => Err(error.into()),
             (None, Ok(()), Some(end)) => Ok(end),
-            (None, Ok(()), None) => Err(Error::NobodyLeft { why: "the run ended without a result".into() }),
+            (None, Ok(()), None) => {
+                let why = "the run ended without a result".into();
+                Err(grawa_session::Error::NobodyLeft { why }.into())
+            }
         }
     }
 
     /// Reports an event of this process.
     pub(crate) fn tell(&mut self, event: &Event) {
         if let Some(reporter) = &self.launch.reporter {
-            self.reported += 1;
-            let report = Report::Own { sender: self.sender, number: self.reported, event: event.clone() };
+            let report = self.reports.next(event.clone());
             let sent = report.encode().and_then(|bytes| Ok(reporter.report(bytes)?));
-            sent.unwrap_or_else(|error| self.fail(error));
+            sent.unwrap_or_else(|error| self.fail(error.into()));
         }
         self.show(event);
     }
@@ -120,7 +119,7 @@ impl<'a> Supervisor<'a> {
     fn keep(&mut self, snapshot: Snapshot) {
         if let Some(writer) = &self.launch.writer {
             let path = writer.path(&snapshot);
-            let milestones = Milestones::new(&self.launch.recipe, self.launch.examples);
+            let milestones = milestones(&self.launch.recipe, self.launch.examples);
             self.tell(&Event::Checkpoint { at: milestones.place(&snapshot.at), path });
             match writer.write(snapshot) {
                 Ok(_) => {

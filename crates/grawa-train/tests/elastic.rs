@@ -5,7 +5,7 @@
 mod runs;
 
 use grawa_comm::group::{CoordinatorServer, Security, ServerEvent, Settings};
-use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Run, Stop, join};
+use grawa_train::{Checkpoint, Error, Event, Finished, Observer, Run, SessionError, Stop, join};
 use runs::{Ear, apart, guest, host, recipe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,7 +137,7 @@ fn come_and_go(more: &[&str]) {
             let end = thread.join().unwrap().unwrap();
             assert_eq!((end.at.steps, end.workers.len()), (3000, 3));
         }
-        assert!(matches!(quitter.join().unwrap(), Err(Error::Left)));
+        assert!(matches!(quitter.join().unwrap(), Err(Error::Session(SessionError::Left))));
     });
 }
 

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::observer::EventObserver;
 use grawa_data::Dataset;
 use grawa_train::observe::{About, Files, read};
-use grawa_train::{Checkpoint, Event, Reason, Run, find_model, folder};
+use grawa_train::{Checkpoint, Event, Reason, Run, SessionError, find_model, folder};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) fn run_cell(
             Outcome::Done(measured)
         }
         // A run that diverged is a result.
-        Err(grawa_train::Error::NobodyLeft { why }) => Outcome::Lost { why },
+        Err(grawa_train::Error::Session(SessionError::NobodyLeft { why })) => Outcome::Lost { why },
         Err(grawa_train::Error::Core(error @ grawa_core::Error::NothingFinite)) => {
             Outcome::Lost { why: error.to_string() }
         }

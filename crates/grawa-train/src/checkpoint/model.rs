@@ -1,6 +1,6 @@
 //! The evaluated model of a snapshot, for users of the result.
 
-use crate::engine::average;
+use crate::evaluate::average;
 use crate::evaluate::{view, viewing};
 use crate::snapshot::Snapshot;
 use crate::{Error, Recipe};

@@ -2,7 +2,7 @@ use super::*;
 use crate::Recipe;
 use crate::durable::crash;
 use crate::milestones::Position;
-use crate::run::fresh;
+use crate::snapshot::fresh;
 use grawa_core::Layout;
 use grawa_data::DatasetKind;
 use tempfile::TempDir;

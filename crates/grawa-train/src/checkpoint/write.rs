@@ -4,7 +4,7 @@ use super::checksums::{CHECKSUMS, Checksums, crc};
 use super::manifest::Manifest;
 use super::order::{self, Entry};
 use super::{FOLDER, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
-use crate::group_checkpoint::GROUP;
+use crate::group_checkpoint::{GROUP, to_bytes};
 use crate::snapshot::Snapshot;
 use crate::{Error, Recipe, durable};
 use grawa_nn::{Graph, State, Tensor, Tensors};
@@ -78,7 +78,7 @@ impl Writer {
         write(MANIFEST, toml::to_string(&manifest).map_err(unprintable)?.as_bytes())?;
         write(TIMING, toml::to_string(&timing).map_err(unprintable)?.as_bytes())?;
         if let Some(held) = &snapshot.held {
-            write(GROUP, &held.to_bytes()?)?;
+            write(GROUP, &to_bytes(held)?)?;
         }
         if let Some(graph) = &self.graph {
             let model: State = model::model(&self.recipe, graph, &mut snapshot)?;

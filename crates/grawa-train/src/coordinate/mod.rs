@@ -6,13 +6,14 @@
 mod coordinator_file;
 mod finish_votes;
 mod inbox;
+#[cfg(test)]
+mod reporter_tests;
 
 pub(crate) use inbox::Inbox;
 
 use crate::event::{Event, Fault, Finished, Observer, Place, Reason};
 use crate::event_codec::Report;
 use crate::observe::{About, EVENTS, Files, read};
-use crate::recipe::Pace;
 use crate::{Error, Recipe, folder, objection};
 use coordinator_file::CoordinatorFile;
 use finish_votes::FinishVotes;
@@ -20,6 +21,7 @@ use grawa_comm::group::{
     CoordinatorEvent, CoordinatorServer, MemberState, MemberStatus, Security, ServerEvent, Settings,
 };
 use grawa_comm::{Lost, Why};
+use grawa_session::coordinator_settings;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -373,7 +375,7 @@ impl Following<'_> {
 }
 
 fn check(recipe: &Recipe) -> Result<(), Error> {
-    objection(recipe).map_or(Ok(()), |why| Err(Error::NotElastic { why }))
+    objection(recipe).map_or(Ok(()), |why| Err(Error::not_elastic(why)))
 }
 
 fn is_keyed(connect: &Connect) -> bool {
@@ -387,12 +389,11 @@ fn serve(
     listen: &str,
     run: u64,
 ) -> Result<CoordinatorServer, Error> {
-    let trigger = (recipe.train.pace == Pace::Free).then(|| u64::from(recipe.method.cycle().max(1)));
-    let usual = Settings::default();
-    // At a free pace heartbeats bring the counts that call for a round: the rarer they are, the more steps are taken beyond it.
-    let heartbeat = if trigger.is_some() { usual.heartbeat / 5 } else { usual.heartbeat };
-    let recovery_wait = connect.patience;
-    let settings = Settings { founders: recipe.train.workers, recovery_wait, trigger, heartbeat, ..usual };
+    let Recipe { method, train, .. } = recipe;
+    let settings = Settings {
+        recovery_wait: connect.patience,
+        ..coordinator_settings(method, train.workers, train.pace)
+    };
     let charter = recipe.to_toml().into_bytes();
     let log = folder.join(LOG);
     Ok(CoordinatorServer::new(listen, connect.wire.clone(), settings, run, charter, Some(&log))?)

@@ -5,10 +5,14 @@ use crate::Event;
 use crate::engine::{CpuReplica, Engine};
 use crate::recipe::Overrides;
 use grawa_comm::group::{CoordinatorServer, Security, Settings};
+use grawa_core::StateKind;
 use grawa_core::{Key, Layout, Name, Prox, Replica, Sgd};
 use grawa_nn::State;
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use std::time::Instant;
 
 const FOUNDERS: u32 = 4;

@@ -6,8 +6,10 @@ use crate::recipe::Overrides;
 use grawa_core::{Key, Purpose, Replica, Sgd, StepRequest};
 use grawa_data::Sampler;
 use grawa_nn::State;
+use grawa_session::elastic::Counts;
+use grawa_session::round_message::RoundMessage;
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 /// Members in the tests of replicas, at most.

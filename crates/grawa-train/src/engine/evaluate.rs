@@ -7,7 +7,7 @@
 //! dropout, and averages the statistics of these batches with equal weights (PyTorch's `momentum=None`). Statistics of
 //! images without augmentation do not fit the network: they cost VGG-16 on CIFAR-10 almost one percent of test error.
 
-use super::{ComputeSlots, Engine};
+use super::{ComputeSlots, Counts, Engine};
 use crate::recipe::BatchNorm;
 use crate::{Error, Recipe};
 use grawa_core::{Key, Layout, Purpose};
@@ -139,17 +139,6 @@ pub struct CpuEvaluator {
     batches: usize,
 }
 
-/// Counts over a part of the test set.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Counts {
-    /// The sum of the losses.
-    pub loss: f64,
-    /// Examples that were classified wrong.
-    pub wrong: u64,
-    /// All examples.
-    pub examples: u64,
-}
-
 /// PyTorch's momentum of running statistics: the share that one batch contributes, starting at zero.
 pub(crate) const SHARE: f64 = 0.1;
 
@@ -192,49 +181,9 @@ impl CpuEvaluator {
     }
 }
 
-impl Counts {
-    /// Counts one example: its loss, and whether another class has a logit as large as the label's.
-    pub fn take(&mut self, logits: &[f32], label: usize) {
-        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|&x| libm::exp(f64::from(x) - f64::from(largest))).sum();
-        self.loss += libm::log(sum) + f64::from(largest) - f64::from(logits[label]);
-        let replica_error = logits[label];
-        let is_first = logits.iter().enumerate().all(|(class, &x)| class == label || x < replica_error);
-        self.wrong += u64::from(!is_first);
-        self.examples += 1;
-    }
-}
-
-/// The average of the workers' running statistics: means are averaged, variances include the differences between
-/// workers, as if one worker had seen all batches. Means and variances are pairs of spans.
-pub(crate) fn average(layout: &Layout, workers: &[Vec<f32>]) -> Vec<f32> {
-    let mut out = workers.first().cloned().unwrap_or_default();
-    let count = workers.len() as f64;
-    let mean = |at: usize| workers.iter().map(|worker| f64::from(worker[at])).sum::<f64>() / count;
-    for span in layout.spans().iter().filter(|span| span.name().ends_with("running_mean")) {
-        let name = span.name().replace("running_mean", "running_var");
-        let Some(variances) = layout.find(&name) else { continue };
-        for (at, to) in span.range().zip(variances.range()) {
-            let centre = mean(at);
-            let between: f64 = workers.iter().map(|w| (f64::from(w[at]) - centre).powi(2)).sum();
-            out[at] = centre as f32;
-            out[to] = (mean(to) + between / count) as f32;
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Two workers that saw batches of mean 0 and 2, each of variance 1: together mean 1 and variance 2.
-    #[test]
-    fn averaged_statistics_hold_the_differences_between_workers() {
-        let layout = Layout::new([("bn.running_mean", vec![1]), ("bn.running_var", vec![1])]).unwrap();
-        assert_eq!(average(&layout, &[vec![0.0, 1.0], vec![2.0, 1.0]]), [1.0, 2.0]);
-        assert_eq!(average(&layout, &[vec![3.0, 5.0]]), [3.0, 5.0]);
-    }
 
     /// However many shards there are, all batches are shown once, with the same draws.
     #[test]
@@ -254,19 +203,5 @@ mod tests {
         // No worker of a run has the same draws.
         let order = Sampler::new(5, 100, 4, 8).unwrap();
         assert!(one.iter().all(|(key, _)| key.place().0 >= order.workers()));
-    }
-
-    #[test]
-    fn an_example_counts_as_right_only_if_its_class_is_alone_in_front() {
-        let count = |logits: &[f32], label| {
-            let mut counts = Counts::default();
-            counts.take(logits, label);
-            counts
-        };
-        assert_eq!(count(&[1.0, 3.0], 1).wrong, 0);
-        assert_eq!(count(&[3.0, 3.0], 1).wrong, 1);
-        assert_eq!(count(&[f32::NAN, 3.0], 1).wrong, 1);
-        assert!((count(&[0.0, 0.0], 0).loss - 2f64.ln()).abs() < 1e-12);
-        assert!((count(&[1000.0, 0.0], 1).loss - 1000.0).abs() < 1e-9);
     }
 }

@@ -14,16 +14,26 @@ pub use cpu_replica::CpuReplica;
 pub(crate) use cpu_replica::WaitTimes;
 pub(crate) use cuda::{CudaSet, objection};
 pub use evaluate::CpuEvaluator;
-pub use evaluate::{Counts, EvaluateShard};
-pub(crate) use evaluate::{SHARE, average, recalibration, recalibration_batches};
+pub use evaluate::EvaluateShard;
+pub(crate) use evaluate::{SHARE, recalibration, recalibration_batches};
+pub use grawa_session::evaluate::Counts;
 
 use crate::snapshot::Part;
-use crate::worker_set::Seat;
+use crate::thread_set::Seat;
 use crate::{Error, Recipe};
 use grawa_core::{Key, Replica, Share, StateKind};
 use grawa_data::{Augment, Dataset, Feed, Loader, Sampler};
 use grawa_nn::{Graph, Program, Shape, State};
 use std::sync::Arc;
+
+/// Takes the state of a worker's network out of its part.
+pub(crate) fn take_state(part: &mut Part) -> State {
+    State {
+        parameters: std::mem::take(&mut part.parameters),
+        statistics: std::mem::take(&mut part.statistics),
+        batches: part.taken,
+    }
+}
 
 /// What a run works on, on any device: a network, the data, and which worker sees which examples when.
 #[derive(Clone, Debug)]
@@ -153,7 +163,7 @@ impl Engine {
     pub(crate) fn seats(&self, recipe: &Recipe, parts: &mut [Part]) -> Result<Vec<Seat<CpuReplica>>, Error> {
         let evaluator = self.evaluator(recipe);
         let seat = |part: &mut Part| {
-            let mut replica = self.worker(part.worker, part.take_state(), part.taken)?;
+            let mut replica = self.worker(part.worker, take_state(part), part.taken)?;
             replica.put(StateKind::Velocity, &part.velocity)?;
             let (worker, waits) = (part.worker, Some(replica.waits()));
             Ok(Seat { worker, replica, waits, evaluator: Some(Box::new(evaluator.clone())) })

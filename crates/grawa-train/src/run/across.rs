@@ -4,20 +4,20 @@
 //! The loop is that of one process. The first rank knows where the run begins, sends each its parts, and gets all parts back for a checkpoint; it alone needs the run's folder. A rank that fails returns its error, and its caller must end the
 //! job: the others would wait for it.
 
-use super::{AnyEngine, Launch, Run, fits, fresh, revive};
+use super::{AnyEngine, Launch, Run, fits, revive};
 use crate::engine::Workload;
 use crate::event::{Evaluated, Finished, Observer};
-use crate::membership::Membership;
 use crate::milestones::{Position, cycle};
-use crate::pace::{Leases, Pacing};
-use crate::process::{Connections, Process, levels};
+use crate::process::{Process, levels};
 use crate::round_message::{decode, encode};
-use crate::snapshot::{Part, Snapshot};
+use crate::snapshot::{Part, Snapshot, fresh};
 use crate::worker_set::WorkerSet;
 use crate::{Error, Recipe};
 use grawa_comm::{Error as CommError, Transport};
-use grawa_core::{Memory, Share};
+use grawa_core::Memory;
 use grawa_data::Dataset;
+use grawa_session::connect::connect;
+use grawa_session::{Leases, Pacing};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::time::Duration;
@@ -167,10 +167,11 @@ impl Launch {
             writer.tidy()?;
         }
         let set = set(&self.recipe, &mut snapshot.parts)?;
-        let connections = connect(transport, &self, &snapshot)?;
+        let connections = connect(transport, &self.recipe.method, all, self.layout.len(), &snapshot.parts)?;
         self.resumed = beginning.resumed;
         let begins = at(&beginning);
-        self.run(begins, pacing, |common| Process::new(common, set, snapshot, 0..all, connections), observers)
+        let make = |common: &_| Ok(Process::new(common, set, snapshot, 0..all, connections)?);
+        self.run(begins, pacing, make, observers)
     }
 }
 
@@ -185,40 +186,6 @@ fn workers_of(rank: u32, ranks: u32, all: u32) -> Result<Range<u32>, Error> {
     }
     let each = all / ranks;
     Ok(rank * each..(rank + 1) * each)
-}
-
-/// Connects the ranks of every group. All ranks connect all groups in the same order.
-fn connect(transport: &dyn Transport, launch: &Launch, snapshot: &Snapshot) -> Result<Connections, Error> {
-    let (method, all, ranks) = (&launch.recipe.method, launch.recipe.train.workers, transport.size());
-    let each = all / ranks.max(1);
-    let centre = |level: usize, number: usize| {
-        let mut kept = snapshot.parts.iter().flat_map(|part| &part.centres);
-        match (method.share, kept.find(|(at, group, _)| (*at, *group) == (level, number))) {
-            (Share::Nothing, _) => Vec::new(),
-            (Share::Parameters, Some((_, _, centre))) => centre.clone(),
-            (Share::Gradients | Share::Parameters, _) => vec![0.0; launch.layout.len()],
-        }
-    };
-    let levels = levels(method, all);
-    let mut inner = Vec::new();
-    if let [(_, groups), _] = &levels[..] {
-        for (number, group) in groups.iter().enumerate() {
-            let among = group.start / each..(group.end - 1) / each + 1;
-            let member = match among.len() {
-                1 => None,
-                _ => transport.group(among.clone(), centre(0, number))?,
-            };
-            if among.contains(&transport.rank()) {
-                inner.push((number, member));
-            }
-        }
-    }
-    let member = transport.group(0..ranks, centre(levels.len() - 1, 0))?.ok_or(CommError::NotInGroup)?;
-    let looks = crate::evaluate::viewing(method.evaluate).is_some();
-    let view = transport.group(0..ranks, vec![0.0; if looks { launch.layout.len() } else { 0 }])?;
-    let processes = (0..ranks).map(|rank| (rank, (rank * each..(rank + 1) * each).collect())).collect();
-    let membership = Membership::Fixed(member);
-    Ok(Connections { membership, processes, view, inner })
 }
 
 fn at(beginning: &Beginning) -> Position {

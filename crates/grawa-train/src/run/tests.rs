@@ -3,7 +3,7 @@
 use super::*;
 use crate::Fault;
 use crate::event::Reason;
-use crate::worker_set::{Seat, on_threads};
+use crate::thread_set::{Seat, on_threads};
 use grawa_core::{Amount, FunctionReplica, Key, Name, Prox, Replica, Schedule, Sequential, Sgd, StateKind};
 use grawa_data::DatasetKind;
 use std::sync::Mutex;
@@ -722,7 +722,7 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         fn event(&mut self, _: &Event) -> Result<(), Error> {
             self.0 += 1;
             match self.0 {
-                6 => Err(Error::NobodyLeft { why: "the pen broke".into() }),
+                6 => Err(grawa_session::Error::NobodyLeft { why: "the pen broke".into() }.into()),
                 _ => Ok(()),
             }
         }

@@ -4,7 +4,8 @@ use super::DEADLINE;
 use crate::engine::{CudaSet, Engine, EvaluateShard, Workload};
 use crate::recipe::Device;
 use crate::snapshot::Part;
-use crate::worker_set::{Seat, ThreadSet, WorkerSet};
+use crate::thread_set::{Seat, ThreadSet};
+use crate::worker_set::WorkerSet;
 use crate::{Error, Recipe};
 use grawa_core::{Layout, Replica, StateKind};
 use grawa_nn::{Graph, State};
@@ -91,7 +92,7 @@ impl Workers {
                     };
                     let _ = start.set(made);
                 }
-                let start = start.get().ok_or(Error::Left)?;
+                let start = start.get().ok_or(grawa_session::Error::Left)?;
                 Ok((start.parameters.clone(), start.statistics.clone()))
             }
             Workers::Own { make, layout, .. } => {

@@ -112,7 +112,7 @@ impl CudaSet {
     /// Loads the state of its workers.
     pub(crate) fn load(mut self, parts: &mut [Part]) -> Result<Self, Error> {
         for (index, part) in parts.iter_mut().enumerate() {
-            let state = part.take_state();
+            let state = crate::engine::take_state(part);
             self.put(index, StateKind::Statistics, &state.statistics)?;
             self.put(index, StateKind::Parameters, &state.parameters)?;
             self.put(index, StateKind::Velocity, &part.velocity)?;

@@ -4,7 +4,6 @@
 
 use super::CudaSet;
 use super::gpu::Gpu;
-use crate::Error;
 use crate::engine::cpu_replica::replica_error;
 use crate::engine::{Counts, EvaluateShard};
 use crate::recipe::BatchNorm;
@@ -14,6 +13,7 @@ use crate::worker_set::{
 use grawa_comm::{Heartbeat, Outcome};
 use grawa_core::{Key, Layout, Plan, Sgd, StateKind, Toward};
 use grawa_nn::cuda::{self, DeviceShare, Model, Participant};
+use grawa_session::Error;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl CudaSet {
     fn each<A: Send, T: Send>(
         &mut self,
         args: Vec<(usize, A)>,
-        act: impl Fn(&mut Gpu, Vec<A>) -> Result<Vec<T>, Error> + Sync,
+        act: impl Fn(&mut Gpu, Vec<A>) -> Result<Vec<T>, crate::Error> + Sync,
     ) -> PerWorker<T> {
         let mut args: Vec<Option<(usize, A)>> = args.into_iter().map(Some).collect();
         let mut done = Vec::new();
@@ -102,7 +102,7 @@ fn parameters(gpus: &[Option<Gpu>]) -> usize {
 }
 
 /// The results of a GPU's workers. An error is that of all of them.
-fn by_worker<T>((indices, done): (Range<usize>, Result<Vec<T>, Error>)) -> PerWorker<T> {
+fn by_worker<T>((indices, done): (Range<usize>, Result<Vec<T>, crate::Error>)) -> PerWorker<T> {
     match done {
         Ok(results) => indices.zip(results.into_iter().map(Ok)).collect(),
         Err(error) => {
@@ -159,7 +159,7 @@ impl WorkerSet for CudaSet {
         let multi_gpu = self.multi_gpu.clone().filter(|_| places.len() > 1 || self.always_connect);
         match (multi_gpu, &places[..]) {
             (None, [(at, centre, _, first)]) => match &mut self.gpus[*at] {
-                Some(gpu) => Ok(gpu.set.mix(plan, *centre, *first, vectors)?),
+                Some(gpu) => Ok(gpu.set.mix(plan, *centre, *first, vectors).map_err(crate::Error::from)?),
                 None => Err(Error::Left),
             },
             (Some(multi_gpu), _) => {
@@ -171,7 +171,7 @@ impl WorkerSet for CudaSet {
                         participants.push(Participant { set: &mut gpu.set, share, centre: *centre });
                     }
                 }
-                Ok(multi_gpu.mix(&mut participants, plan, vectors)?)
+                Ok(multi_gpu.mix(&mut participants, plan, vectors).map_err(crate::Error::from)?)
             }
             (None, _) => Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into()),
         }
@@ -211,8 +211,8 @@ impl WorkerSet for CudaSet {
         for &(_, index) in members.iter().filter(|(rank, _)| plan.replaced[*rank]) {
             let (gpu, worker) = self.gpu(index)?;
             match vectors {
-                Vectors::Parameters => gpu.set.load_parameters(worker, after)?,
-                Vectors::Gradients => gpu.set.load_gradient(worker, after)?,
+                Vectors::Parameters => gpu.set.load_parameters(worker, after).map_err(crate::Error::from)?,
+                Vectors::Gradients => gpu.set.load_gradient(worker, after).map_err(crate::Error::from)?,
             }
         }
         Ok(())
@@ -221,7 +221,7 @@ impl WorkerSet for CudaSet {
     fn centre(&self, slot: Slot) -> Result<Arc<Vec<f32>>, Error> {
         let found = self.gpus.iter().flatten().find_map(|gpu| Some((gpu, self.centre_place(slot, gpu)?)));
         let Some((gpu, (level, group))) = found else { return Ok(Arc::default()) };
-        Ok(Arc::new(gpu.set.centre(level, group)?.unwrap_or_default()))
+        Ok(Arc::new(gpu.set.centre(level, group).map_err(crate::Error::from)?.unwrap_or_default()))
     }
 
     fn set_centre(&mut self, slot: Slot, centre: Arc<Vec<f32>>) -> Result<(), Error> {
@@ -233,7 +233,7 @@ impl WorkerSet for CudaSet {
             self.gpus.iter().map(|gpu| gpu.as_ref().and_then(|gpu| self.centre_place(slot, gpu))).collect();
         for (gpu, place) in self.gpus.iter_mut().zip(places) {
             if let (Some(gpu), Some((level, group))) = (gpu, place) {
-                gpu.set.load_centre(level, group, &centre)?;
+                gpu.set.load_centre(level, group, &centre).map_err(crate::Error::from)?;
             }
         }
         Ok(())
@@ -249,17 +249,17 @@ impl WorkerSet for CudaSet {
 
     fn copy(&mut self, worker: usize, what: StateKind) -> Result<Vec<f32>, Error> {
         let (gpu, worker) = self.gpu(worker)?;
-        gpu.copy(worker, what)
+        Ok(gpu.copy(worker, what)?)
     }
 
     fn put(&mut self, worker: usize, what: StateKind, values: &[f32]) -> Result<(), Error> {
         let (gpu, worker) = self.gpu(worker)?;
-        gpu.put(worker, what, values)
+        Ok(gpu.put(worker, what, values)?)
     }
 
     fn assign_shard(&mut self, worker: usize, shard: u32, of: u32) -> Result<(), Error> {
         let (gpu, worker) = self.gpu(worker)?;
-        gpu.assign_shard(worker, shard, of)
+        Ok(gpu.assign_shard(worker, shard, of)?)
     }
 
     fn evaluation(&self) -> Option<Evaluation> {
@@ -311,14 +311,14 @@ impl EvaluateShard for CudaSet {
         model: &[f32],
         (shard, of): (usize, usize),
         alive: &mut dyn FnMut(),
-    ) -> Result<(Vec<f64>, u64), Error> {
+    ) -> Result<(Vec<f64>, u64), crate::Error> {
         alive();
         let batches = self.batches;
         let (gpu, worker) = self.gpu(0)?;
         gpu.put(worker, StateKind::Parameters, model)?;
         let shards = [Shard { index: 0, shard, of }];
         let found = gpu.recalibrate(Model::Own, &shards, batches, &|| {})?;
-        found.into_iter().next().ok_or(Error::Left)
+        found.into_iter().next().ok_or(Error::Left.into())
     }
 
     fn each(
@@ -328,7 +328,7 @@ impl EvaluateShard for CudaSet {
         (shard, of): (usize, usize),
         alive: &mut dyn FnMut(),
         show: &mut dyn FnMut(&[f32], usize),
-    ) -> Result<(), Error> {
+    ) -> Result<(), crate::Error> {
         alive();
         let (gpu, worker) = self.gpu(0)?;
         gpu.put(worker, StateKind::Parameters, model)?;

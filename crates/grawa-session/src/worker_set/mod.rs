@@ -1,37 +1,31 @@
 //! The workers of one process.
 //!
 //! One loop drives all workers of a process, see [`crate::process`]. A set does what the loop asks for with all workers at once: on threads
-//! ([`ThreadSet`]), or in lock-step on GPUs. The set holds the vectors: those of the workers, and the centres. Where a group has workers in
+//! (`ThreadSet` of grawa-train), or in lock-step on GPUs. The set holds the vectors: those of the workers, and the centres. Where a group has workers in
 //! other processes, the set makes one vector of its own workers and pulls them toward the centre that comes back. A worker that fails is
 //! part of the answer, and the others continue.
 
-#[cfg(test)]
-pub(crate) mod conformance;
-mod thread_set;
 mod worker_state;
 
-#[cfg(test)]
-pub(crate) use thread_set::on_threads;
-pub(crate) use thread_set::{Seat, ThreadSet, broke_down};
-pub(crate) use worker_state::{Cycle, WorkerState};
+pub use worker_state::{Cycle, WorkerState};
 
+use crate::BatchNorm;
 use crate::Error;
-use crate::engine::Counts;
-use crate::recipe::BatchNorm;
+use crate::evaluate::Counts;
 use grawa_comm::{Heartbeat, Outcome};
 use grawa_core::{Key, Layout, Plan, Sgd, StateKind};
 use std::sync::Arc;
 
 /// Which vectors of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vectors {
+pub enum Vectors {
     Parameters,
     Gradients,
 }
 
 /// Which centre of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slot {
+pub enum Slot {
     /// That of all workers.
     All,
     /// That of an inner group, counted from the first one that has workers here.
@@ -42,7 +36,7 @@ pub(crate) enum Slot {
 
 /// The model that a worker measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Measured {
+pub enum Measured {
     Centre(Slot),
     /// Each measures its own parameters.
     Own,
@@ -50,26 +44,26 @@ pub(crate) enum Measured {
 
 /// What a worker measures: every `of`-th batch, beginning with number `shard`.
 #[derive(Clone, Debug)]
-pub(crate) struct Shard {
+pub struct Shard {
     /// The worker's index in the set.
-    pub(crate) index: usize,
-    pub(crate) shard: usize,
-    pub(crate) of: usize,
+    pub index: usize,
+    pub shard: usize,
+    pub of: usize,
 }
 
 /// The results of workers, by their index in the set. One that is an error is lost, and the set has dropped it.
-pub(crate) type PerWorker<T> = Vec<(usize, Result<T, Error>)>;
+pub type PerWorker<T> = Vec<(usize, Result<T, Error>)>;
 
 /// How the set evaluates.
-pub(crate) struct Evaluation {
+pub struct Evaluation {
     /// Where the statistics of the evaluated model come from.
-    pub(crate) policy: BatchNorm,
+    pub policy: BatchNorm,
     /// The layout of the statistics.
-    pub(crate) statistics: Layout,
+    pub statistics: Layout,
 }
 
 /// The workers of one process. They are named by their index in the set.
-pub(crate) trait WorkerSet: Send {
+pub trait WorkerSet: Send {
     /// Local steps until the cycle is full or a stop is requested. Returns the new states, which know whether their cycle is full.
     fn local_steps(&mut self, cycle: &Arc<Cycle>, workers: Vec<WorkerState>) -> PerWorker<WorkerState>;
 

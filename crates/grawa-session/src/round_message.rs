@@ -1,58 +1,59 @@
 //! What every process sends to all others at the end of a cycle: for each of its workers the report to the round, and the work since the
 //! last report.
 
-use crate::{Error, Times};
+use crate::Error;
+use crate::event::Times;
 use grawa_core::Report;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The message of a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ProcessMessage {
+pub struct ProcessMessage {
     /// It was asked to stop.
-    pub(crate) stop: bool,
+    pub stop: bool,
     /// It writes checkpoints.
-    pub(crate) keeps: bool,
+    pub keeps: bool,
     /// It reports to the coordinator, which has not acknowledged this many of its reports.
-    pub(crate) is_reporter: bool,
-    pub(crate) unacknowledged: u8,
+    pub is_reporter: bool,
+    pub unacknowledged: u8,
     /// Reports that it would send again as the reporter.
-    pub(crate) kept: u16,
+    pub kept: u16,
     /// Its clock.
-    pub(crate) elapsed: f64,
+    pub elapsed: f64,
     /// Its workers, in order.
-    pub(crate) workers: Vec<(u32, RoundMessage)>,
+    pub workers: Vec<(u32, RoundMessage)>,
 }
 
 /// The part of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RoundMessage {
+pub struct RoundMessage {
     /// It has taken all its steps.
-    pub(crate) full: bool,
+    pub full: bool,
     /// Whether its vector is finite.
-    pub(crate) finite: bool,
+    pub finite: bool,
     /// Its local steps since the last round.
-    pub(crate) steps: u64,
+    pub steps: u64,
     /// Its local steps in all.
-    pub(crate) taken: u64,
-    pub(crate) scores: Vec<f64>,
+    pub taken: u64,
+    pub scores: Vec<f64>,
     /// Its work since the last event.
     #[serde(with = "whole_tally")]
-    pub(crate) tally: Tally,
+    pub tally: Tally,
 }
 
 /// Bytes that a worker's part counts as, besides its scores: numbers are shorter or longer, and a forecast needs one length.
-pub(crate) const LENGTH: u64 = 120;
+pub const LENGTH: u64 = 120;
 
 /// The work of a worker since the last event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Tally {
-    pub(crate) steps: u64,
-    pub(crate) loss: f64,
+pub struct Tally {
+    pub steps: u64,
+    pub loss: f64,
     /// Checkpoints keep times elsewhere.
     #[serde(skip)]
-    pub(crate) times: Times,
-    pub(crate) bytes: u64,
+    pub times: Times,
+    pub bytes: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -81,24 +82,24 @@ mod whole_tally {
 
 impl RoundMessage {
     /// The report to a round.
-    pub(crate) fn report(&self, worker: u32) -> Report {
+    pub fn report(&self, worker: u32) -> Report {
         Report { worker, scores: self.scores.clone(), finite: self.finite, steps: self.steps }
     }
 
     /// Bytes that it counts as.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         LENGTH + 8 * self.scores.len() as u64
     }
 }
 
 /// The bytes of a message.
-pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, Error> {
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, Error> {
     Ok(postcard::to_allocvec(message)
         .map_err(|error| grawa_comm::Error::Message { why: error.to_string() })?)
 }
 
 /// The message of a process, from its bytes.
-pub(crate) fn decode<T: DeserializeOwned>(process: u32, bytes: &[u8]) -> Result<T, Error> {
+pub fn decode<T: DeserializeOwned>(process: u32, bytes: &[u8]) -> Result<T, Error> {
     match postcard::take_from_bytes(bytes) {
         Ok((message, [])) => Ok(message),
         _ => Err(Error::Garbled { worker: process, found: bytes.len() }),

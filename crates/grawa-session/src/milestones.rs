@@ -3,29 +3,29 @@
 //! Everything here is a pure function of the position of the run, which all workers agree on. So all decide the same, and a resumed run
 //! decides as one that was not stopped.
 
+use crate::event::Place;
 use crate::round_message::RoundMessage;
-use crate::{Place, Recipe};
 use grawa_core::{Amount, Method, Progress, Share};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The position of a run at the end of a cycle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Position {
+pub struct Position {
     /// Local steps of each worker.
-    pub(crate) steps: u64,
+    pub steps: u64,
     /// Local steps of all workers together.
-    pub(crate) total: u64,
+    pub total: u64,
     /// Rounds.
-    pub(crate) rounds: u64,
+    pub rounds: u64,
     /// Training time, as the first worker's clock has it.
     #[serde(skip)]
-    pub(crate) elapsed: Duration,
+    pub elapsed: Duration,
 }
 
 /// What is due when in a run.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Milestones {
+pub struct Milestones {
     share: Share,
     cycle: u64,
     budget: Amount,
@@ -36,19 +36,33 @@ pub(crate) struct Milestones {
     pass: (f64, f64),
 }
 
+/// What the milestones of a run follow from.
+#[derive(Clone, Copy, Debug)]
+pub struct MilestoneSettings<'a> {
+    pub method: &'a Method,
+    /// Workers that the run begins with.
+    pub workers: u32,
+    /// Examples of a local step, and of the training set.
+    pub batch: u32,
+    pub examples: usize,
+    pub budget: Amount,
+    pub evaluate: Option<Amount>,
+    pub checkpoint: Option<Amount>,
+}
+
 /// Where workers communicate at every step, one event stands for this many.
 const STEPS_AN_EVENT: u64 = 32;
 
 impl Milestones {
-    /// The milestones of a recipe over `examples` training images.
-    pub(crate) fn new(recipe: &Recipe, examples: usize) -> Self {
-        let Recipe { method, train, evaluate, checkpoint, .. } = recipe;
-        let pass = (f64::from(train.batch), examples.max(1) as f64);
-        let steps = match train.budget {
+    /// The milestones that follow from these settings.
+    pub fn new(settings: &MilestoneSettings<'_>) -> Self {
+        let MilestoneSettings { method, workers, batch, examples, budget, evaluate, checkpoint } = *settings;
+        let pass = (f64::from(batch), examples.max(1) as f64);
+        let steps = match budget {
             Amount::Steps(steps) => Some(steps),
             Amount::Time(_) => None,
             Amount::Epochs(epochs) => {
-                let workers = f64::from(train.workers);
+                let workers = f64::from(workers);
                 let spent = |steps: u64| steps as f64 * workers * pass.0 / pass.1 >= epochs;
                 let mut steps = (epochs * pass.1 / pass.0 / workers).ceil() as u64;
                 // The division may be off by a rounding.
@@ -64,21 +78,21 @@ impl Milestones {
         Milestones {
             share: method.share,
             cycle: u64::from(cycle(method)),
-            budget: train.budget,
+            budget,
             steps,
-            evaluate: evaluate.every,
-            checkpoint: checkpoint.every,
+            evaluate,
+            checkpoint,
             pass,
         }
     }
 
     /// Local steps of each worker in all, where the budget determines them.
-    pub(crate) fn steps(&self) -> Option<u64> {
+    pub fn steps(&self) -> Option<u64> {
         self.steps
     }
 
     /// Local steps of each worker from here to the end of the cycle.
-    pub(crate) fn quota(&self, at: &Position) -> u64 {
+    pub fn quota(&self, at: &Position) -> u64 {
         let left = self.steps.map_or(u64::MAX, |steps| steps.saturating_sub(at.steps));
         self.cycle.min(left)
     }
@@ -86,7 +100,7 @@ impl Milestones {
     /// By how many steps the run has advanced. Where workers take steps until the coordinator calls, all may take more than a cycle's
     /// before they receive the call: as many cycles count as every worker took, and as all took in the mean. A worker that has just
     /// joined took none, and one without connection may have taken any number.
-    pub(crate) fn advance(&self, quota: u64, messages: &[(u32, RoundMessage)], is_even: bool) -> u64 {
+    pub fn advance(&self, quota: u64, messages: &[(u32, RoundMessage)], is_even: bool) -> u64 {
         let steps = || messages.iter().map(|(_, message)| message.steps);
         let mean = steps().sum::<u64>() / messages.len().max(1) as u64;
         let cycles = steps().filter(|steps| *steps > 0).fold(mean, u64::min) / self.cycle;
@@ -94,17 +108,17 @@ impl Milestones {
     }
 
     /// The number of the cycle that begins here.
-    pub(crate) fn cycle(&self, at: &Position) -> u64 {
+    pub fn cycle(&self, at: &Position) -> u64 {
         at.steps / self.cycle
     }
 
     /// Whether a round is due after these steps; a budget that ends inside a cycle ends without one.
-    pub(crate) fn is_round(&self, steps: u64) -> bool {
+    pub fn is_round(&self, steps: u64) -> bool {
         self.share == Share::Parameters && steps.is_multiple_of(self.cycle)
     }
 
     /// The progress of the run, for budgets and schedules, with `ahead` more steps by each of `workers`.
-    pub(crate) fn progress(&self, at: &Position, ahead: u64, workers: usize) -> Progress {
+    pub fn progress(&self, at: &Position, ahead: u64, workers: usize) -> Progress {
         let total = at.total + ahead * workers as u64;
         Progress {
             steps: at.steps + ahead,
@@ -114,7 +128,7 @@ impl Milestones {
     }
 
     /// The position of the run, for events.
-    pub(crate) fn place(&self, at: &Position) -> Place {
+    pub fn place(&self, at: &Position) -> Place {
         let progress = self.progress(at, 0, 0);
         let share = match self.steps {
             Some(steps) => Amount::Steps(steps).share(&progress),
@@ -130,7 +144,7 @@ impl Milestones {
     }
 
     /// Whether the budget is spent.
-    pub(crate) fn is_spent(&self, at: &Position) -> bool {
+    pub fn is_spent(&self, at: &Position) -> bool {
         match self.steps {
             Some(steps) => at.steps >= steps,
             None => self.budget.is_spent(&self.progress(at, 0, 0)),
@@ -138,17 +152,17 @@ impl Milestones {
     }
 
     /// Whether an evaluation has become due between two positions.
-    pub(crate) fn evaluates(&self, before: &Position, at: &Position) -> bool {
+    pub fn evaluates(&self, before: &Position, at: &Position) -> bool {
         self.has_come(self.evaluate, before, at)
     }
 
     /// Whether a checkpoint has become due between two positions.
-    pub(crate) fn saves(&self, before: &Position, at: &Position) -> bool {
+    pub fn saves(&self, before: &Position, at: &Position) -> bool {
         self.has_come(self.checkpoint, before, at)
     }
 
     /// Whether the end of a cycle is an event.
-    pub(crate) fn tells(&self, at: &Position) -> bool {
+    pub fn tells(&self, at: &Position) -> bool {
         self.share == Share::Parameters || at.steps.is_multiple_of(STEPS_AN_EVENT) || self.is_spent(at)
     }
 
@@ -162,22 +176,25 @@ impl Milestones {
 }
 
 /// Local steps between two exchanges of all workers: one where gradients are shared.
-pub(crate) fn cycle(method: &Method) -> u32 {
+pub fn cycle(method: &Method) -> u32 {
     method.cycle().max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_data::DatasetKind;
     use proptest::prelude::*;
 
     fn milestones(method: &str, budget: &str, every: &str) -> Milestones {
-        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
-        recipe.method = method.parse().unwrap();
-        recipe.train.budget = budget.parse().unwrap();
-        recipe.evaluate.every = Some(every.parse().unwrap());
-        Milestones::new(&recipe, 1438)
+        Milestones::new(&MilestoneSettings {
+            method: &method.parse().unwrap(),
+            workers: 4,
+            batch: 32,
+            examples: 1438,
+            budget: budget.parse().unwrap(),
+            evaluate: Some(every.parse().unwrap()),
+            checkpoint: None,
+        })
     }
 
     fn at(steps: u64) -> Position {

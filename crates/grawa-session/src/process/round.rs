@@ -6,12 +6,12 @@ use crate::event::Mixed;
 use crate::round_message::{ProcessMessage, RoundMessage};
 use crate::worker_set::{Slot, Vectors, WorkerState};
 use grawa_comm::{Collective, Error as CommError, Outcome};
-use grawa_core::{Plan, Report, plan};
+use grawa_core::{Memory, Method, Name, Plan, Preset, Pull, Report, Score, Weighting, plan};
 use std::sync::Arc;
 
 impl Process {
     /// The round: inside every group where there are groups, and of all workers where it is due.
-    pub(super) fn round(&mut self, messages: &Messages, quota: u64) -> Result<Vec<Mixed>, Error> {
+    pub(crate) fn round(&mut self, messages: &Messages, quota: u64) -> Result<Vec<Mixed>, Error> {
         let cycle = (self.at.steps + quota) / quota.max(1);
         let all = self.levels.len() - 1;
         let last = if self.common.method.is_outer(cycle) { all } else { all.saturating_sub(1) };
@@ -28,6 +28,37 @@ impl Process {
         }
         self.workers.iter_mut().for_each(|worker| worker.finite = true);
         Ok(mixed)
+    }
+
+    /// All workers start from the parameters of the first one that is finite: a round before the first step.
+    pub(crate) fn start_alike(&mut self) -> Result<(), Error> {
+        let first = Method {
+            score: Score::Loss { window: 1 },
+            weighting: Weighting::Smallest,
+            pull: Pull::Fixed(1.0),
+            prox: 0.0,
+            ..Method::named(Name::Mean, Preset::Paper)
+        };
+        loop {
+            let message = |worker: &WorkerState| {
+                let finite = worker.finite;
+                (worker.id, RoundMessage { finite, steps: 1, ..RoundMessage::default() })
+            };
+            let workers = self.workers.iter().map(message).collect();
+            let heads = self.gather(ProcessMessage { workers, ..ProcessMessage::default() })?;
+            let all = heads.iter().flat_map(|(_, head)| &head.workers);
+            let report = |(id, message): &(u32, RoundMessage)| Report {
+                scores: vec![f64::from(*id); first.scores(self.common.layout.spans().len())],
+                ..message.report(*id)
+            };
+            let reports: Vec<Report> = all.map(report).collect();
+            let plan = plan(&first, &self.common.layout, &Memory::default(), &reports)?;
+            let level = self.levels.len() - 1;
+            match self.mix(Group::Round { level, own: 0 }, Slot::All, &plan, Vectors::Parameters) {
+                Err(Error::Comm(CommError::Shrunk { lost })) => self.report_lost(&lost),
+                mixed => return mixed.map(|_| ()),
+            }
+        }
     }
 
     /// The reports of all workers to a level.
@@ -65,7 +96,7 @@ impl Process {
         Ok(mixed)
     }
 
-    pub(super) fn share_gradients(&mut self, messages: &Messages) -> Result<Mixed, Error> {
+    pub(crate) fn share_gradients(&mut self, messages: &Messages) -> Result<Mixed, Error> {
         let reports = messages.iter().map(|(id, message)| message.report(*id)).collect();
         let last = self.levels.len() - 1;
         let plan = self.plan_and_mix(last, 0, reports, Vectors::Gradients)?;
@@ -118,13 +149,7 @@ impl Process {
     }
 
     /// Makes the centre of a group and pulls its workers here.
-    pub(crate) fn mix(
-        &mut self,
-        group: Group,
-        slot: Slot,
-        plan: &Plan,
-        vectors: Vectors,
-    ) -> Result<Outcome, Error> {
+    pub fn mix(&mut self, group: Group, slot: Slot, plan: &Plan, vectors: Vectors) -> Result<Outcome, Error> {
         let ranks = self.ranks(plan);
         let indices: Vec<usize> = ranks.iter().map(|(_, index)| *index).collect();
         let clock = Arc::clone(&self.common.clock);
@@ -199,7 +224,7 @@ impl Process {
 
 /// A group to be mixed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Group {
+pub enum Group {
     /// A group of this process, by level and place.
     Round { level: usize, own: usize },
     /// The group that makes the model to be evaluated.

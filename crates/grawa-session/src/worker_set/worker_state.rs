@@ -10,31 +10,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A cycle of local steps: what all workers of a set need for it.
-pub(crate) struct Cycle {
-    pub(crate) common: Arc<Common>,
-    pub(crate) at: Position,
+pub struct Cycle {
+    pub common: Arc<Common>,
+    pub at: Position,
     /// Steps of each worker.
-    pub(crate) quota: u64,
+    pub quota: u64,
     /// The number of workers of the run.
-    pub(crate) members: usize,
+    pub members: usize,
     /// The strengths of the pulls to the centre of all and to that of the inner group.
-    pub(crate) prox: [f32; 2],
+    pub prox: [f32; 2],
     /// Whether a score needs the norms of every gradient.
-    pub(crate) norms: bool,
+    pub norms: bool,
     /// Each worker takes this many steps now, whatever the pace.
-    pub(crate) only: Option<u64>,
+    pub only: Option<u64>,
     /// In an elastic group: whether the coordinator calls for the round.
-    pub(crate) round_due: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    pub round_due: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl Cycle {
     /// The learning rate of the step after `others` steps of this cycle.
-    pub(crate) fn rate_after(&self, others: u64) -> f64 {
+    pub fn rate_after(&self, others: u64) -> f64 {
         self.common.rate_after(&self.at, others, self.members)
     }
 
     /// Whether a worker may take another step.
-    pub(crate) fn may_step(&self, worker: &WorkerState, taken_now: u64) -> Result<bool, crate::Error> {
+    pub fn may_step(&self, worker: &WorkerState, taken_now: u64) -> Result<bool, crate::Error> {
         if let Some(only) = self.only {
             return Ok(taken_now < only);
         }
@@ -46,40 +46,40 @@ impl Cycle {
 
 /// A worker, without its vectors.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WorkerState {
-    pub(crate) id: u32,
+pub struct WorkerState {
+    pub id: u32,
     /// Its index in the set, and its inner group there.
-    pub(crate) index: usize,
-    pub(crate) inner: usize,
+    pub index: usize,
+    pub inner: usize,
     /// In an elastic group: the shard of the examples that its replica reads, and of how many.
-    pub(crate) division: Option<(u32, u32)>,
+    pub division: Option<(u32, u32)>,
     /// The shard of the examples that it reads; after `since` of its own steps it is at step `first` of it.
-    pub(crate) shard: u32,
-    pub(crate) first: u64,
-    pub(crate) since: u64,
+    pub shard: u32,
+    pub first: u64,
+    pub since: u64,
     /// Its own steps: in all, and in this cycle.
-    pub(crate) taken: u64,
-    pub(crate) in_cycle: u64,
+    pub taken: u64,
+    pub in_cycle: u64,
     /// It has taken all steps of this cycle.
-    pub(crate) full: bool,
+    pub full: bool,
     /// The loss of its last batch, and whether its parameters are finite.
-    pub(crate) loss: f64,
-    pub(crate) finite: bool,
-    pub(crate) tally: Tally,
-    pub(crate) past: Past,
+    pub loss: f64,
+    pub finite: bool,
+    pub tally: Tally,
+    pub past: Past,
     /// The norms of its last gradient, or of its score batch.
-    pub(crate) norms: Vec<f64>,
+    pub norms: Vec<f64>,
     /// The learning rate of its last step.
-    pub(crate) rate: f64,
+    pub rate: f64,
     /// Its scores for each level of rounds.
-    pub(crate) trackers: Vec<Tracker>,
+    pub trackers: Vec<Tracker>,
     /// When it had taken its steps, by the clock.
-    pub(crate) done_at: Duration,
+    pub done_at: Duration,
 }
 
 impl WorkerState {
     /// From its part of a snapshot.
-    pub(crate) fn new(part: &Part, index: usize, inner: usize, trackers: Vec<Tracker>, spans: usize) -> Self {
+    pub fn new(part: &Part, index: usize, inner: usize, trackers: Vec<Tracker>, spans: usize) -> Self {
         WorkerState {
             id: part.worker,
             index,
@@ -98,13 +98,13 @@ impl WorkerState {
     }
 
     /// The key of its next step.
-    pub(crate) fn key(&self, seed: u64) -> Key {
+    pub fn key(&self, seed: u64) -> Key {
         let step = self.first + self.taken.saturating_sub(self.since);
         Key::new(seed, Purpose::Step).worker(self.shard).step(step)
     }
 
     /// Counts a step.
-    pub(crate) fn count(&mut self, loss: f64) {
+    pub fn count(&mut self, loss: f64) {
         self.loss = loss;
         self.taken += 1;
         self.in_cycle += 1;
@@ -113,7 +113,7 @@ impl WorkerState {
     }
 
     /// Records a step, for the scores and for the others.
-    pub(crate) fn note(&mut self, finite: bool, common: &Common, at: &Position) {
+    pub fn note(&mut self, finite: bool, common: &Common, at: &Position) {
         let was_finite = std::mem::replace(&mut self.finite, finite);
         if was_finite && !finite && common.method.share == Share::Nothing {
             let what = "its parameters are not finite any more, and there is no centre to restore it from: \
@@ -131,19 +131,19 @@ impl WorkerState {
     }
 
     /// Counts time as computing, without the time spent waiting for a core and for data.
-    pub(crate) fn spend(&mut self, spent: Duration, (queue, data): (f64, f64)) {
+    pub fn spend(&mut self, spent: Duration, (queue, data): (f64, f64)) {
         self.tally.times.queue += queue;
         self.tally.times.data += data;
         self.tally.times.compute += (spent.as_secs_f64() - queue - data).max(0.0);
     }
 
     /// Its report to a round of this level.
-    pub(crate) fn report(&self, level: usize) -> Report {
+    pub fn report(&self, level: usize) -> Report {
         self.trackers[level].report(self.id, &self.norms)
     }
 
     /// Its message to all workers, with this report.
-    pub(crate) fn message(&self, report: Report) -> RoundMessage {
+    pub fn message(&self, report: Report) -> RoundMessage {
         RoundMessage {
             full: self.full,
             steps: self.in_cycle,

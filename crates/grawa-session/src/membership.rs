@@ -4,7 +4,7 @@ use crate::elastic::ElasticState;
 use grawa_comm::{Collective, Elastic};
 
 /// The processes of a run, as one of them sees them.
-pub(crate) enum Membership {
+pub enum Membership {
     /// All workers are in this process.
     Alone,
     /// The processes are those that began.
@@ -15,7 +15,7 @@ pub(crate) enum Membership {
 
 impl Membership {
     /// What connects all processes, if there are several.
-    pub(crate) fn all(&mut self) -> Option<&mut dyn Collective> {
+    pub fn all(&mut self) -> Option<&mut dyn Collective> {
         match self {
             Membership::Alone => None,
             Membership::Fixed(all) => Some(&mut **all),
@@ -23,26 +23,26 @@ impl Membership {
         }
     }
 
-    pub(crate) fn is_elastic(&self) -> bool {
+    pub fn is_elastic(&self) -> bool {
         matches!(self, Membership::Elastic(..))
     }
 
     /// The state of an elastic member.
-    pub(crate) fn elastic(&self) -> Option<&ElasticState> {
+    pub fn elastic(&self) -> Option<&ElasticState> {
         if let Membership::Elastic(_, state) = self { Some(state) } else { None }
     }
 
-    pub(crate) fn elastic_mut(&mut self) -> Option<&mut ElasticState> {
+    pub fn elastic_mut(&mut self) -> Option<&mut ElasticState> {
         if let Membership::Elastic(_, state) = self { Some(state) } else { None }
     }
 
     /// The number of this process.
-    pub(crate) fn id(&mut self) -> u32 {
+    pub fn id(&mut self) -> u32 {
         self.all().map_or(0, |all| all.id())
     }
 
     /// Whether this is the first process.
-    pub(crate) fn is_first(&mut self) -> bool {
+    pub fn is_first(&mut self) -> bool {
         self.all().is_none_or(|all| all.members().first() == Some(&all.id()))
     }
 }

@@ -9,17 +9,17 @@ mod report;
 mod round;
 mod steps;
 
-pub(crate) use report::finite;
-pub(crate) use round::Group;
+pub use report::finite;
+pub use round::Group;
 
-use crate::event::{Evaluated, Event, Reason};
+use crate::Error;
+use crate::event::{Evaluated, Event, Place, Reason, Round};
 use crate::membership::Membership;
 use crate::milestones::{Milestones, Position};
 use crate::pace::Pacing;
 use crate::round_message::{ProcessMessage, RoundMessage, Tally};
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::worker_set::{PerWorker, Slot, WorkerSet, WorkerState};
-use crate::{Error, Place};
 use grawa_comm::group::Reporter;
 use grawa_comm::{Collective, Error as CommError};
 use grawa_core::{Layout, Memory, Method, Schedule, Sgd, Share, Tracker};
@@ -30,33 +30,33 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 /// The time since a fixed moment.
-pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// The message of every worker of the run, in their order.
-pub(crate) type Messages = Vec<(u32, RoundMessage)>;
+pub type Messages = Vec<(u32, RoundMessage)>;
 
 /// What the loop, the workers and the supervisor share.
-pub(crate) struct Common {
-    pub(crate) method: Method,
-    pub(crate) layout: Layout,
-    pub(crate) sgd: Sgd,
-    pub(crate) rate: Schedule,
-    pub(crate) seed: u64,
-    pub(crate) milestones: Milestones,
-    pub(crate) pacing: Pacing,
-    pub(crate) stop: Arc<AtomicBool>,
-    pub(crate) clock: Clock,
-    pub(crate) notes: Sender<Note>,
+pub struct Common {
+    pub method: Method,
+    pub layout: Layout,
+    pub sgd: Sgd,
+    pub rate: Schedule,
+    pub seed: u64,
+    pub milestones: Milestones,
+    pub pacing: Pacing,
+    pub stop: Arc<AtomicBool>,
+    pub clock: Clock,
+    pub notes: Sender<Note>,
     /// Sends reports to the coordinator, if there is one.
-    pub(crate) reporter: Option<Reporter>,
+    pub reporter: Option<Reporter>,
     /// In an elastic group: all workers were asked to stop, not this process alone.
-    pub(crate) together: Arc<AtomicBool>,
-    pub(crate) snapshots: Option<Snapshots>,
+    pub together: Arc<AtomicBool>,
+    pub snapshots: Option<Snapshots>,
 }
 
 impl Common {
     /// The learning rate of the step after `others` steps of the cycle that begins here.
-    pub(crate) fn rate_after(&self, at: &Position, others: u64, workers: usize) -> f64 {
+    pub fn rate_after(&self, at: &Position, others: u64, workers: usize) -> f64 {
         // At a free pace no worker knows how far the others are: the rate is that of the beginning of the cycle.
         let ahead = if self.pacing.is_even() { others } else { 0 };
         self.rate.rate(&self.milestones.progress(at, ahead, workers))
@@ -65,7 +65,7 @@ impl Common {
 
 /// What the loop sends to the supervisor.
 #[derive(Debug)]
-pub(crate) enum Note {
+pub enum Note {
     /// An event that the coordinator knows, if there is one.
     Event(Event),
     /// An event of this process, which the supervisor reports to the coordinator.
@@ -78,51 +78,53 @@ pub(crate) enum Note {
 }
 
 /// One level of rounds.
-pub(crate) struct Level {
-    pub(crate) method: Method,
+pub struct Level {
+    pub method: Method,
     /// All groups of the level.
-    pub(crate) groups: Vec<Range<u32>>,
+    pub groups: Vec<Range<u32>>,
     /// The state of each group: all processes receive all reports, so all know it.
-    pub(crate) memories: Vec<Memory>,
+    pub memories: Vec<Memory>,
     /// The groups that have workers here.
-    pub(crate) own: Vec<OwnGroup>,
+    pub own: Vec<OwnGroup>,
 }
 
 /// A group that has workers in this process.
-pub(crate) struct OwnGroup {
+pub struct OwnGroup {
     /// Its number in the level.
-    pub(crate) number: usize,
-    pub(crate) slot: Slot,
+    pub number: usize,
+    pub slot: Slot,
     /// Connects its processes, where it is an inner group of several.
-    pub(crate) link: Option<Box<dyn Collective>>,
+    pub link: Option<Box<dyn Collective>>,
 }
 
 /// One process of a run.
-pub(crate) struct Process {
-    pub(crate) common: Arc<Common>,
-    pub(crate) set: Box<dyn WorkerSet>,
+pub struct Process {
+    pub common: Arc<Common>,
+    pub set: Box<dyn WorkerSet>,
     /// Its workers that are left, in order.
-    pub(crate) workers: Vec<WorkerState>,
+    pub workers: Vec<WorkerState>,
     /// The inner level, if there is one, then the level of all workers.
-    pub(crate) levels: Vec<Level>,
-    pub(crate) membership: Membership,
+    pub levels: Vec<Level>,
+    pub membership: Membership,
     /// Makes the model to be evaluated, where there are several processes.
-    pub(crate) view: Option<Box<dyn Collective>>,
+    pub view: Option<Box<dyn Collective>>,
     /// The processes at the last exchange, and their workers.
-    pub(crate) processes: Vec<(u32, Vec<u32>)>,
+    pub processes: Vec<(u32, Vec<u32>)>,
     /// Where the run was at the end of the last cycle, and up to where everything due was done.
-    pub(crate) at: Position,
-    pub(crate) settled: Option<Position>,
+    pub at: Position,
+    pub settled: Option<Position>,
     /// No worker was finite at the last round, or at the end of the last cycle.
-    pub(crate) diverged: bool,
-    pub(crate) history: Vec<Evaluated>,
+    pub diverged: bool,
+    pub history: Vec<Evaluated>,
     /// The statistics of the last evaluated model, for the checkpoint.
-    pub(crate) calibrated: Vec<f32>,
+    pub calibrated: Vec<f32>,
+    /// The last round that was reported, by whichever process.
+    pub(crate) last_round: Option<Round>,
     /// Workers that were left out of the last round.
     left_out: Vec<u32>,
     /// When it began by its clock, without evaluations, and how long it had trained before that.
-    pub(crate) began: Duration,
-    pub(crate) before: Duration,
+    pub began: Duration,
+    pub before: Duration,
     /// The centre of all that the set has, where there are several processes.
     all_centre: Arc<Vec<f32>>,
     /// Why workers were lost, and whether that was the end of this process.
@@ -131,7 +133,7 @@ pub(crate) struct Process {
 }
 
 /// The levels of rounds and their groups: the inner level, if there is one, then all workers.
-pub(crate) fn levels(method: &Method, workers: u32) -> Vec<(Method, Vec<Range<u32>>)> {
+pub fn levels(method: &Method, workers: u32) -> Vec<(Method, Vec<Range<u32>>)> {
     let inner = method.inner.as_ref().map(|inner| (inner.method.clone(), inner.group.max(1)));
     (inner.into_iter().chain([(method.clone(), workers.max(1))]))
         .map(|(method, size)| {
@@ -142,20 +144,20 @@ pub(crate) fn levels(method: &Method, workers: u32) -> Vec<(Method, Vec<Range<u3
 }
 
 /// What connects this process with the others.
-pub(crate) struct Connections {
-    pub(crate) membership: Membership,
+pub struct Connections {
+    pub membership: Membership,
     /// The processes and their workers, where they are known.
-    pub(crate) processes: Vec<(u32, Vec<u32>)>,
+    pub processes: Vec<(u32, Vec<u32>)>,
     /// For the model to be evaluated.
-    pub(crate) view: Option<Box<dyn Collective>>,
+    pub view: Option<Box<dyn Collective>>,
     /// For the inner groups that have workers here: number, and what connects their processes.
-    pub(crate) inner: Vec<(usize, Option<Box<dyn Collective>>)>,
+    pub inner: Vec<(usize, Option<Box<dyn Collective>>)>,
 }
 
 impl Process {
     /// A process that begins with this snapshot, whose parts are those of its workers, in the order of the set. `workers` are those of
     /// the run.
-    pub(crate) fn new(
+    pub fn new(
         common: &Arc<Common>,
         mut set: Box<dyn WorkerSet>,
         snapshot: Snapshot,
@@ -240,6 +242,7 @@ impl Process {
             diverged,
             history,
             calibrated: Vec::new(),
+            last_round: None,
             left_out: Vec::new(),
             began: (common.clock)(),
             before: at.elapsed,
@@ -250,7 +253,7 @@ impl Process {
     }
 
     /// Trains until the budget is spent or the run is asked to stop.
-    pub(crate) fn run(&mut self) -> Result<(), Error> {
+    pub fn run(&mut self) -> Result<(), Error> {
         // Workers are made one after the other: time begins when they begin to train.
         self.began = (self.common.clock)();
         // If the run was stopped between a cycle's last step and its round, the next round reports the rate of an earlier step.
@@ -304,7 +307,7 @@ impl Process {
     }
 
     /// One cycle: local steps, the exchange of messages, the round. Returns whether to stop.
-    fn cycle(&mut self) -> Result<bool, Error> {
+    pub(crate) fn cycle(&mut self) -> Result<bool, Error> {
         let common = Arc::clone(&self.common);
         let quota = common.milestones.quota(&self.at);
         let shares_gradients = common.method.share == Share::Gradients;
@@ -364,7 +367,7 @@ impl Process {
     }
 
     /// Takes the results of workers. Those that failed are lost; an error if none is left.
-    pub(crate) fn take<T>(
+    pub fn take<T>(
         &mut self,
         results: PerWorker<T>,
         mut keep: impl FnMut(&mut WorkerState, T),
@@ -394,11 +397,11 @@ impl Process {
     }
 
     /// The indices of its workers in the set.
-    pub(crate) fn indices(&self) -> Vec<usize> {
+    pub fn indices(&self) -> Vec<usize> {
         self.workers.iter().map(|worker| worker.index).collect()
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub fn place(&self) -> Place {
         self.common.milestones.place(&self.at)
     }
 
@@ -418,7 +421,7 @@ impl Process {
     }
 
     /// Says how the run ended.
-    fn finish(&mut self, reason: Reason) -> Result<(), Error> {
+    pub(crate) fn finish(&mut self, reason: Reason) -> Result<(), Error> {
         let message = |worker: &mut WorkerState| {
             worker.past.add(&worker.tally);
             worker.tally = Tally::default();
@@ -432,4 +435,11 @@ impl Process {
         self.report_end(&heads, reason);
         Ok(())
     }
+}
+
+/// The error of a worker that panicked.
+pub fn broke_down(worker: u32, panic: &(dyn std::any::Any + Send)) -> Error {
+    let why = panic.downcast_ref::<String>().cloned();
+    let why = why.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+    Error::BrokeDown { worker, why: why.unwrap_or_default() }
 }

@@ -3,13 +3,17 @@
 //! A worker's replica moves to its thread with a job and comes back with the result, so that nothing is shared while they work and rounds
 //! have all vectors at hand. A single worker works on the thread of the loop.
 
-use super::{Cycle, Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet, WorkerState};
-use crate::Error;
-use crate::engine::{Counts, EvaluateShard, WaitTimes};
+use crate::engine::{EvaluateShard, WaitTimes};
+use crate::evaluate::Counts;
+use crate::worker_set::{
+    Cycle, Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet, WorkerState,
+};
 #[cfg(test)]
 use crate::{Recipe, snapshot::Part};
 use grawa_comm::{Heartbeat, Outcome};
 use grawa_core::{Key, Layout, Plan, Prox, Replica, Sgd, StateKind, StepRequest, mix_part, pull_part};
+use grawa_session::Error;
+use grawa_session::process::broke_down;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,13 +225,13 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
             let name = format!("grawa-worker-{}", job.0.worker);
             let run = move || jobs.into_iter().for_each(|(seat, job)| job(seat));
             (std::thread::Builder::new().name(name).spawn(run))
-                .map_err(|error| grawa_nn::Error::Threads { why: error.to_string() })?;
+                .map_err(|error| Error::workers(grawa_nn::Error::Threads { why: error.to_string() }))?;
             self.threads[index] = Some(sender);
         }
         let sent = self.threads[index].as_ref().map(|thread| thread.send(job));
         match sent {
             Some(Ok(())) => Ok(()),
-            _ => Err(grawa_nn::Error::Threads { why: "a worker's thread ended".into() }.into()),
+            _ => Err(Error::workers(grawa_nn::Error::Threads { why: "a worker's thread ended".into() })),
         }
     }
 
@@ -251,8 +255,8 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
 pub(crate) fn on_threads<R: Replica + Send + 'static>(
     layout: Layout,
     deadline: Duration,
-    make: impl Fn(&mut Part) -> Result<Seat<R>, Error>,
-) -> impl FnOnce(&Recipe, &mut [Part]) -> Result<Box<dyn WorkerSet>, Error> {
+    make: impl Fn(&mut Part) -> Result<Seat<R>, crate::Error>,
+) -> impl FnOnce(&Recipe, &mut [Part]) -> Result<Box<dyn WorkerSet>, crate::Error> {
     move |_, parts| {
         let seats = parts.iter_mut().map(make).collect::<Result<_, _>>()?;
         Ok(Box::new(ThreadSet::new(layout, seats, deadline)))
@@ -294,13 +298,6 @@ fn mix_shared_out(
         }
         Ok(())
     })
-}
-
-/// The error of a worker that panicked.
-pub(crate) fn broke_down(worker: u32, panic: &(dyn std::any::Any + Send)) -> Error {
-    let why = panic.downcast_ref::<String>().cloned();
-    let why = why.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-    Error::BrokeDown { worker, why: why.unwrap_or_default() }
 }
 
 /// A worker's cycle of local steps.
@@ -506,7 +503,7 @@ fn measure<R: Replica, T>(
     seat: &mut Seat<R>,
     model: Option<&Vec<f32>>,
     progress: &Progress,
-    measure: impl FnOnce(&mut dyn EvaluateShard, &[f32], &mut dyn FnMut()) -> Result<T, Error>,
+    measure: impl FnOnce(&mut dyn EvaluateShard, &[f32], &mut dyn FnMut()) -> Result<T, crate::Error>,
 ) -> Result<T, Error> {
     let Seat { replica, evaluator, .. } = seat;
     let Some(evaluator) = evaluator else { return Err(Error::Left) };
@@ -518,5 +515,5 @@ fn measure<R: Replica, T>(
     if let Some(waits) = &seat.waits {
         waits.take();
     }
-    measured
+    Ok(measured?)
 }

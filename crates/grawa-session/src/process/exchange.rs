@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 impl Process {
     /// Sends the messages of its workers to all processes. Returns those of all.
-    pub(super) fn exchange(&mut self) -> Result<(Vec<(u32, ProcessMessage)>, Messages), Error> {
+    pub(crate) fn exchange(&mut self) -> Result<(Vec<(u32, ProcessMessage)>, Messages), Error> {
         let gradients = self.common.method.share == Share::Gradients;
         let message = |worker: &WorkerState| {
             let mut report = worker.report(0);
@@ -43,7 +43,7 @@ impl Process {
     }
 
     /// Gathers the messages of all processes, and counts what that took.
-    pub(super) fn gather(&mut self, mine: ProcessMessage) -> Result<Vec<(u32, ProcessMessage)>, Error> {
+    pub(crate) fn gather(&mut self, mine: ProcessMessage) -> Result<Vec<(u32, ProcessMessage)>, Error> {
         // Every worker counts as if it had sent its own part: the record does not depend on how workers are placed.
         let sizes: Vec<u64> = mine.workers.iter().map(|(_, message)| message.bytes()).collect();
         let Some(all) = self.membership.all() else {
@@ -71,7 +71,7 @@ impl Process {
     }
 
     /// Where rounds overlap with training, a centre arrives with the next operation.
-    pub(super) fn refresh_centre(&mut self) -> Result<(), Error> {
+    pub(crate) fn refresh_centre(&mut self) -> Result<(), Error> {
         let Some(all) = self.membership.all() else { return Ok(()) };
         if Arc::ptr_eq(all.centre(), &self.all_centre) {
             return Ok(());
@@ -82,7 +82,7 @@ impl Process {
 
     /// Processes that stalled; those that left report it themselves. A process that is lost to one group is lost to all, or the next
     /// group waits for it again, and this process stalls in turn.
-    pub(super) fn report_lost(&mut self, lost: &[Lost]) {
+    pub(crate) fn report_lost(&mut self, lost: &[Lost]) {
         for lost in lost.iter().filter(|lost| !lost.is_left()) {
             let inner =
                 self.levels.iter().flat_map(|level| &level.own).filter_map(|group| group.link.as_ref());

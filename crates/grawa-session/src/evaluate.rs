@@ -4,11 +4,10 @@
 //! the smallest loss leads. Every worker then measures its share of the test set. The training state does not change, and the time is
 //! not counted as training time.
 
+use crate::BatchNorm;
 use crate::Error;
-use crate::engine::{Counts, average};
 use crate::event::{Evaluated, Event, Model};
 use crate::process::{Group, Process, finite};
-use crate::recipe::BatchNorm;
 use crate::round_message::{decode, encode};
 use crate::worker_set::{Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet};
 use grawa_comm::Error as CommError;
@@ -18,7 +17,7 @@ use grawa_core::{
 use std::sync::Arc;
 
 /// The round that makes the evaluated model, where it is made of the workers.
-pub(crate) fn viewing(evaluate: Evaluate) -> Option<Method> {
+pub fn viewing(evaluate: Evaluate) -> Option<Method> {
     let still = Method { pull: Pull::Fixed(0.0), prox: 0.0, ..Method::named(Name::Mean, Preset::Paper) };
     match evaluate {
         Evaluate::Mean => Some(still),
@@ -30,7 +29,7 @@ pub(crate) fn viewing(evaluate: Evaluate) -> Option<Method> {
 }
 
 /// The plan of that round: workers that are not finite do not count, and a worker without a loss is never the best.
-pub(crate) fn view(method: &Method, layout: &Layout, workers: &[(u32, f64, bool)]) -> Result<Plan, Error> {
+pub fn view(method: &Method, layout: &Layout, workers: &[(u32, f64, bool)]) -> Result<Plan, Error> {
     let reports: Vec<Report> = (workers.iter())
         .map(|&(worker, loss, finite)| Report {
             worker,
@@ -45,12 +44,55 @@ pub(crate) fn view(method: &Method, layout: &Layout, workers: &[(u32, f64, bool)
     Ok(plan)
 }
 
+/// Counts over a part of the test set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counts {
+    /// The sum of the losses.
+    pub loss: f64,
+    /// Examples that were classified wrong.
+    pub wrong: u64,
+    /// All examples.
+    pub examples: u64,
+}
+
+impl Counts {
+    /// Counts one example: its loss, and whether another class has a logit as large as the label's.
+    pub fn take(&mut self, logits: &[f32], label: usize) {
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|&x| libm::exp(f64::from(x) - f64::from(largest))).sum();
+        self.loss += libm::log(sum) + f64::from(largest) - f64::from(logits[label]);
+        let own = logits[label];
+        let is_first = logits.iter().enumerate().all(|(class, &x)| class == label || x < own);
+        self.wrong += u64::from(!is_first);
+        self.examples += 1;
+    }
+}
+
+/// The average of the workers' running statistics: means are averaged, variances include the differences between
+/// workers, as if one worker had seen all batches. Means and variances are pairs of spans.
+pub fn average(layout: &Layout, workers: &[Vec<f32>]) -> Vec<f32> {
+    let mut out = workers.first().cloned().unwrap_or_default();
+    let count = workers.len() as f64;
+    let mean = |at: usize| workers.iter().map(|worker| f64::from(worker[at])).sum::<f64>() / count;
+    for span in layout.spans().iter().filter(|span| span.name().ends_with("running_mean")) {
+        let name = span.name().replace("running_mean", "running_var");
+        let Some(variances) = layout.find(&name) else { continue };
+        for (at, to) in span.range().zip(variances.range()) {
+            let centre = mean(at);
+            let between: f64 = workers.iter().map(|w| (f64::from(w[at]) - centre).powi(2)).sum();
+            out[at] = centre as f32;
+            out[to] = (mean(to) + between / count) as f32;
+        }
+    }
+    out
+}
+
 /// Statistics of a model: of the worker with this index, or for all.
 type ModelStatistics = (Option<usize>, Arc<Vec<f32>>);
 
 impl Process {
     /// Measures the model of the method.
-    pub(crate) fn evaluate(&mut self) -> Result<(), Error> {
+    pub fn evaluate(&mut self) -> Result<(), Error> {
         let Some(evaluation) = self.set.evaluation() else { return Ok(()) };
         let clock = Arc::clone(&self.common.clock);
         let start = clock();
@@ -114,7 +156,7 @@ impl Process {
     }
 
     /// Makes the evaluated model in the view, where it is made of the workers. Returns who leads it, if one does.
-    pub(crate) fn make_view(&mut self) -> Result<Option<u32>, Error> {
+    pub fn make_view(&mut self) -> Result<Option<u32>, Error> {
         let Some(method) = viewing(self.common.method.evaluate) else { return Ok(None) };
         loop {
             let mine: Vec<(u32, f64, bool)> =
@@ -263,4 +305,28 @@ impl Process {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    /// Two workers that saw batches of mean 0 and 2, each of variance 1: together mean 1 and variance 2.
+    #[test]
+    fn averaged_statistics_hold_the_differences_between_workers() {
+        let layout = Layout::new([("bn.running_mean", vec![1]), ("bn.running_var", vec![1])]).unwrap();
+        assert_eq!(average(&layout, &[vec![0.0, 1.0], vec![2.0, 1.0]]), [1.0, 2.0]);
+        assert_eq!(average(&layout, &[vec![3.0, 5.0]]), [3.0, 5.0]);
+    }
+
+    #[test]
+    fn an_example_counts_as_right_only_if_its_class_is_alone_in_front() {
+        let count = |logits: &[f32], label| {
+            let mut counts = Counts::default();
+            counts.take(logits, label);
+            counts
+        };
+        assert_eq!(count(&[1.0, 3.0], 1).wrong, 0);
+        assert_eq!(count(&[3.0, 3.0], 1).wrong, 1);
+        assert_eq!(count(&[f32::NAN, 3.0], 1).wrong, 1);
+        assert!((count(&[0.0, 0.0], 0).loss - 2f64.ln()).abs() < 1e-12);
+        assert!((count(&[1000.0, 0.0], 1).loss - 1000.0).abs() < 1e-9);
+    }
+}

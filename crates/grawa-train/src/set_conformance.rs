@@ -1,6 +1,6 @@
 //! Checks that every set of workers must pass: its rounds against [`grawa_core::mix()`] on plain slices.
 
-use super::{Slot, Vectors, WorkerSet};
+use crate::worker_set::{Slot, Vectors, WorkerSet};
 use grawa_comm::Outcome;
 use grawa_core::{Key, Layout, Memory, Method, Plan, Purpose, Report, StateKind, mix, plan};
 use std::sync::Arc;
@@ -87,7 +87,7 @@ pub(crate) fn check(set: &mut dyn WorkerSet, layout: &Layout, workers: u32, is_e
 }
 
 mod on_threads {
-    use crate::worker_set::{Seat, ThreadSet};
+    use crate::thread_set::{Seat, ThreadSet};
     use grawa_core::{FunctionReplica, Key, Layout};
     use std::time::Duration;
 

@@ -1,15 +1,18 @@
 //! What is evaluated, and that nothing of it is missing when a worker is lost meanwhile.
 
-use super::*;
+use crate::Error;
 use crate::engine::EvaluateShard;
+use crate::event::Event;
 use crate::event::Observer;
-use crate::run::{Launch, fresh};
-use crate::snapshot::Part;
-use crate::worker_set::{Seat, on_threads};
+use crate::recipe::BatchNorm;
+use crate::run::Launch;
+use crate::snapshot::{Part, fresh};
+use crate::thread_set::{Seat, on_threads};
+use crate::worker_set::WorkerSet;
 use crate::{Fault, Recipe};
-use grawa_core::{Amount, FunctionReplica, Key, Schedule, Sequential, Sgd};
+use grawa_core::{Amount, FunctionReplica, Key, Layout, Schedule, Sequential, Sgd};
 use grawa_data::DatasetKind;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 type Function = fn(&[f32], Key, &mut [f32]) -> f64;

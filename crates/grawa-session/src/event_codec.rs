@@ -131,7 +131,7 @@ fn checked(event: &Event) -> Result<Event, Error> {
 
 /// A round, an evaluation and a fault.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn examples() -> [Event; 3] {
+pub fn examples() -> [Event; 3] {
     use crate::event::{Mixed, Model, Share, Times};
     let at = Place { steps: 64, rounds: 2, epochs: 0.1 + 0.2, share: 1.0 / 3.0, elapsed: 3.123_456 };
     let times = Times { compute: 0.25, wire: 1e-6, ..Times::default() };
@@ -158,8 +158,26 @@ pub(crate) fn examples() -> [Event; 3] {
 mod tests {
     use super::*;
     use crate::event::{Model, Reason};
-    use crate::observe::sample;
     use proptest::prelude::*;
+
+    /// The start of a run whose texts are all this one.
+    fn started(text: &str) -> Started {
+        Started {
+            at: Place::default(),
+            method: text.into(),
+            network: text.into(),
+            data: text.into(),
+            workers: 2,
+            batch: 32,
+            seed: 7,
+            budget: grawa_core::Amount::Steps(64),
+            steps: Some(64),
+            parameters: 800,
+            spans: vec![text.into(); 2],
+            examples: 359,
+            resumed: false,
+        }
+    }
 
     fn own(event: Event) -> Report {
         Report::Own { sender: 7, number: 1, event }
@@ -168,8 +186,18 @@ mod tests {
     /// The line of a file is the one that the worker itself would have written, and a report is shorter.
     #[test]
     fn reports_are_read_back_to_the_bit() {
-        let all = sample::run("lgrawa", 3, 8);
-        for event in examples().iter().chain(&all) {
+        let end = Finished {
+            at: *examples()[0].place(),
+            reason: Reason::Spent,
+            workers: vec![],
+            bytes: 9,
+            diverged: false,
+        };
+        let path = "checkpoints/step-64".into();
+        let others =
+            [Event::Checkpoint { at: end.at, path }, Event::Finished(end), Event::Started(started("lgrawa"))];
+        let all: Vec<Event> = examples().into_iter().chain(others).collect();
+        for event in &all {
             let report = own(event.clone());
             let bytes = report.encode().unwrap();
             let line = serde_json::to_vec(event).unwrap();
@@ -177,7 +205,7 @@ mod tests {
             let Report::Own { event: found, .. } = Report::decode(&bytes).unwrap() else { unreachable!() };
             assert_eq!(serde_json::to_vec(&found).unwrap(), line);
         }
-        let sequence = Sequence::of(&all[1]).unwrap_or_default();
+        let sequence = Sequence::of(&all[0]).unwrap();
         let shared = Report::Shared { sequence, events: all };
         assert_eq!(Report::decode(&shared.encode().unwrap()).unwrap(), shared);
     }
@@ -213,23 +241,8 @@ mod tests {
         let mut mixed = round.mixed.clone();
         mixed[0].reasons = vec![evil()];
         let models = vec![Model { which: evil(), ..evaluated.models[0].clone() }];
-        let started = Started {
-            at: round.at,
-            method: evil(),
-            network: evil(),
-            data: evil(),
-            workers: 2,
-            batch: 32,
-            seed: 7,
-            budget: grawa_core::Amount::Steps(64),
-            steps: Some(64),
-            parameters: 800,
-            spans: vec![evil(); 2],
-            examples: 359,
-            resumed: false,
-        };
         for (event, texts) in [
-            (Event::Started(started), 5),
+            (Event::Started(started(&evil())), 5),
             (Event::Round(Round { mixed, ..round.clone() }), 1),
             (Event::Evaluated(Evaluated { models, ..evaluated }), 1),
             (Event::Checkpoint { at: round.at, path: evil().into() }, 1),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 impl Process {
     /// What the set needs for a cycle of local steps.
-    pub(crate) fn cycle_of(&self, quota: u64, only: Option<u64>) -> Arc<Cycle> {
+    pub fn cycle_of(&self, quota: u64, only: Option<u64>) -> Arc<Cycle> {
         let strength = |level: Option<&Level>| match level {
             Some(level) if level.method.prox > 0.0 => level.method.prox_a_step() as f32,
             _ => 0.0,
@@ -35,7 +35,7 @@ impl Process {
     }
 
     /// Local steps of all workers.
-    pub(super) fn local_steps(&mut self, quota: u64) -> Result<(), Error> {
+    pub(crate) fn local_steps(&mut self, quota: u64) -> Result<(), Error> {
         // An evaluation may have finished a round that overlaps with training.
         self.refresh_centre()?;
         let cycle = self.cycle_of(quota, None);
@@ -56,7 +56,7 @@ impl Process {
     }
 
     /// The gradients of the next step, to be shared.
-    pub(super) fn compute_gradients(&mut self) -> Result<(), Error> {
+    pub(crate) fn compute_gradients(&mut self) -> Result<(), Error> {
         let common = Arc::clone(&self.common);
         let start = (common.clock)();
         let keys: Vec<_> =
@@ -73,7 +73,7 @@ impl Process {
     }
 
     /// The step with the gradients that were shared.
-    pub(super) fn descend(&mut self) -> Result<(), Error> {
+    pub(crate) fn descend(&mut self) -> Result<(), Error> {
         let common = Arc::clone(&self.common);
         let start = (common.clock)();
         let cycle = self.cycle_of(1, None);
@@ -89,18 +89,18 @@ impl Process {
     }
 
     /// Counts the time since `start` as computing of all workers.
-    pub(super) fn spend(&mut self, start: Duration) {
+    pub(crate) fn spend(&mut self, start: Duration) {
         let spent = (self.common.clock)().saturating_sub(start);
         for worker in &mut self.workers {
             worker.spend(spent, self.set.waits(worker.index));
         }
     }
 
-    /// Computes the scores of a level that scores a batch.
-    pub(super) fn score(&mut self, level: usize) -> Result<(), Error> {
+    /// The keys of the score batches of a level, by worker, and whether dropout is on; `None` if it scores no batch.
+    pub(crate) fn score_keys(&self, level: usize) -> Option<(Vec<(usize, Key)>, bool)> {
         let Level { method, memories, groups, .. } = &self.levels[level];
         let Score::Norm { from: Source::Batch { common, dropout }, .. } = method.score else {
-            return Ok(());
+            return None;
         };
         let key = |worker: &WorkerState| {
             let group = groups.iter().position(|group| group.contains(&worker.id)).unwrap_or(0);
@@ -108,7 +108,12 @@ impl Process {
             let key = Key::new(self.common.seed, Purpose::ScoreBatch);
             (worker.index, key.worker(who).step(memories[group].rounds))
         };
-        let keys: Vec<_> = self.workers.iter().map(key).collect();
+        Some((self.workers.iter().map(key).collect(), dropout))
+    }
+
+    /// Computes the scores of a level that scores a batch.
+    pub(crate) fn score(&mut self, level: usize) -> Result<(), Error> {
+        let Some((keys, dropout)) = self.score_keys(level) else { return Ok(()) };
         let start = (self.common.clock)();
         let norms = self.set.score(&keys, dropout);
         self.take(norms, |worker, norms| worker.norms = norms)?;

@@ -4,16 +4,16 @@
 //! taken: one atomic addition for each step, no server. Between processes, where a ticket is a message, each ticket is a lease of several
 //! steps. In an elastic group all take steps until the coordinator calls. A recording of a free run gives each worker the steps it took then.
 
-use crate::{Error, Event};
+use crate::Error;
+use crate::event::Event;
 use grawa_comm::Tickets;
 use grawa_core::{Grant, Trigger};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Who takes how many steps.
-pub(crate) enum Pacing {
+pub enum Pacing {
     /// Each its quota.
     Even,
     /// First come, first served. The tickets of a cycle are counted, in two counters by turns: one may still be cleared by
@@ -35,7 +35,7 @@ pub(crate) enum Pacing {
 impl Pacing {
     /// Whether a worker that took `own` steps of the cycle that began at step `from` may take another. At a free pace the
     /// answer uses up a ticket.
-    pub(crate) fn may_step(
+    pub fn may_step(
         &self,
         worker: u32,
         own: u64,
@@ -58,14 +58,14 @@ impl Pacing {
     }
 
     /// A free pace that goes on in a cycle of which `taken` steps are done.
-    pub(crate) fn free(cycle: u64, taken: u64) -> Self {
+    pub fn free(cycle: u64, taken: u64) -> Self {
         let tickets = [AtomicU64::new(0), AtomicU64::new(0)];
         tickets[cycle as usize % 2].store(taken, Ordering::Relaxed);
         Pacing::Free(tickets)
     }
 
     /// All workers have met at the end of this cycle: its tickets are for the one after the next.
-    pub(crate) fn renew(&self, cycle: u64) -> Result<(), Error> {
+    pub fn renew(&self, cycle: u64) -> Result<(), Error> {
         match self {
             Pacing::Free(tickets) => tickets[cycle as usize % 2].store(0, Ordering::Relaxed),
             Pacing::Leased(leases) => leases.renew(cycle)?,
@@ -75,12 +75,12 @@ impl Pacing {
     }
 
     /// Whether all workers are at the same step.
-    pub(crate) fn is_even(&self) -> bool {
+    pub fn is_even(&self) -> bool {
         matches!(self, Pacing::Even | Pacing::Replay { even: true, .. })
     }
 
     /// The training time at the end of the cycle that began at step `from`: recorded, or as the clock has it.
-    pub(crate) fn elapsed(&self, from: u64, clock: Duration) -> Duration {
+    pub fn elapsed(&self, from: u64, clock: Duration) -> Duration {
         match self {
             Pacing::Replay { recording, .. } => recording.after(from).map_or(clock, |cycle| cycle.elapsed),
             _ => clock,
@@ -89,7 +89,7 @@ impl Pacing {
 }
 
 /// The steps of a free pace, shared out among processes: tickets lie with the first rank, and each is a lease.
-pub(crate) struct Leases {
+pub struct Leases {
     /// Whether this is the rank that clears the tickets.
     clears: bool,
     /// The cycle that the run goes on in, and how many of its steps are done.
@@ -108,7 +108,7 @@ struct Held {
 
 impl Leases {
     /// Leases for a run that goes on in a cycle of which `taken` steps are done.
-    pub(crate) fn new(tickets: Box<dyn Tickets>, clears: bool, cycle: u64, taken: u64) -> Self {
+    pub fn new(tickets: Box<dyn Tickets>, clears: bool, cycle: u64, taken: u64) -> Self {
         let held = Held { tickets, cycle, left: 0 };
         Leases { clears, begun: (cycle, taken), held: std::sync::Mutex::new(held) }
     }
@@ -176,16 +176,6 @@ impl Recording {
         Recording { cycles }
     }
 
-    /// Reads the recording in a run's folder.
-    pub fn read(folder: &Path) -> Result<Self, Error> {
-        let events = crate::observe::read(folder)?;
-        let recording = Recording::of(events.iter().map(|(event, _)| event));
-        if recording.cycles.is_empty() {
-            return Err(Error::NothingRecorded { path: folder.into() });
-        }
-        Ok(recording)
-    }
-
     /// How many rounds were recorded.
     pub fn rounds(&self) -> u64 {
         self.cycles.len() as u64
@@ -203,7 +193,7 @@ impl Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Place, Round, Share, Times};
+    use crate::event::{Place, Round, Share, Times};
 
     fn round(end: u64, steps: [u64; 2]) -> Event {
         let share = |(worker, steps)| Share { worker, steps, total: 0, loss: None, times: Times::default() };

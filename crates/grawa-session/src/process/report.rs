@@ -11,13 +11,13 @@ use grawa_core::{Plan, Share};
 
 impl Process {
     /// Hands an event to the supervisor.
-    pub(crate) fn say(&self, event: Event) {
+    pub fn say(&self, event: Event) {
         // There is no supervisor only when the run was given up: the next operation will fail.
         let _ = self.common.notes.send(Note::Event(event));
     }
 
     /// Reports events that all processes know: one of them sends them.
-    pub(crate) fn report_shared(&mut self, events: Vec<Event>) {
+    pub fn report_shared(&mut self, events: Vec<Event>) {
         let (at, is_first) = (self.place(), self.membership.is_first());
         let (is_reporter, report) = match self.membership.elastic_mut() {
             None => (is_first, None),
@@ -34,7 +34,7 @@ impl Process {
 
     /// Sends a report to the coordinator at once, and not when the supervisor comes to it: so it is sent before this process takes part
     /// in the next operation.
-    pub(crate) fn send_report(&self, report: &Report) {
+    pub fn send_report(&self, report: &Report) {
         let Some(reporter) = &self.common.reporter else { return };
         let sent = report.encode().and_then(|bytes| Ok(reporter.report(bytes)?));
         if let Err(error) = sent {
@@ -43,7 +43,7 @@ impl Process {
     }
 
     /// A worker of this process failed, and the others continue.
-    pub(super) fn lose(&mut self, index: usize, error: Error) {
+    pub(crate) fn lose(&mut self, index: usize, error: Error) {
         let Some(at) = self.workers.iter().position(|worker| worker.index == index) else { return };
         let worker = self.workers.remove(at).id;
         let what = format!("worker {worker} is lost: {error}");
@@ -54,7 +54,7 @@ impl Process {
     }
 
     /// This process cannot continue.
-    pub(crate) fn report_failure(&mut self, error: &Error) {
+    pub fn report_failure(&mut self, error: &Error) {
         if self.is_reported {
             return;
         }
@@ -65,7 +65,7 @@ impl Process {
         }
     }
 
-    pub(super) fn report_lost_process(&mut self, lost: &Lost) {
+    pub(crate) fn report_lost_process(&mut self, lost: &Lost) {
         // In an elastic group the coordinator reports it.
         if matches!(self.membership, Membership::Fixed(_)) && self.membership.is_first() {
             let what = format!("{lost}: the run continues without it");
@@ -73,12 +73,12 @@ impl Process {
         }
     }
 
-    pub(super) fn note_left_out(&mut self, plan: &Plan) {
+    pub(crate) fn note_left_out(&mut self, plan: &Plan) {
         let left_out = plan.workers.iter().zip(&plan.replaced).filter(|(_, lost)| **lost);
         self.left_out.extend(left_out.map(|(worker, _)| *worker));
     }
 
-    pub(super) fn report_round(&mut self, messages: &Messages, mixed: Vec<Mixed>) {
+    pub(crate) fn report_round(&mut self, messages: &Messages, mixed: Vec<Mixed>) {
         let left_out = std::mem::take(&mut self.left_out);
         let is_told = self.common.milestones.tells(&self.at) || !left_out.is_empty();
         // The bytes of this round itself belong to it; every process has sent as much.
@@ -112,16 +112,17 @@ impl Process {
         let steps: u64 = messages.iter().map(|(_, message)| message.tally.steps).sum();
         let loss: f64 = messages.iter().map(|(_, message)| message.tally.loss).sum();
         let before: u64 = messages.iter().map(|(_, message)| message.tally.bytes).sum();
-        let round = Event::Round(Round {
+        let round = Round {
             at: self.place(),
             rate: self.workers.first().map_or(0.0, |worker| worker.rate),
             loss: finite(loss / steps as f64),
             workers: messages.iter().map(shares).collect(),
             mixed,
             bytes: before + bytes * self.processes.len() as u64,
-        });
+        };
+        self.last_round = Some(round.clone());
         let faults = self.left_out_faults(left_out, messages.len());
-        self.report_shared([round].into_iter().chain(faults).collect());
+        self.report_shared([Event::Round(round)].into_iter().chain(faults).collect());
     }
 
     /// Which workers were not finite in this round.
@@ -141,7 +142,7 @@ impl Process {
     }
 
     /// Every process tells its supervisor how the run ended.
-    pub(super) fn report_end(&mut self, heads: &[(u32, ProcessMessage)], reason: Reason) {
+    pub(crate) fn report_end(&mut self, heads: &[(u32, ProcessMessage)], reason: Reason) {
         let messages = || heads.iter().flat_map(|(_, head)| &head.workers);
         let share = |(worker, RoundMessage { taken, tally, .. }): &(u32, RoundMessage)| WorkerShare {
             worker: *worker,
@@ -162,6 +163,6 @@ impl Process {
     }
 }
 
-pub(crate) fn finite(x: f64) -> Option<f64> {
+pub fn finite(x: f64) -> Option<f64> {
     Some(x).filter(|x| x.is_finite())
 }

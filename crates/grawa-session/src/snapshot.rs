@@ -2,80 +2,78 @@
 //!
 //! The loop hands a snapshot to the supervisor and continues; the supervisor writes it to disk meanwhile.
 
+use crate::Error;
 use crate::evaluate::viewing;
-use crate::group_checkpoint::GroupCheckpoint;
+use crate::event::{Evaluated, Times};
 use crate::membership::Membership;
 use crate::milestones::Position;
-use crate::process::{Note, Process};
+use crate::process::{Note, Process, levels};
 use crate::round_message::Tally;
 use crate::worker_set::Slot;
-use crate::{Error, Evaluated, Times};
 use grawa_comm::Error as CommError;
-use grawa_core::{Memory, Notes, Share, StateKind, Tracker};
-use grawa_nn::State;
+use grawa_core::{Layout, Memory, Method, Notes, Share, StateKind, Tracker};
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Everything a run needs to be resumed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Snapshot {
-    pub(crate) at: Position,
+pub struct Snapshot {
+    pub at: Position,
     /// Up to where all that came due was done; nothing yet before the first step.
-    pub(crate) settled: Option<Position>,
+    pub settled: Option<Position>,
     /// It was taken because the run was asked to stop.
-    pub(crate) stopped: bool,
+    pub stopped: bool,
     /// The budget is spent.
-    pub(crate) finished: bool,
+    pub finished: bool,
     /// The state of every worker that is left.
-    pub(crate) parts: Vec<Part>,
+    pub parts: Vec<Part>,
     /// The state of every group of every level.
-    pub(crate) memories: Vec<Vec<Memory>>,
-    pub(crate) history: Vec<Evaluated>,
+    pub memories: Vec<Vec<Memory>>,
+    pub history: Vec<Evaluated>,
     /// The statistics of the evaluated model, if it was evaluated here.
-    pub(crate) calibrated: Option<Vec<f32>>,
+    pub calibrated: Option<Vec<f32>>,
     /// The state of an elastic group.
-    pub(crate) held: Option<GroupCheckpoint>,
+    pub held: Option<GroupCheckpoint>,
+}
+
+/// The state of an elastic group beside the centre: of which run, and before which operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupCheckpoint {
+    pub run: u64,
+    pub meeting: u64,
+    pub memory: String,
 }
 
 /// The state of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Part {
-    pub(crate) worker: u32,
-    pub(crate) parameters: Vec<f32>,
-    pub(crate) velocity: Vec<f32>,
-    pub(crate) statistics: Vec<f32>,
+pub struct Part {
+    pub worker: u32,
+    pub parameters: Vec<f32>,
+    pub velocity: Vec<f32>,
+    pub statistics: Vec<f32>,
     /// Its scores for each level of rounds.
-    pub(crate) notes: Vec<Notes>,
-    pub(crate) taken: u64,
-    pub(crate) in_cycle: u64,
-    pub(crate) loss: f64,
-    pub(crate) finite: bool,
-    pub(crate) diverged: bool,
-    pub(crate) tally: Tally,
-    pub(crate) past: Past,
+    pub notes: Vec<Notes>,
+    pub taken: u64,
+    pub in_cycle: u64,
+    pub loss: f64,
+    pub finite: bool,
+    pub diverged: bool,
+    pub tally: Tally,
+    pub past: Past,
     /// The centres of groups in which it is the first: level, group, centre.
-    pub(crate) centres: Vec<(usize, usize, Vec<f32>)>,
+    pub centres: Vec<(usize, usize, Vec<f32>)>,
 }
 
 impl Part {
-    /// Takes the state of its network out of it.
-    pub(crate) fn take_state(&mut self) -> State {
-        State {
-            parameters: std::mem::take(&mut self.parameters),
-            statistics: std::mem::take(&mut self.statistics),
-            batches: self.taken,
-        }
-    }
-
     /// The bytes, for another process. They hold the times that a checkpoint holds.
-    pub(crate) fn encode(&self) -> Result<Vec<u8>, CommError> {
+    pub fn encode(&self) -> Result<Vec<u8>, CommError> {
         postcard::to_allocvec(&(self, self.past.times))
             .map_err(|error| CommError::Message { why: error.to_string() })
     }
 
     /// The part of `worker`, from its bytes.
-    pub(crate) fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
+    pub fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
         let (mut part, times): (Part, Times) =
             postcard::from_bytes(bytes).map_err(|_| Error::Garbled { worker, found: bytes.len() })?;
         part.past.times = times;
@@ -85,22 +83,65 @@ impl Part {
 
 /// The work of a worker that events have reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Past {
-    pub(crate) bytes: u64,
+pub struct Past {
+    pub bytes: u64,
     #[serde(skip)]
-    pub(crate) times: Times,
+    pub times: Times,
 }
 
 impl Past {
-    pub(crate) fn add(&mut self, tally: &Tally) {
+    pub fn add(&mut self, tally: &Tally) {
         self.times += tally.times;
         self.bytes += tally.bytes;
     }
 }
 
+/// The snapshot before the first step. Each group's centre is the mean of where its finite workers start.
+pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>) -> Result<Snapshot, Error> {
+    method.check()?;
+    let levels = levels(method, starts.len() as u32);
+    let is_finite = |start: &[f32]| start.iter().all(|x| x.is_finite());
+    if !starts.iter().any(|(parameters, _)| is_finite(parameters)) {
+        return Err(grawa_core::Error::NothingFinite.into());
+    }
+    let mut centres = Vec::new();
+    for (level, (_, groups)) in levels.iter().enumerate() {
+        for (index, group) in groups.iter().enumerate() {
+            let mut sums = vec![0.0f64; layout.len()];
+            let mut count = 0.0;
+            for worker in group.clone() {
+                let start = &starts[worker as usize].0;
+                if is_finite(start) {
+                    sums.iter_mut().zip(start).for_each(|(sum, &x)| *sum += f64::from(x));
+                    count += 1.0;
+                }
+            }
+            centres.push((level, index, sums.into_iter().map(|sum| (sum / count) as f32).collect()));
+        }
+    }
+    let notes: Vec<_> =
+        levels.iter().map(|(method, _)| Tracker::new(method, layout).notes().clone()).collect();
+    let mut parts: Vec<Part> = (0..)
+        .zip(starts)
+        .map(|(worker, (parameters, statistics))| Part {
+            worker,
+            velocity: vec![0.0; parameters.len()],
+            parameters,
+            statistics,
+            notes: notes.clone(),
+            loss: f64::NAN,
+            finite: true,
+            ..Part::default()
+        })
+        .collect();
+    parts[0].centres = centres;
+    let memories = levels.iter().map(|(_, groups)| vec![Memory::default(); groups.len()]).collect();
+    Ok(Snapshot { parts, memories, ..Snapshot::default() })
+}
+
 /// At most one snapshot is being written while the next one is made.
 #[derive(Debug)]
-pub(crate) struct Snapshots(Mutex<Gate>);
+pub struct Snapshots(Mutex<Gate>);
 
 #[derive(Debug)]
 struct Gate {
@@ -110,7 +151,7 @@ struct Gate {
 
 impl Snapshots {
     /// `written` receives a message for each snapshot that has been written.
-    pub(crate) fn new(written: Receiver<()>) -> Self {
+    pub fn new(written: Receiver<()>) -> Self {
         Snapshots(Mutex::new(Gate { written, is_writing: false }))
     }
 
@@ -127,7 +168,7 @@ impl Snapshots {
 
 impl Process {
     /// Hands the state of all workers to the supervisor, in the process that writes the checkpoint.
-    pub(crate) fn save(&mut self, stopped: bool, finished: bool) -> Result<(), Error> {
+    pub fn save(&mut self, stopped: bool, finished: bool) -> Result<(), Error> {
         let common = Arc::clone(&self.common);
         let is_elastic = self.membership.is_elastic();
         // In an elastic group the process that writes the checkpoint has the model of all.

@@ -1,0 +1,427 @@
+//! An elastic run: processes join and leave, each with its workers.
+//!
+//! Between two cycles all members have the same state: the centre, and [`Remembered`]. A worker that joins or rejoins takes this state
+//! and takes part in the next round at once. The examples are divided among the members of the last round. When the members change, the
+//! examples are divided again, from the furthest position of any member on. Before the first round they are divided among the founders;
+//! a further worker takes no step until it has a share. So no example is assigned twice in an epoch. Examples can be skipped: those of a
+//! member that was lost before a round, fewer than a batch for each member when their number changes, and, at a free pace, those that
+//! slower members had not reached. Only a worker that trains without connection uses a share that others may be assigned as well.
+
+use crate::Error;
+use crate::evaluate::viewing;
+use crate::event::Evaluated;
+use crate::membership::Membership;
+use crate::milestones::Position;
+use crate::process::{Common, Connections, Messages, Process};
+use crate::reporter::SharedReports;
+use crate::round_message::{ProcessMessage, RoundMessage};
+use crate::snapshot::{GroupCheckpoint, Part, Snapshot};
+use crate::worker_set::{WorkerSet, WorkerState};
+use grawa_comm::Collective;
+use grawa_comm::group::{Joiner, Reporter, TransferOptions};
+use grawa_core::{Memory, Method, Share, StateKind};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often a worker without connection and without examples looks for the others.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The state that all members share beside the centre.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Remembered {
+    at: Position,
+    elapsed: Duration,
+    memories: Vec<Vec<Memory>>,
+    history: Vec<Evaluated>,
+    counts: Counts,
+    /// No worker was finite at the last round. Checkpoints of earlier versions do not say.
+    #[serde(default)]
+    diverged: bool,
+}
+
+/// The steps of each worker, and how the examples are divided.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Steps of each worker that a round has counted.
+    pub taken: BTreeMap<u32, u64>,
+    /// Batches that were assigned before the present division, and among how many workers this one is.
+    pub dealt: u64,
+    pub among: u32,
+    /// These workers, and the steps of each that were counted by then.
+    pub since: BTreeMap<u32, u64>,
+}
+
+impl Counts {
+    /// Before the first step of this many workers.
+    pub fn new(founders: u32) -> Self {
+        let since = (0..founders).map(|worker| (worker, 0)).collect();
+        Counts { among: founders, since, ..Counts::default() }
+    }
+
+    /// The first step of the present division: all batches before it were assigned.
+    pub fn first(&self) -> u64 {
+        self.dealt.div_ceil(u64::from(self.among.max(1)))
+    }
+
+    /// The index of a worker in the division, if it is in it. Without one it has no examples.
+    pub fn seat(&self, worker: u32) -> Option<u32> {
+        self.since.keys().position(|&other| other == worker).map(|seat| seat as u32)
+    }
+
+    /// The step of its data that a worker has reached after `taken` steps.
+    pub fn place(&self, worker: u32, taken: u64) -> u64 {
+        self.first() + taken.saturating_sub(self.since.get(&worker).copied().unwrap_or(0))
+    }
+
+    /// Counts the steps of all workers that sent a message.
+    pub fn count(&mut self, messages: &[(u32, RoundMessage)]) {
+        self.taken.extend(messages.iter().map(|(worker, message)| (*worker, message.taken)));
+    }
+
+    /// Divides the examples among these workers. If they are not those of before, all continue at the furthest position of any.
+    pub fn deal_to(&mut self, members: &[u32]) {
+        if self.since.keys().eq(members) {
+            return;
+        }
+        let counted = |worker: &u32| self.taken.get(worker).copied().unwrap_or(0);
+        let furthest = self.since.keys().map(|worker| self.place(*worker, counted(worker))).max();
+        let since = members.iter().map(|worker| (*worker, counted(worker))).collect();
+        self.dealt = furthest.unwrap_or_else(|| self.first()) * u64::from(self.among);
+        (self.among, self.since) = (members.len() as u32, since);
+    }
+}
+
+/// The state of a member of an elastic group.
+#[derive(Clone, Debug, Default)]
+pub struct ElasticState {
+    run: u64,
+    counts: Counts,
+    /// It has published its state, and before which operation.
+    has_published: bool,
+    published_at: u64,
+    /// Processes that write checkpoints.
+    keepers: Vec<u32>,
+    /// It has just taken the state of the others, and takes part in the next round without a step.
+    at_once: bool,
+    /// The events that all members know, for whoever reports them.
+    pub reports: SharedReports,
+}
+
+impl Process {
+    /// All workers of the run, in order.
+    fn run_members(&self) -> Vec<u32> {
+        self.processes.iter().flat_map(|(_, workers)| workers.iter().copied()).collect()
+    }
+
+    /// The shared state from here on.
+    fn remembered(&self, elastic: &ElasticState) -> Remembered {
+        let mut counts = elastic.counts.clone();
+        counts.deal_to(&self.run_members());
+        Remembered {
+            at: self.at,
+            elapsed: self.at.elapsed,
+            memories: self.levels.iter().map(|level| level.memories.clone()).collect(),
+            history: self.history.clone(),
+            counts,
+            diverged: self.diverged,
+        }
+    }
+
+    /// The same for a checkpoint; inside an interrupted cycle, that of its beginning.
+    pub fn held(&self, broken_off: bool) -> Result<Option<GroupCheckpoint>, Error> {
+        let Membership::Elastic(all, elastic) = &self.membership else { return Ok(None) };
+        let memory = String::from_utf8_lossy(&encode(&self.remembered(elastic))?).into_owned();
+        let meeting = if broken_off { elastic.published_at } else { all.next_operation() };
+        Ok(Some(GroupCheckpoint { run: elastic.run, meeting, memory }))
+    }
+
+    /// Whether this process writes the checkpoints: the first member that has a folder.
+    pub fn keeps(&mut self) -> bool {
+        let keepers = self.membership.elastic().map(|elastic| elastic.keepers.clone()).unwrap_or_default();
+        if keepers.is_empty() {
+            return self.membership.is_first();
+        }
+        let id = self.membership.id();
+        let members = self.membership.all().map(|all| all.members().to_vec()).unwrap_or_default();
+        keepers.iter().find(|keeper| members.contains(keeper)) == Some(&id)
+    }
+
+    /// Publishes the state that joiners take, and reads its shares of the examples.
+    pub fn publish_state(&mut self) -> Result<(), Error> {
+        let members = self.run_members();
+        let Membership::Elastic(all, elastic) = &mut self.membership else { return Ok(()) };
+        if elastic.has_published {
+            return Ok(());
+        }
+        (elastic.has_published, elastic.published_at) = (true, all.next_operation());
+        elastic.counts.deal_to(&members);
+        self.take_shards()?;
+        let Membership::Elastic(_, elastic) = &self.membership else { return Ok(()) };
+        let remembered = encode(&self.remembered(elastic))?;
+        if let Membership::Elastic(all, _) = &mut self.membership {
+            all.publish(&remembered)?;
+        }
+        Ok(())
+    }
+
+    /// Makes its workers read their shards of the examples, if they have some.
+    fn take_shards(&mut self) -> Result<(), Error> {
+        let Membership::Elastic(_, elastic) = &self.membership else { return Ok(()) };
+        let counts = &elastic.counts;
+        for worker in &mut self.workers {
+            let Some(shard) = counts.seat(worker.id) else { continue };
+            // Prefetched batches stay valid while the members are the same.
+            if worker.division != Some((shard, counts.among)) {
+                self.set.assign_shard(worker.index, shard, counts.among)?;
+                worker.division = Some((shard, counts.among));
+            }
+            let since = counts.since.get(&worker.id).copied().unwrap_or(0);
+            (worker.shard, worker.first, worker.since) = (shard, counts.first(), since);
+        }
+        Ok(())
+    }
+
+    /// Whether its workers take part in the next round without local steps: they have just taken the state of the others, or one has no
+    /// examples. Those of a GPU can only step together.
+    pub fn skips_steps(&self) -> bool {
+        let at_once = self.membership.elastic().is_some_and(|elastic| elastic.at_once);
+        at_once || !self.workers.iter().all(|worker| self.has_examples(worker))
+    }
+
+    fn has_examples(&self, worker: &WorkerState) -> bool {
+        self.membership.elastic().is_none_or(|elastic| elastic.counts.seat(worker.id).is_some())
+    }
+
+    /// Counts the steps of all.
+    pub fn count_steps(&mut self, messages: &Messages) {
+        if let Some(elastic) = self.membership.elastic_mut() {
+            elastic.counts.count(messages);
+        }
+    }
+
+    /// Notes which processes write checkpoints.
+    pub fn note_writers(&mut self, heads: &[(u32, ProcessMessage)]) {
+        if let Some(elastic) = self.membership.elastic_mut() {
+            elastic.keepers =
+                heads.iter().filter(|(_, head)| head.keeps).map(|(process, _)| *process).collect();
+        }
+    }
+
+    /// A message with what the election of a reporter needs.
+    pub fn reporter_state(&self) -> ProcessMessage {
+        let Some(ElasticState { reports, .. }) = self.membership.elastic() else {
+            return ProcessMessage::default();
+        };
+        let unacknowledged = self.common.reporter.as_ref().map_or(0, Reporter::unacknowledged);
+        ProcessMessage {
+            is_reporter: reports.is_reporter(),
+            unacknowledged: u8::try_from(unacknowledged).unwrap_or(u8::MAX),
+            kept: reports.kept(),
+            ..ProcessMessage::default()
+        }
+    }
+
+    /// All know who reports. One that takes over sends again what may be lost with the last reporter.
+    pub fn elect_reporter(&mut self, heads: &[(u32, ProcessMessage)]) {
+        let id = self.membership.id();
+        let Some(elastic) = self.membership.elastic_mut() else { return };
+        for report in elastic.reports.elect(id, heads) {
+            self.send_report(&report);
+        }
+    }
+
+    /// The cycle is over.
+    pub fn end_cycle(&mut self) {
+        if let Some(elastic) = self.membership.elastic_mut() {
+            (elastic.has_published, elastic.at_once) = (false, false);
+        }
+    }
+
+    /// Takes the state of the others.
+    pub fn rejoin(&mut self) -> Result<(), Error> {
+        let Membership::Elastic(all, _) = &mut self.membership else {
+            return Err(grawa_comm::Error::Behind.into());
+        };
+        let bytes = all.rejoin()?;
+        self.restore_from(&bytes)
+    }
+
+    /// Continues from the state of the others. Its workers keep their own parameters, unless they have taken no step.
+    fn restore_from(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let Membership::Elastic(all, elastic) = &mut self.membership else { return Ok(()) };
+        let id = all.id();
+        let garbled = || Error::Garbled { worker: id, found: bytes.len() };
+        let Remembered { at, elapsed, memories, history, counts, diverged } =
+            serde_json::from_slice(bytes).map_err(|_| garbled())?;
+        if memories.len() != self.levels.len() {
+            return Err(garbled());
+        }
+        let (centre, published_at) = (Arc::clone(all.centre()), all.next_operation());
+        **elastic = ElasticState {
+            run: elastic.run,
+            counts: counts.clone(),
+            has_published: true,
+            published_at,
+            at_once: true,
+            ..ElasticState::default()
+        };
+        self.set.set_centre(crate::worker_set::Slot::All, Arc::clone(&centre))?;
+        for worker in &mut self.workers {
+            let number = id + worker.index as u32;
+            let counted = counts.taken.get(&number).copied();
+            if worker.taken == 0 {
+                self.set.put(worker.index, StateKind::Parameters, &centre)?;
+                self.set.reset(worker.index);
+            }
+            // The number may have been another worker's, whose steps were counted. Own steps that were not counted are not lost.
+            let is_own = |counted: &u64| number == worker.id && *counted <= worker.taken && worker.taken > 0;
+            match counted.filter(is_own) {
+                Some(counted) => worker.in_cycle = worker.taken - counted,
+                None => (worker.taken, worker.in_cycle) = (counted.unwrap_or(0), 0),
+            }
+            (worker.id, worker.finite, worker.division) = (number, true, None);
+        }
+        (self.diverged, self.at) = (diverged, Position { elapsed, ..at });
+        (self.settled, self.history) = (Some(self.at), history);
+        (self.before, self.began) = (elapsed, (self.common.clock)());
+        self.levels.iter_mut().zip(memories).for_each(|(level, memories)| level.memories = memories);
+        self.processes = vec![(id, self.workers.iter().map(|worker| worker.id).collect())];
+        self.take_shards()
+    }
+
+    /// Without connection and examples there is nothing to do for a while.
+    pub(crate) fn waits_for_examples(&self) -> bool {
+        let waits = !self.workers.iter().all(|worker| self.has_examples(worker));
+        if waits {
+            std::thread::sleep(PAUSE);
+        }
+        waits
+    }
+
+    /// Without connection its workers continue to train, if they have examples.
+    pub fn train_alone(&mut self) -> Result<(), Error> {
+        if self.common.stop.load(Ordering::Relaxed) {
+            return Err(grawa_comm::Error::OutOfContact.into());
+        }
+        if self.waits_for_examples() {
+            return Ok(());
+        }
+        let cycle = self.cycle_of(1, Some(1));
+        let results = self.set.local_steps(&cycle, self.workers.clone());
+        self.take(results, |worker, state| *worker = state)
+    }
+}
+
+pub fn encode(remembered: &Remembered) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(remembered)
+        .map_err(|error| grawa_comm::Error::Message { why: error.to_string() }.into())
+}
+
+/// Why workers cannot join and leave in a run of this method, if they cannot.
+pub fn objection(method: &Method) -> Option<String> {
+    match () {
+        () if method.share != Share::Parameters => Some(format!(
+            "{} keeps all workers at the same parameters, which a worker that joins later does not have; use a method that \
+             has a centre, or `grawa train`",
+            method.name
+        )),
+        () if method.inner.is_some() => {
+            Some("groups inside groups need workers that stay; remove inner.group".into())
+        }
+        () => None,
+    }
+}
+
+/// How a worker is asked to stop.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    /// This worker leaves within a step, and the others continue.
+    pub asked: Arc<AtomicBool>,
+    /// All workers stop within a step, and one writes a checkpoint. Set this before `asked`.
+    pub together: Arc<AtomicBool>,
+}
+
+/// A process that has entered an elastic group.
+pub struct Entered {
+    member: (Membership, Box<dyn Collective>),
+    workers: Range<u32>,
+    founders: u32,
+    memories: Vec<Vec<Memory>>,
+    /// The state of the others, where they had begun.
+    taken: Option<Vec<u8>>,
+}
+
+/// The workers of a process that joins.
+pub fn workers_of(joiner: &Joiner) -> Range<u32> {
+    joiner.worker..joiner.worker.saturating_add(joiner.workers)
+}
+
+/// The shard of the examples that a worker begins with. One beyond the founders has no examples before its first round, and reads none:
+/// any shard will do.
+pub fn first_shard(worker: u32, founders: u32) -> u32 {
+    worker.min(founders.saturating_sub(1))
+}
+
+impl Entered {
+    /// Takes part in the run of the coordinator that has accepted this joiner, from these parameters if the run is about to begin, or from
+    /// a checkpoint of the run if no other member has a newer state.
+    pub fn new(
+        joiner: Joiner,
+        method: &Method,
+        founders: u32,
+        parameters: Vec<f32>,
+        checkpoint: Option<(GroupCheckpoint, Vec<f32>)>,
+        options: TransferOptions,
+    ) -> Result<Self, Error> {
+        let (run, workers, counts) = (joiner.run(), workers_of(&joiner), Counts::new(founders));
+        let memories = vec![vec![Memory::default()]];
+        let start =
+            Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
+        let view = if viewing(method.evaluate).is_some() { parameters.len() } else { 0 };
+        let (mut ends, taken) = match checkpoint.filter(|(kept, _)| kept.run == run) {
+            Some((kept, centre)) => {
+                joiner.enter_from(kept.meeting, kept.memory.into(), centre, &[view], options)?
+            }
+            None => joiner.enter(encode(&start)?, parameters, &[view], options)?,
+        };
+        let (Some(view), Some(member)) = (ends.pop(), ends.pop()) else {
+            return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
+        };
+        let elastic = ElasticState { run, counts, has_published: true, ..ElasticState::default() };
+        let membership = Membership::Elastic(Box::new(member), Box::new(elastic));
+        Ok(Entered { member: (membership, Box::new(view)), workers, founders, memories, taken })
+    }
+
+    /// Whether the run had begun.
+    pub fn is_late(&self) -> bool {
+        self.taken.is_some()
+    }
+
+    /// The process of these workers, whose parts are in their order.
+    pub fn process(
+        self,
+        common: &Arc<Common>,
+        set: Box<dyn WorkerSet>,
+        mut parts: Vec<Part>,
+    ) -> Result<Process, Error> {
+        let Entered { member: (mut membership, view), workers, founders, memories, taken } = self;
+        parts.iter_mut().zip(workers).for_each(|(part, worker)| part.worker = worker);
+        let processes = vec![(membership.id(), parts.iter().map(|part| part.worker).collect())];
+        let connections = Connections { membership, processes, view: Some(view), inner: Vec::new() };
+        let snapshot =
+            Snapshot { settled: Some(Position::default()), parts, memories, ..Snapshot::default() };
+        let mut process = Process::new(common, set, snapshot, 0..u32::MAX, connections)?;
+        for worker in &mut process.workers {
+            worker.shard = first_shard(worker.id, founders);
+            worker.division = Some((worker.shard, founders));
+        }
+        if let Some(state) = taken {
+            process.restore_from(&state)?;
+        }
+        Ok(process)
+    }
+}

@@ -1,0 +1,101 @@
+//! What can go wrong in a session.
+
+use std::time::Duration;
+use thiserror::Error;
+
+/// What went wrong; the text says what was found, what was expected, what to do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something the methods refuse.
+    #[error(transparent)]
+    Core(#[from] grawa_core::Error),
+    /// Something wrong between the processes.
+    #[error(transparent)]
+    Comm(#[from] grawa_comm::Error),
+    /// What the workers of this process failed with.
+    #[error(transparent)]
+    Workers(Box<dyn std::error::Error + Send + Sync>),
+    /// A message of a worker that cannot be read.
+    #[error(
+        "the message of worker {worker} is {found} bytes long and cannot be read; do all run the same version?"
+    )]
+    Garbled {
+        /// The worker.
+        worker: u32,
+        /// Its length.
+        found: usize,
+    },
+    /// A recording without the cycle that is needed.
+    #[error(
+        "the recording has {rounds} rounds and no cycle that begins at step {from}: replay it with the recipe it was made with, and no further"
+    )]
+    NotRecorded {
+        /// Where a cycle should begin.
+        from: u64,
+        /// Its rounds.
+        rounds: u64,
+    },
+    /// A worker broke down.
+    #[error("worker {worker} broke down: {why}; this is a fault of the program")]
+    BrokeDown {
+        /// The worker.
+        worker: u32,
+        /// What it said.
+        why: String,
+    },
+    /// A worker that made no progress for too long.
+    #[error("it was silent for {:.1} s", after.as_secs_f64())]
+    Stalled {
+        /// For how long.
+        after: Duration,
+    },
+    /// A worker that was asked to stop.
+    #[error("this worker was asked to stop; the others continue")]
+    Left,
+    /// A run whose workers cannot join and leave.
+    #[error("workers cannot join and leave in this run: {why}")]
+    NotElastic {
+        /// Why not.
+        why: String,
+    },
+    /// A method that a session cannot carry out.
+    #[error("a session cannot use {method}: {why}")]
+    NotInSession {
+        /// The method.
+        method: String,
+        /// Why not, and what to do.
+        why: &'static str,
+    },
+    /// A run that others define in another way.
+    #[error("this is not the run of the coordinator: {what} is {found} here and {expected} there")]
+    AnotherRun {
+        /// What differs.
+        what: String,
+        /// Here.
+        found: String,
+        /// At the coordinator.
+        expected: String,
+    },
+    /// A call at the wrong time.
+    #[error("{call} was called, but {due} is due")]
+    NotDue {
+        /// What was called.
+        call: &'static str,
+        /// What is due.
+        due: &'static str,
+    },
+    /// Every worker was lost.
+    #[error("no worker is left: {why}")]
+    NobodyLeft {
+        /// Why each was lost.
+        why: String,
+    },
+}
+
+impl Error {
+    /// An error of the workers of this process.
+    pub fn workers(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Error::Workers(Box::new(error))
+    }
+}

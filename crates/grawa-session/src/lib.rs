@@ -1,0 +1,59 @@
+#![doc = include_str!("../README.md")]
+//!
+//! ## Where things are
+//!
+//! - [`Session`]: for a training loop that calls the library.
+//! - [`event`]: what happens in a run, and [`event_codec`]: how it is sent to the coordinator.
+//! - Hidden: the loop that drives models by itself, which grawa-train stands on. A [`Session`] is that loop with one worker, whose
+//!   steps the caller takes.
+#![deny(missing_docs)]
+
+mod choices;
+mod error;
+pub mod event;
+pub mod event_codec;
+#[allow(missing_debug_implementations)]
+mod pace;
+mod pushed_worker;
+#[doc(hidden)]
+pub mod reporter;
+mod session;
+mod settings;
+
+// The loop of a process, for grawa-train. Its parts hold what they drive as trait objects, which cannot be printed.
+#[doc(hidden)]
+#[allow(missing_debug_implementations)]
+pub mod connect;
+#[doc(hidden)]
+#[allow(missing_debug_implementations)]
+pub mod elastic;
+#[doc(hidden)]
+pub mod evaluate;
+#[doc(hidden)]
+#[allow(missing_debug_implementations)]
+pub mod membership;
+#[doc(hidden)]
+pub mod milestones;
+#[doc(hidden)]
+#[allow(missing_debug_implementations)]
+pub mod process;
+#[doc(hidden)]
+pub mod round_message;
+#[doc(hidden)]
+pub mod snapshot;
+#[doc(hidden)]
+#[allow(missing_debug_implementations)]
+pub mod worker_set;
+
+pub use choices::{BatchNorm, Format, Pace};
+pub use elastic::Stop;
+pub use error::Error;
+pub use pace::Recording;
+#[doc(hidden)]
+pub use pace::{Leases, Pacing};
+#[doc(hidden)]
+pub use reporter::OwnReports;
+pub use session::{DataShard, Due, LocalStep, RoundResult, ScoreBatch, Session};
+pub use settings::Settings;
+#[doc(hidden)]
+pub use settings::coordinator_settings;

@@ -1,0 +1,588 @@
+//! A session: the part of a worker in a run, for a training loop that calls the library.
+//!
+//! It is the loop of a process with one worker. That loop calls a set of workers; here the caller takes the steps, and lends its
+//! parameters for each round. So membership, rounds, recovery and reports are those of every other run.
+
+use crate::elastic::Entered;
+use crate::event::{Event, Finished, Reason, Round, Started};
+use crate::membership::Membership;
+use crate::process::{Clock, Common, Connections, Note, Process};
+use crate::pushed_worker::{Pushed, PushedWorker};
+use crate::snapshot::{GroupCheckpoint, Part, Snapshot, fresh};
+use crate::worker_set::{Cycle, Slot, WorkerSet};
+use crate::{Error, Format, Leases, OwnReports, Pace, Pacing, Settings, Stop};
+use grawa_comm::group::{Joiner, Reporter, TransferOptions};
+use grawa_comm::{Error as CommError, Transport};
+use grawa_core::{Evaluate, Key, Progress, Prox, Schedule, Sgd};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// What the caller does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// A local step, then [`Session::step`].
+    Step,
+    /// [`Session::round`].
+    Round,
+    /// [`Session::evaluated_model`]: all workers make the model to be evaluated.
+    Evaluate,
+    /// Nothing: the budget is spent, or all were asked to stop. [`Session::finish`] reports it.
+    End,
+}
+
+impl Due {
+    fn name(self) -> &'static str {
+        match self {
+            Due::Step => "a step",
+            Due::Round => "a round",
+            Due::Evaluate => "an evaluation",
+            Due::End => "the end of the run",
+        }
+    }
+}
+
+/// A local step of the caller.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalStep<'a> {
+    /// The loss of its batch.
+    pub loss: f64,
+    /// The norm of each tensor's gradient, where [`Session::wants_norms`]; empty otherwise.
+    pub norms: &'a [f64],
+    /// The learning rate, for the record.
+    pub rate: f64,
+}
+
+/// How a round went for this worker.
+#[derive(Clone, Debug, Default)]
+pub struct RoundResult {
+    /// Who took part, with which weights. `None` if none was held: the budget ended inside a cycle, or there is no connection.
+    pub round: Option<Round>,
+    /// The parameters were replaced and not pulled: drop the state of the optimizer.
+    pub was_replaced: bool,
+    /// There is no connection to the others. The caller continues to train; after each step the round is due again.
+    pub is_alone: bool,
+    /// What else happened, such as workers that were lost.
+    pub events: Vec<Event>,
+}
+
+/// The batch that scores this worker in the next round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScoreBatch {
+    /// Draws the examples. Workers with a common batch have the same key.
+    pub key: Key,
+    /// Whether dropout is on.
+    pub dropout: bool,
+}
+
+/// Which examples a worker reads next: it has every `of`-th example of an epoch, and is at `step` of its own batches.
+/// `grawa_data::Sampler` draws the examples of such a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataShard {
+    /// Its shard, from 0.
+    pub shard: u32,
+    /// Of how many.
+    pub of: u32,
+    /// The next batch of the shard.
+    pub step: u64,
+}
+
+/// A worker's part in a run.
+///
+/// ```
+/// use grawa_comm::threads;
+/// use grawa_core::Layout;
+/// use grawa_session::{Due, LocalStep, Session, Settings};
+/// let settings = Settings::new("mean:period=4,pull=1".parse()?, Layout::flat(2), 3, "12step".parse()?);
+/// // Three workers on threads; other transports connect processes.
+/// std::thread::scope(|scope| {
+///     for (worker, transport) in (0u8..).zip(threads::transports(3, std::time::Duration::from_secs(60))) {
+///         let settings = &settings;
+///         scope.spawn(move || -> Result<(), grawa_session::Error> {
+///             let mut x = vec![1.0, 1.0];
+///             let mut session = Session::over(&transport, settings, &mut x)?;
+///             loop {
+///                 match session.due() {
+///                     Due::Step => {
+///                         x.iter_mut().for_each(|x| *x -= 0.1 * (*x - f32::from(worker)));
+///                         session.step(LocalStep::default())?;
+///                     }
+///                     Due::Round => drop(session.round(&[], &mut x)?),
+///                     Due::Evaluate => drop(session.evaluated_model(&x)?),
+///                     Due::End => break,
+///                 }
+///             }
+///             assert_eq!(session.finish()?.at.rounds, 3);
+///             Ok(())
+///         });
+///     }
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Session {
+    settings: Settings,
+    process: Process,
+    shared: Pushed,
+    cycle: Arc<Cycle>,
+    due: Due,
+    /// The norms of the last step, which is counted when it is known whether the parameters are finite after it.
+    last_norms: Option<Vec<f64>>,
+    /// Whether rounds fail for want of a connection.
+    is_alone: bool,
+    /// When the caller was last given something to do.
+    given_at: Duration,
+    notes: Receiver<Note>,
+    reports: OwnReports,
+    stop: Stop,
+    reason: Reason,
+    finished: Option<Finished>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Session { settings, due, .. } = self;
+        f.debug_struct("Session").field("settings", settings).field("due", due).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// A worker that joins a coordinator's run. If the run has begun, it continues from the state of the others. `parameters` are replaced
+    /// by those that all start from.
+    pub fn join(joiner: Joiner, settings: &Settings, parameters: &mut [f32]) -> Result<Self, Error> {
+        Session::join_from(joiner, settings, parameters, None)
+    }
+
+    /// The same with a [`Session::checkpoint`] of this run: if all workers were lost, the run continues from the newest one.
+    pub fn join_from(
+        joiner: Joiner,
+        settings: &Settings,
+        parameters: &mut [f32],
+        checkpoint: Option<&[u8]>,
+    ) -> Result<Self, Error> {
+        settings.check_charter(&joiner.charter)?;
+        if let Some(why) = crate::elastic::objection(&settings.method) {
+            return Err(Error::NotElastic { why });
+        }
+        if joiner.workers != 1 {
+            let why = "a session is one worker; join with one, and have a session for each";
+            return Err(Error::NotInSession { method: settings.method.to_string(), why });
+        }
+        let pacing = match settings.pace {
+            Pace::Even => Pacing::Even,
+            Pace::Free => Pacing::Called,
+        };
+        let reporter = joiner.reporter();
+        let checkpoint: Option<(GroupCheckpoint, Vec<f32>)> =
+            checkpoint.map(|bytes| crate::round_message::decode(joiner.worker, bytes)).transpose()?;
+        let options = TransferOptions { overlap: false, bf16: settings.wire == Format::Bf16 };
+        Session::start(settings, pacing, Some(reporter), parameters, |common, set, start| {
+            let (method, parameters) = (&common.method, start.parameters.clone());
+            let entered = Entered::new(joiner, method, settings.workers, parameters, checkpoint, options)?;
+            let is_late = entered.is_late();
+            Ok((entered.process(common, set, vec![start])?, is_late))
+        })
+    }
+
+    /// A worker of a fixed number of processes; all must call it. All start from the parameters of the first one.
+    pub fn over(
+        transport: &dyn Transport,
+        settings: &Settings,
+        parameters: &mut [f32],
+    ) -> Result<Self, Error> {
+        let (rank, size) = (transport.rank(), transport.size());
+        if size != settings.workers {
+            let (found, expected) = (settings.workers.to_string(), size.to_string());
+            let what = "the number of workers".into();
+            return Err(Error::AnotherRun { what, found, expected });
+        }
+        let pacing = match settings.pace {
+            Pace::Even => Pacing::Even,
+            Pace::Free => Pacing::Leased(Leases::new(transport.tickets()?, rank == 0, 0, 0)),
+        };
+        Session::start(settings, pacing, None, parameters, |common, set, start| {
+            let Snapshot { mut parts, memories, .. } =
+                fresh(&common.method, &common.layout, vec![(start.parameters, Vec::new())])?;
+            parts[0].worker = rank;
+            let connections =
+                crate::connect::connect(transport, &common.method, size, common.layout.len(), &parts)?;
+            let snapshot = Snapshot { parts, memories, ..Snapshot::default() };
+            Ok((Process::new(common, set, snapshot, 0..size, connections)?, false))
+        })
+    }
+
+    /// A worker alone.
+    pub fn alone(settings: &Settings, parameters: &mut [f32]) -> Result<Self, Error> {
+        let settings = Settings { workers: 1, pace: Pace::Even, ..settings.clone() };
+        Session::start(&settings, Pacing::Even, None, parameters, |common, set, start| {
+            let snapshot = fresh(&common.method, &common.layout, vec![(start.parameters, Vec::new())])?;
+            let (membership, processes) = (Membership::Alone, vec![(0, vec![0])]);
+            let connections = Connections { membership, processes, view: None, inner: Vec::new() };
+            Ok((Process::new(common, set, snapshot, 0..1, connections)?, false))
+        })
+    }
+
+    /// Starts the process that `make` makes of the worker's part; it says whether the run had begun.
+    fn start(
+        settings: &Settings,
+        pacing: Pacing,
+        reporter: Option<Reporter>,
+        parameters: &mut [f32],
+        make: impl FnOnce(&Arc<Common>, Box<dyn WorkerSet>, Part) -> Result<(Process, bool), Error>,
+    ) -> Result<Self, Error> {
+        settings.check()?;
+        expect("the parameters", parameters.len(), settings.layout.len())?;
+        let (notes, inbox) = channel();
+        let (started, stop) = (Instant::now(), Stop::default());
+        let clock: Clock = Arc::new(move || started.elapsed());
+        let milestones = settings.milestones();
+        let common = Arc::new(Common {
+            method: settings.method.clone(),
+            layout: settings.layout.clone(),
+            // The caller has an optimizer of its own.
+            sgd: Sgd::PLAIN,
+            rate: Schedule::constant(0.0)?,
+            seed: settings.seed,
+            milestones,
+            pacing,
+            stop: Arc::clone(&stop.asked),
+            clock,
+            notes,
+            reporter,
+            together: Arc::clone(&stop.together),
+            snapshots: None,
+        });
+        let shared = Pushed::default();
+        shared.lock().parameters = parameters.to_vec();
+        let set = Box::new(PushedWorker { layout: settings.layout.clone(), shared: shared.clone() });
+        let start = Part {
+            parameters: parameters.to_vec(),
+            velocity: Vec::new(),
+            loss: f64::NAN,
+            finite: true,
+            ..Part::default()
+        };
+        let (mut process, is_late) = make(&common, set, start)?;
+        if !is_late {
+            process.start_alike()?;
+        }
+        let cycle = process.cycle_of(0, None);
+        let mut session = Session {
+            settings: settings.clone(),
+            process,
+            shared,
+            cycle,
+            due: Due::Step,
+            last_norms: None,
+            is_alone: false,
+            given_at: Duration::ZERO,
+            notes: inbox,
+            reports: OwnReports::default(),
+            stop,
+            reason: Reason::Spent,
+            finished: None,
+        };
+        session.report_start(is_late)?;
+        session.process.settled = Some(session.process.at);
+        session.process.began = (common.clock)();
+        session.begin_cycle()?;
+        parameters.copy_from_slice(&session.shared.lock().parameters);
+        Ok(session)
+    }
+
+    /// What is due.
+    pub fn due(&self) -> Due {
+        self.due
+    }
+
+    /// The number of this worker. It may change when this worker rejoins.
+    pub fn worker(&self) -> u32 {
+        self.process.workers[0].id
+    }
+
+    /// Whether [`Session::step`] needs the norm of each tensor's gradient.
+    pub fn wants_norms(&self) -> bool {
+        self.process.workers[0].trackers.iter().any(grawa_core::Tracker::wants_norms)
+    }
+
+    /// The batch whose gradient norms the next [`Session::round`] needs, if the method scores one.
+    pub fn score_batch(&self) -> Option<ScoreBatch> {
+        let (keys, dropout) = self.process.score_keys(0)?;
+        keys.first().map(|(_, key)| ScoreBatch { key: *key, dropout })
+    }
+
+    /// Which examples this worker reads next. No example is given to two workers in an epoch; members that join or leave change it.
+    pub fn shard(&self) -> DataShard {
+        let worker = &self.process.workers[0];
+        let of = worker.division.map_or(self.settings.workers, |(_, of)| of);
+        let step = worker.first + worker.taken.saturating_sub(worker.since);
+        DataShard { shard: worker.shard, of, step }
+    }
+
+    /// The progress of the run, for learning-rate schedules: all workers have the same, also one that joined late.
+    pub fn progress(&self) -> Progress {
+        let (at, cycle) = (&self.process.at, &self.cycle);
+        self.process.common.milestones.progress(at, self.process.workers[0].in_cycle, cycle.members)
+    }
+
+    /// The centre after the last round.
+    pub fn centre(&self) -> Arc<Vec<f32>> {
+        Arc::clone(&self.shared.lock().centre)
+    }
+
+    /// Pulls parameters lightly toward the centre, where the method has a prox term: to be called after each step of the optimizer.
+    pub fn apply_prox(&self, parameters: &mut [f32]) {
+        let strength = self.cycle.prox[0];
+        if strength > 0.0 {
+            Prox { centre: &self.centre(), strength }.apply(parameters);
+        }
+    }
+
+    /// The strength of [`Session::apply_prox`]; zero where the method has no prox term.
+    pub fn prox(&self) -> f32 {
+        self.cycle.prox[0]
+    }
+
+    /// How to stop: from another thread, or a signal handler.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Counts a local step of the caller. Returns what is due.
+    pub fn step(&mut self, step: LocalStep<'_>) -> Result<Due, Error> {
+        self.expect_due("step", Due::Step)?;
+        if self.wants_norms() {
+            expect("the norms of the gradient", step.norms.len(), self.settings.layout.spans().len())?;
+        }
+        self.count_last_step(true);
+        let now = (self.process.common.clock)();
+        let spent = now.saturating_sub(self.given_at);
+        let worker = &mut self.process.workers[0];
+        worker.count(step.loss);
+        worker.spend(spent, (0.0, 0.0));
+        (worker.rate, worker.done_at) = (step.rate, now);
+        self.last_norms = Some(step.norms.to_vec());
+        if let Some(beat) = &self.shared.lock().heartbeat {
+            beat();
+        }
+        self.due = self.step_or_round()?;
+        self.given_at = now;
+        Ok(self.due)
+    }
+
+    /// Ends a cycle: a round with all workers, if one is due. `scores` are the norms of each tensor's gradient on the
+    /// [`Session::score_batch`], empty where there is none. The parameters are pulled in place. If this worker was left behind, it takes
+    /// the state of the others and takes part in their next round.
+    pub fn round(&mut self, scores: &[f64], parameters: &mut [f32]) -> Result<RoundResult, Error> {
+        self.expect_due("round", Due::Round)?;
+        expect("the parameters", parameters.len(), self.settings.layout.len())?;
+        if self.settings.scores_batches() {
+            expect("the scores", scores.len(), self.settings.layout.spans().len())?;
+        }
+        let is_finite = parameters.iter().all(|x| x.is_finite());
+        self.count_last_step(is_finite);
+        {
+            let mut shared = self.shared.lock();
+            shared.parameters.clear();
+            shared.parameters.extend_from_slice(parameters);
+            shared.scores = scores.to_vec();
+            shared.was_replaced = false;
+        }
+        let worker = &mut self.process.workers[0];
+        (worker.finite, worker.full) = (is_finite, !self.stop.asked.load(Ordering::Relaxed));
+        self.process.last_round = None;
+        self.is_alone = false;
+        let before = self.process.at;
+        self.hold_round()?;
+        let mut result = RoundResult {
+            round: self.process.last_round.take().filter(|round| !round.mixed.is_empty()),
+            is_alone: self.is_alone,
+            ..RoundResult::default()
+        };
+        if !self.is_alone && self.due != Due::End {
+            let (milestones, at) = (&self.process.common.milestones, &self.process.at);
+            match milestones.is_spent(at) || milestones.evaluates(&before, at) {
+                true => self.due = Due::Evaluate,
+                false => self.begin_cycle()?,
+            }
+        }
+        let shared = self.shared.lock();
+        parameters.copy_from_slice(&shared.parameters);
+        result.was_replaced = shared.was_replaced;
+        drop(shared);
+        result.events = self.pass_on_events()?;
+        self.given_at = (self.process.common.clock)();
+        Ok(result)
+    }
+
+    /// The model that the method evaluates, made of the parameters of all workers; `None` if this worker lost its connection meanwhile.
+    pub fn evaluated_model(&mut self, parameters: &[f32]) -> Result<Option<Vec<f32>>, Error> {
+        self.expect_due("evaluated_model", Due::Evaluate)?;
+        expect("the parameters", parameters.len(), self.settings.layout.len())?;
+        self.shared.lock().parameters = parameters.to_vec();
+        let model = match self.process.make_view() {
+            Ok(_) => Some(match self.settings.method.evaluate {
+                Evaluate::Mean | Evaluate::Best => self.process.set.centre(Slot::View)?.to_vec(),
+                Evaluate::Centre => self.centre().to_vec(),
+                Evaluate::Each => parameters.to_vec(),
+            }),
+            // The next round finds out.
+            Err(Error::Comm(CommError::Behind | CommError::OutOfContact)) => None,
+            Err(error) => return Err(error),
+        };
+        self.begin_cycle()?;
+        self.given_at = (self.process.common.clock)();
+        Ok(model)
+    }
+
+    /// What an elastic group needs to continue if all of its workers are lost, see [`Session::join_from`]. `None` in other groups.
+    pub fn checkpoint(&self) -> Result<Option<Vec<u8>>, Error> {
+        let Membership::Elastic(all, _) = &self.process.membership else { return Ok(None) };
+        let Some(held) = self.process.held(true)? else { return Ok(None) };
+        Ok(Some(crate::round_message::encode(&(held, &*all.newest_centre()?))?))
+    }
+
+    /// Reports the end of the run. All workers must call it when [`Due::End`] is due.
+    pub fn finish(mut self) -> Result<Finished, Error> {
+        self.expect_due("finish", Due::End)?;
+        self.process.finish(self.reason)?;
+        self.pass_on_events()?;
+        self.finished.take().ok_or_else(|| Error::NobodyLeft { why: "the run ended without a result".into() })
+    }
+
+    fn expect_due(&self, call: &'static str, expected: Due) -> Result<(), Error> {
+        if self.due == expected { Ok(()) } else { Err(Error::NotDue { call, due: self.due.name() }) }
+    }
+
+    /// The scores of the last step.
+    fn count_last_step(&mut self, is_finite: bool) {
+        if let Some(norms) = self.last_norms.take() {
+            let common = Arc::clone(&self.process.common);
+            let at = self.process.at;
+            let worker = &mut self.process.workers[0];
+            if !norms.is_empty() {
+                worker.norms = norms;
+            }
+            worker.note(is_finite, &common, &at);
+        }
+    }
+
+    fn step_or_round(&self) -> Result<Due, Error> {
+        let worker = &self.process.workers[0];
+        let goes_on = !self.is_alone
+            && !self.stop.asked.load(Ordering::Relaxed)
+            && self.cycle.may_step(worker, worker.in_cycle)?;
+        Ok(if goes_on { Due::Step } else { Due::Round })
+    }
+
+    /// Ends the cycle with all others. A worker that was left behind takes their state and tries again.
+    fn hold_round(&mut self) -> Result<(), Error> {
+        loop {
+            match self.process.cycle() {
+                Ok(false) => return Ok(()),
+                Ok(true) => {
+                    (self.due, self.reason) = (Due::End, Reason::Interrupted);
+                    return Ok(());
+                }
+                Err(Error::Comm(CommError::Behind)) => {
+                    self.process.rejoin()?;
+                    if self.process.common.milestones.is_spent(&self.process.at) {
+                        return Ok(());
+                    }
+                }
+                Err(Error::Comm(CommError::OutOfContact)) => {
+                    if self.stop.asked.load(Ordering::Relaxed) {
+                        return Err(CommError::OutOfContact.into());
+                    }
+                    self.is_alone = true;
+                    self.due = match self.process.waits_for_examples() {
+                        true => Due::Round,
+                        false => Due::Step,
+                    };
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// All that was due is done: the next cycle begins, or the run ends.
+    fn begin_cycle(&mut self) -> Result<(), Error> {
+        let common = Arc::clone(&self.process.common);
+        let at = self.process.at;
+        self.process.settled = Some(at);
+        if common.milestones.is_spent(&at) {
+            self.due = Due::End;
+            return Ok(());
+        }
+        match self.process.publish_state() {
+            // The next round finds out.
+            Ok(()) | Err(Error::Comm(CommError::Behind | CommError::OutOfContact)) => {}
+            Err(error) => return Err(error),
+        }
+        self.cycle = self.process.cycle_of(common.milestones.quota(&at), None);
+        self.due = match self.process.skips_steps() {
+            true => Due::Round,
+            false => self.step_or_round()?,
+        };
+        Ok(())
+    }
+
+    /// Reports that this worker begins.
+    fn report_start(&mut self, resumed: bool) -> Result<(), Error> {
+        let Settings { name, method, layout, workers, budget, batch, examples, seed, .. } = &self.settings;
+        let milestones = &self.process.common.milestones;
+        self.report(Event::Started(Started {
+            at: milestones.place(&self.process.at),
+            method: method.to_string(),
+            network: name.clone(),
+            data: "the caller's".into(),
+            workers: *workers,
+            batch: *batch,
+            seed: *seed,
+            budget: *budget,
+            steps: milestones.steps(),
+            parameters: layout.len(),
+            spans: layout.spans().iter().map(|span| span.name().to_owned()).collect(),
+            examples: *examples,
+            resumed,
+        }))
+    }
+
+    /// Sends an event of this worker to the coordinator, if there is one.
+    fn report(&mut self, event: Event) -> Result<(), Error> {
+        match &self.process.common.reporter {
+            Some(reporter) => Ok(reporter.report(self.reports.next(event).encode()?)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes what the loop has to say, and reports what the coordinator must know.
+    fn pass_on_events(&mut self) -> Result<Vec<Event>, Error> {
+        let mut events = Vec::new();
+        while let Ok(note) = self.notes.try_recv() {
+            match note {
+                Note::Event(Event::Round(_)) => {}
+                Note::Event(event) => events.push(event),
+                Note::Own(event) => {
+                    if let Event::Finished(end) = &event {
+                        self.finished = Some(end.clone());
+                    }
+                    self.report(event.clone())?;
+                    events.push(event);
+                }
+                Note::NotReported(error) => return Err(error),
+                Note::Snapshot(_) | Note::Ended(_) => {}
+            }
+        }
+        Ok(events)
+    }
+}
+
+fn expect(what: &str, found: usize, expected: usize) -> Result<(), Error> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(grawa_core::Error::WrongLength { what: what.into(), found, expected }.into()),
+    }
+}

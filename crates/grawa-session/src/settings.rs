@@ -1,0 +1,171 @@
+//! What all processes of a run must agree on.
+
+use crate::milestones::{MilestoneSettings, Milestones};
+use crate::{Error, Format, Pace, elastic};
+use grawa_comm::group::{self, CoordinatorServer, Security};
+use grawa_core::{Amount, Layout, Method, Score, Share, Source};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+
+/// A run of sessions: all of its processes give the same settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// A name for the model, for records.
+    pub name: String,
+    /// The method.
+    pub method: Method,
+    /// The parameters that are shared: one span for each tensor.
+    pub layout: Layout,
+    /// Workers that the run begins with. More may join an elastic group later.
+    pub workers: u32,
+    /// How much to train. Steps are those of each worker; epochs are passes of all workers over the data.
+    pub budget: Amount,
+    /// How often all make the model to be evaluated, see [`crate::Due::Evaluate`]. It is also made at the end.
+    pub evaluate: Option<Amount>,
+    /// Examples of a local step.
+    pub batch: u32,
+    /// Examples of the training set.
+    pub examples: usize,
+    /// The seed of the run.
+    pub seed: u64,
+    /// Who takes how many steps between two rounds.
+    pub pace: Pace,
+    /// How numbers are sent in an elastic group.
+    pub wire: Format,
+}
+
+impl Settings {
+    /// Settings of a run in steps, with the other settings at their defaults.
+    ///
+    /// ```
+    /// use grawa_core::Layout;
+    /// use grawa_session::Settings;
+    /// let layout = Layout::new([("fc.weight", vec![10, 64]), ("fc.bias", vec![10])])?;
+    /// let settings = Settings::new("mean:period=8".parse()?, layout, 4, "400step".parse()?);
+    /// assert_eq!(settings.method.period, 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(method: Method, layout: Layout, workers: u32, budget: Amount) -> Self {
+        Settings {
+            name: "a model".into(),
+            method,
+            layout,
+            workers,
+            budget,
+            evaluate: None,
+            batch: 1,
+            examples: 1,
+            seed: 0,
+            pace: Pace::Even,
+            wire: Format::F32,
+        }
+    }
+
+    /// Whether a session can carry this out.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.method.check()?;
+        let refuse = |why| Err(Error::NotInSession { method: self.method.to_string(), why });
+        match () {
+            () if self.method.share == Share::Gradients => refuse(
+                "it shares gradients at every step, which a session does not see; use a method that shares parameters, such as mean",
+            ),
+            () if self.method.inner.is_some() => {
+                refuse("groups inside groups are scored twice in a round; remove inner.group")
+            }
+            () if self.workers == 0 => refuse("a run has at least one worker"),
+            () => Ok(()),
+        }
+    }
+
+    /// Whether rounds need the norms of a score batch's gradient.
+    pub(crate) fn scores_batches(&self) -> bool {
+        matches!(self.method.score, Score::Norm { from: Source::Batch { .. }, .. })
+    }
+
+    pub(crate) fn milestones(&self) -> Milestones {
+        Milestones::new(&MilestoneSettings {
+            method: &self.method,
+            workers: self.workers,
+            batch: self.batch,
+            examples: self.examples,
+            budget: self.budget,
+            evaluate: self.evaluate,
+            checkpoint: None,
+        })
+    }
+
+    /// The settings by name, as a coordinator gives them to those who join.
+    fn entries(&self) -> Map<String, Value> {
+        let tensors: Map<String, Value> = (self.layout.spans().iter())
+            .map(|span| (format!("the shape of {}", span.name()), json!(span.shape())))
+            .collect();
+        let mut entries = tensors;
+        for (name, value) in [
+            ("name", json!(self.name)),
+            ("method", json!(self.method.to_string())),
+            ("workers", json!(self.workers)),
+            ("budget", json!(self.budget)),
+            ("evaluate", json!(self.evaluate)),
+            ("batch", json!(self.batch)),
+            ("examples", json!(self.examples)),
+            ("seed", json!(self.seed)),
+            ("pace", json!(self.pace.as_str())),
+            ("wire", json!(self.wire.as_str())),
+        ] {
+            entries.insert(name.into(), value);
+        }
+        entries
+    }
+
+    /// The settings as bytes, for the charter of a coordinator.
+    pub fn charter(&self) -> Vec<u8> {
+        Value::Object(self.entries()).to_string().into_bytes()
+    }
+
+    /// That a coordinator's run has the same settings; names the first that differs.
+    pub(crate) fn check_charter(&self, charter: &[u8]) -> Result<(), Error> {
+        let differs = |what: &str, found: &dyn ToString, expected: &dyn ToString| {
+            let (what, found) = (what.to_owned(), found.to_string());
+            Err(Error::AnotherRun { what, found, expected: expected.to_string() })
+        };
+        let Ok(Value::Object(expected)) = serde_json::from_slice(charter) else {
+            return differs("the coordinator's run", &"a run of sessions", &"of another kind");
+        };
+        let found = self.entries();
+        let missing = Value::from("missing");
+        for name in found.keys().chain(expected.keys()) {
+            let (here, there) = (found.get(name).unwrap_or(&missing), expected.get(name).unwrap_or(&missing));
+            if here != there {
+                return differs(name, here, there);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a coordinator of such a run. It must be kept alive while workers train; its events are read with
+    /// [`CoordinatorServer::next`]. With a log, another coordinator can continue where this one ended.
+    pub fn coordinate(
+        &self,
+        listen: &str,
+        security: Security,
+        run: u64,
+        log: Option<&Path>,
+    ) -> Result<CoordinatorServer, Error> {
+        self.check()?;
+        if let Some(why) = elastic::objection(&self.method) {
+            return Err(Error::NotElastic { why });
+        }
+        let settings = coordinator_settings(&self.method, self.workers, self.pace);
+        Ok(CoordinatorServer::new(listen, security, settings, run, self.charter(), log)?)
+    }
+}
+
+/// How a coordinator of such a run works.
+#[doc(hidden)]
+pub fn coordinator_settings(method: &Method, workers: u32, pace: Pace) -> group::Settings {
+    let usual = group::Settings::default();
+    let trigger = (pace == Pace::Free).then(|| u64::from(method.cycle().max(1)));
+    // At a free pace heartbeats bring the counts that call for a round: the rarer they are, the more steps are taken beyond it.
+    let heartbeat = if trigger.is_some() { usual.heartbeat / 5 } else { usual.heartbeat };
+    group::Settings { founders: workers, trigger, heartbeat, ..usual }
+}

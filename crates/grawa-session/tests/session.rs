@@ -1,0 +1,420 @@
+//! Sessions against [`Sequential`] bit for bit, over threads and over sockets, and when workers come and go.
+
+#![allow(clippy::unwrap_used)]
+
+use grawa_comm::group::{CoordinatorServer, Joiner, Security};
+use grawa_comm::threads;
+use grawa_core::{
+    FunctionReplica, Key, Layout, Method, Name, Prox, Purpose, Replica, Sequential, Sgd, Share, StateKind,
+};
+use grawa_session::event::{Finished, Reason, Round};
+use grawa_session::{Due, Error, LocalStep, Pace, RoundResult, Session, Settings};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+const WORKERS: u32 = 3;
+const RATE: f32 = 0.05;
+const SEED: u64 = 7;
+const SGD: Sgd = Sgd { momentum: 0.9, weight_decay: 1e-3, nesterov: true };
+const LONG: Duration = Duration::from_secs(60);
+
+type Function = fn(&[f32], Key, &mut [f32]) -> f64;
+type Toy = FunctionReplica<Function>;
+
+/// ½‖x‖² with a push of each worker's own, so that workers part between rounds.
+fn bowl(x: &[f32], key: Key, gradient: &mut [f32]) -> f64 {
+    let push = key.stream().unit() - 0.5;
+    gradient.iter_mut().zip(x).for_each(|(g, &x)| *g = x + push);
+    x.iter().map(|&x| f64::from(x * x) / 2.0).sum()
+}
+
+fn layout() -> Layout {
+    Layout::new([("a", vec![5]), ("b", vec![40])]).unwrap()
+}
+
+fn replica(start: f32) -> Toy {
+    FunctionReplica::new(layout(), vec![start; 45], bowl as Function).unwrap()
+}
+
+fn settings(method: &str, budget: &str) -> Settings {
+    let (method, budget) = (method.parse().unwrap(), budget.parse().unwrap());
+    let seed = SEED;
+    Settings { seed, evaluate: Some("8step".parse().unwrap()), ..Settings::new(method, layout(), WORKERS, budget) }
+}
+
+/// What a worker left.
+#[derive(Debug, Default)]
+struct Trained {
+    parameters: Vec<f32>,
+    rounds: Vec<Round>,
+    models: Vec<Vec<f32>>,
+    finished: Option<Finished>,
+}
+
+/// One step of a training loop of its own.
+fn local_step(session: &mut Session, replica: &mut Toy) -> Result<Due, Error> {
+    let shard = session.shard();
+    let key = Key::new(SEED, Purpose::Step).worker(shard.shard).step(shard.step);
+    let loss = replica.gradient(key).unwrap();
+    let mut norms = vec![0.0; if session.wants_norms() { 2 } else { 0 }];
+    if session.wants_norms() {
+        replica.norms(&mut norms).unwrap();
+    }
+    let centre = session.centre();
+    let prox = Prox { centre: &centre, strength: session.prox() };
+    let prox: &[Prox<'_>] = if prox.strength > 0.0 { &[prox] } else { &[] };
+    replica.descend(&SGD, RATE, prox).unwrap();
+    session.step(LocalStep { loss, norms: &norms, rate: f64::from(RATE) })
+}
+
+fn round(session: &mut Session, replica: &mut Toy) -> Result<RoundResult, Error> {
+    let mut scores = Vec::new();
+    if let Some(batch) = session.score_batch() {
+        scores.resize(2, 0.0);
+        replica.score(batch.key, batch.dropout, &mut scores).unwrap();
+    }
+    let result = session.round(&scores, replica.parameters())?;
+    if result.was_replaced {
+        replica.reset();
+    }
+    Ok(result)
+}
+
+/// Trains to the end; `seen` is called before everything that is due.
+fn train(
+    mut session: Session,
+    replica: &mut Toy,
+    mut seen: impl FnMut(&Session) -> bool,
+) -> Result<Trained, Error> {
+    let mut trained = Trained::default();
+    while session.due() != Due::End {
+        if seen(&session) {
+            return Ok(trained);
+        }
+        match session.due() {
+            Due::Step => drop(local_step(&mut session, replica)?),
+            Due::Round => trained.rounds.extend(round(&mut session, replica)?.round),
+            Due::Evaluate => trained.models.extend(session.evaluated_model(replica.parameters())?),
+            Due::End => {}
+        }
+    }
+    trained.parameters = replica.parameters().to_vec();
+    trained.finished = Some(session.finish()?);
+    Ok(trained)
+}
+
+/// Starts workers on threads, and returns what they left.
+fn all<T: Send>(make: impl Fn(u32) -> T + Sync, workers: u32) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let make = &make;
+        let running: Vec<_> = (0..workers).map(|worker| scope.spawn(move || make(worker))).collect();
+        running.into_iter().map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+fn coordinator(settings: &Settings) -> (CoordinatorServer, String) {
+    let server = settings.coordinate("127.0.0.1:0", Security::Plain, 5, None).unwrap();
+    let address = server.address().to_string();
+    (server, address)
+}
+
+fn joiner(address: &str) -> Joiner {
+    Joiner::new(address, Security::Plain, "127.0.0.1:0", None, LONG).unwrap()
+}
+
+/// Every method that a session accepts.
+fn methods() -> impl Iterator<Item = String> {
+    let is_fit = |name: &&Name| {
+        let method = Method::named(**name, grawa_core::Preset::Paper);
+        method.share == Share::Parameters && method.inner.is_none()
+    };
+    Name::ALL.iter().filter(is_fit).map(|name| format!("{name}:period=4"))
+}
+
+fn expected(method: &str, steps: usize) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    let replicas = (0..WORKERS).map(|_| replica(1.0)).collect();
+    let mut sequential = Sequential::new(method.parse().unwrap(), SGD, SEED, replicas).unwrap();
+    (0..steps).for_each(|_| drop(sequential.advance(RATE).unwrap()));
+    let models = sequential.evaluated();
+    let parameters = sequential.replicas().iter_mut().map(|replica| replica.parameters().to_vec()).collect();
+    (parameters, models)
+}
+
+fn check(method: &str, found: &[Trained], steps: usize) {
+    let (parameters, models) = expected(method, steps);
+    let mut found: Vec<&Trained> = found.iter().collect();
+    found.sort_by_key(|trained| parameters.iter().position(|own| *own == trained.parameters));
+    for (worker, trained) in found.iter().enumerate() {
+        assert_eq!(trained.parameters, parameters[worker], "{method}: worker {worker}");
+        assert_eq!(trained.models.last(), models.first(), "{method}: the model of worker {worker}");
+        assert_eq!(trained.models.len(), steps.div_ceil(8), "{method}");
+        assert_eq!(trained.rounds.len(), steps / 4, "{method}");
+        assert!(trained.rounds.iter().all(|round| round.mixed[0].workers == [0, 1, 2]));
+        let end = trained.finished.as_ref().unwrap();
+        assert_eq!((end.at.steps, end.reason, end.workers.len()), (steps as u64, Reason::Spent, 3));
+    }
+}
+
+/// All start from the first worker's parameters, whatever they bring.
+#[test]
+fn sessions_over_a_transport_have_the_bits_of_sequential() {
+    for method in methods() {
+        let settings = settings(&method, "24step");
+        let transports: Vec<_> =
+            threads::transports(WORKERS, LONG).into_iter().map(|it| std::sync::Mutex::new(Some(it))).collect();
+        let found = all(
+            |worker| {
+                let transport = transports[worker as usize].lock().unwrap().take().unwrap();
+                let mut replica = replica(1.0 + worker as f32);
+                let session = Session::over(&transport, &settings, replica.parameters()).unwrap();
+                train(session, &mut replica, |_| false).unwrap()
+            },
+            WORKERS,
+        );
+        check(&method, &found, 24);
+    }
+}
+
+#[test]
+fn sessions_in_an_elastic_group_have_the_bits_of_sequential() {
+    for method in methods() {
+        let settings = settings(&method, "16step");
+        let (_server, address) = coordinator(&settings);
+        let found = all(
+            |_| {
+                let mut replica = replica(1.0);
+                let session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+                train(session, &mut replica, |_| false).unwrap()
+            },
+            WORKERS,
+        );
+        check(&method, &found, 16);
+    }
+}
+
+#[test]
+fn a_session_alone_is_one_worker() {
+    let settings = settings("mean:period=4,pull=1", "10step");
+    let mut replica = replica(1.0);
+    let session = Session::alone(&settings, replica.parameters()).unwrap();
+    let trained = train(session, &mut replica, |_| false).unwrap();
+    assert_eq!((trained.rounds.len(), trained.models.len()), (2, 2));
+    assert_eq!(trained.models[1], trained.parameters);
+}
+
+/// One leaves without a word, another joins later: it starts from the centre of the others, with their clock.
+#[test]
+fn workers_leave_and_join() {
+    let settings = Settings { evaluate: None, ..settings("mean:period=4,pull=1", "4000step") };
+    let (_server, address) = coordinator(&settings);
+    let (has_left, has_joined) = (AtomicBool::new(false), AtomicBool::new(false));
+    let found = all(
+        |which| {
+            if which == 3 {
+                while !has_left.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+            let mut replica = replica(1.0);
+            let session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+            if which == 3 {
+                assert!(session.progress().steps >= 40, "{:?}", session.progress());
+                assert_eq!(*session.centre(), replica.parameters());
+                assert_eq!(session.due(), Due::Round);
+                has_joined.store(true, Ordering::Relaxed);
+            }
+            let leaves = |session: &Session| {
+                let is_time = session.progress().steps >= 40;
+                // A joiner is let in between two rounds.
+                if is_time && !has_joined.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                is_time && which == 2
+            };
+            let trained = train(session, &mut replica, leaves).unwrap();
+            has_left.store(true, Ordering::Relaxed);
+            trained
+        },
+        4,
+    );
+    let stayed: Vec<&Trained> = found.iter().filter(|trained| trained.finished.is_some()).collect();
+    assert_eq!(stayed.len(), 3);
+    for trained in &stayed {
+        assert_eq!(trained.parameters, stayed[0].parameters);
+        assert_eq!(trained.finished.as_ref().unwrap().at.rounds, 1000);
+        assert_eq!(trained.rounds.last().unwrap().mixed[0].workers.len(), 3);
+    }
+}
+
+/// At a free pace workers take steps until the coordinator calls.
+#[test]
+fn a_free_pace_works() {
+    let settings = Settings { pace: Pace::Free, evaluate: None, ..settings("mean:period=8,pull=1", "64step") };
+    let (_server, address) = coordinator(&settings);
+    let found = all(
+        |which| {
+            let mut replica = replica(1.0);
+            let session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+            let slow = |_: &Session| {
+                std::thread::sleep(Duration::from_millis(u64::from(1 + which)));
+                false
+            };
+            train(session, &mut replica, slow).unwrap()
+        },
+        WORKERS,
+    );
+    for trained in &found {
+        assert!(trained.finished.as_ref().unwrap().at.steps >= 64);
+        assert_eq!(trained.parameters, found[0].parameters);
+    }
+}
+
+/// All workers are lost; those that come after them continue from the checkpoint of one.
+#[test]
+fn a_checkpoint_carries_the_run_over_the_loss_of_all() {
+    let settings = Settings { workers: 2, evaluate: None, ..settings("easgd:period=4", "2000step") };
+    let folder = std::env::temp_dir().join(format!("grawa-session-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let log = folder.join("coordinator.log");
+    let server = settings.coordinate("127.0.0.1:0", Security::Plain, 5, Some(&log)).unwrap();
+    let address = server.address().to_string();
+    let kept = all(
+        |_| {
+            let mut replica = replica(1.0);
+            let session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+            let mut kept = None;
+            let gone = |session: &Session| {
+                kept = session.checkpoint().unwrap();
+                session.progress().steps >= 40
+            };
+            train(session, &mut replica, gone).unwrap();
+            kept.unwrap()
+        },
+        2,
+    );
+    let joined = AtomicU32::new(0);
+    let found = all(
+        |which| {
+            let mut replica = replica(9.0);
+            let checkpoint = Some(&kept[which as usize][..]);
+            let session =
+                Session::join_from(joiner(&address), &settings, replica.parameters(), checkpoint).unwrap();
+            assert!(session.progress().steps >= 36, "{:?}", session.progress());
+            joined.fetch_add(1, Ordering::Relaxed);
+            // The first must not be done before the other has come.
+            let slow = |_: &Session| {
+                if joined.load(Ordering::Relaxed) < 2 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                false
+            };
+            train(session, &mut replica, slow).unwrap()
+        },
+        2,
+    );
+    let _ = std::fs::remove_dir_all(&folder);
+    for trained in &found {
+        let end = trained.finished.as_ref().unwrap();
+        assert_eq!((end.at.steps, end.at.rounds), (2000, 500));
+    }
+}
+
+#[test]
+fn all_can_be_asked_to_stop() {
+    let settings = Settings { evaluate: None, ..settings("mean:period=4", "100000step") };
+    let (_server, address) = coordinator(&settings);
+    let found = all(
+        |which| {
+            let mut replica = replica(1.0);
+            let session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+            let stop = |session: &Session| {
+                if session.progress().steps >= 20 {
+                    session.stop().together.store(true, Ordering::Relaxed);
+                    session.stop().asked.store(which == 0, Ordering::Relaxed);
+                }
+                false
+            };
+            train(session, &mut replica, stop).unwrap()
+        },
+        WORKERS,
+    );
+    assert!(found.iter().all(|trained| trained.finished.as_ref().unwrap().reason == Reason::Interrupted));
+}
+
+#[test]
+fn one_can_be_asked_to_leave() {
+    let settings = settings("mean:period=4", "16step");
+    let mut replica = replica(1.0);
+    let (_server, address) = coordinator(&Settings { workers: 1, ..settings.clone() });
+    let settings = Settings { workers: 1, ..settings };
+    let mut session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+    local_step(&mut session, &mut replica).unwrap();
+    session.stop().asked.store(true, Ordering::Relaxed);
+    assert_eq!(local_step(&mut session, &mut replica).unwrap(), Due::Round);
+    assert!(matches!(round(&mut session, &mut replica), Err(Error::Left)));
+}
+
+#[test]
+fn wrong_use_is_named() {
+    let settings = settings("lgrawa:period=4", "16step");
+    let mut x = vec![0.0; 45];
+    let mut session = Session::alone(&settings, &mut x).unwrap();
+    let text = session.round(&[0.0; 2], &mut x).unwrap_err().to_string();
+    assert_eq!(text, "round was called, but a step is due");
+    let text = Session::alone(&settings, &mut [0.0; 3]).unwrap_err().to_string();
+    assert!(text.contains("the parameters") && text.contains("45"), "{text}");
+    while session.due() == Due::Step {
+        session.step(LocalStep::default()).unwrap();
+    }
+    let text = session.round(&[], &mut x).unwrap_err().to_string();
+    assert!(text.contains("the scores"), "{text}");
+    for method in ["dp-sgd", "lsgd:inner.group=2"] {
+        let settings = Settings { method: method.parse().unwrap(), ..settings.clone() };
+        let error = Session::alone(&settings, &mut x).unwrap_err();
+        assert!(matches!(error, Error::NotInSession { .. }), "{error}");
+    }
+    let local = Settings { method: "local-lgrawa".parse().unwrap(), ..settings };
+    let mut session = Session::alone(&local, &mut x).unwrap();
+    assert!(session.wants_norms() && session.score_batch().is_none());
+    assert!(session.step(LocalStep::default()).is_err());
+}
+
+/// A joiner with another model is told which tensor differs.
+#[test]
+fn another_model_is_refused() {
+    let settings = Settings { workers: 1, ..settings("mean", "16step") };
+    let (_server, address) = coordinator(&settings);
+    let layout = Layout::new([("a", vec![5]), ("b", vec![4, 10])]).unwrap();
+    let other = Settings { layout, ..settings.clone() };
+    let error = Session::join(joiner(&address), &other, &mut [0.0; 45]).unwrap_err().to_string();
+    assert!(error.contains("the shape of b is [4,10] here and [40] there"), "{error}");
+    let other = Settings { method: "mean:period=7".parse().unwrap(), ..settings };
+    let error = Session::join(joiner(&address), &other, &mut [0.0; 45]).unwrap_err().to_string();
+    assert!(error.contains("method"), "{error}");
+}
+
+/// A worker whose parameters are not finite is set to the centre, and must drop its momentum.
+#[test]
+fn a_worker_that_is_not_finite_is_replaced() {
+    let settings = Settings { workers: 2, evaluate: None, ..settings("mean:period=4,pull=0.5", "8step") };
+    let (_server, address) = coordinator(&settings);
+    let replaced = all(
+        |_| {
+            let mut replica = replica(1.0);
+            let mut session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+            while session.due() == Due::Step {
+                local_step(&mut session, &mut replica).unwrap();
+            }
+            if session.worker() == 1 {
+                replica.parameters()[3] = f32::NAN;
+            }
+            let result = round(&mut session, &mut replica).unwrap();
+            assert!(replica.copy(StateKind::Parameters).unwrap().iter().all(|x| x.is_finite()));
+            let replaced = (session.worker(), result.was_replaced);
+            train(session, &mut replica, |_| false).unwrap();
+            replaced
+        },
+        2,
+    );
+    assert!(replaced.contains(&(0, false)) && replaced.contains(&(1, true)), "{replaced:?}");
+}
