@@ -9,6 +9,10 @@ use grawa_comm::group::internals::messages::{
 };
 use grawa_comm::group::internals::{Greeting, all_gather, frame, records, whole_record};
 use grawa_comm::{Lost, Why};
+use grawa_session::elastic::{self, Remembered};
+use grawa_session::event_codec::{Report, examples};
+use grawa_session::round_message::{self, ProcessMessage, RoundMessage};
+use grawa_session::snapshot::GroupCheckpoint;
 use libfuzzer_sys::fuzz_target;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -43,7 +47,7 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     }
     receive_message(bytes);
     tls_records(bytes);
-    grawa_train::fuzz::hear(bytes);
+    read_as_worker(bytes);
 });
 
 /// TLS records, a few bytes at a time. Nothing is lost, and nothing beyond a record is read.
@@ -143,7 +147,39 @@ fn seeds() {
         frame::write(&mut log, &mut numbers, &encode(&record).unwrap()).unwrap();
     }
     keep("log", log);
-    for (number, bytes) in grawa_train::fuzz::said().into_iter().enumerate() {
+    for (number, bytes) in sent_by_workers().into_iter().enumerate() {
         keep(&format!("said-{number}"), bytes);
     }
+}
+
+/// Reads bytes as everything that a worker or a coordinator receives from another worker.
+fn read_as_worker(bytes: &[u8]) {
+    if let Ok(message) = round_message::decode::<ProcessMessage>(0, bytes) {
+        let written = round_message::encode(&message).expect("what was read can be written");
+        // Scores may be no numbers: the bytes are compared.
+        let again: ProcessMessage = round_message::decode(0, &written).expect("what was written can be read");
+        assert_eq!(round_message::encode(&again).expect("what was read can be written"), written);
+    }
+    if let Ok(numbers) = round_message::decode::<Vec<(u32, Vec<f64>)>>(0, bytes) {
+        round_message::encode(&numbers).expect("what was read can be written");
+    }
+    let _ = round_message::decode::<(GroupCheckpoint, Vec<f32>)>(0, bytes);
+    if let Ok(remembered) = serde_json::from_slice::<Remembered>(bytes) {
+        let written = elastic::encode(&remembered).expect("what was read can be written");
+        serde_json::from_slice::<Remembered>(&written).expect("what was written can be read");
+    }
+    if let Ok(report) = Report::decode(bytes) {
+        let written = report.encode().expect("what was read can be written");
+        Report::decode(&written).expect("what was written can be read");
+    }
+}
+
+/// One of each, to begin with.
+fn sent_by_workers() -> Vec<Vec<u8>> {
+    let worker = RoundMessage { scores: vec![1.0, f64::NAN], ..RoundMessage::default() };
+    let message = ProcessMessage { workers: vec![(3, worker)], ..ProcessMessage::default() };
+    let remembered = elastic::encode(&Remembered::default());
+    let own = |event| Report::Own { sender: 1, number: 1, event }.encode().ok();
+    let events = examples().map(own);
+    [round_message::encode(&message).ok(), remembered.ok()].into_iter().chain(events).flatten().collect()
 }

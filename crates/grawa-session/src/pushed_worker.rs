@@ -56,15 +56,11 @@ impl WorkerSet for PushedWorker {
         workers.into_iter().map(|worker| (worker.index, Ok(worker))).collect()
     }
 
-    fn gradients(&mut self, _: &[(usize, Key)], _: Option<f32>) -> PerWorker<f64> {
+    fn gradients(&mut self, _: &[(usize, Key)], _: Option<f32>) -> PerWorker<(f64, Vec<f64>)> {
         none()
     }
 
     fn descend(&mut self, _: &[usize], _: Sgd, _: f32, _: [f32; 2]) -> PerWorker<bool> {
-        none()
-    }
-
-    fn norms(&mut self, _: &[usize]) -> PerWorker<Vec<f64>> {
         none()
     }
 

@@ -19,8 +19,6 @@ mod evaluate_tests;
 mod event;
 mod find_model;
 pub mod folder;
-#[cfg(fuzzing)]
-pub mod fuzz;
 mod group_checkpoint;
 mod human_format;
 mod init;

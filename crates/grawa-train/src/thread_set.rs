@@ -349,7 +349,8 @@ impl<R: Replica + Send + 'static> WorkerSet for ThreadSet<R> {
         self.each(jobs, move |seat, state, progress| take_steps(seat, state, &cycle, &centres, progress))
     }
 
-    fn gradients(&mut self, keys: &[(usize, Key)], radius: Option<f32>) -> PerWorker<f64> {
+    fn gradients(&mut self, keys: &[(usize, Key)], radius: Option<f32>) -> PerWorker<(f64, Vec<f64>)> {
+        let spans = self.layout.spans().len();
         self.each(keys.to_vec(), move |seat, key, progress| {
             let loss = seat.replica.gradient(key)?;
             if let Some(radius) = radius {
@@ -358,7 +359,9 @@ impl<R: Replica + Send + 'static> WorkerSet for ThreadSet<R> {
                 seat.replica.restore()?;
             }
             progress.step();
-            Ok(loss)
+            let mut norms = vec![0.0; spans];
+            seat.replica.norms(&mut norms)?;
+            Ok((loss, norms))
         })
     }
 
@@ -367,16 +370,6 @@ impl<R: Replica + Send + 'static> WorkerSet for ThreadSet<R> {
         let jobs = workers.iter().map(|&index| (index, ())).collect();
         // Where gradients are shared there are no inner groups.
         self.each(jobs, move |seat, (), _| Ok(seat.replica.descend(&sgd, rate, &centres.prox(prox, 0))?))
-    }
-
-    fn norms(&mut self, workers: &[usize]) -> PerWorker<Vec<f64>> {
-        let spans = self.layout.spans().len();
-        let jobs = workers.iter().map(|&index| (index, ())).collect();
-        self.each(jobs, move |seat, (), _| {
-            let mut norms = vec![0.0; spans];
-            seat.replica.norms(&mut norms)?;
-            Ok(norms)
-        })
     }
 
     fn score(&mut self, keys: &[(usize, Key)], dropout: bool) -> PerWorker<Vec<f64>> {

@@ -61,13 +61,11 @@ impl Process {
         let start = (common.clock)();
         let keys: Vec<_> =
             self.workers.iter().map(|worker| (worker.index, worker.key(common.seed))).collect();
-        let losses = self.set.gradients(&keys, common.method.radius.map(|radius| radius as f32));
-        self.take(losses, |worker, loss| {
+        let gradients = self.set.gradients(&keys, common.method.radius.map(|radius| radius as f32));
+        self.take(gradients, |worker, (loss, norms)| {
             worker.count(loss);
-            worker.full = true;
+            (worker.norms, worker.full) = (norms, true);
         })?;
-        let norms = self.set.norms(&self.indices());
-        self.take(norms, |worker, norms| worker.norms = norms)?;
         self.spend(start);
         Ok(())
     }

@@ -67,14 +67,12 @@ pub trait WorkerSet: Send {
     /// Local steps until the cycle is full or a stop is requested. Returns the new states, which know whether their cycle is full.
     fn local_steps(&mut self, cycle: &Arc<Cycle>, workers: Vec<WorkerState>) -> PerWorker<WorkerState>;
 
-    /// The gradients of these workers, to be shared: SAM's where there is a radius. Returns the losses.
-    fn gradients(&mut self, keys: &[(usize, Key)], radius: Option<f32>) -> PerWorker<f64>;
+    /// The gradients of these workers, to be shared: SAM's where there is a radius. Returns the losses, and the norms of the gradients by
+    /// span.
+    fn gradients(&mut self, keys: &[(usize, Key)], radius: Option<f32>) -> PerWorker<(f64, Vec<f64>)>;
 
     /// A step of these workers with their gradients. Returns whether their parameters are finite.
     fn descend(&mut self, workers: &[usize], sgd: Sgd, rate: f32, prox: [f32; 2]) -> PerWorker<bool>;
-
-    /// The norms of these workers' gradients, by span.
-    fn norms(&mut self, workers: &[usize]) -> PerWorker<Vec<f64>>;
 
     /// The norms of these workers' gradients on their score batches, by span.
     fn score(&mut self, keys: &[(usize, Key)], dropout: bool) -> PerWorker<Vec<f64>>;

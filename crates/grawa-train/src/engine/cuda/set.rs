@@ -120,21 +120,19 @@ impl WorkerSet for CudaSet {
         self.each(workers, |gpu, workers| gpu.local_steps(cycle, workers, &step))
     }
 
-    fn gradients(&mut self, keys: &[(usize, Key)], radius: Option<f32>) -> PerWorker<f64> {
+    fn gradients(&mut self, keys: &[(usize, Key)], radius: Option<f32>) -> PerWorker<(f64, Vec<f64>)> {
         let heartbeat = self.heartbeat.clone();
-        let losses = self.each(keys.to_vec(), |gpu, keys| gpu.gradients(&keys, radius));
-        losses.iter().for_each(|_| heartbeat.iter().for_each(|beat| beat()));
-        losses
+        let found = self.each(keys.to_vec(), |gpu, keys| {
+            let losses = gpu.gradients(&keys, radius)?;
+            Ok(losses.into_iter().zip(gpu.set.norms()?).collect())
+        });
+        found.iter().for_each(|_| heartbeat.iter().for_each(|beat| beat()));
+        found
     }
 
     fn descend(&mut self, workers: &[usize], sgd: Sgd, rate: f32, prox: [f32; 2]) -> PerWorker<bool> {
         let workers = workers.iter().map(|&index| (index, ())).collect();
         self.each(workers, |gpu, _| gpu.descend(sgd, rate, prox))
-    }
-
-    fn norms(&mut self, workers: &[usize]) -> PerWorker<Vec<f64>> {
-        let workers = workers.iter().map(|&index| (index, ())).collect();
-        self.each(workers, |gpu, _| Ok(gpu.set.norms()?))
     }
 
     fn score(&mut self, keys: &[(usize, Key)], dropout: bool) -> PerWorker<Vec<f64>> {

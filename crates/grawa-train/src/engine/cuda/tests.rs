@@ -70,7 +70,8 @@ fn one_gpu_conforms() {
         let workers = workers as u32;
         let mut set = CudaSet::on(&recipe, &workload, &[needs::gpu()], 0..workers, None).unwrap();
         set.set_centre(Slot::View, Arc::new(vec![0.0; workload.graph.parameters().len()])).unwrap();
-        conformance::check(&mut set, workload.graph.parameters(), workers, true);
+        // The kernel multiplies and adds in one step, where the CPU rounds twice.
+        conformance::check(&mut set, workload.graph.parameters(), workers, false);
     }
 }
 
@@ -203,5 +204,5 @@ fn a_worker_on_a_gpu_reads_the_shard_it_is_assigned() {
     let before = gradient(&mut net, key);
     net.assign_shard(0, 0, 3).unwrap();
     let found = gradient(&mut net, key);
-    assert!(found == gradient(&mut fresh, key) && found != before, "{before}, {found}");
+    assert!(found == gradient(&mut fresh, key) && found != before, "{before:?}, {found:?}");
 }
