@@ -22,7 +22,7 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
     };
     let mut records: Vec<Record> = Vec::new();
     let mut coordinator = Coordinator::new(settings, 7, Vec::new(), &records);
-    let mut member = Member::new(1, "nowhere".into());
+    let mut member = Member::new(1, "nowhere".into(), 1);
     let mut now = Duration::ZERO;
     // The number of a connection is never used again.
     let mut open: [u64; SESSIONS as usize] = std::array::from_fn(|session| session as u64);
