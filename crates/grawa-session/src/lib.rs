@@ -3,6 +3,7 @@
 //! ## Where things are
 //!
 //! - [`Session`]: for a training loop that calls the library.
+//! - [`worker_set::WorkerSet`]: for an engine that the library drives, with several workers at once.
 //! - [`event`]: what happens in a run, and [`event_codec`]: how it is sent to the coordinator.
 //! - Hidden: the loop that drives models by itself, which grawa-train stands on. A [`Session`] is that loop with one worker, whose
 //!   steps the caller takes.
@@ -41,13 +42,13 @@ pub mod process;
 pub mod round_message;
 #[doc(hidden)]
 pub mod snapshot;
-#[doc(hidden)]
 #[allow(missing_debug_implementations)]
 pub mod worker_set;
 
 pub use choices::{BatchNorm, Format, Pace};
 pub use elastic::Stop;
 pub use error::Error;
+pub use evaluate::Counts;
 pub use pace::Recording;
 #[doc(hidden)]
 pub use pace::{Leases, Pacing};

@@ -27,8 +27,6 @@ pub mod observe;
 pub mod recipe;
 mod recording;
 mod run;
-#[cfg(test)]
-mod set_conformance;
 mod supervisor;
 mod thread_set;
 

@@ -100,6 +100,22 @@ impl Run {
         Ok(Run::by(recipe, Workers::Own { name: name.into(), layout, make: Box::new(make) }, examples))
     }
 
+    /// A run of a set of one's own: an engine that steps several workers at once. `make` makes the set of these workers, in this process;
+    /// all start with the parameters `start`. [`grawa_session::worker_set::conformance`] checks a set.
+    pub fn of_set(
+        mut recipe: Recipe,
+        name: &str,
+        layout: Layout,
+        examples: usize,
+        start: Vec<f32>,
+        make: impl FnOnce(&[u32]) -> Result<Box<dyn WorkerSet>, grawa_session::Error> + 'static,
+    ) -> Result<Self, Error> {
+        recipe.method.check()?;
+        recipe.model = Model { name: name.into(), width: None, classes: None, init: None };
+        let workers = Workers::Set { name: name.into(), layout, start, make: Box::new(make) };
+        Ok(Run::by(recipe, workers, examples))
+    }
+
     /// Evaluates the models of [`Run::of_replicas`] in this way; `make` makes what measures a worker's share. Without it nothing is
     /// evaluated.
     pub fn evaluate_by(self, evaluator: impl Fn(u32) -> Box<dyn EvaluateShard> + 'static) -> Self {
@@ -108,7 +124,7 @@ impl Run {
                 let make = move |worker| Ok((make(worker)?.0, Some(evaluator(worker))));
                 Workers::Own { name, layout, make: Box::new(make) }
             }
-            network @ Workers::Network { .. } => network,
+            others => others,
         };
         Run { workers, ..self }
     }

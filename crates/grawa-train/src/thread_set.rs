@@ -6,7 +6,7 @@
 use crate::engine::{EvaluateShard, WaitTimes};
 use crate::evaluate::Counts;
 use crate::worker_set::{
-    Cycle, Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet, WorkerState,
+    Cycle, Evaluation, Measured, PerWorker, Shard, Slot, StepTaken, Vectors, WorkerSet, WorkerState,
 };
 #[cfg(test)]
 use crate::{Recipe, snapshot::Part};
@@ -308,37 +308,27 @@ fn take_steps<R: Replica>(
     centres: &Centres,
     progress: &Progress,
 ) -> Result<WorkerState, Error> {
-    let common = &cycle.common;
     let prox = centres.prox(cycle.prox, state.inner);
-    let before = state.taken;
-    state.full = loop {
-        if common.stop.load(Ordering::Relaxed) {
-            // At a free pace the rest of the cycle's steps are taken after a resume.
-            break common.pacing.is_even() && state.in_cycle >= cycle.quota;
+    for taken_now in 0.. {
+        if let Some(full) = cycle.is_over(&state, taken_now)? {
+            state.end_steps(cycle, full);
+            break;
         }
-        if !cycle.may_step(&state, state.taken - before)? {
-            break true;
-        }
-        let start = (common.clock)();
+        let start = cycle.now();
         let rate = cycle.rate_after(state.in_cycle);
         let taken = seat.replica.steps(&StepRequest {
-            key: state.key(common.seed),
+            key: state.key(cycle),
             rates: &[rate as f32],
-            sgd: &common.sgd,
-            radius: common.method.radius.map(|radius| radius as f32),
+            sgd: &cycle.sgd(),
+            radius: cycle.radius(),
             prox: &prox,
             norms: cycle.norms,
         })?;
-        if cycle.norms {
-            state.norms.copy_from_slice(&taken.norms);
-        }
-        state.rate = rate;
-        state.count(taken.losses[0]);
-        state.note(taken.finite[0], common, &cycle.at);
-        state.spend((common.clock)().saturating_sub(start), seat.take_waits());
+        let (loss, finite) = (taken.losses[0], taken.finite[0]);
+        state.record(cycle, &StepTaken { rate, loss, norms: &taken.norms, finite });
+        state.spend(cycle.now().saturating_sub(start), seat.take_waits());
         progress.step();
-    };
-    state.done_at = (common.clock)();
+    }
     Ok(state)
 }
 
@@ -509,4 +499,28 @@ fn measure<R: Replica, T>(
         waits.take();
     }
     Ok(measured?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Seat, ThreadSet};
+    use grawa_core::{FunctionReplica, Key, Layout};
+    use grawa_session::worker_set::conformance;
+    use std::time::Duration;
+
+    /// Long vectors are mixed on several threads: the bits are the same.
+    #[test]
+    fn threads_conform() {
+        for (workers, length) in [(1, 40), (2, 1003), (5, 40), (3, 300_000)] {
+            let layout = Layout::new([("a", vec![5]), ("b", vec![length - 5])]).unwrap();
+            let seat = |worker: u32| {
+                let function = |_: &[f32], _: Key, _: &mut [f32]| 0.0;
+                let replica = FunctionReplica::new(layout.clone(), vec![0.0; length], function).unwrap();
+                Seat { worker, replica, waits: None, evaluator: None }
+            };
+            let seats = (0..workers).map(seat).collect();
+            let mut set = ThreadSet::new(layout.clone(), seats, Duration::from_secs(60));
+            conformance::check(&mut set, &layout, workers, true);
+        }
+    }
 }

@@ -60,7 +60,7 @@ impl Process {
         let common = Arc::clone(&self.common);
         let start = (common.clock)();
         let keys: Vec<_> =
-            self.workers.iter().map(|worker| (worker.index, worker.key(common.seed))).collect();
+            self.workers.iter().map(|worker| (worker.index, worker.step_key(common.seed))).collect();
         let gradients = self.set.gradients(&keys, common.method.radius.map(|radius| radius as f32));
         self.take(gradients, |worker, (loss, norms)| {
             worker.count(loss);

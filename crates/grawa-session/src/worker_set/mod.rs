@@ -1,13 +1,14 @@
 //! The workers of one process.
 //!
-//! One loop drives all workers of a process, see [`crate::process`]. A set does what the loop asks for with all workers at once: on threads
+//! One loop drives all workers of a process. A set does what the loop asks for with all workers at once: on threads
 //! (`ThreadSet` of grawa-train), or in lock-step on GPUs. The set holds the vectors: those of the workers, and the centres. Where a group has workers in
 //! other processes, the set makes one vector of its own workers and pulls them toward the centre that comes back. A worker that fails is
 //! part of the answer, and the others continue.
 
+pub mod conformance;
 mod worker_state;
 
-pub use worker_state::{Cycle, WorkerState};
+pub use worker_state::{Cycle, StepTaken, WorkerState};
 
 use crate::BatchNorm;
 use crate::Error;
@@ -19,7 +20,9 @@ use std::sync::Arc;
 /// Which vectors of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vectors {
+    /// Their parameters.
     Parameters,
+    /// Their last gradients.
     Gradients,
 }
 
@@ -37,6 +40,7 @@ pub enum Slot {
 /// The model that a worker measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measured {
+    /// A centre.
     Centre(Slot),
     /// Each measures its own parameters.
     Own,
@@ -47,7 +51,9 @@ pub enum Measured {
 pub struct Shard {
     /// The worker's index in the set.
     pub index: usize,
+    /// The first batch.
     pub shard: usize,
+    /// The number of shards.
     pub of: usize,
 }
 
@@ -55,6 +61,7 @@ pub struct Shard {
 pub type PerWorker<T> = Vec<(usize, Result<T, Error>)>;
 
 /// How the set evaluates.
+#[derive(Debug)]
 pub struct Evaluation {
     /// Where the statistics of the evaluated model come from.
     pub policy: BatchNorm,

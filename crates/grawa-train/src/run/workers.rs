@@ -53,7 +53,11 @@ type OwnReplica = (Box<dyn Replica + Send>, Option<Box<dyn EvaluateShard>>);
 pub(crate) enum Workers {
     Network { graph: Box<Graph>, engine: AnyEngine, start: OnceLock<State> },
     Own { name: String, layout: Layout, make: Box<dyn Fn(u32) -> Result<OwnReplica, Error>> },
+    Set { name: String, layout: Layout, start: Vec<f32>, make: MakeSet },
 }
+
+/// Makes a set of the caller's own, of these workers.
+pub(crate) type MakeSet = Box<dyn FnOnce(&[u32]) -> Result<Box<dyn WorkerSet>, grawa_session::Error>>;
 
 impl fmt::Debug for Workers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,14 +69,14 @@ impl Workers {
     pub(crate) fn name(&self) -> &str {
         match self {
             Workers::Network { graph, .. } => graph.name(),
-            Workers::Own { name, .. } => name,
+            Workers::Own { name, .. } | Workers::Set { name, .. } => name,
         }
     }
 
     pub(crate) fn layout(&self) -> &Layout {
         match self {
             Workers::Network { graph, .. } => graph.parameters(),
-            Workers::Own { layout, .. } => layout,
+            Workers::Own { layout, .. } | Workers::Set { layout, .. } => layout,
         }
     }
 
@@ -98,12 +102,12 @@ impl Workers {
             Workers::Own { make, layout, .. } => {
                 let (mut replica, _) = make(0)?;
                 let parameters = replica.copy(StateKind::Parameters)?;
-                let (found, expected) = (parameters.len(), layout.len());
-                if found != expected {
-                    let what = "the parameters of worker 0".into();
-                    return Err(grawa_core::Error::WrongLength { what, found, expected }.into());
-                }
+                check_length(&parameters, layout)?;
                 Ok((parameters, replica.copy(StateKind::Statistics)?))
+            }
+            Workers::Set { start, layout, .. } => {
+                check_length(start, layout)?;
+                Ok((start.clone(), Vec::new()))
             }
         }
     }
@@ -135,6 +139,26 @@ impl Workers {
                 let seats = parts.iter_mut().map(seat).collect::<Result<_, Error>>()?;
                 Ok(Box::new(ThreadSet::new(layout, seats, DEADLINE)))
             }
+            Workers::Set { make, .. } => {
+                let mut set = make(&parts.iter().map(|part| part.worker).collect::<Vec<_>>())?;
+                for (index, part) in parts.iter().enumerate() {
+                    set.put(index, StateKind::Parameters, &part.parameters)?;
+                    set.put(index, StateKind::Velocity, &part.velocity)?;
+                    set.put(index, StateKind::Statistics, &part.statistics)?;
+                }
+                Ok(set)
+            }
+        }
+    }
+}
+
+fn check_length(start: &[f32], layout: &Layout) -> Result<(), Error> {
+    let (found, expected) = (start.len(), layout.len());
+    match found == expected {
+        true => Ok(()),
+        false => {
+            let what = "the parameters of worker 0".into();
+            Err(grawa_core::Error::WrongLength { what, found, expected }.into())
         }
     }
 }

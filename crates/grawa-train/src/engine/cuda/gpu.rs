@@ -4,14 +4,13 @@ use super::batch::{Batch, Data, Stream, load_host_batches};
 use super::evaluate::{chunks_of_batches, with_models};
 use crate::Error;
 use crate::engine::{Counts, SHARE, recalibration, score_examples};
-use crate::worker_set::{Cycle, Shard, WorkerState};
+use crate::worker_set::{Cycle, Shard, StepTaken, WorkerState};
 use grawa_core::{Key, Purpose, Sgd, StateKind};
 use grawa_data::Sampler;
 use grawa_nn::Graph;
 use grawa_nn::cuda::{Model, ReplicaSet, Split};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The most steps in one request.
 pub(super) const STRIDE: usize = 256;
@@ -59,50 +58,41 @@ impl Gpu {
         mut workers: Vec<WorkerState>,
         step: &dyn Fn(),
     ) -> Result<Vec<WorkerState>, Error> {
-        let common = &cycle.common;
         let mut taken_now = 0;
         let full = loop {
-            let in_cycle = workers.first().map_or(0, |worker| worker.in_cycle);
-            if common.stop.load(Ordering::Relaxed) {
-                break in_cycle >= cycle.quota;
+            if let Some(full) = cycle.is_over(&workers[0], taken_now)? {
+                break full;
             }
-            if !cycle.may_step(&workers[0], taken_now)? {
-                break true;
-            }
-            let left = cycle.only.map_or(cycle.quota.saturating_sub(in_cycle), |only| only - taken_now);
-            let count = self.stride().min(left).max(1);
+            let in_cycle = workers[0].in_cycle;
+            let count = self.stride().min(cycle.steps_left(&workers[0], taken_now)).max(1);
             let rates: Vec<f64> = (0..count).map(|step| cycle.rate_after(in_cycle + step)).collect();
-            let start = (common.clock)();
-            let keys: Vec<Key> = workers.iter().map(|worker| worker.key(common.seed)).collect();
+            let start = cycle.now();
+            let keys: Vec<Key> = workers.iter().map(|worker| worker.key(cycle)).collect();
             let results = self.take_steps(&Steps {
                 keys: &keys,
                 rates: &rates.iter().map(|&rate| rate as f32).collect::<Vec<_>>(),
-                sgd: common.sgd,
-                radius: common.method.radius.map(|radius| radius as f32),
+                sgd: cycle.sgd(),
+                radius: cycle.radius(),
                 prox: cycle.prox,
                 norms: cycle.norms,
             })?;
-            let spent = (common.clock)().saturating_sub(start);
+            let spent = cycle.now().saturating_sub(start);
             for (worker, (results, stream)) in
                 workers.iter_mut().zip(results.into_iter().zip(&mut self.streams))
             {
-                let spans = worker.norms.len();
+                // Empty where norms are not wanted.
+                let spans = results.norms.len() / results.losses.len().max(1);
                 for (at, &loss) in results.losses.iter().enumerate() {
-                    if cycle.norms {
-                        worker.norms.copy_from_slice(&results.norms[at * spans..(at + 1) * spans]);
-                    }
-                    worker.rate = rates[at];
-                    worker.count(loss);
-                    worker.note(results.finite, common, &cycle.at);
+                    let (rate, finite) = (rates[at], results.finite);
+                    let norms = &results.norms[at * spans..(at + 1) * spans];
+                    worker.record(cycle, &StepTaken { rate, loss, norms, finite });
                     step();
                 }
                 worker.spend(spent, (0.0, std::mem::take(&mut stream.waited)));
             }
             taken_now += count;
         };
-        for worker in &mut workers {
-            (worker.full, worker.done_at) = (full, (common.clock)());
-        }
+        workers.iter_mut().for_each(|worker| worker.end_steps(cycle, full));
         Ok(workers)
     }
 

@@ -6,7 +6,7 @@ mod needs;
 
 use super::*;
 use crate::recipe::Overrides;
-use crate::set_conformance as conformance;
+use crate::worker_set::conformance;
 use crate::{Checkpoint, Event, Observer, Reason, Run};
 use grawa_core::norm::norm;
 use grawa_core::{Amount, Key, Purpose};

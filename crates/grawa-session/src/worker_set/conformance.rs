@@ -1,6 +1,9 @@
-//! Checks that every set of workers must pass: its rounds against [`grawa_core::mix()`] on plain slices.
+//! Checks that every set of workers must pass: its rounds against [`grawa_core::mix()`] on plain slices. For tests: what fails panics and
+//! says what.
 
-use crate::worker_set::{Slot, Vectors, WorkerSet};
+#![allow(clippy::unwrap_used)]
+
+use super::{Slot, Vectors, WorkerSet};
 use grawa_comm::Outcome;
 use grawa_core::{Key, Layout, Memory, Method, Plan, Purpose, Report, StateKind, mix, plan};
 use std::sync::Arc;
@@ -35,7 +38,7 @@ fn same(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
 
 /// Rounds of workers that are all here, and of workers that are one part of a larger group. The second kind is compared up to a
 /// tolerance, the first kind bit for bit unless `is_exact` is false.
-pub(crate) fn check(set: &mut dyn WorkerSet, layout: &Layout, workers: u32, is_exact: bool) {
+pub fn check(set: &mut dyn WorkerSet, layout: &Layout, workers: u32, is_exact: bool) {
     let length = layout.len();
     let indices: Vec<usize> = (0..workers as usize).collect();
     for (step, (method, lost)) in
@@ -82,28 +85,6 @@ pub(crate) fn check(set: &mut dyn WorkerSet, layout: &Layout, workers: u32, is_e
                 let found = set.copy(worker, StateKind::Parameters).unwrap();
                 same(&found, expected, tolerance, &format!("worker {worker} of {what}"));
             }
-        }
-    }
-}
-
-mod on_threads {
-    use crate::thread_set::{Seat, ThreadSet};
-    use grawa_core::{FunctionReplica, Key, Layout};
-    use std::time::Duration;
-
-    /// Long vectors are mixed on several threads: the bits are the same.
-    #[test]
-    fn threads_conform() {
-        for (workers, length) in [(1, 40), (2, 1003), (5, 40), (3, 300_000)] {
-            let layout = Layout::new([("a", vec![5]), ("b", vec![length - 5])]).unwrap();
-            let seat = |worker: u32| {
-                let function = |_: &[f32], _: Key, _: &mut [f32]| 0.0;
-                let replica = FunctionReplica::new(layout.clone(), vec![0.0; length], function).unwrap();
-                Seat { worker, replica, waits: None, evaluator: None }
-            };
-            let seats = (0..workers).map(seat).collect();
-            let mut set = ThreadSet::new(layout.clone(), seats, Duration::from_secs(60));
-            super::check(&mut set, &layout, workers, true);
         }
     }
 }
