@@ -8,21 +8,17 @@
 //! slower members had not reached. Only a worker that trains without connection uses a share that others may be assigned as well.
 
 use crate::Error;
-use crate::evaluate::viewing;
 use crate::event::Evaluated;
 use crate::membership::Membership;
 use crate::milestones::Position;
-use crate::process::{Common, Connections, Messages, Process};
+use crate::process::{Messages, Process};
 use crate::reporter::SharedReports;
 use crate::round_message::{ProcessMessage, RoundMessage};
-use crate::snapshot::{GroupCheckpoint, Part, Snapshot};
-use crate::worker_set::{WorkerSet, WorkerState};
-use grawa_comm::Collective;
-use grawa_comm::group::{Joiner, Reporter, TransferOptions};
+use crate::snapshot::GroupCheckpoint;
+use crate::worker_set::WorkerState;
 use grawa_core::{Memory, Method, Share, StateKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,14 +29,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The state that all members share beside the centre.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Remembered {
-    at: Position,
-    elapsed: Duration,
-    memories: Vec<Vec<Memory>>,
-    history: Vec<Evaluated>,
-    counts: Counts,
+    pub(crate) at: Position,
+    pub(crate) elapsed: Duration,
+    pub(crate) memories: Vec<Vec<Memory>>,
+    pub(crate) history: Vec<Evaluated>,
+    pub(crate) counts: Counts,
     /// No worker was finite at the last round. Checkpoints of earlier versions do not say.
     #[serde(default)]
-    diverged: bool,
+    pub(crate) diverged: bool,
 }
 
 /// The steps of each worker, and how the examples are divided.
@@ -98,15 +94,15 @@ impl Counts {
 /// The state of a member of an elastic group.
 #[derive(Clone, Debug, Default)]
 pub struct ElasticState {
-    run: u64,
-    counts: Counts,
+    pub(crate) run: u64,
+    pub(crate) counts: Counts,
     /// It has published its state, and before which operation.
-    has_published: bool,
-    published_at: u64,
+    pub(crate) has_published: bool,
+    pub(crate) published_at: u64,
     /// Processes that write checkpoints.
-    keepers: Vec<u32>,
+    pub(crate) keepers: Vec<u32>,
     /// It has just taken the state of the others, and takes part in the next round without a step.
-    at_once: bool,
+    pub(crate) at_once: bool,
     /// The events that all members know, for whoever reports them.
     pub reports: SharedReports,
 }
@@ -216,7 +212,7 @@ impl Process {
         let Some(ElasticState { reports, .. }) = self.membership.elastic() else {
             return ProcessMessage::default();
         };
-        let unacknowledged = self.common.reporter.as_ref().map_or(0, Reporter::unacknowledged);
+        let unacknowledged = self.common.reporter.as_ref().map_or(0, |reporter| reporter.unacknowledged());
         ProcessMessage {
             is_reporter: reports.is_reporter(),
             unacknowledged: u8::try_from(unacknowledged).unwrap_or(u8::MAX),
@@ -251,7 +247,7 @@ impl Process {
     }
 
     /// Continues from the state of the others. Its workers keep their own parameters, unless they have taken no step.
-    fn restore_from(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn restore_from(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let Membership::Elastic(all, elastic) = &mut self.membership else { return Ok(()) };
         let id = all.id();
         let garbled = || Error::Garbled { worker: id, found: bytes.len() };
@@ -343,85 +339,4 @@ pub struct Stop {
     pub asked: Arc<AtomicBool>,
     /// All workers stop within a step, and one writes a checkpoint. Set this before `asked`.
     pub together: Arc<AtomicBool>,
-}
-
-/// A process that has entered an elastic group.
-pub struct Entered {
-    member: (Membership, Box<dyn Collective>),
-    workers: Range<u32>,
-    founders: u32,
-    memories: Vec<Vec<Memory>>,
-    /// The state of the others, where they had begun.
-    taken: Option<Vec<u8>>,
-}
-
-/// The workers of a process that joins.
-pub fn workers_of(joiner: &Joiner) -> Range<u32> {
-    joiner.worker..joiner.worker.saturating_add(joiner.workers)
-}
-
-/// The shard of the examples that a worker begins with. One beyond the founders has no examples before its first round, and reads none:
-/// any shard will do.
-pub fn first_shard(worker: u32, founders: u32) -> u32 {
-    worker.min(founders.saturating_sub(1))
-}
-
-impl Entered {
-    /// Takes part in the run of the coordinator that has accepted this joiner, from these parameters if the run is about to begin, or from
-    /// a checkpoint of the run if no other member has a newer state.
-    pub fn new(
-        joiner: Joiner,
-        method: &Method,
-        founders: u32,
-        parameters: Vec<f32>,
-        checkpoint: Option<(GroupCheckpoint, Vec<f32>)>,
-        options: TransferOptions,
-    ) -> Result<Self, Error> {
-        let (run, workers, counts) = (joiner.run(), workers_of(&joiner), Counts::new(founders));
-        let memories = vec![vec![Memory::default()]];
-        let start =
-            Remembered { memories: memories.clone(), counts: counts.clone(), ..Remembered::default() };
-        let view = if viewing(method.evaluate).is_some() { parameters.len() } else { 0 };
-        let (mut ends, taken) = match checkpoint.filter(|(kept, _)| kept.run == run) {
-            Some((kept, centre)) => {
-                joiner.enter_from(kept.meeting, kept.memory.into(), centre, &[view], options)?
-            }
-            None => joiner.enter(encode(&start)?, parameters, &[view], options)?,
-        };
-        let (Some(view), Some(member)) = (ends.pop(), ends.pop()) else {
-            return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());
-        };
-        let elastic = ElasticState { run, counts, has_published: true, ..ElasticState::default() };
-        let membership = Membership::Elastic(Box::new(member), Box::new(elastic));
-        Ok(Entered { member: (membership, Box::new(view)), workers, founders, memories, taken })
-    }
-
-    /// Whether the run had begun.
-    pub fn is_late(&self) -> bool {
-        self.taken.is_some()
-    }
-
-    /// The process of these workers, whose parts are in their order.
-    pub fn process(
-        self,
-        common: &Arc<Common>,
-        set: Box<dyn WorkerSet>,
-        mut parts: Vec<Part>,
-    ) -> Result<Process, Error> {
-        let Entered { member: (mut membership, view), workers, founders, memories, taken } = self;
-        parts.iter_mut().zip(workers).for_each(|(part, worker)| part.worker = worker);
-        let processes = vec![(membership.id(), parts.iter().map(|part| part.worker).collect())];
-        let connections = Connections { membership, processes, view: Some(view), inner: Vec::new() };
-        let snapshot =
-            Snapshot { settled: Some(Position::default()), parts, memories, ..Snapshot::default() };
-        let mut process = Process::new(common, set, snapshot, 0..u32::MAX, connections)?;
-        for worker in &mut process.workers {
-            worker.shard = first_shard(worker.id, founders);
-            worker.division = Some((worker.shard, founders));
-        }
-        if let Some(state) = taken {
-            process.restore_from(&state)?;
-        }
-        Ok(process)
-    }
 }

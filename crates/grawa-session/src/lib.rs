@@ -28,6 +28,10 @@ pub mod connect;
 #[doc(hidden)]
 #[allow(missing_debug_implementations)]
 pub mod elastic;
+#[cfg(feature = "group")]
+#[doc(hidden)]
+#[allow(missing_debug_implementations)]
+pub mod enter;
 #[doc(hidden)]
 pub mod evaluate;
 #[doc(hidden)]
@@ -56,5 +60,6 @@ pub use pace::{Leases, Pacing};
 pub use reporter::OwnReports;
 pub use session::{DataShard, Due, LocalStep, RoundResult, ScoreBatch, Session};
 pub use settings::Settings;
+#[cfg(feature = "group")]
 #[doc(hidden)]
 pub use settings::coordinator_settings;

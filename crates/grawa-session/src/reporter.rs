@@ -11,6 +11,26 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
+/// Sends reports to the coordinator.
+pub trait SendReport: Send + Sync {
+    /// Sends one; it is kept until the coordinator has acknowledged it.
+    fn send(&self, report: Vec<u8>) -> Result<(), grawa_comm::Error>;
+
+    /// Reports that the coordinator has not acknowledged.
+    fn unacknowledged(&self) -> u32;
+}
+
+#[cfg(feature = "group")]
+impl SendReport for grawa_comm::group::Reporter {
+    fn send(&self, report: Vec<u8>) -> Result<(), grawa_comm::Error> {
+        self.report(report)
+    }
+
+    fn unacknowledged(&self) -> u32 {
+        self.unacknowledged()
+    }
+}
+
 /// The most reports that a member keeps.
 pub const KEPT: usize = 64;
 

@@ -3,15 +3,22 @@
 //! It is the loop of a process with one worker. That loop calls a set of workers; here the caller takes the steps, and lends its
 //! parameters for each round. So membership, rounds, recovery and reports are those of every other run.
 
-use crate::elastic::Entered;
+#[cfg(feature = "group")]
+use crate::Format;
+#[cfg(feature = "group")]
+use crate::enter::Entered;
 use crate::event::{Event, Finished, Reason, Round, Started};
 use crate::membership::Membership;
 use crate::process::{Clock, Common, Connections, Note, Process};
 use crate::pushed_worker::{Pushed, PushedWorker};
-use crate::snapshot::{GroupCheckpoint, Part, Snapshot, fresh};
+use crate::reporter::SendReport;
+#[cfg(feature = "group")]
+use crate::snapshot::GroupCheckpoint;
+use crate::snapshot::{Part, Snapshot, fresh};
 use crate::worker_set::{Cycle, Slot, WorkerSet};
-use crate::{Error, Format, Leases, OwnReports, Pace, Pacing, Settings, Stop};
-use grawa_comm::group::{Joiner, Reporter, TransferOptions};
+use crate::{Error, Leases, OwnReports, Pace, Pacing, Settings, Stop};
+#[cfg(feature = "group")]
+use grawa_comm::group::{Joiner, TransferOptions};
 use grawa_comm::{Error as CommError, Transport};
 use grawa_core::{Evaluate, Key, Progress, Prox, Schedule, Sgd};
 use std::fmt;
@@ -150,11 +157,13 @@ impl fmt::Debug for Session {
 impl Session {
     /// A worker that joins a coordinator's run. If the run has begun, it continues from the state of the others. `parameters` are replaced
     /// by those that all start from.
+    #[cfg(feature = "group")]
     pub fn join(joiner: Joiner, settings: &Settings, parameters: &mut [f32]) -> Result<Self, Error> {
         Session::join_from(joiner, settings, parameters, None)
     }
 
     /// The same with a [`Session::checkpoint`] of this run: if all workers were lost, the run continues from the newest one.
+    #[cfg(feature = "group")]
     pub fn join_from(
         joiner: Joiner,
         settings: &Settings,
@@ -173,7 +182,7 @@ impl Session {
             Pace::Even => Pacing::Even,
             Pace::Free => Pacing::Called,
         };
-        let reporter = joiner.reporter();
+        let reporter = Arc::new(joiner.reporter());
         let checkpoint: Option<(GroupCheckpoint, Vec<f32>)> =
             checkpoint.map(|bytes| crate::round_message::decode(joiner.worker, bytes)).transpose()?;
         let options = TransferOptions { overlap: false, bf16: settings.wire == Format::Bf16 };
@@ -227,7 +236,7 @@ impl Session {
     fn start(
         settings: &Settings,
         pacing: Pacing,
-        reporter: Option<Reporter>,
+        reporter: Option<Arc<dyn SendReport>>,
         parameters: &mut [f32],
         make: impl FnOnce(&Arc<Common>, Box<dyn WorkerSet>, Part) -> Result<(Process, bool), Error>,
     ) -> Result<Self, Error> {
@@ -553,7 +562,7 @@ impl Session {
     /// Sends an event of this worker to the coordinator, if there is one.
     fn report(&mut self, event: Event) -> Result<(), Error> {
         match &self.process.common.reporter {
-            Some(reporter) => Ok(reporter.report(self.reports.next(event).encode()?)?),
+            Some(reporter) => Ok(reporter.send(self.reports.next(event).encode()?)?),
             None => Ok(()),
         }
     }

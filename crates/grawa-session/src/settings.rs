@@ -1,10 +1,13 @@
 //! What all processes of a run must agree on.
 
 use crate::milestones::{MilestoneSettings, Milestones};
-use crate::{Error, Format, Pace, elastic};
+use crate::{Error, Format, Pace};
+#[cfg(feature = "group")]
 use grawa_comm::group::{self, CoordinatorServer, Security};
 use grawa_core::{Amount, Layout, Method, Score, Share, Source};
+#[cfg(feature = "group")]
 use serde_json::{Map, Value, json};
+#[cfg(feature = "group")]
 use std::path::Path;
 
 /// A run of sessions: all of its processes give the same settings.
@@ -93,7 +96,10 @@ impl Settings {
             checkpoint: None,
         })
     }
+}
 
+#[cfg(feature = "group")]
+impl Settings {
     /// The settings by name, as a coordinator gives them to those who join.
     fn entries(&self) -> Map<String, Value> {
         let tensors: Map<String, Value> = (self.layout.spans().iter())
@@ -152,7 +158,7 @@ impl Settings {
         log: Option<&Path>,
     ) -> Result<CoordinatorServer, Error> {
         self.check()?;
-        if let Some(why) = elastic::objection(&self.method) {
+        if let Some(why) = crate::elastic::objection(&self.method) {
             return Err(Error::NotElastic { why });
         }
         let settings = coordinator_settings(&self.method, self.workers, self.pace);
@@ -161,6 +167,7 @@ impl Settings {
 }
 
 /// How a coordinator of such a run works.
+#[cfg(feature = "group")]
 #[doc(hidden)]
 pub fn coordinator_settings(method: &Method, workers: u32, pace: Pace) -> group::Settings {
     let usual = group::Settings::default();

@@ -7,15 +7,13 @@ use crate::process::Common;
 use crate::recipe::{Format, Pace};
 use crate::run::{AnyEngine, Run};
 use crate::snapshot::Part;
-use crate::{Error, Recipe};
+use crate::{Error, Recipe, Stop};
 use grawa_comm::group::{Joiner, TransferOptions};
 use grawa_data::Dataset;
 use grawa_session::Pacing;
-use grawa_session::elastic::{Entered, first_shard, workers_of};
+use grawa_session::enter::{Entered, first_shard, workers_of};
 use std::path::Path;
 use std::sync::Arc;
-
-pub use grawa_session::Stop;
 
 /// Why workers cannot join and leave in a run of this recipe, if they cannot.
 pub fn objection(recipe: &Recipe) -> Option<String> {
@@ -94,7 +92,8 @@ impl Run {
         let set = source.set(&launch.recipe, &mut parts)?;
         let kept = kept.map(|Restored { held, centre, .. }| (held, centre));
         let entered = Entered::new(joiner, &launch.recipe.method, founders, parameters, kept, options)?;
-        (launch.reporter, launch.resumed) = (Some(reporter), entered.is_late());
+        launch.reporter = Some(Arc::new(reporter));
+        launch.resumed = entered.is_late();
         (launch.together, launch.stop) = (stop.together, stop.asked);
         let pacing = match launch.recipe.train.pace {
             Pace::Even => Pacing::Even,

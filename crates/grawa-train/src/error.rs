@@ -202,6 +202,7 @@ impl From<Error> for grawa_session::Error {
 
 impl Error {
     /// A run whose workers cannot join and leave.
+    #[cfg(feature = "group")]
     pub(crate) fn not_elastic(why: String) -> Self {
         Error::Session(grawa_session::Error::NotElastic { why })
     }

@@ -1,18 +1,10 @@
 //! The state of an elastic group in a checkpoint. If all workers of a run are lost, a worker that is started with the folder of the
 //! checkpoint restores it: the coordinator's log says whether the state was committed.
 
-use crate::checkpoint::{Checkpoint, io};
+use crate::checkpoint::{Checkpoint, GROUP, io};
 use crate::{Error, Recipe, folder};
+use grawa_session::snapshot::GroupCheckpoint;
 use std::path::Path;
-
-/// The file in a checkpoint's folder.
-pub(crate) const GROUP: &str = "group.json";
-
-pub(crate) use grawa_session::snapshot::GroupCheckpoint;
-
-pub(crate) fn to_bytes(held: &GroupCheckpoint) -> Result<Vec<u8>, Error> {
-    serde_json::to_vec(held).map_err(|error| io("write", Path::new(GROUP))(error.into()))
-}
 
 /// The state in the newest complete checkpoint of a run's folder, the centre, and why newer ones are not complete. `None` if that
 /// checkpoint is not of a group, or there is none.

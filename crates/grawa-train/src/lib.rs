@@ -9,8 +9,10 @@
 #![deny(missing_docs)]
 
 mod checkpoint;
+#[cfg(feature = "group")]
 pub mod coordinate;
 pub mod durable;
+#[cfg(feature = "group")]
 mod elastic;
 pub mod engine;
 mod error;
@@ -19,6 +21,7 @@ mod evaluate_tests;
 mod event;
 mod find_model;
 pub mod folder;
+#[cfg(feature = "group")]
 mod group_checkpoint;
 mod human_format;
 mod init;
@@ -33,13 +36,15 @@ mod thread_set;
 use grawa_session::{evaluate, membership, milestones, process, round_message, snapshot, worker_set};
 
 pub use checkpoint::Checkpoint;
-pub use elastic::{Stop, check, join, objection};
+#[cfg(feature = "group")]
+pub use elastic::{check, join, objection};
 pub use error::Error;
 pub use event::{
     Evaluated, Event, Fault, Finished, Mixed, Model, Observer, Place, Reason, Round, Share, Started, Times,
 };
 pub use find_model::{FoundModel, find_model};
-pub use grawa_session::{Error as SessionError, Recording, event_codec};
+pub use grawa_session::{Error as SessionError, Recording, Stop, event_codec};
+#[cfg(feature = "group")]
 pub use group_checkpoint::make_room;
 pub use measure::{Class, Evaluator, Measured};
 pub use recipe::Recipe;

@@ -62,7 +62,7 @@ impl Evaluator {
         let evaluator: Box<dyn EvaluateShard> =
             match AnyEngine::of_some(recipe, workload, 0..1, recipe.machine.threads)? {
                 AnyEngine::Cpu(engine) => Box::new(engine.evaluator(recipe)),
-                AnyEngine::Cuda(set) => set,
+                AnyEngine::Cuda(set) => set.evaluator(),
             };
         Ok(Evaluator { evaluator: Mutex::new(evaluator), graph, examples })
     }

@@ -5,7 +5,7 @@
 //! worker is left.
 
 use crate::checkpoint::{Checkpoint, Writer};
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 use crate::engine::CudaSet;
 use crate::engine::{EvaluateShard, Workload};
 use crate::event::{Event, Finished, Observer, Started};
@@ -17,10 +17,10 @@ use crate::snapshot::{Part, Snapshot, Snapshots, fresh};
 use crate::supervisor::Supervisor;
 use crate::worker_set::WorkerSet;
 use crate::{Error, Recipe};
-use grawa_comm::group::Reporter;
 use grawa_core::{Layout, Replica, Share, Tracker};
 use grawa_data::Dataset;
 use grawa_nn::Graph;
+use grawa_session::reporter::SendReport;
 use grawa_session::{Pacing, Recording};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -151,7 +151,7 @@ impl Run {
     }
 
     /// The same on GPUs of the test's choice.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "cuda"))]
     pub(crate) fn on_gpus(set: CudaSet, recipe: Recipe, workload: &Workload) -> Result<Self, Error> {
         Run::of(recipe, workload.clone(), |_, _| Ok(AnyEngine::Cuda(Box::new(set))))
     }
@@ -251,7 +251,7 @@ pub(crate) struct Launch {
     pub(crate) clock: Clock,
     pub(crate) resumed: bool,
     /// Sends reports to the coordinator, if there is one.
-    pub(crate) reporter: Option<Reporter>,
+    pub(crate) reporter: Option<Arc<dyn SendReport>>,
     /// In an elastic group: all workers were asked to stop, not this one alone.
     pub(crate) together: Arc<AtomicBool>,
 }

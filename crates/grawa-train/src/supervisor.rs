@@ -94,7 +94,7 @@ impl<'a> Supervisor<'a> {
     pub(crate) fn tell(&mut self, event: &Event) {
         if let Some(reporter) = &self.launch.reporter {
             let report = self.reports.next(event.clone());
-            let sent = report.encode().and_then(|bytes| Ok(reporter.report(bytes)?));
+            let sent = report.encode().and_then(|bytes| Ok(reporter.send(bytes)?));
             sent.unwrap_or_else(|error| self.fail(error.into()));
         }
         self.show(event);

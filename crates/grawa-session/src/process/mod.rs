@@ -17,10 +17,10 @@ use crate::event::{Evaluated, Event, Place, Reason, Round};
 use crate::membership::Membership;
 use crate::milestones::{Milestones, Position};
 use crate::pace::Pacing;
+use crate::reporter::SendReport;
 use crate::round_message::{ProcessMessage, RoundMessage, Tally};
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::worker_set::{PerWorker, Slot, WorkerSet, WorkerState};
-use grawa_comm::group::Reporter;
 use grawa_comm::{Collective, Error as CommError};
 use grawa_core::{Layout, Memory, Method, Schedule, Sgd, Share, Tracker};
 use std::ops::Range;
@@ -48,7 +48,7 @@ pub struct Common {
     pub clock: Clock,
     pub notes: Sender<Note>,
     /// Sends reports to the coordinator, if there is one.
-    pub reporter: Option<Reporter>,
+    pub reporter: Option<Arc<dyn SendReport>>,
     /// In an elastic group: all workers were asked to stop, not this process alone.
     pub together: Arc<AtomicBool>,
     pub snapshots: Option<Snapshots>,

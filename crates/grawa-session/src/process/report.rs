@@ -36,7 +36,7 @@ impl Process {
     /// in the next operation.
     pub fn send_report(&self, report: &Report) {
         let Some(reporter) = &self.common.reporter else { return };
-        let sent = report.encode().and_then(|bytes| Ok(reporter.report(bytes)?));
+        let sent = report.encode().and_then(|bytes| Ok(reporter.send(bytes)?));
         if let Err(error) = sent {
             let _ = self.common.notes.send(Note::NotReported(error));
         }

@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 const STATE: &str = "state.safetensors";
 const MANIFEST: &str = "manifest.toml";
 const TIMING: &str = "timing.toml";
+pub(crate) const GROUP: &str = "group.json";
 /// The evaluated model in a checkpoint.
 pub(crate) const MODEL: &str = "model.safetensors";
 

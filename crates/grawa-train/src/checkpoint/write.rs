@@ -3,8 +3,7 @@
 use super::checksums::{CHECKSUMS, Checksums, crc};
 use super::manifest::Manifest;
 use super::order::{self, Entry};
-use super::{FOLDER, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
-use crate::group_checkpoint::{GROUP, to_bytes};
+use super::{FOLDER, GROUP, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
 use crate::snapshot::Snapshot;
 use crate::{Error, Recipe, durable};
 use grawa_nn::{Graph, State, Tensor, Tensors};
@@ -78,7 +77,8 @@ impl Writer {
         write(MANIFEST, toml::to_string(&manifest).map_err(unprintable)?.as_bytes())?;
         write(TIMING, toml::to_string(&timing).map_err(unprintable)?.as_bytes())?;
         if let Some(held) = &snapshot.held {
-            write(GROUP, &to_bytes(held)?)?;
+            let bytes = serde_json::to_vec(held);
+            write(GROUP, &bytes.map_err(|error| io("write", Path::new(GROUP))(error.into()))?)?;
         }
         if let Some(graph) = &self.graph {
             let model: State = model::model(&self.recipe, graph, &mut snapshot)?;

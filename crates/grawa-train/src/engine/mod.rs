@@ -6,15 +6,20 @@
 
 mod compute_slots;
 mod cpu_replica;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "without_cuda.rs"]
 mod cuda;
 mod evaluate;
 
 pub use compute_slots::ComputeSlots;
 pub use cpu_replica::CpuReplica;
 pub(crate) use cpu_replica::WaitTimes;
-pub(crate) use cuda::{CudaSet, objection};
+pub(crate) use cuda::CudaSet;
 pub use evaluate::CpuEvaluator;
 pub use evaluate::EvaluateShard;
+#[cfg(feature = "cuda")]
 pub(crate) use evaluate::{SHARE, recalibration, recalibration_batches};
 pub use grawa_session::evaluate::Counts;
 

@@ -41,10 +41,10 @@ impl Recipe {
             );
             return wrong("train.pace", why);
         }
-        if self.machine.device == Device::Cuda
-            && let Some(objection) = crate::engine::objection(self)
-        {
-            return Err(objection);
+        if self.machine.device == Device::Cuda && train.pace == Pace::Free {
+            let why =
+                "on a GPU all workers step together; set train.pace = 'even', or machine.device = 'cpu'";
+            return wrong("train.pace", why.into());
         }
         if let Some(inner) = &method.inner
             && !train.workers.is_multiple_of(inner.group)

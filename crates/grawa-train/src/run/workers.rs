@@ -124,7 +124,7 @@ impl Workers {
     pub(crate) fn set(self, recipe: &Recipe, parts: &mut [Part]) -> Result<Box<dyn WorkerSet>, Error> {
         let layout = self.layout().clone();
         match self {
-            Workers::Network { engine: AnyEngine::Cuda(set), .. } => Ok(Box::new(set.load(parts)?)),
+            Workers::Network { engine: AnyEngine::Cuda(set), .. } => set.load(parts),
             Workers::Network { engine: AnyEngine::Cpu(engine), .. } => {
                 Ok(Box::new(ThreadSet::new(layout, engine.seats(recipe, parts)?, DEADLINE)))
             }

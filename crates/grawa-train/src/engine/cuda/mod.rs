@@ -7,6 +7,7 @@ mod placement;
 mod set;
 
 use super::Workload;
+use crate::engine::EvaluateShard;
 use crate::recipe::BatchNorm;
 use crate::snapshot::Part;
 use crate::worker_set::{Slot, WorkerSet};
@@ -109,8 +110,12 @@ impl CudaSet {
         in_step(&blocks, &parts.iter().map(|part| (part.worker, part.in_cycle)).collect::<Vec<_>>())
     }
 
+    pub(crate) fn evaluator(self) -> Box<dyn EvaluateShard> {
+        Box::new(self)
+    }
+
     /// Loads the state of its workers.
-    pub(crate) fn load(mut self, parts: &mut [Part]) -> Result<Self, Error> {
+    pub(crate) fn load(mut self, parts: &mut [Part]) -> Result<Box<dyn WorkerSet>, Error> {
         for (index, part) in parts.iter_mut().enumerate() {
             let state = crate::engine::take_state(part);
             self.put(index, StateKind::Statistics, &state.statistics)?;
@@ -120,7 +125,7 @@ impl CudaSet {
         // Its memory also serves to combine the workers for other processes.
         let length = self.gpus.iter().flatten().next().map_or(0, |gpu| gpu.graph.parameters().len());
         self.set_centre(Slot::View, Arc::new(vec![0.0; length]))?;
-        Ok(self)
+        Ok(Box::new(self))
     }
 }
 
@@ -192,16 +197,6 @@ fn open_gpu(
 
 /// The most workers on one GPU.
 const MOST: u32 = 64;
-
-/// A setting that a GPU does not support, if any: its key and the reason.
-pub(crate) fn objection(recipe: &Recipe) -> Option<(&'static str, String)> {
-    use crate::recipe::Pace;
-    if recipe.train.pace == Pace::Free {
-        let why = "on a GPU all workers step together; set train.pace = 'even', or machine.device = 'cpu'";
-        return Some(("train.pace", why.into()));
-    }
-    None
-}
 
 #[cfg(test)]
 mod tests;

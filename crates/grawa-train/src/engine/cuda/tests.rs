@@ -198,7 +198,8 @@ fn a_worker_on_a_gpu_reads_the_shard_it_is_assigned() {
         let mut part = Part { parameters, velocity, statistics, taken: 3, ..Part::default() };
         CudaSet::of_some(&recipe, &workload, 0..1).unwrap().load(std::slice::from_mut(&mut part)).unwrap()
     };
-    let gradient = |set: &mut CudaSet, key: Key| set.gradients(&[(0, key)], None).remove(0).1.unwrap();
+    let gradient =
+        |set: &mut Box<dyn WorkerSet>, key: Key| set.gradients(&[(0, key)], None).remove(0).1.unwrap();
     let key = Key::new(7, Purpose::Step).step(3);
     let (mut net, mut fresh) = (net(2), net(3));
     let before = gradient(&mut net, key);
