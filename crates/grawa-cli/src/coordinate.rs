@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
 pub(crate) struct SecurityArguments {
     /// The run's key, made by `grawa key new`
     #[arg(long, value_name = "FILE", required_unless_present = "wire")]
-    key: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
     /// Without a key: no encryption, for a trusted network
     #[arg(long, value_parser = ["plain"], conflicts_with = "key")]
     wire: Option<String>,

@@ -6,11 +6,13 @@ use crate::output::{print, warn_of_skipped};
 use crate::stop::on_signal;
 use crate::train::succeeded;
 use clap::Args;
-use grawa_comm::group::{Contact, Joiner};
+use grawa_comm::group::{Contact, Joiner, variables};
 use grawa_train::recipe::Overrides;
 use grawa_train::{Error, Reason, Recipe, SessionError, Stop, join, make_room};
+use std::ffi::{OsStr, OsString};
 use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -52,6 +54,9 @@ pub(crate) struct Arguments {
     /// last checkpoint
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Start this program as the worker instead: it finds the group in GRAWA_COORDINATOR, GRAWA_KEY, GRAWA_WORKERS and GRAWA_LISTEN
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
     /// A worker of `grawa launch`, which writes to its standard input when all are to stop
     #[arg(long, hide = true)]
     launched: bool,
@@ -59,9 +64,6 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
 }
-
-/// What `grawa launch` writes to its workers when all are to stop.
-pub(crate) const STOP: &str = "stop\n";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let wire = arguments.security.wire()?;
@@ -71,14 +73,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     // A listener at all addresses needs one that others can connect to.
     let is_anywhere = listen.starts_with("0.0.0.0:") || listen.starts_with("[::]:");
     let host = arguments.host.as_deref().or(is_anywhere.then_some(here.as_str()));
+    if let Some((program, rest)) = arguments.command.split_first() {
+        let mut command = Command::new(program);
+        command.args(rest).env(variables::COORDINATOR, &arguments.address).env(variables::LISTEN, &listen);
+        command.env(variables::WORKERS, arguments.workers.to_string());
+        command.envs(host.map(|host| (variables::HOST, host)));
+        command.envs(arguments.security.key.as_ref().map(|key| (variables::KEY, key)));
+        let status = command.status().map_err(|error| cannot_start(program, &error))?;
+        return Ok(status.success());
+    }
     let joiner =
         Joiner::with_workers(arguments.workers, &arguments.address, wire, (&listen, host), patience)?;
     // Until it has found the coordinator, Ctrl-C simply ends it.
-    let stop = Stop::default();
-    if arguments.launched {
-        let asked = stop.clone();
-        std::thread::spawn(move || wait_for_stop(&asked));
-    }
+    let stop = if arguments.launched { Stop::from_launcher() } else { Stop::default() };
     listen_for_stop(&stop, arguments.launched)?;
     let text = String::from_utf8_lossy(&joiner.charter).into_owned();
     let overrides = Overrides::default()
@@ -122,13 +129,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
 }
 
-/// Waits for the line that asks all to stop. If the launcher is gone the run continues.
-fn wait_for_stop(stop: &Stop) {
-    let mut line = String::new();
-    if std::io::stdin().read_line(&mut line).is_ok() && line == STOP {
-        stop.together.store(true, Ordering::Relaxed);
-        stop.asked.store(true, Ordering::Relaxed);
-    }
+/// The failure of a program that could not be started.
+pub(crate) fn cannot_start(program: &OsStr, error: &std::io::Error) -> Failure {
+    Failure::Machine(format!("cannot start {}: {error}", program.display()))
 }
 
 /// Leaves at the first Ctrl-C or SIGTERM. A signal to all processes of a launch is followed by its request that all stop, which comes

@@ -4,15 +4,16 @@ use crate::address::check_free;
 use crate::coordinate::{follow, observers, prepare};
 use crate::device::first_gpu;
 use crate::failure::Failure;
-use crate::join;
+use crate::join::cannot_start;
 use crate::output::print;
 use crate::page;
 use crate::train;
 use clap::Args;
-use grawa_comm::group::{Security, new_key};
+use grawa_comm::group::{Security, new_key, variables};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun};
 use grawa_train::recipe::Device;
-use grawa_train::{Checkpoint, Reason, Recipe};
+use grawa_train::{Checkpoint, Reason, Recipe, Stop};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ use std::time::{Duration, Instant};
 /// readable only by its owner, and is removed at the end. `--wire plain` does without it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart\n  grawa launch --data digits --workers 8 --per-process 4"
+    after_help = "Examples:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart\n  grawa launch --data digits --workers 8 --per-process 4\n  grawa launch --workers 4 --method mean:period=16 --budget 1000step -- ./my-program"
 )]
 // The options of `train` bring a group of this name.
 #[group(skip)]
@@ -45,6 +46,10 @@ pub(crate) struct Arguments {
     /// Without a key: no encryption, for a machine whose other users are trusted
     #[arg(long, value_parser = ["plain"])]
     wire: Option<String>,
+    /// Start this program as each worker, instead of grawa's own: a model of yours that joins the run. It finds the group in
+    /// GRAWA_COORDINATOR, GRAWA_KEY, GRAWA_WORKERS and GRAWA_LISTEN, and the run's folder in GRAWA_OUT; see docs/library.md
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 /// The run's key, in its folder; it is removed when the run ends.
@@ -91,7 +96,7 @@ impl Children {
     fn ask(&mut self) {
         for input in self.0.iter_mut().filter_map(|child| child.stdin.as_mut()) {
             // It may have ended by itself.
-            let _ = input.write_all(join::STOP.as_bytes()).and_then(|()| input.flush());
+            let _ = input.write_all(Stop::LINE.as_bytes()).and_then(|()| input.flush());
         }
     }
 }
@@ -113,10 +118,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         if !recipe.train.workers.is_multiple_of(each) {
             return Err(Failure::Usage("--workers must be a multiple of --per-process"));
         }
-        let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-        grawa_train::check(recipe, &data)?;
-        if recipe.machine.device == Device::Cuda {
-            first_gpu()?;
+        if arguments.command.is_empty() {
+            let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+            grawa_train::check(recipe, &data)?;
+            if recipe.machine.device == Device::Cuda {
+                first_gpu()?;
+            }
         }
         arguments.page.address(quiet).map_or(Ok(()), check_free)
     };
@@ -135,19 +142,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let (mut children, mut asked) = (Children(Vec::new()), None);
     for number in 0..processes {
         let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
-        let mut command = Command::new(std::env::current_exe().map_err(io)?);
-        command.args(["join", &run.address().to_string(), "--threads", &threads.to_string()]);
-        command.args(["--workers", &each.to_string()]);
-        match &key {
-            Some(Key(path)) => command.arg("--key").arg(path),
-            None => command.args(["--wire", "plain"]),
-        };
-        command.arg("--launched").arg("--out").arg(&place);
+        let (address, key) = (run.address().to_string(), key.as_ref().map(|key| &key.0));
+        let own = std::env::current_exe().map_err(io)?;
+        let (program, rest) =
+            arguments.command.split_first().map_or((own.as_os_str(), &[][..]), |it| (it.0, it.1));
+        let mut command = Command::new(program);
+        command.args(rest);
+        if arguments.command.is_empty() {
+            command.args(["join", &address, "--threads", &threads.to_string()]);
+            command.args(["--workers", &each.to_string()]);
+            match key {
+                Some(path) => command.arg("--key").arg(path),
+                None => command.args(["--wire", "plain"]),
+            };
+            command.arg("--launched").arg("--out").arg(&place);
+        } else {
+            command.env(variables::COORDINATOR, &address).env(variables::LISTEN, "127.0.0.1:0");
+            command.env(variables::WORKERS, each.to_string()).env("GRAWA_OUT", &place);
+            command.envs(key.map(|key| (variables::KEY, key)));
+        }
         // Ctrl-C must not reach them directly: this process asks them to stop.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);
-        children.0.push(command.spawn().map_err(io)?);
+        children.0.push(command.spawn().map_err(|error| cannot_start(program, &error))?);
     }
     let server = Arc::clone(run.server());
     let has_begun = || server.status().committed.is_some();
@@ -194,6 +212,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         (Some(Reason::Spent), _) if is_kept => {
             print(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
         }
+        (Some(Reason::Spent), _) if !arguments.command.is_empty() => print(&format!("done; see {place}")),
         (Some(Reason::Spent), _) => {
             let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");
             return Err(Failure::Machine(why));

@@ -35,6 +35,55 @@ fn processes_learn_what_threads_learn() {
     assert_eq!(last_line(folder.path(), "launch"), last_line(folder.path(), "train"));
 }
 
+/// A program of one's own joins with what it finds in the environment. Here it is `grawa join` behind a shell.
+#[cfg(unix)]
+#[test]
+fn any_program_can_be_a_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"exec "$0" join "$GRAWA_COORDINATOR" --key "$GRAWA_KEY" --workers "$GRAWA_WORKERS" --out "$GRAWA_OUT""#;
+    let words = ["launch", "--method", "lgrawa:period=4", "--workers", "4", "--per-process", "2", "--quiet"];
+    let mut command = grawa(folder.path(), &words);
+    command.args([
+        "--budget",
+        "32step",
+        "--out",
+        "own",
+        "--",
+        "sh",
+        "-c",
+        script,
+        env!("CARGO_BIN_EXE_grawa"),
+    ]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let events = std::fs::read_to_string(folder.path().join("own/events.jsonl")).unwrap();
+    assert_eq!(events.lines().filter(|line| line.contains(r#""event":"round""#)).count(), 8);
+    assert!(folder.path().join("own/worker-1.log").exists());
+
+    let output = grawa(folder.path(), &["launch", "--workers", "2", "--", "./missing"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("cannot start ./missing"), "{}", text(&output));
+
+    let output =
+        grawa(folder.path(), &["launch", "--workers", "2", "--quiet", "--", "false"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("a worker ended before the first round"), "{}", text(&output));
+}
+
+/// `grawa join … -- COMMAND` hands the group to a program, and ends as it does.
+#[cfg(unix)]
+#[test]
+fn a_joining_program_finds_the_coordinator() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["join", "127.0.0.1:9", "--wire", "plain", "--workers", "3", "--"];
+    let script = r#"echo "$GRAWA_COORDINATOR $GRAWA_WORKERS ${GRAWA_KEY-none}"; exit $1"#;
+    for (code, succeeds) in [("0", true), ("7", false)] {
+        let output = grawa(folder.path(), &words).args(["sh", "-c", script, "sh", code]).output().unwrap();
+        assert_eq!(output.status.success(), succeeds);
+        assert!(text(&output).contains("127.0.0.1:9 3 none"), "{}", text(&output));
+    }
+}
+
 /// Two processes with two workers each: all four are in every round.
 #[test]
 fn processes_may_have_several_workers() {

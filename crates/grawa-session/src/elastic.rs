@@ -340,3 +340,22 @@ pub struct Stop {
     /// All workers stop within a step, and one writes a checkpoint. Set this before `asked`.
     pub together: Arc<AtomicBool>,
 }
+
+impl Stop {
+    /// The line that `grawa launch` writes to the standard input of its processes when all are to stop.
+    pub const LINE: &str = "stop\n";
+
+    /// Is asked by the `grawa launch` that has started this program. If the launcher is gone, the run continues.
+    pub fn from_launcher() -> Self {
+        let stop = Stop::default();
+        let asked = stop.clone();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line).is_ok() && line == Stop::LINE {
+                asked.together.store(true, Ordering::Relaxed);
+                asked.asked.store(true, Ordering::Relaxed);
+            }
+        });
+        stop
+    }
+}

@@ -2,6 +2,11 @@
 //! a program on another machine would do. Each process has two workers.
 //!
 //!     cargo run --release -p grawa-train --example 03_own_replica
+//!
+//! As processes of their own, with the method, budget and workers of the command line:
+//!
+//!     cargo build --release -p grawa-train --example 03_own_replica
+//!     grawa launch --workers 4 --per-process 2 --method lgrawa:period=16 --budget 256step -- target/release/examples/03_own_replica
 
 use grawa_comm::group::{Joiner, Security};
 use grawa_core::norm::norms;
@@ -134,10 +139,17 @@ impl Replica for Logistic {
     }
 }
 
-/// One process with two workers. The recipe comes from the coordinator.
+/// One process with two workers.
 fn work(address: &str) -> Result<(), Failure> {
     let listen = ("127.0.0.1:0", None);
-    let joiner = Joiner::with_workers(2, address, Security::Plain, listen, Duration::from_secs(60))?;
+    train(
+        Joiner::with_workers(2, address, Security::Plain, listen, Duration::from_secs(60))?,
+        Stop::default(),
+    )
+}
+
+/// Takes part in a run. The recipe comes from the coordinator.
+fn train(joiner: Joiner, stop: Stop) -> Result<(), Failure> {
     let text = String::from_utf8_lossy(&joiner.charter).into_owned();
     let recipe = Recipe::resolve(&Overrides::default().file("the coordinator's recipe", &text)?)?;
     let (founders, layout) = (recipe.train.workers, Logistic::new()?.layout);
@@ -146,7 +158,7 @@ fn work(address: &str) -> Result<(), Failure> {
         replica.assign_shard(shard, founders)?;
         Ok(replica)
     })?;
-    run.join(joiner, Stop::default(), &mut [])?;
+    run.join(joiner, stop, &mut [])?;
     Ok(())
 }
 
@@ -175,6 +187,9 @@ pub fn learn(place: &Path) -> Result<Outcome, Failure> {
 }
 
 fn main() -> Result<(), Failure> {
+    if let Some(joiner) = Joiner::from_environment()? {
+        return train(joiner, Stop::from_launcher());
+    }
     let place = std::env::args().nth(1).unwrap_or("runs/own-replica".into());
     let end = learn(Path::new(&place))?.finished.ok_or("the processes have not reported an end")?;
     println!("{} rounds of {} workers; see {place}", end.at.rounds, end.workers.len());

@@ -33,6 +33,7 @@ pub use coordinator::event::CoordinatorEvent;
 pub use coordinator::roster::MemberState;
 pub use coordinator::server::{CoordinatorServer, MemberStatus, ServerEvent, Status, Traffic};
 pub use member::control_connection::{Contact, Reporter};
+pub use member::from_environment as variables;
 pub use member::join::Joiner;
 pub use member::socket_member::SocketMember;
 pub use messages::StateVersion;

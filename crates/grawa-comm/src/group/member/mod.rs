@@ -9,6 +9,7 @@
 
 mod collective;
 pub(crate) mod control_connection;
+pub mod from_environment;
 pub(crate) mod join;
 pub(crate) mod peer_listener;
 pub(crate) mod socket_member;

@@ -1,0 +1,72 @@
+//! A program that `grawa launch -- COMMAND` or `grawa join … -- COMMAND` has started finds its group in the environment.
+
+use super::join::Joiner;
+use crate::Error;
+use crate::group::wire::tls::Security;
+use std::path::Path;
+use std::time::Duration;
+
+/// The variables: where the coordinator listens, the key (none where there is no encryption), how many workers the process has, and where
+/// it listens for other members.
+pub const COORDINATOR: &str = "GRAWA_COORDINATOR";
+/// See [`COORDINATOR`].
+pub const KEY: &str = "GRAWA_KEY";
+/// See [`COORDINATOR`].
+pub const WORKERS: &str = "GRAWA_WORKERS";
+/// See [`COORDINATOR`].
+pub const LISTEN: &str = "GRAWA_LISTEN";
+/// See [`COORDINATOR`]: the host by which other members reach this one, if it is another.
+pub const HOST: &str = "GRAWA_HOST";
+
+/// How long to wait for the coordinator.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Joiner {
+    /// Joins the run of the command that has started this program. `None` if it was started otherwise.
+    pub fn from_environment() -> Result<Option<Self>, Error> {
+        Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn from_variables(read: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Error> {
+        let Some(address) = read(COORDINATOR) else { return Ok(None) };
+        let security = read(KEY).map_or(Ok(Security::Plain), |path| Security::with_key(Path::new(&path)))?;
+        let workers = match read(WORKERS) {
+            None => 1,
+            Some(text) => text.parse().ok().filter(|workers| *workers > 0).ok_or_else(|| {
+                let why = format!("{WORKERS} is '{text}', and must be a number of workers");
+                Error::Connection { why }
+            })?,
+        };
+        let listen = read(LISTEN).unwrap_or_else(|| "127.0.0.1:0".into());
+        let host = read(HOST);
+        Self::with_workers(workers, &address, security, (&listen, host.as_deref()), PATIENCE).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::{CoordinatorServer, Settings};
+
+    #[test]
+    fn a_program_finds_its_group() {
+        let settings = Settings { founders: 3, ..Settings::default() };
+        let server =
+            CoordinatorServer::new("127.0.0.1:0", Security::Plain, settings, 5, b"charter".to_vec(), None)
+                .unwrap();
+        let address = server.address().to_string();
+        let read = |workers: &'static str| {
+            let address = address.clone();
+            move |name: &str| match name {
+                COORDINATOR => Some(address.clone()),
+                WORKERS => Some(workers.into()),
+                _ => None,
+            }
+        };
+        let joiner = Joiner::from_variables(read("3")).unwrap().unwrap();
+        assert_eq!((joiner.workers, &joiner.charter[..]), (3, &b"charter"[..]));
+        assert!(Joiner::from_variables(|_| None).unwrap().is_none());
+        let error = Joiner::from_variables(read("none")).unwrap_err().to_string();
+        assert!(error.contains("GRAWA_WORKERS is 'none'"), "{error}");
+    }
+}
