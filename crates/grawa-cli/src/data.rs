@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             bar.finish_and_clear();
             print(&format!("{name} lies in {}", place.display()));
         }
-        What::Info { dir } => print(&grawa_data::info(dir)?.to_string()),
+        What::Info { dir } => print(&grawa_data::info(dir)?),
     }
     Ok(())
 }

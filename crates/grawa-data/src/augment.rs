@@ -58,25 +58,6 @@ pub enum Crop {
     },
 }
 
-/// How images are shown for evaluation and for scores: the same each time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum View {
-    /// As they are.
-    Whole,
-    /// The square of `size` in the middle.
-    Centre {
-        /// The side of the square.
-        size: u32,
-    },
-    /// Resized so that the shorter side is `shorter`, then the square of `size` in the middle.
-    Resized {
-        /// The shorter side after resizing.
-        shorter: u32,
-        /// The side of the square.
-        size: u32,
-    },
-}
-
 /// A crop: mirrored or not, and its first row and column in the padded image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
@@ -117,17 +98,6 @@ impl Augment {
         match self.crop {
             Crop::Whole => shape,
             Crop::Random { size, .. } | Crop::Resized { size } => Shape::new(shape.channels, size, size),
-        }
-    }
-
-    /// The matching view for evaluation: deterministic, of the same size.
-    pub fn view(&self, shape: Shape) -> View {
-        match self.crop {
-            Crop::Whole => View::Whole,
-            Crop::Random { size, .. } if size == shape.height && size == shape.width => View::Whole,
-            Crop::Random { size, .. } => View::Centre { size },
-            // 256 for 224, and in proportion for others.
-            Crop::Resized { size } => View::Resized { shorter: (size * 8).div_ceil(7), size },
         }
     }
 
@@ -256,16 +226,6 @@ impl FromStr for Augment {
     }
 }
 
-impl fmt::Display for View {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            View::Whole => f.write_str("whole"),
-            View::Centre { size } => write!(f, "centre{size}"),
-            View::Resized { shorter, size } => write!(f, "resize{shorter}+centre{size}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,15 +246,6 @@ mod tests {
             let error = text.parse::<Augment>().unwrap_err().to_string();
             assert!(error.contains(&format!("'{text}'")) && error.contains("pad4crop32"), "{error}");
         }
-    }
-
-    #[test]
-    fn views_are_the_counterparts() {
-        let view = |text: &str| text.parse::<Augment>().unwrap().view(CIFAR).to_string();
-        assert_eq!(view("flip+crop28"), "centre28");
-        assert_eq!(view("flip+pad4crop32"), "whole");
-        assert_eq!(view("none"), "whole");
-        assert_eq!(view("flip+resized224"), "resize256+centre224");
     }
 
     /// The words' uses are a promise to other implementations: these values were computed once and stay.

@@ -85,7 +85,7 @@ impl Archive<'_> {
         if folder.exists() {
             return match self.files.iter().find(|file| !folder.join(file).is_file()) {
                 None => Ok(folder),
-                Some(file) => Err(Error::InTheWay { path: folder, why: format!("it lacks {file}") }),
+                Some(file) => Err(Error::in_the_way(&folder, &format!("it lacks {file}"))),
             };
         }
         fs::create_dir_all(dir).map_err(io("create", dir))?;
@@ -109,12 +109,8 @@ impl Archive<'_> {
 
     fn verify(&self, path: &Path, hint: &'static str, progress: ProgressFn<'_>) -> Result<()> {
         progress(Progress::Checking { archive: path.to_owned() });
-        let found = md5::of_file(path)?;
-        if found == self.md5 {
-            return Ok(());
-        }
-        let (path, what, expected) = (path.to_owned(), self.file.to_owned(), self.md5.to_owned());
-        Err(Error::WrongSum { path, what, found, expected, hint })
+        let bytes = fs::read(path).map_err(io("read", path))?;
+        md5::check(&bytes, path, self.file, self.md5, hint)
     }
 
     /// Brings `part` to its full length. Reconnects as long as each attempt makes progress.
@@ -172,10 +168,7 @@ impl Archive<'_> {
         }
         let folder = dir.join(self.folder);
         if folder.exists() {
-            return Err(Error::InTheWay {
-                path: folder,
-                why: "it appeared while the archive was unpacked".to_owned(),
-            });
+            return Err(Error::in_the_way(&folder, "it appeared while the archive was unpacked"));
         }
         fs::rename(&made, &folder).map_err(io("rename", &made))
     }
