@@ -43,8 +43,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                     bar.set_length(total.unwrap_or(done).max(1));
                     bar.set_position(done);
                 }
-                Progress::Checking { archive } => bar.set_message(format!("checking {}", archive.display())),
-                Progress::Unpacking { file } => bar.set_message(format!("unpacking {}", file.display())),
+                Progress::Checking(archive) => bar.set_message(format!("checking {}", archive.display())),
+                Progress::Unpacking(file) => bar.set_message(format!("unpacking {}", file.display())),
                 _ => {}
             })?;
             bar.finish_and_clear();

@@ -156,6 +156,11 @@ impl Error {
     }
 }
 
+/// Checks that there is a worker, step or example of this number.
+pub(crate) fn check_below(what: &'static str, found: u64, limit: u64) -> Result<()> {
+    if found < limit { Ok(()) } else { Err(Error::OutOfRange { what, found, limit }) }
+}
+
 /// Checks that the label of a record, counted from 0, names a class.
 pub(crate) fn check_label(path: &Path, record: usize, label: u8, classes: u32) -> Result<()> {
     if u32::from(label) < classes {

@@ -18,7 +18,9 @@ impl Check {
     /// Checks that `bytes`, read from `path`, are the official ones, where required.
     pub(crate) fn verify(self, path: &Path, what: &str, bytes: &[u8], expected: &str) -> Result<()> {
         match self {
-            Check::Official => md5::check(bytes, path, what, expected, "It is damaged or was changed; get it again"),
+            Check::Official => {
+                md5::check(bytes, path, what, expected, "It is damaged or was changed; get it again")
+            }
             Check::Skip => Ok(()),
         }
     }

@@ -56,10 +56,9 @@ fn is_jpeg(bytes: &[u8]) -> Result<bool, String> {
     match bytes {
         [0xff, 0xd8, ..] => Ok(true),
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Ok(false),
-        _ => Err(format!(
-            "it begins with {:02x?}, as neither JPEG nor PNG does",
-            &bytes[..bytes.len().min(8)]
-        )),
+        _ => {
+            Err(format!("it begins with {:02x?}, as neither JPEG nor PNG does", &bytes[..bytes.len().min(8)]))
+        }
     }
 }
 
