@@ -4,10 +4,10 @@ use crate::bar::bar;
 use crate::failure::Failure;
 use crate::model_args::{ModelArgs, View};
 use crate::output::print;
-use crate::vincent::claim;
 use clap::Args;
 use grawa_core::{Key, Purpose};
 use grawa_flat::{Line, Losses, Plane, Principal, filter_normalised, principal};
+use grawa_lab::Folder;
 use grawa_lab::flatness::{put_line, put_plane};
 use grawa_lab::picture::digits::{distinct, same};
 use grawa_nn::State;
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         arguments.model_args.settings("landscape", &view, &others),
         states.len()
     );
-    let mut folder = claim(arguments.out.as_deref(), "out/landscape", &described)?;
+    let mut folder = Folder::claim_or_next(arguments.out.as_deref(), "out/landscape", &described)?;
     let mut losses = Losses::new(&view.graph, &view.examples, view.mode, view.threads)?;
     let title = view.words.clone();
     if let ([(_, to)], true) = (states.as_slice(), is_line) {

@@ -34,16 +34,13 @@ impl Folder {
         }
     }
 
-    /// Claims `path`, or `path-2`, `path-3`, … if it is taken: the default where the user named no folder.
-    pub fn claim_next(path: &Path, settings: &str) -> Result<Self, Error> {
+    /// Claims the folder that the user named, or the first free one of `default`, `default-2`, `default-3`, …
+    pub fn claim_or_next(named: Option<&Path>, default: &str, settings: &str) -> Result<Self, Error> {
         let mut number = 1;
         loop {
-            let mut name = path.as_os_str().to_owned();
-            if number > 1 {
-                name.push(format!("-{number}"));
-            }
-            match Folder::claim(Path::new(&name), settings) {
-                Err(Error::FolderInUse { .. }) => number += 1,
+            let next = if number == 1 { default.to_owned() } else { format!("{default}-{number}") };
+            match Folder::claim(named.unwrap_or(Path::new(&next)), settings) {
+                Err(Error::FolderInUse { .. }) if named.is_none() => number += 1,
                 claimed => return claimed,
             }
         }
@@ -229,8 +226,9 @@ mod tests {
                 .to_string()
                 .contains("a file of that name")
         );
-        let next = Folder::claim_next(&path, "a = 1").unwrap();
+        let next = Folder::claim_or_next(None, path.to_str().unwrap(), "a = 1").unwrap();
         assert!(next.path().to_string_lossy().ends_with("theirs-2"));
+        assert!(Folder::claim_or_next(Some(&path), "out", "a = 1").unwrap_err().is_usage());
         assert_eq!(names(&path), ["thesis.tex"]);
     }
 

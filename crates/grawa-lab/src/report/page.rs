@@ -4,7 +4,7 @@ use super::downsample::Point;
 use super::run_summary::RunSummary;
 use super::weights::Weights;
 use crate::lab::clocked;
-use crate::page::{begin, escaped, write_table};
+use crate::page::{self, begin, escaped};
 use crate::picture::palette;
 use crate::statistics::{mean, summary};
 use crate::{Error, Table};
@@ -25,11 +25,7 @@ pub(super) fn page(runs: &[RunSummary]) -> Result<String, Error> {
         let key = |run: &RunSummary| (palette::rank(run.method().as_str()), run.recipe.train.seed);
         key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
     });
-    let html = |table: &Table| {
-        let mut html = String::new();
-        write_table(&mut html, table, &[]);
-        html
-    };
+    let html = |table: &Table| page::table(table, &[]);
     let (different, common) = configuration(&runs);
     let unfinished = runs.iter().filter(|run| !run.finished).count();
     let data = serde_json::to_string(&data(&runs));
