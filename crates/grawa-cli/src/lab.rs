@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use grawa_core::Name;
 use grawa_lab::Table;
 use grawa_lab::lab::{
-    self, Cell, Cost, EXPERIMENTS, Finding, Plan, Progress, Request, Scale, Scheduler, Select, Stage, Store,
+    self, Cell, EXPERIMENTS, Finding, Plan, Progress, Request, Scale, Scheduler, Select, Stage, Store,
 };
 use indicatif::{HumanDuration, ProgressBar};
 use std::path::PathBuf;
@@ -137,7 +137,7 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
         ]);
     }
     print(table.text().trim_end());
-    let Cost { work, unknown } = plan.cost(&cells);
+    let (work, unknown) = plan.cost(&cells);
     print(&format!(
         "\n{} cells, and {unnamed} more when settings have been chosen: {work:.1e} multiplications and additions of training.",
         cells.len()
