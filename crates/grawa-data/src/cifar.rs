@@ -9,7 +9,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The format of CIFAR-10 or CIFAR-100.
-#[derive(Debug)]
 pub(crate) struct Format {
     pub(crate) kind: DatasetKind,
     pub(crate) title: &'static str,

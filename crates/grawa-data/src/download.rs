@@ -36,7 +36,6 @@ pub enum Progress {
 }
 
 /// An archive and what it holds.
-#[derive(Debug)]
 struct Archive<'a> {
     file: &'a str,
     md5: &'a str,

@@ -13,7 +13,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// One of the two sets.
-#[derive(Debug)]
 pub(crate) struct Format {
     pub(crate) kind: DatasetKind,
     title: &'static str,

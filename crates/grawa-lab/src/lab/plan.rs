@@ -13,7 +13,6 @@ use crate::statistics::mean_of;
 use grawa_core::Name;
 use grawa_data::DatasetKind;
 use grawa_train::recipe::{Point, Study};
-use std::path::Path;
 
 /// The seed of searches; where a study uses it, the next one that it does not use.
 pub const SEARCH_SEED: u64 = 7;
@@ -88,7 +87,8 @@ impl Plan {
         }
         let mut studies = Vec::new();
         for path in &request.recipes {
-            studies.push((stem(path), Study::read(path)?.ok_or(Error::NoStudy(path.clone()))?));
+            let name = path.file_stem().map_or("study".into(), |stem| stem.to_string_lossy().into_owned());
+            studies.push((name, Study::read(path)?.ok_or(Error::NoStudy(path.clone()))?));
         }
         if studies.is_empty() {
             for Source { name, text, settings } in experiment.studies[request.scale as usize] {
@@ -267,14 +267,11 @@ fn best(cells: &[Cell], found: &Found) -> Option<usize> {
     scores.first().map(|score| score.2)
 }
 
-fn stem(path: &Path) -> String {
-    path.file_stem().map_or("study".into(), |stem| stem.to_string_lossy().into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lab::{Finding, Measured, Outcome, Score, experiment};
+    use std::path::Path;
 
     fn plan(name: &str, request: &Request) -> Plan {
         Plan::new(experiment(name).unwrap(), request).unwrap()
