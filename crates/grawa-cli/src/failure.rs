@@ -73,7 +73,7 @@ impl Failure {
             Failure::Engine(error) => error.is_usage(),
             Failure::Data(error) => {
                 use grawa_data::Error::{NoArchive, UnknownDataset};
-                matches!(error, UnknownDataset { .. } | NoArchive { .. })
+                matches!(error, UnknownDataset { .. } | NoArchive(_))
             }
             Failure::Train(error) => error.is_usage(),
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),

@@ -160,21 +160,17 @@ impl Augment {
 
     /// Checks that crops of images of `shape` exist. Pictures of any size need resizing.
     pub(crate) fn check(&self, shape: Shape) -> Result<()> {
-        let why = match self.crop {
-            Crop::Random { pad, size } => {
-                let shorter = shape.height.min(shape.width);
-                if size == 0 || size > LONGEST || pad > LONGEST {
-                    format!("sizes go from 1 to {LONGEST}")
-                } else if size > shorter {
-                    format!("crop at most {shorter}, the shorter side")
-                } else {
-                    return Ok(());
-                }
-            }
-            Crop::Resized { size } if size == 0 || size > LONGEST => format!("sizes go from 1 to {LONGEST}"),
-            Crop::Whole | Crop::Resized { .. } => return Ok(()),
+        let (pad, size, largest) = match self.crop {
+            Crop::Whole => return Ok(()),
+            Crop::Random { pad, size } => (pad, size, shape.height.min(shape.width)),
+            Crop::Resized { size } => (0, size, LONGEST),
         };
-        Err(Error::DoesNotFit { augment: self.to_string(), shape, why })
+        let why = match size {
+            1..=LONGEST if size <= largest && pad <= LONGEST => return Ok(()),
+            1..=LONGEST if pad <= LONGEST => format!("crop at most {largest}, the shorter side"),
+            _ => format!("sizes go from 1 to {LONGEST}"),
+        };
+        Err(Error::does_not_fit(&self.to_string(), shape, &why))
     }
 }
 
@@ -203,7 +199,7 @@ impl FromStr for Augment {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || Error::Unreadable { what: "augmentation", found: text.to_owned(), expected: FORM };
+        let wrong = || Error::Setting(format!("cannot read augmentation '{text}': {FORM}"));
         let number = |digits: &str| match digits.parse::<u32>() {
             Ok(n) if digits.bytes().all(|c| c.is_ascii_digit()) && n <= LONGEST => Ok(n),
             _ => Err(wrong()),

@@ -72,8 +72,8 @@ impl Split {
 
     fn new(shape: Shape, images: Images, labels: Vec<u32>, classes: u32) -> Result<Self> {
         if shape.is_empty() {
-            let (found, expected) = (shape.to_string(), "every side must be at least 1");
-            return Err(Error::Unreadable { what: "image shape", found, expected });
+            let why = format!("cannot read image shape '{shape}': every side must be at least 1");
+            return Err(Error::Setting(why));
         }
         check_below("example", labels.len() as u64, 1 << 32)?;
         labels.iter().try_for_each(|&label| check_below("label", label.into(), classes.into()))?;

@@ -57,7 +57,10 @@ pub fn download(name: &str, dir: &Path, progress: ProgressFn<'_>) -> Result<Path
 /// As [`download`], from a mirror: `base` is the address before the archive's name.
 fn download_from(base: &str, name: &str, dir: &Path, progress: ProgressFn<'_>) -> Result<PathBuf> {
     let kind: DatasetKind = name.parse()?;
-    let refuse = |hint| Err(Error::NoArchive { found: kind.name(), hint });
+    let refuse = |hint| {
+        let known = "it can get cifar10 and cifar100";
+        Err(Error::NoArchive(format!("'{kind}' cannot be downloaded by grawa; {known}. {hint}")))
+    };
     let format = match kind {
         DatasetKind::Cifar10 => &cifar::CIFAR10,
         DatasetKind::Cifar100 => &cifar::CIFAR100,
@@ -100,7 +103,7 @@ impl Archive<'_> {
         Ok(folder)
     }
 
-    fn verify(&self, path: &Path, hint: &'static str, progress: ProgressFn<'_>) -> Result<()> {
+    fn verify(&self, path: &Path, hint: &str, progress: ProgressFn<'_>) -> Result<()> {
         progress(Progress::Checking(path.to_owned()));
         let bytes = fs::read(path).map_err(io("read", path))?;
         md5::check(&bytes, path, self.file, self.md5, hint)
@@ -116,8 +119,11 @@ impl Archive<'_> {
             let after = length();
             if after <= before {
                 let kept = format!(" (the first {after} bytes are kept in {part:?})");
-                let why = why + if after == 0 { "" } else { &kept };
-                return Err(Error::Download { url, why, put: put.to_owned(), md5: self.md5.to_owned() });
+                let (kept, md5) = (if after == 0 { "" } else { &kept }, self.md5);
+                return Err(Error::Download(format!(
+                    "cannot download {url}: {why}{kept}. Fetch that address by other means, put the file at {put:?} (md5 {md5}), \
+                     and run the same command again"
+                )));
             }
         }
     }

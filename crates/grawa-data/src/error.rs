@@ -18,13 +18,8 @@ pub enum Error {
         found: String,
     },
     /// A data set that has no archive to download.
-    #[error("'{found}' cannot be downloaded by grawa; it can get cifar10 and cifar100. {hint}")]
-    NoArchive {
-        /// The data set.
-        found: &'static str,
-        /// How to get it.
-        hint: &'static str,
-    },
+    #[error("{0}")]
+    NoArchive(String),
     /// The operating system refused.
     #[error("cannot {doing} {path:?}: {source}")]
     Io {
@@ -39,39 +34,11 @@ pub enum Error {
     #[error("{0}")]
     File(String),
     /// A file that differs from the official one.
-    #[error("{path:?} has md5 {found}, but the official {what} has {expected}. {hint}")]
-    WrongSum {
-        /// The file.
-        path: PathBuf,
-        /// What it should be.
-        what: String,
-        /// Its md5.
-        found: String,
-        /// The official md5.
-        expected: String,
-        /// What to do.
-        hint: &'static str,
-    },
-    /// Augmentation and images do not fit.
-    #[error("'{augment}' does not fit images of {shape}: {why}")]
-    DoesNotFit {
-        /// The augmentation or view, as text.
-        augment: String,
-        /// The images.
-        shape: Shape,
-        /// Why not, and what would.
-        why: String,
-    },
-    /// A text in the wrong form.
-    #[error("cannot read {what} '{found}': {expected}")]
-    Unreadable {
-        /// What was being read.
-        what: &'static str,
-        /// The text.
-        found: String,
-        /// The right form.
-        expected: &'static str,
-    },
+    #[error("{0}")]
+    WrongSum(String),
+    /// A setting in the wrong form, or one that does not fit the images.
+    #[error("{0}")]
+    Setting(String),
     /// Numbers that leave a worker without examples.
     #[error("{asked} {of} asked for, but there are {have} training examples; {hint}")]
     TooFew {
@@ -105,19 +72,8 @@ pub enum Error {
         expected: usize,
     },
     /// A download failed.
-    #[error(
-        "cannot download {url}: {why}. Fetch that address by other means, put the file at {put:?} (md5 {md5}), and run the same command again"
-    )]
-    Download {
-        /// The address.
-        url: String,
-        /// What went wrong.
-        why: String,
-        /// Where the file belongs.
-        put: PathBuf,
-        /// The md5 it must have.
-        md5: String,
-    },
+    #[error("{0}")]
+    Download(String),
     /// The loader's thread has ended.
     #[error("the thread that prepares batches has ended{}", if *.panicked { " with a panic: a fault in grawa" } else { " after an earlier error" })]
     NoMoreBatches {
@@ -147,6 +103,11 @@ impl Error {
     pub(crate) fn in_the_way(path: &Path, why: &str) -> Self {
         let remedy = "move it elsewhere and run the same command again";
         Error::File(format!("{path:?} is in the way: {why}; {remedy}"))
+    }
+
+    /// Augmentation and images do not fit.
+    pub(crate) fn does_not_fit(augment: &str, shape: Shape, why: &str) -> Self {
+        Error::Setting(format!("'{augment}' does not fit images of {shape}: {why}"))
     }
 
     /// A picture that does not decode.

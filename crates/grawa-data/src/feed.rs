@@ -41,8 +41,8 @@ impl Feed {
         normalise.check(shape)?;
         augment.check(shape)?;
         if matches!((part.images(), augment.crop), (Images::Bytes(_), Crop::Resized { .. })) {
-            let why = "resizing is for pictures in files; use cropN or padPcropN".to_owned();
-            return Err(Error::DoesNotFit { augment: augment.to_string(), shape, why });
+            let why = "resizing is for pictures in files; use cropN or padPcropN";
+            return Err(Error::does_not_fit(&augment.to_string(), shape, why));
         }
         let output = augment.output(shape);
         Ok(Feed { part: part.clone(), augment, output, table: normalise.table() })

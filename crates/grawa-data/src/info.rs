@@ -55,7 +55,7 @@ fn describe(kind: DatasetKind, at: &Path) -> String {
     let (set, problem) = match load_with(kind.name(), at, Check::Official) {
         Ok(set) => (Some(set), None),
         // Not the official files, but perhaps files of their form.
-        Err(error @ Error::WrongSum { .. }) => (load_with(kind.name(), at, Check::Skip).ok(), Some(error)),
+        Err(error @ Error::WrongSum(_)) => (load_with(kind.name(), at, Check::Skip).ok(), Some(error)),
         Err(error) => (None, Some(error)),
     };
     let mut text = format!("{kind} in {}", at.display());

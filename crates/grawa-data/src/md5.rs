@@ -10,13 +10,12 @@ pub(crate) fn of_bytes(bytes: &[u8]) -> String {
 }
 
 /// Checks that `bytes`, read from `path`, are those of the official file `what`.
-pub(crate) fn check(bytes: &[u8], path: &Path, what: &str, expected: &str, hint: &'static str) -> Result<()> {
+pub(crate) fn check(bytes: &[u8], path: &Path, what: &str, expected: &str, hint: &str) -> Result<()> {
     let found = of_bytes(bytes);
     if found == expected {
         return Ok(());
     }
-    let (path, what, expected) = (path.to_owned(), what.to_owned(), expected.to_owned());
-    Err(Error::WrongSum { path, what, found, expected, hint })
+    Err(Error::WrongSum(format!("{path:?} has md5 {found}, but the official {what} has {expected}. {hint}")))
 }
 
 #[cfg(test)]

@@ -187,11 +187,9 @@ impl Picture {
             (shorter, long(self.width, self.height))
         };
         if height.max(width) as usize > 4 * LONGEST {
-            return Err(Error::DoesNotFit {
-                augment: format!("resize{shorter}+centre{size}"),
-                shape: self.shape(),
-                why: format!("it would become {height}×{width}"),
-            });
+            let (view, why) =
+                (format!("resize{shorter}+centre{size}"), format!("it would become {height}×{width}"));
+            return Err(Error::does_not_fit(&view, self.shape(), &why));
         }
         let whole = Rectangle { row: 0, column: 0, height: self.height, width: self.width };
         let middle = |side: u32| (f64::from(side - size) / 2.0).round_ties_even() as u32;

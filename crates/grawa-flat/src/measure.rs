@@ -148,10 +148,11 @@ pub fn measure(
     // The vectors of a run, a working vector, and a direction.
     let basis = (settings.steps + 2) * len * size_of::<f32>();
     let Some(rest) = settings.memory.checked_sub(basis) else {
-        let megabytes = |bytes: usize| bytes.div_ceil(1_000_000);
-        let (steps, needed) = (settings.steps, megabytes(basis));
-        let allowed = settings.memory / 1_000_000;
-        return Err(Error::TooMuchMemory { steps, parameters: len, needed, allowed });
+        let (steps, needed, allowed) =
+            (settings.steps, basis.div_ceil(1_000_000), settings.memory / 1_000_000);
+        return Err(Error::Setting(format!(
+            "{steps} steps on {len} parameters need {needed} MB of memory, but {allowed} MB are allowed; allow more, or make fewer steps"
+        )));
     };
     let mut losses = Losses::new(graph, examples, settings.mode, settings.threads)?;
     let at_checkpoint = losses.at(&state.parameters, &state.statistics)?;

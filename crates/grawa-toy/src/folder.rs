@@ -27,7 +27,9 @@ impl Folder {
     pub fn claim(path: &Path, settings: &str) -> Result<Self, Error> {
         let files = BTreeMap::from([(SETTINGS.into(), settings.into())]);
         match Folder::entries(path)?.first() {
-            Some(name) if read(&path.join(SETTINGS)).is_none_or(|found| found != settings.as_bytes()) => {
+            Some(name)
+                if fs::read(path.join(SETTINGS)).ok().is_none_or(|found| found != settings.as_bytes()) =>
+            {
                 Err(in_use(path, name))
             }
             _ => Ok(Folder { path: path.into(), files }),
@@ -73,7 +75,7 @@ impl Folder {
     pub fn finish(self) -> Result<PathBuf, Error> {
         let entries = Folder::entries(&self.path)?;
         for name in &entries {
-            if self.files.get(name) != read(&self.path.join(name)).as_ref() {
+            if self.files.get(name) != fs::read(self.path.join(name)).ok().as_ref() {
                 return Err(in_use(&self.path, name));
             }
         }
@@ -128,10 +130,6 @@ impl Folder {
 
 fn in_use(folder: &Path, name: &str) -> Error {
     Error::FolderInUse { folder: folder.into(), found: format!("'{name}' of something else") }
-}
-
-fn read(path: &Path) -> Option<Vec<u8>> {
-    fs::read(path).ok()
 }
 
 #[cfg(test)]
