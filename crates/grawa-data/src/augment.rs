@@ -105,9 +105,6 @@ impl Augment {
     ///
     /// [`Crop::Resized`] draws by [`Augment::resized`] instead.
     pub fn window(&self, key: Key, example: u32, shape: Shape) -> Window {
-        if *self == Augment::NONE {
-            return Window { flip: false, row: 0, column: 0 };
-        }
         let words = key.purpose(Purpose::Augment).block(example);
         let (row, column) = match self.crop {
             Crop::Random { pad, size } => {

@@ -1,8 +1,8 @@
 //! All measurements of a state.
 
 use crate::{
-    Draw, Error, Estimate, Examples, Hessian, LossAndError, Losses, QuadraticForm, Ritz, Sharpness,
-    direction, frobenius, lanczos, quadratic_forms, sharpness, trace,
+    Error, Estimate, Examples, Hessian, LossAndError, Losses, QuadraticForm, Ritz, Sharpness, direction,
+    frobenius, lanczos, quadratic_forms, sharpness, trace,
 };
 use grawa_core::norm::{norm, norms};
 use grawa_core::{Key, Purpose};
@@ -65,9 +65,7 @@ pub struct Figures {
     pub gradient: f64,
     /// Σₖ‖Gₖ‖ over the tensors: MGRAWA's score.
     pub layers: f64,
-    /// The Lanczos runs.
-    pub draws: Vec<Draw>,
-    /// Their Ritz values.
+    /// The Ritz values of the Lanczos runs.
     pub ritz: Vec<Ritz>,
     /// The quadratic forms of single products, with those of the runs' first steps.
     pub forms: Vec<QuadraticForm>,
@@ -169,12 +167,12 @@ pub fn measure(
         note();
         done
     };
-    let (mut draws, mut forms): (Vec<Draw>, Vec<QuadraticForm>) = (Vec::new(), Vec::new());
+    let (mut ritz, mut forms) = (Vec::new(), Vec::new());
     for number in 0..settings.draws {
         let start = direction(key.step(number as u64), len);
         let draw = lanczos(&mut apply, &start, settings.steps)?;
         forms.push(draw.form());
-        draws.push(draw);
+        ritz.push(draw.ritz());
     }
     let further = (settings.draws..settings.draws + settings.extra).map(|number| key.step(number as u64));
     forms.extend(quadratic_forms(&mut apply, len, further)?);
@@ -183,8 +181,7 @@ pub fn measure(
         at_checkpoint,
         gradient,
         layers: layers.iter().sum(),
-        ritz: draws.iter().map(Draw::ritz).collect(),
-        draws,
+        ritz,
         forms,
         sharpness,
         bytes: basis + hessian.bytes(),

@@ -19,7 +19,7 @@ const TEMPLATE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
 
 /// The page of some runs.
-pub(super) fn page(runs: &[RunSummary]) -> Result<String, Error> {
+pub fn html(runs: &[RunSummary]) -> Result<String, Error> {
     let mut runs: Vec<&RunSummary> = runs.iter().collect();
     runs.sort_by(|a, b| {
         let key = |run: &RunSummary| (palette::rank(run.method().as_str()), run.recipe.train.seed);
@@ -233,7 +233,7 @@ mod tests {
         let bad = "</script><script>alert('1')</script>";
         let recipe = grawa_train::Recipe::for_data(grawa_data::DatasetKind::Digits, None).unwrap();
         let run = RunSummary::of(bad.into(), recipe, &[], crate::report::weights::budget(1));
-        let html = page(&[run]).unwrap();
+        let html = html(&[run]).unwrap();
         // The two scripts of the page, and no other.
         assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (2, 2));
         assert!(
