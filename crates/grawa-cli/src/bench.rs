@@ -5,7 +5,7 @@ use crate::output::print;
 use clap::{Args, Subcommand};
 use grawa_core::{Key, Purpose, Sgd, step::descend};
 use grawa_lab::Table;
-use grawa_nn::{Arena, Error, Graph, Mode, Precision, Profile, Program, peak_flops, zoo};
+use grawa_nn::{Arena, Error, Graph, Mode, Precision, Profile, Program, State, peak_flops, zoo};
 use grawa_train::recipe::Device;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -82,43 +82,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// A worker's own vectors.
 struct Worker {
-    parameters: Vec<f32>,
+    state: State,
     velocity: Vec<f32>,
     gradient: Vec<f32>,
-    statistics: Vec<f32>,
 }
 
 impl Worker {
-    fn new(graph: &Graph, seed: u64) -> Self {
-        let parameters = graph.initial(seed);
-        let zeros = vec![0.0; parameters.len()];
-        Worker {
-            velocity: zeros.clone(),
-            gradient: zeros,
-            parameters,
-            statistics: graph.initial_statistics(),
-        }
+    fn new(graph: &Graph) -> Self {
+        let zeros = vec![0.0; graph.parameters().len()];
+        Worker { state: State::initial(graph, 1), velocity: zeros.clone(), gradient: zeros }
     }
 
-    fn step(
-        &mut self,
-        program: &Program,
-        arena: &mut Arena,
-        images: &[f32],
-        labels: &[u32],
-    ) -> Result<(), Error> {
+    fn step(&mut self, program: &Program, arena: &mut Arena, batch: (&[f32], &[u32])) -> Result<(), Error> {
+        let Worker { state: State { parameters, statistics, .. }, velocity, gradient } = self;
         let mode = Mode::Train { dropout: Some(Key::new(0, Purpose::Dropout)) };
-        let factor = 1.0 / labels.len() as f64;
-        program.gradient(
-            arena,
-            (&self.parameters, &self.statistics),
-            (images, labels),
-            mode,
-            factor,
-            &mut self.gradient,
-        )?;
-        program.track(arena, &mut self.statistics)?;
-        descend(&Sgd::default(), 0.1, &mut self.parameters, &mut self.velocity, &self.gradient, &[])?;
+        let share = 1.0 / batch.1.len() as f64;
+        program.gradient(arena, (&*parameters, &*statistics), batch, mode, share, gradient)?;
+        program.track(arena, statistics)?;
+        descend(&Sgd::default(), 0.1, parameters, velocity, gradient, &[])?;
         Ok(())
     }
 }
@@ -144,10 +125,10 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
 
     let run = |slot: usize| -> Result<Slot, Error> {
         let mut arena = Arena::new(&program, cores / slots)?;
-        let mut own: Vec<Worker> = (slot..workers).step_by(slots).map(|_| Worker::new(&graph, 1)).collect();
+        let mut own: Vec<Worker> = (slot..workers).step_by(slots).map(|_| Worker::new(&graph)).collect();
         // Touches all memory before the clock starts.
         for worker in &mut own {
-            worker.step(&program, &mut arena, &images, &labels)?;
+            worker.step(&program, &mut arena, (&images, &labels))?;
         }
         if arguments.profile {
             arena.start_profile();
@@ -157,7 +138,7 @@ fn step(arguments: &StepArguments) -> Result<(), Failure> {
         let mut steps = 0;
         while start.elapsed() < length {
             for worker in &mut own {
-                worker.step(&program, &mut arena, &images, &labels)?;
+                worker.step(&program, &mut arena, (&images, &labels))?;
                 steps += 1;
             }
         }

@@ -43,14 +43,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                     bar.set_length(total.unwrap_or(done).max(1));
                     bar.set_position(done);
                 }
-                Progress::Checking { archive } => bar.set_message(format!("checking {}", archive.display())),
-                Progress::Unpacking { file } => bar.set_message(format!("unpacking {}", file.display())),
+                Progress::Checking(archive) => bar.set_message(format!("checking {}", archive.display())),
+                Progress::Unpacking(file) => bar.set_message(format!("unpacking {}", file.display())),
                 _ => {}
             })?;
             bar.finish_and_clear();
             print(&format!("{name} lies in {}", place.display()));
         }
-        What::Info { dir } => print(&grawa_data::info(dir)?.to_string()),
+        What::Info { dir } => print(&grawa_data::info(dir)?),
     }
     Ok(())
 }

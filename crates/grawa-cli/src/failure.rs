@@ -54,10 +54,6 @@ pub(crate) enum Failure {
 pub(crate) const ONLY_TRAIN: Failure = Failure::Usage(
     "--resume, --checkpoint, --replay and --comm are for `grawa train`; a run whose workers are still there is continued by `grawa coordinate --resume`",
 );
-/// Options of vectors on the network, where all workers are threads.
-pub(crate) const ONLY_PROCESSES: Failure = Failure::Usage(
-    "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away",
-);
 
 impl Failure {
     /// The handler of Ctrl-C cannot be installed.
@@ -73,7 +69,7 @@ impl Failure {
             Failure::Engine(error) => error.is_usage(),
             Failure::Data(error) => {
                 use grawa_data::Error::{NoArchive, UnknownDataset};
-                matches!(error, UnknownDataset { .. } | NoArchive { .. })
+                matches!(error, UnknownDataset { .. } | NoArchive(_))
             }
             Failure::Train(error) => error.is_usage(),
             Failure::Comm(error) => matches!(error, grawa_comm::Error::Key { .. }),

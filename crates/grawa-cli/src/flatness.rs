@@ -4,9 +4,9 @@ use crate::bar::bar;
 use crate::failure::Failure;
 use crate::model_args::ModelArgs;
 use crate::output::print;
-use crate::vincent::claim;
 use clap::Args;
 use grawa_flat::{Settings, measure};
+use grawa_lab::Folder;
 use grawa_lab::flatness::{put, table};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         settings.extra,
         settings.radius
     );
-    let mut folder = claim(arguments.out.as_deref(), "out/flatness", &described)?;
+    let mut folder = Folder::claim_or_next(arguments.out.as_deref(), "out/flatness", &described)?;
     let bar = bar(settings.work() as u64, "flatness");
     let mut clock = vec![Instant::now()];
     let figures = measure(&view.graph, &view.state, &view.examples, &settings, || {

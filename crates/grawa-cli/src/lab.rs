@@ -9,13 +9,13 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use grawa_core::Name;
 use grawa_lab::Table;
 use grawa_lab::lab::{
-    self, Cell, Cost, EXPERIMENTS, Finding, Plan, Progress, Request, Scale, Scheduler, Select, Stage, Store,
+    self, Cell, EXPERIMENTS, Finding, Plan, Progress, Request, Scale, Scheduler, Select, Stage, Store,
 };
 use indicatif::{HumanDuration, ProgressBar};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The paper's tables and figures, one command each.
 ///
@@ -81,10 +81,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     listen_for_stop(&stop)?;
     let jobs = arguments.jobs.map(usize::from);
-    let screen = Screen::new();
+    let bar = bar(1000, "lab");
     let scheduler = Scheduler { plan: &plan, store: &store, jobs, about: about(), stop };
-    let (found, is_all) = scheduler.run(&|progress| screen.show(progress))?;
-    screen.bar.finish_and_clear();
+    let (found, is_all) = scheduler.run(&|progress| show(&bar, progress))?;
+    bar.finish_and_clear();
     if !is_all {
         print(&format!("stopped with {} finished cells; the same command continues", found.len()));
         return Ok(false);
@@ -137,7 +137,7 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
         ]);
     }
     print(table.text().trim_end());
-    let Cost { work, unknown } = plan.cost(&cells);
+    let (work, unknown) = plan.cost(&cells);
     print(&format!(
         "\n{} cells, and {unnamed} more when settings have been chosen: {work:.1e} multiplications and additions of training.",
         cells.len()
@@ -161,32 +161,18 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The progress that the user sees: a bar on a terminal, elsewhere one line for each cell.
-struct Screen {
-    bar: ProgressBar,
-    began: Instant,
-    is_terminal: bool,
-}
-
-impl Screen {
-    fn new() -> Self {
-        let bar = bar(1000, "lab");
-        let is_terminal = !bar.is_hidden();
-        Screen { bar, began: Instant::now(), is_terminal }
+/// Shows the progress: a bar on a terminal, elsewhere one line for each cell.
+fn show(bar: &ProgressBar, progress: &Progress<'_>) {
+    bar.set_position((1000.0 * progress.share) as u64);
+    bar.set_message(format!("{}/{} cells", progress.done, progress.all));
+    let Some((cell, finding)) = progress.news else { return };
+    let line = news(cell, finding);
+    if !bar.is_hidden() {
+        return bar.println(line);
     }
-
-    fn show(&self, progress: &Progress<'_>) {
-        self.bar.set_position((1000.0 * progress.share) as u64);
-        self.bar.set_message(format!("{}/{} cells", progress.done, progress.all));
-        let Some((cell, finding)) = progress.news else { return };
-        let line = news(cell, finding);
-        if self.is_terminal {
-            return self.bar.println(line);
-        }
-        let spent = self.began.elapsed().as_secs_f64();
-        let left = Duration::try_from_secs_f64(spent * (1.0 / progress.share - 1.0)).unwrap_or_default();
-        eprintln!("{}/{} {line}; {} left", progress.done, progress.all, HumanDuration(left));
-    }
+    let spent = bar.elapsed().as_secs_f64();
+    let left = Duration::try_from_secs_f64(spent * (1.0 / progress.share - 1.0)).unwrap_or_default();
+    eprintln!("{}/{} {line}; {} left", progress.done, progress.all, HumanDuration(left));
 }
 
 /// A finished cell in a line.

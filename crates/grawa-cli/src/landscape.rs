@@ -4,10 +4,10 @@ use crate::bar::bar;
 use crate::failure::Failure;
 use crate::model_args::{ModelArgs, View};
 use crate::output::print;
-use crate::vincent::claim;
 use clap::Args;
 use grawa_core::{Key, Purpose};
 use grawa_flat::{Line, Losses, Plane, Principal, filter_normalised, principal};
+use grawa_lab::Folder;
 use grawa_lab::flatness::{put_line, put_plane};
 use grawa_lab::picture::digits::{distinct, same};
 use grawa_nn::State;
@@ -58,21 +58,19 @@ fn evenly(low: f64, high: f64, count: usize) -> Vec<f64> {
 }
 
 /// The other end of a line, or the workers of a plane: those that were named, or those of the run's checkpoint.
-fn others_of(arguments: &Arguments, view: &View, named: &[PathBuf]) -> Result<Vec<(String, State)>, Failure> {
+fn others_of(arguments: &Arguments, view: &View, named: &[PathBuf]) -> Result<Vec<State>, Failure> {
     if !named.is_empty() {
-        let read = |(number, path): (usize, &PathBuf)| {
-            Ok((format!("worker {number}"), State::load(&view.graph, &find_model(path)?.model)?))
-        };
-        return named.iter().enumerate().map(read).collect();
+        return named.iter().map(|path| Ok(State::load(&view.graph, &find_model(path)?.model)?)).collect();
     }
     let folder = view.found.model.parent().filter(|_| view.found.recipe.is_some() && !arguments.random);
     let Some(folder) = folder else { return Ok(Vec::new()) };
     let checkpoint = Checkpoint::read(folder)?;
-    let workers = checkpoint.workers().map(|(number, parameters, statistics)| {
-        let state = State { parameters: parameters.into(), statistics: statistics.into(), batches: 0 };
-        (format!("worker {number}"), state)
-    });
-    let workers: Vec<_> = workers.collect();
+    let state = |(_, parameters, statistics): (_, &[f32], &[f32])| State {
+        parameters: parameters.into(),
+        statistics: statistics.into(),
+        batches: 0,
+    };
+    let workers: Vec<State> = checkpoint.workers().map(state).collect();
     // One worker spans no plane.
     Ok(if workers.len() > 1 { workers } else { Vec::new() })
 }
@@ -97,10 +95,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         arguments.model_args.settings("landscape", &view, &others),
         states.len()
     );
-    let mut folder = claim(arguments.out.as_deref(), "out/landscape", &described)?;
+    let mut folder = Folder::claim_or_next(arguments.out.as_deref(), "out/landscape", &described)?;
     let mut losses = Losses::new(&view.graph, &view.examples, view.mode, view.threads)?;
     let title = view.words.clone();
-    if let ([(_, to)], true) = (states.as_slice(), is_line) {
+    if let ([to], true) = (states.as_slice(), is_line) {
         let bar = bar(count as u64, "line");
         let line = Line::between(&mut losses, middle, to, evenly(-reach, 1.0 + reach, count), || bar.inc(1))?;
         bar.finish_and_clear();
@@ -121,7 +119,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let names = ["first direction (filters' lengths)", "second direction (filters' lengths)"];
             ([drawn(0), drawn(1)], Vec::new(), names, reach)
         } else {
-            let workers: Vec<&[f32]> = states.iter().map(|(_, state)| &*state.parameters).collect();
+            let workers: Vec<&[f32]> = states.iter().map(|state| &*state.parameters).collect();
             let Principal { directions, places } = principal(&middle.parameters, &workers, key)?;
             let farthest = places.iter().flatten().map(|place| place.abs()).fold(0.0, f64::max);
             let names = ["distance along the first principal direction", "along the second"];

@@ -37,7 +37,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             );
         }
         Some(text) => {
-            let text = if text.contains("preset=") { text.clone() } else { with_preset(text, preset) };
+            let text = match text.split_once(':') {
+                _ if preset == Preset::Paper || text.contains("preset=") => text.clone(),
+                None => format!("{text}:preset=reference"),
+                Some((name, knobs)) => format!("{name}:preset=reference,{knobs}"),
+            };
             let method: Method = text.parse()?;
             print(&format!("# {}: {}", method.name.title(), method.name.summary()));
             print(&format!("# on the command line: {method}"));
@@ -45,14 +49,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-fn with_preset(text: &str, preset: Preset) -> String {
-    match (preset, text.split_once(':')) {
-        (Preset::Paper, _) => text.into(),
-        (Preset::Reference, None) => format!("{text}:preset=reference"),
-        (Preset::Reference, Some((name, knobs))) => format!("{name}:preset=reference,{knobs}"),
-    }
 }
 
 fn row(method: &Method) -> [String; 7] {

@@ -5,6 +5,7 @@ use crate::output::print;
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::zoo::{self, ZOO};
+use indicatif::HumanCount;
 
 /// The networks of the paper.
 ///
@@ -38,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 entry.name.to_owned(),
                 entry.input.to_string(),
                 graph.classes().to_string(),
-                grouped(graph.parameters().len()),
+                HumanCount(graph.parameters().len() as u64).to_string(),
                 graph.parameters().spans().len().to_string(),
                 format!("{:.1}", graph.flops() as f64 / 1e6),
                 format!("{:.0} MB", (128 * 4 * graph.activations()) as f64 / 1e6),
@@ -60,18 +61,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         table.push([
             format!("{}{note}", span.name()),
             format!("{:?}", span.shape()),
-            grouped(span.len()),
-            grouped(span.range().start),
+            HumanCount(span.len() as u64).to_string(),
+            HumanCount(span.range().start as u64).to_string(),
         ]);
     }
     print(&table.text());
     Ok(())
-}
-
-/// 1234567 as 1,234,567.
-fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
-    groups.join(",")
 }

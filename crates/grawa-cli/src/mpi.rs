@@ -1,4 +1,4 @@
-//! `grawa train --comm mpi`: one worker for each rank of an MPI job.
+//! `grawa train --comm mpi`: one or more workers for each rank of an MPI job.
 //!
 //! The first rank reads the arguments, owns the run's folder and prints; the others follow it and are silent. Errors before the first
 //! step are found on all ranks, printed once, and end all ranks. After that a rank that fails prints its error and ends the job, since
@@ -31,17 +31,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         true => train::decide(arguments, Some(job.size())),
         false => Ok(ControlFlow::Break(true)),
     };
-    let task = match agree(&job, &mut talk, task)? {
+    // The first rank prints its own error without its name.
+    let task = match agree(&job, &mut talk, 1, task)? {
         ControlFlow::Continue(task) => Some(task),
         ControlFlow::Break(_) => None,
     };
-    let request = task.as_ref().map(|task| (task.recipe.to_toml(), task.recording.clone()));
-    let Some((recipe, recording)) = from_first(&mut talk, &request)? else { return Ok(true) };
+    let request = task
+        .as_ref()
+        .map(|task| (task.recipe.to_toml(), task.recording.clone(), task.recipe.train.workers / job.size()));
+    let Some((recipe, recording, each)) = from_first(&mut talk, &request)? else { return Ok(true) };
     let (checkpoint, hold) = task.map_or((None, None), |task| (task.checkpoint, task.hold));
     let from = checkpoint.as_ref().map(|checkpoint| checkpoint.path().to_owned());
 
     let ranks = ((job.rank(), job.size()), job.on_this_machine()?);
-    let (recipe, run) = agree(&job, &mut talk, prepare(&recipe, recording, checkpoint, ranks))?;
+    let (recipe, run) = agree(&job, &mut talk, each, prepare(&recipe, recording, checkpoint, ranks))?;
     let opened = match is_first {
         true => {
             let checked = run.check().map_err(Failure::from);
@@ -49,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         false => Ok(None),
     };
-    let (place, kept) = agree(&job, &mut talk, opened)?.unzip();
+    let (place, kept) = agree(&job, &mut talk, each, opened)?.unzip();
     let (_hold, files) = kept.unzip();
     let place: PathBuf = from_first(&mut talk, &place.unwrap_or_default())?;
     drop(talk);
@@ -68,9 +71,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             Ok(train::succeeded(&end))
         }
         Err(error) => {
-            let (worker, machine, place) = (job.rank(), job.machine(), place.display());
+            let (who, machine, place) = (named(job.rank(), each), job.machine(), place.display());
             eprintln!(
-                "error: worker {worker} on {machine}: {error}\nthe job ends; if the run has a checkpoint, resume from it with: \
+                "error: {who} on {machine}: {error}\nthe job ends; if the run has a checkpoint, resume from it with: \
                  {command} --resume {place}"
             );
             job.abort(1)
@@ -100,8 +103,16 @@ fn from_first<T: Serialize + for<'a> Deserialize<'a>>(talk: &mut Member, value: 
     Ok(serde_json::from_slice(&received.swap_remove(0).1).map_err(wrong)?)
 }
 
+/// A rank in an error: its worker, or with `each` workers a rank its number and theirs.
+fn named(rank: u32, each: u32) -> String {
+    match each {
+        0 | 1 => format!("worker {rank}"),
+        _ => format!("rank {rank} (workers {} to {})", rank * each, (rank + 1) * each - 1),
+    }
+}
+
 /// Continues if nothing failed on any rank; otherwise all end, and the first rank prints why.
-fn agree<T>(job: &Job, talk: &mut Member, mine: Result<T, Failure>) -> Result<T, Failure> {
+fn agree<T>(job: &Job, talk: &mut Member, each: u32, mine: Result<T, Failure>) -> Result<T, Failure> {
     let bytes = match &mine {
         Ok(_) => Vec::new(),
         Err(failure) => {
@@ -110,7 +121,7 @@ fn agree<T>(job: &Job, talk: &mut Member, mine: Result<T, Failure>) -> Result<T,
         }
     };
     let received = talk.gather(&bytes)?.messages;
-    let Some((worker, bytes)) = received.into_iter().find(|(_, bytes)| !bytes.is_empty()) else {
+    let Some((rank, bytes)) = received.into_iter().find(|(_, bytes)| !bytes.is_empty()) else {
         return mine;
     };
     let (code, machine, why): (u8, String, String) =
@@ -118,7 +129,7 @@ fn agree<T>(job: &Job, talk: &mut Member, mine: Result<T, Failure>) -> Result<T,
     let code = match (job.rank(), mine) {
         (0, Err(own)) => crate::print_error(&own),
         (0, Ok(_)) => {
-            crate::print_error(&Failure::Rank(format!("worker {worker} on {machine}: {why}"), code))
+            crate::print_error(&Failure::Rank(format!("{} on {machine}: {why}", named(rank, each)), code))
         }
         _ => code,
     };

@@ -3,8 +3,8 @@
 use crate::bar::bar;
 use crate::failure::Failure;
 use crate::output::print;
-use crate::vincent::claim;
 use clap::Args;
+use grawa_toy::Folder;
 use grawa_toy::theory::{Scale, run as experiments, settings};
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let scale = if arguments.quick { Scale::Quick } else { Scale::Full };
-    let mut folder = claim(arguments.out.as_deref(), "out/theory", &settings(scale))?;
+    let mut folder = Folder::claim_or_next(arguments.out.as_deref(), "out/theory", &settings(scale))?;
     let bar = bar(1000, "theory");
     let part = Mutex::new(String::new());
     let theory = experiments(scale, &|name, share| {

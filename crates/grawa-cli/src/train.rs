@@ -1,6 +1,6 @@
 //! `grawa train`: a run from a recipe, resumed, or replayed.
 
-use crate::failure::{Failure, ONLY_PROCESSES};
+use crate::failure::Failure;
 use crate::output::{print, warn, warn_of_skipped};
 use crate::stop::on_signal;
 use clap::Args;
@@ -162,7 +162,9 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
         }
     };
     if is_for_processes(&recipe) {
-        return Err(ONLY_PROCESSES);
+        return Err(Failure::Usage(
+            "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away",
+        ));
     }
     if let (Some(ranks), Some(each)) = (ranks, arguments.per_process)
         && recipe.train.workers != ranks.saturating_mul(each)

@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 use grawa_core::Method;
 use grawa_toy::vincent::{CORNERS, Edge, Experiment, Grid, method, methods};
 use grawa_toy::{Error, Folder};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The paper's motivating example: which valley does each method end in?
 ///
@@ -89,7 +89,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Error::Setting(why).into());
     }
     let grid = arguments.sweep.then(Grid::default);
-    let mut folder = claim(arguments.out.as_deref(), "out/vincent", &experiment.settings(grid.as_ref()))?;
+    let settings = experiment.settings(grid.as_ref());
+    let mut folder = Folder::claim_or_next(arguments.out.as_deref(), "out/vincent", &settings)?;
     let output = match grid {
         None => experiment.run()?,
         Some(grid) => {
@@ -106,12 +107,4 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     output.tables.iter().for_each(|table| print(&table.table.text()));
     print(&format!("Pictures, page and tables: {}", path.join("index.html").display()));
     Ok(())
-}
-
-/// The folder the user named, or the next free one of the default name.
-pub(crate) fn claim(named: Option<&Path>, default: &str, settings: &str) -> Result<Folder, Error> {
-    match named {
-        Some(path) => Folder::claim(path, settings),
-        None => Folder::claim_next(Path::new(default), settings),
-    }
 }

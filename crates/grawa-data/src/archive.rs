@@ -27,10 +27,9 @@ pub fn entries(
     for entry in tar.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;
         let name = entry.path().map_err(broken)?.into_owned();
-        let refuse = |why: &str| Error::UnsafeArchive {
-            path: path.to_owned(),
-            entry: name.display().to_string(),
-            why: why.to_owned(),
+        let refuse = |why: &str| {
+            let entry = format!("{path:?} holds the entry '{}', which {why}", name.display());
+            Error::File(format!("{entry}; nothing was unpacked. It is not the official archive"))
         };
         match entry.header().entry_type() {
             EntryType::XGlobalHeader => continue,

@@ -58,25 +58,6 @@ pub enum Crop {
     },
 }
 
-/// How images are shown for evaluation and for scores: the same each time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum View {
-    /// As they are.
-    Whole,
-    /// The square of `size` in the middle.
-    Centre {
-        /// The side of the square.
-        size: u32,
-    },
-    /// Resized so that the shorter side is `shorter`, then the square of `size` in the middle.
-    Resized {
-        /// The shorter side after resizing.
-        shorter: u32,
-        /// The side of the square.
-        size: u32,
-    },
-}
-
 /// A crop: mirrored or not, and its first row and column in the padded image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
@@ -120,24 +101,10 @@ impl Augment {
         }
     }
 
-    /// The matching view for evaluation: deterministic, of the same size.
-    pub fn view(&self, shape: Shape) -> View {
-        match self.crop {
-            Crop::Whole => View::Whole,
-            Crop::Random { size, .. } if size == shape.height && size == shape.width => View::Whole,
-            Crop::Random { size, .. } => View::Centre { size },
-            // 256 for 224, and in proportion for others.
-            Crop::Resized { size } => View::Resized { shorter: (size * 8).div_ceil(7), size },
-        }
-    }
-
     /// The draws for example `example` of the batch at `key`'s worker and step, for images of `shape`.
     ///
     /// [`Crop::Resized`] draws by [`Augment::resized`] instead.
     pub fn window(&self, key: Key, example: u32, shape: Shape) -> Window {
-        if *self == Augment::NONE {
-            return Window { flip: false, row: 0, column: 0 };
-        }
         let words = key.purpose(Purpose::Augment).block(example);
         let (row, column) = match self.crop {
             Crop::Random { pad, size } => {
@@ -190,21 +157,17 @@ impl Augment {
 
     /// Checks that crops of images of `shape` exist. Pictures of any size need resizing.
     pub(crate) fn check(&self, shape: Shape) -> Result<()> {
-        let why = match self.crop {
-            Crop::Random { pad, size } => {
-                let shorter = shape.height.min(shape.width);
-                if size == 0 || size > LONGEST || pad > LONGEST {
-                    format!("sizes go from 1 to {LONGEST}")
-                } else if size > shorter {
-                    format!("crop at most {shorter}, the shorter side")
-                } else {
-                    return Ok(());
-                }
-            }
-            Crop::Resized { size } if size == 0 || size > LONGEST => format!("sizes go from 1 to {LONGEST}"),
-            Crop::Whole | Crop::Resized { .. } => return Ok(()),
+        let (pad, size, largest) = match self.crop {
+            Crop::Whole => return Ok(()),
+            Crop::Random { pad, size } => (pad, size, shape.height.min(shape.width)),
+            Crop::Resized { size } => (0, size, LONGEST),
         };
-        Err(Error::DoesNotFit { augment: self.to_string(), shape, why })
+        let why = match size {
+            1..=LONGEST if size <= largest && pad <= LONGEST => return Ok(()),
+            1..=LONGEST if pad <= LONGEST => format!("crop at most {largest}, the shorter side"),
+            _ => format!("sizes go from 1 to {LONGEST}"),
+        };
+        Err(Error::does_not_fit(&self.to_string(), shape, &why))
     }
 }
 
@@ -233,7 +196,7 @@ impl FromStr for Augment {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || Error::Unreadable { what: "augmentation", found: text.to_owned(), expected: FORM };
+        let wrong = || Error::Setting(format!("cannot read augmentation '{text}': {FORM}"));
         let number = |digits: &str| match digits.parse::<u32>() {
             Ok(n) if digits.bytes().all(|c| c.is_ascii_digit()) && n <= LONGEST => Ok(n),
             _ => Err(wrong()),
@@ -253,16 +216,6 @@ impl FromStr for Augment {
             Crop::Random { pad: number(pad)?, size: number(size)? }
         };
         Ok(Augment { flip, crop })
-    }
-}
-
-impl fmt::Display for View {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            View::Whole => f.write_str("whole"),
-            View::Centre { size } => write!(f, "centre{size}"),
-            View::Resized { shorter, size } => write!(f, "resize{shorter}+centre{size}"),
-        }
     }
 }
 
@@ -286,15 +239,6 @@ mod tests {
             let error = text.parse::<Augment>().unwrap_err().to_string();
             assert!(error.contains(&format!("'{text}'")) && error.contains("pad4crop32"), "{error}");
         }
-    }
-
-    #[test]
-    fn views_are_the_counterparts() {
-        let view = |text: &str| text.parse::<Augment>().unwrap().view(CIFAR).to_string();
-        assert_eq!(view("flip+crop28"), "centre28");
-        assert_eq!(view("flip+pad4crop32"), "whole");
-        assert_eq!(view("none"), "whole");
-        assert_eq!(view("flip+resized224"), "resize256+centre224");
     }
 
     /// The words' uses are a promise to other implementations: these values were computed once and stay.

@@ -3,13 +3,12 @@
 //! A file is a row of records without a header: the label (CIFAR-100: the coarse label, then the fine one,
 //! which is the one used), then 3,072 bytes: the red plane of 32 rows of 32, the green, the blue.
 
-use crate::error::{Error, Result, io};
+use crate::error::{Error, Result, check_label, io};
 use crate::{Check, Dataset, DatasetKind, Shape, Split, find_folder};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The format of CIFAR-10 or CIFAR-100.
-#[derive(Debug)]
 pub(crate) struct Format {
     pub(crate) kind: DatasetKind,
     pub(crate) title: &'static str,
@@ -79,17 +78,14 @@ fn parse(
     let record = format.labels + SHAPE.len();
     if bytes.is_empty() || !bytes.len().is_multiple_of(record) {
         let expected = format!("a {} file is one or more whole records of {record} bytes", format.title);
-        return Err(Error::WrongLength { path: path.to_owned(), found: bytes.len() as u64, expected });
+        return Err(Error::wrong_length(path, bytes.len(), &expected));
     }
     // Everything is checked before anything is appended.
     for (number, record) in bytes.chunks_exact(record).enumerate() {
         // CIFAR-100's coarse label is not used, but a wrong one means that the file is not what it claims.
         let limits = if format.labels == 2 { [20, 100] } else { [format.classes, format.classes] };
         for (&label, &classes) in record[..format.labels].iter().zip(&limits) {
-            if u32::from(label) >= classes {
-                let (path, found) = (path.to_owned(), label.into());
-                return Err(Error::WrongLabel { path, record: number, found, classes });
-            }
+            check_label(path, number, label, classes)?;
         }
     }
     images.reserve(bytes.len() / record * SHAPE.len());
@@ -115,14 +111,12 @@ impl Format {
 /// Reads the set from `dir`, which holds its files or, at most two folders down, the folder that does. CIFAR-100 has its
 /// 100 fine labels.
 pub(crate) fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
-    let missing = |at: &Path| Error::Missing {
-        path: at.to_owned(),
-        what: format!("{} in its binary version", format.title),
-        expected: format!("{}, or the folder {} with them", format.files().join(", "), format.folder),
-        hint: format!(
-            "`grawa data get {}` downloads it; the Python and Matlab versions are not read",
-            format.kind
-        ),
+    let missing = |at: &Path| {
+        let what = format!("{} in its binary version", format.title);
+        let expected = format!("{}, or the folder {} with them", format.files().join(", "), format.folder);
+        let get = format!("`grawa data get {}` downloads it", format.kind);
+        let hint = format!("{get}; the Python and Matlab versions are not read");
+        Error::missing(at, &what, &expected, &hint)
     };
     let at = format.find(dir)?.ok_or_else(|| missing(dir))?;
     let part = |files: &[(&str, &str)]| {
@@ -247,7 +241,8 @@ mod tests {
         let mut bytes = records(&CIFAR100, 2);
         bytes[3074] = 20;
         let error = parse_cifar100(&bytes, Path::new("train.bin"), &mut vec![], &mut vec![]).unwrap_err();
-        assert!(matches!(error, Error::WrongLabel { record: 1, found: 20, classes: 20, .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("record 1 has label 20, but labels go from 0 to 19"), "{text}");
     }
 
     proptest! {

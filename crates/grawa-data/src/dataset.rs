@@ -4,7 +4,8 @@
 //! is the layout of CIFAR's files and the order of a network's input, so augmentation copies whole rows. At a quarter of
 //! the size of floats the whole set fits on a GPU. Class folders are only listed; their files are decoded when needed.
 
-use crate::{DatasetKind, Error, Files, Normalise, Result, Shape};
+use crate::error::{Error, Result, check_below};
+use crate::{DatasetKind, Files, Normalise, Shape};
 use grawa_core::{Key, Purpose};
 use std::sync::Arc;
 
@@ -71,16 +72,11 @@ impl Split {
 
     fn new(shape: Shape, images: Images, labels: Vec<u32>, classes: u32) -> Result<Self> {
         if shape.is_empty() {
-            let (found, expected) = (shape.to_string(), "every side must be at least 1");
-            return Err(Error::Unreadable { what: "image shape", found, expected });
+            let why = format!("cannot read image shape '{shape}': every side must be at least 1");
+            return Err(Error::Setting(why));
         }
-        if u32::try_from(labels.len()).is_err() {
-            let (found, limit) = (labels.len() as u64, 1 << 32);
-            return Err(Error::OutOfRange { what: "example", found, limit });
-        }
-        if let Some(&label) = labels.iter().find(|&&label| label >= classes) {
-            return Err(Error::OutOfRange { what: "label", found: label.into(), limit: classes.into() });
-        }
+        check_below("example", labels.len() as u64, 1 << 32)?;
+        labels.iter().try_for_each(|&label| check_below("label", label.into(), classes.into()))?;
         Ok(Split { shape, images, labels: Arc::new(labels) })
     }
 
@@ -120,9 +116,7 @@ impl Split {
     /// The images numbered `indices`, in that order.
     pub fn select(&self, indices: &[u32]) -> Result<Split> {
         let (have, n) = (self.len(), self.shape.len());
-        if let Some(&index) = indices.iter().find(|&&index| index as usize >= have) {
-            return Err(Error::OutOfRange { what: "example", found: index.into(), limit: have as u64 });
-        }
+        indices.iter().try_for_each(|&index| check_below("example", index.into(), have as u64))?;
         let images = match &self.images {
             Images::Bytes(bytes) => {
                 let mut chosen = Vec::with_capacity(indices.len() * n);

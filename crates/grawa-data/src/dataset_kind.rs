@@ -34,14 +34,7 @@ impl DatasetKind {
 
     /// Its name, as `load` reads it.
     pub const fn name(self) -> &'static str {
-        match self {
-            DatasetKind::Digits => "digits",
-            DatasetKind::Cifar10 => "cifar10",
-            DatasetKind::Cifar100 => "cifar100",
-            DatasetKind::Mnist => "mnist",
-            DatasetKind::FashionMnist => "fashion-mnist",
-            DatasetKind::Folder => "folder",
-        }
+        ["digits", "cifar10", "cifar100", "mnist", "fashion-mnist", "folder"][self as usize]
     }
 
     /// All names.

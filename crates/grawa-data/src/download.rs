@@ -30,19 +30,12 @@ pub enum Progress {
         total: Option<u64>,
     },
     /// The md5 of the archive is being computed.
-    Checking {
-        /// The archive.
-        archive: PathBuf,
-    },
+    Checking(PathBuf),
     /// A file is being unpacked.
-    Unpacking {
-        /// The file.
-        file: PathBuf,
-    },
+    Unpacking(PathBuf),
 }
 
 /// An archive and what it holds.
-#[derive(Debug)]
 struct Archive<'a> {
     file: &'a str,
     md5: &'a str,
@@ -64,7 +57,10 @@ pub fn download(name: &str, dir: &Path, progress: ProgressFn<'_>) -> Result<Path
 /// As [`download`], from a mirror: `base` is the address before the archive's name.
 fn download_from(base: &str, name: &str, dir: &Path, progress: ProgressFn<'_>) -> Result<PathBuf> {
     let kind: DatasetKind = name.parse()?;
-    let refuse = |hint| Err(Error::NoArchive { found: kind.name(), hint });
+    let refuse = |hint| {
+        let known = "it can get cifar10 and cifar100";
+        Err(Error::NoArchive(format!("'{kind}' cannot be downloaded by grawa; {known}. {hint}")))
+    };
     let format = match kind {
         DatasetKind::Cifar10 => &cifar::CIFAR10,
         DatasetKind::Cifar100 => &cifar::CIFAR100,
@@ -85,7 +81,7 @@ impl Archive<'_> {
         if folder.exists() {
             return match self.files.iter().find(|file| !folder.join(file).is_file()) {
                 None => Ok(folder),
-                Some(file) => Err(Error::InTheWay { path: folder, why: format!("it lacks {file}") }),
+                Some(file) => Err(Error::in_the_way(&folder, &format!("it lacks {file}"))),
             };
         }
         fs::create_dir_all(dir).map_err(io("create", dir))?;
@@ -107,14 +103,10 @@ impl Archive<'_> {
         Ok(folder)
     }
 
-    fn verify(&self, path: &Path, hint: &'static str, progress: ProgressFn<'_>) -> Result<()> {
-        progress(Progress::Checking { archive: path.to_owned() });
-        let found = md5::of_file(path)?;
-        if found == self.md5 {
-            return Ok(());
-        }
-        let (path, what, expected) = (path.to_owned(), self.file.to_owned(), self.md5.to_owned());
-        Err(Error::WrongSum { path, what, found, expected, hint })
+    fn verify(&self, path: &Path, hint: &str, progress: ProgressFn<'_>) -> Result<()> {
+        progress(Progress::Checking(path.to_owned()));
+        let bytes = fs::read(path).map_err(io("read", path))?;
+        md5::check(&bytes, path, self.file, self.md5, hint)
     }
 
     /// Brings `part` to its full length. Reconnects as long as each attempt makes progress.
@@ -123,28 +115,82 @@ impl Archive<'_> {
         let length = || fs::metadata(part).map_or(0, |file| file.len());
         loop {
             let before = length();
-            let (why, again) = match attempt(&url, part, (before, self.longest), progress) {
-                Ok(()) => return Ok(()),
-                Err(AttemptError::Disk(error)) => return Err(error),
-                Err(AttemptError::Network(why)) => (why, true),
-                Err(AttemptError::TooLong(found)) => {
-                    // Our own file, and not a part of the archive.
-                    if part.exists() {
-                        fs::remove_file(part).map_err(io("remove", part))?;
-                    }
-                    (
-                        format!("the server sends {found}, but no archive is longer than {}", self.longest),
-                        false,
-                    )
-                }
-            };
+            let Some(why) = self.attempt(&url, part, before, progress)? else { return Ok(()) };
             let after = length();
-            if !again || after <= before {
+            if after <= before {
                 let kept = format!(" (the first {after} bytes are kept in {part:?})");
-                let why = why + if after == 0 { "" } else { &kept };
-                return Err(Error::Download { url, why, put: put.to_owned(), md5: self.md5.to_owned() });
+                let (kept, md5) = (if after == 0 { "" } else { &kept }, self.md5);
+                return Err(Error::Download(format!(
+                    "cannot download {url}: {why}{kept}. Fetch that address by other means, put the file at {put:?} (md5 {md5}), \
+                     and run the same command again"
+                )));
             }
         }
+    }
+
+    /// Continues `part`, which has the first `have` bytes. Returns why it is not complete, if it is not.
+    fn attempt(&self, url: &str, part: &Path, have: u64, progress: ProgressFn<'_>) -> Result<Option<String>> {
+        let mut request = agent(url).get(url);
+        if have > 0 {
+            request = request.header("Range", format!("bytes={have}-"));
+        }
+        let response = match request.call() {
+            Ok(response) => response,
+            Err(error) => return Ok(Some(error.to_string())),
+        };
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let start = match response.status().as_u16() {
+            200 => 0,
+            206 => {
+                // "bytes 100-199/200"
+                let start = header("Content-Range")
+                    .and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok());
+                if start != Some(have) {
+                    return Ok(Some(format!("asked to go on at byte {have}, the server did not")));
+                }
+                have
+            }
+            // There is nothing after our bytes: the md5 decides whether they are complete.
+            416 if have > 0 => return Ok(None),
+            status => return Ok(Some(format!("the server answered with status {status}"))),
+        };
+        let total = header("Content-Length").and_then(|n| n.parse::<u64>().ok());
+        let total = total.map(|n| n.saturating_add(start));
+        if let Some(total) = total.filter(|&total| total > self.longest) {
+            return self.too_long(part, &format!("{total} bytes")).map(Some);
+        }
+        let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(io("open", part))?;
+        // A server that cannot continue sends everything again.
+        file.set_len(start).map_err(io("shorten", part))?;
+        let mut body = response.into_body().into_reader();
+        let mut piece = vec![0; 1 << 16];
+        let mut done = start;
+        progress(Progress::Downloading { done, total });
+        loop {
+            match body.read(&mut piece) {
+                Ok(0) => break,
+                Ok(n) if done + n as u64 > self.longest => {
+                    return self.too_long(part, &format!("more than {} bytes", self.longest)).map(Some);
+                }
+                Ok(n) => {
+                    file.write_all(&piece[..n]).map_err(io("write to", part))?;
+                    done += n as u64;
+                    progress(Progress::Downloading { done, total });
+                }
+                Err(error) => return Ok(Some(error.to_string())),
+            }
+        }
+        file.sync_all().map_err(io("write to", part))?;
+        let total = total.filter(|&total| done < total);
+        Ok(total.map(|total| format!("the connection ended at byte {done} of {total}")))
+    }
+
+    /// Removes what was downloaded: it is not a part of the archive, and another attempt cannot help.
+    fn too_long(&self, part: &Path, found: &str) -> Result<String> {
+        if part.exists() {
+            fs::remove_file(part).map_err(io("remove", part))?;
+        }
+        Ok(format!("the server sends {found}, but no archive is longer than {}", self.longest))
     }
 
     /// Unpacks into a temporary folder and moves the result to its place in one step.
@@ -154,7 +200,7 @@ impl Archive<'_> {
         let temporary = temporary.map_err(io("create a folder in", dir))?;
         let file = File::open(path).map_err(io("open", path))?;
         archive::entries(file, path, self.folder, |name, from| {
-            progress(Progress::Unpacking { file: name.to_owned() });
+            progress(Progress::Unpacking(name.to_owned()));
             let to = temporary.path().join(name);
             if let Some(parent) = to.parent() {
                 fs::create_dir_all(parent).map_err(io("create", parent))?;
@@ -172,22 +218,10 @@ impl Archive<'_> {
         }
         let folder = dir.join(self.folder);
         if folder.exists() {
-            return Err(Error::InTheWay {
-                path: folder,
-                why: "it appeared while the archive was unpacked".to_owned(),
-            });
+            return Err(Error::in_the_way(&folder, "it appeared while the archive was unpacked"));
         }
         fs::rename(&made, &folder).map_err(io("rename", &made))
     }
-}
-
-enum AttemptError {
-    /// Another try may help.
-    Network(String),
-    /// It will not.
-    Disk(Error),
-    /// It will not: how much the server sends, in words.
-    TooLong(String),
 }
 
 /// The HTTP client for `url`. If that is https, so is every address the server redirects to.
@@ -205,72 +239,6 @@ fn agent(url: &str) -> ureq::Agent {
         config = config.proxy(None);
     }
     config.build().into()
-}
-
-/// Continues `part`, which has the first number of bytes, and stops before it exceeds the second number.
-fn attempt(
-    url: &str,
-    part: &Path,
-    (have, longest): (u64, u64),
-    progress: ProgressFn<'_>,
-) -> Result<(), AttemptError> {
-    let network = |e: ureq::Error| AttemptError::Network(e.to_string());
-    let mut request = agent(url).get(url);
-    if have > 0 {
-        request = request.header("Range", format!("bytes={have}-"));
-    }
-    let response = request.call().map_err(network)?;
-    let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
-    let start = match response.status().as_u16() {
-        200 => 0,
-        206 => {
-            // "bytes 100-199/200"
-            let start = header("Content-Range")
-                .and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok());
-            if start != Some(have) {
-                return Err(AttemptError::Network(format!(
-                    "asked to go on at byte {have}, the server did not"
-                )));
-            }
-            have
-        }
-        // There is nothing after our bytes: the md5 decides whether they are complete.
-        416 if have > 0 => return Ok(()),
-        status => return Err(AttemptError::Network(format!("the server answered with status {status}"))),
-    };
-    let total = header("Content-Length").and_then(|n| n.parse::<u64>().ok()).map(|n| n.saturating_add(start));
-    if let Some(total) = total.filter(|&total| total > longest) {
-        return Err(AttemptError::TooLong(format!("{total} bytes")));
-    }
-    let disk = |doing| move |e| AttemptError::Disk(io(doing, part)(e));
-    let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(disk("open"))?;
-    // A server that cannot continue sends everything again.
-    file.set_len(start).map_err(disk("shorten"))?;
-    let mut body = response.into_body().into_reader();
-    let mut piece = vec![0; 1 << 16];
-    let mut done = start;
-    progress(Progress::Downloading { done, total });
-    loop {
-        match body.read(&mut piece) {
-            Ok(0) => break,
-            Ok(n) if done + n as u64 > longest => {
-                return Err(AttemptError::TooLong(format!("more than {longest} bytes")));
-            }
-            Ok(n) => {
-                file.write_all(&piece[..n]).map_err(disk("write to"))?;
-                done += n as u64;
-                progress(Progress::Downloading { done, total });
-            }
-            Err(e) => return Err(AttemptError::Network(e.to_string())),
-        }
-    }
-    file.sync_all().map_err(disk("write to"))?;
-    match total {
-        Some(total) if done < total => {
-            Err(AttemptError::Network(format!("the connection ended at byte {done} of {total}")))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

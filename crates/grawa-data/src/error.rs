@@ -2,6 +2,7 @@
 
 use crate::{DatasetKind, Shape};
 use grawa_core::did_you_mean;
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -17,25 +18,8 @@ pub enum Error {
         found: String,
     },
     /// A data set that has no archive to download.
-    #[error("'{found}' cannot be downloaded by grawa; it can get cifar10 and cifar100. {hint}")]
-    NoArchive {
-        /// The data set.
-        found: &'static str,
-        /// How to get it.
-        hint: &'static str,
-    },
-    /// A file or folder is not there.
-    #[error("{path:?} holds no {what}: looked for {expected}. {hint}")]
-    Missing {
-        /// The searched folder.
-        path: PathBuf,
-        /// What is missing, in words.
-        what: String,
-        /// The expected names.
-        expected: String,
-        /// What to do.
-        hint: String,
-    },
+    #[error("{0}")]
+    NoArchive(String),
     /// The operating system refused.
     #[error("cannot {doing} {path:?}: {source}")]
     Io {
@@ -46,94 +30,15 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// A file whose length does not fit its format.
-    #[error(
-        "{path:?} is {found} bytes long, but {expected}; it is cut short or not the file it is named after"
-    )]
-    WrongLength {
-        /// The file.
-        path: PathBuf,
-        /// Its length.
-        found: u64,
-        /// The expected length, in words.
-        expected: String,
-    },
-    /// A label that no class has.
-    #[error("{path:?}: record {record} has label {found}, but labels go from 0 to {last}", last = .classes.saturating_sub(1))]
-    WrongLabel {
-        /// The file.
-        path: PathBuf,
-        /// The record, counted from 0.
-        record: usize,
-        /// Its label.
-        found: u32,
-        /// How many classes there are.
-        classes: u32,
-    },
-    /// A file that is not what it should be.
-    #[error("{path:?}: found {found}, expected {expected}")]
-    WrongFormat {
-        /// The file.
-        path: PathBuf,
-        /// What it holds.
-        found: String,
-        /// What it should hold.
-        expected: String,
-    },
+    /// A file or folder that is missing, in the way, or not what it should be. The text names it.
+    #[error("{0}")]
+    File(String),
     /// A file that differs from the official one.
-    #[error("{path:?} has md5 {found}, but the official {what} has {expected}. {hint}")]
-    WrongSum {
-        /// The file.
-        path: PathBuf,
-        /// What it should be.
-        what: String,
-        /// Its md5.
-        found: String,
-        /// The official md5.
-        expected: String,
-        /// What to do.
-        hint: &'static str,
-    },
-    /// A picture that does not decode.
-    #[error("{path:?} is not a readable picture: {why}; expected an intact JPEG or PNG file")]
-    BrokenPicture {
-        /// The file.
-        path: PathBuf,
-        /// What the decoder found.
-        why: String,
-    },
-    /// A picture of another size than the rest of its set.
-    #[error(
-        "{path:?} is {found}, but this set's pictures are {expected}; use 'resizedN' for pictures of any size"
-    )]
-    WrongPictureSize {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        found: Shape,
-        /// The size of the set.
-        expected: Shape,
-    },
-    /// Augmentation and images do not fit.
-    #[error("'{augment}' does not fit images of {shape}: {why}")]
-    DoesNotFit {
-        /// The augmentation or view, as text.
-        augment: String,
-        /// The images.
-        shape: Shape,
-        /// Why not, and what would.
-        why: String,
-    },
-    /// A text in the wrong form.
-    #[error("cannot read {what} '{found}': {expected}")]
-    Unreadable {
-        /// What was being read.
-        what: &'static str,
-        /// The text.
-        found: String,
-        /// The right form.
-        expected: &'static str,
-    },
+    #[error("{0}")]
+    WrongSum(String),
+    /// A setting in the wrong form, or one that does not fit the images.
+    #[error("{0}")]
+    Setting(String),
     /// Numbers that leave a worker without examples.
     #[error("{asked} {of} asked for, but there are {have} training examples; {hint}")]
     TooFew {
@@ -167,39 +72,8 @@ pub enum Error {
         expected: usize,
     },
     /// A download failed.
-    #[error(
-        "cannot download {url}: {why}. Fetch that address by other means, put the file at {put:?} (md5 {md5}), and run the same command again"
-    )]
-    Download {
-        /// The address.
-        url: String,
-        /// What went wrong.
-        why: String,
-        /// Where the file belongs.
-        put: PathBuf,
-        /// The md5 it must have.
-        md5: String,
-    },
-    /// An archive with an unsafe entry.
-    #[error(
-        "{path:?} holds the entry '{entry}', which {why}; nothing was unpacked. It is not the official archive"
-    )]
-    UnsafeArchive {
-        /// The archive.
-        path: PathBuf,
-        /// The entry.
-        entry: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// An existing file or folder is in the way; it is not touched.
-    #[error("{path:?} is in the way: {why}; move it elsewhere and run the same command again")]
-    InTheWay {
-        /// The file or folder.
-        path: PathBuf,
-        /// Why it cannot be used.
-        why: String,
-    },
+    #[error("{0}")]
+    Download(String),
     /// The loader's thread has ended.
     #[error("the thread that prepares batches has ended{}", if *.panicked { " with a panic: a fault in grawa" } else { " after an earlier error" })]
     NoMoreBatches {
@@ -209,20 +83,58 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn wrong_format(path: &Path, found: impl Into<String>, expected: impl Into<String>) -> Self {
-        Error::WrongFormat { path: path.to_owned(), found: found.into(), expected: expected.into() }
+    /// A file or folder that holds something else.
+    pub(crate) fn wrong_format(path: &Path, found: impl Display, expected: impl Display) -> Self {
+        Error::File(format!("{path:?}: found {found}, expected {expected}"))
     }
+
+    /// A folder without the files of a data set.
+    pub(crate) fn missing(path: &Path, what: &str, expected: &str, hint: &str) -> Self {
+        Error::File(format!("{path:?} holds no {what}: looked for {expected}. {hint}"))
+    }
+
+    /// A file whose length does not fit its format.
+    pub(crate) fn wrong_length(path: &Path, found: usize, expected: &str) -> Self {
+        let guess = "it is cut short or not the file it is named after";
+        Error::File(format!("{path:?} is {found} bytes long, but {expected}; {guess}"))
+    }
+
+    /// An existing file or folder that cannot be used; it is not touched.
+    pub(crate) fn in_the_way(path: &Path, why: &str) -> Self {
+        let remedy = "move it elsewhere and run the same command again";
+        Error::File(format!("{path:?} is in the way: {why}; {remedy}"))
+    }
+
+    /// Augmentation and images do not fit.
+    pub(crate) fn does_not_fit(augment: &str, shape: Shape, why: &str) -> Self {
+        Error::Setting(format!("'{augment}' does not fit images of {shape}: {why}"))
+    }
+
+    /// A picture that does not decode.
+    pub(crate) fn broken_picture(path: &Path, why: &str) -> Self {
+        let expected = "expected an intact JPEG or PNG file";
+        Error::File(format!("{path:?} is not a readable picture: {why}; {expected}"))
+    }
+}
+
+/// Checks that there is a worker, step or example of this number.
+pub(crate) fn check_below(what: &'static str, found: u64, limit: u64) -> Result<()> {
+    if found < limit { Ok(()) } else { Err(Error::OutOfRange { what, found, limit }) }
+}
+
+/// Checks that the label of a record, counted from 0, names a class.
+pub(crate) fn check_label(path: &Path, record: usize, label: u8, classes: u32) -> Result<()> {
+    if u32::from(label) < classes {
+        return Ok(());
+    }
+    let last = classes.saturating_sub(1);
+    let why = format!("record {record} has label {label}, but labels go from 0 to {last}");
+    Err(Error::File(format!("{path:?}: {why}")))
 }
 
 /// Checks that every label of a file names a class.
 pub(crate) fn check_labels(path: &Path, labels: &[u8], classes: u32) -> Result<()> {
-    match labels.iter().position(|&label| u32::from(label) >= classes) {
-        None => Ok(()),
-        Some(record) => {
-            let (path, found) = (path.to_owned(), labels[record].into());
-            Err(Error::WrongLabel { path, record, found, classes })
-        }
-    }
+    labels.iter().enumerate().try_for_each(|(record, &label)| check_label(path, record, label, classes))
 }
 
 /// This crate's results.

@@ -5,7 +5,7 @@
 
 use crate::augment::Window;
 use crate::error::{Error, Result};
-use crate::{Augment, Crop, Files, Images, Normalise, Picture, Shape, Split, View, folder, picture};
+use crate::{Augment, Crop, Files, Images, Normalise, Shape, Split, folder, picture};
 use fast_image_resize::Resizer;
 use grawa_core::Key;
 use rayon::prelude::*;
@@ -30,7 +30,6 @@ use rayon::prelude::*;
 pub struct Feed {
     part: Split,
     augment: Augment,
-    view: View,
     output: Shape,
     table: Vec<[f32; 256]>,
 }
@@ -42,11 +41,11 @@ impl Feed {
         normalise.check(shape)?;
         augment.check(shape)?;
         if matches!((part.images(), augment.crop), (Images::Bytes(_), Crop::Resized { .. })) {
-            let why = "resizing is for pictures in files; use cropN or padPcropN".to_owned();
-            return Err(Error::DoesNotFit { augment: augment.to_string(), shape, why });
+            let why = "resizing is for pictures in files; use cropN or padPcropN";
+            return Err(Error::does_not_fit(&augment.to_string(), shape, why));
         }
-        let (view, output) = (augment.view(shape), augment.output(shape));
-        Ok(Feed { part: part.clone(), augment, view, output, table: normalise.table() })
+        let output = augment.output(shape);
+        Ok(Feed { part: part.clone(), augment, output, table: normalise.table() })
     }
 
     /// The shape of its images.
@@ -139,7 +138,7 @@ impl Feed {
                 let size = self.part.shape().len();
                 for (at, out) in images.chunks_exact_mut(n).enumerate().take(count) {
                     let image = &bytes[index(at) * size..][..size];
-                    self.cut(self.window(key, at as u32), image, out);
+                    self.cut(image, self.part.shape(), self.window(key, at as u32), out);
                 }
                 Ok(())
             }
@@ -152,24 +151,23 @@ impl Feed {
         }
     }
 
-    /// Where the crop of example `at` of a batch lies: drawn, or in the middle.
+    /// Where the crop of example `at` of a batch lies, with the padding around the image: drawn, or in the middle.
     fn window(&self, key: Option<Key>, at: u32) -> (u32, Window) {
-        let shape = self.part.shape();
-        match (key, self.augment.crop, self.view) {
-            (Some(key), Crop::Random { pad, .. }, _) => (pad, self.augment.window(key, at, shape)),
-            (Some(key), _, _) => (0, self.augment.window(key, at, shape)),
-            (None, _, View::Centre { size }) => {
-                let (row, column) =
-                    (shape.height.saturating_sub(size) / 2, shape.width.saturating_sub(size) / 2);
+        let (shape, to) = (self.part.shape(), self.output);
+        match (key, self.augment.crop) {
+            (Some(key), Crop::Random { pad, .. }) => (pad, self.augment.window(key, at, shape)),
+            (Some(key), _) => (0, self.augment.window(key, at, shape)),
+            (None, _) => {
+                let middle = |side: u32, size: u32| side.saturating_sub(size) / 2;
+                let (row, column) = (middle(shape.height, to.height), middle(shape.width, to.width));
                 (0, Window { flip: false, row, column })
             }
-            (None, _, _) => (0, Window { flip: false, row: 0, column: 0 }),
         }
     }
 
     /// Copies one crop of an image of planes through the table.
-    fn cut(&self, (pad, window): (u32, Window), image: &[u8], out: &mut [f32]) {
-        let (shape, to) = (self.part.shape(), self.output);
+    fn cut(&self, image: &[u8], shape: Shape, (pad, window): (u32, Window), out: &mut [f32]) {
+        let to = self.output;
         let (height, width, pad) = (shape.height as usize, shape.width as usize, pad as usize);
         let (row, column) = (window.row as usize, window.column as usize);
         // Columns of the output that lie inside the image, and where the first of them lies in it.
@@ -217,42 +215,26 @@ impl Feed {
         let limit = files.len() as u64;
         let path = files.path(index).ok_or(Error::OutOfRange { what: "file", found: index as u64, limit })?;
         let picture = picture::decode(&folder::read(&path)?, &path)?;
-        let side = self.output.height;
-        match (key, self.augment.crop, self.view) {
-            (Some(key), Crop::Resized { .. }, _) => {
+        let (picture, window) = match (key, self.augment.crop) {
+            (Some(key), Crop::Resized { size }) => {
                 let (flip, part) = self.augment.resized(key, at, picture.height, picture.width);
-                self.scatter(&picture.resized(part, side, side, resizer)?, 0, 0, flip, out);
+                (picture.resized(part, size, size, resizer)?, (0, Window { flip, row: 0, column: 0 }))
             }
-            (None, _, View::Resized { shorter, size }) => {
-                let (whole, row, column) = picture.shortened(shorter, size, resizer)?;
-                self.scatter(&whole, row, column, false, out);
+            (None, Crop::Resized { size }) => {
+                let (whole, row, column) = picture.shortened(size, resizer)?;
+                (whole, (0, Window { flip: false, row, column }))
             }
+            _ if picture.shape() == self.part.shape() => (picture, self.window(key, at)),
             _ => {
-                let found = Shape::new(3, picture.height, picture.width);
-                let expected = self.part.shape();
-                if found != expected {
-                    return Err(Error::WrongPictureSize { path, found, expected });
-                }
-                self.cut(self.window(key, at), &picture.planes(), out);
+                let (found, expected) = (picture.shape(), self.part.shape());
+                let remedy = "use 'resizedN' for pictures of any size";
+                return Err(Error::File(format!(
+                    "{path:?} is {found}, but this set's pictures are {expected}; {remedy}"
+                )));
             }
-        }
+        };
+        self.cut(&picture.planes(), picture.shape(), window, out);
         Ok(())
-    }
-
-    /// Writes the square at (row, column) of a picture plane by plane.
-    fn scatter(&self, picture: &Picture, row: u32, column: u32, flip: bool, out: &mut [f32]) {
-        let (side, width) = (self.output.width as usize, picture.width as usize);
-        for (channel, (plane, table)) in
-            out.chunks_exact_mut(self.output.plane()).zip(&self.table).enumerate()
-        {
-            for (y, line) in plane.chunks_exact_mut(side).enumerate() {
-                let from = &picture.pixels[((y + row as usize) * width + column as usize) * 3..][..side * 3];
-                for (x, to) in line.iter_mut().enumerate() {
-                    let x = if flip { side - 1 - x } else { x };
-                    *to = table[usize::from(from[x * 3 + channel])];
-                }
-            }
-        }
     }
 }
 

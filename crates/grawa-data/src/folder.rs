@@ -44,12 +44,7 @@ impl Files {
 /// The classes are the folders of `train` in the order of their names; files that are not called .jpg, .jpeg
 /// or .png are left out.
 pub fn folder(dir: &Path) -> Result<Dataset> {
-    let missing = |expected: &str, hint: &str| Error::Missing {
-        path: dir.to_owned(),
-        what: "class folders of pictures".to_owned(),
-        expected: expected.to_owned(),
-        hint: hint.to_owned(),
-    };
+    let missing = |expected, hint| Error::missing(dir, "class folders of pictures", expected, hint);
     let train_dir = dir.join("train");
     let test_dir = [dir.join("val"), dir.join("test")].into_iter().find(|path| path.is_dir());
     let Some(test_dir) = test_dir.filter(|_| train_dir.is_dir()) else {

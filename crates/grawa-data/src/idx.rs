@@ -13,7 +13,6 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// One of the two sets.
-#[derive(Debug)]
 pub(crate) struct Format {
     pub(crate) kind: DatasetKind,
     title: &'static str,
@@ -124,7 +123,7 @@ fn parse<'a, const N: usize>(bytes: &'a [u8], path: &Path, what: &str) -> Result
     let needed = start as u128 + dims.iter().map(|&dim| u128::from(dim)).product::<u128>();
     if bytes.len() as u128 != needed {
         let expected = format!("its header promises {dims:?} {what}, {needed} bytes in all");
-        return Err(Error::WrongLength { path: path.to_owned(), found: bytes.len() as u64, expected });
+        return Err(Error::wrong_length(path, bytes.len(), &expected));
     }
     Ok((dims, &bytes[start..]))
 }
@@ -160,15 +159,10 @@ pub(crate) fn which(at: &Path) -> Option<&'static Format> {
 /// Reads the set from `dir`, which holds `train-images-idx3-ubyte` and so on, plain or `.gz`, or a folder such as `mnist` or
 /// `MNIST/raw` that does.
 pub(crate) fn read(format: &Format, dir: &Path, check: Check) -> Result<Dataset> {
-    let missing = |at: &Path| Error::Missing {
-        path: at.to_owned(),
-        what: format.title.to_owned(),
-        expected: format!(
-            "{} (each also .gz), or a folder {} with them",
-            FILES.join(", "),
-            format.folders[0]
-        ),
-        hint: "Put the four idx files there".to_owned(),
+    let missing = |at: &Path| {
+        let (files, folder) = (FILES.join(", "), format.folders[0]);
+        let expected = format!("{files} (each also .gz), or a folder {folder} with them");
+        Error::missing(at, format.title, &expected, "Put the four idx files there")
     };
     let at = find(format, dir)?.ok_or_else(|| missing(dir))?;
     if let Some(other) = which(&at).filter(|other| other.kind != format.kind) {

@@ -33,7 +33,7 @@ mod picture;
 mod sampler;
 mod shape;
 
-pub use augment::{Augment, Crop, Rectangle, View, Window};
+pub use augment::{Augment, Crop, Rectangle, Window};
 pub use dataset::{Dataset, Images, Split};
 pub use dataset_kind::DatasetKind;
 pub use digits::digits;
@@ -41,12 +41,11 @@ pub use download::{Progress, download};
 pub use error::{Error, Result};
 pub use feed::Feed;
 pub use folder::{Files, folder};
-pub use info::{Found, Info, info};
+pub use info::info;
 pub use load::load;
 pub(crate) use load::{Check, load_with};
 pub use loader::{Batch, Loader, PrefetchLoader};
 pub use normalise::Normalise;
-pub(crate) use picture::Picture;
 pub use sampler::{Sampler, WorkerSampler};
 pub use shape::Shape;
 

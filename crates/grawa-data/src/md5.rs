@@ -1,31 +1,21 @@
 //! md5 sums of the official archives and files. They detect damage, not malice.
 
-use crate::error::{Result, io};
+use crate::error::{Error, Result};
 use ::md5::{Digest, Md5};
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 /// The md5 of bytes, in hexadecimal.
 pub(crate) fn of_bytes(bytes: &[u8]) -> String {
-    hex(&Md5::digest(bytes))
+    Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The md5 of a file, in hexadecimal, read piece by piece.
-pub(crate) fn of_file(path: &Path) -> Result<String> {
-    let mut file = File::open(path).map_err(io("open", path))?;
-    let mut sum = Md5::new();
-    let mut piece = vec![0; 1 << 18];
-    loop {
-        match file.read(&mut piece).map_err(io("read", path))? {
-            0 => return Ok(hex(&sum.finalize())),
-            n => sum.update(&piece[..n]),
-        }
+/// Checks that `bytes`, read from `path`, are those of the official file `what`.
+pub(crate) fn check(bytes: &[u8], path: &Path, what: &str, expected: &str, hint: &str) -> Result<()> {
+    let found = of_bytes(bytes);
+    if found == expected {
+        return Ok(());
     }
-}
-
-fn hex(sum: &[u8]) -> String {
-    sum.iter().map(|byte| format!("{byte:02x}")).collect()
+    Err(Error::WrongSum(format!("{path:?} has md5 {found}, but the official {what} has {expected}. {hint}")))
 }
 
 #[cfg(test)]

@@ -48,10 +48,9 @@ impl Normalise {
         if usable(&self.levels) && self.std.iter().all(usable) && self.mean.iter().all(|x| x.is_finite()) {
             return Ok(());
         }
-        Err(Error::Unreadable {
-            what: "normalisation",
-            found: format!("levels {}, mean {:?}, std {:?}", self.levels, self.mean, self.std),
-            expected: "levels and standard deviations must be positive, means finite",
-        })
+        Err(Error::Setting(format!(
+            "cannot read normalisation 'levels {}, mean {:?}, std {:?}': levels and standard deviations must be positive, means finite",
+            self.levels, self.mean, self.std
+        )))
     }
 }

@@ -5,7 +5,7 @@
 //! .JPEG). A damaged or truncated file is an error that names it, never a half-grey picture.
 
 use crate::error::{Error, Result};
-use crate::{Rectangle, View};
+use crate::{Rectangle, Shape};
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
@@ -33,43 +33,33 @@ const MOST: usize = 1 << 26;
 
 /// Decodes a JPEG or PNG file; `path` is only used in errors.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<Picture> {
-    let broken = |why: String| Error::BrokenPicture { path: path.to_owned(), why };
-    match file_format(bytes) {
-        Some(FileFormat::Jpeg) => jpeg(bytes, true).map_err(broken),
-        Some(FileFormat::Png) => png_picture(bytes).map_err(broken),
-        None => Err(broken(unknown(bytes))),
-    }
+    let picture = match is_jpeg(bytes) {
+        Ok(true) => jpeg(bytes, true),
+        Ok(false) => png_picture(bytes),
+        Err(why) => Err(why),
+    };
+    picture.map_err(|why| Error::broken_picture(path, &why))
 }
 
 /// Height and width of a JPEG or PNG file, from its header.
 pub(crate) fn size(bytes: &[u8], path: &Path) -> Result<(u32, u32)> {
-    let size = match file_format(bytes) {
-        Some(FileFormat::Jpeg) => {
-            jpeg_header(bytes, false).map(|(_, height, width)| (height as u32, width as u32))
-        }
-        Some(FileFormat::Png) => png_header(bytes).map(|reader| (reader.info().height, reader.info().width)),
-        None => Err(unknown(bytes)),
+    let size = match is_jpeg(bytes) {
+        Ok(true) => jpeg_header(bytes, false).map(|(_, height, width)| (height as u32, width as u32)),
+        Ok(false) => png_header(bytes).map(|reader| (reader.info().height, reader.info().width)),
+        Err(why) => Err(why),
     };
-    size.map_err(|why| Error::BrokenPicture { path: path.to_owned(), why })
+    size.map_err(|why| Error::broken_picture(path, &why))
 }
 
-enum FileFormat {
-    Jpeg,
-    Png,
-}
-
-fn file_format(bytes: &[u8]) -> Option<FileFormat> {
-    if bytes.starts_with(&[0xff, 0xd8]) {
-        Some(FileFormat::Jpeg)
-    } else if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
-        Some(FileFormat::Png)
-    } else {
-        None
+/// Whether a file is a JPEG or, if not, a PNG.
+fn is_jpeg(bytes: &[u8]) -> Result<bool, String> {
+    match bytes {
+        [0xff, 0xd8, ..] => Ok(true),
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Ok(false),
+        _ => {
+            Err(format!("it begins with {:02x?}, as neither JPEG nor PNG does", &bytes[..bytes.len().min(8)]))
+        }
     }
-}
-
-fn unknown(bytes: &[u8]) -> String {
-    format!("it begins with {:02x?}, as neither JPEG nor PNG does", &bytes[..bytes.len().min(8)])
 }
 
 /// Refuses sizes that a file of this length cannot have, given at most `densest` pixels for each byte: a header alone must
@@ -155,6 +145,10 @@ fn png_picture(bytes: &[u8]) -> Result<Picture, String> {
 }
 
 impl Picture {
+    pub(crate) fn shape(&self) -> Shape {
+        Shape::new(3, self.height, self.width)
+    }
+
     /// The `part` of the picture, resized to `height` × `width` by the triangle filter with antialiasing, as
     /// Pillow and torchvision do.
     pub(crate) fn resized(
@@ -165,7 +159,7 @@ impl Picture {
         resizer: &mut Resizer,
     ) -> Result<Picture> {
         // Sizes were checked when the picture was decoded; an error here would be a bug.
-        let fault = |why: String| Error::BrokenPicture { path: Path::new("resizing").to_owned(), why };
+        let fault = |why: String| Error::broken_picture(Path::new("resizing"), &why);
         let mut pixels = vec![0; 3 * height as usize * width as usize];
         // Typed: the crate's other function compiles code for all pixel types.
         let from = TypedImageRef::<U8x3>::from_buffer(self.width, self.height, &self.pixels)
@@ -182,26 +176,20 @@ impl Picture {
         Ok(Picture { height, width, pixels })
     }
 
-    /// The whole picture resized so that its shorter side is `shorter`, and where the middle square of `size`
-    /// begins in it; torchvision's rounding.
-    pub(crate) fn shortened(
-        &self,
-        shorter: u32,
-        size: u32,
-        resizer: &mut Resizer,
-    ) -> Result<(Picture, u32, u32)> {
+    /// The whole picture resized for evaluation, its shorter side to 256 for a square of 224 and in proportion for
+    /// others, and where the middle square of `size` begins in it; torchvision's rounding.
+    pub(crate) fn shortened(&self, size: u32, resizer: &mut Resizer) -> Result<(Picture, u32, u32)> {
+        let shorter = (size * 8).div_ceil(7);
         let long = |long: u32, short: u32| ((u64::from(shorter) * u64::from(long)) / u64::from(short)) as u32;
         let (height, width) = if self.width <= self.height {
             (long(self.height, self.width), shorter)
         } else {
             (shorter, long(self.width, self.height))
         };
-        if height.max(width) as usize > 4 * LONGEST || size > shorter {
-            return Err(Error::DoesNotFit {
-                augment: View::Resized { shorter, size }.to_string(),
-                shape: crate::Shape::new(3, self.height, self.width),
-                why: format!("it would become {height}×{width}"),
-            });
+        if height.max(width) as usize > 4 * LONGEST {
+            let (view, why) =
+                (format!("resize{shorter}+centre{size}"), format!("it would become {height}×{width}"));
+            return Err(Error::does_not_fit(&view, self.shape(), &why));
         }
         let whole = Rectangle { row: 0, column: 0, height: self.height, width: self.width };
         let middle = |side: u32| (f64::from(side - size) / 2.0).round_ties_even() as u32;
@@ -212,7 +200,7 @@ impl Picture {
     pub(crate) fn planes(&self) -> Vec<u8> {
         let mut planes = Vec::with_capacity(self.pixels.len());
         for channel in 0..3 {
-            planes.extend(self.pixels.iter().skip(channel).step_by(3));
+            planes.extend(self.pixels.chunks_exact(3).map(|pixel| pixel[channel]));
         }
         planes
     }
@@ -378,8 +366,9 @@ pub(crate) mod tests {
         let flat = Picture { height: 30, width: 50, pixels: [10, 200, 77].repeat(1500) };
         let part = Rectangle { row: 3, column: 7, height: 20, width: 31 };
         assert_eq!(flat.resized(part, 16, 16, &mut resizer).unwrap().pixels, [10, 200, 77].repeat(256));
-        let (short, row, column) = flat.shortened(64, 56, &mut resizer).unwrap();
+        let (short, row, column) = flat.shortened(56, &mut resizer).unwrap();
         assert_eq!((short.height, short.width, row, column), (64, 106, 4, 25));
+        assert_eq!(flat.shortened(224, &mut resizer).unwrap().0.shape(), Shape::new(3, 256, 426));
         // Left half black, right half white: each half of the result stays so.
         let half: Vec<u8> = (0..40 * 40).flat_map(|i| [if i % 40 < 20 { 0 } else { 255 }; 3]).collect();
         let half = Picture { height: 40, width: 40, pixels: half };

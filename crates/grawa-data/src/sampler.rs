@@ -7,7 +7,7 @@
 //!
 //! The permutation of epoch `e` is [`Key::permutation`] under [`Purpose::Shuffle`] at step `e`.
 
-use crate::{Error, Result};
+use crate::error::{Error, Result, check_below};
 use grawa_core::{Key, Purpose};
 use std::collections::HashMap;
 
@@ -31,11 +31,8 @@ pub struct Sampler {
 impl Sampler {
     /// A sampler of `examples` training examples for `workers` workers in batches of `batch`.
     pub fn new(seed: u64, examples: usize, workers: u32, batch: u32) -> Result<Self> {
-        let count = u32::try_from(examples).map_err(|_| Error::OutOfRange {
-            what: "example",
-            found: examples as u64,
-            limit: 1 << 32,
-        })?;
+        check_below("example", examples as u64, 1 << 32)?;
+        let count = examples as u32;
         if workers == 0 || batch == 0 {
             let of = if workers == 0 { "workers" } else { "examples in a batch" };
             return Err(Error::TooFew { asked: 0, of, have: examples, hint: "at least one is needed" });
@@ -69,9 +66,7 @@ impl Sampler {
 
     /// The order of all examples in `epoch`.
     pub fn permutation(&self, epoch: u64) -> Result<Vec<u32>> {
-        if epoch > Key::MAX_STEP {
-            return Err(Error::OutOfRange { what: "epoch", found: epoch, limit: Key::MAX_STEP + 1 });
-        }
+        check_below("epoch", epoch, Key::MAX_STEP + 1)?;
         Ok(Key::new(self.seed, Purpose::Shuffle).step(epoch).permutation(self.examples))
     }
 
@@ -111,9 +106,7 @@ impl Sampler {
             let hint = "a score batch holds each example at most once";
             return Err(Error::TooFew { asked, of: "examples in a score batch", have, hint });
         }
-        if round > Key::MAX_STEP {
-            return Err(Error::OutOfRange { what: "round", found: round, limit: Key::MAX_STEP + 1 });
-        }
+        check_below("round", round, Key::MAX_STEP + 1)?;
         let mut draws = Key::new(self.seed, Purpose::ScoreBatch).worker(worker).step(round).stream();
         // Only moved elements are stored, so the cost grows with n, not with the whole set.
         let mut moved = HashMap::new();
@@ -127,10 +120,7 @@ impl Sampler {
     }
 
     fn check(&self, worker: u32) -> Result<()> {
-        if worker < self.workers {
-            return Ok(());
-        }
-        Err(Error::OutOfRange { what: "worker", found: worker.into(), limit: self.workers.into() })
+        check_below("worker", worker.into(), self.workers.into())
     }
 
     /// Epoch and position in it of the first example of a batch; the others follow at a distance of `workers`.
@@ -181,11 +171,6 @@ impl WorkerSampler {
     /// Its sampler.
     pub fn sampler(&self) -> &Sampler {
         &self.sampler
-    }
-
-    /// Its worker.
-    pub fn worker(&self) -> u32 {
-        self.worker
     }
 }
 

@@ -25,18 +25,6 @@ pub enum Error {
         /// The size of a batch.
         batch: usize,
     },
-    /// Images of another shape than the network takes.
-    #[error(
-        "the images hold {found} numbers each, but {network} takes {expected}; is it the network of another data set?"
-    )]
-    WrongImages {
-        /// The network.
-        network: String,
-        /// Numbers in an image.
-        found: usize,
-        /// Numbers it takes.
-        expected: usize,
-    },
     /// A count that must be positive.
     #[error("the number of {what} must be at least {least}, not {found}")]
     TooFew {
@@ -47,20 +35,9 @@ pub enum Error {
         /// The least number.
         least: usize,
     },
-    /// More memory than was allowed.
-    #[error(
-        "{steps} steps on {parameters} parameters need {needed} MB of memory, but {allowed} MB are allowed; allow more, or make fewer steps"
-    )]
-    TooMuchMemory {
-        /// Lanczos steps.
-        steps: usize,
-        /// Parameters.
-        parameters: usize,
-        /// Megabytes needed.
-        needed: usize,
-        /// Megabytes allowed.
-        allowed: usize,
-    },
+    /// A request that cannot be met.
+    #[error("{0}")]
+    Setting(String),
     /// A number that is not finite.
     #[error("{what} is not finite: the network has diverged here, and there is nothing to measure")]
     NotFinite {

@@ -41,25 +41,19 @@ impl Estimate {
 
     /// As text: 12.3 ± 0.4.
     pub fn text(self) -> String {
-        if self.error.is_finite() {
-            format!("{} ± {}", short(self.value), short(self.error))
-        } else {
-            short(self.value)
-        }
+        let error =
+            if self.error.is_finite() { format!(" ± {}", four_digits(self.error)) } else { String::new() };
+        (four_digits(self.value) + &error).replace('-', "−")
     }
 }
 
-/// Four significant digits.
-pub(crate) fn short(x: f64) -> String {
-    let text = match x.abs() {
+/// A number with four significant digits.
+pub fn four_digits(x: f64) -> String {
+    match x.abs() {
         size if size == 0.0 || !size.is_finite() => format!("{x}"),
         size if !(1e-3..1e6).contains(&size) => format!("{x:.3e}"),
-        size => {
-            let places = (3.0 - libm::floor(libm::log10(size))).clamp(0.0, 6.0) as usize;
-            format!("{x:.places$}")
-        }
-    };
-    text.replace('-', "−")
+        size => format!("{x:.*}", (3.0 - libm::floor(libm::log10(size))).clamp(0.0, 6.0) as usize),
+    }
 }
 
 /// The 97.5 % quantile of Student's t.
@@ -92,7 +86,9 @@ mod tests {
 
     #[test]
     fn numbers_have_four_figures() {
-        let texts = [0.0, 1234.5678, 0.012345678, 12.0, 1e-9, -3.5e7, f64::INFINITY].map(short);
-        assert_eq!(texts, ["0", "1235", "0.01235", "12.00", "1.000e−9", "−3.500e7", "inf"]);
+        let texts = [0.0, 1234.5678, 0.012345678, 12.0, 1e-9, -3.5e7, f64::INFINITY].map(four_digits);
+        assert_eq!(texts, ["0", "1235", "0.01235", "12.00", "1.000e-9", "-3.500e7", "inf"]);
+        assert_eq!(Estimate { value: -3.5e7, error: 1e-9 }.text(), "−3.500e7 ± 1.000e−9");
+        assert_eq!(Estimate::of(&[12.0]).text(), "12.00");
     }
 }

@@ -82,6 +82,7 @@ impl Examples {
         if found == expected {
             return Ok(());
         }
-        Err(Error::WrongImages { network: graph.name().into(), found, expected })
+        let wrong = format!("the images hold {found} numbers each, but {} takes {expected}", graph.name());
+        Err(Error::Setting(format!("{wrong}; is it the network of another data set?")))
     }
 }

@@ -68,11 +68,12 @@ impl<'a> Hessian<'a> {
     /// Visits every batch: keeps passes, and computes loss and gradient.
     fn visit_all(&mut self) -> Result<(), Error> {
         let share = 1.0 / self.examples.len() as f64;
+        let (model, mode) = ((&*self.state.parameters, &*self.state.statistics), (self.mode, share));
         for (number, batch) in self.examples.batches().enumerate() {
             let point = self.kept.get_mut(number).or(self.passing.as_mut());
             let Some(point) = point else { continue };
-            let engine = (&self.curvature, &mut self.tangents);
-            self.loss += visit(engine, point, self.state, batch, (self.mode, share), &mut self.part)?;
+            let loss = self.curvature.visit(point, &mut self.tangents, model, batch, mode, &mut self.part)?;
+            self.loss += share * loss;
             self.gradient.iter_mut().zip(&self.part).for_each(|(sum, part)| *sum += part);
         }
         if self.loss.is_finite() && self.gradient.iter().all(|g| g.is_finite()) {
@@ -115,34 +116,21 @@ impl<'a> Hessian<'a> {
 
     /// out ← H·v.
     pub fn apply(&mut self, v: &[f32], out: &mut [f32]) -> Result<(), Error> {
-        let share = 1.0 / self.examples.len() as f64;
+        let mode = (self.mode, 1.0 / self.examples.len() as f64);
+        let model = (&*self.state.parameters, &*self.state.statistics);
         out.fill(0.0);
         for (number, batch) in self.examples.batches().enumerate() {
             let point = match (self.kept.get_mut(number), self.passing.as_mut()) {
                 (Some(point), _) => point,
                 (None, Some(point)) => {
-                    let engine = (&self.curvature, &mut self.tangents);
-                    visit(engine, point, self.state, batch, (self.mode, share), &mut self.part)?;
+                    self.curvature.visit(point, &mut self.tangents, model, batch, mode, &mut self.part)?;
                     point
                 }
                 (None, None) => continue,
             };
-            self.curvature.product(point, &mut self.tangents, &self.state.parameters, v, &mut self.part)?;
+            self.curvature.product(point, &mut self.tangents, model.0, v, &mut self.part)?;
             out.iter_mut().zip(&self.part).for_each(|(out, part)| *out += part);
         }
         Ok(())
     }
-}
-
-/// Visits one batch; returns its share of the mean loss, and writes that of the gradient.
-fn visit(
-    (curvature, tangents): (&Curvature, &mut Tangents),
-    point: &mut Point,
-    state: &State,
-    batch: (&[f32], &[u32]),
-    (mode, share): (Mode, f64),
-    gradient: &mut [f32],
-) -> Result<f64, Error> {
-    let model = (&*state.parameters, &*state.statistics);
-    Ok(share * curvature.visit(point, tangents, model, batch, (mode, share), gradient)?)
 }

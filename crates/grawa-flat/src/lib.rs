@@ -31,7 +31,7 @@ mod vector;
 pub use density::density;
 pub use direction::direction;
 pub use error::Error;
-pub use estimate::Estimate;
+pub use estimate::{Estimate, four_digits};
 pub use examples::Examples;
 pub use hessian::Hessian;
 pub use lanczos::{Draw, lanczos};

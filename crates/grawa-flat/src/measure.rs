@@ -1,8 +1,8 @@
 //! All measurements of a state.
 
 use crate::{
-    Draw, Error, Estimate, Examples, Hessian, LossAndError, Losses, QuadraticForm, Ritz, Sharpness,
-    direction, frobenius, lanczos, quadratic_forms, sharpness, trace,
+    Error, Estimate, Examples, Hessian, LossAndError, Losses, QuadraticForm, Ritz, Sharpness, direction,
+    frobenius, lanczos, quadratic_forms, sharpness, trace,
 };
 use grawa_core::norm::{norm, norms};
 use grawa_core::{Key, Purpose};
@@ -65,9 +65,7 @@ pub struct Figures {
     pub gradient: f64,
     /// Σₖ‖Gₖ‖ over the tensors: MGRAWA's score.
     pub layers: f64,
-    /// The Lanczos runs.
-    pub draws: Vec<Draw>,
-    /// Their Ritz values.
+    /// The Ritz values of the Lanczos runs.
     pub ritz: Vec<Ritz>,
     /// The quadratic forms of single products, with those of the runs' first steps.
     pub forms: Vec<QuadraticForm>,
@@ -148,10 +146,11 @@ pub fn measure(
     // The vectors of a run, a working vector, and a direction.
     let basis = (settings.steps + 2) * len * size_of::<f32>();
     let Some(rest) = settings.memory.checked_sub(basis) else {
-        let megabytes = |bytes: usize| bytes.div_ceil(1_000_000);
-        let (steps, needed) = (settings.steps, megabytes(basis));
-        let allowed = settings.memory / 1_000_000;
-        return Err(Error::TooMuchMemory { steps, parameters: len, needed, allowed });
+        let (steps, needed, allowed) =
+            (settings.steps, basis.div_ceil(1_000_000), settings.memory / 1_000_000);
+        return Err(Error::Setting(format!(
+            "{steps} steps on {len} parameters need {needed} MB of memory, but {allowed} MB are allowed; allow more, or make fewer steps"
+        )));
     };
     let mut losses = Losses::new(graph, examples, settings.mode, settings.threads)?;
     let at_checkpoint = losses.at(&state.parameters, &state.statistics)?;
@@ -168,12 +167,12 @@ pub fn measure(
         note();
         done
     };
-    let (mut draws, mut forms): (Vec<Draw>, Vec<QuadraticForm>) = (Vec::new(), Vec::new());
+    let (mut ritz, mut forms) = (Vec::new(), Vec::new());
     for number in 0..settings.draws {
         let start = direction(key.step(number as u64), len);
         let draw = lanczos(&mut apply, &start, settings.steps)?;
         forms.push(draw.form());
-        draws.push(draw);
+        ritz.push(draw.ritz());
     }
     let further = (settings.draws..settings.draws + settings.extra).map(|number| key.step(number as u64));
     forms.extend(quadratic_forms(&mut apply, len, further)?);
@@ -182,8 +181,7 @@ pub fn measure(
         at_checkpoint,
         gradient,
         layers: layers.iter().sum(),
-        ritz: draws.iter().map(Draw::ritz).collect(),
-        draws,
+        ritz,
         forms,
         sharpness,
         bytes: basis + hessian.bytes(),

@@ -151,7 +151,7 @@ fn figures_do_not_depend_on_threads_or_memory() {
     let (one, three) = (with(1, 4 << 30), with(3, 1 << 20));
     assert_eq!(one.kept.0, 4);
     assert!(three.kept.0 < 4);
-    assert_eq!((one.draws, one.forms, one.sharpness), (three.draws, three.forms, three.sharpness));
+    assert_eq!((one.ritz, one.forms, one.sharpness), (three.ritz, three.forms, three.sharpness));
     let poor = Settings { memory: 1000, ..Settings::default() };
     let refused = measure(&case.graph, &case.state, &case.examples, &poor, || ()).unwrap_err();
     assert!(refused.to_string().contains("100 steps on 752 parameters need 1 MB"), "{refused}");

@@ -34,32 +34,18 @@ pub enum Error {
     #[cfg(feature = "plots")]
     #[error("the picture could not be drawn: {0}")]
     Draw(#[from] plotters::drawing::DrawingAreaErrorKind<std::io::Error>),
-    /// The embedded font cannot be used.
-    #[error("the embedded font {0} could not be read")]
-    Font(&'static str),
-    /// The level lines of a landscape could not be computed.
-    #[cfg(feature = "plots")]
-    #[error("the level lines could not be computed: {0}")]
-    Contour(#[from] contour::Error),
-    /// The SVG is not well-formed.
-    #[cfg(feature = "plots")]
-    #[error("the SVG could not be read back: {0}")]
-    Svg(#[from] resvg::usvg::Error),
-    /// No image of this width and height can be made.
-    #[error("a picture of {0}×{1} pixels cannot be rasterised")]
-    Size(u32, u32),
-    /// The PNG encoder failed.
-    #[error("the PNG could not be encoded: {0}")]
-    Png(String),
+    /// A picture cannot be made.
+    #[error("{0}")]
+    Picture(String),
 }
 
 impl Error {
     /// Whether the request was wrong (exit code 2), rather than something failed (exit code 1).
     pub fn is_usage(&self) -> bool {
         match self {
-            Error::Io { .. } | Error::Font(_) | Error::Size(..) | Error::Png(_) => false,
+            Error::Io { .. } | Error::Picture(_) => false,
             #[cfg(feature = "plots")]
-            Error::Draw(_) | Error::Contour(_) | Error::Svg(_) => false,
+            Error::Draw(_) => false,
             _ => true,
         }
     }

@@ -27,23 +27,22 @@ impl Folder {
     pub fn claim(path: &Path, settings: &str) -> Result<Self, Error> {
         let files = BTreeMap::from([(SETTINGS.into(), settings.into())]);
         match Folder::entries(path)?.first() {
-            Some(name) if read(&path.join(SETTINGS)).is_none_or(|found| found != settings.as_bytes()) => {
+            Some(name)
+                if fs::read(path.join(SETTINGS)).ok().is_none_or(|found| found != settings.as_bytes()) =>
+            {
                 Err(in_use(path, name))
             }
             _ => Ok(Folder { path: path.into(), files }),
         }
     }
 
-    /// Claims `path`, or `path-2`, `path-3`, … if it is taken: the default where the user named no folder.
-    pub fn claim_next(path: &Path, settings: &str) -> Result<Self, Error> {
+    /// Claims the folder that the user named, or the first free one of `default`, `default-2`, `default-3`, …
+    pub fn claim_or_next(named: Option<&Path>, default: &str, settings: &str) -> Result<Self, Error> {
         let mut number = 1;
         loop {
-            let mut name = path.as_os_str().to_owned();
-            if number > 1 {
-                name.push(format!("-{number}"));
-            }
-            match Folder::claim(Path::new(&name), settings) {
-                Err(Error::FolderInUse { .. }) => number += 1,
+            let next = if number == 1 { default.to_owned() } else { format!("{default}-{number}") };
+            match Folder::claim(named.unwrap_or(Path::new(&next)), settings) {
+                Err(Error::FolderInUse { .. }) if named.is_none() => number += 1,
                 claimed => return claimed,
             }
         }
@@ -76,7 +75,7 @@ impl Folder {
     pub fn finish(self) -> Result<PathBuf, Error> {
         let entries = Folder::entries(&self.path)?;
         for name in &entries {
-            if self.files.get(name) != read(&self.path.join(name)).as_ref() {
+            if self.files.get(name) != fs::read(self.path.join(name)).ok().as_ref() {
                 return Err(in_use(&self.path, name));
             }
         }
@@ -131,10 +130,6 @@ impl Folder {
 
 fn in_use(folder: &Path, name: &str) -> Error {
     Error::FolderInUse { folder: folder.into(), found: format!("'{name}' of something else") }
-}
-
-fn read(path: &Path) -> Option<Vec<u8>> {
-    fs::read(path).ok()
 }
 
 #[cfg(test)]
@@ -229,8 +224,9 @@ mod tests {
                 .to_string()
                 .contains("a file of that name")
         );
-        let next = Folder::claim_next(&path, "a = 1").unwrap();
+        let next = Folder::claim_or_next(None, path.to_str().unwrap(), "a = 1").unwrap();
         assert!(next.path().to_string_lossy().ends_with("theirs-2"));
+        assert!(Folder::claim_or_next(Some(&path), "out", "a = 1").unwrap_err().is_usage());
         assert_eq!(names(&path), ["thesis.tex"]);
     }
 

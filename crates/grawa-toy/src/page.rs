@@ -12,11 +12,11 @@ pub fn page(output: &Output) -> String {
     let mut html = begin(&output.title, STYLE);
     let paragraph = |text: &str| format!("<p>{}</p>\n", escaped(text));
     output.paragraphs.iter().for_each(|text| html += &paragraph(text));
-    for TableOutput { title, caption, table, bold, .. } in &output.tables {
+    for TableOutput { title, caption, table: cells, bold, .. } in &output.tables {
         if !title.is_empty() {
             html += &format!("<h2>{}</h2>\n", escaped(title));
         }
-        write_table(&mut html, table, bold);
+        html += &table(cells, bold);
         if !caption.is_empty() {
             html += &paragraph(caption);
         }
@@ -41,26 +41,27 @@ pub fn begin(title: &str, style: &str) -> String {
     )
 }
 
-/// Writes a table as HTML.
-pub fn write_table(html: &mut String, table: &Table, bold: &[(usize, usize)]) {
+/// A table as HTML; nothing for an empty one.
+pub fn table(table: &Table, bold: &[(usize, usize)]) -> String {
     if table.header.is_empty() && table.rows.is_empty() {
-        return;
+        return String::new();
     }
-    *html +=
-        "<div class=\"wide\" role=\"region\" aria-label=\"Results\" tabindex=\"0\">\n<table>\n<thead><tr>";
+    let mut html =
+        "<div class=\"wide\" role=\"region\" aria-label=\"Results\" tabindex=\"0\">\n<table>\n<thead><tr>"
+            .to_owned();
     for cell in &table.header {
-        *html += &format!("<th scope=\"col\">{}</th>", escaped(cell));
+        html += &format!("<th scope=\"col\">{}</th>", escaped(cell));
     }
-    *html += "</tr></thead>\n<tbody>\n";
+    html += "</tr></thead>\n<tbody>\n";
     for (number, row) in table.rows.iter().enumerate() {
-        *html += "<tr>";
+        html += "<tr>";
         for (column, cell) in row.iter().enumerate() {
             let (before, after) = if bold.contains(&(number, column)) { ("<b>", "</b>") } else { ("", "") };
-            *html += &format!("<td>{before}{}{after}</td>", escaped(cell));
+            html += &format!("<td>{before}{}{after}</td>", escaped(cell));
         }
-        *html += "</tr>\n";
+        html += "</tr>\n";
     }
-    *html += "</tbody>\n</table>\n</div>\n";
+    html + "</tbody>\n</table>\n</div>\n"
 }
 
 /// Escapes text for HTML, also inside a quoted attribute.

@@ -2,7 +2,7 @@
 
 use crate::picture::chart::{Chart, Line};
 use crate::{Error, Folder, Table};
-use grawa_flat::{Estimate, Figures, Settings, density};
+use grawa_flat::{Estimate, Figures, Settings, density, four_digits};
 
 /// Points at which the density is drawn.
 const PLACES: usize = 801;
@@ -42,20 +42,11 @@ pub fn table(figures: &Figures, settings: &Settings) -> Table {
     for (name, estimate, what) in shown {
         let error = match estimate.error {
             error if error == 0.0 || !error.is_finite() => String::new(),
-            error => number(error),
+            error => four_digits(error),
         };
-        table.push([name.to_owned(), number(estimate.value), error, what]);
+        table.push([name.to_owned(), four_digits(estimate.value), error, what]);
     }
     table
-}
-
-/// Four significant digits.
-fn number(x: f64) -> String {
-    match x.abs() {
-        size if size == 0.0 || !size.is_finite() => format!("{x}"),
-        size if !(1e-3..1e6).contains(&size) => format!("{x:.3e}"),
-        size => format!("{x:.*}", (3.0 - libm::floor(libm::log10(size))).clamp(0.0, 6.0) as usize),
-    }
 }
 
 /// Puts measurements, Ritz values, density, the picture and the numbers of the examples into a folder.

@@ -13,8 +13,6 @@ use crate::{Error, Output};
 pub struct Experiment {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it shows, in a sentence.
-    pub about: &'static str,
     /// Its studies at each [`Scale`].
     pub(super) studies: [&'static [Source]; 3],
     /// Whether settings are searched for; otherwise every point of the studies is run.
@@ -67,7 +65,6 @@ const NOTHING: Measurements = Measurements { train: false, gradient: false, flat
 /// What most experiments share.
 const ROW: Experiment = Experiment {
     name: "",
-    about: "",
     studies: [DIGITS, SMALL, PAPER],
     search: true,
     measurements: |_| NOTHING,
@@ -77,57 +74,36 @@ const ROW: Experiment = Experiment {
 
 /// All experiments.
 pub static EXPERIMENTS: [Experiment; 7] = [
-    Experiment {
-        name: "table1",
-        about: "test error by method and network",
-        studies: [TWO_DIGITS, SMALL, WITH_IMAGENET],
-        ..ROW
-    },
+    Experiment { name: "table1", studies: [TWO_DIGITS, SMALL, WITH_IMAGENET], ..ROW },
     Experiment {
         name: "table2",
-        about: "how flat the minima are: the Hessian by method and network",
         measurements: |scale| Measurements { flatness: Some(hessian(scale)), ..NOTHING },
         conclude: |results| compared("How flat the minima are", results, &tables::FLATNESS),
         ..ROW
     },
     Experiment {
         name: "scalability",
-        about: "test error with 4, 8 and 12 workers",
         studies: [WORKERS_SMOKE, WORKERS_SMALL, WORKERS_PAPER],
         search: false,
         conclude: tables::scalability,
         ..ROW
     },
-    Experiment {
-        name: "communication",
-        about: "where the time goes, rounds, and bytes handed over",
-        timed: true,
-        conclude: tables::communication,
-        ..ROW
-    },
+    Experiment { name: "communication", timed: true, conclude: tables::communication, ..ROW },
     Experiment {
         name: "gap",
-        about: "generalisation gap: test error less training error",
         measurements: |_| Measurements { train: true, ..NOTHING },
         conclude: |results| compared("Generalisation gap", results, &tables::GAP),
         ..ROW
     },
     Experiment {
         name: "gradnorm",
-        about: "does a small gradient norm go with a small gap? Over a grid of hyper-parameters",
         studies: [GRADNORM_SMOKE, GRADNORM_SMALL, GRADNORM_PAPER],
         search: false,
         measurements: |_| Measurements { gradient: true, ..NOTHING },
         conclude: tables::gradnorm,
         ..ROW
     },
-    Experiment {
-        name: "curves",
-        about: "test error over epochs and over time",
-        timed: true,
-        conclude: tables::curves,
-        ..ROW
-    },
+    Experiment { name: "curves", timed: true, conclude: tables::curves, ..ROW },
 ];
 
 /// The experiment of that name.

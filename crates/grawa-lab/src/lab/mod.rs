@@ -22,7 +22,7 @@ pub use cell::{Cell, Found, HessianSettings, Measurements, Stage};
 pub use experiment::{EXPERIMENTS, Experiment, Scale, experiment};
 pub use finding::{CurvePoint, Finding, Flatness, Gradient, Measured, Outcome, Score};
 pub(crate) use finding::{clocked, mean_times};
-pub use plan::{Cost, HELD_OUT, Plan, Request, SEARCH_SEED, Select};
+pub use plan::{HELD_OUT, Plan, Request, SEARCH_SEED, Select};
 pub use results::Results;
 pub use scheduler::{Progress, Scheduler};
 pub use store::Store;

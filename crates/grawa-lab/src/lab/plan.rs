@@ -13,7 +13,6 @@ use crate::statistics::mean_of;
 use grawa_core::Name;
 use grawa_data::DatasetKind;
 use grawa_train::recipe::{Point, Study};
-use std::path::Path;
 
 /// The seed of searches; where a study uses it, the next one that it does not use.
 pub const SEARCH_SEED: u64 = 7;
@@ -75,15 +74,6 @@ pub struct Plan {
     sizes: Sizes,
 }
 
-/// The cost of the cells of a plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
-    /// Multiplications and additions of training, with those of cells that have no name yet.
-    pub work: f64,
-    /// Cells of unknown cost, which are left out.
-    pub unknown: usize,
-}
-
 impl Plan {
     /// The plan of an experiment.
     pub fn new(experiment: &'static Experiment, request: &Request) -> Result<Self, Error> {
@@ -97,7 +87,8 @@ impl Plan {
         }
         let mut studies = Vec::new();
         for path in &request.recipes {
-            studies.push((stem(path), Study::read(path)?.ok_or(Error::NoStudy(path.clone()))?));
+            let name = path.file_stem().map_or("study".into(), |stem| stem.to_string_lossy().into_owned());
+            studies.push((name, Study::read(path)?.ok_or(Error::NoStudy(path.clone()))?));
         }
         if studies.is_empty() {
             for Source { name, text, settings } in experiment.studies[request.scale as usize] {
@@ -198,10 +189,11 @@ impl Plan {
         self.waiting(cells).len()
     }
 
-    /// The cost of cells, with those that cannot be named yet.
-    pub fn cost(&self, cells: &[Cell]) -> Cost {
+    /// The cost of cells, with those that cannot be named yet: multiplications and additions of training, and the number of
+    /// cells of unknown cost, which are left out.
+    pub fn cost(&self, cells: &[Cell]) -> (f64, usize) {
         let all: Vec<Option<f64>> = cells.iter().map(|cell| cell.work).chain(self.waiting(cells)).collect();
-        Cost { work: all.iter().flatten().sum(), unknown: all.iter().filter(|work| work.is_none()).count() }
+        (all.iter().flatten().sum(), all.iter().filter(|work| work.is_none()).count())
     }
 
     /// The origin of the sizes of class folders, in words.
@@ -275,14 +267,11 @@ fn best(cells: &[Cell], found: &Found) -> Option<usize> {
     scores.first().map(|score| score.2)
 }
 
-fn stem(path: &Path) -> String {
-    path.file_stem().map_or("study".into(), |stem| stem.to_string_lossy().into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lab::{Finding, Measured, Outcome, Score, experiment};
+    use std::path::Path;
 
     fn plan(name: &str, request: &Request) -> Plan {
         Plan::new(experiment(name).unwrap(), request).unwrap()
@@ -465,12 +454,12 @@ mod tests {
         assert!(notes.len() == 1 && notes[0].contains("6 training images of 3 classes"), "{notes:?}");
         let cost = here.cost(&cells);
         let named: f64 = cells.iter().filter_map(|cell| cell.work).sum();
-        assert!(cost.unknown == 0 && (cost.work / named - 2.5).abs() < 1e-9, "{cost:?} {named}");
+        assert!(cost.1 == 0 && (cost.0 / named - 2.5).abs() < 1e-9, "{cost:?} {named}");
 
         let away = ask(&place.path().join("nowhere"));
         let cells = away.cells(&Found::new()).unwrap();
         assert!(cells.iter().all(|cell| cell.work.is_none()));
-        assert_eq!(away.cost(&cells), Cost { work: 0.0, unknown: 14 + 21 });
+        assert_eq!(away.cost(&cells), (0.0, 14 + 21));
         let notes = away.notes().unwrap();
         assert!(
             notes.len() == 1 && notes[0].contains("cost unknown") && notes[0].contains("nowhere"),
@@ -513,7 +502,7 @@ mod tests {
                     // 61 searches and 7 methods with three seeds each.
                     let cost = plan.cost(&cells);
                     let searches: f64 = cells.iter().filter(own).filter_map(|cell| cell.work).sum();
-                    assert!(cost.unknown == 0 && cost.work > searches * 1.3 && searches > 61.0 * expected);
+                    assert!(cost.1 == 0 && cost.0 > searches * 1.3 && searches > 61.0 * expected);
                 }
                 if scale == Scale::Paper && experiment.name == "gradnorm" {
                     assert_eq!(cells.len(), 243);

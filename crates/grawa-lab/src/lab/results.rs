@@ -30,10 +30,15 @@ impl<'a> Results<'a> {
         self.cells.iter().map(|(cell, finding)| (cell, *finding))
     }
 
+    /// Those of a method at a stage.
+    fn at(&self, stage: Stage, study: usize, method: Name) -> Vec<(&Cell, &'a Finding)> {
+        let own = |cell: &Cell| cell.stage == stage && cell.study == study && cell.method() == method;
+        self.all().filter(|(cell, _)| own(cell)).collect()
+    }
+
     /// The runs that count for a method: after a search those of the chosen setting.
     pub fn finals(&self, study: usize, method: Name) -> Vec<(&Cell, &'a Finding)> {
-        let own = |cell: &Cell| cell.study == study && cell.method() == method && cell.stage == Stage::Final;
-        let all: Vec<_> = self.all().filter(|(cell, _)| own(cell)).collect();
+        let all = self.at(Stage::Final, study, method);
         let chosen = if self.plan.experiment.search { best(&all) } else { None };
         all.into_iter().filter(|(cell, _)| chosen.is_none_or(|chosen| cell.point == chosen)).collect()
     }
@@ -41,9 +46,7 @@ impl<'a> Results<'a> {
     /// The error of the chosen setting in its search, in percent, and the number of settings.
     pub fn search(&self, study: usize, method: Name) -> Option<(f64, usize)> {
         let point = self.finals(study, method).first()?.0.point;
-        let own = |cell: &Cell| cell.study == study && cell.method() == method;
-        let searched: Vec<_> =
-            self.all().filter(|(cell, _)| own(cell) && cell.stage == Stage::Search).collect();
+        let searched = self.at(Stage::Search, study, method);
         let chosen = searched.iter().find(|(cell, _)| cell.point == point)?;
         Some((100.0 * chosen.1.measured()?.test.error, searched.len()))
     }
@@ -80,14 +83,11 @@ impl<'a> Results<'a> {
         let all: Vec<(usize, Name)> = (0..self.plan.studies())
             .flat_map(|study| self.plan.methods(study).iter().map(move |&method| (study, method)))
             .collect();
-        let is_search = |cell: &Cell| match self.plan.select {
-            Select::HeldOut => cell.stage == Stage::Search,
-            Select::Test => cell.point > 0,
+        let is_searched = |&&(study, method): &&(usize, Name)| match self.plan.select {
+            Select::HeldOut => !self.at(Stage::Search, study, method).is_empty(),
+            Select::Test => self.at(Stage::Final, study, method).iter().any(|(cell, _)| cell.point > 0),
         };
-        let searched = all.iter().filter(|(study, method)| {
-            self.all().any(|(it, _)| it.study == *study && it.method() == *method && is_search(it))
-        });
-        let searched = searched.count();
+        let searched = all.iter().filter(is_searched).count();
         if searched == 0 {
             return "No setting was searched for: every method has those of its recipe.".into();
         }

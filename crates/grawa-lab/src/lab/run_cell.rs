@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// What all cells share.
-#[derive(Clone, Debug)]
 pub(super) struct CellContext {
     /// The program that measures.
     pub(super) about: About,

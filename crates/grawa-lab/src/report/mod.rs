@@ -9,6 +9,7 @@ mod page;
 mod run_summary;
 mod weights;
 
+pub use page::html;
 pub use run_summary::RunSummary;
 pub use weights::Weights;
 
@@ -52,11 +53,6 @@ fn check_shared(runs: &[RunSummary]) -> Result<(), Error> {
         }
     }
     Err(Error::NothingShared(found.join("; ")))
-}
-
-/// The page of some runs.
-pub fn html(runs: &[RunSummary]) -> Result<String, Error> {
-    page::page(runs)
 }
 
 /// Writes a page to a new file, or to one that holds the same bytes already.

@@ -4,7 +4,7 @@ use super::downsample::Point;
 use super::run_summary::RunSummary;
 use super::weights::Weights;
 use crate::lab::clocked;
-use crate::page::{begin, escaped, write_table};
+use crate::page::{self, begin, escaped};
 use crate::picture::palette;
 use crate::statistics::{mean, summary};
 use crate::{Error, Table};
@@ -19,17 +19,13 @@ const TEMPLATE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
 
 /// The page of some runs.
-pub(super) fn page(runs: &[RunSummary]) -> Result<String, Error> {
+pub fn html(runs: &[RunSummary]) -> Result<String, Error> {
     let mut runs: Vec<&RunSummary> = runs.iter().collect();
     runs.sort_by(|a, b| {
         let key = |run: &RunSummary| (palette::rank(run.method().as_str()), run.recipe.train.seed);
         key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
     });
-    let html = |table: &Table| {
-        let mut html = String::new();
-        write_table(&mut html, table, &[]);
-        html
-    };
+    let html = |table: &Table| page::table(table, &[]);
     let (different, common) = configuration(&runs);
     let unfinished = runs.iter().filter(|run| !run.finished).count();
     let data = serde_json::to_string(&data(&runs));
@@ -237,7 +233,7 @@ mod tests {
         let bad = "</script><script>alert('1')</script>";
         let recipe = grawa_train::Recipe::for_data(grawa_data::DatasetKind::Digits, None).unwrap();
         let run = RunSummary::of(bad.into(), recipe, &[], crate::report::weights::budget(1));
-        let html = page(&[run]).unwrap();
+        let html = html(&[run]).unwrap();
         // The two scripts of the page, and no other.
         assert_eq!((html.matches("<script").count(), html.matches("</script").count()), (2, 2));
         assert!(

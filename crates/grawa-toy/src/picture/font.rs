@@ -34,7 +34,7 @@ static DATABASE: LazyLock<Arc<fontdb::Database>> = LazyLock::new(|| {
 
 /// Makes the font known to plotters.
 pub(super) fn ready() -> Result<(), Error> {
-    (*REGISTERED).map_err(Error::Font)
+    (*REGISTERED).map_err(|font| Error::Picture(format!("the embedded font {font} could not be read")))
 }
 
 /// The rasteriser's options, with our font and no other.

@@ -69,7 +69,6 @@ fn colour(band: usize) -> plotters::style::RGBColor {
 }
 
 /// The levels between the bands.
-#[derive(Debug)]
 struct Bands {
     levels: Vec<f64>,
     logarithmic: bool,

@@ -49,7 +49,7 @@ impl Picture {
         font::ready()?;
         let units = |pixels: u32| pixels.checked_mul(FINE as u32).filter(|&it| it > 0 && it < 1 << 31);
         let (Some(right), Some(bottom)) = (units(width), units(height)) else {
-            return Err(Error::Size(width, height));
+            return Err(impossible(width, height));
         };
         let mut raw = String::new();
         {
@@ -73,12 +73,17 @@ impl Picture {
 
     /// The picture as a PNG file of the same size in pixels.
     pub fn png(&self) -> Result<Vec<u8>, Error> {
-        let tree = usvg::Tree::from_str(&self.svg, &font::options())?;
+        let tree = usvg::Tree::from_str(&self.svg, &font::options())
+            .map_err(|error| Error::Picture(format!("the SVG could not be read back: {error}")))?;
         let pixels = tiny_skia::Pixmap::new(self.width, self.height);
-        let mut pixels = pixels.ok_or(Error::Size(self.width, self.height))?;
+        let mut pixels = pixels.ok_or_else(|| impossible(self.width, self.height))?;
         resvg::render(&tree, tiny_skia::Transform::identity(), &mut pixels.as_mut());
-        pixels.encode_png().map_err(|error| Error::Png(error.to_string()))
+        pixels.encode_png().map_err(|error| Error::Picture(format!("the PNG could not be encoded: {error}")))
     }
+}
+
+fn impossible(width: u32, height: u32) -> Error {
+    Error::Picture(format!("a picture of {width}×{height} pixels cannot be rasterised"))
 }
 
 #[cfg(test)]
@@ -133,7 +138,7 @@ mod tests {
     fn impossible_sizes_are_refused() {
         for (width, height) in [(0, 10), (10, 0), (u32::MAX, 10)] {
             let made = Picture::draw(width, height, |_| Ok(()));
-            assert!(matches!(made, Err(Error::Size(..))));
+            assert!(made.unwrap_err().to_string().contains("cannot be rasterised"));
         }
     }
 }

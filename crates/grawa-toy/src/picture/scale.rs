@@ -11,7 +11,6 @@ use crate::Error;
 pub(super) const SMALL: Text = Text::of(13.0);
 
 /// The rectangle of a plot in pixels, and the scales of its horizontal and vertical axis.
-#[derive(Debug)]
 pub(super) struct Axes {
     pub(super) low: Point,
     pub(super) high: Point,
@@ -58,7 +57,6 @@ impl Axes {
 }
 
 /// The range of an axis.
-#[derive(Debug)]
 pub(super) struct Scale {
     low: f64,
     high: f64,

@@ -69,9 +69,9 @@ impl<'a, 'c> Sheet<'a, 'c> {
         let corner = |column: usize, row: usize| position(column as f64 + 0.5, row as f64 + 0.5);
         pen::fill(self.root, corner(0, rows - 1), corner(columns - 1, 0), colour(0))?;
         let finite: Vec<f64> = heights.iter().map(|&h| if h.is_finite() { h } else { f64::MAX }).collect();
-        for (band, contour) in
-            ContourBuilder::new(columns, rows, true).contours(&finite, levels)?.iter().enumerate()
-        {
+        let contours = ContourBuilder::new(columns, rows, true).contours(&finite, levels);
+        let failed = |error| Error::Picture(format!("the level lines could not be computed: {error}"));
+        for (band, contour) in contours.map_err(failed)?.iter().enumerate() {
             for polygon in &contour.geometry().0 {
                 let rings: Vec<Vec<Point>> = ([polygon.exterior()].into_iter().chain(polygon.interiors()))
                     .map(|ring| ring.0.iter().map(|at| position(at.x, at.y)).collect::<Vec<_>>())

@@ -47,16 +47,8 @@ impl Problem {
     pub(super) fn quadratic(dim: usize, condition: f64) -> Result<Self, Error> {
         let share = |i: usize| if dim > 1 { i as f64 / (dim - 1) as f64 } else { 1.0 };
         let eigenvalues: Vec<f64> = (0..dim).map(|i| libm::pow(condition, share(i) - 1.0)).collect();
-        Ok(Problem {
-            name: format!("quadratic, κ = {condition}, d = {dim}"),
-            function: Function::Quadratic { eigenvalues },
-            layout: layers(dim)?,
-            noise: Noise { constant: 1.0, relative: 0.0, scores: false },
-            minimiser: vec![0.0; dim],
-            least: 0.0,
-            strong: 1.0 / condition,
-            smooth: 1.0,
-        })
+        let name = format!("quadratic, κ = {condition}, d = {dim}");
+        Problem::new(name, Function::Quadratic { eigenvalues }, dim, 1.0, (1.0 / condition, 1.0))
     }
 
     /// Logistic regression on random data with a tenth of the labels flipped, and noise of variance 0.01.
@@ -72,18 +64,24 @@ impl Problem {
             })
             .collect();
         let smooth = ridge + largest_curvature(&rows) / 4.0;
-        let mut problem = Problem {
-            name: format!("logistic, κ = {:.1}, d = {dim}", smooth / ridge),
-            function: Function::Logistic { rows, ridge },
-            layout: layers(dim)?,
-            noise: Noise { constant: 0.01, relative: 0.0, scores: false },
-            minimiser: vec![0.0; dim],
-            least: 0.0,
-            strong: ridge,
-            smooth,
-        };
+        let name = format!("logistic, κ = {:.1}, d = {dim}", smooth / ridge);
+        let function = Function::Logistic { rows, ridge };
+        let mut problem = Problem::new(name, function, dim, 0.01, (ridge, smooth))?;
         problem.minimise();
         Ok(problem)
+    }
+
+    /// A function whose minimum is 0 at the origin, with constant noise of this variance, m and L.
+    fn new(
+        name: String,
+        function: Function,
+        dim: usize,
+        constant: f64,
+        (strong, smooth): (f64, f64),
+    ) -> Result<Self, Error> {
+        let noise = Noise { constant, relative: 0.0, scores: false };
+        let (layout, minimiser) = (layers(dim)?, vec![0.0; dim]);
+        Ok(Problem { name, function, layout, noise, minimiser, least: 0.0, strong, smooth })
     }
 
     pub(super) fn dim(&self) -> usize {

@@ -72,7 +72,7 @@ impl Experiment {
             }
         }
         let run = |(edge, method, rate, pull)| {
-            let end = Experiment { edge, rate, ..self.clone() }.run_to_end(&with_pull(method, pull))?;
+            let end = Experiment { edge, rate, ..self.clone() }.trace(&with_pull(method, pull))?.end;
             done();
             Ok(Cell { method: method.name.as_str(), edge, pull, rate, end })
         };
@@ -119,8 +119,8 @@ mod tests {
         assert_eq!((cells.len(), count.into_inner()), (64, 64));
         for cell in &cells {
             let single = Experiment { rate: cell.rate, edge: cell.edge, ..base.clone() };
-            let end = single.run_to_end(&method(cell.method, cell.pull, 4).unwrap()).unwrap();
-            assert_eq!(end.outcome, cell.end.outcome);
+            let path = single.trace(&method(cell.method, cell.pull, 4).unwrap()).unwrap();
+            assert_eq!(path.end.outcome, cell.end.outcome);
         }
         assert_eq!((cells[0].edge, cells[0].pull, cells[1].pull), (Edge::Clip, 0.3, 0.9));
     }

@@ -3,7 +3,7 @@
 use crate::lab::finding::Measured;
 use crate::lab::published::{Published, Row};
 use crate::lab::results::Results;
-use crate::picture::rows::{Dots, Row as DotRow};
+use crate::picture::rows::{Row as DotRow, Rows};
 use crate::statistics::{CONFIDENCE, Interval, interval, mean, paired, summary, surely_lowest};
 use crate::{Error, Output, TableOutput};
 use crate::{Table, picture::palette};
@@ -30,11 +30,10 @@ pub(super) fn compare(
     output: &mut Output,
 ) -> Result<(), Error> {
     let methods = methods(results);
-    let studies = results.plan.studies();
     let head = ["data", "network", "workers", "seeds"].map(String::from).into_iter();
     let mut table = Table::new(head.chain(methods.iter().map(|name| name.title().to_owned())));
     let mut bold = Vec::new();
-    for study in 0..studies {
+    for study in 0..results.plan.studies() {
         let columns: Vec<Vec<(u64, f64)>> =
             methods.iter().map(|&method| results.values(study, method, &comparison.figure)).collect();
         let most = columns.iter().map(Vec::len).max().unwrap_or(0);
@@ -55,6 +54,13 @@ pub(super) fn compare(
             let cells = published.into_iter().map(|it| it.map_or("–".into(), words));
             table.push([PAPER, "", "", "3"].map(String::from).into_iter().chain(cells));
         }
+        let measured = methods.iter().zip(&columns).filter(|(_, column)| !column.is_empty());
+        let row =
+            |(&method, column): (&Name, &Vec<_>)| dot_row(method.title().into(), method, numbers(column));
+        let (title, axis) = (results.title(study), comparison.axis.into());
+        let picture = Rows { title, axis, rows: measured.map(row).collect(), parts: Vec::new() };
+        let caption = format!("{}: {}. {}", picture.title, comparison.title, picture.key());
+        output.figures.push(results.figure((comparison.name, study), caption, picture.draw()?));
     }
     let rule = "Mean ± standard deviation (n − 1) over the seeds. Bold: lower than every other method in the row, by paired differences \
                 across seeds (Student's t, 95 % over all comparisons of the row after Bonferroni); no bold, no such method.";
@@ -63,19 +69,6 @@ pub(super) fn compare(
     let rule = if has_paper { format!("{rule} {paper}") } else { rule.into() };
     output.tables.push(results.table((comparison.name, comparison.title, &rule), table, bold));
     output.tables.extend(differences(results, comparison, &methods));
-    for study in 0..studies {
-        let rows = methods.iter().map(|&method| {
-            let values = numbers(&results.values(study, method, &comparison.figure));
-            dot_row(method.title().into(), method, values)
-        });
-        let picture = Dots {
-            title: results.title(study),
-            axis: comparison.axis.into(),
-            rows: rows.filter(|row| !row.values.is_empty()).collect(),
-        };
-        let caption = format!("{}: {}. {}", picture.title, comparison.title, picture.key());
-        output.figures.push(results.figure((comparison.name, study), caption, picture.draw()?));
-    }
     Ok(())
 }
 

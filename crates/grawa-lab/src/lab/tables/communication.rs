@@ -3,7 +3,7 @@
 use super::by_method::{methods, numbers, settings, shown};
 use crate::lab::finding::{Measured, clocked};
 use crate::lab::results::Results;
-use crate::picture::rows::Bars;
+use crate::picture::rows::{Row, Rows};
 use crate::statistics::mean;
 use crate::{Error, Output, Table};
 use grawa_train::Times;
@@ -31,12 +31,13 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
             row.push(shown(&of(&|it| it.seconds), 2));
             row.extend(parts.iter().map(|part| format!("{:.3}", mean(part))));
             table.push(row);
-            rows.push((method.title().to_owned(), parts.iter().map(|part| mean(part)).collect()));
+            let values = parts.iter().map(|part| mean(part)).collect();
+            rows.push(Row { name: method.title().into(), values, ..Row::default() });
         }
         let title = results.title(study);
         let caption = format!("{title}: seconds of one worker, in the mean of workers and seeds.");
         let parts = names.map(String::from).into();
-        let picture = Bars { title, axis: "seconds".into(), parts, rows }.draw()?;
+        let picture = Rows { title, axis: "seconds".into(), parts, rows }.draw()?;
         output.figures.push(results.figure(("times", study), caption, picture));
     }
     let rule = "Means over the seeds (seconds ± standard deviation, n − 1). MB: what all workers handed over. Compute, score (passes on score batches), \

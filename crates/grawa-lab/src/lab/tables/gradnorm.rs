@@ -17,6 +17,9 @@ struct Model {
     gap: f64,
 }
 
+/// A hyper-parameter.
+type Setting = fn(&Model) -> f32;
+
 /// Weight decay from here on is strong: the authors' plot leaves such models out.
 const STRONG: f32 = 0.01;
 
@@ -110,21 +113,18 @@ fn subsets(models: &[Model]) -> Vec<(String, Vec<Model>)> {
     for decay in values(models, |it| it.decay) {
         subsets.push(of(format!("weight decay = {decay}"), &|it| it.decay == decay));
     }
-    for batch in values(models, |it| it.batch as f32) {
-        subsets.push(of(format!("weight decay < {STRONG}, batch {batch}"), &|it| {
-            weak(it) && it.batch as f32 == batch
-        }));
-    }
-    for momentum in values(models, |it| it.momentum) {
-        subsets.push(of(format!("weight decay < {STRONG}, momentum {momentum}"), &|it| {
-            weak(it) && it.momentum == momentum
-        }));
+    let others: [(&str, Setting); 2] = [("batch", |it| it.batch as f32), ("momentum", |it| it.momentum)];
+    for (name, figure) in others {
+        for value in values(models, figure) {
+            let words = format!("weight decay < {STRONG}, {name} {value}");
+            subsets.push(of(words, &|it| weak(it) && figure(it) == value));
+        }
     }
     subsets
 }
 
 /// The different values of a hyper-parameter, ascending.
-fn values(models: &[Model], figure: fn(&Model) -> f32) -> Vec<f32> {
+fn values(models: &[Model], figure: Setting) -> Vec<f32> {
     let mut values: Vec<f32> = models.iter().map(figure).collect();
     values.sort_by(f32::total_cmp);
     values.dedup();

@@ -2,7 +2,7 @@
 
 use super::by_method::{difference, dot_row, methods, shown};
 use crate::lab::results::Results;
-use crate::picture::rows::Dots;
+use crate::picture::rows::Rows;
 use crate::statistics::{CONFIDENCE, paired};
 use crate::{Error, Output, Table};
 use grawa_core::Name;
@@ -40,7 +40,7 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
             );
         }
         let title = format!("{data}, {network}");
-        let picture = Dots { title, axis: "test error, %".into(), rows };
+        let picture = Rows { title, axis: "test error, %".into(), rows, parts: Vec::new() };
         let caption = format!("{}: test error by the number of workers. {}", picture.title, picture.key());
         output.figures.push(results.figure(("workers", study), caption, picture.draw()?));
     }

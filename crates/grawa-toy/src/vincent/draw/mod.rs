@@ -35,7 +35,6 @@ const STEPS: f64 = 28.0;
 
 /// The landscape below the paths: heights on a grid of equal steps in ln x and ln y, where f is periodic, so that the sharp
 /// valleys near 0.25 are as round as the flat ones.
-#[derive(Clone, Debug)]
 pub(super) struct Backdrop {
     /// The axes' range, the same along x and y.
     axes: [f64; 2],

@@ -7,7 +7,6 @@ use std::f64::consts::{FRAC_PI_2, PI, TAU};
 use crate::picture::pen::{Bounds, Point};
 
 /// Markers that share a ring.
-#[derive(Clone, Debug)]
 struct Ring {
     members: Vec<usize>,
     centre: Point,
