@@ -5,7 +5,7 @@
 
 use grawa_comm::group::internals::all_gather::{HEADER, Header, Kind};
 use grawa_comm::group::internals::messages::{
-    Call, End, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
+    Call, End, Hello, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
 };
 use grawa_comm::group::internals::{Greeting, all_gather, frame, records, whole_record};
 use grawa_comm::{Lost, Why};
@@ -88,7 +88,7 @@ fn seeds() {
     ];
     let mix = Call::Mix { plan: 5, centre: 1 };
     let ups = [
-        ToCoordinator::Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() },
+        ToCoordinator::Hello(Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() }),
         ToCoordinator::Enter(stand),
         ToCoordinator::Holds(stand),
         ToCoordinator::Arrive { op: 2, call: mix, steps: 4, known_epoch: 1 },
@@ -97,7 +97,7 @@ fn seeds() {
         ToCoordinator::Failed { attempt: (1, 2, 1), peer: 2, why: "gone".into() },
         ToCoordinator::Restored(stand),
         ToCoordinator::NotRestored { donor: 1 },
-        ToCoordinator::Heartbeat { steps: 300, progress: 70_000 },
+        ToCoordinator::Heartbeat { steps: 300, progress: 70_000, workers: 2 },
         ToCoordinator::Report(b"{}".to_vec()),
         ToCoordinator::Leave,
     ];

@@ -10,6 +10,7 @@
 //! [`conformance`] has the checks that every transport must pass.
 #![deny(missing_docs)]
 
+mod call;
 pub mod conformance;
 mod error;
 #[cfg(feature = "group")]
@@ -102,6 +103,10 @@ pub trait Elastic: Collective {
 
     /// The newest centre, which may be newer than [`Collective::centre`] where rounds overlap with training.
     fn newest_centre(&self) -> Result<Arc<Vec<f32>>, Error>;
+
+    /// How many workers of this member are left. At a free pace a round is due after as many steps as those that are left should
+    /// take.
+    fn set_workers(&mut self, workers: u32);
 
     /// A round is over: this memory and the centre are the state that a joiner gets.
     fn publish(&mut self, memory: &[u8]) -> Result<(), Error>;

@@ -103,10 +103,20 @@ impl<T> Monitor<T> {
 
     /// Wakes every thread that waits.
     pub(crate) fn notify(&self) {
-        match &self.environment {
-            Environment::System => self.changed.notify_all(),
-            #[cfg(test)]
-            Environment::Simulated(process) => process.notify(std::ptr::from_ref(&self.changed).addr()),
+        self.changed.notify_all();
+        self.notify_simulated();
+    }
+
+    /// Wakes one thread that waits, where one can continue.
+    pub(crate) fn notify_one(&self) {
+        self.changed.notify_one();
+        self.notify_simulated();
+    }
+
+    fn notify_simulated(&self) {
+        #[cfg(test)]
+        if let Environment::Simulated(process) = &self.environment {
+            process.notify(std::ptr::from_ref(&self.changed).addr());
         }
     }
 

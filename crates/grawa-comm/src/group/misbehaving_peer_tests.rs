@@ -4,7 +4,7 @@ use super::Settings;
 use super::coordinator::server::{CoordinatorServer, ServerEvent};
 use super::environment::Environment;
 use super::member::join::Joiner;
-use super::messages::{LONGEST, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode};
+use super::messages::{Hello, LONGEST, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode};
 use super::transfer::TransferOptions;
 use super::wire::connection::{Reader, Writer, dial};
 use super::wire::tls::{Security, new_key};
@@ -33,7 +33,7 @@ impl Outsider {
         let mut outsider = Outsider(out, from);
         let address = "127.0.0.1:9".into();
         outsider
-            .say(&ToCoordinator::Hello { version: VERSION, run: 0, token, worker: None, address })
+            .say(&ToCoordinator::Hello(Hello { version: VERSION, run: 0, token, worker: None, address }))
             .unwrap();
         outsider
     }
@@ -136,7 +136,7 @@ fn a_peer_that_sends_too_much_is_refused() {
     let floods: [fn(u64) -> ToCoordinator; 4] = [
         |_| ToCoordinator::Report(vec![7; 1 << 20]),
         |_| ToCoordinator::Report(Vec::new()),
-        |number| ToCoordinator::Heartbeat { steps: number, progress: number },
+        |number| ToCoordinator::Heartbeat { steps: number, progress: number, workers: 1 },
         // Longer than any honest one.
         |_| ToCoordinator::Failed { attempt: (0, 0, 0), peer: 0, why: "long ".repeat(1000) },
     ];

@@ -2,6 +2,7 @@
 
 use super::Running;
 use super::call::Comm;
+use crate::call::check_lengths;
 use crate::shard::{shard, stripes};
 use crate::{Collective, Error, Gathered, Heartbeat, Outcome};
 use grawa_core::{Layout, Plan, centre_part};
@@ -105,20 +106,6 @@ impl Member {
         Ok(bytes)
     }
 
-    /// Checks that all vectors, and the centre, are as long as the layout.
-    fn check_lengths(&self, brought: &[Brought], expected: usize) -> Result<(), Error> {
-        let lengths = self
-            .members
-            .iter()
-            .zip(brought)
-            .map(|(worker, other)| (format!("the vector of worker {worker}"), other[2] as usize));
-        let centre = ("the centre of the group".to_owned(), self.centre.len());
-        match lengths.chain([centre]).find(|(_, found)| *found != expected) {
-            None => Ok(()),
-            Some((what, found)) => Err(grawa_core::Error::WrongLength { what, found, expected }.into()),
-        }
-    }
-
     /// Every member sends every other its shard of each stripe, reduces its own in the order of the members, and sends the result
     /// to all: 2·(M−1)/M of a vector. A member without weight does not send its shards.
     fn mix_all(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<(), Error> {
@@ -205,7 +192,8 @@ impl Collective for Member {
         if let Some(other) = brought.iter().position(|other| other[1] != brought[0][1]) {
             return Err(Error::PlansDiffer { first: self.members[0], other: self.members[other] });
         }
-        self.check_lengths(&brought, layout.len())?;
+        let lengths = self.members.iter().zip(&brought).map(|(worker, other)| (*worker, other[2] as usize));
+        check_lengths(lengths, self.centre.len(), layout)?;
         if plan.workers != self.members {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         }

@@ -3,29 +3,10 @@
 //! A member that leaves, or makes no progress for too long while others wait, is lost: the others continue without it. All members
 //! get the same offers and the same losses, in the order of the workers.
 
+use crate::call::Call;
 use crate::{Error, Lost, Why};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// What a member calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    Gather,
-    Barrier,
-    Mix { digest: u64 },
-    Broadcast { leader: u32 },
-}
-
-impl Call {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Call::Gather => "gather",
-            Call::Barrier => "barrier",
-            Call::Mix { .. } => "mix",
-            Call::Broadcast { .. } => "broadcast",
-        }
-    }
-}
 
 /// What a member brings.
 #[derive(Clone, Debug)]

@@ -20,9 +20,7 @@ pub(crate) mod server;
 mod trigger;
 
 use super::digest::majority;
-use super::messages::{
-    Call, Introduction, LONGEST, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION,
-};
+use super::messages::{Call, Hello, LONGEST, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION};
 use super::token_bucket::TokenBucket;
 use crate::{Lost, Why};
 use deadline::Deadline;
@@ -253,9 +251,12 @@ impl Coordinator {
     }
 
     fn on_message(&mut self, session: Session, message: ToCoordinator, now: Duration) {
-        let message = match Introduction::from_message(message) {
-            Ok(introduction) => return self.on_hello(session, introduction, now),
-            Err(message) => message,
+        let message = match message {
+            ToCoordinator::Hello(hello) => return self.on_hello(session, 1, hello, now),
+            ToCoordinator::HelloOfSet { workers, hello } => {
+                return self.on_hello(session, workers, hello, now);
+            }
+            message => message,
         };
         let (op, is_transferring) = (self.op, self.operation.transfer.is_some());
         let Some((worker, record)) = self.member_of(session) else {
@@ -300,8 +301,9 @@ impl Coordinator {
                     self.assign(worker);
                 }
             }
-            ToCoordinator::Heartbeat { steps, progress } => {
+            ToCoordinator::Heartbeat { steps, progress, workers } => {
                 record.steps = steps;
+                record.workers_left = workers.clamp(1, record.workers);
                 if record.progress != progress {
                     record.progress = progress;
                     record.progressed_at = now;
@@ -319,8 +321,8 @@ impl Coordinator {
         }
     }
 
-    fn on_hello(&mut self, session: Session, introduction: Introduction, now: Duration) {
-        let Introduction { workers, version, run, token, worker: wish, address } = introduction;
+    fn on_hello(&mut self, session: Session, workers: u32, hello: Hello, now: Duration) {
+        let Hello { version, run, token, worker: wish, address } = hello;
         if version != VERSION {
             let why = format!(
                 "it speaks version {version} of the protocol, and this run version {VERSION}: use the same program"
@@ -344,7 +346,7 @@ impl Coordinator {
         let worker = known
             .or(wish.filter(|wish| self.has_room(*wish, workers)))
             .unwrap_or_else(|| self.free_number(workers));
-        let new = || MemberRecord { workers, ..MemberRecord::new(token, address, session, now) };
+        let new = || MemberRecord::new(token, workers, address, session, now);
         let record = self.roster.entry(worker).or_insert_with(new);
         if let Some(limit) = self.refused.get(&token) {
             record.rate_limit = *limit;

@@ -203,9 +203,7 @@ impl Coordinator {
                 }
             }
         }
-        let steps = self.operation.arrived.values().map(|arrival| arrival.steps);
-        let taken = steps.fold(0, u64::saturating_add);
-        self.count_extra_steps(taken, self.workers_of(self.operation.arrived.keys()));
+        self.count_extra_steps();
     }
 
     /// All have arrived: begins the operation that most of them call.
@@ -416,7 +414,7 @@ fn blame(complaints: &[(u32, u32, String)]) -> Option<u32> {
 mod tests {
     use super::super::{Input, Settings};
     use super::*;
-    use crate::group::messages::{Introduction, ToCoordinator, VERSION};
+    use crate::group::messages::{Hello, ToCoordinator, VERSION};
 
     fn receive(coordinator: &mut Coordinator, session: u64, message: ToCoordinator, now: Duration) {
         coordinator.handle(Input::Message { session, message }, now);
@@ -429,8 +427,8 @@ mod tests {
             Coordinator::new(Settings { founders: 2, ..Settings::default() }, 7, vec![], &[]);
         for session in 0..3 {
             let (version, address) = (VERSION, "here".into());
-            let hello = ToCoordinator::Hello { version, run: 0, token: session, worker: None, address };
-            receive(&mut coordinator, session, hello, Duration::ZERO);
+            let hello = Hello { version, run: 0, token: session, worker: None, address };
+            receive(&mut coordinator, session, ToCoordinator::Hello(hello), Duration::ZERO);
             if session != 1 || is_second_ready {
                 receive(&mut coordinator, session, enter(), Duration::ZERO);
             }
@@ -460,8 +458,8 @@ mod tests {
             Coordinator::new(Settings { founders: 6, ..Settings::default() }, 7, vec![], &[]);
         let join = |coordinator: &mut Coordinator, session: u64, workers: u32| {
             let address = "a:1".into();
-            let (version, run, token, worker) = (VERSION, 0, session, None);
-            let message = Introduction { workers, version, run, token, worker, address }.into_message();
+            let hello = Hello { version: VERSION, run: 0, token: session, worker: None, address };
+            let message = ToCoordinator::HelloOfSet { workers, hello };
             coordinator.handle(Input::Message { session, message }, Duration::ZERO);
             coordinator.roster.iter().find(|(_, record)| record.token == session).map(|(worker, _)| *worker)
         };
@@ -496,7 +494,7 @@ mod tests {
         let stall = coordinator.settings.stall;
         for second in 0..stall.as_secs() {
             for session in 0..3 {
-                let heartbeat = ToCoordinator::Heartbeat { steps: 0, progress: 0 };
+                let heartbeat = ToCoordinator::Heartbeat { steps: 0, progress: 0, workers: 1 };
                 receive(&mut coordinator, session, heartbeat, Duration::from_secs(second));
             }
             assert_eq!((coordinator.op, members(&coordinator)), (0, vec![]), "after {second} s");

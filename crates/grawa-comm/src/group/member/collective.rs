@@ -3,6 +3,7 @@
 use super::MemberAction;
 use super::peer_listener::fetch;
 use super::socket_member::{Ended, SocketMember};
+use crate::call::check_lengths;
 use crate::group::environment::lock;
 use crate::group::messages::Call;
 use crate::group::transfer::all_reduce::{Base, Contributes, Reduce, all_reduce};
@@ -150,18 +151,7 @@ impl Collective for SocketMember {
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error> {
         self.finish_overlap()?;
-        for (what, found) in
-            [("the vector of this worker", mine.len()), ("the centre of the group", self.centre.len())]
-        {
-            if found != layout.len() {
-                return Err(grawa_core::Error::WrongLength {
-                    what: what.into(),
-                    found,
-                    expected: layout.len(),
-                }
-                .into());
-            }
-        }
+        check_lengths([(self.id(), mine.len())], self.centre.len(), layout)?;
         if plan.index_of(self.id()).is_none() {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         }
@@ -247,6 +237,10 @@ impl Elastic for SocketMember {
     fn next_operation(&self) -> u64 {
         self.overlap.iter().for_each(|overlap| overlap.wait());
         self.client.state.lock().member.op
+    }
+
+    fn set_workers(&mut self, workers: u32) {
+        self.client.state.lock().member.workers_left = workers;
     }
 
     fn publish(&mut self, memory: &[u8]) -> Result<(), Error> {

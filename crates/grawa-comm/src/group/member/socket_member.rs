@@ -6,6 +6,7 @@
 use super::MemberAction;
 use super::control_connection::{Anchor, Client};
 use super::peer_listener::connect;
+use crate::call::out_of_step;
 use crate::group::environment::lock;
 use crate::group::messages::{AttemptId, Call, End, Peer};
 use crate::group::transfer::overlap::{Finished, Overlap};
@@ -247,14 +248,4 @@ impl SocketMember {
     pub(crate) fn connections(&self) -> usize {
         lock(&self.connections).writers.len() + self.client.listener.connections()
     }
-}
-
-fn out_of_step(calls: &[(u32, Call)]) -> Error {
-    if let [(first, Call::Mix { .. }), ..] = calls
-        && let Some((other, _)) = calls.iter().find(|(_, call)| *call != calls[0].1)
-        && calls.iter().all(|(_, call)| matches!(call, Call::Mix { .. }))
-    {
-        return Error::PlansDiffer { first: *first, other: *other };
-    }
-    Error::OutOfStep { calls: calls.iter().map(|(worker, call)| (*worker, call.name())).collect() }
 }
