@@ -25,7 +25,7 @@ fn both_ways<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(byte
 fuzz_target!(init: seeds(), |bytes: &[u8]| {
     let mut numbers = frame::Numbers::default();
     let mut stream = bytes;
-    while let Ok(Some(body)) = frame::read(&mut stream, &mut numbers, 1 << 16) {
+    while let Ok(Some(body)) = frame::read(|buffer| stream.read(buffer), &mut numbers, 1 << 16) {
         assert!(body.len() <= bytes.len());
         let _ = decode::<ToCoordinator>(&body);
     }

@@ -59,6 +59,15 @@ impl Environment {
         }
     }
 
+    /// Locks a mutex whose holder may wait for other things.
+    pub(crate) fn lock_long<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        #[cfg(test)]
+        if let Environment::Simulated(process) = self {
+            process.await_free(mutex);
+        }
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs two functions at once, the first on a thread of its own. Returns when both have; `None` if the first panicked.
     pub(crate) fn run_both<A: Send, B>(
         &self,
@@ -103,20 +112,10 @@ impl<T> Monitor<T> {
 
     /// Wakes every thread that waits.
     pub(crate) fn notify(&self) {
-        self.changed.notify_all();
-        self.notify_simulated();
-    }
-
-    /// Wakes one thread that waits, where one can continue.
-    pub(crate) fn notify_one(&self) {
-        self.changed.notify_one();
-        self.notify_simulated();
-    }
-
-    fn notify_simulated(&self) {
-        #[cfg(test)]
-        if let Environment::Simulated(process) = &self.environment {
-            process.notify(std::ptr::from_ref(&self.changed).addr());
+        match &self.environment {
+            Environment::System => self.changed.notify_all(),
+            #[cfg(test)]
+            Environment::Simulated(process) => process.notify(std::ptr::from_ref(&self.changed).addr()),
         }
     }
 

@@ -80,7 +80,7 @@ pub fn records(from: &mut impl Read) -> (Vec<Record>, Numbers, u64) {
     let (mut records, mut numbers, mut good) = (Vec::new(), Numbers::default(), 0);
     loop {
         let mut tried = numbers;
-        let Ok(Some(body)) = frame::read(from, &mut tried, LONGEST) else { break };
+        let Ok(Some(body)) = frame::read(|buffer| from.read(buffer), &mut tried, LONGEST) else { break };
         let Ok(record) = decode::<Record>(&body) else { break };
         numbers = tried;
         good += (frame::HEADER + body.len()) as u64;

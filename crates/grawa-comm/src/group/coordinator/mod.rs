@@ -418,21 +418,25 @@ impl Coordinator {
                 Some((*worker, version.digest))
             })
             .collect();
-        let Some((mut right, mut wrong)) = majority(&held) else { return };
-        if let Some(committed) = self.committed.filter(|committed| committed.op == self.op) {
-            right = committed.digest;
-            wrong = held.iter().filter(|(_, digest)| **digest != right).map(|(worker, _)| *worker).collect();
-        } else if 2 * (held.len() - wrong.len()) > members || must_decide {
-            self.commit_held(StateVersion { op: self.op, digest: right });
-        } else {
-            return;
+        let Some(most) = majority(&held) else { return };
+        let committed = self.committed.filter(|committed| committed.op == self.op);
+        if committed.is_none() {
+            if !must_decide && 2 * held.values().filter(|digest| **digest == most).count() <= members {
+                return;
+            }
+            self.commit_held(StateVersion { op: self.op, digest: most });
         }
-        for worker in wrong {
-            let found = StateVersion { op: self.op, digest: held[&worker] };
-            self.exclude(worker, Why::Differs);
-            self.emit(CoordinatorEvent::Differs { worker, found, expected: right });
-        }
+        self.exclude_differing(&held, committed.map_or(most, |committed| committed.digest));
         self.assign_all();
+    }
+
+    /// Excludes the members that hold something else.
+    fn exclude_differing(&mut self, held: &BTreeMap<u32, u64>, expected: u64) {
+        for (&worker, &digest) in held.iter().filter(|(_, digest)| **digest != expected) {
+            self.exclude(worker, Why::Differs);
+            let found = StateVersion { op: self.op, digest };
+            self.emit(CoordinatorEvent::Differs { worker, found, expected });
+        }
     }
 
     /// A member has no part in the current operation, but may come back after it.
@@ -619,9 +623,11 @@ impl Coordinator {
             let members = transfer.members.iter().map(|peer| peer.worker);
             return members.filter(|worker| !transfer.done.contains_key(worker)).collect();
         }
-        if self.operation.arrived.is_empty() {
-            return Vec::new();
-        }
+        if self.operation.arrived.is_empty() { Vec::new() } else { self.missing() }
+    }
+
+    /// The active members that have not called the next operation.
+    fn missing(&self) -> Vec<u32> {
         self.active().map(|(worker, _)| worker).filter(|worker| !self.has_arrived(*worker)).collect()
     }
 

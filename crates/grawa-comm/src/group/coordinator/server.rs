@@ -10,7 +10,7 @@ use super::rejected_peers::RejectedPeers;
 use super::roster::{MemberState, Session};
 use super::{Action, Coordinator, Input, Settings};
 use crate::Error;
-use crate::group::environment::{Environment, Monitor, POLL, lock};
+use crate::group::environment::{Environment, lock};
 use crate::group::messages::{LONGEST, Record, StateVersion, ToCoordinator, ToMember, decode, encode};
 use crate::group::wire::connection::{Reader, Writer};
 use crate::group::wire::file_limit::Limits;
@@ -174,7 +174,7 @@ impl CoordinatorServer {
         let limits = Limits::here();
         let shared = Arc::new(Shared {
             environment: environment.clone(),
-            decider: Monitor::new(environment, Some(Box::new(decider))),
+            decider: Mutex::new(Some(decider)),
             emit,
             rejected: Mutex::default(),
             backlog: AtomicUsize::new(0),
@@ -230,7 +230,10 @@ impl CoordinatorServer {
 impl Drop for CoordinatorServer {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
-        self.shared.decider.lock().take();
+        // If a thread decides now, the next one ends the connections.
+        if let Ok(mut decider) = self.shared.decider.try_lock() {
+            *decider = None;
+        }
     }
 }
 
@@ -238,8 +241,8 @@ impl Drop for CoordinatorServer {
 #[derive(Debug)]
 struct Shared {
     environment: Environment,
-    /// None while a thread decides, and when the coordinator is over.
-    decider: Monitor<Option<Box<Decider>>>,
+    /// None when the coordinator is over.
+    decider: Mutex<Option<Decider>>,
     emit: Sender<ServerEvent>,
     rejected: Mutex<RejectedPeers>,
     /// Bytes of reports that wait.
@@ -288,29 +291,21 @@ impl Service for Shared {
 impl Shared {
     /// Decides something, once no other thread does. None if the coordinator is over.
     fn decide<T>(&self, decision: impl FnOnce(&mut Decider) -> Result<T, Error>) -> Option<T> {
-        let mut place = self.decider.lock();
-        let mut decider = loop {
-            match place.take() {
-                Some(decider) => break decider,
-                None if self.is_over() => return None,
-                None => place = self.decider.wait(place, POLL),
-            }
-        };
-        drop(place);
-        let decided = catch_unwind(AssertUnwindSafe(|| decision(&mut decider)));
-        let decided = match decided {
-            Ok(decided) => decided.map_err(|error| error.to_string()),
+        let mut place = self.environment.lock_long(&self.decider);
+        let decider = place.as_mut().filter(|_| !self.is_over());
+        let decided = decider.map(|decider| catch_unwind(AssertUnwindSafe(|| decision(decider))));
+        let why = match decided {
+            Some(Ok(Ok(found))) => return Some(found),
+            Some(Ok(Err(error))) => Some(error.to_string()),
             // Nobody knows what is left of its state.
-            Err(panic) => Err(format!("a decision panicked: {}", message_of(&*panic))),
+            Some(Err(panic)) => Some(format!("a decision panicked: {}", message_of(&*panic))),
+            None => None,
         };
-        let decided = decided.map_err(|why| {
-            self.is_over.store(true, Ordering::Relaxed);
-            let _ = self.emit.send(ServerEvent::Failed { why });
-        });
-        // What is not put back ends its connections.
-        *self.decider.lock() = Some(decider).filter(|_| !self.is_over());
-        self.decider.notify_one();
-        decided.ok()
+        self.is_over.store(true, Ordering::Relaxed);
+        // All connections end.
+        *place = None;
+        why.into_iter().for_each(|why| drop(self.emit.send(ServerEvent::Failed { why })));
+        None
     }
 
     /// Serves a connection. What is wrong with it ends it, and it alone.

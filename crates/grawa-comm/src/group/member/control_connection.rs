@@ -6,7 +6,7 @@
 use super::peer_listener::{HeldState, PeerListener};
 use super::{Member, MemberAction};
 use crate::Error;
-use crate::group::environment::{Environment, Monitor, POLL};
+use crate::group::environment::{Environment, Monitor, POLL, lock};
 use crate::group::messages::{AttemptId, LONGEST, ToCoordinator, ToMember, decode, encode};
 use crate::group::transfer::overlap::Overlap;
 use crate::group::wire::connection::{Reader, Writer, dial};
@@ -136,6 +136,8 @@ impl Client {
             writer.end();
         }
         drop(state);
+        // Its result refers to this client.
+        lock(&self.overlap).take();
         self.listener.close();
         self.state.notify();
     }
@@ -229,11 +231,16 @@ impl Client {
         self.send(state, again);
     }
 
+    /// Signs of progress so far, and how many of them since the last round.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        let progress = self.steps.load(Ordering::Relaxed);
+        (progress, progress.saturating_sub(self.counted.load(Ordering::Relaxed)))
+    }
+
     pub(super) fn send_heartbeats(&self) {
         while !self.is_over() {
             self.environment.sleep(Duration::from_millis(self.heartbeat.load(Ordering::Relaxed)));
-            let progress = self.steps.load(Ordering::Relaxed);
-            let steps = progress.saturating_sub(self.counted.load(Ordering::Relaxed));
+            let (progress, steps) = self.progress();
             self.send_from(|member| member.heartbeat(steps, progress));
         }
     }

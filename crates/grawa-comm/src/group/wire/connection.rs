@@ -89,6 +89,8 @@ pub(crate) struct Writer {
     cipher: Option<BulkCipher>,
     numbers: Numbers,
     unsent: Vec<u8>,
+    /// Bytes of vectors sent so far.
+    pub(crate) sent: u64,
     environment: Environment,
 }
 
@@ -226,6 +228,7 @@ impl Writer {
         let mut front = header.to_vec();
         front.extend_from_slice(&checksum.unwrap_or_else(|| crc(body)).to_le_bytes());
         front.extend_from_slice(&crc(&front).to_le_bytes());
+        self.sent += (front.len() + body.len()) as u64;
         let Some(cipher) = &mut self.cipher else { return self.write(&front, body, keep_going) };
         let mut encrypted = std::mem::take(&mut self.unsent);
         cipher.append(&front, &mut encrypted)?;
@@ -245,21 +248,13 @@ impl Writer {
     fn write(&self, first: &[u8], second: &[u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
         let mut parts = [IoSlice::new(first), IoSlice::new(second)];
         let mut parts = &mut parts[..];
-        let (mut left, mut pace) = (first.len() + second.len(), Pace::new(&self.environment));
+        // A peer that is busy may take its time.
+        let mut pace = Pace::new(&self.environment, Duration::MAX, keep_going);
+        let mut left = first.len() + second.len();
         while left > 0 {
-            let is_paused = match self.socket.write(parts) {
-                Ok(0) => return Err(Error::Connection { why: "it accepts no more bytes".into() }),
-                Ok(n) => {
-                    IoSlice::advance_slices(&mut parts, n);
-                    left -= n;
-                    pace.is_trickle(n) && left > 0
-                }
-                Err(error) if is_pause(&error) => true,
-                Err(error) => return Err(error.into()),
-            };
-            if is_paused && !keep_going() {
-                return Err(cancelled());
-            }
+            let n = pace.moved(self.socket.write(parts), left)?;
+            IoSlice::advance_slices(&mut parts, n);
+            left -= n;
         }
         Ok(())
     }
@@ -270,28 +265,43 @@ impl Writer {
     }
 }
 
-/// How many bytes have moved of late.
+/// How many bytes have moved of late, and whether to keep waiting for more.
 struct Pace<'a> {
     environment: &'a Environment,
+    /// How long it may take without a byte.
+    stall: Duration,
+    keep_going: KeepGoing<'a>,
     since: Duration,
     bytes: usize,
 }
 
 impl<'a> Pace<'a> {
-    fn new(environment: &'a Environment) -> Self {
-        Pace { environment, since: environment.now(), bytes: 0 }
+    fn new(environment: &'a Environment, stall: Duration, keep_going: KeepGoing<'a>) -> Self {
+        Pace { environment, stall, keep_going, since: environment.now(), bytes: 0 }
     }
 
-    /// Counts bytes. Returns whether fewer than [`TRICKLE`] moved within the last [`POLL`].
-    fn is_trickle(&mut self, bytes: usize) -> bool {
-        self.bytes += bytes;
+    /// How many bytes of those left a read or write has moved. An error if it failed, or is to be given up: when it pauses, or fewer
+    /// than [`TRICKLE`] bytes moved within the last [`POLL`].
+    fn moved(&mut self, result: std::io::Result<usize>, left: usize) -> Result<usize, Error> {
         let now = self.environment.now();
-        if now - self.since < POLL {
-            return false;
+        let (n, is_paused) = match result {
+            Ok(0) => return Err(Error::Connection { why: "it ended".into() }),
+            Ok(n) => {
+                self.bytes += n;
+                let is_due = now - self.since >= POLL;
+                let is_trickle = is_due && self.bytes < TRICKLE && n < left;
+                if is_due {
+                    (self.since, self.bytes) = (now, 0);
+                }
+                (n, is_trickle)
+            }
+            Err(error) if is_pause(&error) => (0, true),
+            Err(error) => return Err(error.into()),
+        };
+        match is_paused && (!(self.keep_going)() || now - self.since > self.stall) {
+            true => Err(cancelled()),
+            false => Ok(n),
         }
-        let is_trickle = self.bytes < TRICKLE;
-        (self.since, self.bytes) = (now, 0);
-        is_trickle
     }
 }
 
@@ -309,6 +319,7 @@ impl Reader {
             cipher,
             numbers: Numbers::default(),
             unsent: Vec::new(),
+            sent: 0,
             environment: self.environment.clone(),
         }
     }
@@ -325,7 +336,17 @@ impl Reader {
         keep_going: KeepGoing<'_>,
     ) -> Result<Option<Vec<u8>>, Error> {
         let mut numbers = self.numbers;
-        let body = frame::read(&mut Waiting { reader: self, keep_going }, &mut numbers, longest);
+        let read = |buffer: &mut [u8]| loop {
+            // Before every read, not only after a pause: a message that trickles in must end in time, too.
+            if !keep_going() {
+                return Err(std::io::Error::other("it was given up"));
+            }
+            match self.read(buffer) {
+                Err(error) if is_pause(&error) => {}
+                read => return read,
+            }
+        };
+        let body = frame::read(read, &mut numbers, longest);
         self.numbers = numbers;
         body
     }
@@ -383,26 +404,11 @@ impl Reader {
         mut each: impl FnMut(&[u8]),
         keep_going: KeepGoing<'_>,
     ) -> Result<(), Error> {
-        let mut pace = Pace::new(&self.environment);
-        let mut last = pace.since;
+        let mut pace = Pace::new(&self.environment, STALL, keep_going);
         while !buffer.is_empty() {
-            match self.socket.read(buffer) {
-                Ok(0) => return Err(Error::Connection { why: "it ended".into() }),
-                Ok(n) => {
-                    each(&buffer[..n]);
-                    buffer = &mut buffer[n..];
-                    if pace.is_trickle(n) && !buffer.is_empty() && !keep_going() {
-                        return Err(cancelled());
-                    }
-                    last = pace.since.max(last);
-                }
-                Err(error) if is_pause(&error) => {
-                    if !keep_going() || self.environment.now() - last > STALL {
-                        return Err(cancelled());
-                    }
-                }
-                Err(error) => return Err(error.into()),
-            }
+            let n = pace.moved(self.socket.read(buffer), buffer.len())?;
+            each(&buffer[..n]);
+            buffer = &mut buffer[n..];
         }
         Ok(())
     }
@@ -434,27 +440,6 @@ fn check(len: usize, found: u32, sent: u32) -> Result<(), Error> {
     }
     let why = format!("{len} bytes have the checksum {found:08x}, not {sent:08x}");
     Err(Error::Frame { why })
-}
-
-/// Reads as long as `keep_going` allows.
-struct Waiting<'a> {
-    reader: &'a mut Reader,
-    keep_going: KeepGoing<'a>,
-}
-
-impl Read for Waiting<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        loop {
-            // Before every read, not only after a pause: a message that trickles in must end in time, too.
-            if !(self.keep_going)() {
-                return Err(std::io::Error::other("it was given up"));
-            }
-            match self.reader.read(buffer) {
-                Err(error) if is_pause(&error) => {}
-                read => return read,
-            }
-        }
-    }
 }
 
 #[cfg(test)]
