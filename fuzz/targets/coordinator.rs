@@ -112,7 +112,7 @@ fn seeds() {
         say(session, &ToCoordinator::Hello(Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() }));
         say(session, &ToCoordinator::Enter(start));
     }
-    let arrive = |op, call| ToCoordinator::Arrive { op, call, steps: 4, known_epoch: 0 };
+    let arrive = |op, call| ToCoordinator::Arrive { op, call, steps: 4 };
     let mix = Call::Mix { plan: 5, centre: 0 };
     for (op, call) in [(0, Call::Gather), (1, mix)] {
         (0..2).for_each(|session| say(session, &arrive(op, call)));
@@ -120,7 +120,7 @@ fn seeds() {
     }
     let stand = StateVersion { op: 2, digest: 7 };
     (0..2).for_each(|session| say(session, &ToCoordinator::Holds(stand)));
-    say(2, &ToCoordinator::Restored(stand));
+    say(2, &ToCoordinator::Enter(stand));
     for (op, call) in [(2, Call::Gather), (3, mix)] {
         (0..3).for_each(|session| say(session, &arrive(op, call)));
         (0..3).filter(|_| op == 2).for_each(|session| say(session, &ToCoordinator::Done { attempt: (2, op, 1), digest: 6 }));

@@ -45,14 +45,9 @@ pub(crate) fn bytes_mut<T: bytemuck::Pod>(vector: &mut [T]) -> &mut [u8] {
     bytemuck::cast_slice_mut(vector)
 }
 
-/// The digest of a vector.
-pub(crate) fn vector(vector: &[f32]) -> u32 {
-    crc(bytes(vector))
-}
-
 /// The digest of a state: of its memory and its centre.
-pub(crate) fn state(memory: &[u8], centre: u32) -> u64 {
-    u64::from(crc(memory)) << 32 | u64::from(centre)
+pub(crate) fn state(memory: &[u8], centre: &[f32]) -> u64 {
+    u64::from(crc(memory)) << 32 | u64::from(crc(bytes(centre)))
 }
 
 /// The digest that most members hold. In a tie the lowest number decides.

@@ -41,7 +41,7 @@ pub type AttemptId = (u64, u64, u32);
 pub enum ToCoordinator {
     /// The first message of a process with one worker.
     Hello(Hello),
-    /// It is ready to take part, and holds this state.
+    /// It is ready to take part, and holds this state: its own, or that of a donor.
     Enter(StateVersion),
     /// A round is over for it. It now holds this state.
     Holds(StateVersion),
@@ -53,8 +53,6 @@ pub enum ToCoordinator {
         call: Call,
         /// Its local steps since the last round that counted them.
         steps: u64,
-        /// The epoch whose members it knows; 0 if none.
-        known_epoch: u64,
     },
     /// Its part of an attempt is done.
     Done {
@@ -73,8 +71,6 @@ pub enum ToCoordinator {
         #[serde(deserialize_with = "printable::text")]
         why: String,
     },
-    /// It has fetched this state from a donor.
-    Restored(StateVersion),
     /// It could not fetch the state.
     NotRestored {
         /// The donor.
@@ -165,8 +161,8 @@ pub enum ToMember {
         epoch: u64,
         /// The operation.
         op: u64,
-        /// The members, in order, unless it knows those of this epoch.
-        members: Option<Vec<Peer>>,
+        /// The members, in order.
+        members: Vec<Peer>,
         /// Members lost since the operation before.
         lost: Vec<Lost>,
         /// The attempt to transfer data. `None` if there is nothing to transfer: the operation is then over.
@@ -215,7 +211,7 @@ pub struct Record {
     /// How many members hold it. Version 4 of the protocol also wrote 0, for a state that a member had only reported: such a
     /// record is ignored.
     pub members: u32,
-    /// Their tokens, unless the record before has the same.
+    /// Their tokens. Up to version 6 of the protocol, none if they are those of the record before.
     pub tokens: Vec<u64>,
 }
 
@@ -243,25 +239,14 @@ mod tests {
         let lost = vec![Lost { worker: 1, why: crate::Why::Disconnected }];
         for message in [
             ToCoordinator::Enter(version),
-            ToCoordinator::Arrive {
-                op: 2,
-                call: Call::Mix { plan: 5, centre: 1 },
-                steps: 4,
-                known_epoch: 300,
-            },
+            ToCoordinator::Arrive { op: 2, call: Call::Mix { plan: 5, centre: 1 }, steps: 4 },
             ToCoordinator::Leave,
         ] {
             assert_eq!(decode::<ToCoordinator>(&encode(&message).unwrap()).unwrap(), message);
         }
         for message in [
             ToMember::Restore { donor: peer.clone(), version },
-            ToMember::Begin {
-                epoch: 1,
-                op: 2,
-                members: Some(vec![peer]),
-                lost: lost.clone(),
-                attempt: Some(1),
-            },
+            ToMember::Begin { epoch: 1, op: 2, members: vec![peer], lost: lost.clone(), attempt: Some(1) },
             ToMember::Ended { op: 1, end: End::Shrunk { lost } },
         ] {
             assert_eq!(decode::<ToMember>(&encode(&message).unwrap()).unwrap(), message);
@@ -290,7 +275,7 @@ mod tests {
         let downs = [
             ToMember::Refused { why: evil() },
             ToMember::Restore { donor: peer.clone(), version: StateVersion { op: 0, digest: 0 } },
-            ToMember::Begin { epoch: 1, op: 2, members: Some(vec![peer]), lost, attempt: None },
+            ToMember::Begin { epoch: 1, op: 2, members: vec![peer], lost, attempt: None },
         ];
         let ups = ups.map(|up| format!("{:?}", decode::<ToCoordinator>(&encode(&up).unwrap()).unwrap()));
         let downs = downs.map(|down| format!("{:?}", decode::<ToMember>(&encode(&down).unwrap()).unwrap()));

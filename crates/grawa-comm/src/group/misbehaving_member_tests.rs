@@ -17,7 +17,7 @@ fn hello(token: u64) -> ToCoordinator {
 }
 
 fn arrive(op: u64, call: Call) -> ToCoordinator {
-    ToCoordinator::Arrive { op, call, steps: u64::MAX, known_epoch: 0 }
+    ToCoordinator::Arrive { op, call, steps: u64::MAX }
 }
 
 /// A group after its first operation, and one more member that waits. Sessions are the numbers of the workers.
@@ -166,7 +166,7 @@ fn a_round_that_has_begun_is_not_changed() {
     let mut coordinator = speaking(3);
     let (truth, epoch) = (coordinator.committed, coordinator.epoch);
     hear(&mut coordinator, 0, ToCoordinator::Holds(StateVersion { op: 1, digest: 66 }));
-    for up in [ToCoordinator::Restored(StateVersion { op: 1, digest: 6 }), arrive(1, Call::Gather)] {
+    for up in [ToCoordinator::Enter(StateVersion { op: 1, digest: 6 }), arrive(1, Call::Gather)] {
         let actions = hear(&mut coordinator, 3, up);
         assert!(!actions.iter().any(|action| matches!(action, Action::Send { .. })), "{actions:?}");
     }
@@ -195,7 +195,7 @@ fn only_members_report() {
     // The waiting member fetches the state and arrives.
     let stand = StateVersion { op: 1, digest: 6 };
     (0..2).for_each(|session| drop(hear(&mut coordinator, session, ToCoordinator::Holds(stand))));
-    hear(&mut coordinator, 2, ToCoordinator::Restored(stand));
+    hear(&mut coordinator, 2, ToCoordinator::Enter(stand));
     hear(&mut coordinator, 2, arrive(1, Call::Gather));
     let actions: Vec<Action> =
         (0..2).flat_map(|session| hear(&mut coordinator, session, arrive(1, Call::Gather))).collect();

@@ -155,8 +155,7 @@ pub struct Coordinator {
     lost: Vec<Lost>,
     /// Since when no connected member holds the committed state.
     orphaned: Option<Duration>,
-    /// How many members held the last committed state, and their tokens.
-    size: u32,
+    /// The tokens of the members that held the last committed state.
     former: Vec<u64>,
     /// After a restart: until when the coordinator waits for the members before it.
     returning: Option<Option<Duration>>,
@@ -182,17 +181,12 @@ impl Coordinator {
             coordinator.epoch = ((record.epoch >> 32) + 1) << 32;
             coordinator.op = record.version.op;
             coordinator.committed = Some(record.version);
-            coordinator.size = record.members;
             if !record.tokens.is_empty() {
                 coordinator.former.clone_from(&record.tokens);
             }
             coordinator.returning = Some(None);
         }
-        if let Some(version) = coordinator.committed {
-            let (members, tokens) = (coordinator.size.max(1), Vec::new());
-            let record = Record { run, epoch: coordinator.epoch, version, members, tokens };
-            coordinator.actions.push(Action::Log(record));
-        }
+        coordinator.committed.into_iter().for_each(|version| coordinator.log(version));
         coordinator
     }
 
@@ -234,6 +228,12 @@ impl Coordinator {
         members.map(|(worker, record)| (*worker, record))
     }
 
+    /// The active members, and those that become active with the next operation.
+    fn participants(&self) -> impl Iterator<Item = (u32, &MemberRecord)> {
+        let members = self.roster.iter().map(|(worker, record)| (*worker, record));
+        members.filter(|(worker, record)| record.state == MemberState::Active || self.has_arrived(*worker))
+    }
+
     fn send(&mut self, worker: u32, message: ToMember) {
         if let Some(session) = self.roster.get(&worker).and_then(|record| record.session) {
             self.actions.push(Action::Send { session, message });
@@ -271,11 +271,14 @@ impl Coordinator {
         match message {
             ToCoordinator::Hello { .. } | ToCoordinator::HelloOfSet { .. } => {}
             ToCoordinator::Enter(version) => {
-                if record.state == MemberState::Greeted {
-                    record.version = Some(version);
-                    record.state = MemberState::Waiting;
-                    self.assign(worker);
+                match record.state {
+                    MemberState::Greeted => {}
+                    // It has fetched this state. Its connection may have broken meanwhile: it holds the state all the same.
+                    MemberState::Restoring(_) | MemberState::Waiting => record.late_restores += 1,
+                    MemberState::Ready | MemberState::Active => return,
                 }
+                (record.version, record.state) = (Some(version), MemberState::Waiting);
+                self.assign(worker);
             }
             ToCoordinator::Holds(version) => {
                 // During a transfer the round has begun from the state that was committed before.
@@ -283,15 +286,6 @@ impl Coordinator {
                     record.version = Some(version);
                     record.steps = 0;
                     self.agree_on_state(false);
-                }
-            }
-            ToCoordinator::Restored(version) => {
-                // Its connection may have broken meanwhile: it holds the state all the same.
-                if matches!(record.state, MemberState::Restoring(_) | MemberState::Waiting) {
-                    record.version = Some(version);
-                    record.state = MemberState::Waiting;
-                    record.late_restores += 1;
-                    self.assign(worker);
                 }
             }
             ToCoordinator::NotRestored { .. } => {
@@ -313,32 +307,31 @@ impl Coordinator {
             }
             ToCoordinator::Report(report) => self.hold_report(worker, report),
             ToCoordinator::Leave => self.remove(worker, Why::Left),
-            ToCoordinator::Arrive { op, call, steps, known_epoch } => {
-                self.on_arrive(worker, op, Arrival { call, steps, known_epoch }, now);
+            ToCoordinator::Arrive { op, call, steps } => {
+                self.on_arrive(worker, op, Arrival { call, steps }, now);
             }
             ToCoordinator::Done { attempt, digest } => self.on_done(worker, attempt, digest),
-            ToCoordinator::Failed { attempt, peer, why } => self.on_failed(worker, attempt, (peer, why), now),
+            ToCoordinator::Failed { attempt, peer, why } => self.on_failed(worker, attempt, peer, why, now),
         }
     }
 
     fn on_hello(&mut self, session: Session, workers: u32, hello: Hello, now: Duration) {
         let Hello { version, run, token, worker: wish, address } = hello;
-        if version != VERSION {
-            let why = format!(
+        let why = if version != VERSION {
+            Some(format!(
                 "it speaks version {version} of the protocol, and this run version {VERSION}: use the same program"
-            );
-            return self.refuse(session, why);
-        }
-        if run != 0 && run != self.run {
-            let why = format!("it belongs to run {run:016x}, and this is run {:016x}", self.run);
-            return self.refuse(session, why);
-        }
-        // One connection is one member. Otherwise a single peer could take any number of places.
-        if self.member_of(session).is_some() {
-            return self.refuse(session, "it said hello twice".into());
-        }
-        if !(1..=MOST_WORKERS).contains(&workers) {
-            let why = format!("it has {workers} workers, and a process may have 1 to {MOST_WORKERS}");
+            ))
+        } else if run != 0 && run != self.run {
+            Some(format!("it belongs to run {run:016x}, and this is run {:016x}", self.run))
+        } else if self.member_of(session).is_some() {
+            // One connection is one member. Otherwise a single peer could take any number of places.
+            Some("it said hello twice".into())
+        } else if !(1..=MOST_WORKERS).contains(&workers) {
+            Some(format!("it has {workers} workers, and a process may have 1 to {MOST_WORKERS}"))
+        } else {
+            None
+        };
+        if let Some(why) = why {
             return self.refuse(session, why);
         }
         let known = self.roster.iter().find(|(_, record)| record.token == token);
@@ -407,15 +400,10 @@ impl Coordinator {
     /// Commits the state that the members hold. Unless `must_decide`, more than half must hold the same.
     fn agree_on_state(&mut self, must_decide: bool) {
         let members = self.active().count();
-        let counts = |(worker, record): &(&u32, &MemberRecord)| match record.state {
-            MemberState::Active => true,
-            MemberState::Ready => self.operation.arrived.contains_key(worker),
-            _ => false,
-        };
-        let held: BTreeMap<u32, u64> = (self.roster.iter().filter(counts))
+        let held: BTreeMap<u32, u64> = (self.participants())
             .filter_map(|(worker, record)| {
                 let version = record.version.filter(|version| version.op == self.op)?;
-                Some((*worker, version.digest))
+                Some((worker, version.digest))
             })
             .collect();
         let Some(most) = majority(&held) else { return };
@@ -462,29 +450,27 @@ impl Coordinator {
 
     /// Commits a state that the current members hold.
     fn commit_held(&mut self, version: StateVersion) {
-        // At the first operation nobody is active yet.
-        self.size = self.active().count().max(self.operation.arrived.len()) as u32;
-        let holds = |(worker, record): &(&u32, &MemberRecord)| {
-            record.state == MemberState::Active || self.operation.arrived.contains_key(worker)
-        };
-        let tokens = self.roster.iter().filter(holds).map(|(_, record)| record.token).collect();
-        let is_news = self.former != tokens;
-        self.former = tokens;
-        self.commit(version, is_news);
+        self.former = self.participants().map(|(_, record)| record.token).collect();
+        self.commit(version);
     }
 
     /// Commits a state. It is in the journal before anyone acts on it.
-    fn commit(&mut self, version: StateVersion, with_tokens: bool) {
+    fn commit(&mut self, version: StateVersion) {
         self.orphaned = None;
         self.add_to_history(version);
         self.committed = Some(version);
-        self.actions.push(Action::Log(Record {
-            run: self.run,
-            epoch: self.epoch,
-            version,
-            members: self.size.max(1),
-            tokens: if with_tokens { self.former.clone() } else { Vec::new() },
-        }));
+        self.log(version);
+    }
+
+    fn log(&mut self, version: StateVersion) {
+        let (run, epoch, members, tokens) =
+            (self.run, self.epoch, self.former_members(), self.former.clone());
+        self.actions.push(Action::Log(Record { run, epoch, version, members, tokens }));
+    }
+
+    /// How many members held the last committed state.
+    fn former_members(&self) -> u32 {
+        self.former.len().max(1) as u32
     }
 
     /// Holds a report until its member takes part. If there are too many, the oldest are dropped.
@@ -524,10 +510,8 @@ impl Coordinator {
     /// Tells a waiting member what to do: take part in the next operation if it holds the committed state, or fetch that state
     /// from a donor.
     fn assign(&mut self, worker: u32) {
-        let Some(record) = self.roster.get_mut(&worker).filter(|record| record.session.is_some()) else {
-            return;
-        };
-        let Some(version) = record.version else { return };
+        let record = self.roster.get(&worker).filter(|record| record.is_connected());
+        let Some(version) = record.and_then(|record| record.version) else { return };
         if self.committed.is_none() && version.op > 0 {
             // The journal was lost, and this member has been in the run.
             self.continue_from(version);
@@ -585,7 +569,8 @@ impl Coordinator {
         let (opens, mut gone) = (self.begins_round(), Vec::new());
         for (worker, record) in &self.roster {
             let founds = self.committed.is_none() && *worker < self.settings.founders;
-            let waited = self.operation.waits_for(*worker, record, opens, founds);
+            let must_arrive = founds || !opens && record.state == MemberState::Active;
+            let waited = self.operation.waits_for(*worker, must_arrive);
             let idle = waited.map(|since| now.saturating_sub(since.max(record.progressed_at)));
             if record.disconnected_at.is_some_and(|at| now.saturating_sub(at) >= grace) {
                 gone.push((*worker, Why::Disconnected));

@@ -36,8 +36,6 @@ pub(crate) struct Operation {
 pub(crate) struct Arrival {
     pub(super) call: Call,
     pub(super) steps: u64,
-    /// The epoch whose members it knows.
-    pub(super) known_epoch: u64,
 }
 
 /// Data is being transferred.
@@ -67,18 +65,11 @@ impl Operation {
         self.arrived.values().next().map(|arrival| arrival.call)
     }
 
-    /// Since when an operation that cannot begin without this member has waited for it.
-    pub(super) fn waits_for(
-        &self,
-        worker: u32,
-        record: &MemberRecord,
-        open: bool,
-        founds: bool,
-    ) -> Option<Duration> {
+    /// Since when an operation has waited for this member. Without a member that `must_arrive` it cannot begin.
+    pub(super) fn waits_for(&self, worker: u32, must_arrive: bool) -> Option<Duration> {
         let is_late = match &self.transfer {
             Some(transfer) => !transfer.done.contains_key(&worker) && transfer.has(worker),
-            None if founds => !self.arrived.contains_key(&worker),
-            None => !open && record.state == MemberState::Active && !self.arrived.contains_key(&worker),
+            None => must_arrive && !self.arrived.contains_key(&worker),
         };
         self.began.filter(|_| is_late)
     }
@@ -114,10 +105,8 @@ impl Coordinator {
         }
         if self.operation.transfer.is_some() {
             // It takes part, and its connection broke. A member that does not take part must wait.
-            if let Some(before) = self.operation.arrived.get_mut(&worker) {
-                before.known_epoch = arrival.known_epoch;
-                let message = self.begin_message(arrival.known_epoch);
-                self.send(worker, message);
+            if self.has_arrived(worker) {
+                self.send(worker, self.begin_message());
             }
             return;
         }
@@ -128,7 +117,7 @@ impl Coordinator {
                 self.deadline.saw(now.saturating_sub(began));
             }
         }
-        self.operation.arrived.entry(worker).or_insert(arrival).known_epoch = arrival.known_epoch;
+        self.operation.arrived.entry(worker).or_insert(arrival);
     }
 
     /// Begins the operation if all have arrived that must, or those that have not were waited for long enough.
@@ -235,12 +224,11 @@ impl Coordinator {
             .filter_map(|worker| self.roster.get(worker).map(|record| record.peer(*worker)))
             .collect();
         if self.members != members {
-            // A member that knows the members of an epoch does not get them again: they must not change within it.
             self.members.clone_from(&members);
             self.epoch += 1;
         }
         if !transfers {
-            return self.finish(self.begin_message(0));
+            return self.finish(self.begin_message());
         }
         self.operation.transfer = Some(Transfer {
             members,
@@ -253,24 +241,20 @@ impl Coordinator {
         self.send_begin();
     }
 
-    fn begin_message(&self, known_epoch: u64) -> ToMember {
+    fn begin_message(&self) -> ToMember {
         let transfer = self.operation.transfer.as_ref();
         ToMember::Begin {
             epoch: self.epoch,
             op: self.op,
-            members: (known_epoch != self.epoch).then(|| self.members.clone()),
+            members: self.members.clone(),
             lost: transfer.map_or(&self.lost, |transfer| &transfer.before).clone(),
             attempt: transfer.map(|transfer| transfer.attempt),
         }
     }
 
     fn send_begin(&mut self) {
-        let arrived = self.operation.arrived.iter();
-        let known: Vec<(u32, u64)> = arrived.map(|(worker, it)| (*worker, it.known_epoch)).collect();
-        for (worker, known_epoch) in known {
-            let message = self.begin_message(known_epoch);
-            self.send(worker, message);
-        }
+        let arrived: Vec<u32> = self.operation.arrived.keys().copied().collect();
+        arrived.into_iter().for_each(|worker| self.send(worker, self.begin_message()));
     }
 
     /// The operation is over. Its members get this message.
@@ -288,21 +272,24 @@ impl Coordinator {
         self.op = self.op.saturating_add(1);
     }
 
-    pub(super) fn on_done(&mut self, worker: u32, (epoch, op, attempt): AttemptId, digest: u64) {
+    fn is_current(&self, attempt: AttemptId) -> bool {
+        let transfer = self.operation.transfer.as_ref();
+        transfer.is_some_and(|transfer| attempt == (self.epoch, self.op, transfer.attempt))
+    }
+
+    pub(super) fn on_done(&mut self, worker: u32, attempt: AttemptId, digest: u64) {
         let is_member = self.roster.get(&worker).is_some_and(|it| it.state == MemberState::Active);
         if let Some((last, message)) = self.last.clone()
-            && last == op
+            && last == attempt.1
             && is_member
         {
             return self.send(worker, message);
         }
+        let is_current = self.is_current(attempt);
         #[cfg(test)]
         let mutated = |mutation| self.settings.mutation == Some(mutation);
-        let Some(transfer) = &mut self.operation.transfer else { return };
-        let is_current = epoch == self.epoch && op == self.op && transfer.attempt == attempt;
-        if !is_current || transfer.retry_at.is_some() {
-            return;
-        }
+        let transfer = self.operation.transfer.as_mut().filter(|it| is_current && it.retry_at.is_none());
+        let Some(transfer) = transfer else { return };
         if transfer.has(worker) {
             transfer.done.insert(worker, digest);
         }
@@ -326,16 +313,13 @@ impl Coordinator {
     pub(super) fn on_failed(
         &mut self,
         worker: u32,
-        (epoch, op, attempt): AttemptId,
-        (peer, why): (u32, String),
+        attempt: AttemptId,
+        peer: u32,
+        why: String,
         now: Duration,
     ) {
-        let is_current = epoch == self.epoch && op == self.op;
-        let Some(transfer) =
-            self.operation.transfer.as_mut().filter(|it| is_current && it.attempt == attempt)
-        else {
-            return;
-        };
+        let is_current = self.is_current(attempt);
+        let Some(transfer) = self.operation.transfer.as_mut().filter(|_| is_current) else { return };
         // A complaint by or about a member that has no part in it would leave nobody to blame, and the round waiting.
         if worker == peer || !transfer.has(worker) || !transfer.has(peer) {
             return;
@@ -435,7 +419,7 @@ mod tests {
     }
 
     fn arrive() -> ToCoordinator {
-        ToCoordinator::Arrive { op: 0, call: Call::Barrier, steps: 0, known_epoch: 0 }
+        ToCoordinator::Arrive { op: 0, call: Call::Barrier, steps: 0 }
     }
 
     fn members(coordinator: &Coordinator) -> Vec<u32> {

@@ -15,7 +15,7 @@ impl Coordinator {
         self.epoch += 1;
         if self.committed != Some(version) {
             self.emit(CoordinatorEvent::Recovered { from: self.committed, to: version });
-            self.commit(version, false);
+            self.commit(version);
         }
         self.op = version.op;
         self.operation = Operation::default();
@@ -38,7 +38,7 @@ impl Coordinator {
         for version in former.filter_map(|record| record.version).filter(|it| it.op > committed.op) {
             *later.entry(version).or_default() += 1;
         }
-        if let Some((version, _)) = later.into_iter().find(|(_, count)| 2 * count > self.size) {
+        if let Some((version, _)) = later.into_iter().find(|(_, count)| 2 * count > self.former_members()) {
             self.continue_from(version);
             self.assign_all();
         }
@@ -48,7 +48,7 @@ impl Coordinator {
     pub(super) fn awaits_former_members(&mut self, now: Duration) -> bool {
         let Some(until) = &mut self.returning else { return false };
         let until = *until.get_or_insert(now + self.settings.round_wait.0);
-        let all = self.active().count() >= self.size as usize;
+        let all = self.active().count() >= self.former_members() as usize;
         if all || now >= until {
             self.returning = None;
         }

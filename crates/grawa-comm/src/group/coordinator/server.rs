@@ -20,7 +20,6 @@ use crate::group::wire::tls::Security;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::ops::Add;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -78,15 +77,9 @@ pub struct Traffic {
     pub open: Duration,
 }
 
-impl Add for Traffic {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Traffic {
-            control: self.control + other.control,
-            reports: self.reports + other.reports,
-            open: self.open + other.open,
-        }
+impl Traffic {
+    fn plus(self, Traffic { control, reports, open }: Self) -> Self {
+        Traffic { control: self.control + control, reports: self.reports + reports, open: self.open + open }
     }
 }
 
@@ -317,7 +310,8 @@ impl Shared {
         (message, bytes): (ToCoordinator, usize),
     ) -> Result<(), Error> {
         self.decide(|decider| {
-            let connection = Connection::new(writer, self.environment.now());
+            let (opened, traffic) = (self.environment.now(), Traffic::default());
+            let connection = Connection { writer, opened, unsent_since: None, traffic };
             decider.connections.insert(session, connection);
             decider.receive(session, message, bytes, self)
         });
@@ -396,10 +390,6 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(writer: Writer, now: Duration) -> Self {
-        Connection { writer, opened: now, unsent_since: None, traffic: Traffic::default() }
-    }
-
     fn send(&mut self, message: &ToMember, now: Duration) -> Result<(), Error> {
         let body = encode(message)?;
         self.traffic.control += (HEADER + body.len()) as u64;
@@ -505,7 +495,7 @@ impl Decider {
 
     fn disconnect(&mut self, session: Session, now: Duration) {
         if let Some(connection) = self.connections.remove(&session) {
-            self.traffic = self.traffic + connection.traffic(now);
+            self.traffic = self.traffic.plus(connection.traffic(now));
         }
     }
 
@@ -532,7 +522,7 @@ impl Decider {
             workers: workers.collect(),
             reason: coordinator.reason(now),
             extra_steps: coordinator.extra_steps,
-            traffic: self.connections.values().fold(self.traffic, |sum, one| sum + one.traffic(now)),
+            traffic: self.connections.values().fold(self.traffic, |sum, one| sum.plus(one.traffic(now))),
         }
     }
 }

@@ -220,7 +220,7 @@ impl Elastic for SocketMember {
         self.caller.client.counted.store(self.caller.client.steps.load(Ordering::Relaxed), Ordering::Relaxed);
         match &self.overlap {
             Some(overlap) => overlap.publish(memory),
-            None => self.caller.client.publish(memory.into(), Arc::clone(&self.caller.centre)),
+            None => self.caller.publish(memory.into()),
         }
         Ok(())
     }

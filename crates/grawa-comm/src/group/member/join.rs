@@ -100,7 +100,8 @@ impl Joiner {
                 Some(_) => {}
                 None => {
                     let state = client.state.lock();
-                    let why = state.last_error.as_deref().unwrap_or("nothing was received");
+                    let why =
+                        state.last_error.as_ref().map_or("nothing was received".into(), Error::to_string);
                     let after = patience.as_secs_f64();
                     let why = match state.has_wrong_key {
                         false => format!(

@@ -83,6 +83,11 @@ impl SocketMember {
 }
 
 impl Caller {
+    /// Publishes the state after a round: this memory, and the centre.
+    pub(crate) fn publish(&self, memory: Vec<u8>) {
+        self.client.publish(memory, Arc::clone(&self.centre));
+    }
+
     pub(super) fn replace_centre(&mut self, centre: Arc<Vec<f32>>) {
         self.retired = std::mem::replace(&mut self.centre, centre);
     }

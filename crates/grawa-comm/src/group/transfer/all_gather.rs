@@ -14,8 +14,6 @@ use crate::group::wire::connection::{KeepGoing, Reader, Writer};
 pub const LONGEST: usize = 16 << 20;
 /// The most bytes of a part. Memory grows with what has arrived, not with what is claimed.
 pub const PART: usize = 1 << 18;
-/// A message that fits into any socket, whose buffers are empty when an operation begins.
-const SHORT: usize = 4 << 10;
 
 /// A message as it arrives.
 #[derive(Debug, Default)]
@@ -75,8 +73,7 @@ pub(crate) fn all_gather(links: Links<'_>, mine: &[u8]) -> Result<(Vec<Vec<u8>>,
         messages[me] = mine.to_vec();
         Ok(messages)
     };
-    let is_short = mine.len() <= SHORT;
-    let messages = exchange((environment, keep_going), is_short, send, receive)?;
+    let messages = exchange((environment, keep_going), send, receive)?;
     let digest = digest(&messages);
     Ok((messages, digest))
 }

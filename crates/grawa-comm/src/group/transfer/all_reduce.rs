@@ -63,7 +63,7 @@ pub(crate) fn all_reduce(
     let send = |keep_going: KeepGoing<'_>| Work { keep_going, ..work }.send(mine, writers);
     let receive =
         |keep_going: KeepGoing<'_>| Work { keep_going, ..work }.receive(mine, shards, reduce, readers);
-    let digests = exchange((environment, keep_going), false, send, receive)?;
+    let digests = exchange((environment, keep_going), send, receive)?;
     let mut digest = Crc::default();
     digests.iter().flatten().for_each(|piece| digest.add(&piece.to_le_bytes()));
     Ok(digest.get())

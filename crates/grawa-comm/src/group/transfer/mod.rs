@@ -50,11 +50,10 @@ impl TransferError {
     }
 }
 
-/// Sends on a thread of its own and receives on this one: members that all send first would wait for each other. A member that
-/// sends only what any socket holds needs no thread. If one side fails, the other one stops, and the error is the first.
+/// Sends on a thread of its own and receives on this one: members that all send first would wait for each other. If one side
+/// fails, the other one stops, and the error is the first.
 fn exchange<T>(
     (environment, keep_going): (&Environment, KeepGoing<'_>),
-    is_short: bool,
     send: impl FnOnce(KeepGoing<'_>) -> Result<(), TransferError> + Send,
     receive: impl FnOnce(KeepGoing<'_>) -> Result<T, TransferError>,
 ) -> Result<T, TransferError> {
@@ -63,15 +62,9 @@ fn exchange<T>(
     let fail = |error: TransferError| drop(cause.set(error));
     let send = || send(&keep_going).map_err(fail).ok();
     let receive = || receive(&keep_going).map_err(fail).ok();
-    let (sent, received) = match is_short {
-        true => (send(), receive()),
-        false => {
-            let (sent, received) = environment.run_both(send, receive);
-            (sent.flatten(), received)
-        }
-    };
+    let (sent, received) = environment.run_both(send, receive);
     let failed = || cause.into_inner().unwrap_or_else(|| TransferError::stopped("a thread panicked"));
-    sent.and(received).ok_or_else(failed)
+    sent.flatten().and(received).ok_or_else(failed)
 }
 
 /// The connection to or from another member.

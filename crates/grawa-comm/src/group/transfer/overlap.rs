@@ -18,12 +18,6 @@ pub(crate) struct Finished {
     pub(crate) send_buffer: Vec<f32>,
 }
 
-impl Finished {
-    fn publish(&self, memory: Vec<u8>) {
-        self.caller.client.publish(memory, Arc::clone(&self.caller.centre));
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Overlap(Monitor<State>);
 
@@ -43,7 +37,7 @@ impl Overlap {
     pub(crate) fn finish(&self, result: Result<Finished, Error>) {
         let mut state = self.0.lock();
         if let (Ok(finished), Some(memory)) = (&result, state.memory.take()) {
-            finished.publish(memory);
+            finished.caller.publish(memory);
         }
         (state.result, state.is_finished) = (Some(result), true);
         drop(state);
@@ -55,7 +49,7 @@ impl Overlap {
         let mut state = self.0.lock();
         match &state.result {
             None => state.memory = Some(memory.into()),
-            Some(Ok(finished)) => finished.publish(memory.into()),
+            Some(Ok(finished)) => finished.caller.publish(memory.into()),
             // There is no state to publish. The next operation returns the error.
             Some(Err(_)) => {}
         }

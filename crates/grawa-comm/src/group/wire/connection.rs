@@ -21,6 +21,8 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const STALL: Duration = Duration::from_secs(5);
 /// A transfer that moves fewer bytes than this within [`POLL`] counts as paused: single bytes are no progress.
 const TRICKLE: usize = 16 << 10;
+/// Bytes that are read at a time where they are not encrypted: the checksum finds them in cache.
+const PLAIN_BLOCK: usize = 1 << 17;
 /// The bytes before a TLS record, and the longest record (RFC 8446, section 5.2).
 const RECORD: (usize, usize) = (5, 5 + (1 << 14) + 256);
 
@@ -136,7 +138,7 @@ pub(crate) fn establish(
 ) -> Result<(Writer, Reader), Error> {
     socket.set_read_timeout(Some(POLL))?;
     socket.set_write_timeout(Some(CONNECT_TIMEOUT))?;
-    let mut handshake = Handshake::new(environment, socket, security, dials)?;
+    let mut handshake = Handshake::new(environment, Arc::new(socket), security, dials)?;
     let end = Instant::now() + CONNECT_TIMEOUT;
     while !handshake.advance(end)? {
         if Instant::now() > end {
@@ -354,7 +356,7 @@ impl Reader {
     /// Reads the header that [`Writer::write_bulk`] sent. Returns the checksum of the body.
     pub(crate) fn read_header(&mut self, header: &mut [u8], keep_going: KeepGoing<'_>) -> Result<u32, Error> {
         let mut front = vec![0; header.len() + 8];
-        self.read_block(&mut front, |_| {}, keep_going)?;
+        self.read_block(&mut front, keep_going)?;
         let word = |at: usize| u32::from_le_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
         let len = header.len();
         check(len + 4, crc(&front[..len + 4]), word(len + 4))?;
@@ -370,44 +372,27 @@ impl Reader {
         keep_going: KeepGoing<'_>,
     ) -> Result<(), Error> {
         let (len, mut sum) = (body.len(), Crc::default());
-        let block = if self.cipher.is_some() { BLOCK } else { len.max(1) };
-        for block in body.chunks_mut(block) {
-            self.read_block(block, |bytes| sum.add(bytes), keep_going)?;
+        for block in body.chunks_mut(if self.cipher.is_some() { BLOCK } else { PLAIN_BLOCK }) {
+            self.read_block(block, keep_going)?;
+            sum.add(block);
         }
         check(len, sum.get(), checksum)
     }
 
-    /// Reads a block. `each` gets its bytes while they are in cache.
-    fn read_block(
-        &mut self,
-        block: &mut [u8],
-        mut each: impl FnMut(&[u8]),
-        keep_going: KeepGoing<'_>,
-    ) -> Result<(), Error> {
-        if self.cipher.is_none() {
-            return self.fill(block, each, keep_going);
-        }
+    fn read_block(&mut self, block: &mut [u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
+        self.fill(block, keep_going)?;
         let mut tag = [0; TAG];
-        self.fill(block, |_| {}, keep_going)?;
-        self.fill(&mut tag, |_| {}, keep_going)?;
-        if let Some(cipher) = &mut self.cipher {
-            cipher.decrypt(block, tag)?;
+        if self.cipher.is_some() {
+            self.fill(&mut tag, keep_going)?;
         }
-        each(block);
-        Ok(())
+        self.cipher.as_mut().map_or(Ok(()), |cipher| cipher.decrypt(block, tag))
     }
 
     /// Fills a buffer. It may take long, but not [`STALL`] without a byte.
-    fn fill(
-        &self,
-        mut buffer: &mut [u8],
-        mut each: impl FnMut(&[u8]),
-        keep_going: KeepGoing<'_>,
-    ) -> Result<(), Error> {
+    fn fill(&self, mut buffer: &mut [u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
         let mut pace = Pace::new(&self.environment, STALL, keep_going);
         while !buffer.is_empty() {
             let n = pace.moved(self.socket.read(buffer), buffer.len())?;
-            each(&buffer[..n]);
             buffer = &mut buffer[n..];
         }
         Ok(())
