@@ -112,7 +112,7 @@ fn seeds() {
         say(session, &ToCoordinator::Hello(Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() }));
         say(session, &ToCoordinator::Enter(start));
     }
-    let arrive = |op, call| ToCoordinator::Arrive { op, call, steps: 4 };
+    let arrive = |op, call| ToCoordinator::Arrive { op, call, steps: 4, known_epoch: 0 };
     let mix = Call::Mix { plan: 5, centre: 0 };
     for (op, call) in [(0, Call::Gather), (1, mix)] {
         (0..2).for_each(|session| say(session, &arrive(op, call)));

@@ -53,6 +53,8 @@ pub enum ToCoordinator {
         call: Call,
         /// Its local steps since the last round that counted them.
         steps: u64,
+        /// The epoch whose members it knows; 0 if none.
+        known_epoch: u64,
     },
     /// Its part of an attempt is done.
     Done {
@@ -161,8 +163,8 @@ pub enum ToMember {
         epoch: u64,
         /// The operation.
         op: u64,
-        /// The members, in order.
-        members: Vec<Peer>,
+        /// The members, in order, unless it knows those of this epoch.
+        members: Option<Vec<Peer>>,
         /// Members lost since the operation before.
         lost: Vec<Lost>,
         /// The attempt to transfer data. `None` if there is nothing to transfer: the operation is then over.
@@ -239,14 +241,25 @@ mod tests {
         let lost = vec![Lost { worker: 1, why: crate::Why::Disconnected }];
         for message in [
             ToCoordinator::Enter(version),
-            ToCoordinator::Arrive { op: 2, call: Call::Mix { plan: 5, centre: 1 }, steps: 4 },
+            ToCoordinator::Arrive {
+                op: 2,
+                call: Call::Mix { plan: 5, centre: 1 },
+                steps: 4,
+                known_epoch: 300,
+            },
             ToCoordinator::Leave,
         ] {
             assert_eq!(decode::<ToCoordinator>(&encode(&message).unwrap()).unwrap(), message);
         }
         for message in [
             ToMember::Restore { donor: peer.clone(), version },
-            ToMember::Begin { epoch: 1, op: 2, members: vec![peer], lost: lost.clone(), attempt: Some(1) },
+            ToMember::Begin {
+                epoch: 1,
+                op: 2,
+                members: Some(vec![peer]),
+                lost: lost.clone(),
+                attempt: Some(1),
+            },
             ToMember::Ended { op: 1, end: End::Shrunk { lost } },
         ] {
             assert_eq!(decode::<ToMember>(&encode(&message).unwrap()).unwrap(), message);
@@ -275,7 +288,7 @@ mod tests {
         let downs = [
             ToMember::Refused { why: evil() },
             ToMember::Restore { donor: peer.clone(), version: StateVersion { op: 0, digest: 0 } },
-            ToMember::Begin { epoch: 1, op: 2, members: vec![peer], lost, attempt: None },
+            ToMember::Begin { epoch: 1, op: 2, members: Some(vec![peer]), lost, attempt: None },
         ];
         let ups = ups.map(|up| format!("{:?}", decode::<ToCoordinator>(&encode(&up).unwrap()).unwrap()));
         let downs = downs.map(|down| format!("{:?}", decode::<ToMember>(&encode(&down).unwrap()).unwrap()));

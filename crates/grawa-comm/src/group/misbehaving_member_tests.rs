@@ -17,7 +17,7 @@ fn hello(token: u64) -> ToCoordinator {
 }
 
 fn arrive(op: u64, call: Call) -> ToCoordinator {
-    ToCoordinator::Arrive { op, call, steps: u64::MAX }
+    ToCoordinator::Arrive { op, call, steps: u64::MAX, known_epoch: 0 }
 }
 
 /// A group after its first operation, and one more member that waits. Sessions are the numbers of the workers.

@@ -307,8 +307,8 @@ impl Coordinator {
             }
             ToCoordinator::Report(report) => self.hold_report(worker, report),
             ToCoordinator::Leave => self.remove(worker, Why::Left),
-            ToCoordinator::Arrive { op, call, steps } => {
-                self.on_arrive(worker, op, Arrival { call, steps }, now);
+            ToCoordinator::Arrive { op, call, steps, known_epoch } => {
+                self.on_arrive(worker, op, Arrival { call, steps, known_epoch }, now);
             }
             ToCoordinator::Done { attempt, digest } => self.on_done(worker, attempt, digest),
             ToCoordinator::Failed { attempt, peer, why } => self.on_failed(worker, attempt, peer, why, now),
@@ -439,9 +439,7 @@ impl Coordinator {
 
     /// Remembers a committed state. A run that was recovered from an earlier state has replaced the later ones.
     fn add_to_history(&mut self, version: StateVersion) {
-        while self.history.last_key_value().is_some_and(|(op, _)| *op >= version.op) {
-            self.history.pop_last();
-        }
+        drop(self.history.split_off(&version.op));
         self.history.insert(version.op, version.digest);
         if self.history.len() > HISTORY {
             self.history.pop_first();
@@ -618,14 +616,13 @@ impl Coordinator {
 
     /// What the group waits for, in words.
     pub fn reason(&self, now: Duration) -> String {
-        let list = |workers: Vec<u32>| workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let arrived = self.workers_of(self.operation.arrived.keys());
-        let call = self.operation.call();
-        let op = self.op;
+        let awaited = self.awaited().iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let (op, arrived) = (self.op, self.workers_of(self.operation.arrived.keys()));
+        let call = self.operation.arrived.values().next().map(|arrival| arrival.call);
         match (&self.operation.transfer, self.operation.began) {
             (Some(_), _) => {
                 let what = if call == Some(Call::Gather) { "messages" } else { "vectors" };
-                format!("operation {op}: transferring {what}; not done: workers {}", list(self.awaited()))
+                format!("operation {op}: transferring {what}; not done: workers {awaited}")
             }
             (None, _) if self.committed.is_none() => {
                 format!("{arrived} of {} workers have arrived for the first round", self.settings.founders)
@@ -635,8 +632,7 @@ impl Coordinator {
                 let call = call.map_or("nothing", Call::name);
                 let waited = now.saturating_sub(began).as_secs_f64();
                 format!(
-                    "operation {op} ({call}): {arrived} have arrived; waiting for workers {} for {waited:.1} s",
-                    list(self.awaited())
+                    "operation {op} ({call}): {arrived} have arrived; waiting for workers {awaited} for {waited:.1} s"
                 )
             }
         }

@@ -36,6 +36,8 @@ pub(crate) struct Operation {
 pub(crate) struct Arrival {
     pub(super) call: Call,
     pub(super) steps: u64,
+    /// The epoch whose members it knows.
+    pub(super) known_epoch: u64,
 }
 
 /// Data is being transferred.
@@ -60,11 +62,6 @@ impl Transfer {
 }
 
 impl Operation {
-    /// What those that have arrived call.
-    pub(super) fn call(&self) -> Option<Call> {
-        self.arrived.values().next().map(|arrival| arrival.call)
-    }
-
     /// Since when an operation has waited for this member. Without a member that `must_arrive` it cannot begin.
     pub(super) fn waits_for(&self, worker: u32, must_arrive: bool) -> Option<Duration> {
         let is_late = match &self.transfer {
@@ -105,8 +102,9 @@ impl Coordinator {
         }
         if self.operation.transfer.is_some() {
             // It takes part, and its connection broke. A member that does not take part must wait.
-            if self.has_arrived(worker) {
-                self.send(worker, self.begin_message());
+            if let Some(before) = self.operation.arrived.get_mut(&worker) {
+                before.known_epoch = arrival.known_epoch;
+                self.send(worker, self.begin_message(arrival.known_epoch));
             }
             return;
         }
@@ -117,7 +115,7 @@ impl Coordinator {
                 self.deadline.saw(now.saturating_sub(began));
             }
         }
-        self.operation.arrived.entry(worker).or_insert(arrival);
+        self.operation.arrived.entry(worker).or_insert(arrival).known_epoch = arrival.known_epoch;
     }
 
     /// Begins the operation if all have arrived that must, or those that have not were waited for long enough.
@@ -224,11 +222,12 @@ impl Coordinator {
             .filter_map(|worker| self.roster.get(worker).map(|record| record.peer(*worker)))
             .collect();
         if self.members != members {
+            // A member that knows the members of an epoch does not get them again: they must not change within it.
             self.members.clone_from(&members);
             self.epoch += 1;
         }
         if !transfers {
-            return self.finish(self.begin_message());
+            return self.finish(self.begin_message(0));
         }
         self.operation.transfer = Some(Transfer {
             members,
@@ -241,20 +240,21 @@ impl Coordinator {
         self.send_begin();
     }
 
-    fn begin_message(&self) -> ToMember {
+    fn begin_message(&self, known_epoch: u64) -> ToMember {
         let transfer = self.operation.transfer.as_ref();
         ToMember::Begin {
             epoch: self.epoch,
             op: self.op,
-            members: self.members.clone(),
+            members: (known_epoch != self.epoch).then(|| self.members.clone()),
             lost: transfer.map_or(&self.lost, |transfer| &transfer.before).clone(),
             attempt: transfer.map(|transfer| transfer.attempt),
         }
     }
 
     fn send_begin(&mut self) {
-        let arrived: Vec<u32> = self.operation.arrived.keys().copied().collect();
-        arrived.into_iter().for_each(|worker| self.send(worker, self.begin_message()));
+        for (worker, arrival) in self.operation.arrived.clone() {
+            self.send(worker, self.begin_message(arrival.known_epoch));
+        }
     }
 
     /// The operation is over. Its members get this message.
@@ -419,7 +419,7 @@ mod tests {
     }
 
     fn arrive() -> ToCoordinator {
-        ToCoordinator::Arrive { op: 0, call: Call::Barrier, steps: 0 }
+        ToCoordinator::Arrive { op: 0, call: Call::Barrier, steps: 0, known_epoch: 0 }
     }
 
     fn members(coordinator: &Coordinator) -> Vec<u32> {

@@ -6,6 +6,8 @@ use super::event::CoordinatorEvent;
 use super::operation::Operation;
 use super::roster::{MemberRecord, MemberState};
 use crate::group::messages::StateVersion;
+#[cfg(test)]
+use crate::group::simulate::Mutation;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -74,12 +76,12 @@ impl Coordinator {
             return self.emit(CoordinatorEvent::Orphaned { version: committed });
         };
         let waited = now.saturating_sub(since);
-        let held = || self.roster.values().filter(waits).filter_map(|record| record.version);
+        // Not the initial state.
+        let first = 1;
         #[cfg(test)]
-        let may_be_initial = self.settings.mutation == Some(crate::group::simulate::Mutation::AnyState);
-        #[cfg(not(test))]
-        let may_be_initial = false;
-        let held = || held().filter(|version| version.op > 0 || may_be_initial);
+        let first = first - u64::from(self.settings.mutation == Some(Mutation::AnyState));
+        let versions = || self.roster.values().filter(waits).filter_map(|record| record.version);
+        let held = || versions().filter(|version| version.op >= first);
         // A later state was committed, and the coordinator before this one ended before it had heard of it.
         let is_ahead = held().any(|version| version.op > committed.op);
         if waited < if is_ahead { self.settings.recovery_wait / 6 } else { self.settings.recovery_wait } {

@@ -169,7 +169,8 @@ impl Member {
 
     fn arrive(&self) -> Option<ToCoordinator> {
         let Pending { call, steps, .. } = self.pending.as_ref()?;
-        Some(ToCoordinator::Arrive { op: self.op, call: *call, steps: *steps })
+        let (op, known_epoch) = (self.op, self.epoch);
+        Some(ToCoordinator::Arrive { op, call: *call, steps: *steps, known_epoch })
     }
 
     /// Waits no longer for the operation. It may call it again.
@@ -215,6 +216,10 @@ impl Member {
             ToMember::Welcome { run, worker, known, heartbeat, charter } => {
                 self.is_renumbered |= self.worker.is_some_and(|before| before != worker);
                 (self.run, self.worker, self.is_welcome) = (run, Some(worker), true);
+                if !known {
+                    // A coordinator without a record of this member may have used the same epochs for other members.
+                    self.epoch = 0;
+                }
                 (self.repeat(known), Some(MemberAction::Welcomed { charter, heartbeat }))
             }
             ToMember::Refused { why } => (Vec::new(), Some(MemberAction::Refused { why })),
@@ -238,7 +243,13 @@ impl Member {
                 let Some(pending) = self.pending.as_mut().filter(|_| op == self.op) else {
                     return (Vec::new(), None);
                 };
-                (self.epoch, self.members, self.is_ready) = (epoch, members, true);
+                match members {
+                    Some(members) => (self.epoch, self.members) = (epoch, members),
+                    // It does not know the members of this epoch, and can do nothing without them.
+                    None if epoch != self.epoch => return (Vec::new(), None),
+                    None => {}
+                }
+                self.is_ready = true;
                 let Some(number) = attempt else {
                     self.pending = None;
                     self.op = self.op.saturating_add(1);

@@ -3,9 +3,9 @@
 //! This runs on the worker's own thread. [`Member`](super::Member) decides what is to be done. The operations are in
 //! [`collective`](super::collective).
 
-use super::MemberAction;
 use super::control_connection::{Anchor, Client};
 use super::peer_listener::connect;
+use super::{Member, MemberAction};
 use crate::call::out_of_step;
 use crate::group::environment::lock;
 use crate::group::messages::{AttemptId, Call, End, Peer};
@@ -132,12 +132,8 @@ impl Caller {
         }
     }
 
-    fn peers(&self) -> Vec<Peer> {
-        self.client.state.lock().member.members.to_vec()
-    }
-
     fn update_members(&mut self) -> Vec<u32> {
-        self.members = self.peers().iter().map(|peer| peer.worker).collect();
+        self.members = self.client.state.lock().member.members.iter().map(|peer| peer.worker).collect();
         self.members.clone()
     }
 
@@ -210,8 +206,7 @@ impl Caller {
         transfer: &mut impl FnMut(Links<'_>, &[Peer]) -> Result<u32, TransferError>,
     ) -> Result<(), TransferError> {
         let Client { environment, listener, security, token, state, .. } = &*self.client;
-        let run = state.lock().member.run;
-        let peers = self.peers();
+        let Member { run, members: peers, .. } = state.lock().member.clone();
         // Without a place among the members there is nothing to do until the coordinator says so.
         let Some(rank) = peers.iter().position(|peer| peer.token == *token) else { return Ok(()) };
         #[cfg(test)]

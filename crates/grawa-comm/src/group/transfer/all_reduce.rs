@@ -91,14 +91,10 @@ struct Reduced<'s> {
 }
 
 impl<'s> Work<'_, 's> {
-    fn stripes(&self, len: usize) -> Vec<Range<usize>> {
-        stripes(len, SHARD * self.members).collect()
-    }
-
     /// Sends all pieces.
     fn send(&self, mine: &[f32], writers: &mut [Option<Writer>]) -> Result<(), TransferError> {
         let Work { me, members, .. } = *self;
-        let (stripes, mut deltas) = (self.stripes(mine.len()), Vec::new());
+        let (stripes, mut deltas) = (stripes(mine.len(), SHARD * members).collect::<Vec<_>>(), Vec::new());
         for n in 0..stripes.len() + LAG {
             if let Some(stripe) = stripes.get(n) {
                 for rank in receivers(me, members).filter(|_| self.contributes[me]) {
@@ -163,7 +159,7 @@ impl<'s> Work<'_, 's> {
     ) -> Result<Vec<Vec<u32>>, TransferError> {
         let Work { me, members, .. } = *self;
         let (mut scratch, mut digests) = (vec![Vec::new(); members], vec![Vec::new(); members]);
-        let (stripes, mut deltas) = (self.stripes(mine.len()), Vec::new());
+        let (stripes, mut deltas) = (stripes(mine.len(), SHARD * members).collect::<Vec<_>>(), Vec::new());
         let mut receive = |kind: Kind, start: usize, to: &mut [f32], rank: usize| {
             let received = self.receive_piece(kind, start, to, &mut deltas, &mut readers[rank]);
             received.map_err(TransferError::with(rank))
