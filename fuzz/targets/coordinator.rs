@@ -4,7 +4,7 @@
 
 use grawa_comm::group::Settings;
 use grawa_comm::group::internals::messages::{
-    Call, Record, StateVersion, ToCoordinator, ToMember, VERSION, encode,
+    Call, Hello, Record, StateVersion, ToCoordinator, ToMember, VERSION, encode,
 };
 use grawa_comm::group::internals::{Action, Coordinator, Input, Member};
 use libfuzzer_sys::fuzz_target;
@@ -109,7 +109,7 @@ fn seeds() {
     let start = StateVersion { op: 0, digest: 5 };
     for session in 0..3u8 {
         let token = 100 + u64::from(session);
-        say(session, &ToCoordinator::Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() });
+        say(session, &ToCoordinator::Hello(Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() }));
         say(session, &ToCoordinator::Enter(start));
     }
     let arrive = |op, call| ToCoordinator::Arrive { op, call, steps: 4, known_epoch: 0 };
@@ -120,13 +120,13 @@ fn seeds() {
     }
     let stand = StateVersion { op: 2, digest: 7 };
     (0..2).for_each(|session| say(session, &ToCoordinator::Holds(stand)));
-    say(2, &ToCoordinator::Restored(stand));
+    say(2, &ToCoordinator::Enter(stand));
     for (op, call) in [(2, Call::Gather), (3, mix)] {
         (0..3).for_each(|session| say(session, &arrive(op, call)));
         (0..3).filter(|_| op == 2).for_each(|session| say(session, &ToCoordinator::Done { attempt: (2, op, 1), digest: 6 }));
     }
     say(0, &ToCoordinator::Failed { attempt: (2, 3, 1), peer: 2, why: String::new() });
-    say(1, &ToCoordinator::Heartbeat { steps: 4, progress: 4 });
+    say(1, &ToCoordinator::Heartbeat { steps: 4, progress: 4, workers: 1 });
     bytes.extend([1, 2, 0xf8, 0, 0xf8, 0, 2, 0]);
     std::fs::write(std::path::Path::new(&folder).join("round"), bytes).unwrap();
 }

@@ -5,7 +5,7 @@
 
 use grawa_comm::group::internals::all_gather::{HEADER, Header, Kind};
 use grawa_comm::group::internals::messages::{
-    Call, End, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
+    Call, End, Hello, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
 };
 use grawa_comm::group::internals::{Greeting, all_gather, frame, records, whole_record};
 use grawa_comm::{Lost, Why};
@@ -29,7 +29,7 @@ fn both_ways<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(byte
 fuzz_target!(init: seeds(), |bytes: &[u8]| {
     let mut numbers = frame::Numbers::default();
     let mut stream = bytes;
-    while let Ok(Some(body)) = frame::read(&mut stream, &mut numbers, 1 << 16) {
+    while let Ok(Some(body)) = frame::read(|buffer| stream.read(buffer), &mut numbers, 1 << 16) {
         assert!(body.len() <= bytes.len());
         let _ = decode::<ToCoordinator>(&body);
     }
@@ -92,16 +92,15 @@ fn seeds() {
     ];
     let mix = Call::Mix { plan: 5, centre: 1 };
     let ups = [
-        ToCoordinator::Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() },
+        ToCoordinator::Hello(Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() }),
         ToCoordinator::Enter(stand),
         ToCoordinator::Holds(stand),
         ToCoordinator::Arrive { op: 2, call: mix, steps: 4, known_epoch: 1 },
         ToCoordinator::Arrive { op: 2, call: Call::Broadcast { leader: 2 }, steps: 0, known_epoch: 0 },
         ToCoordinator::Done { attempt: (1, 2, 1), digest: 77 },
         ToCoordinator::Failed { attempt: (1, 2, 1), peer: 2, why: "gone".into() },
-        ToCoordinator::Restored(stand),
         ToCoordinator::NotRestored { donor: 1 },
-        ToCoordinator::Heartbeat { steps: 300, progress: 70_000 },
+        ToCoordinator::Heartbeat { steps: 300, progress: 70_000, workers: 2 },
         ToCoordinator::Report(b"{}".to_vec()),
         ToCoordinator::Leave,
     ];

@@ -5,7 +5,7 @@
 mod group;
 
 use grawa_comm::group::internals::frame::{self, Numbers};
-use grawa_comm::group::internals::messages::{StateVersion, ToCoordinator, VERSION, encode};
+use grawa_comm::group::internals::messages::{Hello, StateVersion, ToCoordinator, VERSION, encode};
 use grawa_train::event_codec::Report;
 use grawa_train::{Event, Finished, Place, Reason};
 use group::relay::{HOST, Relay};
@@ -37,7 +37,7 @@ impl Liar {
     fn to(group: &Group) -> Self {
         let mut liar = Liar(TcpStream::connect(&group.address).unwrap(), Numbers::default());
         let address = "127.0.0.1:9".into();
-        liar.say(&ToCoordinator::Hello { version: VERSION, run: 0, token: 1, worker: None, address })
+        liar.say(&ToCoordinator::Hello(Hello { version: VERSION, run: 0, token: 1, worker: None, address }))
             .unwrap();
         liar
     }

@@ -5,7 +5,7 @@
 mod group;
 
 use grawa_comm::group::internals::frame::{Numbers, write};
-use grawa_comm::group::internals::messages::{ToCoordinator, VERSION, encode};
+use grawa_comm::group::internals::messages::{Hello, ToCoordinator, VERSION, encode};
 use grawa_comm::group::raise_file_limit;
 use group::{Group, grawa, text, until};
 use std::io::{ErrorKind, Read, Write};
@@ -176,13 +176,8 @@ fn a_coordinator_without_threads_goes_on() {
     // Room for the stack of one thread more.
     group.coordinator.limit(&format!("--as={}:unlimited", (kilobytes + 3072) << 10));
     let hello = |token: u64| {
-        let hello = ToCoordinator::Hello {
-            version: VERSION,
-            run: 0,
-            token,
-            worker: None,
-            address: "127.0.0.1:9".into(),
-        };
+        let address = "127.0.0.1:9".into();
+        let hello = ToCoordinator::Hello(Hello { version: VERSION, run: 0, token, worker: None, address });
         let mut bytes = Vec::new();
         write(&mut bytes, &mut Numbers::default(), &encode(&hello).unwrap()).unwrap();
         let mut socket = TcpStream::connect(&group.address).unwrap();

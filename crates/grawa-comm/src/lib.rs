@@ -10,6 +10,7 @@
 //! [`conformance`] has the checks that every transport must pass.
 #![deny(missing_docs)]
 
+mod call;
 pub mod conformance;
 mod error;
 #[cfg(feature = "group")]
@@ -103,6 +104,10 @@ pub trait Elastic: Collective {
     /// The newest centre, which may be newer than [`Collective::centre`] where rounds overlap with training.
     fn newest_centre(&self) -> Result<Arc<Vec<f32>>, Error>;
 
+    /// How many workers of this member are left. At a free pace a round is due after as many steps as those that are left should
+    /// take.
+    fn set_workers(&mut self, workers: u32);
+
     /// A round is over: this memory and the centre are the state that a joiner gets.
     fn publish(&mut self, memory: &[u8]) -> Result<(), Error>;
 
@@ -182,21 +187,17 @@ impl Lost {
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let worker = self.worker;
+        write!(f, "worker {} ", self.worker)?;
         match &self.why {
-            Why::Left => write!(f, "worker {worker} left"),
-            Why::Panicked => write!(f, "worker {worker} panicked"),
-            Why::Stalled { after } => {
-                write!(f, "worker {worker} was silent for {:.1} s", after.as_secs_f64())
-            }
-            Why::Disconnected => write!(f, "worker {worker} lost its connection"),
-            Why::Unreachable => write!(f, "worker {worker} cannot be reached by the others"),
-            Why::Late { after } => {
-                write!(f, "worker {worker} did not arrive within {:.1} s", after.as_secs_f64())
-            }
-            Why::Differs => write!(f, "worker {worker} holds other bits than the others"),
-            Why::OutOfStep => write!(f, "worker {worker} called another operation than most others"),
-            Why::Excess => write!(f, "worker {worker} sent more than a member may"),
+            Why::Left => f.write_str("left"),
+            Why::Panicked => f.write_str("panicked"),
+            Why::Stalled { after } => write!(f, "was silent for {:.1} s", after.as_secs_f64()),
+            Why::Disconnected => f.write_str("lost its connection"),
+            Why::Unreachable => f.write_str("cannot be reached by the others"),
+            Why::Late { after } => write!(f, "did not arrive within {:.1} s", after.as_secs_f64()),
+            Why::Differs => f.write_str("holds other bits than the others"),
+            Why::OutOfStep => f.write_str("called another operation than most others"),
+            Why::Excess => f.write_str("sent more than a member may"),
         }
     }
 }

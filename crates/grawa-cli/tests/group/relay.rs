@@ -167,8 +167,8 @@ fn frames<M: Message>(faults: &Arc<Faults>, mut from: TcpStream, mut to: TcpStre
         frame.resize(start + length, 0);
         from.read_exact(&mut frame[start..])?;
         let message = decode::<M>(&frame[start..]).map_err(std::io::Error::other)?.relayed();
-        if let Relayed::Up(ToCoordinator::Hello { address, .. }) = &message {
-            faults.open_door(address);
+        if let Relayed::Up(ToCoordinator::Hello(hello)) = &message {
+            faults.open_door(&hello.address);
         }
         if matches!(message, Relayed::Up(ToCoordinator::Heartbeat { .. }))
             && let Some(lie) = faults.lie.lock().unwrap().take()

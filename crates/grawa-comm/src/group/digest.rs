@@ -31,9 +31,7 @@ impl Crc {
 
 /// The CRC-32C of bytes.
 pub(crate) fn crc(bytes: &[u8]) -> u32 {
-    let mut crc = Crc::default();
-    crc.add(bytes);
-    crc.get()
+    crc_fast::checksum(Crc32Iscsi, bytes) as u32
 }
 
 /// The bytes of a vector as they are in memory and on a connection.
@@ -47,23 +45,17 @@ pub(crate) fn bytes_mut<T: bytemuck::Pod>(vector: &mut [T]) -> &mut [u8] {
     bytemuck::cast_slice_mut(vector)
 }
 
-/// The digest of a vector.
-pub(crate) fn vector(vector: &[f32]) -> u32 {
-    crc(bytes(vector))
-}
-
 /// The digest of a state: of its memory and its centre.
-pub(crate) fn state(memory: &[u8], centre: u32) -> u64 {
-    u64::from(crc(memory)) << 32 | u64::from(centre)
+pub(crate) fn state(memory: &[u8], centre: &[f32]) -> u64 {
+    u64::from(crc(memory)) << 32 | u64::from(crc(bytes(centre)))
 }
 
-/// The digest that most members hold, and the members that hold another. In a tie the lowest number decides.
-pub(crate) fn majority(held: &BTreeMap<u32, u64>) -> Option<(u64, Vec<u32>)> {
+/// The digest that most members hold. In a tie the lowest number decides.
+pub(crate) fn majority(held: &BTreeMap<u32, u64>) -> Option<u64> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     held.values().for_each(|digest| *counts.entry(*digest).or_default() += 1);
     let most = *counts.values().max()?;
-    let right = *held.values().find(|digest| counts[digest] == most)?;
-    Some((right, held.iter().filter(|(_, digest)| **digest != right).map(|(worker, _)| *worker).collect()))
+    held.values().copied().find(|digest| counts[digest] == most)
 }
 
 #[cfg(test)]
@@ -74,9 +66,9 @@ mod tests {
     fn the_majority_is_right_and_the_lowest_number_decides_a_tie() {
         let held = |digests: &[u64]| (0..).zip(digests.iter().copied()).collect::<BTreeMap<u32, u64>>();
         assert_eq!(majority(&held(&[])), None);
-        assert_eq!(majority(&held(&[5, 7, 7])), Some((7, vec![0])));
-        assert_eq!(majority(&held(&[5, 7])), Some((5, vec![1])));
-        assert_eq!(majority(&held(&[5, 5])), Some((5, vec![])));
+        assert_eq!(majority(&held(&[5, 7, 7])), Some(7));
+        assert_eq!(majority(&held(&[5, 7])), Some(5));
+        assert_eq!(majority(&held(&[5, 5])), Some(5));
     }
 
     /// The check value of the CRC-32C in RFC 3720.

@@ -59,6 +59,15 @@ impl Environment {
         }
     }
 
+    /// Locks a mutex whose holder may wait for other things.
+    pub(crate) fn lock_long<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        #[cfg(test)]
+        if let Environment::Simulated(process) = self {
+            process.await_free(mutex);
+        }
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs two functions at once, the first on a thread of its own. Returns when both have; `None` if the first panicked.
     pub(crate) fn run_both<A: Send, B>(
         &self,

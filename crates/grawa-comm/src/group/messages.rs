@@ -2,11 +2,12 @@
 //!
 //! Nothing else crosses a control connection. Parameters never do: they move between members.
 
+pub use crate::call::Call;
 use crate::{Error, Lost, printable};
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Members and coordinator must have the same.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// The longest message on a control connection: a charter, or a report of a round of thousands of workers.
 pub const LONGEST: usize = 4 << 20;
@@ -35,57 +36,12 @@ pub struct Peer {
 /// One attempt of an operation: epoch, operation, attempt.
 pub type AttemptId = (u64, u64, u32);
 
-/// An operation that a member calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Call {
-    /// Exchange messages.
-    Gather,
-    /// Wait for all.
-    Barrier,
-    /// Carry out a plan.
-    Mix {
-        /// The digest of the plan.
-        plan: u64,
-        /// Which of the group's centres.
-        centre: u8,
-    },
-    /// Copy the vector of one member to all.
-    Broadcast {
-        /// That member.
-        leader: u32,
-    },
-}
-
-impl Call {
-    /// Its name, for error messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Call::Gather => "gather",
-            Call::Barrier => "barrier",
-            Call::Mix { .. } => "mix",
-            Call::Broadcast { .. } => "broadcast",
-        }
-    }
-}
-
 /// A message from a member to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToCoordinator {
-    /// The first message on a connection. Every version of the protocol can read it.
-    Hello {
-        /// The member's version of the protocol.
-        version: u16,
-        /// The run it was part of; 0 if none.
-        run: u64,
-        /// Its token.
-        token: u64,
-        /// The number it had, if any.
-        worker: Option<u32>,
-        /// Where it listens for other members.
-        #[serde(deserialize_with = "printable::text")]
-        address: String,
-    },
-    /// It is ready to take part, and holds this state.
+    /// The first message of a process with one worker.
+    Hello(Hello),
+    /// It is ready to take part, and holds this state: its own, or that of a donor.
     Enter(StateVersion),
     /// A round is over for it. It now holds this state.
     Holds(StateVersion),
@@ -117,8 +73,6 @@ pub enum ToCoordinator {
         #[serde(deserialize_with = "printable::text")]
         why: String,
     },
-    /// It has fetched this state from a donor.
-    Restored(StateVersion),
     /// It could not fetch the state.
     NotRestored {
         /// The donor.
@@ -130,6 +84,8 @@ pub enum ToCoordinator {
         steps: u64,
         /// A counter that grows as its work progresses.
         progress: u64,
+        /// How many workers it has left.
+        workers: u32,
     },
     /// A report for whoever watches the run.
     Report(Vec<u8>),
@@ -139,59 +95,25 @@ pub enum ToCoordinator {
     HelloOfSet {
         /// How many workers it has.
         workers: u32,
-        /// As in `Hello`.
-        version: u16,
-        /// As in `Hello`.
-        run: u64,
-        /// As in `Hello`.
-        token: u64,
-        /// The number of its first worker, if it had one.
-        worker: Option<u32>,
-        /// As in `Hello`.
-        #[serde(deserialize_with = "printable::text")]
-        address: String,
+        /// The rest.
+        hello: Hello,
     },
 }
 
-/// What a member says first, whichever message it sends.
-#[derive(Debug)]
-pub struct Introduction {
-    /// How many workers it has.
-    pub workers: u32,
-    /// Its version of the protocol.
+/// The first message on a connection. Every version of the protocol can read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The member's version of the protocol.
     pub version: u16,
     /// The run it was part of; 0 if none.
     pub run: u64,
     /// Its token.
     pub token: u64,
-    /// The number it had, if any.
+    /// The number of its first worker, if it had one.
     pub worker: Option<u32>,
     /// Where it listens for other members.
+    #[serde(deserialize_with = "printable::text")]
     pub address: String,
-}
-
-impl Introduction {
-    /// From a message, if it is a first one.
-    pub fn from_message(message: ToCoordinator) -> Result<Self, ToCoordinator> {
-        match message {
-            ToCoordinator::Hello { version, run, token, worker, address } => {
-                Ok(Introduction { workers: 1, version, run, token, worker, address })
-            }
-            ToCoordinator::HelloOfSet { workers, version, run, token, worker, address } => {
-                Ok(Introduction { workers, version, run, token, worker, address })
-            }
-            other => Err(other),
-        }
-    }
-
-    /// The message.
-    pub fn into_message(self) -> ToCoordinator {
-        let Introduction { workers, version, run, token, worker, address } = self;
-        match workers {
-            1 => ToCoordinator::Hello { version, run, token, worker, address },
-            _ => ToCoordinator::HelloOfSet { workers, version, run, token, worker, address },
-        }
-    }
 }
 
 /// A message from the coordinator to a member.
@@ -291,7 +213,7 @@ pub struct Record {
     /// How many members hold it. Version 4 of the protocol also wrote 0, for a state that a member had only reported: such a
     /// record is ignored.
     pub members: u32,
-    /// Their tokens, unless the record before has the same.
+    /// Their tokens. Up to version 6 of the protocol, none if they are those of the record before.
     pub tokens: Vec<u64>,
 }
 
@@ -347,8 +269,8 @@ mod tests {
     /// Version 4 said hello, and was refused, in the same bytes.
     #[test]
     fn other_versions_can_be_refused() {
-        let hello =
-            ToCoordinator::Hello { version: 4, run: 0, token: 1, worker: None, address: "a:1".into() };
+        let hello = Hello { version: 4, run: 0, token: 1, worker: None, address: "a:1".into() };
+        let hello = ToCoordinator::Hello(hello);
         assert_eq!(encode(&hello).unwrap(), [0, 4, 0, 1, 0, 3, b'a', b':', b'1']);
         assert_eq!(encode(&ToMember::Refused { why: "no".into() }).unwrap(), [1, 2, b'n', b'o']);
     }
@@ -360,7 +282,7 @@ mod tests {
         let peer = Peer { worker: 3, token: 9, address: evil() };
         let lost = Vec::new();
         let ups = [
-            ToCoordinator::Hello { version: 1, run: 2, token: 3, worker: None, address: evil() },
+            ToCoordinator::Hello(Hello { version: 1, run: 2, token: 3, worker: None, address: evil() }),
             ToCoordinator::Failed { attempt: (1, 2, 3), peer: 4, why: evil() },
         ];
         let downs = [

@@ -3,7 +3,7 @@
 use super::Settings;
 use super::coordinator::roster::MemberState;
 use super::coordinator::{Action, Coordinator, Input};
-use super::messages::{Call, End, Record, StateVersion, ToCoordinator, ToMember, VERSION};
+use super::messages::{Call, End, Hello, Record, StateVersion, ToCoordinator, ToMember, VERSION};
 use std::time::Duration;
 
 const START: StateVersion = StateVersion { op: 0, digest: 5 };
@@ -13,7 +13,7 @@ fn hear(coordinator: &mut Coordinator, session: u64, message: ToCoordinator) -> 
 }
 
 fn hello(token: u64) -> ToCoordinator {
-    ToCoordinator::Hello { version: VERSION, run: 0, token, worker: None, address: "nowhere".into() }
+    ToCoordinator::Hello(Hello { version: VERSION, run: 0, token, worker: None, address: "nowhere".into() })
 }
 
 fn arrive(op: u64, call: Call) -> ToCoordinator {
@@ -74,7 +74,7 @@ fn an_idle_complaint_changes_nothing() {
     }
     let later = Duration::from_secs(1);
     for session in 0..4 {
-        let message = ToCoordinator::Heartbeat { steps: 0, progress: 0 };
+        let message = ToCoordinator::Heartbeat { steps: 0, progress: 0, workers: 1 };
         coordinator.handle(Input::Message { session, message }, later);
     }
     assert_eq!(coordinator.handle(Input::Tick, later), [], "nothing is tried again");
@@ -94,9 +94,14 @@ fn absurd_numbers_do_no_harm() {
     let stand = StateVersion { op: 1, digest: 6 };
     for session in 0..2 {
         hear(&mut coordinator, session, ToCoordinator::Holds(stand));
-        hear(&mut coordinator, session, ToCoordinator::Heartbeat { steps: u64::MAX, progress: u64::MAX });
+        hear(
+            &mut coordinator,
+            session,
+            ToCoordinator::Heartbeat { steps: u64::MAX, progress: u64::MAX, workers: 1 },
+        );
     }
-    let actions = hear(&mut coordinator, 0, ToCoordinator::Heartbeat { steps: u64::MAX, progress: 0 });
+    let actions =
+        hear(&mut coordinator, 0, ToCoordinator::Heartbeat { steps: u64::MAX, progress: 0, workers: 1 });
     assert!(actions.iter().all(|action| !matches!(action, Action::Emit(_))), "{actions:?}");
     let mut fresh = Coordinator::new(Settings::default(), 7, Vec::new(), &[]);
     let far = StateVersion { op: u64::MAX, digest: 1 };
@@ -161,7 +166,7 @@ fn a_round_that_has_begun_is_not_changed() {
     let mut coordinator = speaking(3);
     let (truth, epoch) = (coordinator.committed, coordinator.epoch);
     hear(&mut coordinator, 0, ToCoordinator::Holds(StateVersion { op: 1, digest: 66 }));
-    for up in [ToCoordinator::Restored(StateVersion { op: 1, digest: 6 }), arrive(1, Call::Gather)] {
+    for up in [ToCoordinator::Enter(StateVersion { op: 1, digest: 6 }), arrive(1, Call::Gather)] {
         let actions = hear(&mut coordinator, 3, up);
         assert!(!actions.iter().any(|action| matches!(action, Action::Send { .. })), "{actions:?}");
     }
@@ -190,7 +195,7 @@ fn only_members_report() {
     // The waiting member fetches the state and arrives.
     let stand = StateVersion { op: 1, digest: 6 };
     (0..2).for_each(|session| drop(hear(&mut coordinator, session, ToCoordinator::Holds(stand))));
-    hear(&mut coordinator, 2, ToCoordinator::Restored(stand));
+    hear(&mut coordinator, 2, ToCoordinator::Enter(stand));
     hear(&mut coordinator, 2, arrive(1, Call::Gather));
     let actions: Vec<Action> =
         (0..2).flat_map(|session| hear(&mut coordinator, session, arrive(1, Call::Gather))).collect();
@@ -207,8 +212,11 @@ fn reports_wait_until_the_members_are_back() {
     let back = |coordinator: &mut Coordinator, session: u64| {
         let (version, token, address) = (VERSION, 100 + session, "nowhere".into());
         let worker = Some(session as u32);
-        let mut actions =
-            hear(coordinator, session, ToCoordinator::Hello { version, run: 7, token, worker, address });
+        let mut actions = hear(
+            coordinator,
+            session,
+            ToCoordinator::Hello(Hello { version, run: 7, token, worker, address }),
+        );
         actions.extend(hear(coordinator, session, ToCoordinator::Enter(stand)));
         actions.extend(hear(coordinator, session, ToCoordinator::Report(vec![session as u8])));
         told(&actions)
@@ -234,7 +242,7 @@ fn joiners_do_not_decide_where_the_run_continues() {
     ];
     let enter = |coordinator: &mut Coordinator, session: u64, token: u64| {
         let (version, worker, address) = (VERSION, None, "nowhere".into());
-        hear(coordinator, session, ToCoordinator::Hello { version, run: 7, token, worker, address });
+        hear(coordinator, session, ToCoordinator::Hello(Hello { version, run: 7, token, worker, address }));
         hear(coordinator, session, ToCoordinator::Enter(further));
     };
     let mut coordinator = Coordinator::new(Settings::default(), 7, Vec::new(), &records);

@@ -8,7 +8,7 @@ use super::member::join::Joiner;
 use super::member::socket_member::SocketMember;
 use super::transfer::TransferOptions;
 use super::transfer::all_reduce::SHARD;
-use super::transfer::header::FRONT;
+use super::transfer::header::HEADER;
 use super::wire::tls::Security;
 use crate::Collective;
 use crate::shard::{shard, stripes};
@@ -86,8 +86,8 @@ fn traffic(has_weight: &[bool], floats: usize) -> (Vec<u64>, Vec<u64>) {
             let summand = shard(&stripe, to, members).len() * usize::from(has_weight[from]);
             let result = shard(&stripe, from, members).len();
             for piece in [summand, result].into_iter().filter(|piece| *piece > 0 && from != to) {
-                sent[from] += (FRONT + 4 * piece) as u64;
-                received[to] += (FRONT + 4 * piece) as u64;
+                sent[from] += (HEADER + 8 + 4 * piece) as u64;
+                received[to] += (HEADER + 8 + 4 * piece) as u64;
             }
         }
     }

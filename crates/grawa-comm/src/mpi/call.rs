@@ -5,7 +5,9 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
+use mpi::datatype::Equivalence;
 use mpi::ffi;
+use mpi::raw::AsRaw;
 use std::os::raw::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -109,43 +111,10 @@ impl Comm {
         let (turn, count) = (turn(), N as c_int);
         // SAFETY: reads N numbers, and writes N of each rank.
         let code = unsafe {
-            let kind = ffi::RSMPI_UINT64_T;
-            ffi::MPI_Allgather(
-                mine.as_ptr().cast(),
-                count,
-                kind,
-                all.as_mut_ptr().cast(),
-                count,
-                kind,
-                self.0,
-            )
+            let (kind, from, to) = (ffi::RSMPI_UINT64_T, mine.as_ptr().cast(), all.as_mut_ptr().cast());
+            ffi::MPI_Allgather(from, count, kind, to, count, kind, self.0)
         };
         answer(&turn, "gather words", code).map(|()| all)
-    }
-
-    /// The bytes of all ranks, in order. `counts` says how many each passes.
-    pub(super) fn all_bytes(self, mine: &[u8], counts: &[usize]) -> Result<Vec<u8>, Error> {
-        let (counts, starts) = places(counts)?;
-        let mut all = vec![0u8; end(&counts, &starts)];
-        fits("gather bytes", counts[self.rank()?], mine.len())?;
-        let turn = turn();
-        // SAFETY: reads as many bytes as this rank's count says, and `all` has room for those of all.
-        let code = unsafe {
-            let kind = ffi::RSMPI_UINT8_T;
-            let to = all.as_mut_ptr().cast();
-            let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-            ffi::MPI_Allgatherv(
-                mine.as_ptr().cast(),
-                int(mine.len())?,
-                kind,
-                to,
-                counts,
-                starts,
-                kind,
-                self.0,
-            )
-        };
-        answer(&turn, "gather bytes", code).map(|()| all)
     }
 
     /// Sends `counts.0[r]` floats of `from` to rank r, and fills `to` with the `counts.1[r]` floats of each rank r, both in
@@ -165,47 +134,34 @@ impl Comm {
         let turn = turn();
         // SAFETY: a count for every rank, and all of them inside `from` and `to`.
         let code = unsafe {
-            let kind = ffi::RSMPI_FLOAT;
-            ffi::MPI_Alltoallv(
-                from.as_ptr().cast(),
-                out.as_ptr(),
-                out_starts.as_ptr(),
-                kind,
-                to.as_mut_ptr().cast(),
-                back.as_ptr(),
-                back_starts.as_ptr(),
-                kind,
-                self.0,
-            )
+            let (kind, from, to) = (ffi::RSMPI_FLOAT, from.as_ptr().cast(), to.as_mut_ptr().cast());
+            let (out, out_starts) = (out.as_ptr(), out_starts.as_ptr());
+            let (back, back_starts) = (back.as_ptr(), back_starts.as_ptr());
+            ffi::MPI_Alltoallv(from, out, out_starts, kind, to, back, back_starts, kind, self.0)
         };
         answer(&turn, "exchange floats", code)
     }
 
-    /// Fills a vector from its shards, of `counts` floats, one per rank. `mine` is that of this rank.
-    pub(super) fn all_floats(self, mine: &[f32], all: &mut [f32], counts: &[usize]) -> Result<(), Error> {
-        let (counts, starts) = places(counts)?;
-        fits("gather floats", counts[self.rank()?], mine.len())?;
-        fits("gather floats", self.size()? as c_int, counts.len())?;
+    /// Fills `all` with the parts of all ranks, in order. `counts` says how long each is. `mine` is that of this rank.
+    pub(super) fn all_parts<T: Equivalence>(
+        self,
+        mine: &[T],
+        all: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), Error> {
+        let (call, (counts, starts)) = ("gather parts", places(counts)?);
+        fits(call, counts[self.rank()?], mine.len())?;
+        fits(call, self.size()? as c_int, counts.len())?;
         if end(&counts, &starts) > all.len() {
-            return Err(wrong("gather floats", "more than there is room for"));
+            return Err(wrong(call, "more than there is room for"));
         }
-        let turn = turn();
-        // SAFETY: reads as many floats as this rank's count says, and all counts lie inside `all`.
+        let (count, kind, turn) = (int(mine.len())?, T::equivalent_datatype(), turn());
+        // SAFETY: reads as many elements as this rank's count says, and all counts lie inside `all`.
         let code = unsafe {
-            let (kind, to) = (ffi::RSMPI_FLOAT, all.as_mut_ptr().cast());
-            let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-            ffi::MPI_Allgatherv(
-                mine.as_ptr().cast(),
-                int(mine.len())?,
-                kind,
-                to,
-                counts,
-                starts,
-                kind,
-                self.0,
-            )
+            let (kind, from, to) = (kind.as_raw(), mine.as_ptr().cast(), all.as_mut_ptr().cast());
+            ffi::MPI_Allgatherv(from, count, kind, to, counts.as_ptr(), starts.as_ptr(), kind, self.0)
         };
-        answer(&turn, "gather floats", code)
+        answer(&turn, call, code)
     }
 
     /// Copies the floats of `root` to all. All must pass the same count.

@@ -2,6 +2,7 @@
 
 use super::Running;
 use super::call::Comm;
+use crate::call::check_lengths;
 use crate::shard::{shard, stripes};
 use crate::{Collective, Error, Gathered, Heartbeat, Outcome};
 use grawa_core::{Layout, Plan, centre_part};
@@ -24,21 +25,8 @@ enum Call {
     Broadcast,
 }
 
-impl Call {
-    const ALL: [Call; 6] =
-        [Call::Gather, Call::HandIn, Call::Scatter, Call::Barrier, Call::Mix, Call::Broadcast];
-
-    fn name(self) -> &'static str {
-        match self {
-            Call::Gather => "gather",
-            Call::HandIn => "hand in",
-            Call::Scatter => "scatter",
-            Call::Barrier => "barrier",
-            Call::Mix => "mix",
-            Call::Broadcast => "broadcast",
-        }
-    }
-}
+/// Their names, in this order.
+const NAMES: [&str; 6] = ["gather", "hand in", "scatter", "barrier", "mix", "broadcast"];
 
 /// What every member sends first: its call, what must be the same for all, and a length.
 type Brought = [u64; 3];
@@ -46,26 +34,15 @@ type Brought = [u64; 3];
 /// One rank's end of a group. No member leaves: a rank that dies ends the job.
 #[derive(Debug)]
 pub struct Member {
-    comm: Comm,
-    rank: usize,
-    members: Vec<u32>,
-    centre: Arc<Vec<f32>>,
+    pub(super) comm: Comm,
+    pub(super) rank: usize,
+    pub(super) members: Vec<u32>,
+    pub(super) centre: Arc<Vec<f32>>,
     /// Keeps MPI running.
-    _running: Arc<Running>,
+    pub(super) _running: Arc<Running>,
 }
 
 impl Member {
-    /// The end of one rank, in a communicator whose ranks are `members` in order.
-    pub(super) fn new(
-        comm: Comm,
-        running: Arc<Running>,
-        rank: usize,
-        members: Vec<u32>,
-        centre: Vec<f32>,
-    ) -> Self {
-        Member { comm, rank, members, centre: Arc::new(centre), _running: running }
-    }
-
     /// The first member makes a message for each member, one at a time, and sends it. For messages that are too large to hold at
     /// once.
     pub fn scatter(&mut self, make: &mut dyn FnMut(u32) -> Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error> {
@@ -79,13 +56,21 @@ impl Member {
         make(self.members[0])
     }
 
-    /// Checks that all members have called the same operation.
+    /// Checks that all members have called the same operation, with the same plan or leader.
     fn meet(&mut self, call: Call, same: u64, length: usize) -> Result<(Vec<Brought>, Outcome), Error> {
         let start = Instant::now();
         let brought = self.comm.all_words([call as u64, same, length as u64])?;
-        if brought.iter().any(|other| other[0] != call as u64) {
-            let name = |code: u64| Call::ALL.get(code as usize).map_or("something else", |call| call.name());
+        let differs = |at: usize| brought.iter().position(|other| other[at] != brought[0][at]);
+        if differs(0).is_some() {
+            let name = |code: u64| NAMES.get(code as usize).copied().unwrap_or("something else");
             let calls = self.members.iter().zip(&brought).map(|(&worker, other)| (worker, name(other[0])));
+            return Err(Error::OutOfStep { calls: calls.collect() });
+        }
+        if let Some(other) = differs(1) {
+            if call == Call::Mix {
+                return Err(Error::PlansDiffer { first: self.members[0], other: self.members[other] });
+            }
+            let calls = self.members.iter().map(|&worker| (worker, "broadcast of another leader"));
             return Err(Error::OutOfStep { calls: calls.collect() });
         }
         let outcome = Outcome { members: self.members.clone(), wait: start.elapsed(), ..Outcome::default() };
@@ -103,20 +88,6 @@ impl Member {
         let mut bytes = vec![0; u64::from_le_bytes(length) as usize];
         bytes.chunks_mut(PIECE).try_for_each(|piece| self.comm.receive(rank, piece))?;
         Ok(bytes)
-    }
-
-    /// Checks that all vectors, and the centre, are as long as the layout.
-    fn check_lengths(&self, brought: &[Brought], expected: usize) -> Result<(), Error> {
-        let lengths = self
-            .members
-            .iter()
-            .zip(brought)
-            .map(|(worker, other)| (format!("the vector of worker {worker}"), other[2] as usize));
-        let centre = ("the centre of the group".to_owned(), self.centre.len());
-        match lengths.chain([centre]).find(|(_, found)| *found != expected) {
-            None => Ok(()),
-            Some((what, found)) => Err(grawa_core::Error::WrongLength { what, found, expected }.into()),
-        }
     }
 
     /// Every member sends every other its shard of each stripe, reduces its own in the order of the members, and sends the result
@@ -145,7 +116,7 @@ impl Member {
             }
             let mut sum = centre[own.clone()].to_vec();
             centre_part(plan, layout, own.start, &pieces, &mut sum)?;
-            self.comm.all_floats(&sum, &mut centre[stripe], &shards)?;
+            self.comm.all_parts(&sum, &mut centre[stripe], &shards)?;
         }
         Ok(())
     }
@@ -170,7 +141,8 @@ impl Collective for Member {
         for from in (0..longest).step_by(piece) {
             let part = |length: usize| from.min(length)..(from + piece).min(length);
             let counts: Vec<usize> = lengths.iter().map(|&length| part(length).len()).collect();
-            let all = self.comm.all_bytes(&message[part(message.len())], &counts)?;
+            let mut all = vec![0; counts.iter().sum()];
+            self.comm.all_parts(&message[part(message.len())], &mut all, &counts)?;
             let mut rest = all.as_slice();
             for ((_, message), count) in messages.iter_mut().zip(counts) {
                 let (piece, others) = rest.split_at(count);
@@ -202,10 +174,8 @@ impl Collective for Member {
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error> {
         let (brought, mut outcome) = self.meet(Call::Mix, plan.digest(), mine.len())?;
         let start = Instant::now();
-        if let Some(other) = brought.iter().position(|other| other[1] != brought[0][1]) {
-            return Err(Error::PlansDiffer { first: self.members[0], other: self.members[other] });
-        }
-        self.check_lengths(&brought, layout.len())?;
+        let lengths = self.members.iter().zip(&brought).map(|(worker, other)| (*worker, other[2] as usize));
+        check_lengths(lengths, self.centre.len(), layout)?;
         if plan.workers != self.members {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         }
@@ -217,10 +187,6 @@ impl Collective for Member {
     fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
         let (brought, mut outcome) = self.meet(Call::Broadcast, leader.into(), mine.len())?;
         let start = Instant::now();
-        if brought.iter().any(|other| other[1] != brought[0][1]) {
-            let calls = self.members.iter().map(|&worker| (worker, "broadcast of another leader"));
-            return Err(Error::OutOfStep { calls: calls.collect() });
-        }
         let Some(root) = self.members.iter().position(|&worker| worker == leader) else {
             return Err(Error::NoSuchLeader { leader, members: self.members.clone() });
         };

@@ -87,8 +87,9 @@ impl Job {
     pub fn group(&self, workers: Range<u32>, centre: Vec<f32>) -> Result<Option<Member>, Error> {
         let is_in = workers.contains(&self.0.rank);
         let comm = self.0.world.split(is_in)?;
-        let index = self.0.rank.saturating_sub(workers.start) as usize;
-        Ok(comm.map(|comm| Member::new(comm, Arc::clone(&self.0), index, workers.collect(), centre)))
+        let rank = self.0.rank.saturating_sub(workers.start) as usize;
+        let (members, centre, _running) = (workers.collect(), Arc::new(centre), Arc::clone(&self.0));
+        Ok(comm.map(|comm| Member { comm, rank, members, centre, _running }))
     }
 
     /// Counters that all ranks add to, at zero. All ranks must call it.

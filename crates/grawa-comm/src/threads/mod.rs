@@ -5,9 +5,10 @@
 
 mod rendezvous;
 
+use crate::call::{Call, check_lengths, out_of_step};
 use crate::{Collective, Error, Gathered, Heartbeat, Lost, Outcome, Tickets, Transport};
 use grawa_core::{Layout, Plan, centre_part};
-use rendezvous::{Call, Met, Offer, Rendezvous};
+use rendezvous::{Met, Offer, Rendezvous};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,10 +49,9 @@ impl Member {
         let met = self.rendezvous.meet(self.place, offer)?;
         let members: Vec<u32> = met.offers.iter().map(|(member, _)| *member).collect();
         self.members.clone_from(&members);
-        let first = met.offers[0].1.call.name();
-        if met.offers.iter().any(|(_, offer)| offer.call.name() != first) {
-            let calls = met.offers.iter().map(|(member, offer)| (*member, offer.call.name())).collect();
-            return Err(Error::OutOfStep { calls });
+        let calls: Vec<_> = met.offers.iter().map(|(member, offer)| (*member, offer.call)).collect();
+        if calls.iter().any(|(_, other)| *other != call) {
+            return Err(out_of_step(&calls));
         }
         let bytes = (message.len() + size_of_val(vector)) as u64;
         let outcome =
@@ -61,18 +61,8 @@ impl Member {
 
     /// The centre that the vectors of all make.
     fn make_centre(&self, plan: &Plan, layout: &Layout, met: &Met) -> Result<Vec<f32>, Error> {
-        let first = &met.offers[0];
-        if let Some((other, _)) = met.offers.iter().find(|(_, offer)| offer.call != first.1.call) {
-            return Err(Error::PlansDiffer { first: first.0, other: *other });
-        }
-        let lengths = met
-            .offers
-            .iter()
-            .map(|(member, offer)| (format!("the vector of worker {member}"), offer.vector.len()));
-        let centre = ("the centre of the group".to_owned(), self.centre.len());
-        if let Some((what, found)) = lengths.chain([centre]).find(|(_, found)| *found != layout.len()) {
-            return Err(grawa_core::Error::WrongLength { what, found, expected: layout.len() }.into());
-        }
+        let lengths = met.offers.iter().map(|(member, offer)| (*member, offer.vector.len()));
+        check_lengths(lengths, self.centre.len(), layout)?;
         if plan.workers != self.members {
             return Err(Error::Shrunk { lost: met.lost.clone() });
         }
@@ -101,7 +91,7 @@ impl Collective for Member {
     }
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error> {
-        let (met, mut outcome) = self.meet(Call::Mix { digest: plan.digest() }, &[], mine)?;
+        let (met, mut outcome) = self.meet(Call::Mix { plan: plan.digest(), centre: 0 }, &[], mine)?;
         let start = Instant::now();
         self.centre = Arc::new(self.make_centre(plan, layout, &met)?);
         outcome.work = start.elapsed();
@@ -109,12 +99,7 @@ impl Collective for Member {
     }
 
     fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
-        let call = Call::Broadcast { leader };
-        let (met, outcome) = self.meet(call, &[], mine)?;
-        if met.offers.iter().any(|(_, offer)| offer.call != call) {
-            let calls = met.offers.iter().map(|(member, _)| (*member, "broadcast of another leader"));
-            return Err(Error::OutOfStep { calls: calls.collect() });
-        }
+        let (met, outcome) = self.meet(Call::Broadcast { leader }, &[], mine)?;
         let Some((_, offer)) = met.offers.iter().find(|(member, _)| *member == leader) else {
             return Err(Error::NoSuchLeader { leader, members: self.members.clone() });
         };

@@ -3,29 +3,10 @@
 //! A member that leaves, or makes no progress for too long while others wait, is lost: the others continue without it. All members
 //! get the same offers and the same losses, in the order of the workers.
 
+use crate::call::Call;
 use crate::{Error, Lost, Why};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// What a member calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    Gather,
-    Barrier,
-    Mix { digest: u64 },
-    Broadcast { leader: u32 },
-}
-
-impl Call {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Call::Gather => "gather",
-            Call::Barrier => "barrier",
-            Call::Mix { .. } => "mix",
-            Call::Broadcast { .. } => "broadcast",
-        }
-    }
-}
 
 /// What a member brings.
 #[derive(Clone, Debug)]
@@ -82,7 +63,9 @@ impl Rendezvous {
     pub(super) fn meet(&self, place: usize, offer: Offer) -> Result<Arc<Met>, Error> {
         let mut state = self.lock();
         state.expelled(place)?;
-        let number = self.arrive(&mut state, place, offer);
+        let number = state.number;
+        state.places[place].offer = Some(offer);
+        state.began.get_or_insert_with(Instant::now);
         while state.number == number {
             state.expelled(place)?;
             let next = state.give_up(self.deadline);
@@ -101,17 +84,6 @@ impl Rendezvous {
         let (worker, after) = (state.places[place].worker, Duration::ZERO);
         let met = state.last.clone().filter(|met| met.offers.iter().any(|(other, _)| *other == worker));
         met.ok_or(Error::Expelled { worker, after })
-    }
-
-    /// Returns the number of the rendezvous.
-    fn arrive(&self, state: &mut State, place: usize, offer: Offer) -> u64 {
-        let number = state.number;
-        state.places[place].offer = Some(offer);
-        state.began.get_or_insert_with(Instant::now);
-        if state.is_complete() {
-            self.finish(state);
-        }
-        number
     }
 
     pub(super) fn alive(&self, place: usize) {

@@ -46,6 +46,9 @@ impl Process {
     pub(crate) fn lose(&mut self, index: usize, error: Error) {
         let Some(at) = self.workers.iter().position(|worker| worker.index == index) else { return };
         let worker = self.workers.remove(at).id;
+        if let Membership::Elastic(all, _) = &mut self.membership {
+            all.set_workers(self.workers.len() as u32);
+        }
         let what = format!("worker {worker} is lost: {error}");
         let fault = Event::Fault(Fault { at: self.place(), worker: Some(worker), what });
         // Where there is a coordinator it must know; the supervisor sends it.

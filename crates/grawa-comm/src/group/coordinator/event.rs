@@ -85,44 +85,39 @@ pub enum CoordinatorEvent {
 impl fmt::Display for CoordinatorEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CoordinatorEvent::Joined { worker, op } => {
-                write!(f, "worker {worker} takes part from operation {op} on")
-            }
-            CoordinatorEvent::Lost(lost) => write!(f, "{lost}: the others go on without it"),
-            CoordinatorEvent::Restores { worker, donor, version } => {
+            Self::Joined { worker, op } => write!(f, "worker {worker} takes part from operation {op} on"),
+            Self::Lost(lost) => write!(f, "{lost}: the others go on without it"),
+            Self::Restores { worker, donor, version } => {
                 write!(f, "worker {worker} fetches the state at operation {} from worker {donor}", version.op)
             }
-            CoordinatorEvent::Differs { worker, found, expected } => write!(
+            Self::Differs { worker, found, expected } => write!(
                 f,
                 "worker {worker} holds other bits than the others ({:016x}, not {expected:016x}): it fetches theirs",
                 found.digest
             ),
-            CoordinatorEvent::Refused { why } => write!(f, "refused: {why}"),
-            CoordinatorEvent::Retry { worker, peer, attempt, why } => {
+            Self::Refused { why } => write!(f, "refused: {why}"),
+            Self::Retry { worker, peer, attempt, why } => {
                 write!(
                     f,
                     "worker {worker} could not exchange data with worker {peer} ({why}): attempt {attempt}"
                 )
             }
-            CoordinatorEvent::Orphaned { version } => write!(
+            Self::Orphaned { version } => write!(
                 f,
                 "no worker holds the committed state of operation {}: waiting for one that does",
                 version.op
             ),
-            CoordinatorEvent::Recovered { from: Some(from), to } => {
+            Self::Recovered { from: Some(from), to } => {
                 write!(f, "the run continues from operation {}; it had reached {}", to.op, from.op)
             }
-            CoordinatorEvent::Recovered { from: None, to } => {
-                write!(f, "the run continues from operation {}", to.op)
-            }
-            CoordinatorEvent::ExtraSteps { op, steps } => {
+            Self::Recovered { from: None, to } => write!(f, "the run continues from operation {}", to.op),
+            Self::ExtraSteps { op, steps } => {
                 write!(f, "{steps} steps more than asked for were taken before operation {op}")
             }
-            CoordinatorEvent::BeganWithout { op, without, after } => write!(
-                f,
-                "operation {op} began without workers {without:?} after {:.1} s",
-                after.as_secs_f64()
-            ),
+            Self::BeganWithout { op, without, after } => {
+                let after = after.as_secs_f64();
+                write!(f, "operation {op} began without workers {without:?} after {after:.1} s")
+            }
         }
     }
 }

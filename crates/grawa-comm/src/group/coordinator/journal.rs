@@ -43,8 +43,8 @@ impl Journal {
         let rest = file.metadata().map_err(failed)?.len() - good;
         let mut length = [0; 4];
         let start = file.seek(SeekFrom::Start(good)).and_then(|_| file.read_exact(&mut length));
-        let length = start.map_or(0, |()| u32::from_le_bytes(length) as usize);
-        let length = if length > LONGEST { 0 } else { length };
+        let length = start.ok().map(|()| u32::from_le_bytes(length) as usize);
+        let length = length.filter(|length| *length <= LONGEST).unwrap_or(0);
         if rest > (2 * (frame::HEADER + SHORT)).max(frame::HEADER + length) as u64 {
             return Err(wrong(format!(
                 "{rest} bytes after the first {good} are no records; move it away to start anew"
@@ -80,7 +80,7 @@ pub fn records(from: &mut impl Read) -> (Vec<Record>, Numbers, u64) {
     let (mut records, mut numbers, mut good) = (Vec::new(), Numbers::default(), 0);
     loop {
         let mut tried = numbers;
-        let Ok(Some(body)) = frame::read(from, &mut tried, LONGEST) else { break };
+        let Ok(Some(body)) = frame::read(|buffer| from.read(buffer), &mut tried, LONGEST) else { break };
         let Ok(record) = decode::<Record>(&body) else { break };
         numbers = tried;
         good += (frame::HEADER + body.len()) as u64;

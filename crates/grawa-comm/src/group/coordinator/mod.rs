@@ -20,9 +20,7 @@ pub(crate) mod server;
 mod trigger;
 
 use super::digest::majority;
-use super::messages::{
-    Call, Introduction, LONGEST, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION,
-};
+use super::messages::{Call, Hello, LONGEST, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION};
 use super::token_bucket::TokenBucket;
 use crate::{Lost, Why};
 use deadline::Deadline;
@@ -157,8 +155,7 @@ pub struct Coordinator {
     lost: Vec<Lost>,
     /// Since when no connected member holds the committed state.
     orphaned: Option<Duration>,
-    /// How many members held the last committed state, and their tokens.
-    size: u32,
+    /// The tokens of the members that held the last committed state.
     former: Vec<u64>,
     /// After a restart: until when the coordinator waits for the members before it.
     returning: Option<Option<Duration>>,
@@ -184,17 +181,12 @@ impl Coordinator {
             coordinator.epoch = ((record.epoch >> 32) + 1) << 32;
             coordinator.op = record.version.op;
             coordinator.committed = Some(record.version);
-            coordinator.size = record.members;
             if !record.tokens.is_empty() {
                 coordinator.former.clone_from(&record.tokens);
             }
             coordinator.returning = Some(None);
         }
-        if let Some(version) = coordinator.committed {
-            let (members, tokens) = (coordinator.size.max(1), Vec::new());
-            let record = Record { run, epoch: coordinator.epoch, version, members, tokens };
-            coordinator.actions.push(Action::Log(record));
-        }
+        coordinator.committed.into_iter().for_each(|version| coordinator.log(version));
         coordinator
     }
 
@@ -236,6 +228,12 @@ impl Coordinator {
         members.map(|(worker, record)| (*worker, record))
     }
 
+    /// The active members, and those that become active with the next operation.
+    fn participants(&self) -> impl Iterator<Item = (u32, &MemberRecord)> {
+        let members = self.roster.iter().map(|(worker, record)| (*worker, record));
+        members.filter(|(worker, record)| record.state == MemberState::Active || self.has_arrived(*worker))
+    }
+
     fn send(&mut self, worker: u32, message: ToMember) {
         if let Some(session) = self.roster.get(&worker).and_then(|record| record.session) {
             self.actions.push(Action::Send { session, message });
@@ -253,9 +251,12 @@ impl Coordinator {
     }
 
     fn on_message(&mut self, session: Session, message: ToCoordinator, now: Duration) {
-        let message = match Introduction::from_message(message) {
-            Ok(introduction) => return self.on_hello(session, introduction, now),
-            Err(message) => message,
+        let message = match message {
+            ToCoordinator::Hello(hello) => return self.on_hello(session, 1, hello, now),
+            ToCoordinator::HelloOfSet { workers, hello } => {
+                return self.on_hello(session, workers, hello, now);
+            }
+            message => message,
         };
         let (op, is_transferring) = (self.op, self.operation.transfer.is_some());
         let Some((worker, record)) = self.member_of(session) else {
@@ -270,11 +271,14 @@ impl Coordinator {
         match message {
             ToCoordinator::Hello { .. } | ToCoordinator::HelloOfSet { .. } => {}
             ToCoordinator::Enter(version) => {
-                if record.state == MemberState::Greeted {
-                    record.version = Some(version);
-                    record.state = MemberState::Waiting;
-                    self.assign(worker);
+                match record.state {
+                    MemberState::Greeted => {}
+                    // It has fetched this state. Its connection may have broken meanwhile: it holds the state all the same.
+                    MemberState::Restoring(_) | MemberState::Waiting => record.late_restores += 1,
+                    MemberState::Ready | MemberState::Active => return,
                 }
+                (record.version, record.state) = (Some(version), MemberState::Waiting);
+                self.assign(worker);
             }
             ToCoordinator::Holds(version) => {
                 // During a transfer the round has begun from the state that was committed before.
@@ -284,15 +288,6 @@ impl Coordinator {
                     self.agree_on_state(false);
                 }
             }
-            ToCoordinator::Restored(version) => {
-                // Its connection may have broken meanwhile: it holds the state all the same.
-                if matches!(record.state, MemberState::Restoring(_) | MemberState::Waiting) {
-                    record.version = Some(version);
-                    record.state = MemberState::Waiting;
-                    record.late_restores += 1;
-                    self.assign(worker);
-                }
-            }
             ToCoordinator::NotRestored { .. } => {
                 if matches!(record.state, MemberState::Restoring(_)) {
                     record.state = MemberState::Waiting;
@@ -300,8 +295,9 @@ impl Coordinator {
                     self.assign(worker);
                 }
             }
-            ToCoordinator::Heartbeat { steps, progress } => {
+            ToCoordinator::Heartbeat { steps, progress, workers } => {
                 record.steps = steps;
+                record.workers_left = workers.clamp(1, record.workers);
                 if record.progress != progress {
                     record.progress = progress;
                     record.progressed_at = now;
@@ -315,28 +311,27 @@ impl Coordinator {
                 self.on_arrive(worker, op, Arrival { call, steps, known_epoch }, now);
             }
             ToCoordinator::Done { attempt, digest } => self.on_done(worker, attempt, digest),
-            ToCoordinator::Failed { attempt, peer, why } => self.on_failed(worker, attempt, (peer, why), now),
+            ToCoordinator::Failed { attempt, peer, why } => self.on_failed(worker, attempt, peer, why, now),
         }
     }
 
-    fn on_hello(&mut self, session: Session, introduction: Introduction, now: Duration) {
-        let Introduction { workers, version, run, token, worker: wish, address } = introduction;
-        if version != VERSION {
-            let why = format!(
+    fn on_hello(&mut self, session: Session, workers: u32, hello: Hello, now: Duration) {
+        let Hello { version, run, token, worker: wish, address } = hello;
+        let why = if version != VERSION {
+            Some(format!(
                 "it speaks version {version} of the protocol, and this run version {VERSION}: use the same program"
-            );
-            return self.refuse(session, why);
-        }
-        if run != 0 && run != self.run {
-            let why = format!("it belongs to run {run:016x}, and this is run {:016x}", self.run);
-            return self.refuse(session, why);
-        }
-        // One connection is one member. Otherwise a single peer could take any number of places.
-        if self.member_of(session).is_some() {
-            return self.refuse(session, "it said hello twice".into());
-        }
-        if !(1..=MOST_WORKERS).contains(&workers) {
-            let why = format!("it has {workers} workers, and a process may have 1 to {MOST_WORKERS}");
+            ))
+        } else if run != 0 && run != self.run {
+            Some(format!("it belongs to run {run:016x}, and this is run {:016x}", self.run))
+        } else if self.member_of(session).is_some() {
+            // One connection is one member. Otherwise a single peer could take any number of places.
+            Some("it said hello twice".into())
+        } else if !(1..=MOST_WORKERS).contains(&workers) {
+            Some(format!("it has {workers} workers, and a process may have 1 to {MOST_WORKERS}"))
+        } else {
+            None
+        };
+        if let Some(why) = why {
             return self.refuse(session, why);
         }
         let known = self.roster.iter().find(|(_, record)| record.token == token);
@@ -344,7 +339,7 @@ impl Coordinator {
         let worker = known
             .or(wish.filter(|wish| self.has_room(*wish, workers)))
             .unwrap_or_else(|| self.free_number(workers));
-        let new = || MemberRecord { workers, ..MemberRecord::new(token, address, session, now) };
+        let new = || MemberRecord::new(token, workers, address, session, now);
         let record = self.roster.entry(worker).or_insert_with(new);
         if let Some(limit) = self.refused.get(&token) {
             record.rate_limit = *limit;
@@ -405,32 +400,31 @@ impl Coordinator {
     /// Commits the state that the members hold. Unless `must_decide`, more than half must hold the same.
     fn agree_on_state(&mut self, must_decide: bool) {
         let members = self.active().count();
-        let counts = |(worker, record): &(&u32, &MemberRecord)| match record.state {
-            MemberState::Active => true,
-            MemberState::Ready => self.operation.arrived.contains_key(worker),
-            _ => false,
-        };
-        let held: BTreeMap<u32, u64> = (self.roster.iter().filter(counts))
+        let held: BTreeMap<u32, u64> = (self.participants())
             .filter_map(|(worker, record)| {
                 let version = record.version.filter(|version| version.op == self.op)?;
-                Some((*worker, version.digest))
+                Some((worker, version.digest))
             })
             .collect();
-        let Some((mut right, mut wrong)) = majority(&held) else { return };
-        if let Some(committed) = self.committed.filter(|committed| committed.op == self.op) {
-            right = committed.digest;
-            wrong = held.iter().filter(|(_, digest)| **digest != right).map(|(worker, _)| *worker).collect();
-        } else if 2 * (held.len() - wrong.len()) > members || must_decide {
-            self.commit_held(StateVersion { op: self.op, digest: right });
-        } else {
-            return;
+        let Some(most) = majority(&held) else { return };
+        let committed = self.committed.filter(|committed| committed.op == self.op);
+        if committed.is_none() {
+            if !must_decide && 2 * held.values().filter(|digest| **digest == most).count() <= members {
+                return;
+            }
+            self.commit_held(StateVersion { op: self.op, digest: most });
         }
-        for worker in wrong {
-            let found = StateVersion { op: self.op, digest: held[&worker] };
-            self.exclude(worker, Why::Differs);
-            self.emit(CoordinatorEvent::Differs { worker, found, expected: right });
-        }
+        self.exclude_differing(&held, committed.map_or(most, |committed| committed.digest));
         self.assign_all();
+    }
+
+    /// Excludes the members that hold something else.
+    fn exclude_differing(&mut self, held: &BTreeMap<u32, u64>, expected: u64) {
+        for (&worker, &digest) in held.iter().filter(|(_, digest)| **digest != expected) {
+            self.exclude(worker, Why::Differs);
+            let found = StateVersion { op: self.op, digest };
+            self.emit(CoordinatorEvent::Differs { worker, found, expected });
+        }
     }
 
     /// A member has no part in the current operation, but may come back after it.
@@ -445,9 +439,7 @@ impl Coordinator {
 
     /// Remembers a committed state. A run that was recovered from an earlier state has replaced the later ones.
     fn add_to_history(&mut self, version: StateVersion) {
-        while self.history.last_key_value().is_some_and(|(op, _)| *op >= version.op) {
-            self.history.pop_last();
-        }
+        drop(self.history.split_off(&version.op));
         self.history.insert(version.op, version.digest);
         if self.history.len() > HISTORY {
             self.history.pop_first();
@@ -456,29 +448,27 @@ impl Coordinator {
 
     /// Commits a state that the current members hold.
     fn commit_held(&mut self, version: StateVersion) {
-        // At the first operation nobody is active yet.
-        self.size = self.active().count().max(self.operation.arrived.len()) as u32;
-        let holds = |(worker, record): &(&u32, &MemberRecord)| {
-            record.state == MemberState::Active || self.operation.arrived.contains_key(worker)
-        };
-        let tokens = self.roster.iter().filter(holds).map(|(_, record)| record.token).collect();
-        let is_news = self.former != tokens;
-        self.former = tokens;
-        self.commit(version, is_news);
+        self.former = self.participants().map(|(_, record)| record.token).collect();
+        self.commit(version);
     }
 
     /// Commits a state. It is in the journal before anyone acts on it.
-    fn commit(&mut self, version: StateVersion, with_tokens: bool) {
+    fn commit(&mut self, version: StateVersion) {
         self.orphaned = None;
         self.add_to_history(version);
         self.committed = Some(version);
-        self.actions.push(Action::Log(Record {
-            run: self.run,
-            epoch: self.epoch,
-            version,
-            members: self.size.max(1),
-            tokens: if with_tokens { self.former.clone() } else { Vec::new() },
-        }));
+        self.log(version);
+    }
+
+    fn log(&mut self, version: StateVersion) {
+        let (run, epoch, members, tokens) =
+            (self.run, self.epoch, self.former_members(), self.former.clone());
+        self.actions.push(Action::Log(Record { run, epoch, version, members, tokens }));
+    }
+
+    /// How many members held the last committed state.
+    fn former_members(&self) -> u32 {
+        self.former.len().max(1) as u32
     }
 
     /// Holds a report until its member takes part. If there are too many, the oldest are dropped.
@@ -518,10 +508,8 @@ impl Coordinator {
     /// Tells a waiting member what to do: take part in the next operation if it holds the committed state, or fetch that state
     /// from a donor.
     fn assign(&mut self, worker: u32) {
-        let Some(record) = self.roster.get_mut(&worker).filter(|record| record.session.is_some()) else {
-            return;
-        };
-        let Some(version) = record.version else { return };
+        let record = self.roster.get(&worker).filter(|record| record.is_connected());
+        let Some(version) = record.and_then(|record| record.version) else { return };
         if self.committed.is_none() && version.op > 0 {
             // The journal was lost, and this member has been in the run.
             self.continue_from(version);
@@ -579,7 +567,8 @@ impl Coordinator {
         let (opens, mut gone) = (self.begins_round(), Vec::new());
         for (worker, record) in &self.roster {
             let founds = self.committed.is_none() && *worker < self.settings.founders;
-            let waited = self.operation.waits_for(*worker, record, opens, founds);
+            let must_arrive = founds || !opens && record.state == MemberState::Active;
+            let waited = self.operation.waits_for(*worker, must_arrive);
             let idle = waited.map(|since| now.saturating_sub(since.max(record.progressed_at)));
             if record.disconnected_at.is_some_and(|at| now.saturating_sub(at) >= grace) {
                 gone.push((*worker, Why::Disconnected));
@@ -617,22 +606,23 @@ impl Coordinator {
             let members = transfer.members.iter().map(|peer| peer.worker);
             return members.filter(|worker| !transfer.done.contains_key(worker)).collect();
         }
-        if self.operation.arrived.is_empty() {
-            return Vec::new();
-        }
+        if self.operation.arrived.is_empty() { Vec::new() } else { self.missing() }
+    }
+
+    /// The active members that have not called the next operation.
+    fn missing(&self) -> Vec<u32> {
         self.active().map(|(worker, _)| worker).filter(|worker| !self.has_arrived(*worker)).collect()
     }
 
     /// What the group waits for, in words.
     pub fn reason(&self, now: Duration) -> String {
-        let list = |workers: Vec<u32>| workers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let arrived = self.workers_of(self.operation.arrived.keys());
-        let call = self.operation.call();
-        let op = self.op;
+        let awaited = self.awaited().iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let (op, arrived) = (self.op, self.workers_of(self.operation.arrived.keys()));
+        let call = self.operation.arrived.values().next().map(|arrival| arrival.call);
         match (&self.operation.transfer, self.operation.began) {
             (Some(_), _) => {
                 let what = if call == Some(Call::Gather) { "messages" } else { "vectors" };
-                format!("operation {op}: transferring {what}; not done: workers {}", list(self.awaited()))
+                format!("operation {op}: transferring {what}; not done: workers {awaited}")
             }
             (None, _) if self.committed.is_none() => {
                 format!("{arrived} of {} workers have arrived for the first round", self.settings.founders)
@@ -642,8 +632,7 @@ impl Coordinator {
                 let call = call.map_or("nothing", Call::name);
                 let waited = now.saturating_sub(began).as_secs_f64();
                 format!(
-                    "operation {op} ({call}): {arrived} have arrived; waiting for workers {} for {waited:.1} s",
-                    list(self.awaited())
+                    "operation {op} ({call}): {arrived} have arrived; waiting for workers {awaited} for {waited:.1} s"
                 )
             }
         }

@@ -8,7 +8,9 @@ use super::Coordinator;
 use super::event::CoordinatorEvent;
 use super::roster::{MemberRecord, MemberState};
 use crate::group::digest::majority;
-use crate::group::messages::{AttemptId, Call, End, Peer, StateVersion, ToMember};
+use crate::group::messages::{AttemptId, Call, End, Peer, ToMember};
+#[cfg(test)]
+use crate::group::simulate::Mutation;
 use crate::{Lost, Why};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -60,23 +62,11 @@ impl Transfer {
 }
 
 impl Operation {
-    /// What those that have arrived call.
-    pub(super) fn call(&self) -> Option<Call> {
-        self.arrived.values().next().map(|arrival| arrival.call)
-    }
-
-    /// Since when an operation that cannot begin without this member has waited for it.
-    pub(super) fn waits_for(
-        &self,
-        worker: u32,
-        record: &MemberRecord,
-        open: bool,
-        founds: bool,
-    ) -> Option<Duration> {
+    /// Since when an operation has waited for this member. Without a member that `must_arrive` it cannot begin.
+    pub(super) fn waits_for(&self, worker: u32, must_arrive: bool) -> Option<Duration> {
         let is_late = match &self.transfer {
             Some(transfer) => !transfer.done.contains_key(&worker) && transfer.has(worker),
-            None if founds => !self.arrived.contains_key(&worker),
-            None => !open && record.state == MemberState::Active && !self.arrived.contains_key(&worker),
+            None => must_arrive && !self.arrived.contains_key(&worker),
         };
         self.began.filter(|_| is_late)
     }
@@ -114,8 +104,7 @@ impl Coordinator {
             // It takes part, and its connection broke. A member that does not take part must wait.
             if let Some(before) = self.operation.arrived.get_mut(&worker) {
                 before.known_epoch = arrival.known_epoch;
-                let message = self.begin_message(arrival.known_epoch);
-                self.send(worker, message);
+                self.send(worker, self.begin_message(arrival.known_epoch));
             }
             return;
         }
@@ -155,8 +144,7 @@ impl Coordinator {
         if founding && founders.any(|(worker, _)| !self.has_arrived(*worker)) {
             return;
         }
-        let missing: Vec<u32> =
-            self.active().map(|(worker, _)| worker).filter(|worker| !self.has_arrived(*worker)).collect();
+        let missing = self.missing();
         if self.begins_round() {
             let is_behind = |record: &MemberRecord| {
                 LATE_RESTORES.contains(&record.late_restores)
@@ -203,9 +191,7 @@ impl Coordinator {
                 }
             }
         }
-        let steps = self.operation.arrived.values().map(|arrival| arrival.steps);
-        let taken = steps.fold(0, u64::saturating_add);
-        self.count_extra_steps(taken, self.workers_of(self.operation.arrived.keys()));
+        self.count_extra_steps();
     }
 
     /// All have arrived: begins the operation that most of them call.
@@ -266,11 +252,8 @@ impl Coordinator {
     }
 
     fn send_begin(&mut self) {
-        let arrived = self.operation.arrived.iter();
-        let known: Vec<(u32, u64)> = arrived.map(|(worker, it)| (*worker, it.known_epoch)).collect();
-        for (worker, known_epoch) in known {
-            let message = self.begin_message(known_epoch);
-            self.send(worker, message);
+        for (worker, arrival) in self.operation.arrived.clone() {
+            self.send(worker, self.begin_message(arrival.known_epoch));
         }
     }
 
@@ -289,47 +272,40 @@ impl Coordinator {
         self.op = self.op.saturating_add(1);
     }
 
-    pub(super) fn on_done(&mut self, worker: u32, (epoch, op, attempt): AttemptId, digest: u64) {
+    fn is_current(&self, attempt: AttemptId) -> bool {
+        let transfer = self.operation.transfer.as_ref();
+        transfer.is_some_and(|transfer| attempt == (self.epoch, self.op, transfer.attempt))
+    }
+
+    pub(super) fn on_done(&mut self, worker: u32, attempt: AttemptId, digest: u64) {
         let is_member = self.roster.get(&worker).is_some_and(|it| it.state == MemberState::Active);
         if let Some((last, message)) = self.last.clone()
-            && last == op
+            && last == attempt.1
             && is_member
         {
             return self.send(worker, message);
         }
+        let is_current = self.is_current(attempt);
         #[cfg(test)]
-        let mutation = self.settings.mutation;
-        let Some(transfer) = &mut self.operation.transfer else { return };
-        let is_current = epoch == self.epoch && op == self.op && transfer.attempt == attempt;
-        if !is_current || transfer.retry_at.is_some() {
-            return;
-        }
+        let mutated = |mutation| self.settings.mutation == Some(mutation);
+        let transfer = self.operation.transfer.as_mut().filter(|it| is_current && it.retry_at.is_none());
+        let Some(transfer) = transfer else { return };
         if transfer.has(worker) {
             transfer.done.insert(worker, digest);
         }
         let needed = transfer.members.len();
         #[cfg(test)]
-        let needed = match mutation {
-            Some(crate::group::simulate::Mutation::OneMissing) => (needed - 1).max(1),
-            _ => needed,
-        };
+        let needed = needed - usize::from(needed > 1 && mutated(Mutation::OneMissing));
         if transfer.done.len() < needed {
             return;
         }
-        let Some((right, wrong)) = majority(&transfer.done) else { return };
-        #[cfg(test)]
-        let wrong = match mutation {
-            Some(crate::group::simulate::Mutation::AnyDigest) => Vec::new(),
-            _ => wrong,
-        };
+        let Some(right) = majority(&transfer.done) else { return };
         let done = std::mem::take(&mut transfer.done);
-        for worker in wrong {
-            // It gets no answer now. It fetches the state of the others when the round is over.
-            self.exclude(worker, Why::Differs);
-            let found = StateVersion { op, digest: done[&worker] };
-            self.emit(CoordinatorEvent::Differs { worker, found, expected: right });
-            self.epoch += 1;
-        }
+        #[cfg(test)]
+        let done = if mutated(Mutation::AnyDigest) { BTreeMap::new() } else { done };
+        // A member that differs gets no answer now. It fetches the state of the others when the round is over.
+        self.epoch += done.values().filter(|digest| **digest != right).count() as u64;
+        self.exclude_differing(&done, right);
         let end = End::Commit { lost: self.lost.clone() };
         self.finish(ToMember::Ended { op: self.op, end });
     }
@@ -337,16 +313,13 @@ impl Coordinator {
     pub(super) fn on_failed(
         &mut self,
         worker: u32,
-        (epoch, op, attempt): AttemptId,
-        (peer, why): (u32, String),
+        attempt: AttemptId,
+        peer: u32,
+        why: String,
         now: Duration,
     ) {
-        let is_current = epoch == self.epoch && op == self.op;
-        let Some(transfer) =
-            self.operation.transfer.as_mut().filter(|it| is_current && it.attempt == attempt)
-        else {
-            return;
-        };
+        let is_current = self.is_current(attempt);
+        let Some(transfer) = self.operation.transfer.as_mut().filter(|_| is_current) else { return };
         // A complaint by or about a member that has no part in it would leave nobody to blame, and the round waiting.
         if worker == peer || !transfer.has(worker) || !transfer.has(peer) {
             return;
@@ -416,7 +389,7 @@ fn blame(complaints: &[(u32, u32, String)]) -> Option<u32> {
 mod tests {
     use super::super::{Input, Settings};
     use super::*;
-    use crate::group::messages::{Introduction, ToCoordinator, VERSION};
+    use crate::group::messages::{Hello, StateVersion, ToCoordinator, VERSION};
 
     fn receive(coordinator: &mut Coordinator, session: u64, message: ToCoordinator, now: Duration) {
         coordinator.handle(Input::Message { session, message }, now);
@@ -429,8 +402,8 @@ mod tests {
             Coordinator::new(Settings { founders: 2, ..Settings::default() }, 7, vec![], &[]);
         for session in 0..3 {
             let (version, address) = (VERSION, "here".into());
-            let hello = ToCoordinator::Hello { version, run: 0, token: session, worker: None, address };
-            receive(&mut coordinator, session, hello, Duration::ZERO);
+            let hello = Hello { version, run: 0, token: session, worker: None, address };
+            receive(&mut coordinator, session, ToCoordinator::Hello(hello), Duration::ZERO);
             if session != 1 || is_second_ready {
                 receive(&mut coordinator, session, enter(), Duration::ZERO);
             }
@@ -460,8 +433,8 @@ mod tests {
             Coordinator::new(Settings { founders: 6, ..Settings::default() }, 7, vec![], &[]);
         let join = |coordinator: &mut Coordinator, session: u64, workers: u32| {
             let address = "a:1".into();
-            let (version, run, token, worker) = (VERSION, 0, session, None);
-            let message = Introduction { workers, version, run, token, worker, address }.into_message();
+            let hello = Hello { version: VERSION, run: 0, token: session, worker: None, address };
+            let message = ToCoordinator::HelloOfSet { workers, hello };
             coordinator.handle(Input::Message { session, message }, Duration::ZERO);
             coordinator.roster.iter().find(|(_, record)| record.token == session).map(|(worker, _)| *worker)
         };
@@ -496,7 +469,7 @@ mod tests {
         let stall = coordinator.settings.stall;
         for second in 0..stall.as_secs() {
             for session in 0..3 {
-                let heartbeat = ToCoordinator::Heartbeat { steps: 0, progress: 0 };
+                let heartbeat = ToCoordinator::Heartbeat { steps: 0, progress: 0, workers: 1 };
                 receive(&mut coordinator, session, heartbeat, Duration::from_secs(second));
             }
             assert_eq!((coordinator.op, members(&coordinator)), (0, vec![]), "after {second} s");

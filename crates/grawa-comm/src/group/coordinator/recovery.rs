@@ -6,6 +6,8 @@ use super::event::CoordinatorEvent;
 use super::operation::Operation;
 use super::roster::{MemberRecord, MemberState};
 use crate::group::messages::StateVersion;
+#[cfg(test)]
+use crate::group::simulate::Mutation;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ impl Coordinator {
         self.epoch += 1;
         if self.committed != Some(version) {
             self.emit(CoordinatorEvent::Recovered { from: self.committed, to: version });
-            self.commit(version, false);
+            self.commit(version);
         }
         self.op = version.op;
         self.operation = Operation::default();
@@ -38,7 +40,7 @@ impl Coordinator {
         for version in former.filter_map(|record| record.version).filter(|it| it.op > committed.op) {
             *later.entry(version).or_default() += 1;
         }
-        if let Some((version, _)) = later.into_iter().find(|(_, count)| 2 * count > self.size) {
+        if let Some((version, _)) = later.into_iter().find(|(_, count)| 2 * count > self.former_members()) {
             self.continue_from(version);
             self.assign_all();
         }
@@ -48,7 +50,7 @@ impl Coordinator {
     pub(super) fn awaits_former_members(&mut self, now: Duration) -> bool {
         let Some(until) = &mut self.returning else { return false };
         let until = *until.get_or_insert(now + self.settings.round_wait.0);
-        let all = self.active().count() >= self.size as usize;
+        let all = self.active().count() >= self.former_members() as usize;
         if all || now >= until {
             self.returning = None;
         }
@@ -74,12 +76,12 @@ impl Coordinator {
             return self.emit(CoordinatorEvent::Orphaned { version: committed });
         };
         let waited = now.saturating_sub(since);
-        let held = || self.roster.values().filter(waits).filter_map(|record| record.version);
+        // Not the initial state.
+        let first = 1;
         #[cfg(test)]
-        let may_be_initial = self.settings.mutation == Some(crate::group::simulate::Mutation::AnyState);
-        #[cfg(not(test))]
-        let may_be_initial = false;
-        let held = || held().filter(|version| version.op > 0 || may_be_initial);
+        let first = first - u64::from(self.settings.mutation == Some(Mutation::AnyState));
+        let versions = || self.roster.values().filter(waits).filter_map(|record| record.version);
+        let held = || versions().filter(|version| version.op >= first);
         // A later state was committed, and the coordinator before this one ended before it had heard of it.
         let is_ahead = held().any(|version| version.op > committed.op);
         if waited < if is_ahead { self.settings.recovery_wait / 6 } else { self.settings.recovery_wait } {

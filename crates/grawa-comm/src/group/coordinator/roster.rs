@@ -33,6 +33,8 @@ pub struct MemberRecord {
     pub(crate) token: u64,
     /// How many workers it has: their numbers follow each other.
     pub(crate) workers: u32,
+    /// How many of them have not failed.
+    pub(crate) workers_left: u32,
     pub(crate) address: String,
     pub(crate) session: Option<Session>,
     pub(crate) state: MemberState,
@@ -58,10 +60,11 @@ pub struct MemberRecord {
 }
 
 impl MemberRecord {
-    pub(crate) fn new(token: u64, address: String, session: Session, now: Duration) -> Self {
+    pub(crate) fn new(token: u64, workers: u32, address: String, session: Session, now: Duration) -> Self {
         MemberRecord {
             token,
-            workers: 1,
+            workers,
+            workers_left: workers,
             address,
             session: Some(session),
             last_seen: now,

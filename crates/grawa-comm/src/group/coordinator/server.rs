@@ -1,8 +1,8 @@
 //! The coordinator on sockets: one thread listens, one keeps time, and each connection has one that receives.
 //!
-//! Whoever receives a message also decides what follows from it, unless another thread decides now: then that one does. So a
-//! message costs one thread that wakes up. Messages are sent without waiting. What a connection does not take at once is
-//! sent later, and a peer that takes nothing is disconnected.
+//! Whoever receives a message also decides what follows from it, so that a message costs one thread that wakes up. One thread
+//! decides at a time. Messages are sent without waiting. What a connection does not take at once is sent later, and a peer
+//! that takes nothing is disconnected. An error or a panic of a decision ends the coordinator.
 
 use super::event::CoordinatorEvent;
 use super::journal::Journal;
@@ -17,8 +17,10 @@ use crate::group::wire::file_limit::Limits;
 use crate::group::wire::frame::HEADER;
 use crate::group::wire::listener::{self, Opened, Service};
 use crate::group::wire::tls::Security;
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -31,9 +33,6 @@ const TICK: Duration = Duration::from_millis(50);
 const SEND_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes that may wait to be sent on one connection: the longest message, and some short ones.
 const UNSENT: usize = LONGEST + (64 << 10);
-/// Messages that may wait for the thread that decides, and how often a thread that waits for it checks again.
-const INBOX: usize = 256;
-const BUSY: Duration = Duration::from_millis(1);
 /// Bytes of reports that may wait for whoever takes them. Beyond that a connection holds back everything but heartbeats.
 const BACKLOG: usize = 64 << 20;
 /// Bytes that a connection may hold back. Beyond that it is not read from.
@@ -76,6 +75,12 @@ pub struct Traffic {
     pub reports: u64,
     /// How long it was open.
     pub open: Duration,
+}
+
+impl Traffic {
+    fn plus(self, Traffic { control, reports, open }: Self) -> Self {
+        Traffic { control: self.control + control, reports: self.reports + reports, open: self.open + open }
+    }
 }
 
 /// The status of a group.
@@ -162,7 +167,7 @@ impl CoordinatorServer {
         let limits = Limits::here();
         let shared = Arc::new(Shared {
             environment: environment.clone(),
-            inbox: Mutex::new(Inbox { waiting: VecDeque::new(), decider: Some(Box::new(decider)) }),
+            decider: Mutex::new(Some(decider)),
             emit,
             rejected: Mutex::default(),
             backlog: AtomicUsize::new(0),
@@ -174,7 +179,7 @@ impl CoordinatorServer {
         let address = listener::listen(environment, listen, security, limits, Arc::clone(&shared))?;
         let clock = Arc::clone(&shared);
         environment.spawn("clock", move || {
-            while clock.pass(Inbound::Tick) {
+            while clock.decide(|decider| decider.tick(&clock)).is_some() {
                 if let Some((from, why)) = lock(&clock.rejected).due(clock.environment.now()) {
                     let _ = clock.emit.send(ServerEvent::RejectedPeer { from, why });
                 }
@@ -191,12 +196,18 @@ impl CoordinatorServer {
 
     /// Sends all workers away: the run is over.
     pub fn dismiss(&self, why: &str) {
-        self.shared.pass(Inbound::Dismiss { why: why.into() });
+        self.shared.decide(|decider| {
+            let now = self.shared.environment.now();
+            for connection in std::mem::take(&mut decider.connections).values_mut() {
+                let _ = connection.send(&ToMember::Refused { why: why.into() }, now);
+            }
+            Ok(())
+        });
     }
 
-    /// The status of the group.
+    /// The status of the group; that of an empty one if the coordinator has failed.
     pub fn status(&self) -> Status {
-        self.shared.status()
+        self.shared.decide(|decider| Ok(decider.status(self.shared.environment.now()))).unwrap_or_default()
     }
 
     /// The next event, if there is one within `patience`. Take events often: when too many reports wait, members wait, too.
@@ -212,34 +223,19 @@ impl CoordinatorServer {
 impl Drop for CoordinatorServer {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
-        if let Some(decider) = &mut lock(&self.shared.inbox).decider {
-            decider.connections.clear();
+        // If a thread decides now, the next one ends the connections.
+        if let Ok(mut decider) = self.shared.decider.try_lock() {
+            *decider = None;
         }
     }
-}
-
-/// What is to be decided about.
-#[derive(Debug)]
-enum Inbound {
-    Connected { session: Session, connection: Box<Connection> },
-    Message { session: Session, message: ToCoordinator, bytes: usize },
-    Disconnected { session: Session },
-    Dismiss { why: String },
-    Tick,
-}
-
-/// What waits for a decision, and who takes it: none while a thread decides.
-#[derive(Debug)]
-struct Inbox {
-    waiting: VecDeque<Inbound>,
-    decider: Option<Box<Decider>>,
 }
 
 /// What the threads of a coordinator share.
 #[derive(Debug)]
 struct Shared {
     environment: Environment,
-    inbox: Mutex<Inbox>,
+    /// None when the coordinator is over.
+    decider: Mutex<Option<Decider>>,
     emit: Sender<ServerEvent>,
     rejected: Mutex<RejectedPeers>,
     /// Bytes of reports that wait.
@@ -258,11 +254,11 @@ impl Service for Shared {
 
     fn open(self: &Arc<Self>, Opened { from, writer, reader, first }: Opened) -> Result<(), Error> {
         let (message, bytes) = (decode::<ToCoordinator>(&first)?, HEADER + first.len());
-        let (ToCoordinator::Hello { token, .. } | ToCoordinator::HelloOfSet { token, .. }) = &message else {
+        let (ToCoordinator::Hello(hello) | ToCoordinator::HelloOfSet { hello, .. }) = &message else {
             return Err(Error::Message { why: "the first message is not a hello".into() });
         };
         // A certificate has one token, so that nobody can say hello as another member.
-        if reader.token().is_some_and(|certified| certified != *token) {
+        if reader.token().is_some_and(|certified| certified != hello.token) {
             return Err(Error::Message { why: "the token in its hello is not its certificate's".into() });
         }
         let (shared, open) = (Arc::clone(self), Arc::clone(&self.open));
@@ -286,42 +282,23 @@ impl Service for Shared {
 }
 
 impl Shared {
-    /// The status, once no thread decides.
-    fn status(&self) -> Status {
-        loop {
-            if let Some(decider) = &lock(&self.inbox).decider {
-                return decider.status(self.environment.now());
-            }
-            self.environment.sleep(BUSY);
-        }
-    }
-
-    /// Decides what follows, or leaves that to the thread that decides now. False if the coordinator is over.
-    fn pass(&self, inbound: Inbound) -> bool {
-        let mut inbox = lock(&self.inbox);
-        while inbox.waiting.len() >= INBOX && !self.is_over() {
-            drop(inbox);
-            self.environment.sleep(BUSY);
-            inbox = lock(&self.inbox);
-        }
-        if self.is_over() {
-            return false;
-        }
-        inbox.waiting.push_back(inbound);
-        let Some(mut decider) = inbox.decider.take() else { return true };
-        while let Some(next) = inbox.waiting.pop_front() {
-            drop(inbox);
-            if let Err(error) = decider.handle(next, self) {
-                let _ = self.emit.send(ServerEvent::Failed { why: error.to_string() });
-                self.is_over.store(true, Ordering::Relaxed);
-            }
-            inbox = lock(&self.inbox);
-        }
-        if self.is_over() {
-            decider.connections.clear();
-        }
-        inbox.decider = Some(decider);
-        !self.is_over()
+    /// Decides something, once no other thread does. None if the coordinator is over.
+    fn decide<T>(&self, decision: impl FnOnce(&mut Decider) -> Result<T, Error>) -> Option<T> {
+        let mut place = self.environment.lock_long(&self.decider);
+        let decider = place.as_mut().filter(|_| !self.is_over());
+        let decided = decider.map(|decider| catch_unwind(AssertUnwindSafe(|| decision(decider))));
+        let why = match decided {
+            Some(Ok(Ok(found))) => return Some(found),
+            Some(Ok(Err(error))) => Some(error.to_string()),
+            // Nobody knows what is left of its state.
+            Some(Err(panic)) => Some(format!("a decision panicked: {}", message_of(&*panic))),
+            None => None,
+        };
+        self.is_over.store(true, Ordering::Relaxed);
+        // All connections end.
+        *place = None;
+        why.into_iter().for_each(|why| drop(self.emit.send(ServerEvent::Failed { why })));
+        None
     }
 
     /// Serves a connection. What is wrong with it ends it, and it alone.
@@ -332,20 +309,31 @@ impl Shared {
         mut reader: Reader,
         (message, bytes): (ToCoordinator, usize),
     ) -> Result<(), Error> {
-        let connection = Box::new(Connection::new(&self.environment, writer));
-        self.pass(Inbound::Connected { session, connection });
-        self.pass(Inbound::Message { session, message, bytes });
-        let result = self.receive(session, &mut reader);
+        self.decide(|decider| {
+            let (opened, traffic) = (self.environment.now(), Traffic::default());
+            let connection = Connection { writer, opened, unsent_since: None, traffic };
+            decider.connections.insert(session, connection);
+            decider.receive(session, message, bytes, self)
+        });
+        let result = self.receive(&mut reader, |message, bytes| {
+            self.decide(|decider| decider.receive(session, message, bytes, self)).is_some()
+        });
         reader.end();
-        self.pass(Inbound::Disconnected { session });
+        self.decide(|decider| {
+            decider.disconnect(session, self.environment.now());
+            decider.handle(Input::Disconnected { session }, self)
+        });
         result
     }
 
     /// Passes on messages until the connection ends. While too many reports wait, only heartbeats pass: the others are held back
     /// in order.
-    fn receive(&self, session: Session, reader: &mut Reader) -> Result<(), Error> {
+    fn receive(
+        &self,
+        reader: &mut Reader,
+        mut pass: impl FnMut(ToCoordinator, usize) -> bool,
+    ) -> Result<(), Error> {
         let mut held: VecDeque<(ToCoordinator, usize)> = VecDeque::new();
-        let pass = |(message, bytes)| self.pass(Inbound::Message { session, message, bytes });
         loop {
             let is_congested = || self.backlog.load(Ordering::Relaxed) > BACKLOG;
             let size =
@@ -354,9 +342,9 @@ impl Shared {
                 self.environment.sleep(TICK);
             }
             while !is_congested()
-                && let Some(next) = held.pop_front()
+                && let Some((message, bytes)) = held.pop_front()
             {
-                pass(next);
+                pass(message, bytes);
             }
             let received = reader.receive(LONGEST, &|| !self.is_over());
             let body = match received {
@@ -374,21 +362,26 @@ impl Shared {
             let waits = !held.is_empty() || is_report && is_congested();
             if waits && !matches!(message, ToCoordinator::Heartbeat { .. }) {
                 held.push_back((message, bytes));
-            } else if !pass((message, bytes)) {
+            } else if !pass(message, bytes) {
                 return Ok(());
             }
         }
-        for next in held {
-            pass(next);
+        for (message, bytes) in held {
+            pass(message, bytes);
         }
         Ok(())
     }
 }
 
+/// The message of a panic.
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it left no message")
+}
+
 /// A connection to a worker.
 #[derive(Debug)]
 struct Connection {
-    environment: Environment,
     writer: Writer,
     opened: Duration,
     /// Since when bytes wait to be sent.
@@ -397,31 +390,26 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(environment: &Environment, writer: Writer) -> Self {
-        let (environment, opened) = (environment.clone(), environment.now());
-        Connection { environment, writer, opened, unsent_since: None, traffic: Traffic::default() }
-    }
-
-    fn send(&mut self, message: &ToMember) -> Result<(), Error> {
+    fn send(&mut self, message: &ToMember, now: Duration) -> Result<(), Error> {
         let body = encode(message)?;
         self.traffic.control += (HEADER + body.len()) as u64;
         self.writer.queue(&body)?;
-        self.flush()
+        self.flush(now)
     }
 
     /// Sends what can be sent without waiting. An error if the peer receives too little.
-    fn flush(&mut self) -> Result<(), Error> {
+    fn flush(&mut self, now: Duration) -> Result<(), Error> {
         let unsent = self.writer.flush()?;
-        self.unsent_since = (unsent > 0).then(|| self.unsent_since.unwrap_or_else(|| self.environment.now()));
-        let is_late = |since| self.environment.now() - since > SEND_TIMEOUT;
-        if unsent > UNSENT || self.unsent_since.is_some_and(is_late) {
+        self.unsent_since = (unsent > 0).then(|| self.unsent_since.unwrap_or(now));
+        if unsent > UNSENT || self.unsent_since.is_some_and(|since| now.saturating_sub(since) > SEND_TIMEOUT)
+        {
             return Err(Error::Connection { why: "the peer receives too little".into() });
         }
         Ok(())
     }
 
-    fn traffic(&self) -> Traffic {
-        Traffic { open: self.environment.now() - self.opened, ..self.traffic }
+    fn traffic(&self, now: Duration) -> Traffic {
+        Traffic { open: now.saturating_sub(self.opened), ..self.traffic }
     }
 }
 
@@ -429,11 +417,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.writer.end();
     }
-}
-
-fn add(sum: Traffic, connection: &Connection) -> Traffic {
-    let Traffic { control, reports, open } = connection.traffic();
-    Traffic { control: sum.control + control, reports: sum.reports + reports, open: sum.open + open }
 }
 
 /// Decides, and carries out what was decided.
@@ -447,50 +430,33 @@ struct Decider {
 }
 
 impl Decider {
-    fn handle(&mut self, inbound: Inbound, shared: &Shared) -> Result<(), Error> {
-        let input = match inbound {
-            Inbound::Connected { session, connection } => {
-                self.connections.insert(session, *connection);
-                return Ok(());
+    fn receive(
+        &mut self,
+        session: Session,
+        message: ToCoordinator,
+        bytes: usize,
+        shared: &Shared,
+    ) -> Result<(), Error> {
+        if let Some(connection) = self.connections.get_mut(&session) {
+            match message {
+                ToCoordinator::Report(_) => connection.traffic.reports += bytes as u64,
+                _ => connection.traffic.control += bytes as u64,
             }
-            Inbound::Dismiss { why } => {
-                for connection in std::mem::take(&mut self.connections).values_mut() {
-                    let _ = connection.send(&ToMember::Refused { why: why.clone() });
-                }
-                return Ok(());
-            }
-            Inbound::Message { session, message, bytes } => {
-                if let Some(connection) = self.connections.get_mut(&session) {
-                    match message {
-                        ToCoordinator::Report(_) => connection.traffic.reports += bytes as u64,
-                        _ => connection.traffic.control += bytes as u64,
-                    }
-                }
-                Input::Message { session, message }
-            }
-            Inbound::Disconnected { session } => {
-                self.disconnect(session);
-                Input::Disconnected { session }
-            }
-            Inbound::Tick => {
-                let unsent = self.connections.iter_mut().filter(|(_, one)| one.unsent_since.is_some());
-                let late = unsent.filter_map(|(session, one)| one.flush().is_err().then_some(*session));
-                late.collect::<Vec<_>>().into_iter().for_each(|session| self.disconnect(session));
-                Input::Tick
-            }
-        };
-        let actions = self.coordinator.handle(input, shared.environment.now());
-        self.carry_out(actions, shared)
-    }
-
-    fn disconnect(&mut self, session: Session) {
-        if let Some(connection) = self.connections.remove(&session) {
-            self.traffic = add(self.traffic, &connection);
         }
+        self.handle(Input::Message { session, message }, shared)
     }
 
-    /// Carries out actions. What must be in the journal is written and synced before anything else is done.
-    fn carry_out(&mut self, actions: Vec<Action>, shared: &Shared) -> Result<(), Error> {
+    fn tick(&mut self, shared: &Shared) -> Result<(), Error> {
+        let now = shared.environment.now();
+        let unsent = self.connections.iter_mut().filter(|(_, one)| one.unsent_since.is_some());
+        let late = unsent.filter_map(|(session, one)| one.flush(now).is_err().then_some(*session));
+        late.collect::<Vec<_>>().into_iter().for_each(|session| self.disconnect(session, now));
+        self.handle(Input::Tick, shared)
+    }
+
+    /// Decides what follows, and does it. What must be in the journal is written and synced before anything else is done.
+    fn handle(&mut self, input: Input, shared: &Shared) -> Result<(), Error> {
+        let actions = self.coordinator.handle(input, shared.environment.now());
         let record =
             |action: &Action| if let Action::Log(record) = action { Some(record.clone()) } else { None };
         let records: Vec<Record> = actions.iter().filter_map(record).collect();
@@ -507,15 +473,16 @@ impl Decider {
     }
 
     fn act(&mut self, action: Action, shared: &Shared) {
+        let now = shared.environment.now();
         match action {
             Action::Send { session, message } => {
                 // A peer that receives nothing, or asks for more than it receives, is disconnected.
                 let connection = self.connections.get_mut(&session);
-                if connection.is_some_and(|connection| connection.send(&message).is_err()) {
-                    self.disconnect(session);
+                if connection.is_some_and(|connection| connection.send(&message, now).is_err()) {
+                    self.disconnect(session, now);
                 }
             }
-            Action::Disconnect { session } => self.disconnect(session),
+            Action::Disconnect { session } => self.disconnect(session, now),
             Action::Log(_) => {}
             // Nobody need take the events.
             Action::Report { worker, report } => {
@@ -526,23 +493,27 @@ impl Decider {
         }
     }
 
+    fn disconnect(&mut self, session: Session, now: Duration) {
+        if let Some(connection) = self.connections.remove(&session) {
+            self.traffic = self.traffic.plus(connection.traffic(now));
+        }
+    }
+
     fn status(&self, now: Duration) -> Status {
         let coordinator = &self.coordinator;
         let awaited = coordinator.awaited();
-        let workers = coordinator.roster.iter().map(|(worker, record)| {
-            let connection = record.session.and_then(|session| self.connections.get(&session));
-            MemberStatus {
-                worker: *worker,
-                workers: record.workers,
-                state: record.state,
-                address: record.address.clone(),
-                steps: record.steps,
-                silent: now.saturating_sub(record.last_seen),
-                has_arrived: coordinator.has_arrived(*worker),
-                is_awaited: awaited.contains(worker),
-                has_vote: record.has_vote(),
-                traffic: connection.map(Connection::traffic).unwrap_or_default(),
-            }
+        let traffic = |session| self.connections.get(&session).map(|connection| connection.traffic(now));
+        let workers = coordinator.roster.iter().map(|(worker, record)| MemberStatus {
+            worker: *worker,
+            workers: record.workers,
+            state: record.state,
+            address: record.address.clone(),
+            steps: record.steps,
+            silent: now.saturating_sub(record.last_seen),
+            has_arrived: coordinator.has_arrived(*worker),
+            is_awaited: awaited.contains(worker),
+            has_vote: record.has_vote(),
+            traffic: record.session.and_then(traffic).unwrap_or_default(),
         });
         Status {
             epoch: coordinator.epoch,
@@ -551,7 +522,7 @@ impl Decider {
             workers: workers.collect(),
             reason: coordinator.reason(now),
             extra_steps: coordinator.extra_steps,
-            traffic: self.connections.values().fold(self.traffic, add),
+            traffic: self.connections.values().fold(self.traffic, |sum, one| sum.plus(one.traffic(now))),
         }
     }
 }
@@ -559,42 +530,36 @@ impl Decider {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::wire::connection::{ALWAYS, establish};
+    use crate::group::messages::{Hello, VERSION};
+    use crate::group::wire::connection::{ALWAYS, dial, establish};
     use std::net::{TcpListener, TcpStream};
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    fn server(settings: Settings, records: &[Record]) -> CoordinatorServer {
+        let coordinator = Coordinator::new(settings, 7, Vec::new(), records);
+        CoordinatorServer::start(&Environment::System, "127.0.0.1:0", Security::Plain, coordinator, None)
+            .unwrap()
+    }
 
     /// While too many reports wait, heartbeats pass; everything else follows in order when there is room.
     #[test]
     fn reports_that_wait_do_not_hold_up_heartbeats() {
         let environment = Environment::System;
-        let shared = Shared {
-            environment: environment.clone(),
-            // As if another thread decided.
-            inbox: Mutex::new(Inbox { waiting: VecDeque::new(), decider: None }),
-            emit: channel().0,
-            rejected: Mutex::default(),
-            backlog: AtomicUsize::new(BACKLOG + 1),
-            is_over: AtomicBool::new(false),
-            sessions: AtomicU64::new(0),
-            open: Arc::default(),
-            most: 1,
-        };
+        let server = server(Settings::default(), &[]);
+        let shared = &server.shared;
+        shared.backlog.store(BACKLOG + 1, Ordering::Relaxed);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut writer, _) = establish(&environment, dialled, &Security::Plain, true).unwrap();
         let accepted = listener.accept().unwrap().0;
         let (_, mut reader) = establish(&environment, accepted, &Security::Plain, false).unwrap();
         let mut send = |message: &ToCoordinator| writer.send(&encode(message).unwrap(), ALWAYS).unwrap();
-        let heartbeat = |steps: u64| ToCoordinator::Heartbeat { steps, progress: 0 };
-        let next = || loop {
-            match lock(&shared.inbox).waiting.pop_front() {
-                Some(Inbound::Message { message, .. }) => return message,
-                None => {}
-                other => panic!("{other:?}"),
-            }
-            std::thread::sleep(BUSY);
-        };
+        let heartbeat = |steps: u64| ToCoordinator::Heartbeat { steps, progress: 0, workers: 1 };
+        let (passed, passes) = channel();
+        let next = || passes.recv_timeout(LONG).unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| shared.receive(0, &mut reader));
+            scope.spawn(|| shared.receive(&mut reader, |message, _| passed.send(message).is_ok()));
             let (report, leave) = (ToCoordinator::Report(vec![1]), ToCoordinator::Leave);
             [&report, &leave, &heartbeat(1)].into_iter().for_each(&mut send);
             assert_eq!(next(), heartbeat(1));
@@ -606,5 +571,42 @@ mod tests {
             assert_eq!(found, [report, leave]);
             shared.is_over.store(true, Ordering::Relaxed);
         });
+    }
+
+    /// The next event, which says that the coordinator failed.
+    fn failure(server: &CoordinatorServer) -> String {
+        match server.next(LONG) {
+            Some(ServerEvent::Failed { why }) => why,
+            other => panic!("{other:?} where a failure was expected"),
+        }
+    }
+
+    /// A real panic of a decision, by the clock's thread: a wait that overflows.
+    #[test]
+    fn a_coordinator_that_panics_says_so() {
+        let round_wait = (Duration::MAX, Duration::MAX, 8.0);
+        let version = StateVersion { op: 1, digest: 1 };
+        let record = Record { run: 7, epoch: 1, version, members: 1, tokens: vec![1] };
+        let server = server(Settings { round_wait, ..Settings::default() }, &[record]);
+        assert_eq!(failure(&server), "a decision panicked: overflow when adding durations");
+        assert_eq!(server.status().op, 0);
+    }
+
+    /// Members see their connections end, and nobody waits for a coordinator that is over.
+    #[test]
+    fn a_panic_ends_all_connections() {
+        let server = server(Settings::default(), &[]);
+        let address = server.address().to_string();
+        let (mut writer, mut reader) = dial(&Environment::System, &address, &Security::Plain).unwrap();
+        let hello = Hello { version: VERSION, run: 0, token: 5, worker: None, address: "a:1".into() };
+        writer.send(&encode(&ToCoordinator::Hello(hello)).unwrap(), ALWAYS).unwrap();
+        let welcome = reader.receive(LONGEST, ALWAYS).unwrap().unwrap();
+        assert!(matches!(decode(&welcome).unwrap(), ToMember::Welcome { worker: 0, .. }));
+        assert_eq!(server.status().workers.len(), 1);
+        assert_eq!(server.shared.decide(|_| -> Result<(), Error> { panic!("{} way", "half") }), None);
+        assert_eq!(failure(&server), "a decision panicked: half way");
+        assert!(matches!(reader.receive(LONGEST, ALWAYS), Ok(None) | Err(Error::Connection { .. })));
+        server.dismiss("nobody is left");
+        assert_eq!(server.status().workers.len(), 0);
     }
 }

@@ -2,12 +2,13 @@
 
 use super::MemberAction;
 use super::peer_listener::fetch;
-use super::socket_member::{Ended, SocketMember};
+use super::socket_member::{Caller, Ended, SocketMember};
+use crate::call::check_lengths;
 use crate::group::environment::lock;
 use crate::group::messages::Call;
-use crate::group::transfer::all_reduce::{Base, Contributes, Reduce, all_reduce};
+use crate::group::transfer::all_gather;
+use crate::group::transfer::all_reduce::{Base, Reduce, all_reduce};
 use crate::group::transfer::overlap::{Finished, Overlap};
-use crate::group::transfer::{Transferred, all_gather};
 use crate::{Collective, Elastic, Error, Gathered, Heartbeat, Outcome};
 use grawa_core::{Layout, Plan, Share, centre_part};
 use std::ops::Range;
@@ -15,41 +16,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Whether the worker of this rank has weight in a shard.
-fn has_weight(plan: &Plan, layout: &Layout, rank: usize, shard: &Range<usize>) -> bool {
-    if !plan.weights.is_per_span() {
-        return plan.weights.of(0)[rank] > 0.0;
-    }
-    let first = layout.span_at(shard.start).unwrap_or(0);
-    let spans =
-        layout.spans().iter().enumerate().skip(first).take_while(|(_, span)| span.range().start < shard.end);
-    spans.into_iter().any(|(index, _)| plan.weights.of(index)[rank] > 0.0)
-}
-
-impl SocketMember {
+impl Caller {
     /// Reduces the vectors of all. Returns the result.
     fn all_reduce(
         &mut self,
         call: Call,
         mine: &[f32],
-        contributes: Contributes<'_>,
+        contributes: &dyn Fn(usize) -> bool,
         base: Base<'_>,
         reduce: Reduce<'_>,
     ) -> Result<Ended<Vec<f32>>, Error> {
-        let mut result = match Arc::try_unwrap(std::mem::take(&mut self.retired)) {
-            Ok(retired) if !retired.is_empty() => retired,
-            _ => std::mem::take(&mut lock(&self.connections).spare),
-        };
-        let ended = self.run_operation(call, |links, _| {
+        let mut result = Arc::try_unwrap(std::mem::take(&mut self.retired)).unwrap_or_default();
+        let ended = self.run_operation(call, |links, peers| {
             result.resize(mine.len(), 0.0);
-            all_reduce(links, contributes, base, mine, &mut result, reduce)
+            let contributes: Vec<bool> = (0..peers.len()).map(contributes).collect();
+            all_reduce(links, &contributes, base, mine, &mut result, reduce)
         });
         match ended? {
             Ended::Committed((), outcome) => {
                 Ok(Ended::Committed(result, Outcome { bytes: 4 * mine.len() as u64, ..outcome }))
             }
             Ended::Aborted(lost) => {
-                lock(&self.connections).spare = result;
+                self.retired = Arc::new(result);
                 Ok(Ended::Aborted(lost))
             }
         }
@@ -58,9 +46,8 @@ impl SocketMember {
     /// Makes the next centre from the vectors of all.
     fn make_centre(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Ended<Vec<f32>>, Error> {
         let call = Call::Mix { plan: plan.digest(), centre: self.number };
-        let contributes = |rank: usize, shard: &Range<usize>| {
-            plan.share != Share::Nothing && plan.workers.len() > rank && has_weight(plan, layout, rank, shard)
-        };
+        let has_weight = |rank: usize| plan.weights.rows().any(|row| row.get(rank).is_some_and(|&x| x > 0.0));
+        let contributes = |rank: usize| plan.share != Share::Nothing && has_weight(rank);
         let before = Arc::clone(&self.centre);
         let mut reduce = |shard: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
             if plan.keeps_centre() {
@@ -71,56 +58,50 @@ impl SocketMember {
         let base = self.options.bf16.then(|| &before[..]);
         self.all_reduce(call, mine, &contributes, base, &mut reduce)
     }
+}
 
+impl SocketMember {
     /// Starts the transfer that makes the next centre. Its result is taken at the next operation.
     fn start_overlap(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> std::io::Result<Outcome> {
         let mut copy = std::mem::take(&mut self.send_buffer);
         copy.clear();
         copy.extend_from_slice(mine);
-        let mut twin = SocketMember {
-            connections: Arc::clone(&self.connections),
-            client: Arc::clone(&self.client),
-            _anchor: None,
-            members: self.members.clone(),
-            centre: Arc::clone(&self.centre),
-            retired: Arc::default(),
-            overlap: None,
-            send_buffer: Vec::new(),
-            lost: Vec::new(),
-            ..*self
-        };
-        let environment = &self.client.environment;
+        let retired = std::mem::take(&mut self.caller.retired);
+        let mut caller = Caller { retired, ..self.caller.clone() };
+        let environment = &self.caller.client.environment;
         let (plan, layout, overlap) = (plan.clone(), layout.clone(), Arc::new(Overlap::new(environment)));
-        let (bytes, members) = (size_of_val(mine) as u64, self.members.clone());
         let transfer = Arc::clone(&overlap);
         let work = move || {
-            let make = || twin.make_centre(&plan, &layout, &copy);
+            let make = || caller.make_centre(&plan, &layout, &copy);
             let panicked = |_| Err(Error::Connection { why: "a thread panicked".into() });
             let ended = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(panicked);
-            let members = twin.members.clone();
-            let (centre, lost) = match ended {
-                Ok(Ended::Committed(centre, outcome)) => (Ok(Some(Arc::new(centre))), outcome.lost),
-                // It was aborted for all members: the old centre stays.
-                Ok(Ended::Aborted(lost)) => (Ok(None), lost),
-                Err(error) => (Err(error), Vec::new()),
-            };
-            let finished = centre.map(|centre| Finished { centre, members, lost, send_buffer: copy });
-            transfer.finish(finished, &twin.client, &twin.centre);
+            transfer.finish(ended.map(|ended| {
+                let lost = match ended {
+                    Ended::Committed(centre, outcome) => {
+                        caller.replace_centre(Arc::new(centre));
+                        outcome.lost
+                    }
+                    // It was aborted for all members: the old centre stays.
+                    Ended::Aborted(lost) => lost,
+                };
+                Finished { caller, lost, send_buffer: copy }
+            }));
         };
         environment.spawn("overlap", work)?;
-        *lock(&self.client.overlap) = Some(Arc::clone(&overlap));
+        *lock(&self.caller.client.overlap) = Some(Arc::clone(&overlap));
         self.overlap = Some(overlap);
+        let (members, bytes) = (self.caller.members.clone(), size_of_val(mine) as u64);
         Ok(Outcome { members, bytes, ..Outcome::default() })
     }
 }
 
 impl Collective for SocketMember {
     fn id(&self) -> u32 {
-        self.client.worker.load(Ordering::Relaxed)
+        self.caller.client.worker.load(Ordering::Relaxed)
     }
 
     fn members(&self) -> &[u32] {
-        &self.members
+        &self.caller.members
     }
 
     fn gather(&mut self, message: &[u8]) -> Result<Gathered, Error> {
@@ -130,10 +111,10 @@ impl Collective for SocketMember {
         self.finish_overlap()?;
         loop {
             let mut messages = Vec::new();
-            let ended = self.run_operation(Call::Gather, |links, peers| {
-                let (gathered, transferred) = all_gather::all_gather(links, message)?;
+            let ended = self.caller.run_operation(Call::Gather, |links, peers| {
+                let (gathered, digest) = all_gather::all_gather(links, message)?;
                 messages = peers.iter().map(|peer| peer.worker).zip(gathered).collect();
-                Ok(transferred)
+                Ok(digest)
             })?;
             match ended {
                 Ended::Committed((), mut outcome) => {
@@ -150,28 +131,17 @@ impl Collective for SocketMember {
 
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error> {
         self.finish_overlap()?;
-        for (what, found) in
-            [("the vector of this worker", mine.len()), ("the centre of the group", self.centre.len())]
-        {
-            if found != layout.len() {
-                return Err(grawa_core::Error::WrongLength {
-                    what: what.into(),
-                    found,
-                    expected: layout.len(),
-                }
-                .into());
-            }
-        }
+        check_lengths([(self.id(), mine.len())], self.caller.centre.len(), layout)?;
         if plan.index_of(self.id()).is_none() {
             return Err(grawa_core::Error::WrongWorkers { found: plan.workers.clone() }.into());
         }
-        if self.options.overlap {
+        if self.caller.options.overlap {
             return Ok(self.start_overlap(plan, layout, mine)?);
         }
-        match self.make_centre(plan, layout, mine)? {
+        match self.caller.make_centre(plan, layout, mine)? {
             Ended::Aborted(lost) => Err(Error::Shrunk { lost }),
             Ended::Committed(centre, outcome) => {
-                self.replace_centre(Arc::new(centre));
+                self.caller.replace_centre(Arc::new(centre));
                 Ok(outcome)
             }
         }
@@ -180,49 +150,43 @@ impl Collective for SocketMember {
     fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
         self.finish_overlap()?;
         loop {
-            let members = self.members.clone();
+            let members = self.caller.members.clone();
             let leads = move |rank: usize| members.get(rank) == Some(&leader);
             let mut copy = |_: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
                 let from = (0..summands.len()).find(|&rank| leads(rank)).unwrap_or(0);
                 to.copy_from_slice(summands[from]);
                 Ok(())
             };
-            match self.all_reduce(
-                Call::Broadcast { leader },
-                mine,
-                &|rank, _| leads(rank),
-                None,
-                &mut copy,
-            )? {
+            match self.caller.all_reduce(Call::Broadcast { leader }, mine, &leads, None, &mut copy)? {
                 Ended::Committed(vector, outcome) => {
                     mine.copy_from_slice(&vector);
                     return Ok(outcome);
                 }
-                Ended::Aborted(_) if self.members.contains(&leader) => {}
+                Ended::Aborted(_) if self.caller.members.contains(&leader) => {}
                 Ended::Aborted(_) => {
-                    return Err(Error::NoSuchLeader { leader, members: self.members.clone() });
+                    return Err(Error::NoSuchLeader { leader, members: self.caller.members.clone() });
                 }
             }
         }
     }
 
     fn barrier(&mut self) -> Result<Outcome, Error> {
-        let environment = self.client.environment.clone();
+        let environment = self.caller.client.environment.clone();
         let start = environment.now();
         self.finish_overlap()?;
-        let ended = self.run_operation(Call::Barrier, |_, _| Ok(Transferred::default()))?;
+        let ended = self.caller.run_operation(Call::Barrier, |_, _| Ok(0))?;
         let (Ended::Committed((), Outcome { lost, .. }) | Ended::Aborted(lost)) = ended;
         let lost = std::mem::take(&mut self.lost).into_iter().chain(lost).collect();
         let wait = environment.now() - start;
-        Ok(Outcome { members: self.members.clone(), lost, wait, ..Outcome::default() })
+        Ok(Outcome { members: self.caller.members.clone(), lost, wait, ..Outcome::default() })
     }
 
     fn centre(&self) -> &Arc<Vec<f32>> {
-        &self.centre
+        &self.caller.centre
     }
 
     fn heartbeat(&self) -> Heartbeat {
-        let client = Arc::clone(&self.client);
+        let client = Arc::clone(&self.caller.client);
         Arc::new(move || {
             client.steps.fetch_add(1, Ordering::Relaxed);
         })
@@ -231,7 +195,7 @@ impl Collective for SocketMember {
 
 impl Elastic for SocketMember {
     fn round_due(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
-        let client = Arc::clone(&self.client);
+        let client = Arc::clone(&self.caller.client);
         Arc::new(move || {
             // A transfer that failed is reported by the next operation.
             let has_failed = lock(&client.overlap).as_ref().is_some_and(|overlap| overlap.has_failed());
@@ -240,20 +204,23 @@ impl Elastic for SocketMember {
     }
 
     fn newest_centre(&self) -> Result<Arc<Vec<f32>>, Error> {
-        let newest = self.overlap.as_ref().map_or(Ok(None), |overlap| overlap.centre())?;
-        Ok(newest.unwrap_or_else(|| Arc::clone(&self.centre)))
+        self.overlap.as_ref().map_or_else(|| Ok(Arc::clone(&self.caller.centre)), |overlap| overlap.centre())
     }
 
     fn next_operation(&self) -> u64 {
         self.overlap.iter().for_each(|overlap| overlap.wait());
-        self.client.state.lock().member.op
+        self.caller.client.state.lock().member.op
+    }
+
+    fn set_workers(&mut self, workers: u32) {
+        self.caller.client.state.lock().member.workers_left = workers;
     }
 
     fn publish(&mut self, memory: &[u8]) -> Result<(), Error> {
-        self.client.counted.store(self.client.steps.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.caller.client.counted.store(self.caller.client.steps.load(Ordering::Relaxed), Ordering::Relaxed);
         match &self.overlap {
-            Some(overlap) => overlap.publish(memory, &self.client, &self.centre),
-            None => self.client.publish(memory.into(), Arc::clone(&self.centre)),
+            Some(overlap) => overlap.publish(memory),
+            None => self.caller.publish(memory.into()),
         }
         Ok(())
     }
@@ -262,7 +229,7 @@ impl Elastic for SocketMember {
         // The result does not matter any more.
         let _ = self.finish_overlap();
         self.lost.clear();
-        let (client, shared) = (Arc::clone(&self.client), Arc::clone(&self.connections));
+        let (client, shared) = (Arc::clone(&self.caller.client), Arc::clone(&self.caller.connections));
         let mut connections = lock(&shared);
         // The others continued without it, and dropped their ends of its connections.
         connections.is_clean = false;
@@ -272,11 +239,11 @@ impl Elastic for SocketMember {
                 Some(MemberAction::Restore { donor, version }) => {
                     let run = client.state.lock().member.run;
                     let keep_going = || !client.is_interrupted();
-                    let wanted = (version, self.centre.len());
+                    let wanted = (version, self.caller.centre.len());
                     match fetch(&client.environment, &donor, &client.security, run, wanted, &keep_going) {
                         Ok(held) => {
                             client.update_number();
-                            self.replace_centre(Arc::clone(&held.centre));
+                            self.caller.replace_centre(Arc::clone(&held.centre));
                             let memory = held.memory.clone();
                             client.listener.hold(Arc::new(held));
                             client.send_from(|member| member.restored(version));
@@ -288,7 +255,7 @@ impl Elastic for SocketMember {
                 Some(MemberAction::RollBack) => {
                     let Some(held) = client.listener.held() else { continue };
                     client.update_number();
-                    self.replace_centre(Arc::clone(&held.centre));
+                    self.caller.replace_centre(Arc::clone(&held.centre));
                     return Ok(held.memory.clone());
                 }
                 _ => {}

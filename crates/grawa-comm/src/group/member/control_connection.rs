@@ -6,7 +6,7 @@
 use super::peer_listener::{HeldState, PeerListener};
 use super::{Member, MemberAction};
 use crate::Error;
-use crate::group::environment::{Environment, Monitor, POLL};
+use crate::group::environment::{Environment, Monitor, POLL, lock};
 use crate::group::messages::{AttemptId, LONGEST, ToCoordinator, ToMember, decode, encode};
 use crate::group::transfer::overlap::Overlap;
 use crate::group::wire::connection::{Reader, Writer, dial};
@@ -117,7 +117,7 @@ pub(crate) struct State {
     pub(super) unacknowledged: usize,
     pub(super) lost_since: Option<Duration>,
     /// Why the last connection failed, and whether any failed because of another key.
-    pub(super) last_error: Option<String>,
+    pub(super) last_error: Option<Error>,
     pub(super) has_wrong_key: bool,
 }
 
@@ -136,6 +136,8 @@ impl Client {
             writer.end();
         }
         drop(state);
+        // Its result refers to this client.
+        lock(&self.overlap).take();
         self.listener.close();
         self.state.notify();
     }
@@ -154,8 +156,8 @@ impl Client {
             match dial(&self.environment, &self.address, &self.security) {
                 Err(why) => {
                     let mut state = self.state.lock();
-                    state.last_error = Some(why.to_string());
                     state.has_wrong_key |= matches!(why, Error::WrongKey { .. });
+                    state.last_error = Some(why);
                 }
                 Ok((writer, reader)) => {
                     let mut state = self.state.lock();
@@ -163,12 +165,12 @@ impl Client {
                     let hello = state.member.connected();
                     self.send(&mut state, [hello]);
                     drop(state);
-                    let received = self.receive(reader);
+                    let why = self.receive(reader);
                     let mut state = self.state.lock();
-                    match received {
-                        Ok(()) => pause = RETRY.0,
-                        Err(why) => state.last_error = Some(why),
+                    if state.member.is_welcome {
+                        pause = RETRY.0;
                     }
+                    state.last_error = Some(why);
                     state.member.disconnected();
                     state.writer = None;
                     state.lost_since.get_or_insert_with(|| self.environment.now());
@@ -180,9 +182,8 @@ impl Client {
         }
     }
 
-    /// Receives until the connection ends. If nothing was received, returns why.
-    fn receive(&self, mut reader: Reader) -> Result<(), String> {
-        let mut has_received = false;
+    /// Receives until the connection ends. Returns why it did.
+    fn receive(&self, mut reader: Reader) -> Error {
         loop {
             let began = self.environment.now();
             let keep_going = || !self.is_over() && self.environment.now() - began < SILENCE;
@@ -193,10 +194,9 @@ impl Client {
                 Ok(message) => message,
                 Err(why) => {
                     reader.end();
-                    return if has_received { Ok(()) } else { Err(why.to_string()) };
+                    return why;
                 }
             };
-            has_received = true;
             let mut state = self.state.lock();
             let is_ack = message == ToMember::ReportAck;
             state.unacknowledged = state.unacknowledged.saturating_sub(usize::from(is_ack));
@@ -217,23 +217,25 @@ impl Client {
 
     /// Sends the last reports again, after the connection broke at a moment. Before the first round no report is acknowledged.
     fn repeat_reports(&self, state: &mut State, lost: Duration) {
-        let acknowledged = state.reports.len().saturating_sub(state.unacknowledged);
-        let mut number = 0;
-        state.reports.retain(|(at, _)| {
-            number += 1;
-            number > acknowledged || lost.saturating_sub(*at) < ARRIVED
-        });
+        let acknowledged = state.reports.iter().take(state.reports.len() - state.unacknowledged);
+        let arrived = acknowledged.take_while(|(at, _)| lost.saturating_sub(*at) >= ARRIVED).count();
+        state.reports.drain(..arrived);
         state.unacknowledged = state.reports.len();
         let again = state.reports.iter().map(|(_, report)| ToCoordinator::Report(report.clone()));
         let again: Vec<ToCoordinator> = again.collect();
         self.send(state, again);
     }
 
+    /// Signs of progress so far, and how many of them since the last round.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        let progress = self.steps.load(Ordering::Relaxed);
+        (progress, progress.saturating_sub(self.counted.load(Ordering::Relaxed)))
+    }
+
     pub(super) fn send_heartbeats(&self) {
         while !self.is_over() {
             self.environment.sleep(Duration::from_millis(self.heartbeat.load(Ordering::Relaxed)));
-            let progress = self.steps.load(Ordering::Relaxed);
-            let steps = progress.saturating_sub(self.counted.load(Ordering::Relaxed));
+            let (progress, steps) = self.progress();
             self.send_from(|member| member.heartbeat(steps, progress));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::control_connection::{Anchor, Client, Contact, Reporter, State};
 use super::peer_listener::{HeldState, PeerListener};
-use super::socket_member::{Connections, SocketMember};
+use super::socket_member::{Caller, Connections, SocketMember};
 use super::{Member, MemberAction};
 use crate::group::environment::{Environment, Monitor};
 use crate::group::transfer::TransferOptions;
@@ -100,7 +100,8 @@ impl Joiner {
                 Some(_) => {}
                 None => {
                     let state = client.state.lock();
-                    let why = state.last_error.as_deref().unwrap_or("nothing was received");
+                    let why =
+                        state.last_error.as_ref().map_or("nothing was received".into(), Error::to_string);
                     let after = patience.as_secs_f64();
                     let why = match state.has_wrong_key {
                         false => format!(
@@ -157,15 +158,18 @@ impl Joiner {
         client.listener.hold(Arc::clone(&held));
         client.send_from(|member| member.enter(held.version));
         let connections = Arc::new(Mutex::new(Connections::default()));
-        let member = |number: u8, centre: Arc<Vec<f32>>| SocketMember {
+        let caller = |number: u8, centre: Arc<Vec<f32>>| Caller {
             connections: Arc::clone(&connections),
             client: Arc::clone(&client),
-            _anchor: Some(Arc::clone(&anchor)),
             number,
             members: Vec::new(),
             centre,
             retired: Arc::default(),
             options: TransferOptions { overlap: options.overlap && number == 0, ..options },
+        };
+        let member = |number: u8, centre: Arc<Vec<f32>>| SocketMember {
+            caller: caller(number, centre),
+            _anchor: Arc::clone(&anchor),
             overlap: None,
             send_buffer: Vec::new(),
             lost: Vec::new(),

@@ -14,9 +14,7 @@ pub(crate) mod join;
 pub(crate) mod peer_listener;
 pub(crate) mod socket_member;
 
-use super::messages::{
-    AttemptId, Call, End, Introduction, Peer, StateVersion, ToCoordinator, ToMember, VERSION,
-};
+use super::messages::{AttemptId, Call, End, Hello, Peer, StateVersion, ToCoordinator, ToMember, VERSION};
 use crate::Lost;
 
 /// What the protocol asks of a member.
@@ -65,8 +63,9 @@ pub enum MemberAction {
 #[derive(Clone, Debug, Default)]
 pub struct Member {
     token: u64,
-    /// How many workers this process has.
+    /// How many workers this process began with, and how many are left.
     workers: u32,
+    pub(super) workers_left: u32,
     address: String,
     /// The run; 0 before it is known.
     pub(super) run: u64,
@@ -105,7 +104,7 @@ struct Pending {
 impl Member {
     /// A member that has not connected yet.
     pub fn new(token: u64, address: String, workers: u32) -> Self {
-        Member { token, address, workers, ..Member::default() }
+        Member { token, address, workers, workers_left: workers, ..Member::default() }
     }
 
     /// Whether the others may count on it for the operation it has called, so that it must wait for the end.
@@ -121,7 +120,8 @@ impl Member {
 
     /// A heartbeat.
     pub fn heartbeat(&self, steps: u64, progress: u64) -> Option<ToCoordinator> {
-        self.is_welcome.then_some(ToCoordinator::Heartbeat { steps, progress })
+        let workers = self.workers_left;
+        self.is_welcome.then_some(ToCoordinator::Heartbeat { steps, progress, workers })
     }
 
     /// At a free pace: whether the next round is due, or something else must be done first.
@@ -133,8 +133,11 @@ impl Member {
     pub fn connected(&mut self) -> ToCoordinator {
         self.is_welcome = false;
         let Member { workers, run, token, worker, .. } = *self;
-        let address = self.address.clone();
-        Introduction { workers, version: VERSION, run, token, worker, address }.into_message()
+        let hello = Hello { version: VERSION, run, token, worker, address: self.address.clone() };
+        match workers {
+            1 => ToCoordinator::Hello(hello),
+            _ => ToCoordinator::HelloOfSet { workers, hello },
+        }
     }
 
     /// The connection ended.
@@ -180,7 +183,7 @@ impl Member {
     pub fn restored(&mut self, version: StateVersion) -> Option<ToCoordinator> {
         (self.version, self.op) = (Some(version), version.op);
         (self.is_restoring, self.is_renumbered) = (false, false);
-        self.is_welcome.then_some(ToCoordinator::Restored(version))
+        self.is_welcome.then_some(ToCoordinator::Enter(version))
     }
 
     /// It could not fetch the state.

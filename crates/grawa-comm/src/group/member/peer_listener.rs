@@ -58,7 +58,7 @@ pub(crate) struct HeldState {
 
 impl HeldState {
     pub(crate) fn new(op: u64, memory: Vec<u8>, centre: Arc<Vec<f32>>) -> Self {
-        let digest = digest::state(&memory, digest::vector(&centre));
+        let digest = digest::state(&memory, &centre);
         HeldState { version: StateVersion { op, digest }, memory, centre }
     }
 }
@@ -102,13 +102,11 @@ impl Incoming {
         {
             self.by_token.remove(&oldest);
         }
-        self.drop_unknown(now);
+        self.retain_known_or(|one| now - one.at < UNKNOWN);
     }
 
-    /// Drops old connections with unknown tokens.
-    fn drop_unknown(&mut self, now: Duration) {
-        let Incoming { by_token, known } = self;
-        by_token.retain(|token, one| known.contains(token) || now - one.at < UNKNOWN);
+    fn retain_known_or(&mut self, keep: impl Fn(&Accepted) -> bool) {
+        self.by_token.retain(|token, one| self.known.contains(token) || keep(one));
     }
 }
 
@@ -188,9 +186,7 @@ impl PeerListener {
     pub(crate) fn keep_only(&self, peers: &[Peer], attempt: AttemptId) {
         let mut incoming = self.incoming.lock();
         incoming.known = peers.iter().map(|peer| peer.token).collect();
-        incoming.drop_unknown(self.environment.now());
-        let Incoming { by_token, known } = &mut *incoming;
-        by_token.retain(|token, one| one.attempt > attempt || known.contains(token));
+        incoming.retain_known_or(|one| one.attempt > attempt && self.environment.now() - one.at < UNKNOWN);
     }
 
     #[cfg(test)]

@@ -3,36 +3,41 @@
 //! This runs on the worker's own thread. [`Member`](super::Member) decides what is to be done. The operations are in
 //! [`collective`](super::collective).
 
-use super::MemberAction;
 use super::control_connection::{Anchor, Client};
 use super::peer_listener::connect;
+use super::{Member, MemberAction};
+use crate::call::out_of_step;
 use crate::group::environment::lock;
 use crate::group::messages::{AttemptId, Call, End, Peer};
 use crate::group::transfer::overlap::{Finished, Overlap};
-use crate::group::transfer::{Links, TransferError, TransferOptions, Transferred};
+use crate::group::transfer::{Links, TransferError, TransferOptions};
 use crate::group::wire::connection::Writer;
 use crate::{Error, Lost, Outcome};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// A worker's end of a group: the operations on one of its centres.
 #[derive(Debug)]
 pub struct SocketMember {
-    pub(super) connections: Arc<Mutex<Connections>>,
-    pub(crate) client: Arc<Client>,
-    /// None for a transfer that overlaps with training: that does not keep the worker in the group.
-    pub(super) _anchor: Option<Arc<Anchor>>,
-    pub(super) number: u8,
-    pub(super) members: Vec<u32>,
-    pub(super) centre: Arc<Vec<f32>>,
-    /// The centre before: its memory is used again when nobody reads it any more.
-    pub(super) retired: Arc<Vec<f32>>,
-    pub(super) options: TransferOptions,
+    pub(crate) caller: Caller,
+    pub(super) _anchor: Arc<Anchor>,
     /// The transfer that overlaps with training, a buffer for the next, and members lost during the last.
     pub(super) overlap: Option<Arc<Overlap>>,
     pub(super) send_buffer: Vec<f32>,
     pub(super) lost: Vec<Lost>,
+}
+
+/// Calls operations. One that overlaps with training has a caller of its own, which does not keep the worker in the group.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(super) connections: Arc<Mutex<Connections>>,
+    pub(crate) client: Arc<Client>,
+    pub(super) number: u8,
+    pub(super) members: Vec<u32>,
+    pub(crate) centre: Arc<Vec<f32>>,
+    /// The centre before, or the result of an operation that was aborted: the memory is used again when nobody reads it any more.
+    pub(super) retired: Arc<Vec<f32>>,
+    pub(super) options: TransferOptions,
 }
 
 /// What the operations on all centres share.
@@ -40,7 +45,6 @@ pub struct SocketMember {
 pub(super) struct Connections {
     /// Connections to other members, by token.
     writers: HashMap<u64, Writer>,
-    pub(super) spare: Vec<f32>,
     /// The last attempt was committed. Otherwise bytes of it may be left in the connections, and they are made again.
     pub(super) is_clean: bool,
     /// What must be done before the next operation.
@@ -57,16 +61,31 @@ pub(super) enum Ended<T> {
 impl SocketMember {
     /// Waits for the transfer that overlaps with training, and takes its result.
     pub(super) fn finish_overlap(&mut self) -> Result<(), Error> {
-        let other = lock(&self.client.overlap).take();
+        let other = lock(&self.caller.client.overlap).take();
         other.iter().for_each(|overlap| overlap.wait());
-        let Some(overlap) = self.overlap.take() else { return Ok(()) };
-        let Finished { centre, members, lost, send_buffer } = overlap.take()?;
-        self.send_buffer = send_buffer;
-        (self.members, self.lost) = (members, lost);
-        if let Some(centre) = centre {
-            self.replace_centre(centre);
+        if let Some(overlap) = self.overlap.take() {
+            let Finished { caller, lost, send_buffer } = overlap.take()?;
+            (self.caller, self.lost, self.send_buffer) = (caller, lost, send_buffer);
         }
         Ok(())
+    }
+
+    /// Bytes sent to other members so far.
+    pub fn bytes(&self) -> u64 {
+        lock(&self.caller.connections).bytes
+    }
+
+    /// Connections to and from other members that are kept.
+    #[cfg(test)]
+    pub(crate) fn connections(&self) -> usize {
+        lock(&self.caller.connections).writers.len() + self.caller.client.listener.connections()
+    }
+}
+
+impl Caller {
+    /// Publishes the state after a round: this memory, and the centre.
+    pub(crate) fn publish(&self, memory: Vec<u8>) {
+        self.client.publish(memory, Arc::clone(&self.centre));
     }
 
     pub(super) fn replace_centre(&mut self, centre: Arc<Vec<f32>>) {
@@ -78,10 +97,8 @@ impl SocketMember {
         if connections.deferred.is_some() {
             return Err(Error::Behind);
         }
-        let [steps, counted] =
-            [&self.client.steps, &self.client.counted].map(|count| count.load(Ordering::Relaxed));
         let mut state = self.client.state.lock();
-        let (message, action) = state.member.call(call, steps.saturating_sub(counted));
+        let (message, action) = state.member.call(call, self.client.progress().1);
         self.client.send(&mut state, message);
         if let Some(action) = action {
             state.actions.push_front(action);
@@ -115,12 +132,8 @@ impl SocketMember {
         }
     }
 
-    fn peers(&self) -> Vec<Peer> {
-        self.client.state.lock().member.members.to_vec()
-    }
-
     fn update_members(&mut self) -> Vec<u32> {
-        self.members = self.peers().iter().map(|peer| peer.worker).collect();
+        self.members = self.client.state.lock().member.members.iter().map(|peer| peer.worker).collect();
         self.members.clone()
     }
 
@@ -128,7 +141,7 @@ impl SocketMember {
     pub(super) fn run_operation(
         &mut self,
         call: Call,
-        mut transfer: impl FnMut(Links<'_>, &[Peer]) -> Result<Transferred, TransferError>,
+        mut transfer: impl FnMut(Links<'_>, &[Peer]) -> Result<u32, TransferError>,
     ) -> Result<Ended<()>, Error> {
         let environment = self.client.environment.clone();
         let start = environment.now();
@@ -190,11 +203,10 @@ impl SocketMember {
         &self,
         connections: &mut Connections,
         attempt: AttemptId,
-        transfer: &mut impl FnMut(Links<'_>, &[Peer]) -> Result<Transferred, TransferError>,
+        transfer: &mut impl FnMut(Links<'_>, &[Peer]) -> Result<u32, TransferError>,
     ) -> Result<(), TransferError> {
         let Client { environment, listener, security, token, state, .. } = &*self.client;
-        let run = state.lock().member.run;
-        let peers = self.peers();
+        let Member { run, members: peers, .. } = state.lock().member.clone();
         // Without a place among the members there is nothing to do until the coordinator says so.
         let Some(rank) = peers.iter().position(|peer| peer.token == *token) else { return Ok(()) };
         #[cfg(test)]
@@ -223,38 +235,17 @@ impl SocketMember {
         }
         let (to, from) = (&mut writers[..], &mut readers[..]);
         let links = Links { environment, attempt, rank, writers: to, readers: from, keep_going: &keep_going };
-        let done = transfer(links, &peers)?;
+        let digest = transfer(links, &peers)?;
         connections.writers.clear();
         listener.keep_only(&peers, attempt);
         for ((peer, writer), reader) in peers.iter().zip(writers).zip(readers) {
-            if let (Some(writer), Some(reader)) = (writer, reader) {
+            if let (Some(mut writer), Some(reader)) = (writer, reader) {
+                connections.bytes += std::mem::take(&mut writer.sent);
                 connections.writers.insert(peer.token, writer);
                 listener.keep(peer, attempt, reader);
             }
         }
-        connections.bytes += done.bytes;
-        self.client.send_from(|member| member.done(attempt, done.digest.into()));
+        self.client.send_from(|member| member.done(attempt, digest.into()));
         Ok(())
     }
-
-    /// Bytes sent to other members so far.
-    pub fn bytes(&self) -> u64 {
-        lock(&self.connections).bytes
-    }
-
-    /// Connections to and from other members that are kept.
-    #[cfg(test)]
-    pub(crate) fn connections(&self) -> usize {
-        lock(&self.connections).writers.len() + self.client.listener.connections()
-    }
-}
-
-fn out_of_step(calls: &[(u32, Call)]) -> Error {
-    if let [(first, Call::Mix { .. }), ..] = calls
-        && let Some((other, _)) = calls.iter().find(|(_, call)| *call != calls[0].1)
-        && calls.iter().all(|(_, call)| matches!(call, Call::Mix { .. }))
-    {
-        return Error::PlansDiffer { first: *first, other: *other };
-    }
-    Error::OutOfStep { calls: calls.iter().map(|(worker, call)| (*worker, call.name())).collect() }
 }

@@ -336,6 +336,13 @@ impl Process {
         }
     }
 
+    /// Waits until nobody holds a mutex. Only one simulated thread runs at a time: it is then free for this one.
+    pub(crate) fn await_free<T>(&self, mutex: &Mutex<T>) {
+        while matches!(mutex.try_lock(), Err(TryLockError::WouldBlock)) {
+            self.sleep(Duration::from_millis(1));
+        }
+    }
+
     pub(super) fn is_dead(&self) -> bool {
         self.world.state().processes[self.id].is_dead
     }

@@ -86,7 +86,7 @@ fn join_and_train(process: &Process, schedule: &Arc<Schedule>, node: usize) -> R
     let memory = postcard::to_stdvec(&start).unwrap();
     let (mut members, memory) = joiner.enter(memory, vec![1.0; LENGTH], &[], schedule.options)?;
     let member = members.remove(0);
-    let token = member.client.token;
+    let token = member.caller.client.token;
     let layout = Layout::new([("a", vec![17]), ("b", vec![LENGTH - 17])]).unwrap();
     let x = vec![1.0; LENGTH];
     let mut worker =
@@ -148,13 +148,13 @@ impl Worker<'_> {
     fn gather(&mut self, message: &[u8]) -> Result<Vec<(u32, Vec<u8>)>, Error> {
         let gathered = self.member.gather(message)?;
         let op = self.member.next_operation() - 1;
-        let epoch = self.member.client.state.lock().member.epoch;
+        let epoch = self.member.caller.client.state.lock().member.epoch;
         self.schedule.agree(self.process, self.node, (epoch, op), &gathered.messages);
         Ok(gathered.messages)
     }
 
     fn round(&mut self) -> Result<(), Error> {
-        let held = self.member.client.state.lock().member.version;
+        let held = self.member.caller.client.state.lock().member.version;
         let score = 1.0 + f64::from(self.x[0].abs());
         let message = Message { token: self.token, counted: self.counted(), taken: self.taken, score };
         let messages = self.gather(&postcard::to_stdvec(&message).unwrap())?;
@@ -213,7 +213,7 @@ impl Worker<'_> {
     }
 
     fn note_state(&self) {
-        let version = self.member.client.state.lock().member.version;
+        let version = self.member.caller.client.state.lock().member.version;
         let uncounted = self.taken - self.counted().min(self.taken);
         self.schedule.see(self.node, |seen| (seen.version, seen.uncounted) = (version, uncounted));
     }

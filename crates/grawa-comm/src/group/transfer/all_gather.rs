@@ -3,8 +3,8 @@
 //! Messages have different lengths. They are sent in parts: each has a checksum, and a header that names the attempt. Members send
 //! and receive at once, which avoids deadlock. The digest is that of all messages in the order of the members.
 
-use super::header::{FRONT, HEADER, Header, Kind};
-use super::{Links, TransferError, Transferred, exchange, receivers, senders};
+use super::header::{HEADER, Header, Kind};
+use super::{Links, TransferError, connected, exchange, receivers, senders};
 use crate::Error;
 use crate::group::digest::Crc;
 use crate::group::messages::AttemptId;
@@ -14,8 +14,6 @@ use crate::group::wire::connection::{KeepGoing, Reader, Writer};
 pub const LONGEST: usize = 16 << 20;
 /// The most bytes of a part. Memory grows with what has arrived, not with what is claimed.
 pub const PART: usize = 1 << 18;
-/// A message that fits into any socket, whose buffers are empty when an operation begins.
-const SHORT: usize = 4 << 10;
 
 /// A message as it arrives.
 #[derive(Debug, Default)]
@@ -33,10 +31,10 @@ impl PartialMessage {
             return Err(Error::Frame { why });
         }
         let whole = *self.whole.get_or_insert(found.len);
-        let expected = Header { kind: Kind::Message, attempt, start: start as u64, len: whole };
-        if found != expected || self.is_whole() && start > 0 {
-            return Err(Error::Frame { why: format!("{found:?} came where {expected:?} was next") });
+        if self.is_whole() && start > 0 {
+            return Err(Error::Frame { why: format!("{found:?} came after the end of a message") });
         }
+        found.check(Header { kind: Kind::Message, attempt, start: start as u64, len: whole })?;
         self.bytes.resize(start + (whole as usize - start).min(PART), 0);
         Ok(&mut self.bytes[start..])
     }
@@ -57,32 +55,27 @@ fn parts(attempt: AttemptId, message: &[u8]) -> impl Iterator<Item = ([u8; HEADE
     })
 }
 
-/// Sends a message to all, and returns those of all, by rank.
-pub(crate) fn all_gather(
-    links: Links<'_>,
-    mine: &[u8],
-) -> Result<(Vec<Vec<u8>>, Transferred), TransferError> {
+/// Sends a message to all, and returns those of all, by rank, and their digest.
+pub(crate) fn all_gather(links: Links<'_>, mine: &[u8]) -> Result<(Vec<Vec<u8>>, u32), TransferError> {
     let Links { environment, attempt, rank: me, writers, readers, keep_going } = links;
     let members = writers.len();
     let send = |keep_going: KeepGoing<'_>| {
-        receivers(me, members).try_fold(0, |bytes, rank| {
-            let sent = send(writers[rank].as_mut(), attempt, mine, keep_going);
-            Ok(bytes + sent.map_err(TransferError::with(rank))?)
+        receivers(me, members).try_for_each(|rank| {
+            send(&mut writers[rank], attempt, mine, keep_going).map_err(TransferError::with(rank))
         })
     };
     let receive = |keep_going: KeepGoing<'_>| {
         let mut messages = vec![Vec::new(); members];
         for rank in senders(me, members) {
-            let message = receive(readers[rank].as_mut(), attempt, keep_going);
+            let message = receive(&mut readers[rank], attempt, keep_going);
             messages[rank] = message.map_err(TransferError::with(rank))?;
         }
         messages[me] = mine.to_vec();
         Ok(messages)
     };
-    let is_short = mine.len() <= SHORT;
-    let (bytes, messages) = exchange((environment, keep_going), is_short, send, receive)?;
+    let messages = exchange((environment, keep_going), send, receive)?;
     let digest = digest(&messages);
-    Ok((messages, Transferred { digest, bytes }))
+    Ok((messages, digest))
 }
 
 /// The digest of messages in their order.
@@ -95,30 +88,22 @@ fn digest(messages: &[Vec<u8>]) -> u32 {
     digest.get()
 }
 
-fn none() -> Error {
-    Error::Connection { why: "there is no connection".into() }
-}
-
 fn send(
-    to: Option<&mut Writer>,
+    to: &mut Option<Writer>,
     attempt: AttemptId,
     message: &[u8],
     keep_going: KeepGoing<'_>,
-) -> Result<u64, Error> {
-    let (to, mut bytes) = (to.ok_or_else(none)?, 0);
-    for (header, part) in parts(attempt, message) {
-        to.write_bulk(&header, part, None, keep_going)?;
-        bytes += (FRONT + part.len()) as u64;
-    }
-    Ok(bytes)
+) -> Result<(), Error> {
+    let to = connected(to)?;
+    parts(attempt, message).try_for_each(|(header, part)| to.write_bulk(&header, part, None, keep_going))
 }
 
 fn receive(
-    from: Option<&mut Reader>,
+    from: &mut Option<Reader>,
     attempt: AttemptId,
     keep_going: KeepGoing<'_>,
 ) -> Result<Vec<u8>, Error> {
-    let (from, mut message) = (from.ok_or_else(none)?, PartialMessage::default());
+    let (from, mut message) = (connected(from)?, PartialMessage::default());
     while !message.is_whole() {
         let mut header = [0; HEADER];
         let checksum = from.read_header(&mut header, keep_going)?;
@@ -137,6 +122,8 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     const ATTEMPT: AttemptId = (3, 7, 1);
+    /// The bytes before a part: the header, and two checksums.
+    const FRONT: usize = HEADER + 8;
 
     /// A message through headers and parts, as a connection would carry them.
     fn carried(word: &[u8]) -> Result<Vec<u8>, Error> {
@@ -215,12 +202,17 @@ mod tests {
         ends
     }
 
-    type Gathered = Result<(Vec<Vec<u8>>, Transferred), TransferError>;
+    type Gathered = Result<(Vec<Vec<u8>>, u32), TransferError>;
 
-    fn all(words: &[Vec<u8>]) -> Vec<Gathered> {
+    /// What each member gathers, and the bytes that it sends.
+    fn all(words: &[Vec<u8>]) -> Vec<(Gathered, u64)> {
         std::thread::scope(|scope| {
+            let gather = |rank: usize, word: &[u8], mut ends: Ends| {
+                let gathered = all_gather(links(rank, &mut ends), word);
+                (gathered, ends.0.iter().flatten().map(|writer| writer.sent).sum())
+            };
             let threads: Vec<_> = (words.iter().zip(connections(words.len())).enumerate())
-                .map(|(rank, (word, ends))| scope.spawn(move || all_gather(links(rank, &mut { ends }), word)))
+                .map(|(rank, (word, ends))| scope.spawn(move || gather(rank, word, ends)))
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
@@ -267,13 +259,13 @@ mod tests {
         for lengths in [vec![3], vec![0, 5], vec![120, 7_000_000, 0, 9_000_000], vec![40; 9]] {
             let words: Vec<Vec<u8>> = (0..).zip(&lengths).map(|(rank, &len)| vec![rank; len]).collect();
             let mut digests = Vec::new();
-            for (rank, heard) in all(&words).into_iter().enumerate() {
-                let (heard, transferred) = heard.unwrap();
+            for (rank, (heard, bytes)) in all(&words).into_iter().enumerate() {
+                let (heard, digest) = heard.unwrap();
                 assert_eq!(heard, words);
                 let parts = lengths[rank].div_ceil(PART).max(1);
                 let sent = (lengths.len() - 1) * (lengths[rank] + FRONT * parts);
-                assert_eq!(transferred.bytes, sent as u64);
-                digests.push(transferred.digest);
+                assert_eq!(bytes, sent as u64);
+                digests.push(digest);
             }
             assert!(digests.iter().all(|digest| *digest == digests[0]));
         }

@@ -2,12 +2,12 @@
 //!
 //! A member sends 2·(M−1)/M of a vector, which is the minimum. Stripes are short: what was received is reduced while it is in
 //! cache, and while one stripe is reduced the next is transferred. Summands are taken in the order of the members, and each
-//! shard is reduced by one member for all: all get the same bits. A piece carries a checksum. A member without weight in a
-//! shard does not send it. Pieces may be sent as differences in bf16 ([`bf16_delta`](super::bf16_delta)).
+//! shard is reduced by one member for all: all get the same bits. A piece carries a checksum. A member without weight
+//! sends no summands. Pieces may be sent as differences in bf16 ([`bf16_delta`](super::bf16_delta)).
 
 use super::bf16_delta::{decode, encode};
-use super::header::{FRONT, HEADER, Header, Kind};
-use super::{Links, TransferError, Transferred, exchange, receivers, senders};
+use super::header::{HEADER, Header, Kind};
+use super::{Links, TransferError, connected, exchange, receivers, senders};
 use crate::Error;
 use crate::group::digest::{Crc, bytes, bytes_mut};
 use crate::group::environment::{Monitor, POLL};
@@ -28,9 +28,6 @@ pub(crate) const LAG: usize = 2;
 /// What pieces are differences to, if they are sent in bf16.
 pub(crate) type Base<'a> = Option<&'a [f32]>;
 
-/// Whether the member of a rank contributes to a shard.
-pub(crate) type Contributes<'a> = &'a (dyn Fn(usize, &Range<usize>) -> bool + Sync);
-
 /// Makes a part of the result from the summands.
 pub(crate) type Reduce<'a> = &'a mut dyn FnMut(&Range<usize>, &[&[f32]], &mut [f32]) -> Result<(), Error>;
 
@@ -49,15 +46,15 @@ fn divide(mut vector: &mut [f32], members: usize) -> Shards<'_> {
         .collect()
 }
 
-/// Reduces the vectors of all members. `mine` is the summand of this member, `result` becomes the result.
+/// Reduces the vectors of all members. `mine` is the summand of this member, `result` becomes the result. Returns its digest.
 pub(crate) fn all_reduce(
     links: Links<'_>,
-    contributes: Contributes<'_>,
+    contributes: &[bool],
     base: Base<'_>,
     mine: &[f32],
     result: &mut [f32],
     reduce: Reduce<'_>,
-) -> Result<Transferred, TransferError> {
+) -> Result<u32, TransferError> {
     let Links { environment, attempt, rank: me, writers, readers, keep_going } = links;
     let members = writers.len();
     let reduced = Monitor::new(environment, VecDeque::new());
@@ -66,10 +63,10 @@ pub(crate) fn all_reduce(
     let send = |keep_going: KeepGoing<'_>| Work { keep_going, ..work }.send(mine, writers);
     let receive =
         |keep_going: KeepGoing<'_>| Work { keep_going, ..work }.receive(mine, shards, reduce, readers);
-    let (bytes, digests) = exchange((environment, keep_going), false, send, receive)?;
+    let digests = exchange((environment, keep_going), send, receive)?;
     let mut digest = Crc::default();
     digests.iter().flatten().for_each(|piece| digest.add(&piece.to_le_bytes()));
-    Ok(Transferred { digest: digest.get(), bytes })
+    Ok(digest.get())
 }
 
 /// What both threads know.
@@ -78,7 +75,8 @@ struct Work<'a, 's> {
     attempt: AttemptId,
     me: usize,
     members: usize,
-    contributes: Contributes<'a>,
+    /// Whether the members contribute, by rank.
+    contributes: &'a [bool],
     base: Base<'a>,
     keep_going: KeepGoing<'a>,
     /// The results of this member's shards, for the thread that sends.
@@ -93,52 +91,44 @@ struct Reduced<'s> {
 }
 
 impl<'s> Work<'_, 's> {
-    /// Sends all pieces. Returns how many bytes these are.
-    fn send(&self, mine: &[f32], writers: &mut [Option<Writer>]) -> Result<u64, TransferError> {
-        let (mut bytes, mut deltas, mut behind) = (0, Vec::new(), VecDeque::new());
-        for stripe in stripes(mine.len(), SHARD * self.members) {
-            for rank in receivers(self.me, self.members) {
-                let shard = shard(&stripe, rank, self.members);
-                if (self.contributes)(self.me, &shard) {
-                    let values = &mine[shard.clone()];
+    /// Sends all pieces.
+    fn send(&self, mine: &[f32], writers: &mut [Option<Writer>]) -> Result<(), TransferError> {
+        let Work { me, members, .. } = *self;
+        let (stripes, mut deltas) = (stripes(mine.len(), SHARD * members).collect::<Vec<_>>(), Vec::new());
+        for n in 0..stripes.len() + LAG {
+            if let Some(stripe) = stripes.get(n) {
+                for rank in receivers(me, members).filter(|_| self.contributes[me]) {
+                    let part = shard(stripe, rank, members);
+                    let values = &mine[part.clone()];
                     if let Some(base) = self.base {
-                        encode(values, &base[shard.clone()], &mut deltas);
+                        encode(values, &base[part.clone()], &mut deltas);
                     }
-                    let piece = (Kind::Summand, shard.start, None);
-                    bytes += self.send_piece(piece, values, &deltas, rank, writers)?;
+                    self.send_piece((Kind::Summand, part.start, None), values, &deltas, rank, writers)?;
                 }
             }
-            behind.push_back(stripe);
-            if behind.len() > LAG {
-                bytes += behind.pop_front().map_or(Ok(0), |stripe| self.send_result(&stripe, writers))?;
+            if let Some(stripe) = n.checked_sub(LAG).and_then(|n| stripes.get(n)) {
+                let Reduced { values, deltas, checksum } = self.next_result()?;
+                let piece = (Kind::Result, shard(stripe, me, members).start, Some(checksum));
+                for rank in receivers(me, members) {
+                    self.send_piece(piece, values, &deltas, rank, writers)?;
+                }
             }
         }
-        for stripe in behind {
-            bytes += self.send_result(&stripe, writers)?;
-        }
-        Ok(bytes)
+        Ok(())
     }
 
-    /// Sends the result of this member's shard of a stripe, when there is one.
-    fn send_result(
-        &self,
-        stripe: &Range<usize>,
-        writers: &mut [Option<Writer>],
-    ) -> Result<u64, TransferError> {
+    /// The next result of this member's shards, when there is one.
+    fn next_result(&self) -> Result<Reduced<'s>, TransferError> {
         let mut waiting = self.reduced.lock();
-        let Reduced { values, deltas, checksum } = loop {
+        loop {
             if let Some(next) = waiting.pop_front() {
-                break next;
+                return Ok(next);
             }
             if !(self.keep_going)() {
                 return Err(TransferError::stopped("it was given up"));
             }
             waiting = self.reduced.wait(waiting, POLL);
-        };
-        drop(waiting);
-        let piece = (Kind::Result, shard(stripe, self.me, self.members).start, Some(checksum));
-        receivers(self.me, self.members)
-            .try_fold(0, |bytes, rank| Ok(bytes + self.send_piece(piece, values, &deltas, rank, writers)?))
+        }
     }
 
     fn send_piece(
@@ -148,58 +138,54 @@ impl<'s> Work<'_, 's> {
         deltas: &[u16],
         rank: usize,
         writers: &mut [Option<Writer>],
-    ) -> Result<u64, TransferError> {
-        let Some(writer) = writers[rank].as_mut().filter(|_| !values.is_empty()) else { return Ok(0) };
+    ) -> Result<(), TransferError> {
+        if values.is_empty() {
+            return Ok(());
+        }
         let header = Header { kind, attempt: self.attempt, start: start as u64, len: values.len() as u32 };
         let body = if self.base.is_some() { bytes(deltas) } else { bytes(values) };
-        let sent = writer.write_bulk(&header.encode(), body, checksum, self.keep_going);
-        sent.map_err(TransferError::with(rank))?;
-        Ok((FRONT + body.len()) as u64)
+        connected(&mut writers[rank])
+            .and_then(|writer| writer.write_bulk(&header.encode(), body, checksum, self.keep_going))
+            .map_err(TransferError::with(rank))
     }
 
     /// Receives all pieces, and reduces this member's shards. Returns the checksums of the results, by rank.
     fn receive(
         &self,
         mine: &[f32],
-        shards: Shards<'s>,
+        mut shards: Shards<'s>,
         reduce: Reduce<'_>,
         readers: &mut [Option<Reader>],
     ) -> Result<Vec<Vec<u32>>, TransferError> {
-        let Work { me, members, contributes, reduced, .. } = *self;
+        let Work { me, members, .. } = *self;
         let (mut scratch, mut digests) = (vec![Vec::new(); members], vec![Vec::new(); members]);
-        let (mut deltas, mut behind) = (Vec::new(), VecDeque::new());
-        for (stripe, mut shards) in stripes(mine.len(), SHARD * members).zip(shards) {
-            let own = shard(&stripe, me, members);
-            for rank in senders(me, members) {
-                let contributes = !own.is_empty() && contributes(rank, &own);
-                scratch[rank].resize(if contributes { own.len() } else { 0 }, 0.0);
-                if contributes {
-                    self.receive_piece(
-                        Kind::Summand,
-                        own.start,
-                        &mut scratch[rank],
-                        &mut deltas,
-                        rank,
-                        readers,
-                    )?;
+        let (stripes, mut deltas) = (stripes(mine.len(), SHARD * members).collect::<Vec<_>>(), Vec::new());
+        let mut receive = |kind: Kind, start: usize, to: &mut [f32], rank: usize| {
+            let received = self.receive_piece(kind, start, to, &mut deltas, &mut readers[rank]);
+            received.map_err(TransferError::with(rank))
+        };
+        for n in 0..stripes.len() + LAG {
+            if let Some(stripe) = stripes.get(n) {
+                let own = shard(stripe, me, members);
+                for rank in senders(me, members) {
+                    let len = if self.contributes[rank] { own.len() } else { 0 };
+                    scratch[rank].resize(len, 0.0);
+                    receive(Kind::Summand, own.start, &mut scratch[rank], rank)?;
+                }
+                let summands: Vec<&[f32]> = (0..members)
+                    .map(|rank| if rank == me { &mine[own.clone()] } else { &scratch[rank][..] })
+                    .collect();
+                let result = self.reduce(&own, &summands, std::mem::take(&mut shards[n][me]), reduce)?;
+                digests[me].push(result.checksum);
+                self.reduced.lock().push_back(result);
+                self.reduced.notify();
+            }
+            if let Some((n, stripe)) = n.checked_sub(LAG).and_then(|n| Some((n, stripes.get(n)?))) {
+                for rank in senders(me, members) {
+                    let start = shard(stripe, rank, members).start;
+                    digests[rank].push(receive(Kind::Result, start, shards[n][rank], rank)?);
                 }
             }
-            let summands: Vec<&[f32]> = (0..members)
-                .map(|rank| if rank == me { &mine[own.clone()] } else { &scratch[rank][..] })
-                .collect();
-            let result = self.reduce(&own, &summands, std::mem::take(&mut shards[me]), reduce)?;
-            digests[me].push(result.checksum);
-            reduced.lock().push_back(result);
-            reduced.notify();
-            behind.push_back((stripe, shards));
-            if behind.len() > LAG
-                && let Some((stripe, shards)) = behind.pop_front()
-            {
-                self.receive_results(&stripe, shards, &mut digests, &mut deltas, readers)?;
-            }
-        }
-        for (stripe, shards) in behind {
-            self.receive_results(&stripe, shards, &mut digests, &mut deltas, readers)?;
         }
         Ok(digests)
     }
@@ -232,53 +218,30 @@ impl<'s> Work<'_, 's> {
         Ok(Reduced { values: result, deltas, checksum: checksum.get() })
     }
 
-    fn receive_results(
-        &self,
-        stripe: &Range<usize>,
-        mut shards: Vec<&mut [f32]>,
-        digests: &mut [Vec<u32>],
-        deltas: &mut Vec<u16>,
-        readers: &mut [Option<Reader>],
-    ) -> Result<(), TransferError> {
-        for rank in senders(self.me, self.members) {
-            let start = shard(stripe, rank, self.members).start;
-            digests[rank].push(match shards[rank].is_empty() {
-                true => 0,
-                false => self.receive_piece(Kind::Result, start, shards[rank], deltas, rank, readers)?,
-            });
-        }
-        Ok(())
-    }
-
-    /// Receives a piece. Returns its checksum.
+    /// Receives a piece, unless it is empty. Returns its checksum.
     fn receive_piece(
         &self,
         kind: Kind,
         start: usize,
         to: &mut [f32],
         deltas: &mut Vec<u16>,
-        rank: usize,
-        readers: &mut [Option<Reader>],
-    ) -> Result<u32, TransferError> {
-        let mut receive = |reader: Option<&mut Reader>| {
-            let wrong = |why: String| Error::Frame { why };
-            let reader = reader.ok_or_else(|| wrong("there is no connection".into()))?;
-            let mut header = [0; HEADER];
-            let checksum = reader.read_header(&mut header, self.keep_going)?;
-            let header = Header::decode(&header)?;
-            let expected = Header { kind, attempt: self.attempt, start: start as u64, len: to.len() as u32 };
-            if header != expected {
-                return Err(wrong(format!("{header:?} came where {expected:?} was next")));
-            }
-            let Some(base) = self.base else {
-                reader.read_body(bytes_mut(to), checksum, self.keep_going)?;
-                return Ok(checksum);
-            };
-            deltas.resize(to.len(), 0);
-            reader.read_body(bytes_mut(deltas), checksum, self.keep_going)?;
-            decode(deltas, &base[start..start + to.len()], to);
-            Ok(checksum)
+        reader: &mut Option<Reader>,
+    ) -> Result<u32, Error> {
+        if to.is_empty() {
+            return Ok(0);
+        }
+        let reader = connected(reader)?;
+        let expected = Header { kind, attempt: self.attempt, start: start as u64, len: to.len() as u32 };
+        let mut header = [0; HEADER];
+        let checksum = reader.read_header(&mut header, self.keep_going)?;
+        Header::decode(&header)?.check(expected)?;
+        let Some(base) = self.base else {
+            reader.read_body(bytes_mut(to), checksum, self.keep_going)?;
+            return Ok(checksum);
         };
-        receive(readers[rank].as_mut()).map_err(TransferError::with(rank))
+        deltas.resize(to.len(), 0);
+        reader.read_body(bytes_mut(deltas), checksum, self.keep_going)?;
+        decode(deltas, &base[start..start + to.len()], to);
+        Ok(checksum)
     }
 }

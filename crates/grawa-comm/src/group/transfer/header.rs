@@ -5,8 +5,6 @@ use crate::group::messages::AttemptId;
 
 /// The bytes of a header.
 pub const HEADER: usize = 36;
-/// The bytes before a piece: the header, and the checksums of header and piece.
-pub(crate) const FRONT: usize = HEADER + 8;
 
 /// What a piece belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +46,14 @@ impl Header {
         bytes[24..32].copy_from_slice(&self.start.to_le_bytes());
         bytes[32..].copy_from_slice(&self.len.to_le_bytes());
         bytes
+    }
+
+    /// An error if this is not the header that comes next.
+    pub(crate) fn check(&self, expected: Header) -> Result<(), Error> {
+        if *self == expected {
+            return Ok(());
+        }
+        Err(Error::Frame { why: format!("{self:?} came where {expected:?} was next") })
     }
 
     /// From the bytes.

@@ -33,15 +33,6 @@ pub(crate) struct Links<'a> {
     pub(crate) keep_going: KeepGoing<'a>,
 }
 
-/// A transfer that is done.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Transferred {
-    /// Of the result.
-    pub(crate) digest: u32,
-    /// Bytes sent.
-    pub(crate) bytes: u64,
-}
-
 /// Why a transfer failed, and with which member if that is known.
 #[derive(Debug)]
 pub(crate) struct TransferError {
@@ -59,28 +50,26 @@ impl TransferError {
     }
 }
 
-/// Sends on a thread of its own and receives on this one: members that all send first would wait for each other. A member that
-/// sends only what any socket holds needs no thread. If one side fails, the other one stops, and the error is the first.
+/// Sends on a thread of its own and receives on this one: members that all send first would wait for each other. If one side
+/// fails, the other one stops, and the error is the first.
 fn exchange<T>(
     (environment, keep_going): (&Environment, KeepGoing<'_>),
-    is_short: bool,
-    send: impl FnOnce(KeepGoing<'_>) -> Result<u64, TransferError> + Send,
+    send: impl FnOnce(KeepGoing<'_>) -> Result<(), TransferError> + Send,
     receive: impl FnOnce(KeepGoing<'_>) -> Result<T, TransferError>,
-) -> Result<(u64, T), TransferError> {
+) -> Result<T, TransferError> {
     let cause = OnceLock::new();
     let keep_going = || cause.get().is_none() && keep_going();
     let fail = |error: TransferError| drop(cause.set(error));
     let send = || send(&keep_going).map_err(fail).ok();
     let receive = || receive(&keep_going).map_err(fail).ok();
-    let (sent, received) = match is_short {
-        true => (send(), receive()),
-        false => {
-            let (sent, received) = environment.run_both(send, receive);
-            (sent.flatten(), received)
-        }
-    };
+    let (sent, received) = environment.run_both(send, receive);
     let failed = || cause.into_inner().unwrap_or_else(|| TransferError::stopped("a thread panicked"));
-    sent.zip(received).ok_or_else(failed)
+    sent.flatten().and(received).ok_or_else(failed)
+}
+
+/// The connection to or from another member.
+fn connected<T>(link: &mut Option<T>) -> Result<&mut T, Error> {
+    link.as_mut().ok_or_else(|| Error::Connection { why: "there is no connection".into() })
 }
 
 /// The members that this one sends to, in order. It begins with the next rank, so that no two send to the same one at once.

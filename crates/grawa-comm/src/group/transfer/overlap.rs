@@ -5,16 +5,15 @@
 //! provided its memory, whichever is later. So joiners need not wait for the next operation.
 
 use crate::group::environment::{Environment, Monitor, POLL};
-use crate::group::member::control_connection::Client;
+use crate::group::member::socket_member::Caller;
 use crate::{Error, Lost};
 use std::sync::Arc;
 
 /// The result of a transfer.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// None if a member was lost meanwhile: the old centre stays.
-    pub(crate) centre: Option<Arc<Vec<f32>>>,
-    pub(crate) members: Vec<u32>,
+    /// With the new centre. If a member was lost meanwhile, the old one stays.
+    pub(crate) caller: Caller,
     pub(crate) lost: Vec<Lost>,
     pub(crate) send_buffer: Vec<f32>,
 }
@@ -35,10 +34,10 @@ impl Overlap {
     }
 
     /// The transfer is finished. The state is published before anyone is told, and so before the next operation.
-    pub(crate) fn finish(&self, result: Result<Finished, Error>, client: &Client, before: &Arc<Vec<f32>>) {
+    pub(crate) fn finish(&self, result: Result<Finished, Error>) {
         let mut state = self.0.lock();
         if let (Ok(finished), Some(memory)) = (&result, state.memory.take()) {
-            client.publish(memory, Arc::clone(finished.centre.as_ref().unwrap_or(before)));
+            finished.caller.publish(memory);
         }
         (state.result, state.is_finished) = (Some(result), true);
         drop(state);
@@ -46,13 +45,11 @@ impl Overlap {
     }
 
     /// The round is over, and this is its memory.
-    pub(crate) fn publish(&self, memory: &[u8], client: &Client, before: &Arc<Vec<f32>>) {
+    pub(crate) fn publish(&self, memory: &[u8]) {
         let mut state = self.0.lock();
         match &state.result {
             None => state.memory = Some(memory.into()),
-            Some(Ok(finished)) => {
-                client.publish(memory.into(), Arc::clone(finished.centre.as_ref().unwrap_or(before)));
-            }
+            Some(Ok(finished)) => finished.caller.publish(memory.into()),
             // There is no state to publish. The next operation returns the error.
             Some(Err(_)) => {}
         }
@@ -71,11 +68,11 @@ impl Overlap {
         }
     }
 
-    /// The centre of the finished transfer, if it has one.
-    pub(crate) fn centre(&self) -> Result<Option<Arc<Vec<f32>>>, Error> {
+    /// The centre after the transfer.
+    pub(crate) fn centre(&self) -> Result<Arc<Vec<f32>>, Error> {
         self.wait();
         match &self.0.lock().result {
-            Some(Ok(finished)) => Ok(finished.centre.clone()),
+            Some(Ok(finished)) => Ok(Arc::clone(&finished.caller.centre)),
             // The next operation returns the error.
             Some(Err(_)) | None => Err(Error::Behind),
         }

@@ -21,6 +21,8 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const STALL: Duration = Duration::from_secs(5);
 /// A transfer that moves fewer bytes than this within [`POLL`] counts as paused: single bytes are no progress.
 const TRICKLE: usize = 16 << 10;
+/// Bytes that are read at a time where they are not encrypted: the checksum finds them in cache.
+const PLAIN_BLOCK: usize = 1 << 17;
 /// The bytes before a TLS record, and the longest record (RFC 8446, section 5.2).
 const RECORD: (usize, usize) = (5, 5 + (1 << 14) + 256);
 
@@ -89,6 +91,8 @@ pub(crate) struct Writer {
     cipher: Option<BulkCipher>,
     numbers: Numbers,
     unsent: Vec<u8>,
+    /// Bytes of vectors sent so far.
+    pub(crate) sent: u64,
     environment: Environment,
 }
 
@@ -134,7 +138,7 @@ pub(crate) fn establish(
 ) -> Result<(Writer, Reader), Error> {
     socket.set_read_timeout(Some(POLL))?;
     socket.set_write_timeout(Some(CONNECT_TIMEOUT))?;
-    let mut handshake = Handshake::new(environment, socket, security, dials)?;
+    let mut handshake = Handshake::new(environment, Arc::new(socket), security, dials)?;
     let end = Instant::now() + CONNECT_TIMEOUT;
     while !handshake.advance(end)? {
         if Instant::now() > end {
@@ -226,6 +230,7 @@ impl Writer {
         let mut front = header.to_vec();
         front.extend_from_slice(&checksum.unwrap_or_else(|| crc(body)).to_le_bytes());
         front.extend_from_slice(&crc(&front).to_le_bytes());
+        self.sent += (front.len() + body.len()) as u64;
         let Some(cipher) = &mut self.cipher else { return self.write(&front, body, keep_going) };
         let mut encrypted = std::mem::take(&mut self.unsent);
         cipher.append(&front, &mut encrypted)?;
@@ -245,21 +250,13 @@ impl Writer {
     fn write(&self, first: &[u8], second: &[u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
         let mut parts = [IoSlice::new(first), IoSlice::new(second)];
         let mut parts = &mut parts[..];
-        let (mut left, mut pace) = (first.len() + second.len(), Pace::new(&self.environment));
+        // A peer that is busy may take its time.
+        let mut pace = Pace::new(&self.environment, Duration::MAX, keep_going);
+        let mut left = first.len() + second.len();
         while left > 0 {
-            let is_paused = match self.socket.write(parts) {
-                Ok(0) => return Err(Error::Connection { why: "it accepts no more bytes".into() }),
-                Ok(n) => {
-                    IoSlice::advance_slices(&mut parts, n);
-                    left -= n;
-                    pace.is_trickle(n) && left > 0
-                }
-                Err(error) if is_pause(&error) => true,
-                Err(error) => return Err(error.into()),
-            };
-            if is_paused && !keep_going() {
-                return Err(cancelled());
-            }
+            let n = pace.moved(self.socket.write(parts), left)?;
+            IoSlice::advance_slices(&mut parts, n);
+            left -= n;
         }
         Ok(())
     }
@@ -270,28 +267,43 @@ impl Writer {
     }
 }
 
-/// How many bytes have moved of late.
+/// How many bytes have moved of late, and whether to keep waiting for more.
 struct Pace<'a> {
     environment: &'a Environment,
+    /// How long it may take without a byte.
+    stall: Duration,
+    keep_going: KeepGoing<'a>,
     since: Duration,
     bytes: usize,
 }
 
 impl<'a> Pace<'a> {
-    fn new(environment: &'a Environment) -> Self {
-        Pace { environment, since: environment.now(), bytes: 0 }
+    fn new(environment: &'a Environment, stall: Duration, keep_going: KeepGoing<'a>) -> Self {
+        Pace { environment, stall, keep_going, since: environment.now(), bytes: 0 }
     }
 
-    /// Counts bytes. Returns whether fewer than [`TRICKLE`] moved within the last [`POLL`].
-    fn is_trickle(&mut self, bytes: usize) -> bool {
-        self.bytes += bytes;
+    /// How many bytes of those left a read or write has moved. An error if it failed, or is to be given up: when it pauses, or fewer
+    /// than [`TRICKLE`] bytes moved within the last [`POLL`].
+    fn moved(&mut self, result: std::io::Result<usize>, left: usize) -> Result<usize, Error> {
         let now = self.environment.now();
-        if now - self.since < POLL {
-            return false;
+        let (n, is_paused) = match result {
+            Ok(0) => return Err(Error::Connection { why: "it ended".into() }),
+            Ok(n) => {
+                self.bytes += n;
+                let is_due = now - self.since >= POLL;
+                let is_trickle = is_due && self.bytes < TRICKLE && n < left;
+                if is_due {
+                    (self.since, self.bytes) = (now, 0);
+                }
+                (n, is_trickle)
+            }
+            Err(error) if is_pause(&error) => (0, true),
+            Err(error) => return Err(error.into()),
+        };
+        match is_paused && (!(self.keep_going)() || now - self.since > self.stall) {
+            true => Err(cancelled()),
+            false => Ok(n),
         }
-        let is_trickle = self.bytes < TRICKLE;
-        (self.since, self.bytes) = (now, 0);
-        is_trickle
     }
 }
 
@@ -309,6 +321,7 @@ impl Reader {
             cipher,
             numbers: Numbers::default(),
             unsent: Vec::new(),
+            sent: 0,
             environment: self.environment.clone(),
         }
     }
@@ -325,7 +338,17 @@ impl Reader {
         keep_going: KeepGoing<'_>,
     ) -> Result<Option<Vec<u8>>, Error> {
         let mut numbers = self.numbers;
-        let body = frame::read(&mut Waiting { reader: self, keep_going }, &mut numbers, longest);
+        let read = |buffer: &mut [u8]| loop {
+            // Before every read, not only after a pause: a message that trickles in must end in time, too.
+            if !keep_going() {
+                return Err(std::io::Error::other("it was given up"));
+            }
+            match self.read(buffer) {
+                Err(error) if is_pause(&error) => {}
+                read => return read,
+            }
+        };
+        let body = frame::read(read, &mut numbers, longest);
         self.numbers = numbers;
         body
     }
@@ -333,7 +356,7 @@ impl Reader {
     /// Reads the header that [`Writer::write_bulk`] sent. Returns the checksum of the body.
     pub(crate) fn read_header(&mut self, header: &mut [u8], keep_going: KeepGoing<'_>) -> Result<u32, Error> {
         let mut front = vec![0; header.len() + 8];
-        self.read_block(&mut front, |_| {}, keep_going)?;
+        self.read_block(&mut front, keep_going)?;
         let word = |at: usize| u32::from_le_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
         let len = header.len();
         check(len + 4, crc(&front[..len + 4]), word(len + 4))?;
@@ -349,60 +372,28 @@ impl Reader {
         keep_going: KeepGoing<'_>,
     ) -> Result<(), Error> {
         let (len, mut sum) = (body.len(), Crc::default());
-        let block = if self.cipher.is_some() { BLOCK } else { len.max(1) };
-        for block in body.chunks_mut(block) {
-            self.read_block(block, |bytes| sum.add(bytes), keep_going)?;
+        for block in body.chunks_mut(if self.cipher.is_some() { BLOCK } else { PLAIN_BLOCK }) {
+            self.read_block(block, keep_going)?;
+            sum.add(block);
         }
         check(len, sum.get(), checksum)
     }
 
-    /// Reads a block. `each` gets its bytes while they are in cache.
-    fn read_block(
-        &mut self,
-        block: &mut [u8],
-        mut each: impl FnMut(&[u8]),
-        keep_going: KeepGoing<'_>,
-    ) -> Result<(), Error> {
-        if self.cipher.is_none() {
-            return self.fill(block, each, keep_going);
-        }
+    fn read_block(&mut self, block: &mut [u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
+        self.fill(block, keep_going)?;
         let mut tag = [0; TAG];
-        self.fill(block, |_| {}, keep_going)?;
-        self.fill(&mut tag, |_| {}, keep_going)?;
-        if let Some(cipher) = &mut self.cipher {
-            cipher.decrypt(block, tag)?;
+        if self.cipher.is_some() {
+            self.fill(&mut tag, keep_going)?;
         }
-        each(block);
-        Ok(())
+        self.cipher.as_mut().map_or(Ok(()), |cipher| cipher.decrypt(block, tag))
     }
 
     /// Fills a buffer. It may take long, but not [`STALL`] without a byte.
-    fn fill(
-        &self,
-        mut buffer: &mut [u8],
-        mut each: impl FnMut(&[u8]),
-        keep_going: KeepGoing<'_>,
-    ) -> Result<(), Error> {
-        let mut pace = Pace::new(&self.environment);
-        let mut last = pace.since;
+    fn fill(&self, mut buffer: &mut [u8], keep_going: KeepGoing<'_>) -> Result<(), Error> {
+        let mut pace = Pace::new(&self.environment, STALL, keep_going);
         while !buffer.is_empty() {
-            match self.socket.read(buffer) {
-                Ok(0) => return Err(Error::Connection { why: "it ended".into() }),
-                Ok(n) => {
-                    each(&buffer[..n]);
-                    buffer = &mut buffer[n..];
-                    if pace.is_trickle(n) && !buffer.is_empty() && !keep_going() {
-                        return Err(cancelled());
-                    }
-                    last = pace.since.max(last);
-                }
-                Err(error) if is_pause(&error) => {
-                    if !keep_going() || self.environment.now() - last > STALL {
-                        return Err(cancelled());
-                    }
-                }
-                Err(error) => return Err(error.into()),
-            }
+            let n = pace.moved(self.socket.read(buffer), buffer.len())?;
+            buffer = &mut buffer[n..];
         }
         Ok(())
     }
@@ -434,27 +425,6 @@ fn check(len: usize, found: u32, sent: u32) -> Result<(), Error> {
     }
     let why = format!("{len} bytes have the checksum {found:08x}, not {sent:08x}");
     Err(Error::Frame { why })
-}
-
-/// Reads as long as `keep_going` allows.
-struct Waiting<'a> {
-    reader: &'a mut Reader,
-    keep_going: KeepGoing<'a>,
-}
-
-impl Read for Waiting<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        loop {
-            // Before every read, not only after a pause: a message that trickles in must end in time, too.
-            if !(self.keep_going)() {
-                return Err(std::io::Error::other("it was given up"));
-            }
-            match self.reader.read(buffer) {
-                Err(error) if is_pause(&error) => {}
-                read => return read,
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 
 use crate::Error;
 use crate::group::digest::Crc;
-use std::io::{Read, Write};
+use std::io::Write;
 
 /// The bytes before a body.
 pub const HEADER: usize = 12;
@@ -82,10 +82,14 @@ pub fn write(to: &mut impl Write, numbers: &mut Numbers, body: &[u8]) -> Result<
 }
 
 /// Reads the next frame that is not a repetition; none at the end of the connection. The body may have `longest` bytes.
-pub fn read(from: &mut impl Read, numbers: &mut Numbers, longest: usize) -> Result<Option<Vec<u8>>, Error> {
+pub fn read(
+    mut from: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
+    numbers: &mut Numbers,
+    longest: usize,
+) -> Result<Option<Vec<u8>>, Error> {
     loop {
         let mut frame = Partial::default();
-        if !frame.read(whole(longest), |buffer| from.read(buffer))? {
+        if !frame.read(whole(longest), &mut from)? {
             let why = format!("{} bytes, then the end", frame.bytes.len());
             return if frame.bytes.is_empty() { Ok(None) } else { Err(Error::Frame { why }) };
         }
@@ -152,6 +156,7 @@ pub(crate) fn whole(longest: usize) -> impl Fn(&[u8]) -> std::io::Result<usize> 
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::io::Read;
 
     fn framed(bodies: &[Vec<u8>]) -> Vec<u8> {
         let (mut bytes, mut numbers) = (Vec::new(), Numbers::default());
@@ -161,7 +166,7 @@ mod tests {
 
     fn all(mut bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let (mut bodies, mut numbers) = (Vec::new(), Numbers::default());
-        while let Some(body) = read(&mut bytes, &mut numbers, 1000)? {
+        while let Some(body) = read(|buffer| bytes.read(buffer), &mut numbers, 1000)? {
             bodies.push(body);
         }
         Ok(bodies)

@@ -18,7 +18,7 @@ const MOST: usize = 16 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    pub(super) tcp: Arc<TcpStream>,
+    tcp: Arc<TcpStream>,
     pub(super) reader: Reader,
     /// Of the sending direction.
     cipher: Option<BulkCipher>,
@@ -30,17 +30,17 @@ impl Handshake {
     /// Prepares the handshake. Nothing is read or written yet.
     pub(crate) fn new(
         environment: &Environment,
-        socket: TcpStream,
+        tcp: Arc<TcpStream>,
         security: &Security,
         dials: bool,
     ) -> Result<Self, Error> {
-        socket.set_nodelay(true)?;
-        disable_pacing(&socket)?;
+        tcp.set_nodelay(true)?;
+        disable_pacing(&tcp)?;
         let mut tls = security.connection(dials)?;
         if let Some(tls) = &mut tls {
             tls.set_buffer_limit(None);
         }
-        let (tcp, tls) = (Arc::new(socket), tls.map(|tls| Arc::new(Mutex::new(tls))));
+        let tls = tls.map(|tls| Arc::new(Mutex::new(tls)));
         let reader = Reader::new(Socket::Tcp(Arc::clone(&tcp)), tls, environment);
         Ok(Handshake { tcp, reader, cipher: None, dials, left: MOST })
     }

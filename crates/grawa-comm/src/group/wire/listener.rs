@@ -76,7 +76,7 @@ pub(crate) fn listen(
 fn serve(listener: &TcpListener, security: &Security, limits: Limits, service: &Arc<impl Service>) {
     let began = Instant::now();
     let (pending, budget) = (Pending::new(limits), TokenBucket::new(SHARE, MOST, Duration::ZERO));
-    let mut turns = Turns { listener, security, service, began, pending, budget, resumes: None };
+    let mut turns = Turns { listener, security, service, began, pending, budget };
     while !service.is_over() {
         turns.turn();
     }
@@ -85,17 +85,12 @@ fn serve(listener: &TcpListener, security: &Security, limits: Limits, service: &
 /// A connection that is not authenticated yet.
 struct Incoming {
     from: SocketAddr,
-    stage: Stage,
+    socket: Arc<TcpStream>,
+    /// None until something arrives: a silent peer costs no more than its socket.
+    handshake: Option<Box<Handshake>>,
+    first: Partial,
     /// CPU time that was used for it.
     used: Duration,
-}
-
-enum Stage {
-    /// Nothing has arrived.
-    Silent(TcpStream),
-    Talking(Box<Handshake>, Partial),
-    /// It ended, or was handed over.
-    Over,
 }
 
 enum Step {
@@ -113,8 +108,6 @@ struct Turns<'a, S> {
     began: Instant,
     pending: Pending<Incoming>,
     budget: TokenBucket,
-    /// When accepting continues after an error.
-    resumes: Option<Instant>,
 }
 
 impl<S: Service> Turns<'_, S> {
@@ -138,16 +131,12 @@ impl<S: Service> Turns<'_, S> {
     }
 
     /// Waits a short time for something to happen. Returns whether a peer connects, and which connections have bytes to read.
-    fn wait(&mut self) -> (bool, Vec<usize>) {
-        self.resumes = self.resumes.filter(|then| *then > Instant::now());
+    fn wait(&self) -> (bool, Vec<usize>) {
         let mut sockets: Vec<PollFd<'_>> = (self.pending.entries.iter())
-            .filter_map(|entry| entry.one.socket())
-            .map(|socket| PollFd::new(socket, PollFlags::IN))
+            .map(|entry| PollFd::new(&entry.one.socket, PollFlags::IN))
             .collect();
         let count = sockets.len();
-        if self.resumes.is_none() {
-            sockets.push(PollFd::new(self.listener, PollFlags::IN));
-        }
+        sockets.push(PollFd::new(self.listener, PollFlags::IN));
         let timeout = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos() as _ };
         if let Err(error) = poll(&mut sockets, Some(&timeout)) {
             // A signal, or no memory: it passes. This must not spin.
@@ -157,8 +146,7 @@ impl<S: Service> Turns<'_, S> {
             return (false, Vec::new());
         }
         let is_ready = |at: &usize| !sockets[*at].revents().is_empty();
-        let is_due = sockets.len() > count && is_ready(&count);
-        (is_due, (0..count).filter(is_ready).collect())
+        (is_ready(&count), (0..count).filter(is_ready).collect())
     }
 
     /// Continues with connections that have bytes to read: those from known addresses first, then the newest. If there is not
@@ -203,7 +191,8 @@ impl<S: Service> Turns<'_, S> {
         for _ in 0..ACCEPTED {
             match self.listener.accept() {
                 Ok((socket, from)) if socket.set_nonblocking(true).is_ok() => {
-                    let one = Incoming { from, stage: Stage::Silent(socket), used: Duration::ZERO };
+                    let (socket, first, used) = (Arc::new(socket), Partial::default(), Duration::ZERO);
+                    let one = Incoming { from, socket, handshake: None, first, used };
                     let address = from.ip().to_canonical();
                     if let Some(entry) = self.pending.add(address, self.began.elapsed(), one) {
                         let why = "it made room for newer connections before it was authenticated".into();
@@ -216,10 +205,7 @@ impl<S: Service> Turns<'_, S> {
                     // That one connection has ended.
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
                     // Too many open files, most likely: it passes. This must not spin.
-                    _ => {
-                        self.resumes = Some(Instant::now() + POLL);
-                        return;
-                    }
+                    _ => return std::thread::sleep(POLL),
                 },
             }
         }
@@ -227,42 +213,31 @@ impl<S: Service> Turns<'_, S> {
 }
 
 impl Incoming {
-    fn socket(&self) -> Option<&TcpStream> {
-        match &self.stage {
-            Stage::Silent(socket) => Some(socket),
-            Stage::Talking(handshake, _) => Some(&handshake.tcp),
-            Stage::Over => None,
-        }
-    }
-
     /// Reads what has arrived.
     fn advance(&mut self, security: &Security, end: Instant) -> Result<Step, Error> {
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Silent(socket) => match socket.peek(&mut [0]) {
+        let handshake = match &mut self.handshake {
+            Some(handshake) => handshake,
+            silent => match self.socket.peek(&mut [0]) {
                 Ok(1..) => {
-                    let handshake = Handshake::new(&Environment::System, socket, security, false)?;
-                    Stage::Talking(Box::new(handshake), Partial::default())
+                    let socket = Arc::clone(&self.socket);
+                    silent.insert(Handshake::new(&Environment::System, socket, security, false)?.into())
                 }
-                Err(error) if is_pause(&error) => Stage::Silent(socket),
+                Err(error) if is_pause(&error) => return Ok(Step::Waits),
                 Ok(0) | Err(_) => return Ok(Step::Ended),
             },
-            stage => stage,
         };
-        let Stage::Talking(handshake, partial) = &mut self.stage else { return Ok(Step::Waits) };
         if !handshake.advance(end)? {
             return Ok(Step::Waits);
         }
-        match partial.read(frame::whole(SHORT), |buffer| handshake.reader.read(buffer)) {
+        match self.first.read(frame::whole(SHORT), |buffer| handshake.reader.read(buffer)) {
             Ok(true) => {}
             Ok(false) => return Err(Error::Connection { why: "it ended before its first message".into() }),
             Err(error) if is_pause(&error) => return Ok(Step::Waits),
             Err(error) => return Err(error.into()),
         }
-        let first = std::mem::take(partial).body(&mut handshake.reader.numbers, SHORT)?;
+        let first = std::mem::take(&mut self.first).body(&mut handshake.reader.numbers, SHORT)?;
         let first = first.ok_or_else(|| Error::Frame { why: "its first frame is a repetition".into() })?;
-        let Stage::Talking(handshake, _) = std::mem::replace(&mut self.stage, Stage::Over) else {
-            return Ok(Step::Ended);
-        };
+        let Some(handshake) = self.handshake.take() else { return Ok(Step::Ended) };
         let (writer, reader) = handshake.finish()?;
         Ok(Step::Opened(Box::new(Opened { from: self.from, writer, reader, first })))
     }

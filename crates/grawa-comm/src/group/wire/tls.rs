@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -45,20 +45,16 @@ impl Security {
     /// With the key in this file. Only its owner may have access to the file.
     pub fn with_key(path: &Path) -> Result<Self, Error> {
         let wrong = |why: String| Error::Key { path: path.into(), why };
-        let read = || {
-            let mut file = File::open(path)?;
-            let (mode, mut pem) = (shared_mode(&file)?, String::new());
-            file.read_to_string(&mut pem)?;
-            Ok((mode, pem))
-        };
-        let (mode, pem) = read().map_err(|error: std::io::Error| wrong(error.to_string()))?;
-        if let Some(mode) = mode {
+        let failed = |error: std::io::Error| wrong(error.to_string());
+        let file = File::open(path).map_err(failed)?;
+        if let Some(mode) = shared_mode(&file).map_err(failed)? {
             let why = format!(
                 "others than its owner have access to it (mode {mode:04o}), and whoever holds it can join; run: chmod 600 {}",
                 path.display()
             );
             return Err(wrong(why));
         }
+        let pem = std::io::read_to_string(file).map_err(failed)?;
         let key = KeyPair::from_pem(&pem)
             .map_err(|error| wrong(format!("{error}; it is not a key written by `grawa key new`")))?;
         Ok(Security::Tls(Arc::new(keys(Arc::new(key)).map_err(wrong)?)))

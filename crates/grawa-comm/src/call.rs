@@ -1,0 +1,67 @@
+//! The operations that members call, and what is wrong if they call different ones, or bring vectors of other lengths.
+
+use crate::Error;
+use grawa_core::Layout;
+use serde::{Deserialize, Serialize};
+
+/// An operation that a member calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// Exchange messages.
+    Gather,
+    /// Wait for all.
+    Barrier,
+    /// Carry out a plan.
+    Mix {
+        /// The digest of the plan.
+        plan: u64,
+        /// Which of the group's centres.
+        centre: u8,
+    },
+    /// Copy the vector of one member to all.
+    Broadcast {
+        /// That member.
+        leader: u32,
+    },
+}
+
+impl Call {
+    /// Its name, for error messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Gather => "gather",
+            Call::Barrier => "barrier",
+            Call::Mix { .. } => "mix",
+            Call::Broadcast { .. } => "broadcast",
+        }
+    }
+}
+
+/// The error of members that do not all call the same.
+pub(crate) fn out_of_step(calls: &[(u32, Call)]) -> Error {
+    let is_of = |kind: fn(&Call) -> bool| calls.iter().all(|(_, call)| kind(call));
+    let other = calls.iter().find(|(_, call)| *call != calls[0].1);
+    if let Some((other, _)) = other.filter(|_| is_of(|call| matches!(call, Call::Mix { .. }))) {
+        return Error::PlansDiffer { first: calls[0].0, other: *other };
+    }
+    let name = match is_of(|call| matches!(call, Call::Broadcast { .. })) {
+        true => |_| "broadcast of another leader",
+        false => Call::name,
+    };
+    Error::OutOfStep { calls: calls.iter().map(|(worker, call)| (*worker, name(*call))).collect() }
+}
+
+/// Checks that the vectors of members, by their lengths, and the centre are as long as the layout.
+pub(crate) fn check_lengths(
+    vectors: impl IntoIterator<Item = (u32, usize)>,
+    centre: usize,
+    layout: &Layout,
+) -> Result<(), Error> {
+    let expected = layout.len();
+    let vectors = vectors.into_iter().map(|(worker, len)| (format!("the vector of worker {worker}"), len));
+    let centre = ("the centre of the group".to_owned(), centre);
+    match vectors.chain([centre]).find(|(_, found)| *found != expected) {
+        None => Ok(()),
+        Some((what, found)) => Err(grawa_core::Error::WrongLength { what, found, expected }.into()),
+    }
+}
