@@ -393,7 +393,6 @@ impl Session {
         (worker.finite, worker.full) = (is_finite, !self.stop.asked.load(Ordering::Relaxed));
         self.process.last_round = None;
         self.is_alone = false;
-        let before = self.process.at;
         self.hold_round()?;
         let mut result = RoundResult {
             round: self.process.last_round.take().filter(|round| !round.mixed.is_empty()),
@@ -402,7 +401,9 @@ impl Session {
         };
         if !self.is_alone && self.due != Due::End {
             let (milestones, at) = (&self.process.common.milestones, &self.process.at);
-            match milestones.is_spent(at) || milestones.evaluates(&before, at) {
+            // Since the last cycle of the others, if their state was taken meanwhile.
+            let evaluates = self.process.settled.is_some_and(|before| milestones.evaluates(&before, at));
+            match milestones.is_spent(at) || evaluates {
                 true => self.due = Due::Evaluate,
                 false => self.begin_cycle()?,
             }
