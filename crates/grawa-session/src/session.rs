@@ -178,8 +178,9 @@ impl Session {
             checkpoint.map(|bytes| crate::round_message::decode(joiner.worker, bytes)).transpose()?;
         let options = TransferOptions { overlap: false, bf16: settings.wire == Format::Bf16 };
         Session::start(settings, pacing, Some(reporter), parameters, |common, set, start| {
-            let (method, parameters) = (&common.method, start.parameters.clone());
-            let entered = Entered::new(joiner, method, settings.workers, parameters, checkpoint, options)?;
+            // All must enter with the same centre, and they bring parameters of their own; the first round replaces it.
+            let (method, centre) = (&common.method, vec![0.0; start.parameters.len()]);
+            let entered = Entered::new(joiner, method, settings.workers, centre, checkpoint, options)?;
             let is_late = entered.is_late();
             Ok((entered.process(common, set, vec![start])?, is_late))
         })

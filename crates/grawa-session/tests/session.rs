@@ -182,8 +182,9 @@ fn sessions_in_an_elastic_group_have_the_bits_of_sequential() {
         let (_server, address) = coordinator(&settings);
         let found = all(
             |_| {
-                let mut replica = replica(1.0);
-                let session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+                let joiner = joiner(&address);
+                let mut replica = replica(1.0 + joiner.worker as f32);
+                let session = Session::join(joiner, &settings, replica.parameters()).unwrap();
                 train(session, &mut replica, |_| false).unwrap()
             },
             WORKERS,
