@@ -39,7 +39,11 @@ fn replica(start: f32) -> Toy {
 fn settings(method: &str, budget: &str) -> Settings {
     let (method, budget) = (method.parse().unwrap(), budget.parse().unwrap());
     let seed = SEED;
-    Settings { seed, evaluate: Some("8step".parse().unwrap()), ..Settings::new(method, layout(), WORKERS, budget) }
+    Settings {
+        seed,
+        evaluate: Some("8step".parse().unwrap()),
+        ..Settings::new(method, layout(), WORKERS, budget)
+    }
 }
 
 /// What a worker left.
@@ -160,8 +164,10 @@ fn check(method: &str, found: &[Trained], steps: usize) {
 fn sessions_over_a_transport_have_the_bits_of_sequential() {
     for method in methods() {
         let settings = settings(&method, "24step");
-        let transports: Vec<_> =
-            threads::transports(WORKERS, LONG).into_iter().map(|it| std::sync::Mutex::new(Some(it))).collect();
+        let transports: Vec<_> = threads::transports(WORKERS, LONG)
+            .into_iter()
+            .map(|it| std::sync::Mutex::new(Some(it)))
+            .collect();
         let found = all(
             |worker| {
                 let transport = transports[worker as usize].lock().unwrap().take().unwrap();
@@ -300,7 +306,8 @@ fn a_late_worker_evaluates_when_the_others_do() {
 /// At a free pace workers take steps until the coordinator calls.
 #[test]
 fn a_free_pace_works() {
-    let settings = Settings { pace: Pace::Free, evaluate: None, ..settings("mean:period=8,pull=1", "64step") };
+    let settings =
+        Settings { pace: Pace::Free, evaluate: None, ..settings("mean:period=8,pull=1", "64step") };
     let (_server, address) = coordinator(&settings);
     let found = all(
         |which| {
