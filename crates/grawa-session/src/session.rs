@@ -187,8 +187,9 @@ impl Session {
             checkpoint.map(|bytes| crate::round_message::decode(joiner.worker, bytes)).transpose()?;
         let options = TransferOptions { overlap: false, bf16: settings.wire == Format::Bf16 };
         Session::start(settings, pacing, Some(reporter), parameters, |common, set, start| {
-            let (method, parameters) = (&common.method, start.parameters.clone());
-            let entered = Entered::new(joiner, method, settings.workers, parameters, checkpoint, options)?;
+            // All must enter with the same centre, and they bring parameters of their own; the first round replaces it.
+            let (method, centre) = (&common.method, vec![0.0; start.parameters.len()]);
+            let entered = Entered::new(joiner, method, settings.workers, centre, checkpoint, options)?;
             let is_late = entered.is_late();
             Ok((entered.process(common, set, vec![start])?, is_late))
         })
@@ -402,7 +403,6 @@ impl Session {
         (worker.finite, worker.full) = (is_finite, !self.stop.asked.load(Ordering::Relaxed));
         self.process.last_round = None;
         self.is_alone = false;
-        let before = self.process.at;
         self.hold_round()?;
         let mut result = RoundResult {
             round: self.process.last_round.take().filter(|round| !round.mixed.is_empty()),
@@ -411,7 +411,9 @@ impl Session {
         };
         if !self.is_alone && self.due != Due::End {
             let (milestones, at) = (&self.process.common.milestones, &self.process.at);
-            match milestones.is_spent(at) || milestones.evaluates(&before, at) {
+            // Since the last cycle of the others, if their state was taken meanwhile.
+            let evaluates = self.process.settled.is_some_and(|before| milestones.evaluates(&before, at));
+            match milestones.is_spent(at) || evaluates {
                 true => self.due = Due::Evaluate,
                 false => self.begin_cycle()?,
             }

@@ -188,8 +188,9 @@ fn sessions_in_an_elastic_group_have_the_bits_of_sequential() {
         let (_server, address) = coordinator(&settings);
         let found = all(
             |_| {
-                let mut replica = replica(1.0);
-                let session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+                let joiner = joiner(&address);
+                let mut replica = replica(1.0 + joiner.worker as f32);
+                let session = Session::join(joiner, &settings, replica.parameters()).unwrap();
                 train(session, &mut replica, |_| false).unwrap()
             },
             WORKERS,
@@ -250,6 +251,56 @@ fn workers_leave_and_join() {
         assert_eq!(trained.finished.as_ref().unwrap().at.rounds, 1000);
         assert_eq!(trained.rounds.last().unwrap().mixed[0].workers.len(), 3);
     }
+}
+
+/// The others hold rounds while a worker joins. It must not evaluate what became due for them before it takes part.
+#[test]
+fn a_late_worker_evaluates_when_the_others_do() {
+    let evaluate = Some("40step".parse().unwrap());
+    let settings = Settings { workers: 2, evaluate, ..settings("mean:period=4,pull=1", "1000000step") };
+    let (_server, address) = coordinator(&settings);
+    let (has_begun, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let join = || {
+        let mut replica = replica(1.0);
+        let session = Session::join(joiner(&address), &settings, replica.parameters()).unwrap();
+        (session, replica)
+    };
+    all(
+        |which| {
+            if which == 2 {
+                while !has_begun.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                for _ in 0..5 {
+                    let (session, mut replica) = join();
+                    let mut calls = 0;
+                    let leaves = |_: &Session| {
+                        calls += 1;
+                        if calls == 1 {
+                            std::thread::sleep(Duration::from_millis(60));
+                        }
+                        calls > 20
+                    };
+                    train(session, &mut replica, leaves).unwrap();
+                }
+                is_over.store(true, Ordering::Relaxed);
+                return;
+            }
+            let (session, mut replica) = join();
+            let ends = |session: &Session| {
+                has_begun.store(session.progress().steps >= 40, Ordering::Relaxed);
+                // A joiner must have the time to fetch their state between two rounds.
+                std::thread::sleep(Duration::from_micros(500));
+                if is_over.load(Ordering::Relaxed) {
+                    session.stop().together.store(true, Ordering::Relaxed);
+                    session.stop().asked.store(true, Ordering::Relaxed);
+                }
+                false
+            };
+            train(session, &mut replica, ends).unwrap();
+        },
+        3,
+    );
 }
 
 /// At a free pace workers take steps until the coordinator calls.
