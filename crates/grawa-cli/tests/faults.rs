@@ -111,9 +111,10 @@ const COMING: [Point; 6] = [
     }),
     before("before it is welcome", |message| matches!(message, Relayed::Down(ToMember::Welcome { .. }))),
     after("when it is to take over", |message| matches!(message, Relayed::Down(ToMember::Restore { .. }))),
-    after("when it has taken over", |message| {
-        matches!(message, Relayed::Up(ToCoordinator::Enter(version)) if version.op > 0)
-    }),
+    after(
+        "when it has taken over",
+        |message| matches!(message, Relayed::Up(ToCoordinator::Enter(version)) if version.op > 0),
+    ),
     before("before it receives that it is ready", |message| {
         matches!(message, Relayed::Down(ToMember::Ready { .. }))
     }),

@@ -273,9 +273,16 @@ impl Session {
             finite: true,
             ..Part::default()
         };
-        let (mut process, is_late) = make(&common, set, start)?;
+        let (mut process, mut is_late) = make(&common, set, start)?;
         if !is_late {
-            process.start_alike()?;
+            match process.start_alike() {
+                // The others have begun without it.
+                Err(Error::Comm(CommError::Behind)) => {
+                    process.rejoin()?;
+                    is_late = true;
+                }
+                started => started?,
+            }
         }
         let cycle = process.cycle_of(0, None);
         let mut session = Session {

@@ -100,7 +100,8 @@ impl Replica for Logistic {
 
     fn score(&mut self, key: Key, _dropout: bool, out: &mut [f64]) -> Result<(), Error> {
         let (worker, round) = key.place();
-        let first = (round << 32 | u64::from(worker)) << 16;
+        // Beyond the examples of the steps.
+        let first = (1 << 40) + (round * 4096 + u64::from(worker)) * BATCH;
         self.pass(first..first + BATCH);
         norms(&self.layout, &self.gradient, out)
     }
