@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""One worker killed every minute and replaced, beside a group to which nothing happens.
+"""Kills and replaces a process every minute, beside a group that is left alone.
 
-Two groups of processes run the same recipe side by side on the same cores: from one of them a worker is killed (SIGKILL) every so
-many seconds and replaced at once, the other is left alone. So what the machine does meanwhile befalls both. At the end it says what the
-deaths cost: rounds, time, throughput of the living, bits. Needs nothing but Python and the program.
+Two groups of processes run the same recipe side by side on the same cores. In one a process is killed (SIGKILL) every minute and
+replaced at once; the other is left alone. Other load on the machine slows both. At the end it prints what the deaths cost: rounds,
+time, steps per living worker and second, bits. Needs only Python and the program.
 
     oracle/attrition.py --grawa target/release/grawa --minutes 20 -- --data digits --method mgrawa:period=8
+    oracle/attrition.py --grawa target/release/grawa --minutes 3 --every 20 --workers 8 --per-process 4 -- --data digits
 
-How many steps last so long is measured first. What stands after `--` goes to `grawa coordinate`.
+The number of steps for that time is measured first. Options after `--` go to `grawa coordinate`.
 """
 
 import argparse
@@ -22,24 +23,26 @@ from pathlib import Path
 
 
 class Group:
-    """A coordinator and its workers."""
+    """A coordinator and its processes, each with some workers."""
 
-    def __init__(self, grawa, place, workers, options, threads, join_options):
-        self.grawa, self.place = grawa, place
-        self.join_words = ["--threads", str(threads), *join_options]
+    def __init__(self, grawa, place, args, options):
+        self.grawa, self.place, self.each = grawa, place, args.per_process
+        self.join_options = ["--threads", str(args.threads), "--workers", str(self.each)]
+        if args.dir:
+            self.join_options += ["--dir", args.dir]
         place.parent.mkdir(parents=True, exist_ok=True)
-        words = [grawa, "coordinate", "--quiet", "--wire", "plain", "--listen", "127.0.0.1:0", "--page", "none"]
+        command = [grawa, "coordinate", "--quiet", "--wire", "plain", "--listen", "127.0.0.1:0", "--page", "none"]
         self.coordinator = subprocess.Popen(
-            [*words, "--workers", str(workers), "--out", place, *options], stdout=subprocess.PIPE, text=True)
+            [*command, "--workers", str(args.workers), "--out", place, *options], stdout=subprocess.PIPE, text=True)
         self.address = self.coordinator.stdout.readline().split(" ")[2]
         self.living, self.lives = {}, []
-        for _ in range(workers):
+        for _ in range(args.workers // self.each):
             self.join()
 
     def join(self):
         log = open(self.place.parent / f"{self.place.name}-workers.log", "a")
-        words = [self.grawa, "join", self.address, "--wire", "plain", *self.join_words]
-        child = subprocess.Popen(words, stdout=log, stderr=log)
+        command = [self.grawa, "join", self.address, "--wire", "plain", *self.join_options]
+        child = subprocess.Popen(command, stdout=log, stderr=log)
         self.living[child] = time.time()
 
     def kill(self, child):
@@ -79,7 +82,7 @@ class Group:
 
 
 def rate(group):
-    """Steps a worker and second of late."""
+    """Recent steps per worker and second."""
     rounds = group.rounds()
     if len(rounds) < 10:
         return None
@@ -95,27 +98,27 @@ def main():
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--every", type=float, default=60, help="seconds from one death to the next")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dir", help="where the data set lies")
-    parser.add_argument("--seed", type=int, default=1, help="who dies")
+    parser.add_argument("--per-process", type=int, default=1, help="workers of a process")
+    parser.add_argument("--threads", type=int, default=1, help="threads of a process")
+    parser.add_argument("--dir", help="the folder of the data set")
+    parser.add_argument("--seed", type=int, default=1, help="chooses the processes that are killed")
     parser.add_argument("options", nargs="*", help="options of `grawa coordinate`")
     args = parser.parse_args()
     grawa, chance = os.path.abspath(args.grawa), random.Random(args.seed)
-    join_options = ["--dir", args.dir] if args.dir else []
 
     def pair(name, steps):
         options = [*args.options, "--budget", f"{steps}step"]
-        return [Group(grawa, args.out / f"{name}-{kind}", args.workers, options, args.threads, join_options)
+        return [Group(grawa, args.out / f"{name}-{kind}", args, options)
                 for kind in ("left-alone", "dying")]
 
-    print("measuring how quick it is", flush=True)
+    print("measuring the speed", flush=True)
     trial = pair("trial", 100_000_000)
     time.sleep(min(45, 6 * args.minutes))
     rates = [rate(group) for group in trial]
     for group in trial:
         group.stop()
     steps = int(min(rates) * 60 * args.minutes / 1000 + 1) * 1000
-    print(f"{rates[0]:.0f} and {rates[1]:.0f} steps a worker and second: {steps} steps each", flush=True)
+    print(f"{rates[0]:.0f} and {rates[1]:.0f} steps per worker and second: {steps} steps each", flush=True)
 
     began = time.time()
     calm, dying = pair("run", steps)
@@ -143,15 +146,15 @@ def report(args, calm, dying, deaths, steps):
         rounds = group.rounds()
         walls = [wall for _, _, wall in rounds]
         gaps = [b - a for a, b in zip(walls, walls[1:])]
-        # Steps at the end that are too few for a round are told of as one.
+        # The last steps, too few for a round, are recorded as one.
         places = [event["at"] for event in group.events("round")]
         assert places[-1]["steps"] == steps, f"{name}: it ended at {places[-1]} of {steps} steps"
         numbers = [at["rounds"] for at in places if at["steps"] % places[0]["steps"] == 0]
         assert numbers == list(range(1, len(numbers) + 1)), f"{name}: rounds are missing or there twice"
         end = group.events("evaluated")[-1]["models"][0]
         faults = [fault["what"] for fault in group.events("fault")]
-        # Steps by everyone, for every second that someone who could take them was alive.
-        alive = sum(group.lives) + sum(walls[-1] - born for born in group.living.values())
+        # Seconds that workers were alive.
+        alive = group.each * (sum(group.lives) + sum(walls[-1] - born for born in group.living.values()))
         figures[name] = {
             "minutes": (walls[-1] - walls[0]) / 60,
             "rounds": len(rounds),
@@ -171,17 +174,17 @@ def report(args, calm, dying, deaths, steps):
         around = [b - a for a, b in zip(dying["walls"], dying["walls"][1:]) if a <= death <= b]
         cost.extend(around)
     by = lambda figure: figure["steps of all"] / figure["alive"]
-    count = lambda words: sum(words in fault for fault in dying["faults"])
+    count = lambda text: sum(text in fault for fault in dying["faults"])
     print()
     for name, figure in figures.items():
         print(f"{name}: {figure['minutes']:.1f} min, {figure['rounds']} rounds, {figure['steps of all']} steps, "
-              f"exit code {figure['exit']}, {by(figure):.1f} steps a living worker and second, "
+              f"exit code {figure['exit']}, {by(figure):.1f} steps per living worker and second, "
               f"median round {1000 * statistics.median(figure['gaps']):.0f} ms, longest {max(figure['gaps']):.2f} s, "
-              f"{figure['wrong']} of {figure['of']} told wrong")
-    print(f"deaths: {len(deaths)}; lost: {count('lost its connection: the others')}, late: {count('went on without')}, "
-          f"silent: {count('sign of life')}, taken over: {count('takes over what')}")
+              f"{figure['wrong']} of {figure['of']} classified wrong")
+    print(f"deaths: {len(deaths)}; lost: {count('lost its connection: the others')}, late: {count('began without')}, "
+          f"silent: {count('was silent for')}, state fetched: {count('fetches the state')}")
     print(f"the round a death fell in: median {statistics.median(cost):.2f} s, longest {max(cost):.2f} s (else {gap:.3f} s)")
-    print(f"throughput of the living: {100 * by(dying) / by(calm):.1f} % of that of the group left alone")
+    print(f"steps per living worker and second: {100 * by(dying) / by(calm):.1f} % of that of the group left alone")
     print(f"other bits than the others: {count('other bits')}")
     with open(args.out / "figures.json", "w") as file:
         json.dump({"deaths": deaths, **figures}, file)
