@@ -83,7 +83,8 @@ class Group:
 
 def rate(group):
     """Recent steps per worker and second."""
-    rounds = group.rounds()
+    # The time of the last round may not be written yet.
+    rounds = [entry for entry in group.rounds() if entry[2] is not None]
     if len(rounds) < 10:
         return None
     rounds = rounds[len(rounds) // 3:]
@@ -128,10 +129,12 @@ def main():
             time.sleep(0.05)
             if time.time() >= next_death and not dying.is_over():
                 next_death += args.every
-                child = chance.choice([child for child in dying.living if child.poll() is None])
-                deaths.append(time.time())
-                dying.kill(child)
-                dying.join()
+                living = [child for child in dying.living if child.poll() is None]
+                # At the end the processes leave before the coordinator does.
+                if living:
+                    deaths.append(time.time())
+                    dying.kill(chance.choice(living))
+                    dying.join()
             if (time.time() - began) % 60 < 0.05:
                 now = [group.count() for group in (calm, dying)]
                 print(f"{(time.time() - began) / 60:.0f} min: {now[0]} and {now[1]} rounds, {len(deaths)} deaths", flush=True)
