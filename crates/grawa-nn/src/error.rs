@@ -80,12 +80,6 @@ pub enum Error {
         /// What would fit.
         fits: String,
     },
-    /// An operation without a kernel for GPUs.
-    #[error("{operation} has no CUDA kernel; --device cpu runs it")]
-    NoKernel {
-        /// The operation.
-        operation: &'static str,
-    },
     /// A precision that the CPU does not have.
     #[error("the CPU computes in f32, not in {found}")]
     NotOnCpu {
@@ -188,7 +182,6 @@ impl Error {
             Error::UnknownNetwork { .. }
                 | Error::UnknownPrecision { .. }
                 | Error::BuiltWithoutCuda
-                | Error::NoKernel { .. }
                 | Error::NotOnCpu { .. }
                 | Error::DoesNotFit { .. }
                 | Error::ShapesDiffer { .. }

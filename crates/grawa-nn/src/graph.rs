@@ -215,6 +215,19 @@ impl Graph {
         users.next().filter(|_| users.next().is_none())
     }
 
+    /// The names of the operations that have only their plain form, each once.
+    pub(crate) fn plain_operations(&self) -> Vec<&'static str> {
+        let mut names = Vec::new();
+        for node in &self.nodes {
+            if let Op::Plain { plain, .. } = &node.op
+                && !names.contains(&plain.name())
+            {
+                names.push(plain.name());
+            }
+        }
+        names
+    }
+
     /// The layout of the parameters.
     pub fn parameters(&self) -> &Layout {
         &self.parameters

@@ -13,8 +13,8 @@ use grawa_nn::cuda::{
     AllReduce, DatasetBytes, DeviceShare, Model, MultiGpu, Participant, ReplicaSet, Settings, Split, Vectors,
     View, compile_kernels,
 };
-use grawa_nn::{Mode, Precision, Shape, Tape, zoo};
-use networks::{all_networks, smooth};
+use grawa_nn::{Backend, Compiled, Cpu, Mode, Precision, Shape, Tape, zoo};
+use networks::{all_networks, plain_operations, smooth};
 
 const BATCH: usize = 6;
 
@@ -107,6 +107,91 @@ fn f32_agrees_with_the_plain_path() {
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn tf32_agrees_within_its_own_bounds() {
     agrees(Precision::Tf32, &Bounds { loss: 5e-3, logits: 1e-2, gradient: 3e-2, statistics: 5e-3 });
+}
+
+/// A network with plain operations on a GPU is that of the CPU backend: passes in both modes, scores, and local steps, with one
+/// worker and with several. In bf16 it learns.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn plain_operations_are_those_of_the_cpu() {
+    let device = needs::gpu();
+    let graph = plain_operations();
+    let factor = 1.0 / BATCH as f64;
+    let mut cpu = Cpu.compile(&graph, BATCH, Precision::F32).unwrap();
+    let mut draws = Key::new(7, Purpose::Problem).stream();
+    let mut batch = || -> (Vec<f32>, Vec<u32>) {
+        let images = (0..BATCH * graph.input().len()).map(|_| draws.normal() as f32).collect();
+        (images, (0..BATCH).map(|_| draws.below(graph.classes() as u64) as u32).collect())
+    };
+    for workers in [1usize, 3] {
+        let settings = Settings { batch: BATCH, workers, precision: Precision::F32, fixed: true };
+        let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
+        let warning = "group norm has no CUDA kernel: its plain form runs on the host, slowly";
+        assert_eq!(set.warnings(), [warning]);
+        let batches: Vec<(Vec<f32>, Vec<u32>)> = (0..workers).map(|_| batch()).collect();
+        let given: Vec<_> = batches.iter().map(|(images, labels)| (&images[..], &labels[..])).collect();
+        set.load_batches(&given).unwrap();
+        let mut states: Vec<(Vec<f32>, Vec<f32>)> = (0..workers)
+            .map(|worker| (graph.initial(worker as u64), vec![0.0; graph.parameters().len()]))
+            .collect();
+        for (worker, (parameters, _)) in states.iter().enumerate() {
+            set.load(worker, parameters, &[]).unwrap();
+        }
+        let judge = |what: &str, found: &[f32], expected: &[f32], bound: f64| {
+            let off = error(found, &wide(expected));
+            assert!(off <= bound, "{workers} workers: {what} off by {off:.2e}");
+        };
+        for mode in [Mode::Train { dropout: None }, Mode::Evaluate] {
+            let forward = set.forward(mode).unwrap();
+            let outcomes = set.gradient(mode, factor, false).unwrap();
+            for (worker, (parameters, _)) in states.iter().enumerate() {
+                let expected = cpu.pass((parameters, &[]), given[worker], mode, factor).unwrap();
+                assert_eq!(forward[worker], outcomes[worker]);
+                assert!((outcomes[worker].loss / expected.loss - 1.0).abs() <= 1e-5, "{outcomes:?}");
+                judge("logits", &set.logits(worker).unwrap(), &expected.logits, 1e-5);
+                judge("the gradient", &set.gradient_of(worker).unwrap(), &expected.gradient, 1e-4);
+            }
+        }
+        let at = Key::new(5, Purpose::Augment);
+        let scores = set.score(&vec![at; workers], None, false).unwrap();
+        for (worker, (parameters, _)) in states.iter().enumerate() {
+            let mode = Mode::Train { dropout: None };
+            let expected = cpu.pass((parameters, &[]), given[worker], mode, 1.0).unwrap();
+            let mut of_spans = vec![0.0; graph.parameters().spans().len()];
+            norms(graph.parameters(), &expected.gradient, &mut of_spans).unwrap();
+            for (found, expected) in scores[worker].iter().zip(of_spans) {
+                assert!((found / expected - 1.0).abs() < 1e-3, "{found}, not {expected}");
+            }
+        }
+        // All steps are enqueued at once, as replays of one graph.
+        set.set_position(at, &[0.05], [0.0; 2]).unwrap();
+        set.steps(Sgd::default(), 5).unwrap();
+        for (worker, (parameters, velocity)) in states.iter_mut().enumerate() {
+            let start = parameters.clone();
+            for _ in 0..5 {
+                let mode = Mode::Train { dropout: None };
+                let pass = cpu.pass((parameters, &[]), given[worker], mode, factor).unwrap();
+                descend(&Sgd::default(), 0.05, parameters, velocity, &pass.gradient, &[]).unwrap();
+            }
+            assert!(error(&start, &wide(parameters)) > 1e-2, "worker {worker} did not move");
+            judge("the parameters", &set.parameters(worker).unwrap(), parameters, 1e-4);
+            judge("the velocity", &set.velocity(worker).unwrap(), velocity, 1e-3);
+        }
+        let settings = Settings { precision: Precision::Bf16, ..settings };
+        let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
+        set.load_batches(&given).unwrap();
+        for worker in 0..workers {
+            set.load(worker, &graph.initial(worker as u64), &[]).unwrap();
+        }
+        let before = set.forward(Mode::Evaluate).unwrap();
+        set.set_position(at, &[0.05], [0.0; 2]).unwrap();
+        set.steps(Sgd::default(), 40).unwrap();
+        let after = set.forward(Mode::Evaluate).unwrap();
+        for (before, after) in before.iter().zip(&after) {
+            assert!(after.loss < 0.2 * before.loss, "bf16: {before:?}, then {after:?}");
+        }
+        assert!(!set.profile(Sgd::default()).unwrap().is_empty());
+    }
 }
 
 /// Steps, norms and rounds on the GPU against those of grawa-core on the same gradients.

@@ -1,7 +1,7 @@
 //! The CPU as a backend.
 
 use super::{Arena, Program};
-use crate::{Backend, Compiled, Error, Graph, Mode, Op, PassResult, Precision};
+use crate::{Backend, Compiled, Error, Graph, Mode, PassResult, Precision};
 
 /// The cores of this machine.
 #[derive(Clone, Copy, Debug)]
@@ -20,14 +20,7 @@ impl Backend for Cpu {
 
 impl Compiled for Program {
     fn warnings(&self) -> Vec<String> {
-        let mut names: Vec<&str> = Vec::new();
-        for step in &self.steps {
-            if let Op::Plain { plain, .. } = &step.op
-                && !names.contains(&plain.name())
-            {
-                names.push(plain.name());
-            }
-        }
+        let names = self.graph.plain_operations();
         let warning = |name| format!("{name} has no CPU kernel: its plain form runs, slowly");
         names.into_iter().map(warning).collect()
     }

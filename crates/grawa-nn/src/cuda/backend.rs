@@ -24,9 +24,10 @@ impl Backend for Cuda {
 }
 
 impl Compiled for ReplicaSet {
-    /// None: a network with a plain operation does not compile.
     fn warnings(&self) -> Vec<String> {
-        Vec::new()
+        let names = self.program.graph.plain_operations();
+        let warning = |name| format!("{name} has no CUDA kernel: its plain form runs on the host, slowly");
+        names.into_iter().map(warning).collect()
     }
 
     /// A pass of the first worker; the others see the same examples.

@@ -3,7 +3,7 @@
 //! Weight gradients run on a side stream, because nothing waits for them until the end. A buffer is not overwritten while the
 //! side stream still reads it.
 
-use super::compile::{NO_KERNEL, pitch};
+use super::compile::pitch;
 use super::device::{Grid, arguments};
 use super::kernel_choice::KernelChoice;
 use super::pass::{NormArgument, Pass, PassMode};
@@ -79,6 +79,7 @@ impl Pass<'_> {
                 let arguments = arguments![flow, x, y, count, mask, dx, add, dother, add_other, norm, slab];
                 self.start(main, "norm_backward", grid, arguments)
             }
+            Op::Plain { .. } => self.plain(step, true),
             _ if dx == 0 && dother == 0 => Ok(()),
             Op::Relu | Op::Add => {
                 let result = if step.relu { y } else { 0 };
@@ -131,7 +132,6 @@ impl Pass<'_> {
                 self.start(main, "add_backward", per_eight, arguments)
             }
             Op::Input => unreachable!("{NO_STEP}"),
-            Op::Plain { .. } => unreachable!("{NO_KERNEL}"),
         }
     }
 

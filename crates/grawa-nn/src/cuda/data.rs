@@ -3,8 +3,9 @@
 //! The host assigns examples: it says which of them each worker sees in each of the next steps. The GPU mirrors, crops and
 //! normalises with the same random draws as the CPU, so both make the same batches, bit for bit.
 
-use super::compile::pitch;
+use super::compile::{bytes, pitch};
 use super::device::{Grid, Memory, arguments};
+use super::host_step::unpack;
 use super::limits;
 use super::pass::Pass;
 use super::replica_set::ReplicaSet;
@@ -203,25 +204,10 @@ impl ReplicaSet {
 
     /// The stored values of a batch, image by image, plane by plane.
     pub(crate) fn planes(&self, worker: usize, offset: u64, shape: Shape) -> Result<Vec<f32>, Error> {
-        let (wide, batch) = (pitch(shape.channels), self.program.batch);
-        let numbers = batch * shape.area() * wide;
-        let place = self.offset(worker, offset);
-        let stored: Vec<f32> = if self.program.wide == 2 {
-            let mut bits = vec![0u16; numbers];
-            self.memory.read(place, &mut bits)?;
-            bits.into_iter().map(|bits| f32::from_bits(u32::from(bits) << 16)).collect()
-        } else {
-            let mut stored = vec![0.0f32; numbers];
-            self.memory.read(place, &mut stored)?;
-            stored
-        };
-        let mut images = Vec::with_capacity(batch * shape.len());
-        for image in stored.chunks_exact(shape.area() * wide) {
-            for channel in 0..shape.channels {
-                images.extend(image.chunks_exact(wide).map(|pixel| pixel[channel]));
-            }
-        }
-        Ok(images)
+        let (batch, wide) = (self.program.batch, self.program.wide);
+        let mut stored = vec![0u8; bytes(shape, batch, wide)];
+        self.memory.read(self.offset(worker, offset), &mut stored)?;
+        Ok(unpack(shape, batch, wide, &stored))
     }
 
     /// Enqueues the batches of all workers.

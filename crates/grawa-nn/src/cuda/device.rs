@@ -11,7 +11,7 @@ use cudarc::driver::{result, sys};
 use cudarc::nvrtc;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Converts an error of the driver; `action` is what was tried.
 pub(crate) fn failed(action: impl Into<String>) -> impl FnOnce(result::DriverError) -> Error {
@@ -99,6 +99,8 @@ pub(crate) struct Context {
     pub(crate) device: Device,
     handle: sys::CUcontext,
     main: sys::CUstream,
+    /// Why a plain operation failed on the host. What was computed since is worthless.
+    pub(crate) failure: Arc<OnceLock<String>>,
 }
 
 // The driver's handles may be used from any thread once the context is current there.
@@ -111,7 +113,7 @@ impl Context {
     pub(crate) fn open(device: Device) -> Result<Arc<Self>, Error> {
         // SAFETY: the driver named this device.
         let handle = unsafe { result::primary_ctx::retain(device.handle) }.map_err(failed("open the GPU"))?;
-        let mut context = Context { device, handle, main: std::ptr::null_mut() };
+        let mut context = Context { device, handle, main: std::ptr::null_mut(), failure: Arc::default() };
         context.bind()?;
         context.main = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(failed("create a stream"))?;
@@ -124,10 +126,13 @@ impl Context {
         unsafe { result::ctx::set_current(self.handle) }.map_err(failed("select the GPU"))
     }
 
-    /// Waits for the main stream, which all other streams join.
+    /// Waits for the main stream, which all other streams join. Reports a failure of the host.
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
         // SAFETY: the handle lives as long as self.
-        unsafe { result::stream::synchronize(self.main) }.map_err(failed("wait for the GPU"))
+        unsafe { result::stream::synchronize(self.main) }.map_err(failed("wait for the GPU"))?;
+        self.failure.get().map_or(Ok(()), |why| {
+            Err(Error::Device { action: "run a plain operation on the host".into(), why: why.clone() })
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The forward pass: the kernels that each step of the program launches, and the loss.
 
-use super::compile::{NO_KERNEL, pitch};
+use super::compile::pitch;
 use super::device::{Grid, arguments};
 use super::kernel_choice::KernelChoice;
 use super::pass::{NormArgument, Pass, PassMode};
@@ -83,7 +83,7 @@ impl Pass<'_> {
                 self.start(main, "add_forward", per_eight, arguments![x, 0u64, y, eights, 0i32, slab])
             }
             Op::Input => unreachable!("{NO_STEP}"),
-            Op::Plain { .. } => unreachable!("{NO_KERNEL}"),
+            Op::Plain { .. } => self.plain(step, false),
         }
     }
 

@@ -13,6 +13,7 @@ mod data;
 mod device;
 mod device_share;
 mod forward;
+mod host_step;
 mod kernel_choice;
 mod library;
 mod limits;

@@ -5,6 +5,7 @@
 use super::compile::{Layer, Normed, Program, pitch};
 use super::cudnn::Cudnn;
 use super::device::{Argument, Event, Grid, Kernels, Stream, arguments};
+use super::host_step::HostSteps;
 use super::kernel_choice::{KernelChoice, LayerKernels};
 use crate::plan::{Flow, Step};
 use crate::{Error, Op, TensorId};
@@ -101,6 +102,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) layer_kernels: &'a [LayerKernels],
     pub(crate) kernels: &'a Kernels,
     pub(crate) cudnn: Option<&'a Cudnn>,
+    pub(crate) host_steps: &'a HostSteps,
     pub(crate) main: &'a Stream,
     pub(crate) side: &'a Stream,
     /// Streams for the cuDNN calls of the other replicas: parallel to the main stream, and to the side stream.

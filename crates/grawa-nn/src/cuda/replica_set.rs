@@ -8,6 +8,7 @@ use super::compile::{HISTORY, Program};
 use super::cudnn::Cudnn;
 use super::data::{DeviceDataset, Source, Split};
 use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Stream, arguments};
+use super::host_step::HostSteps;
 use super::kernel_choice::LayerKernels;
 use super::limits;
 use super::pass::{Pass, PassMode, Timed, summing_blocks, summing_columns};
@@ -89,6 +90,7 @@ pub struct ReplicaSet {
     pub(crate) program: Program,
     layer_kernels: Vec<LayerKernels>,
     choices: Vec<Choice>,
+    host_steps: HostSteps,
     pub(crate) memory: Memory,
     spans: Memory,
     chunks: Memory,
@@ -203,6 +205,7 @@ impl ReplicaSet {
             (0..workers).map(|worker| Controls { worker: worker as u32, ..Controls::default() }).collect();
         Ok(ReplicaSet {
             side: Stream::new(&context)?,
+            host_steps: HostSteps::new(&context, &program, workers)?,
             context,
             kernels,
             cudnn,
@@ -258,6 +261,7 @@ impl ReplicaSet {
             layer_kernels: &self.layer_kernels,
             kernels: &self.kernels,
             cudnn: self.cudnn.as_ref(),
+            host_steps: &self.host_steps,
             main: &self.main,
             side: &self.side,
             extra_streams: [&self.extra_streams[0], &self.extra_streams[1]],

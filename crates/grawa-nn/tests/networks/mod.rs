@@ -19,10 +19,11 @@ pub(crate) fn small_networks() -> Vec<(&'static str, Graph)> {
     ]
 }
 
-/// The small networks, one with channels that do not fill a block, and one with every operation.
+/// The small networks, one with channels that do not fill a block, and those with every operation.
 pub(crate) fn all_networks() -> Vec<(&'static str, Graph)> {
     let wide = zoo::resnet("resnet wide", Shape::image(3, 13), 1, 24, 5).unwrap();
-    let more = [("resnet wide", wide), ("everything", everything(false))];
+    let plain = plain_operations();
+    let more = [("resnet wide", wide), ("everything", everything(false)), ("plain operations", plain)];
     small_networks().into_iter().chain(more).collect()
 }
 
