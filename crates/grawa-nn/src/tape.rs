@@ -139,7 +139,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
                 _ => y.copy_from_slice(x(0)),
             },
             Op::Plain { plain, tensors } => {
-                plain.forward(&self.operands(node, tensors, parameters), &mut y);
+                y = plain.forward(&self.operands(node, tensors, parameters), y.len());
             }
         }
         (y, used)
@@ -242,7 +242,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             },
             Op::Plain { plain, tensors } => {
                 let found = plain.backward(&self.operands(node, tensors, parameters), dy);
-                for (input, dx) in found.inputs.iter().enumerate() {
+                for (input, (_, dx)) in found.inputs.iter().enumerate() {
                     add(&mut flows[place(input)], dx);
                 }
                 for (id, found) in tensors.iter().zip(&found.tensors) {
@@ -253,11 +253,12 @@ impl<'g, T: Scalar> Tape<'g, T> {
     }
 
     /// What a plain operation reads.
-    fn operands<'v>(&'v self, node: &Node, tensors: &[TensorId], parameters: &'v [T]) -> Operands<'v, T> {
-        let input = |input: &NodeId| (self.graph.node(*input).shape, self.values[input.0].as_slice());
+    fn operands(&self, node: &Node, tensors: &[TensorId], parameters: &[T]) -> Operands<T> {
+        let input = |input: &NodeId| (self.graph.node(*input).shape, self.values[input.0].clone());
+        let tensor = |&id: &TensorId| tensor(self.graph.parameters(), parameters, id).to_vec();
         Operands {
             inputs: node.inputs.iter().map(input).collect(),
-            tensors: tensors.iter().map(|&id| tensor(self.graph.parameters(), parameters, id)).collect(),
+            tensors: tensors.iter().map(tensor).collect(),
         }
     }
 

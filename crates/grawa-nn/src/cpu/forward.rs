@@ -162,8 +162,8 @@ impl Program {
                 pixels::place_channels(&from(1), part(image, 1), to, y, from(0).shape.channels);
             }),
             (Op::Plain { plain, tensors }, to) => {
-                let inputs = self.plain_inputs(step, tensors, values, parameters);
-                output.store(to, &self.plain_forward(step, *plain, &inputs), false);
+                let operands = self.operands(step, tensors, values, parameters);
+                output.store(to, &plain.forward(&operands, self.result_length(step)), false);
             }
             (Op::BatchNorm { .. } | Op::MaxPool(_) | Op::AveragePool(_), Place::Vectors(_))
             | (Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat, Place::Vectors(_)) => {

@@ -4,7 +4,7 @@
 //! normalises with the same random draws as the CPU, so both make the same batches, bit for bit.
 
 use super::compile::{bytes, pitch};
-use super::device::{Grid, Memory, arguments};
+use super::device::{Grid, Memory, arguments, integers};
 use super::host_step::unpack;
 use super::limits;
 use super::pass::Pass;
@@ -12,22 +12,9 @@ use super::replica_set::ReplicaSet;
 use crate::error::expect_len;
 use crate::{Error, Shape};
 
-/// How a batch is made from stored images; see `simple.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ViewArgument {
-    n: i32,
-    channels: i32,
-    h: i32,
-    w: i32,
-    oh: i32,
-    ow: i32,
-    pitch: i32,
-    pad: i32,
-    flip: i32,
-    random: i32,
-    row: i32,
-    column: i32,
+integers! {
+    /// How a batch is made from stored images; see `simple.cu`.
+    struct ViewArgument { n, channels, h, w, oh, ow, pitch, pad, flip, random, row, column }
 }
 
 /// The images and labels of a data set, and the values of bytes.

@@ -41,6 +41,19 @@ macro_rules! arguments {
 }
 pub(crate) use arguments;
 
+/// A struct of 32-bit integers as the kernels read it.
+macro_rules! integers {
+    ($(#[$about:meta])* struct $name:ident { $($field:ident),+ $(,)? }) => {
+        $(#[$about])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) struct $name {
+            $(pub(crate) $field: i32),+
+        }
+    };
+}
+pub(crate) use integers;
+
 /// A GPU.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -147,6 +160,28 @@ impl Drop for Context {
     }
 }
 
+/// A handle of the driver, released once.
+#[derive(Debug)]
+pub(crate) struct Handle<H: Copy> {
+    context: Arc<Context>,
+    pub(crate) handle: H,
+    release: unsafe fn(H) -> Result<(), result::DriverError>,
+}
+
+// SAFETY: a handle of the driver, which is thread-safe.
+unsafe impl<H: Copy> Send for Handle<H> {}
+// SAFETY: as above.
+unsafe impl<H: Copy> Sync for Handle<H> {}
+
+impl<H: Copy> Drop for Handle<H> {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: whoever made this handle owns it and named its destructor.
+            let _ = unsafe { (self.release)(self.handle) };
+        }
+    }
+}
+
 /// Memory on a GPU, initially zero.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -222,7 +257,7 @@ impl Drop for Memory {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) context: Arc<Context>,
-    module: sys::CUmodule,
+    module: Handle<sys::CUmodule>,
     functions: std::sync::Mutex<HashMap<String, Function>>,
 }
 
@@ -235,11 +270,7 @@ struct Function {
     parameters: Arc<[usize]>,
 }
 
-// SAFETY: handles of the driver, which is thread-safe.
-unsafe impl Send for Kernels {}
-// SAFETY: as above.
-unsafe impl Sync for Kernels {}
-// SAFETY: as above.
+// SAFETY: a handle of the driver, which is thread-safe.
 unsafe impl Send for Function {}
 
 /// The size of each parameter of a kernel in bytes.
@@ -334,6 +365,7 @@ impl Kernels {
         let module =
             // SAFETY: the image is machine code that was compiled for this GPU.
             unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("load the kernels"))?;
+        let module = Handle { context: context.clone(), handle: module, release: result::module::unload };
         Ok(Arc::new(Kernels { context: context.clone(), module, functions: Default::default() }))
     }
 
@@ -346,7 +378,7 @@ impl Kernels {
                 let text = CString::new(name)
                     .map_err(|why| Error::Device { action: name.into(), why: why.to_string() })?;
                 // SAFETY: the module, and with it the function, lives as long as self.
-                let function = unsafe { result::module::get_function(self.module, text) }
+                let function = unsafe { result::module::get_function(self.module.handle, text) }
                     .map_err(failed(format!("find the kernel {name}")))?;
                 // SAFETY: the module, and with it the function, lives as long as self.
                 unsafe { sys::cuFuncLoad(function) }
@@ -391,15 +423,6 @@ impl Kernels {
     }
 }
 
-impl Drop for Kernels {
-    fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: loaded once in `new`.
-            let _ = unsafe { result::module::unload(self.module) };
-        }
-    }
-}
-
 /// The grid of a kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
@@ -416,29 +439,20 @@ impl Grid {
 }
 
 /// A stream of a GPU.
-#[derive(Debug)]
-pub(crate) struct Stream {
-    context: Arc<Context>,
-    pub(crate) handle: sys::CUstream,
-    owned: bool,
-}
-
-// SAFETY: a handle of the driver, which is thread-safe.
-unsafe impl Send for Stream {}
-// SAFETY: as above.
-unsafe impl Sync for Stream {}
+pub(crate) type Stream = Handle<sys::CUstream>;
 
 impl Stream {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Error> {
         context.bind()?;
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(failed("create a stream"))?;
-        Ok(Stream { context: context.clone(), handle, owned: true })
+        Ok(Handle { context: context.clone(), handle, release: result::stream::destroy })
     }
 
     /// The main stream of a context.
     pub(crate) fn main(context: &Arc<Context>) -> Self {
-        Stream { context: context.clone(), handle: context.main, owned: false }
+        // The context destroys it.
+        Handle { context: context.clone(), handle: context.main, release: |_| Ok(()) }
     }
 
     /// Launches a kernel for `replicas` replicas. Arguments whose number or sizes differ from the kernel's parameters are an error.
@@ -509,12 +523,15 @@ impl Stream {
         let done = work();
         // SAFETY: as above. The capture ends also when the work failed.
         let ended = unsafe { result::stream::end_capture(self.handle) };
-        let graph = ended.map(Recorded).map_err(failed("end a capture"));
+        let context = || self.context.clone();
+        let graph =
+            ended.map(|handle| Handle { context: context(), handle, release: result::graph::destroy });
         done?;
-        let graph = graph?;
+        let graph = graph.map_err(failed("end a capture"))?;
         // SAFETY: the graph lives to the end of this function.
-        let ready = unsafe { result::graph::instantiate(graph.0, sys::CUgraphInstantiate_flags(0)) };
-        Ok(Captured { context: self.context.clone(), handle: ready.map_err(failed("instantiate a graph"))? })
+        let ready = unsafe { result::graph::instantiate(graph.handle, sys::CUgraphInstantiate_flags(0)) };
+        let handle = ready.map_err(failed("instantiate a graph"))?;
+        Ok(Handle { context: context(), handle, release: result::graph::exec_destroy })
     }
 
     /// Enqueues a graph.
@@ -524,57 +541,11 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
-    fn drop(&mut self) {
-        if self.owned && self.context.bind().is_ok() {
-            // SAFETY: created once in `new`.
-            let _ = unsafe { result::stream::destroy(self.handle) };
-        }
-    }
-}
-
-/// A recorded graph before it is instantiated.
-struct Recorded(sys::CUgraph);
-
-impl Drop for Recorded {
-    fn drop(&mut self) {
-        // SAFETY: the driver returned it in `capture`, and it has no other owner.
-        let _ = unsafe { result::graph::destroy(self.0) };
-    }
-}
-
 /// An instantiated graph.
-#[derive(Debug)]
-pub(crate) struct Captured {
-    context: Arc<Context>,
-    handle: sys::CUgraphExec,
-}
-
-// SAFETY: a handle of the driver, which is thread-safe.
-unsafe impl Send for Captured {}
-// SAFETY: as above.
-unsafe impl Sync for Captured {}
-
-impl Drop for Captured {
-    fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: created once in `capture`.
-            let _ = unsafe { result::graph::exec_destroy(self.handle) };
-        }
-    }
-}
+pub(crate) type Captured = Handle<sys::CUgraphExec>;
 
 /// A point of a stream.
-#[derive(Debug)]
-pub(crate) struct Event {
-    context: Arc<Context>,
-    handle: sys::CUevent,
-}
-
-// SAFETY: a handle of the driver, which is thread-safe.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
+pub(crate) type Event = Handle<sys::CUevent>;
 
 impl Event {
     /// An event. Only `timed` events can be compared.
@@ -584,10 +555,8 @@ impl Event {
             true => sys::CUevent_flags::CU_EVENT_DEFAULT,
             false => sys::CUevent_flags::CU_EVENT_DISABLE_TIMING,
         };
-        Ok(Event {
-            context: context.clone(),
-            handle: result::event::create(flags).map_err(failed("create an event"))?,
-        })
+        let handle = result::event::create(flags).map_err(failed("create an event"))?;
+        Ok(Handle { context: context.clone(), handle, release: result::event::destroy })
     }
 
     /// Seconds from this event to a later one; both have passed.
@@ -596,14 +565,5 @@ impl Event {
         let milliseconds = unsafe { result::event::elapsed(self.handle, later.handle) }
             .map_err(failed("read the GPU's clock"))?;
         Ok(f64::from(milliseconds) / 1e3)
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: created once in `new`.
-            let _ = unsafe { result::event::destroy(self.handle) };
-        }
     }
 }

@@ -135,23 +135,18 @@ impl HostStep {
                 None => (0..part.bytes / 4).map(|at| get(stored, at, 4)).collect(),
             }
         };
-        let [inputs, tensors] = [&self.inputs, &self.tensors].map(|parts| parts.iter().map(plain).collect());
-        let (inputs, tensors): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (inputs, tensors);
-        let shapes = self.inputs.iter().filter_map(|part| part.shape);
         let operands = Operands {
-            inputs: shapes.zip(inputs.iter().map(Vec::as_slice)).collect(),
-            tensors: tensors.iter().map(Vec::as_slice).collect(),
+            inputs: self.inputs.iter().filter_map(|part| Some((part.shape?, plain(part)))).collect(),
+            tensors: self.tensors.iter().map(plain).collect(),
         };
         let found = match &self.flow {
             Some(flow) => {
                 let found = self.plain.backward(&operands, &plain(flow));
-                found.inputs.into_iter().chain(found.tensors).collect()
+                found.inputs.into_iter().map(|(_, dx)| dx).chain(found.tensors).collect()
             }
             None => {
                 let length = self.results[0].shape.map_or(0, |shape| shape.len());
-                let mut y = vec![0.0; self.batch * length];
-                self.plain.forward(&operands, &mut y);
-                vec![y]
+                vec![self.plain.forward(&operands, self.batch * length)]
             }
         };
         for (part, found) in self.results.iter().zip(found) {
@@ -334,21 +329,18 @@ mod tests {
                         (0..part.bytes / 4).map(|at| get(&memory[part.start..], at, 4)).collect::<Vec<_>>()
                     }
                 };
-                let (x, tensors) =
-                    (read(&before, &step.inputs[0]), [0, 1].map(|i| read(&before, &step.tensors[i])));
                 let shape = step.inputs[0].shape.unwrap();
                 let operands = Operands {
-                    inputs: vec![(shape, &x)],
-                    tensors: tensors.iter().map(Vec::as_slice).collect(),
+                    inputs: vec![(shape, read(&before, &step.inputs[0]))],
+                    tensors: step.tensors.iter().map(|part| read(&before, part)).collect(),
                 };
-                let mut expected = vec![vec![0.0; x.len()]];
-                match &step.flow {
-                    None => step.plain.forward(&operands, &mut expected[0]),
+                let expected = match &step.flow {
+                    None => vec![step.plain.forward(&operands, BATCH * shape.len())],
                     Some(flow) => {
                         let found = step.plain.backward(&operands, &read(&before, flow));
-                        expected = found.inputs.into_iter().chain(found.tensors).collect();
+                        found.inputs.into_iter().map(|(_, dx)| dx).chain(found.tensors).collect()
                     }
-                }
+                };
                 assert_eq!(step.results.len(), expected.len());
                 for (part, mut expected) in step.results.iter().zip(expected) {
                     let old = read(&before, part);

@@ -4,7 +4,7 @@
 
 use super::compile::{Layer, Normed, Program, pitch};
 use super::cudnn::Cudnn;
-use super::device::{Argument, Event, Grid, Kernels, Stream, arguments};
+use super::device::{Argument, Event, Grid, Kernels, Stream, arguments, integers};
 use super::host_step::HostSteps;
 use super::kernel_choice::{KernelChoice, LayerKernels};
 use crate::plan::{Flow, Step};
@@ -38,39 +38,14 @@ impl NormArgument {
     }
 }
 
-/// The windows of a pooling; see `simple.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pool {
-    pub(super) n: i32,
-    pub(super) h: i32,
-    pub(super) w: i32,
-    pub(super) oh: i32,
-    pub(super) ow: i32,
-    pub(super) pitch: i32,
-    pub(super) kernel: i32,
-    pub(super) stride: i32,
-    pub(super) pad: i32,
-    pub(super) largest: i32,
+integers! {
+    /// The windows of a pooling; see `simple.cu`.
+    struct Pool { n, h, w, oh, ow, pitch, kernel, stride, pad, largest }
 }
 
-/// A copy of channels; see `simple.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct Move {
-    n: i32,
-    h: i32,
-    w: i32,
-    pitch: i32,
-    low: i32,
-    high: i32,
-    sh: i32,
-    sw: i32,
-    sp: i32,
-    channels: i32,
-    shift: i32,
-    mul: i32,
-    div: i32,
+integers! {
+    /// A copy of channels; see `simple.cu`.
+    struct Move { n, h, w, pitch, low, high, sh, sw, sp, channels, shift, mul, div }
 }
 
 /// What batch norm and dropout do in a pass.
@@ -84,12 +59,8 @@ pub(crate) struct PassMode {
     pub(crate) dropout: bool,
 }
 
-/// How long a kernel took, for a profile.
-#[derive(Clone, Debug)]
-pub(crate) struct Timed {
-    pub(crate) name: String,
-    pub(crate) time: Duration,
-}
+/// The names of kernels, and how long each took.
+pub(crate) type Times = RefCell<Vec<(String, Duration)>>;
 
 /// Everything that is needed to enqueue a pass.
 ///
@@ -115,7 +86,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) spans: u64,
     pub(crate) chunks: u64,
     /// Where times are recorded. Kernels then run one after the other.
-    pub(crate) profile: Option<&'a RefCell<Vec<Timed>>>,
+    pub(crate) profile: Option<&'a Times>,
 }
 
 impl Pass<'_> {
@@ -164,7 +135,7 @@ impl Pass<'_> {
         self.main.mark(&end)?;
         self.main.synchronise()?;
         let time = Duration::from_secs_f64(begin.seconds_to(&end)?);
-        profile.borrow_mut().push(Timed { name: name.to_owned(), time });
+        profile.borrow_mut().push((name.to_owned(), time));
         Ok(())
     }
 

@@ -11,12 +11,11 @@ use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Str
 use super::host_step::HostSteps;
 use super::kernel_choice::LayerKernels;
 use super::limits;
-use super::pass::{Pass, PassMode, Timed, summing_blocks, summing_columns};
+use super::pass::{Pass, PassMode, Times, summing_blocks, summing_columns};
 use crate::error::expect_len;
 use crate::{Error, Graph, Mode, Precision};
 use bytemuck::{Pod, Zeroable};
 use grawa_core::{Key, Sgd};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -255,7 +254,7 @@ impl ReplicaSet {
         &self.choices
     }
 
-    pub(crate) fn pass<'a>(&'a self, profile: Option<&'a RefCell<Vec<Timed>>>) -> Pass<'a> {
+    pub(crate) fn pass<'a>(&'a self, profile: Option<&'a Times>) -> Pass<'a> {
         Pass {
             program: &self.program,
             layer_kernels: &self.layer_kernels,
@@ -603,14 +602,14 @@ impl ReplicaSet {
 
     /// Times of the kernels of one local step, each run alone: name, calls, time; the longest first.
     pub fn profile(&mut self, sgd: Sgd) -> Result<Vec<(String, usize, Duration)>, Error> {
-        let times = RefCell::new(Vec::new());
+        let times = Times::default();
         let job = Job::Step { sgd, from: self.source() };
         self.check_slots(job, 1)?;
         self.context.bind()?;
         self.enqueue(&self.pass(Some(&times)), job)?;
         self.advance_slot(job);
         let mut table: HashMap<String, (usize, Duration)> = HashMap::new();
-        for Timed { name, time } in times.into_inner() {
+        for (name, time) in times.into_inner() {
             let entry = table.entry(name).or_default();
             *entry = (entry.0 + 1, entry.1 + time);
         }
