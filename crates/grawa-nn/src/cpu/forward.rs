@@ -4,6 +4,7 @@ use super::arena::{Arena, Buffer};
 use super::block::Blocked;
 use super::convolution::Convolution;
 use super::norm;
+use super::pass::Model;
 use super::pixels;
 use super::program::{ConvStep, Place, Program};
 use super::simd::F32x16;
@@ -16,14 +17,8 @@ pub(super) const ON_PLANES: &str = "its result is in planes";
 
 impl Program {
     /// Computes the result of a step.
-    pub(super) fn run(
-        &self,
-        index: usize,
-        arena: &mut Arena,
-        parameters: &[f32],
-        statistics: &[f32],
-        mode: Mode,
-    ) {
+    pub(super) fn run(&self, index: usize, arena: &mut Arena, model: Model<'_>, mode: Mode) {
+        let (parameters, statistics) = model;
         let step = &self.steps[index];
         let Arena { values, scratch, workspace, isa, .. } = arena;
         let isa = *isa;

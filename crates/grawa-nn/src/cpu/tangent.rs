@@ -150,7 +150,7 @@ impl Curvature {
             (Op::AveragePool(_) | Op::GlobalAverage | Op::PadChannels { .. }, _)
             | (Op::Subsample { .. } | Op::Concat | Op::Dropout { .. }, _) => {
                 arena.values[step.output] = Some(output);
-                return program.run(index, arena, parameters, &[], point.mode);
+                return program.run(index, arena, (parameters, &[]), point.mode);
             }
             (Op::Plain { plain, tensors }, place) => {
                 let changes = program.operands(step, tensors, &arena.values, vector);

@@ -257,11 +257,7 @@ impl Program {
             }
             Op::BatchNorm { weight, bias, mean, variance } => {
                 if node.shape.channels > 2048 {
-                    return Err(Error::DoesNotFit {
-                        operation: "batch norm on a GPU".into(),
-                        found: node.shape,
-                        expected: "at most 2048 channels".into(),
-                    });
+                    return Err(Error::misfit("batch norm on a GPU", node.shape, "at most 2048 channels"));
                 }
                 self.parts[index] = self.norms.len();
                 // A layer whose only reader is a batch norm computes the moments.

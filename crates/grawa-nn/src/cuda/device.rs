@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Converts an error of the driver; `action` is what was tried.
 pub(crate) fn failed(action: impl Into<String>) -> impl FnOnce(result::DriverError) -> Error {
-    move |why| Error::Device { action: action.into(), why: format!("{:?}", why.0) }
+    move |why| Error::device(action, format!("{:?}", why.0))
 }
 
 /// A pointer to an argument of a kernel, and its size. It borrows the argument, because a launch reads it.
@@ -143,9 +143,10 @@ impl Context {
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
         // SAFETY: the handle lives as long as self.
         unsafe { result::stream::synchronize(self.main) }.map_err(failed("wait for the GPU"))?;
-        self.failure.get().map_or(Ok(()), |why| {
-            Err(Error::Device { action: "run a plain operation on the host".into(), why: why.clone() })
-        })
+        match self.failure.get() {
+            Some(why) => Err(Error::device("run a plain operation on the host", why)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -318,7 +319,7 @@ fn code(architecture: &str, narrow: bool) -> Result<Arc<Vec<u8>>, Error> {
 pub fn compile_kernels(architecture: &str, narrow: bool) -> Result<Vec<u8>, Error> {
     use nvrtc::result as compiler;
     library::open(Name::Nvrtc)?;
-    let wrong = |why: String| Error::Device { action: "compile the kernels".into(), why };
+    let wrong = |why: String| Error::device("compile the kernels", why);
     let source = CString::new(source()).map_err(|why| wrong(why.to_string()))?;
     let program = compiler::create_program(&source, None).map_err(|why| wrong(format!("{why:?}")))?;
     let options = [
@@ -355,10 +356,8 @@ impl Kernels {
     pub(crate) fn new(context: &Arc<Context>, narrow: bool) -> Result<Arc<Self>, Error> {
         let (major, minor) = context.device.capability;
         if !context.device.is_usable() {
-            return Err(Error::Device {
-                action: format!("use {}", context.device.name),
-                why: format!("its compute capability is {major}.{minor}; 8.0 or newer is needed"),
-            });
+            let why = format!("its compute capability is {major}.{minor}; 8.0 or newer is needed");
+            return Err(Error::device(format!("use {}", context.device.name), why));
         }
         let code = code(&format!("sm_{major}{minor}"), narrow)?;
         context.bind()?;
@@ -375,8 +374,7 @@ impl Kernels {
         let mut found = match functions.get(name) {
             Some(found) => found.clone(),
             None => {
-                let text = CString::new(name)
-                    .map_err(|why| Error::Device { action: name.into(), why: why.to_string() })?;
+                let text = CString::new(name).map_err(|why| Error::device(name, why.to_string()))?;
                 // SAFETY: the module, and with it the function, lives as long as self.
                 let function = unsafe { result::module::get_function(self.module.handle, text) }
                     .map_err(failed(format!("find the kernel {name}")))?;

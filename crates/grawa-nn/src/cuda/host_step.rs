@@ -250,37 +250,29 @@ impl Pass<'_> {
     pub(super) fn plain(&self, step: &Step, backward: bool) -> Result<(), Error> {
         let call: &Call = &self.host_steps.calls[&(step.node, backward)];
         let main = self.main.handle;
-        let each = |part: &Part| {
-            let (offset, start) = (part.offset, part.start);
-            (0..self.replicas).map(move |replica| {
-                let host: *mut c_void = call.memory.wrapping_add(replica * call.step.bytes + start).cast();
-                (host, self.base + offset + self.program.slab * replica as u64)
+        let copy = |part: &Part, to_host: bool| {
+            (0..self.replicas).try_for_each(|replica| {
+                let host = call.memory.wrapping_add(replica * call.step.bytes + part.start).cast();
+                let device = self.base + part.offset + self.program.slab * replica as u64;
+                // SAFETY: `HostStep::new` took the range in the slab from the program, and `HostSteps::new` allocated the
+                // pinned memory of all parts. Both live until the GPU is done; only the main stream uses the latter.
+                let status = unsafe {
+                    match to_host {
+                        true => sys::cuMemcpyDtoHAsync_v2(host, device, part.bytes, main),
+                        false => sys::cuMemcpyHtoDAsync_v2(device, host, part.bytes, main),
+                    }
+                };
+                status.result().map_err(failed("copy between host and GPU"))
             })
         };
         self.timed(call.step.plain.name(), || {
             self.kernels.context.bind()?;
-            for part in call.step.read() {
-                for (host, device) in each(part) {
-                    // SAFETY: `HostStep::new` took the range in the slab from the program, and `HostSteps::new` allocated the
-                    // pinned memory of all parts. Both live until the GPU is done; only the main stream uses the latter.
-                    unsafe { sys::cuMemcpyDtoHAsync_v2(host, device, part.bytes, main) }
-                        .result()
-                        .map_err(failed("copy to the host"))?;
-                }
-            }
+            call.step.read().try_for_each(|part| copy(part, true))?;
             let argument = std::ptr::from_ref(call).cast_mut().cast();
             // SAFETY: the call and its memory live as long as the replica set, which waits for the GPU before it frees any.
             unsafe { result::stream::launch_host_function(main, run_on_host, argument) }
                 .map_err(failed("enqueue a host function"))?;
-            for part in call.step.written() {
-                for (host, device) in each(part) {
-                    // SAFETY: as for the copies to the host.
-                    unsafe { sys::cuMemcpyHtoDAsync_v2(device, host, part.bytes, main) }
-                        .result()
-                        .map_err(failed("copy from the host"))?;
-                }
-            }
-            Ok(())
+            call.step.written().try_for_each(|part| copy(part, false))
         })
     }
 }

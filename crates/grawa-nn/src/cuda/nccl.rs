@@ -66,9 +66,9 @@ impl Nccl {
     /// Loads the library and its functions.
     pub(crate) fn open() -> Result<Self, Error> {
         let path = library::open(Name::Nccl)?;
-        let wrong = |why: libloading::Error| Error::Device {
-            action: format!("use {}", path.display()),
-            why: format!("{why}; NCCL 2 is needed: {}", Name::Nccl.remedy()),
+        let wrong = |why: libloading::Error| {
+            let why = format!("{why}; NCCL 2 is needed: {}", Name::Nccl.remedy());
+            Error::device(format!("use {}", path.display()), why)
         };
         // SAFETY: NVIDIA's own library; the function types are those of its header.
         let library = unsafe { Library::open(Some(path), RTLD_NOW) }.map_err(wrong)?;
@@ -103,7 +103,7 @@ impl Nccl {
         // SAFETY: it returns a zero-terminated text that lives as long as the library.
         let text = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
         let why = format!("{text} (NCCL {}; NCCL_DEBUG=WARN makes it say more)", self.version);
-        Err(Error::Device { action: action.into(), why })
+        Err(Error::device(action, why))
     }
 
     /// Creates the communicator of these GPUs, unless it exists.

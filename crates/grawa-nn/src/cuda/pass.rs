@@ -240,10 +240,7 @@ impl Pass<'_> {
         tensors: [u64; 3],
     ) -> Result<(), Error> {
         let Some(cudnn) = self.cudnn else {
-            return Err(Error::Device {
-                action: "run a convolution".into(),
-                why: "cuDNN is not open".into(),
-            });
+            return Err(Error::device("run a convolution", "cuDNN is not open"));
         };
         let aside = usize::from(std::ptr::eq(stream, self.side));
         let extra_streams = self.extra_streams[aside];

@@ -153,9 +153,7 @@ impl ReplicaSet {
     /// Compiles a network for a GPU and allocates the memory of the workers.
     pub fn new(device: &Device, graph: &Graph, settings: Settings) -> Result<Self, Error> {
         let Settings { batch, workers, precision, fixed } = settings;
-        if workers == 0 {
-            return Err(Error::WrongLength { what: "the list of workers".into(), found: 0, expected: 1 });
-        }
+        expect_len("the list of workers", workers.min(1), 1)?;
         let context = Context::open(device.clone())?;
         let narrow = precision == Precision::Bf16;
         let kernels = Kernels::new(&context, narrow)?;
