@@ -251,7 +251,7 @@ impl Pass<'_> {
         let call: &Call = &self.host_steps.calls[&(step.node, backward)];
         let main = self.main.handle;
         let copy = |part: &Part, to_host: bool| {
-            (0..self.replicas).try_for_each(|replica| {
+            (0..self.workers).try_for_each(|replica| {
                 let host = call.memory.wrapping_add(replica * call.step.bytes + part.start).cast();
                 let device = self.base + part.offset + self.program.slab * replica as u64;
                 // SAFETY: `HostStep::new` took the range in the slab from the program, and `HostSteps::new` allocated the
@@ -266,7 +266,7 @@ impl Pass<'_> {
             })
         };
         self.timed(call.step.plain.name(), || {
-            self.kernels.context.bind()?;
+            self.context.bind()?;
             call.step.read().try_for_each(|part| copy(part, true))?;
             let argument = std::ptr::from_ref(call).cast_mut().cast();
             // SAFETY: the call and its memory live as long as the replica set, which waits for the GPU before it frees any.

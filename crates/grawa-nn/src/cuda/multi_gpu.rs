@@ -123,7 +123,7 @@ impl Participant<'_> {
     fn sum(&self, launch: &RoundLaunch, sums: u64) -> Result<(), Error> {
         let (set, RoundLaunch { round, vectors, .. }) = (&*self.set, *launch);
         let (pass, weights, slab) = (set.pass(None), set.weights.start, set.program.slab);
-        let arguments = arguments![pass.chunks, round, weights, vectors, sums, slab];
+        let arguments = arguments![set.chunks.start, round, weights, vectors, sums, slab];
         pass.start_once("device_sum", Grid::row(set.program.chunks.len()), arguments)
     }
 
@@ -131,7 +131,7 @@ impl Participant<'_> {
     fn pull(&self, launch: &RoundLaunch, sums: u64) -> Result<(), Error> {
         let (set, RoundLaunch { round, base, vectors, centre, copies }) = (&*self.set, *launch);
         let (pass, weights, slab) = (set.pass(None), set.weights.start, set.program.slab);
-        let (spans, chunks) = (pass.spans, pass.chunks);
+        let (spans, chunks) = (set.spans.start, set.chunks.start);
         let arguments = arguments![spans, chunks, round, weights, sums, vectors, centre, base, copies, slab];
         pass.start_once("device_pull", Grid::row(set.program.chunks.len()), arguments)
     }

@@ -85,19 +85,19 @@ const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
 pub struct ReplicaSet {
     pub(crate) context: Arc<Context>,
     pub(crate) kernels: Arc<Kernels>,
-    cudnn: Option<Cudnn>,
+    pub(super) cudnn: Option<Cudnn>,
     pub(crate) program: Program,
-    layer_kernels: Vec<LayerKernels>,
+    pub(super) layer_kernels: Vec<LayerKernels>,
     choices: Vec<Choice>,
-    host_steps: HostSteps,
+    pub(super) host_steps: HostSteps,
     pub(crate) memory: Memory,
-    spans: Memory,
-    chunks: Memory,
+    pub(super) spans: Memory,
+    pub(super) chunks: Memory,
     pub(crate) first_chunk: Memory,
     pub(crate) main: Stream,
-    side: Stream,
-    extra_streams: [Vec<Stream>; 2],
-    events: Vec<Event>,
+    pub(super) side: Stream,
+    pub(super) extra_streams: [Vec<Stream>; 2],
+    pub(super) events: Vec<Event>,
     jobs: Vec<(Job, Captured)>,
     pub(crate) workers: usize,
     pub(crate) controls: Vec<Controls>,
@@ -253,23 +253,7 @@ impl ReplicaSet {
     }
 
     pub(crate) fn pass<'a>(&'a self, profile: Option<&'a Times>) -> Pass<'a> {
-        Pass {
-            program: &self.program,
-            layer_kernels: &self.layer_kernels,
-            kernels: &self.kernels,
-            cudnn: self.cudnn.as_ref(),
-            host_steps: &self.host_steps,
-            main: &self.main,
-            side: &self.side,
-            extra_streams: [&self.extra_streams[0], &self.extra_streams[1]],
-            events: &self.events,
-            base: self.memory.start,
-            replicas: self.workers,
-            processors: self.context.device.processors,
-            spans: self.spans.start,
-            chunks: self.chunks.start,
-            profile,
-        }
+        Pass { set: self, base: self.memory.start, profile }
     }
 
     pub(crate) fn offset(&self, worker: usize, offset: u64) -> usize {
@@ -590,7 +574,7 @@ impl ReplicaSet {
             [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
         let (group, lead, slab) = (self.group as u32, self.lead as u32, self.program.slab);
         let length = self.program.graph.parameters().len() as u64;
-        let (spans, chunks, base) = (pass.spans, pass.chunks, pass.base);
+        let (spans, chunks, base) = (self.spans.start, self.chunks.start, pass.base);
         let arguments = arguments![
             spans, chunks, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base,
             slab

@@ -73,7 +73,7 @@ impl ReplicaSet {
             [offsets.gradient, offsets.squares, offsets.norms].map(|offset| pass.base + offset);
         let (spans, first) = (self.program.spans.len(), self.first_chunk.start);
         let (count, grid) = (spans as i32, Grid::row(self.program.chunks.len()));
-        pass.start(&self.main, "squares", grid, arguments![pass.chunks, gradient, squares, slab])?;
+        pass.start(&self.main, "squares", grid, arguments![self.chunks.start, gradient, squares, slab])?;
         let grid = Grid::row(spans.div_ceil(8));
         pass.start(&self.main, "norms", grid, arguments![first, count, squares, norms, slab])
     }
@@ -85,7 +85,7 @@ impl ReplicaSet {
         let [norms, x, saved, gradient] =
             [offsets.norms, offsets.parameters, offsets.saved, offsets.gradient]
                 .map(|offset| pass.base + offset);
-        let (spans, chunks, base) = (pass.spans, pass.chunks, pass.base);
+        let (spans, chunks, base) = (self.spans.start, self.chunks.start, pass.base);
         let (count, grid) = (self.program.spans.len() as i32, Grid::row(self.program.chunks.len()));
         let arguments = arguments![spans, chunks, norms, count, radius, x, saved, gradient, base, slab];
         pass.start(&self.main, "ascend", grid, arguments)
@@ -210,7 +210,8 @@ impl ReplicaSet {
         let RoundLaunch { round, base, vectors, centre, copies } =
             self.prepare_round(plan, &share, centre, vectors)?;
         let (pass, weights, slab) = (self.pass(None), self.weights.start, self.program.slab);
-        let (spans, chunks, grid) = (pass.spans, pass.chunks, Grid::row(self.program.chunks.len()));
+        let (spans, chunks) = (self.spans.start, self.chunks.start);
+        let grid = Grid::row(self.program.chunks.len());
         let arguments = arguments![spans, chunks, round, weights, vectors, centre, base, copies, slab];
         pass.start_once("mix", grid, arguments)?;
         // Wait, so that the caller measures the time of the round.

@@ -465,7 +465,7 @@ mod tests {
         // A profiled pass runs one kernel after the other and waits for each.
         let times = crate::cuda::pass::Times::default();
         let (program, pass) = (&set.program, set.pass(Some(&times)));
-        let rounded = Rounded::new(program, pass.layer_kernels);
+        let rounded = Rounded::new(program, &pass.layer_kernels);
         let value = |worker: usize, node: usize| {
             set.planes(worker, program.values[node], program.shape(node)).unwrap_or_default()
         };
