@@ -31,6 +31,18 @@ pub struct NodeId(pub(crate) usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorId(pub(crate) usize);
 
+/// The parts of a vector for a tensor and for the one that follows it; empty if there is none.
+pub(crate) fn pair<'v, T>(
+    layout: &Layout,
+    vector: &'v mut [T],
+    first: TensorId,
+    second: Option<TensorId>,
+) -> [&'v mut [T]; 2] {
+    let spans = layout.spans();
+    let (front, back) = vector.split_at_mut(spans[first.0].range().end);
+    [&mut front[spans[first.0].range().start..], &mut back[..second.map_or(0, |id| spans[id.0].len())]]
+}
+
 /// What a node computes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {

@@ -9,6 +9,7 @@ use super::pixels;
 use super::profile::Part;
 use super::program::{ConvStep, Place, Program};
 use super::simd::{F32x16, Isa, WIDTH};
+use crate::graph::pair;
 use crate::op::{batch_norm, dropout, linear, relu};
 use crate::plan::{Flow, NO_STEP, Step};
 use crate::{Mode, Op};
@@ -132,9 +133,7 @@ impl Program {
                 let place = &self.places[step.inputs[0]];
                 let x = value(step.inputs[0]).map_or(&[][..], |value| value.plain(place, flat));
                 flow.fill(0.0);
-                let (front, back) = gradient.split_at_mut(spans[weight.0].range().end);
-                let (dweight, dbias) =
-                    (&mut front[spans[weight.0].range().start..], &mut back[..spans[bias.0].len()]);
+                let [dweight, dbias] = pair(self.graph.parameters(), gradient, *weight, Some(*bias));
                 let weight = self.parameter(parameters, *weight);
                 linear::backward(self.batch, x, weight, dy.vectors(), flow, dweight, dbias);
                 self.flow(gradients, step, 0, |dx, place, add| dx.store(place, flow, add));

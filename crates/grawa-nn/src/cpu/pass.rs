@@ -7,6 +7,7 @@ use super::arena::{Arena, Buffer};
 use super::profile::Part;
 use super::program::Program;
 use crate::error::expect_len;
+use crate::graph::pair;
 use crate::op::{batch_norm, cross_entropy};
 use crate::{Error, Mode, Op, TensorId};
 use rayon::prelude::*;
@@ -111,11 +112,8 @@ impl Program {
         }
         for (step, scratch) in self.steps.iter().zip(&arena.scratch) {
             if let Op::BatchNorm { mean, variance, .. } = &step.op {
-                let spans = self.graph.statistics().spans();
-                let (mean, variance) = (spans[mean.0].range(), spans[variance.0].range());
-                let (front, back) = statistics.split_at_mut(mean.end);
+                let [mean, variance] = pair(self.graph.statistics(), statistics, *mean, Some(*variance));
                 let count = self.batch * self.planes(step.inputs[0]).shape.area();
-                let (mean, variance) = (&mut front[mean.start..], &mut back[..variance.len()]);
                 batch_norm::track(count, (&scratch.mean, &scratch.variance), mean, variance);
             }
         }

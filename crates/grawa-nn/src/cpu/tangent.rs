@@ -14,6 +14,7 @@ use super::program::{ConvStep, Place};
 use super::simd::F32x16;
 use super::tangent_norm::{self as tangent, Back, Channel, Factors, total};
 use super::{norm, pixels};
+use crate::graph::pair;
 use crate::op::linear;
 use crate::plan::{NO_STEP, Step};
 use crate::{Mode, Op, TensorId};
@@ -21,7 +22,7 @@ use rayon::prelude::*;
 
 impl Curvature {
     fn tensor<'v>(&self, vector: &'v [f32], id: TensorId) -> &'v [f32] {
-        &vector[self.graph().parameters().spans()[id.0].range()]
+        self.flowing.parameter(vector, id)
     }
 
     /// Computes the tangent of a step's result.
@@ -297,9 +298,7 @@ impl Curvature {
                 let x = plain(place, &point.arena, step.inputs[0]);
                 let dx = plain(place, arena, step.inputs[0]);
                 let mut out = vec![0.0; x.len()];
-                let (front, rest) = product.split_at_mut(spans[weight.0].range().end);
-                let dweight = &mut front[spans[weight.0].range().start..];
-                let dbias = &mut rest[..spans[bias.0].len()];
+                let [dweight, dbias] = pair(self.graph().parameters(), product, *weight, Some(*bias));
                 let (parameter, moved) = (self.tensor(parameters, *weight), self.tensor(vector, *weight));
                 linear::backward(program.batch, &x, parameter, ddy.vectors(), &mut out, dweight, dbias);
                 // The gradient of the bias does not depend on x.
