@@ -94,15 +94,21 @@ impl HostStep {
         let gradient = |node: usize| program.slots[node].map_or(0, |slot| program.buffers[slot]);
         let inputs = step.inputs.iter().map(|&node| batch(node, program.values[node], false)).collect();
         let flow = backward.then(|| batch(step.output, gradient(step.output), false));
-        let mut results: Vec<Part> = match backward {
-            false => vec![batch(step.output, program.values[step.output], false)],
-            true => (step.inputs.iter().zip(&step.flows))
-                .map(|(&node, flow)| match flow {
-                    Flow::Nowhere | Flow::Shared => batch(node, 0, false),
-                    Flow::Store | Flow::Add => batch(node, gradient(node), *flow == Flow::Add),
-                })
-                .collect(),
-        };
+        let mut results = Vec::new();
+        if !backward {
+            results.push(batch(step.output, program.values[step.output], false));
+        }
+        for (index, (&node, flow)) in step.inputs.iter().zip(&step.flows).enumerate().filter(|_| backward) {
+            let mut part = match flow {
+                Flow::Nowhere | Flow::Shared => batch(node, 0, false),
+                Flow::Store | Flow::Add => batch(node, gradient(node), *flow == Flow::Add),
+            };
+            // Both gradients of a node that is read twice are added up in one place.
+            if let Some(first) = step.inputs[..index].iter().position(|&other| other == node) {
+                part.start = results[first].start;
+            }
+            results.push(part);
+        }
         let mut vectors = |vector: u64| -> Vec<Part> {
             let spans = tensors.iter().map(|id| &program.spans[id.0]);
             spans.map(|s| part(None, vector + 4 * u64::from(s.start), 4 * s.length as usize, false)).collect()
@@ -285,12 +291,17 @@ mod tests {
 
     const BATCH: usize = 2;
 
-    /// The plain operations of a network in one direction, before they have memory.
-    fn steps(wide: usize, backward: bool) -> Vec<HostStep> {
+    fn program(wide: usize) -> Program {
         let mut program = Program::new(&plain_operations(), BATCH, wide).unwrap();
         let needs =
             WorkspaceNeeds { splits: 1, flipped: true, blocks: (0, 0), workspace: 0, side_workspace: 0 };
         program.allocate(&vec![needs; program.layers.len()], |_| (1, 1));
+        program
+    }
+
+    /// The plain operations of a network in one direction, before they have memory.
+    fn steps(wide: usize, backward: bool) -> Vec<HostStep> {
+        let program = program(wide);
         program.steps.iter().filter_map(|step| HostStep::new(&program, step, backward)).collect()
     }
 
@@ -354,6 +365,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The second gradient of a node that is read twice is added to the first.
+    #[test]
+    fn gradients_of_one_node_are_added() {
+        let program = program(4);
+        let found = |twice: bool| {
+            let mut step =
+                program.steps.iter().find(|step| matches!(step.op, Op::Plain { .. })).unwrap().clone();
+            step.flows = vec![Flow::Store];
+            if twice {
+                step.inputs.push(step.inputs[0]);
+                step.flows.push(Flow::Add);
+            }
+            let host = HostStep::new(&program, &step, true).unwrap();
+            let mut memory = vec![0u8; host.bytes];
+            host.read().for_each(|part| fill(&mut memory[part.start..][..part.bytes], 4));
+            host.run(&mut memory);
+            let last = &host.results[host.inputs.len() - 1];
+            (0..last.bytes / 4).map(|at| get(&memory[last.start..], at, 4)).collect::<Vec<f32>>()
+        };
+        // Group norm reads its first input alone: the gradient of the second is zero.
+        assert!(found(true).iter().any(|&x| x != 0.0));
+        assert_eq!(found(true), found(false));
     }
 
     #[test]
