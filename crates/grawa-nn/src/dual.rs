@@ -21,7 +21,7 @@ use crate::scalar::Scalar;
 use num_traits::{One, Zero};
 use std::cmp::Ordering;
 use std::iter::Sum;
-use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Rem, RemAssign, Sub, SubAssign};
+use std::ops::{Add, AddAssign, Div, DivAssign, Mul, Neg, Sub};
 
 /// A number and its derivative in a direction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,16 +80,6 @@ impl<T: Scalar> Div for Dual<T> {
     }
 }
 
-impl<T: Scalar> Rem for Dual<T> {
-    type Output = Self;
-    fn rem(self, b: Self) -> Self {
-        // a − ⌊a/b⌋·b, where the integer factor is constant.
-        let value = self.value % b.value;
-        let whole = (self.value - value) / b.value;
-        Dual { value, tangent: self.tangent - whole * b.tangent }
-    }
-}
-
 impl<T: Scalar> Neg for Dual<T> {
     type Output = Self;
     fn neg(self) -> Self {
@@ -97,20 +87,17 @@ impl<T: Scalar> Neg for Dual<T> {
     }
 }
 
-macro_rules! assign {
-    ($name:ident, $method:ident, $sign:tt) => {
-        impl<T: Scalar> $name for Dual<T> {
-            fn $method(&mut self, b: Self) {
-                *self = *self $sign b;
-            }
-        }
-    };
+impl<T: Scalar> AddAssign for Dual<T> {
+    fn add_assign(&mut self, b: Self) {
+        *self = *self + b;
+    }
 }
-assign!(AddAssign, add_assign, +);
-assign!(SubAssign, sub_assign, -);
-assign!(MulAssign, mul_assign, *);
-assign!(DivAssign, div_assign, /);
-assign!(RemAssign, rem_assign, %);
+
+impl<T: Scalar> DivAssign for Dual<T> {
+    fn div_assign(&mut self, b: Self) {
+        *self = *self / b;
+    }
+}
 
 impl<T: Scalar> Sum for Dual<T> {
     fn sum<I: Iterator<Item = Self>>(numbers: I) -> Self {
@@ -188,8 +175,7 @@ mod tests {
     fn expressions<T: Scalar>(x: T, y: T) -> [T; 8] {
         let mut chained = x;
         chained += y;
-        chained *= x;
-        chained -= y / x;
+        chained = chained * x - y / x;
         chained /= y;
         [x + y, x - y, x * y, x / y, (x * x + y).sqrt(), (x / y).exp(), (x + y).ln(), -chained]
     }

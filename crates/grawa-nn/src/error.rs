@@ -175,6 +175,17 @@ pub(crate) fn expect_len(what: &str, found: usize, expected: usize) -> Result<()
 }
 
 impl Error {
+    /// An operation does not fit its input.
+    pub(crate) fn misfit(operation: impl Into<String>, found: Shape, expected: impl Into<String>) -> Self {
+        Error::DoesNotFit { operation: operation.into(), found, expected: expected.into() }
+    }
+
+    /// A GPU operation failed.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn device(action: impl Into<String>, why: impl Into<String>) -> Self {
+        Error::Device { action: action.into(), why: why.into() }
+    }
+
     /// Whether the request itself is wrong, rather than something that failed.
     pub fn is_usage(&self) -> bool {
         matches!(

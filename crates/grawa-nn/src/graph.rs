@@ -31,6 +31,18 @@ pub struct NodeId(pub(crate) usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorId(pub(crate) usize);
 
+/// The parts of a vector for a tensor and for the one that follows it; empty if there is none.
+pub(crate) fn pair<'v, T>(
+    layout: &Layout,
+    vector: &'v mut [T],
+    first: TensorId,
+    second: Option<TensorId>,
+) -> [&'v mut [T]; 2] {
+    let spans = layout.spans();
+    let (front, back) = vector.split_at_mut(spans[first.0].range().end);
+    [&mut front[spans[first.0].range().start..], &mut back[..second.map_or(0, |id| spans[id.0].len())]]
+}
+
 /// What a node computes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
@@ -380,7 +392,7 @@ impl Builder {
                 "a kernel of {0}×{0} with padding {1} must fit, and stride and channels be positive",
                 conv.kernel, conv.pad
             );
-            return Err(Error::DoesNotFit { operation: format!("convolution {name}"), found, expected });
+            return Err(Error::misfit(format!("convolution {name}"), found, expected));
         };
         let shape = vec![conv.out, found.channels, conv.kernel, conv.kernel];
         let weight = self.learn(format!("{name}.weight"), shape, init);
@@ -412,11 +424,7 @@ impl Builder {
         let shape = self.shape(x);
         if groups == 0 || shape.is_empty() || !shape.channels.is_multiple_of(groups) {
             let expected = format!("{groups} groups must divide the channels");
-            return Err(Error::DoesNotFit {
-                operation: format!("group norm {name}"),
-                found: shape,
-                expected,
-            });
+            return Err(Error::misfit(format!("group norm {name}"), shape, expected));
         }
         let channels = vec![shape.channels];
         let weight = self.learn(format!("{name}.weight"), channels.clone(), Init::Constant(1.0));
@@ -465,14 +473,12 @@ impl Builder {
         let fits = window.kernel > 0 && window.stride > 0 && 2 * window.pad <= window.kernel;
         match (window.count(found.height), window.count(found.width)) {
             (Some(height), Some(width)) if fits => Ok(Shape { height, width, ..found }),
-            _ => Err(Error::DoesNotFit {
-                operation: operation.into(),
-                found,
-                expected: format!(
-                    "a window of {0}×{0} must fit, with padding of at most half of it",
-                    window.kernel
-                ),
-            }),
+            _ => {
+                let side = window.kernel;
+                let expected =
+                    format!("a window of {side}×{side} must fit, with padding of at most half of it");
+                Err(Error::misfit(operation, found, expected))
+            }
         }
     }
 
@@ -501,8 +507,8 @@ impl Builder {
     ) -> Result<NodeId, Error> {
         let found = self.shape(x);
         if found.is_empty() || out == 0 {
-            let expected = "both sides must have at least one number".into();
-            return Err(Error::DoesNotFit { operation: format!("linear {name}"), found, expected });
+            let expected = "both sides must have at least one number";
+            return Err(Error::misfit(format!("linear {name}"), found, expected));
         }
         let default = Init::fan_in(found.len());
         let weight = self.learn(format!("{name}.weight"), vec![out, found.len()], default);
@@ -524,11 +530,7 @@ impl Builder {
     pub fn subsample(&mut self, x: NodeId, stride: usize) -> Result<NodeId, Error> {
         let found = self.shape(x);
         if stride == 0 {
-            return Err(Error::DoesNotFit {
-                operation: "subsample".into(),
-                found,
-                expected: "the stride must be positive".into(),
-            });
+            return Err(Error::misfit("subsample", found, "the stride must be positive"));
         }
         let shape =
             Shape { height: found.height.div_ceil(stride), width: found.width.div_ceil(stride), ..found };
@@ -540,7 +542,7 @@ impl Builder {
         let shape = self.shape(x);
         if !(0.0..1.0).contains(&probability) {
             let expected = format!("the probability must be from 0 to below 1, not {probability}");
-            return Err(Error::DoesNotFit { operation: "dropout".into(), found: shape, expected });
+            return Err(Error::misfit("dropout", shape, expected));
         }
         Ok(self.push(Op::Dropout { probability }, &[x], shape))
     }
@@ -549,8 +551,8 @@ impl Builder {
     pub fn finish(self, x: NodeId) -> Result<Graph, Error> {
         let found = self.shape(x);
         if x.0 + 1 != self.nodes.len() || found.area() != 1 {
-            let expected = "the logits must be the last operation and a plain vector".into();
-            return Err(Error::DoesNotFit { operation: "finish".into(), found, expected });
+            let expected = "the logits must be the last operation and a plain vector";
+            return Err(Error::misfit("finish", found, expected));
         }
         let mut parameters =
             Layout::new(self.parameters.iter().map(|(name, shape, _)| (name.clone(), shape.clone())))?;

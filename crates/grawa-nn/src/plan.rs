@@ -3,6 +3,7 @@
 //! A backend adds its own kernels and memory layout. It dispatches on [`Step::op`] without a default arm, so that a new
 //! operation does not compile before every backend says what it does with it.
 
+use crate::error::expect_len;
 use crate::{Error, Graph, Op};
 
 /// Why no backend runs an input.
@@ -62,9 +63,7 @@ pub(crate) struct Plan<L> {
 impl<L: Copy + PartialEq> Plan<L> {
     /// Plans passes over a batch. `layouts` holds the memory layout of each node: a buffer serves nodes of one layout.
     pub(crate) fn new(graph: &Graph, batch: usize, layouts: &[L], reuse: Reuse) -> Result<Self, Error> {
-        if batch == 0 {
-            return Err(Error::WrongLength { what: "the batch".into(), found: 0, expected: 1 });
-        }
+        expect_len("the batch", batch.min(1), 1)?;
         let mut steps = fuse(graph);
         let mut slots: Vec<Option<usize>> = vec![None; layouts.len()];
         // The layout of each buffer, and how many gradients it holds.

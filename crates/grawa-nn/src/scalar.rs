@@ -2,10 +2,10 @@
 //! derivatives of either.
 
 use crate::matmul::gemm;
-use num_traits::{NumAssignOps, NumOps, One, Zero};
+use num_traits::{One, Zero};
 use std::fmt::Debug;
 use std::iter::Sum;
-use std::ops::Neg;
+use std::ops::{AddAssign, Div, DivAssign, Neg, Sub};
 
 /// A number type of the plain path.
 pub trait Scalar:
@@ -13,8 +13,10 @@ pub trait Scalar:
     + PartialOrd
     + Zero
     + One
-    + NumOps
-    + NumAssignOps
+    + Sub<Output = Self>
+    + Div<Output = Self>
+    + AddAssign
+    + DivAssign
     + Neg<Output = Self>
     + Sum
     + Debug

@@ -15,6 +15,7 @@
 //! ```
 
 use crate::error::expect_len;
+use crate::graph::pair;
 use crate::op::plain::Operands;
 use crate::op::{
     average_pool, batch_norm, channels, conv, cross_entropy, dropout, linear, max_pool, relu, subsample,
@@ -139,7 +140,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
                 _ => y.copy_from_slice(x(0)),
             },
             Op::Plain { plain, tensors } => {
-                plain.forward(&self.operands(node, tensors, parameters), &mut y);
+                y = plain.forward(&self.operands(node, tensors, parameters), y.len());
             }
         }
         (y, used)
@@ -187,11 +188,12 @@ impl<'g, T: Scalar> Tape<'g, T> {
         let place = |input: usize| node.inputs[input].0;
         let x = |input: usize| self.values[place(input)].as_slice();
         let from = |input: usize| self.graph.node(node.inputs[input]).shape;
-        let learnt = |id: TensorId| tensor(self.graph.parameters(), parameters, id);
+        let layout = self.graph.parameters();
+        let learnt = |id: TensorId| tensor(layout, parameters, id);
         match &node.op {
             Op::Input => {}
             Op::Conv { conv, weight, bias } => {
-                let [weight_gradient, bias_gradient] = self.pair(gradient, *weight, *bias);
+                let [weight_gradient, bias_gradient] = pair(layout, gradient, *weight, *bias);
                 let is_image = matches!(self.graph.node(node.inputs[0]).op, Op::Input);
                 let into = conv::Gradients {
                     x: (!is_image).then_some(flows[place(0)].as_mut_slice()),
@@ -202,7 +204,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             }
             Op::BatchNorm { weight, bias, .. } => {
                 let used = &self.used[index];
-                let [dscale, dshift] = self.pair(gradient, *weight, Some(*bias));
+                let [dscale, dshift] = pair(layout, gradient, *weight, Some(*bias));
                 let norm = batch_norm::Norm {
                     shape: to,
                     mean: &used.mean,
@@ -223,7 +225,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             }
             Op::GlobalAverage => average_pool::backward_global(from(0), dy, &mut flows[place(0)]),
             Op::Linear { weight, bias } => {
-                let [dweight, dbias] = self.pair(gradient, *weight, Some(*bias));
+                let [dweight, dbias] = pair(layout, gradient, *weight, Some(*bias));
                 linear::backward(self.batch, x(0), learnt(*weight), dy, &mut flows[place(0)], dweight, dbias);
             }
             Op::PadChannels { before, .. } => {
@@ -242,32 +244,24 @@ impl<'g, T: Scalar> Tape<'g, T> {
             },
             Op::Plain { plain, tensors } => {
                 let found = plain.backward(&self.operands(node, tensors, parameters), dy);
-                for (input, dx) in found.inputs.iter().enumerate() {
+                for (input, (_, dx)) in found.inputs.iter().enumerate() {
                     add(&mut flows[place(input)], dx);
                 }
                 for (id, found) in tensors.iter().zip(&found.tensors) {
-                    add(&mut gradient[self.graph.parameters().spans()[id.0].range()], found);
+                    add(&mut gradient[layout.spans()[id.0].range()], found);
                 }
             }
         }
     }
 
     /// What a plain operation reads.
-    fn operands<'v>(&'v self, node: &Node, tensors: &[TensorId], parameters: &'v [T]) -> Operands<'v, T> {
-        let input = |input: &NodeId| (self.graph.node(*input).shape, self.values[input.0].as_slice());
+    fn operands(&self, node: &Node, tensors: &[TensorId], parameters: &[T]) -> Operands<T> {
+        let input = |input: &NodeId| (self.graph.node(*input).shape, self.values[input.0].clone());
+        let tensor = |&id: &TensorId| tensor(self.graph.parameters(), parameters, id).to_vec();
         Operands {
             inputs: node.inputs.iter().map(input).collect(),
-            tensors: tensors.iter().map(|&id| tensor(self.graph.parameters(), parameters, id)).collect(),
+            tensors: tensors.iter().map(tensor).collect(),
         }
-    }
-
-    /// The gradients of a weight and of the bias that follows it; empty without a bias.
-    fn pair<'v>(&self, gradient: &'v mut [T], weight: TensorId, bias: Option<TensorId>) -> [&'v mut [T]; 2] {
-        let spans = self.graph.parameters().spans();
-        let (weight, bias) = (spans[weight.0].range(), bias.map(|bias| spans[bias.0].range()));
-        let (front, back) = gradient.split_at_mut(weight.end);
-        let length = bias.map_or(0, |bias| bias.len());
-        [&mut front[weight.start..], &mut back[..length]]
     }
 
     /// Updates the running statistics with those of this batch, as training does at each step.
@@ -278,10 +272,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
         }
         for (node, used) in self.graph.nodes().iter().zip(&self.used) {
             if let Op::BatchNorm { mean, variance, .. } = &node.op {
-                let spans = self.graph.statistics().spans();
-                let (mean, variance) = (spans[mean.0].range(), spans[variance.0].range());
-                let (front, back) = statistics.split_at_mut(mean.end);
-                let (mean, variance) = (&mut front[mean.start..], &mut back[..variance.len()]);
+                let [mean, variance] = pair(self.graph.statistics(), statistics, *mean, Some(*variance));
                 let used = (&used.mean[..], &used.variance[..]);
                 batch_norm::track(self.batch * node.shape.area(), used, mean, variance);
             }

@@ -157,6 +157,7 @@ fn launch(method: &str, starts: &[f32], steps: u64) -> (Launch, crate::snapshot:
         recipe,
         layout: layout(),
         network: "toy".into(),
+        warnings: Vec::new(),
         examples: 100,
         writer: None,
         recording: None,

@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, Writer};
 #[cfg(all(test, feature = "cuda"))]
 use crate::engine::CudaSet;
 use crate::engine::{EvaluateShard, Workload};
-use crate::event::{Event, Finished, Observer, Started};
+use crate::event::{Event, Fault, Finished, Observer, Started};
 use crate::membership::Membership;
 use crate::milestones::{MilestoneSettings, Milestones, Position, cycle};
 use crate::process::{Clock, Common, Connections, Process, levels};
@@ -244,6 +244,8 @@ pub(crate) struct Launch {
     pub(crate) recipe: Recipe,
     pub(crate) layout: Layout,
     pub(crate) network: String,
+    /// What the user should know about how the network runs.
+    pub(crate) warnings: Vec<String>,
     pub(crate) examples: usize,
     pub(crate) writer: Option<Writer>,
     pub(crate) recording: Option<Recording>,
@@ -269,6 +271,7 @@ impl Launch {
         Launch {
             layout: workers.layout().clone(),
             network: workers.name().into(),
+            warnings: workers.warnings(),
             examples,
             writer: folder.map(|folder| Writer::new(folder, &recipe, workers.graph().cloned())),
             recording: None,
@@ -366,7 +369,11 @@ impl Launch {
         });
         let process = make(&common)?;
         let mut supervisor = Supervisor::new(&self, observers, written, started.at);
+        let at = started.at;
         supervisor.tell(&Event::Started(started));
+        for what in self.warnings.clone() {
+            supervisor.tell(&Event::Fault(Fault { at, worker: None, what }));
+        }
         supervisor.over(process, &common, &inbox)
     }
 }

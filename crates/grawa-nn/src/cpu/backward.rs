@@ -9,6 +9,7 @@ use super::pixels;
 use super::profile::Part;
 use super::program::{ConvStep, Place, Program};
 use super::simd::{F32x16, Isa, WIDTH};
+use crate::graph::pair;
 use crate::op::{batch_norm, dropout, linear, relu};
 use crate::plan::{Flow, NO_STEP, Step};
 use crate::{Mode, Op};
@@ -16,15 +17,19 @@ use rayon::prelude::*;
 use std::time::Instant;
 
 impl Program {
-    /// Takes the gradient buffer of an input out of its slot. Also returns whether to add to it.
+    /// Calls `write` with the buffer of the gradient of an input, if there is one: its layout, and whether to add to it.
     pub(super) fn flow(
         &self,
         gradients: &mut [Option<Buffer>],
         step: &Step,
         input: usize,
-    ) -> Option<(usize, Buffer, bool)> {
-        let slot = self.slots[step.inputs[input]].filter(|_| step.flows[input] != Flow::Nowhere)?;
-        Some((slot, gradients[slot].take()?, step.flows[input] == Flow::Add))
+        write: impl FnOnce(&mut Buffer, &Place, bool),
+    ) {
+        let Some((&node, &flow)) = step.inputs.get(input).zip(step.flows.get(input)) else { return };
+        let slot = self.slots[node].filter(|_| flow != Flow::Nowhere);
+        if let Some(buffer) = slot.and_then(|slot| gradients[slot].as_mut()) {
+            write(buffer, &self.places[node], flow == Flow::Add);
+        }
     }
 
     /// Computes the gradient of an input on planes, image by image: `compute` gets the index of the image, the planes of
@@ -37,13 +42,12 @@ impl Program {
         (to, dy): (&Blocked, &Buffer),
         compute: impl Fn(usize, &Blocked, &[F32x16], &mut [F32x16], bool) + Sync,
     ) {
-        if let Some((slot, mut dx, add)) = self.flow(gradients, step, input) {
+        self.flow(gradients, step, input, |dx, _, add| {
             let place = self.planes(step.inputs[input]);
             let targets = dx.planes_mut().par_chunks_exact_mut(place.image());
             let images = targets.zip(dy.planes().par_chunks_exact(to.image())).enumerate();
             images.for_each(|(image, (dx, dy))| compute(image, place, dy, dx, add));
-            gradients[slot] = Some(dx);
-        }
+        });
     }
 
     /// Adds a step's contribution to the gradients of its inputs and tensors.
@@ -77,10 +81,9 @@ impl Program {
                 if let Some(bias) = bias {
                     sum_channels(isa, &geometry.to, dy, scratch, &mut gradient[spans[bias.0].range()]);
                 }
-                if let Some((slot, mut dx, add)) = self.flow(gradients, step, 0) {
+                self.flow(gradients, step, 0, |dx, _, add| {
                     convolution.backward(workspace, dy, dx.planes_mut(), add);
-                    gradients[slot] = Some(dx);
-                }
+                });
             }
             (Op::BatchNorm { weight, bias, .. }, Place::Planes(to)) => {
                 let place = *self.planes(step.inputs[0]);
@@ -94,13 +97,10 @@ impl Program {
                         norm::sums(isa, &place, x, middle, to, step.relu.then_some(y), dy, out);
                     },
                 );
-                if step.inputs.len() > 1
-                    && let Some((slot, mut other, add)) = self.flow(gradients, step, 1)
-                {
-                    let target = *self.planes(step.inputs[1]);
-                    copy_planes(isa, (to, dy.planes()), (&target, other.planes_mut()), add);
-                    gradients[slot] = Some(other);
-                }
+                self.flow(gradients, step, 1, |other, _, add| {
+                    let target = self.planes(step.inputs[1]);
+                    copy_planes(isa, (to, dy.planes()), (target, other.planes_mut()), add);
+                });
                 // The sums over all images, and the gradients of scale and shift.
                 total(moments.iter().map(|image| &image.mean[..]), sum);
                 total(moments.iter().map(|image| &image.squares[..]), along);
@@ -110,7 +110,7 @@ impl Program {
                         (along[channel] * inverse(channel).sqrt()) as f32;
                     gradient[spans[bias.0].range()][channel] += sum[channel] as f32;
                 }
-                if let Some((slot, mut dx, add)) = self.flow(gradients, step, 0) {
+                self.flow(gradients, step, 0, |dx, _, add| {
                     // Running statistics are constants: they have no gradient.
                     let count = (self.batch * place.shape.area()) as f64;
                     let through = if mode == Mode::Evaluate { 0.0 } else { 1.0 / count };
@@ -126,35 +126,26 @@ impl Program {
                     images.zip(dy.planes().par_chunks_exact(to.image())).for_each(|((dx, x), dy)| {
                         norm::backward(isa, &place, x, affine, to, dy, dx, add);
                     });
-                    gradients[slot] = Some(dx);
-                }
+                });
             }
             (Op::Linear { weight, bias }, _) => {
                 let Scratch { flat, flow, .. } = scratch;
                 let place = &self.places[step.inputs[0]];
                 let x = value(step.inputs[0]).map_or(&[][..], |value| value.plain(place, flat));
                 flow.fill(0.0);
-                let (front, back) = gradient.split_at_mut(spans[weight.0].range().end);
-                let (dweight, dbias) =
-                    (&mut front[spans[weight.0].range().start..], &mut back[..spans[bias.0].len()]);
+                let [dweight, dbias] = pair(self.graph.parameters(), gradient, *weight, Some(*bias));
                 let weight = self.parameter(parameters, *weight);
                 linear::backward(self.batch, x, weight, dy.vectors(), flow, dweight, dbias);
-                if let Some((slot, mut buffer, add)) = self.flow(gradients, step, 0) {
-                    buffer.store(&self.places[step.inputs[0]], flow, add);
-                    gradients[slot] = Some(buffer);
-                }
+                self.flow(gradients, step, 0, |dx, place, add| dx.store(place, flow, add));
             }
-            (Op::GlobalAverage, _) => {
-                if let Some((slot, mut dx, add)) = self.flow(gradients, step, 0) {
-                    let place = *self.planes(step.inputs[0]);
-                    let vectors = dy.vectors().par_chunks_exact(place.shape.channels);
-                    let images = dx.planes_mut().par_chunks_exact_mut(place.image());
-                    images.zip(vectors).for_each(|(dx, dy)| pixels::global_average_back(dy, &place, dx, add));
-                    gradients[slot] = Some(dx);
-                }
-            }
+            (Op::GlobalAverage, _) => self.flow(gradients, step, 0, |dx, _, add| {
+                let place = self.planes(step.inputs[0]);
+                let vectors = dy.vectors().par_chunks_exact(place.shape.channels);
+                let images = dx.planes_mut().par_chunks_exact_mut(place.image());
+                images.zip(vectors).for_each(|(dx, dy)| pixels::global_average_back(dy, place, dx, add));
+            }),
             (Op::Dropout { probability }, place) => {
-                if let Some((slot, mut buffer, add)) = self.flow(gradients, step, 0) {
+                self.flow(gradients, step, 0, |dx, target, add| {
                     let Scratch { flat, flow, .. } = scratch;
                     let dy = dy.plain(place, flat);
                     match mode {
@@ -164,39 +155,23 @@ impl Program {
                         }
                         _ => flow.copy_from_slice(dy),
                     }
-                    buffer.store(&self.places[step.inputs[0]], flow, add);
-                    gradients[slot] = Some(buffer);
-                }
+                    dx.store(target, flow, add);
+                });
             }
-            (Op::Relu, Place::Vectors(_)) => {
-                if let Some((slot, mut buffer, add)) = self.flow(gradients, step, 0) {
-                    let x = value(step.inputs[0]).map_or(&[][..], Buffer::vectors);
-                    scratch.flow.fill(0.0);
-                    relu::backward(x, dy.vectors(), &mut scratch.flow);
-                    buffer.store(&self.places[step.inputs[0]], &scratch.flow, add);
-                    gradients[slot] = Some(buffer);
-                }
-            }
+            (Op::Relu, Place::Vectors(_)) => self.flow(gradients, step, 0, |dx, place, add| {
+                let x = value(step.inputs[0]).map_or(&[][..], Buffer::vectors);
+                scratch.flow.fill(0.0);
+                relu::backward(x, dy.vectors(), &mut scratch.flow);
+                dx.store(place, &scratch.flow, add);
+            }),
             (Op::Add, place) => {
-                match place {
-                    Place::Planes(to) if step.relu => {
-                        let y = planes(step.output).par_chunks_exact(to.image());
-                        let images = dy.planes_mut().par_chunks_exact_mut(to.image()).zip(y);
-                        images.for_each(|(dy, y)| norm::mask(isa, to, y, dy));
-                    }
-                    Place::Vectors(_) if step.relu => mask(value(step.output), &mut dy),
-                    Place::Planes(_) | Place::Vectors(_) => {}
+                if step.relu {
+                    mask(isa, place, value(step.output), &mut dy);
                 }
                 for input in 0..2 {
-                    if let Some((slot, mut buffer, add)) = self.flow(gradients, step, input) {
-                        match (place, &self.places[step.inputs[input]]) {
-                            (Place::Planes(to), Place::Planes(target)) => {
-                                copy_planes(isa, (to, dy.planes()), (target, buffer.planes_mut()), add)
-                            }
-                            (_, target) => buffer.store(target, dy.vectors(), add),
-                        }
-                        gradients[slot] = Some(buffer);
-                    }
+                    self.flow(gradients, step, input, |dx, target, add| {
+                        copy((isa, place, &dy), (target, dx), add);
+                    });
                 }
             }
             (Op::Relu, Place::Planes(to)) => {
@@ -243,8 +218,8 @@ impl Program {
                 }
             }
             (Op::Plain { plain, tensors }, place) => {
-                let inputs = self.plain_inputs(step, tensors, values, parameters);
-                let found = self.plain_backward(step, *plain, &inputs, &dy.to_plain(place));
+                let operands = self.operands(step, tensors, values, parameters);
+                let found = plain.backward(&operands, &dy.to_plain(place));
                 self.store_plain(step, tensors, found, gradients, gradient);
             }
             (Op::BatchNorm { .. } | Op::MaxPool(_) | Op::AveragePool(_), Place::Vectors(_))
@@ -259,11 +234,29 @@ impl Program {
     }
 }
 
-/// Sets vectors to zero where the result of a ReLU is.
-pub(super) fn mask(result: Option<&Buffer>, vectors: &mut Buffer) {
-    let result = result.map_or(&[][..], Buffer::vectors);
-    for (x, &y) in vectors.vectors_mut().iter_mut().zip(result) {
-        *x = if y > 0.0 { *x } else { 0.0 };
+/// Sets gradients or tangents to zero where the result of a ReLU is.
+pub(super) fn mask(isa: Isa, place: &Place, result: Option<&Buffer>, flow: &mut Buffer) {
+    let Some(result) = result else { return };
+    match place {
+        Place::Planes(to) => {
+            let images = flow.planes_mut().par_chunks_exact_mut(to.image());
+            let images = images.zip(result.planes().par_chunks_exact(to.image()));
+            images.for_each(|(dy, y)| norm::mask(isa, to, y, dy));
+        }
+        Place::Vectors(_) => {
+            let pairs = flow.vectors_mut().iter_mut().zip(result.vectors());
+            pairs.for_each(|(x, &y)| *x = if y > 0.0 { *x } else { 0.0 });
+        }
+    }
+}
+
+/// Copies results of one shape, or adds them to the target.
+pub(super) fn copy((isa, from, x): (Isa, &Place, &Buffer), (to, y): (&Place, &mut Buffer), add: bool) {
+    match (from, to) {
+        (Place::Planes(from), Place::Planes(to)) => {
+            copy_planes(isa, (from, x.planes()), (to, y.planes_mut()), add)
+        }
+        _ => y.store(to, x.vectors(), add),
     }
 }
 

@@ -4,6 +4,7 @@ use super::arena::{Arena, Buffer};
 use super::block::Blocked;
 use super::convolution::Convolution;
 use super::norm;
+use super::pass::Model;
 use super::pixels;
 use super::program::{ConvStep, Place, Program};
 use super::simd::F32x16;
@@ -16,14 +17,8 @@ pub(super) const ON_PLANES: &str = "its result is in planes";
 
 impl Program {
     /// Computes the result of a step.
-    pub(super) fn run(
-        &self,
-        index: usize,
-        arena: &mut Arena,
-        parameters: &[f32],
-        statistics: &[f32],
-        mode: Mode,
-    ) {
+    pub(super) fn run(&self, index: usize, arena: &mut Arena, model: Model<'_>, mode: Mode) {
+        let (parameters, statistics) = model;
         let step = &self.steps[index];
         let Arena { values, scratch, workspace, isa, .. } = arena;
         let isa = *isa;
@@ -162,8 +157,8 @@ impl Program {
                 pixels::place_channels(&from(1), part(image, 1), to, y, from(0).shape.channels);
             }),
             (Op::Plain { plain, tensors }, to) => {
-                let inputs = self.plain_inputs(step, tensors, values, parameters);
-                output.store(to, &self.plain_forward(step, *plain, &inputs), false);
+                let operands = self.operands(step, tensors, values, parameters);
+                output.store(to, &plain.forward(&operands, self.result_length(step)), false);
             }
             (Op::BatchNorm { .. } | Op::MaxPool(_) | Op::AveragePool(_), Place::Vectors(_))
             | (Op::PadChannels { .. } | Op::Subsample { .. } | Op::Concat, Place::Vectors(_)) => {

@@ -7,11 +7,15 @@ use super::arena::{Arena, Buffer};
 use super::profile::Part;
 use super::program::Program;
 use crate::error::expect_len;
+use crate::graph::pair;
 use crate::op::{batch_norm, cross_entropy};
 use crate::{Error, Mode, Op, TensorId};
 use rayon::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Parameters and running statistics.
+pub(super) type Model<'a> = (&'a [f32], &'a [f32]);
 
 impl Program {
     /// Runs a forward pass on a batch and returns the logits.
@@ -23,20 +27,13 @@ impl Program {
         images: &[f32],
         mode: Mode,
     ) -> Result<&'a [f32], Error> {
-        self.expect_inputs(parameters, statistics, images)?;
+        self.expect_inputs((parameters, statistics), images)?;
         let pool = Arc::clone(&arena.pool);
-        pool.install(|| self.forward_pass(arena, parameters, statistics, images, mode));
+        pool.install(|| self.forward_pass(arena, (parameters, statistics), images, mode));
         Ok(&arena.logits)
     }
 
-    fn forward_pass(
-        &self,
-        arena: &mut Arena,
-        parameters: &[f32],
-        statistics: &[f32],
-        images: &[f32],
-        mode: Mode,
-    ) {
+    fn forward_pass(&self, arena: &mut Arena, model: Model<'_>, images: &[f32], mode: Mode) {
         let input = *self.planes(0);
         let packed = arena.values[0].as_mut().map_or(&mut [][..], Buffer::planes_mut);
         let images = images.par_chunks_exact(self.graph.input().len());
@@ -44,7 +41,7 @@ impl Program {
         packed.zip(images).for_each(|(packed, image)| input.pack(image, packed));
         for index in 0..self.steps.len() {
             let start = Instant::now();
-            self.run(index, arena, parameters, statistics, mode);
+            self.run(index, arena, model, mode);
             if let Some(profile) = &mut arena.profile {
                 profile.note(index, Part::Forward, start.elapsed());
             }
@@ -66,7 +63,7 @@ impl Program {
     pub fn gradient(
         &self,
         arena: &mut Arena,
-        (parameters, statistics): (&[f32], &[f32]),
+        model: Model<'_>,
         (images, labels): (&[f32], &[u32]),
         mode: Mode,
         factor: f64,
@@ -74,19 +71,19 @@ impl Program {
     ) -> Result<f64, Error> {
         expect_len("the list of labels", labels.len(), self.batch)?;
         expect_len("the gradient", gradient.len(), self.graph.parameters().len())?;
-        self.expect_inputs(parameters, statistics, images)?;
+        self.expect_inputs(model, images)?;
         // The thread pool is entered once: its queue must not grow in every step.
         let pool = Arc::clone(&arena.pool);
         pool.install(|| {
-            self.forward_pass(arena, parameters, statistics, images, mode);
+            self.forward_pass(arena, model, images, mode);
             let Arena { logits, flow, .. } = arena;
             let loss = cross_entropy::loss(self.graph.classes(), logits, labels, factor as f32, flow)?;
-            self.backward_pass(arena, parameters, mode, gradient);
+            self.backward_pass(arena, model.0, mode, gradient);
             Ok(loss)
         })
     }
 
-    fn expect_inputs(&self, parameters: &[f32], statistics: &[f32], images: &[f32]) -> Result<(), Error> {
+    fn expect_inputs(&self, (parameters, statistics): Model<'_>, images: &[f32]) -> Result<(), Error> {
         expect_len("the parameters", parameters.len(), self.graph.parameters().len())?;
         expect_len("the statistics", statistics.len(), self.graph.statistics().len())?;
         expect_len("the batch of images", images.len(), self.batch * self.graph.input().len())
@@ -115,11 +112,8 @@ impl Program {
         }
         for (step, scratch) in self.steps.iter().zip(&arena.scratch) {
             if let Op::BatchNorm { mean, variance, .. } = &step.op {
-                let spans = self.graph.statistics().spans();
-                let (mean, variance) = (spans[mean.0].range(), spans[variance.0].range());
-                let (front, back) = statistics.split_at_mut(mean.end);
+                let [mean, variance] = pair(self.graph.statistics(), statistics, *mean, Some(*variance));
                 let count = self.batch * self.planes(step.inputs[0]).shape.area();
-                let (mean, variance) = (&mut front[mean.start..], &mut back[..variance.len()]);
                 batch_norm::track(count, (&scratch.mean, &scratch.variance), mean, variance);
             }
         }

@@ -138,7 +138,7 @@ fn check(graph: &Graph, places: &[Place]) -> Result<(), Error> {
         };
         if let Some(expected) = expected {
             let operation = format!("{} on the CPU", node.op.describe(graph));
-            return Err(Error::DoesNotFit { operation, found: node.shape, expected: expected.into() });
+            return Err(Error::misfit(operation, node.shape, expected));
         }
     }
     Ok(())

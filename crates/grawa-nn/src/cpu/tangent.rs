@@ -5,23 +5,24 @@
 //! and batch norm, have one term for each factor.
 
 use super::arena::{Arena, Buffer, Scratch};
-use super::backward::{copy_planes, mask, sum_channels};
+use super::backward::{copy, copy_planes, mask, sum_channels};
 use super::convolution::Convolution;
 use super::curvature::{Curvature, Point};
 use super::forward::{ON_PLANES, add_bias};
-use super::plain::{duals, tangents};
+use super::plain::duals;
 use super::program::{ConvStep, Place};
 use super::simd::F32x16;
 use super::tangent_norm::{self as tangent, Back, Channel, Factors, total};
 use super::{norm, pixels};
+use crate::graph::pair;
 use crate::op::linear;
-use crate::plan::{Flow, NO_STEP, Step};
+use crate::plan::{NO_STEP, Step};
 use crate::{Mode, Op, TensorId};
 use rayon::prelude::*;
 
 impl Curvature {
     fn tensor<'v>(&self, vector: &'v [f32], id: TensorId) -> &'v [f32] {
-        &vector[self.graph().parameters().spans()[id.0].range()]
+        self.flowing.parameter(vector, id)
     }
 
     /// Computes the tangent of a step's result.
@@ -138,32 +139,25 @@ impl Curvature {
             }
             (Op::Relu | Op::Add, place) => {
                 for (input, &node) in step.inputs.iter().enumerate() {
-                    let add = input > 0;
-                    match (place, &program.places[node]) {
-                        (Place::Planes(to), Place::Planes(from)) => {
-                            let dx = planes(&arena.values, node);
-                            copy_planes(arena.isa, (from, dx), (to, output.planes_mut()), add);
-                        }
-                        _ => {
-                            let dx = arena.values[node].as_ref().map_or(&[][..], Buffer::vectors);
-                            output.store(place, dx, add);
-                        }
+                    if let Some(dx) = &arena.values[node] {
+                        copy((arena.isa, &program.places[node], dx), (place, &mut output), input > 0);
                     }
                 }
                 if step.relu {
-                    cut(arena, place, gate(), &mut output);
+                    mask(arena.isa, place, gate(), &mut output);
                 }
             }
             // Linear: the pass itself, on tangents.
             (Op::AveragePool(_) | Op::GlobalAverage | Op::PadChannels { .. }, _)
             | (Op::Subsample { .. } | Op::Concat | Op::Dropout { .. }, _) => {
                 arena.values[step.output] = Some(output);
-                return program.run(index, arena, parameters, &[], point.mode);
+                return program.run(index, arena, (parameters, &[]), point.mode);
             }
             (Op::Plain { plain, tensors }, place) => {
-                let changes = program.plain_inputs(step, tensors, &arena.values, vector);
-                let inputs = program.plain_inputs(step, tensors, &point.arena.values, parameters);
-                let found = program.plain_forward(step, *plain, &inputs.with_tangents(changes));
+                let changes = program.operands(step, tensors, &arena.values, vector);
+                let operands = program.operands(step, tensors, &point.arena.values, parameters);
+                let length = program.result_length(step);
+                let found = plain.forward(&operands.with_tangents(changes), length);
                 let found: Vec<f32> = found.iter().map(|y| y.tangent).collect();
                 output.store(place, &found, false);
             }
@@ -210,9 +204,6 @@ impl Curvature {
         let Some(mut ddy) = arena.gradients[slot].take() else { return };
         let Some(primal) = self.kept.slots[step.output] else { return };
         let Some(mut dy) = point.arena.gradients[primal].take() else { return };
-        let target =
-            |input: usize| program.slots[step.inputs[input]].filter(|_| step.flows[input] != Flow::Nowhere);
-        let adds = |input: usize| step.flows[input] == Flow::Add;
         let isa = arena.isa;
         match (&step.op, &program.places[step.output]) {
             (Op::Conv { weight, bias, .. }, _) => {
@@ -231,13 +222,10 @@ impl Curvature {
                     let gradient = &mut product[spans[bias.0].range()];
                     sum_channels(isa, &geometry.to, ddy, &mut scratch[index], gradient);
                 }
-                if let Some(slot) = target(0)
-                    && let Some(mut out) = gradients[slot].take()
-                {
-                    of(parameters).backward(workspace, ddy, out.planes_mut(), adds(0));
+                program.flow(gradients, step, 0, |out, _, add| {
+                    of(parameters).backward(workspace, ddy, out.planes_mut(), add);
                     of(vector).backward(workspace, dy, out.planes_mut(), true);
-                    gradients[slot] = Some(out);
-                }
+                });
             }
             (Op::BatchNorm { weight, bias, .. }, Place::Planes(to)) => {
                 let place = *program.planes(step.inputs[0]);
@@ -278,17 +266,13 @@ impl Curvature {
                     product[spans[weight.0].range()][index] += channel.scale_gradient_change(back) as f32;
                     product[spans[bias.0].range()][index] += back.sum_change as f32;
                 }
-                if step.inputs.len() > 1
-                    && let Some(slot) = target(1)
-                    && let Some(mut other) = arena.gradients[slot].take()
-                {
-                    let place = *program.planes(step.inputs[1]);
-                    copy_planes(isa, (to, ddy.planes()), (&place, other.planes_mut()), adds(1));
-                    arena.gradients[slot] = Some(other);
-                }
-                if let Some(slot) = target(0)
-                    && let Some(mut out) = arena.gradients[slot].take()
-                {
+                let Arena { values, gradients, .. } = arena;
+                let dx = planes(values, step.inputs[0]);
+                program.flow(gradients, step, 1, |other, _, add| {
+                    let place = program.planes(step.inputs[1]);
+                    copy_planes(isa, (to, ddy.planes()), (place, other.planes_mut()), add);
+                });
+                program.flow(gradients, step, 0, |out, _, add| {
                     let part = |which: usize| of(&|index, channel| channel.back(&backs[index])[which]);
                     let factors = Factors {
                         middle: affine.middle.clone(),
@@ -305,37 +289,29 @@ impl Curvature {
                         let from = image * place.image()..(image + 1) * place.image();
                         let at = image * to.image()..(image + 1) * to.image();
                         let (x, dx, dy, ddy) = (&x[from.clone()], &dx[from], &dy[at.clone()], &ddy[at]);
-                        tangent::backward(isa, &place, x, dx, &factors, to, dy, ddy, out, adds(0));
+                        tangent::backward(isa, &place, x, dx, &factors, to, dy, ddy, out, add);
                     });
-
-                    arena.gradients[slot] = Some(out);
-                }
+                });
             }
             (Op::Linear { weight, bias }, _) => {
                 let place = &program.places[step.inputs[0]];
                 let x = plain(place, &point.arena, step.inputs[0]);
                 let dx = plain(place, arena, step.inputs[0]);
                 let mut out = vec![0.0; x.len()];
-                let (front, rest) = product.split_at_mut(spans[weight.0].range().end);
-                let dweight = &mut front[spans[weight.0].range().start..];
-                let dbias = &mut rest[..spans[bias.0].len()];
+                let [dweight, dbias] = pair(self.graph().parameters(), product, *weight, Some(*bias));
                 let (parameter, moved) = (self.tensor(parameters, *weight), self.tensor(vector, *weight));
                 linear::backward(program.batch, &x, parameter, ddy.vectors(), &mut out, dweight, dbias);
                 // The gradient of the bias does not depend on x.
                 let mut unused = vec![0.0; dbias.len()];
                 linear::backward(program.batch, &dx, moved, dy.vectors(), &mut out, dweight, &mut unused);
-                if let Some(slot) = target(0)
-                    && let Some(buffer) = arena.gradients[slot].as_mut()
-                {
-                    buffer.store(place, &out, adds(0));
-                }
+                program.flow(&mut arena.gradients, step, 0, |dx, place, add| dx.store(place, &out, add));
             }
             (Op::Plain { plain, tensors }, place) => {
-                let changes = program.plain_inputs(step, tensors, &arena.values, vector);
-                let inputs = program.plain_inputs(step, tensors, &point.arena.values, parameters);
+                let changes = program.operands(step, tensors, &arena.values, vector);
+                let operands = program.operands(step, tensors, &point.arena.values, parameters);
                 let flow = duals(&dy.to_plain(place), &ddy.to_plain(place));
-                let found = program.plain_backward(step, *plain, &inputs.with_tangents(changes), &flow);
-                program.store_plain(step, tensors, tangents(found), &mut arena.gradients, product);
+                let found = plain.backward(&operands.with_tangents(changes), &flow).tangents();
+                program.store_plain(step, tensors, found, &mut arena.gradients, product);
             }
             (Op::BatchNorm { .. }, Place::Vectors(_)) => unreachable!("{ON_PLANES}"),
             (Op::Relu | Op::Add | Op::MaxPool(_) | Op::AveragePool(_) | Op::GlobalAverage, _)
@@ -383,18 +359,4 @@ fn planes(values: &[Option<Buffer>], node: usize) -> &[F32x16] {
 /// A node's values in plain order.
 fn plain(place: &Place, arena: &Arena, node: usize) -> Vec<f32> {
     arena.values[node].as_ref().map_or_else(Vec::new, |buffer| buffer.to_plain(place))
-}
-
-/// Sets a tangent to zero where the result of the ReLU is.
-fn cut(arena: &Arena, place: &Place, gate: Option<&Buffer>, tangent: &mut Buffer) {
-    let Some(gate) = gate else { return };
-    match place {
-        Place::Planes(to) => {
-            let images = tangent.planes_mut().par_chunks_exact_mut(to.image());
-            images
-                .zip(gate.planes().par_chunks_exact(to.image()))
-                .for_each(|(dy, y)| norm::mask(arena.isa, to, y, dy));
-        }
-        Place::Vectors(_) => mask(Some(gate), tangent),
-    }
 }

@@ -41,8 +41,8 @@ impl Pass<'_> {
     pub(crate) fn collect(&self, pass_mode: PassMode) -> Result<(), Error> {
         let (gradient, slab) = (self.address(self.program.offsets.gradient), self.program.slab);
         let of_batch = i32::from(pass_mode.of_batch);
-        let arguments = arguments![self.spans, self.chunks, gradient, self.base, of_batch, slab];
-        self.start(self.main, "collect", Grid::row(self.program.chunks.len()), arguments)
+        let arguments = arguments![self.spans.start, self.chunks.start, gradient, self.base, of_batch, slab];
+        self.start(&self.main, "collect", Grid::row(self.program.chunks.len()), arguments)
     }
 
     pub(super) fn step_backward(
@@ -51,7 +51,7 @@ impl Pass<'_> {
         pass_mode: PassMode,
         readers: &mut [Option<usize>],
     ) -> Result<(), Error> {
-        let (main, slab) = (self.main, self.program.slab);
+        let (main, slab) = (&self.main, self.program.slab);
         let (input, output) = (step.inputs[0], step.output);
         let (x, y, flow) = (self.value(input), self.value(output), self.gradient(output));
         let (from, to) = (self.program.shape(input), self.program.shape(output));
@@ -146,7 +146,7 @@ impl Pass<'_> {
         let (x, flow) = (self.value(step.inputs[0]), self.gradient(step.output));
         let (slab, offsets) = (self.program.slab, &self.program.offsets);
         let aside = self.profile.is_none();
-        let side = if aside { self.side } else { self.main };
+        let side = if aside { &self.side } else { &self.main };
         if aside {
             self.main.mark(&self.events[2 * index])?;
             side.wait_for(&self.events[2 * index])?;
@@ -183,18 +183,18 @@ impl Pass<'_> {
                 let (geometry, flipped) = (layer.backward, self.address(span.flipped));
                 let unused = NormArgument::unused();
                 let arguments = arguments![geometry, flow, flipped, 0u64, dx, add, 0i32, unused, slab];
-                self.start(self.main, name, *grid, arguments)
+                self.start(&self.main, name, *grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {
                 let to = if add == 0 { dx } else { self.address(offsets.arriving) };
                 let tensors = [to, self.address(span.working), flow];
-                self.cudnn(self.main, plan, offsets.workspace, tensors)?;
+                self.cudnn(&self.main, plan, offsets.workspace, tensors)?;
                 if add == 0 {
                     return Ok(());
                 }
                 let eights = self.eights(step.inputs[0]);
                 let arguments = arguments![to, 0u64, dx, add, 0u64, 0i32, eights, slab];
-                self.start(self.main, "add_backward", self.over(eights as usize), arguments)
+                self.start(&self.main, "add_backward", self.over(eights as usize), arguments)
             }
         }
     }

@@ -4,28 +4,14 @@
 //! layout, one slab after the other, so one kernel launch serves every replica. Gradient buffers are reused as soon as their
 //! contents are consumed.
 
+use super::device::integers;
 use crate::plan::{Plan, Reuse, Step};
 use crate::{Conv, Error, Graph, Node, Op, Shape, TensorId};
 use bytemuck::{Pod, Zeroable};
 
-/// The geometry of a convolution as the kernels read it; see `prelude.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ConvGeometry {
-    pub(crate) n: i32,
-    pub(crate) h: i32,
-    pub(crate) w: i32,
-    pub(crate) cp: i32,
-    pub(crate) oh: i32,
-    pub(crate) ow: i32,
-    pub(crate) op: i32,
-    pub(crate) o: i32,
-    pub(crate) kh: i32,
-    pub(crate) kw: i32,
-    pub(crate) mul: i32,
-    pub(crate) off_y: i32,
-    pub(crate) off_x: i32,
-    pub(crate) div: i32,
+integers! {
+    /// The geometry of a convolution as the kernels read it; see `prelude.cu`.
+    struct ConvGeometry { n, h, w, cp, oh, ow, op, o, kh, kw, mul, off_y, off_x, div }
 }
 
 impl ConvGeometry {
@@ -271,11 +257,7 @@ impl Program {
             }
             Op::BatchNorm { weight, bias, mean, variance } => {
                 if node.shape.channels > 2048 {
-                    return Err(Error::DoesNotFit {
-                        operation: "batch norm on a GPU".into(),
-                        found: node.shape,
-                        expected: "at most 2048 channels".into(),
-                    });
+                    return Err(Error::misfit("batch norm on a GPU", node.shape, "at most 2048 channels"));
                 }
                 self.parts[index] = self.norms.len();
                 // A layer whose only reader is a batch norm computes the moments.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 fn checked(action: &str, status: sys::cudnnStatus_t) -> Result<(), Error> {
     match status {
         sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS => Ok(()),
-        other => Err(Error::Device { action: action.into(), why: format!("{other:?}") }),
+        other => Err(Error::device(action, format!("{other:?}"))),
     }
 }
 

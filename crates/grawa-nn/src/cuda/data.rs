@@ -4,7 +4,7 @@
 //! normalises with the same random draws as the CPU, so both make the same batches, bit for bit.
 
 use super::compile::{bytes, pitch};
-use super::device::{Grid, Memory, arguments};
+use super::device::{Grid, Memory, arguments, integers};
 use super::host_step::unpack;
 use super::limits;
 use super::pass::Pass;
@@ -12,22 +12,9 @@ use super::replica_set::ReplicaSet;
 use crate::error::expect_len;
 use crate::{Error, Shape};
 
-/// How a batch is made from stored images; see `simple.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ViewArgument {
-    n: i32,
-    channels: i32,
-    h: i32,
-    w: i32,
-    oh: i32,
-    ow: i32,
-    pitch: i32,
-    pad: i32,
-    flip: i32,
-    random: i32,
-    row: i32,
-    column: i32,
+integers! {
+    /// How a batch is made from stored images; see `simple.cu`.
+    struct ViewArgument { n, channels, h, w, oh, ow, pitch, pad, flip, random, row, column }
 }
 
 /// The images and labels of a data set, and the values of bytes.
@@ -117,19 +104,13 @@ impl ReplicaSet {
     ) -> Result<(), Error> {
         let (from, to) = (data.shape, self.program.graph.input());
         let examples = data.labels.len();
-        if examples == 0 {
-            return Err(Error::WrongLength { what: "the data set".into(), found: 0, expected: 1 });
-        }
+        expect_len("the data set", examples.min(1), 1)?;
         expect_len("the images", data.images.len(), examples * from.len())?;
         expect_len("the channels of an image", from.channels, to.channels)?;
         expect_len("the tables of bytes", data.table.len(), from.channels)?;
         let pad = view.crop.unwrap_or(0) as usize;
         if to.height > from.height + 2 * pad || to.width > from.width + 2 * pad {
-            return Err(Error::DoesNotFit {
-                operation: "the crop".into(),
-                found: from,
-                expected: format!("at least {to} after padding"),
-            });
+            return Err(Error::misfit("the crop", from, format!("at least {to} after padding")));
         }
         self.check_labels(data.labels)?;
         let bytes = Memory::holding(&self.context, data.images)?;
@@ -178,8 +159,7 @@ impl ReplicaSet {
         limits::index("worker", worker, self.workers)?;
         let batch = self.program.batch;
         let Some(dataset) = &mut self.datasets[split as usize] else {
-            let why = "no data set is on the GPU".into();
-            return Err(Error::Device { action: "assign examples".into(), why });
+            return Err(Error::device("assign examples", "no data set is on the GPU"));
         };
         if let Some(&found) = examples.iter().find(|&&example| example as usize >= dataset.examples) {
             let (what, found) = ("an example's number".into(), found as usize);
@@ -217,8 +197,7 @@ impl ReplicaSet {
             Source::Augmented => (Split::Train, false),
             Source::CentreCrop(split) => (split, true),
         };
-        let missing =
-            |why: &str| Error::Device { action: "make a batch from data on the GPU".into(), why: why.into() };
+        let missing = |why: &str| Error::device("make a batch from data on the GPU", why);
         let dataset =
             self.datasets[split as usize].as_ref().ok_or_else(|| missing("no data set is there"))?;
         let view = match is_centre_crop {

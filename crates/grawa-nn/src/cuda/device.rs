@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Converts an error of the driver; `action` is what was tried.
 pub(crate) fn failed(action: impl Into<String>) -> impl FnOnce(result::DriverError) -> Error {
-    move |why| Error::Device { action: action.into(), why: format!("{:?}", why.0) }
+    move |why| Error::device(action, format!("{:?}", why.0))
 }
 
 /// A pointer to an argument of a kernel, and its size. It borrows the argument, because a launch reads it.
@@ -40,6 +40,19 @@ macro_rules! arguments {
     ($($value:expr),+ $(,)?) => { &mut [$($crate::cuda::device::at(&$value)),+] };
 }
 pub(crate) use arguments;
+
+/// A struct of 32-bit integers as the kernels read it.
+macro_rules! integers {
+    ($(#[$about:meta])* struct $name:ident { $($field:ident),+ $(,)? }) => {
+        $(#[$about])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) struct $name {
+            $(pub(crate) $field: i32),+
+        }
+    };
+}
+pub(crate) use integers;
 
 /// A GPU.
 #[derive(Clone, Debug)]
@@ -130,9 +143,10 @@ impl Context {
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
         // SAFETY: the handle lives as long as self.
         unsafe { result::stream::synchronize(self.main) }.map_err(failed("wait for the GPU"))?;
-        self.failure.get().map_or(Ok(()), |why| {
-            Err(Error::Device { action: "run a plain operation on the host".into(), why: why.clone() })
-        })
+        match self.failure.get() {
+            Some(why) => Err(Error::device("run a plain operation on the host", why)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -144,6 +158,28 @@ impl Drop for Context {
         }
         // SAFETY: created once in `open`, and released once, here.
         let _ = unsafe { result::primary_ctx::release(self.device.handle) };
+    }
+}
+
+/// A handle of the driver, released once.
+#[derive(Debug)]
+pub(crate) struct Handle<H: Copy> {
+    context: Arc<Context>,
+    pub(crate) handle: H,
+    release: unsafe fn(H) -> Result<(), result::DriverError>,
+}
+
+// SAFETY: a handle of the driver, which is thread-safe.
+unsafe impl<H: Copy> Send for Handle<H> {}
+// SAFETY: as above.
+unsafe impl<H: Copy> Sync for Handle<H> {}
+
+impl<H: Copy> Drop for Handle<H> {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: whoever made this handle owns it and named its destructor.
+            let _ = unsafe { (self.release)(self.handle) };
+        }
     }
 }
 
@@ -222,7 +258,7 @@ impl Drop for Memory {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) context: Arc<Context>,
-    module: sys::CUmodule,
+    module: Handle<sys::CUmodule>,
     functions: std::sync::Mutex<HashMap<String, Function>>,
 }
 
@@ -235,11 +271,7 @@ struct Function {
     parameters: Arc<[usize]>,
 }
 
-// SAFETY: handles of the driver, which is thread-safe.
-unsafe impl Send for Kernels {}
-// SAFETY: as above.
-unsafe impl Sync for Kernels {}
-// SAFETY: as above.
+// SAFETY: a handle of the driver, which is thread-safe.
 unsafe impl Send for Function {}
 
 /// The size of each parameter of a kernel in bytes.
@@ -287,7 +319,7 @@ fn code(architecture: &str, narrow: bool) -> Result<Arc<Vec<u8>>, Error> {
 pub fn compile_kernels(architecture: &str, narrow: bool) -> Result<Vec<u8>, Error> {
     use nvrtc::result as compiler;
     library::open(Name::Nvrtc)?;
-    let wrong = |why: String| Error::Device { action: "compile the kernels".into(), why };
+    let wrong = |why: String| Error::device("compile the kernels", why);
     let source = CString::new(source()).map_err(|why| wrong(why.to_string()))?;
     let program = compiler::create_program(&source, None).map_err(|why| wrong(format!("{why:?}")))?;
     let options = [
@@ -324,16 +356,15 @@ impl Kernels {
     pub(crate) fn new(context: &Arc<Context>, narrow: bool) -> Result<Arc<Self>, Error> {
         let (major, minor) = context.device.capability;
         if !context.device.is_usable() {
-            return Err(Error::Device {
-                action: format!("use {}", context.device.name),
-                why: format!("its compute capability is {major}.{minor}; 8.0 or newer is needed"),
-            });
+            let why = format!("its compute capability is {major}.{minor}; 8.0 or newer is needed");
+            return Err(Error::device(format!("use {}", context.device.name), why));
         }
         let code = code(&format!("sm_{major}{minor}"), narrow)?;
         context.bind()?;
         let module =
             // SAFETY: the image is machine code that was compiled for this GPU.
             unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("load the kernels"))?;
+        let module = Handle { context: context.clone(), handle: module, release: result::module::unload };
         Ok(Arc::new(Kernels { context: context.clone(), module, functions: Default::default() }))
     }
 
@@ -343,10 +374,9 @@ impl Kernels {
         let mut found = match functions.get(name) {
             Some(found) => found.clone(),
             None => {
-                let text = CString::new(name)
-                    .map_err(|why| Error::Device { action: name.into(), why: why.to_string() })?;
+                let text = CString::new(name).map_err(|why| Error::device(name, why.to_string()))?;
                 // SAFETY: the module, and with it the function, lives as long as self.
-                let function = unsafe { result::module::get_function(self.module, text) }
+                let function = unsafe { result::module::get_function(self.module.handle, text) }
                     .map_err(failed(format!("find the kernel {name}")))?;
                 // SAFETY: the module, and with it the function, lives as long as self.
                 unsafe { sys::cuFuncLoad(function) }
@@ -391,15 +421,6 @@ impl Kernels {
     }
 }
 
-impl Drop for Kernels {
-    fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: loaded once in `new`.
-            let _ = unsafe { result::module::unload(self.module) };
-        }
-    }
-}
-
 /// The grid of a kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
@@ -416,29 +437,20 @@ impl Grid {
 }
 
 /// A stream of a GPU.
-#[derive(Debug)]
-pub(crate) struct Stream {
-    context: Arc<Context>,
-    pub(crate) handle: sys::CUstream,
-    owned: bool,
-}
-
-// SAFETY: a handle of the driver, which is thread-safe.
-unsafe impl Send for Stream {}
-// SAFETY: as above.
-unsafe impl Sync for Stream {}
+pub(crate) type Stream = Handle<sys::CUstream>;
 
 impl Stream {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Error> {
         context.bind()?;
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(failed("create a stream"))?;
-        Ok(Stream { context: context.clone(), handle, owned: true })
+        Ok(Handle { context: context.clone(), handle, release: result::stream::destroy })
     }
 
     /// The main stream of a context.
     pub(crate) fn main(context: &Arc<Context>) -> Self {
-        Stream { context: context.clone(), handle: context.main, owned: false }
+        // The context destroys it.
+        Handle { context: context.clone(), handle: context.main, release: |_| Ok(()) }
     }
 
     /// Launches a kernel for `replicas` replicas. Arguments whose number or sizes differ from the kernel's parameters are an error.
@@ -509,12 +521,15 @@ impl Stream {
         let done = work();
         // SAFETY: as above. The capture ends also when the work failed.
         let ended = unsafe { result::stream::end_capture(self.handle) };
-        let graph = ended.map(Recorded).map_err(failed("end a capture"));
+        let context = || self.context.clone();
+        let graph =
+            ended.map(|handle| Handle { context: context(), handle, release: result::graph::destroy });
         done?;
-        let graph = graph?;
+        let graph = graph.map_err(failed("end a capture"))?;
         // SAFETY: the graph lives to the end of this function.
-        let ready = unsafe { result::graph::instantiate(graph.0, sys::CUgraphInstantiate_flags(0)) };
-        Ok(Captured { context: self.context.clone(), handle: ready.map_err(failed("instantiate a graph"))? })
+        let ready = unsafe { result::graph::instantiate(graph.handle, sys::CUgraphInstantiate_flags(0)) };
+        let handle = ready.map_err(failed("instantiate a graph"))?;
+        Ok(Handle { context: context(), handle, release: result::graph::exec_destroy })
     }
 
     /// Enqueues a graph.
@@ -524,57 +539,11 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
-    fn drop(&mut self) {
-        if self.owned && self.context.bind().is_ok() {
-            // SAFETY: created once in `new`.
-            let _ = unsafe { result::stream::destroy(self.handle) };
-        }
-    }
-}
-
-/// A recorded graph before it is instantiated.
-struct Recorded(sys::CUgraph);
-
-impl Drop for Recorded {
-    fn drop(&mut self) {
-        // SAFETY: the driver returned it in `capture`, and it has no other owner.
-        let _ = unsafe { result::graph::destroy(self.0) };
-    }
-}
-
 /// An instantiated graph.
-#[derive(Debug)]
-pub(crate) struct Captured {
-    context: Arc<Context>,
-    handle: sys::CUgraphExec,
-}
-
-// SAFETY: a handle of the driver, which is thread-safe.
-unsafe impl Send for Captured {}
-// SAFETY: as above.
-unsafe impl Sync for Captured {}
-
-impl Drop for Captured {
-    fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: created once in `capture`.
-            let _ = unsafe { result::graph::exec_destroy(self.handle) };
-        }
-    }
-}
+pub(crate) type Captured = Handle<sys::CUgraphExec>;
 
 /// A point of a stream.
-#[derive(Debug)]
-pub(crate) struct Event {
-    context: Arc<Context>,
-    handle: sys::CUevent,
-}
-
-// SAFETY: a handle of the driver, which is thread-safe.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
+pub(crate) type Event = Handle<sys::CUevent>;
 
 impl Event {
     /// An event. Only `timed` events can be compared.
@@ -584,10 +553,8 @@ impl Event {
             true => sys::CUevent_flags::CU_EVENT_DEFAULT,
             false => sys::CUevent_flags::CU_EVENT_DISABLE_TIMING,
         };
-        Ok(Event {
-            context: context.clone(),
-            handle: result::event::create(flags).map_err(failed("create an event"))?,
-        })
+        let handle = result::event::create(flags).map_err(failed("create an event"))?;
+        Ok(Handle { context: context.clone(), handle, release: result::event::destroy })
     }
 
     /// Seconds from this event to a later one; both have passed.
@@ -596,14 +563,5 @@ impl Event {
         let milliseconds = unsafe { result::event::elapsed(self.handle, later.handle) }
             .map_err(failed("read the GPU's clock"))?;
         Ok(f64::from(milliseconds) / 1e3)
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: created once in `new`.
-            let _ = unsafe { result::event::destroy(self.handle) };
-        }
     }
 }

@@ -30,8 +30,12 @@ impl DeviceShare {
     /// # Ok::<(), grawa_core::Error>(())
     /// ```
     pub fn new(plan: &Plan, workers: Range<u32>, first: usize) -> Self {
-        let positions: Vec<Option<usize>> =
-            workers.map(|worker| plan.workers.iter().position(|&other| other == worker)).collect();
+        let position = |worker| plan.workers.iter().position(|&other| other == worker);
+        DeviceShare::at(plan, &workers.map(position).collect::<Vec<_>>(), first)
+    }
+
+    /// The share of workers with these positions in the plan.
+    pub(super) fn at(plan: &Plan, positions: &[Option<usize>], first: usize) -> Self {
         let bits = |is: &dyn Fn(Option<usize>) -> bool| {
             positions
                 .iter()

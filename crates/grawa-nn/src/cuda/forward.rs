@@ -14,7 +14,7 @@ impl Pass<'_> {
     }
 
     fn step_forward(&self, step: &Step, pass_mode: PassMode) -> Result<(), Error> {
-        let (main, slab) = (self.main, self.program.slab);
+        let (main, slab) = (&self.main, self.program.slab);
         let (input, output) = (step.inputs[0], step.output);
         let (x, y) = (self.value(input), self.value(output));
         let (from, to) = (self.program.shape(input), self.program.shape(output));
@@ -102,10 +102,10 @@ impl Pass<'_> {
                 };
                 let (moments, geometry) = (i32::from(reader.is_some()), layer.forward);
                 let arguments = arguments![geometry, x, weight, bias, y, 0i32, moments, norm, slab];
-                self.start(self.main, name, *grid, arguments)
+                self.start(&self.main, name, *grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {
-                self.cudnn(self.main, plan, self.program.offsets.workspace, [x, weight, y])?;
+                self.cudnn(&self.main, plan, self.program.offsets.workspace, [x, weight, y])?;
                 // A bias before a batch norm has no effect.
                 if bias == 0 || (layer.norm.is_some() && pass_mode.of_batch) {
                     return Ok(());
@@ -113,7 +113,7 @@ impl Pass<'_> {
                 let (rows, wide, channels) =
                     (layer.forward.pixels() as i32, layer.forward.op, layer.forward.o);
                 let grid = self.over(rows as usize * wide as usize / 8);
-                self.start(self.main, "add_bias", grid, arguments![y, bias, rows, channels, wide, slab])
+                self.start(&self.main, "add_bias", grid, arguments![y, bias, rows, channels, wide, slab])
             }
         }
     }
@@ -132,6 +132,6 @@ impl Pass<'_> {
         let arguments = arguments![
             self.base, logits, labels, dlogits, losses, n, classes, wide, factor, history, rates, slab
         ];
-        self.start(self.main, "loss", grid, arguments)
+        self.start(&self.main, "loss", grid, arguments)
     }
 }

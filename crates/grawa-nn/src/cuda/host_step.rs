@@ -94,15 +94,21 @@ impl HostStep {
         let gradient = |node: usize| program.slots[node].map_or(0, |slot| program.buffers[slot]);
         let inputs = step.inputs.iter().map(|&node| batch(node, program.values[node], false)).collect();
         let flow = backward.then(|| batch(step.output, gradient(step.output), false));
-        let mut results: Vec<Part> = match backward {
-            false => vec![batch(step.output, program.values[step.output], false)],
-            true => (step.inputs.iter().zip(&step.flows))
-                .map(|(&node, flow)| match flow {
-                    Flow::Nowhere | Flow::Shared => batch(node, 0, false),
-                    Flow::Store | Flow::Add => batch(node, gradient(node), *flow == Flow::Add),
-                })
-                .collect(),
-        };
+        let mut results = Vec::new();
+        if !backward {
+            results.push(batch(step.output, program.values[step.output], false));
+        }
+        for (index, (&node, flow)) in step.inputs.iter().zip(&step.flows).enumerate().filter(|_| backward) {
+            let mut part = match flow {
+                Flow::Nowhere | Flow::Shared => batch(node, 0, false),
+                Flow::Store | Flow::Add => batch(node, gradient(node), *flow == Flow::Add),
+            };
+            // Both gradients of a node that is read twice are added up in one place.
+            if let Some(first) = step.inputs[..index].iter().position(|&other| other == node) {
+                part.start = results[first].start;
+            }
+            results.push(part);
+        }
         let mut vectors = |vector: u64| -> Vec<Part> {
             let spans = tensors.iter().map(|id| &program.spans[id.0]);
             spans.map(|s| part(None, vector + 4 * u64::from(s.start), 4 * s.length as usize, false)).collect()
@@ -135,23 +141,18 @@ impl HostStep {
                 None => (0..part.bytes / 4).map(|at| get(stored, at, 4)).collect(),
             }
         };
-        let [inputs, tensors] = [&self.inputs, &self.tensors].map(|parts| parts.iter().map(plain).collect());
-        let (inputs, tensors): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (inputs, tensors);
-        let shapes = self.inputs.iter().filter_map(|part| part.shape);
         let operands = Operands {
-            inputs: shapes.zip(inputs.iter().map(Vec::as_slice)).collect(),
-            tensors: tensors.iter().map(Vec::as_slice).collect(),
+            inputs: self.inputs.iter().filter_map(|part| Some((part.shape?, plain(part)))).collect(),
+            tensors: self.tensors.iter().map(plain).collect(),
         };
         let found = match &self.flow {
             Some(flow) => {
                 let found = self.plain.backward(&operands, &plain(flow));
-                found.inputs.into_iter().chain(found.tensors).collect()
+                found.inputs.into_iter().map(|(_, dx)| dx).chain(found.tensors).collect()
             }
             None => {
                 let length = self.results[0].shape.map_or(0, |shape| shape.len());
-                let mut y = vec![0.0; self.batch * length];
-                self.plain.forward(&operands, &mut y);
-                vec![y]
+                vec![self.plain.forward(&operands, self.batch * length)]
             }
         };
         for (part, found) in self.results.iter().zip(found) {
@@ -255,37 +256,29 @@ impl Pass<'_> {
     pub(super) fn plain(&self, step: &Step, backward: bool) -> Result<(), Error> {
         let call: &Call = &self.host_steps.calls[&(step.node, backward)];
         let main = self.main.handle;
-        let each = |part: &Part| {
-            let (offset, start) = (part.offset, part.start);
-            (0..self.replicas).map(move |replica| {
-                let host: *mut c_void = call.memory.wrapping_add(replica * call.step.bytes + start).cast();
-                (host, self.base + offset + self.program.slab * replica as u64)
+        let copy = |part: &Part, to_host: bool| {
+            (0..self.workers).try_for_each(|replica| {
+                let host = call.memory.wrapping_add(replica * call.step.bytes + part.start).cast();
+                let device = self.base + part.offset + self.program.slab * replica as u64;
+                // SAFETY: `HostStep::new` took the range in the slab from the program, and `HostSteps::new` allocated the
+                // pinned memory of all parts. Both live until the GPU is done; only the main stream uses the latter.
+                let status = unsafe {
+                    match to_host {
+                        true => sys::cuMemcpyDtoHAsync_v2(host, device, part.bytes, main),
+                        false => sys::cuMemcpyHtoDAsync_v2(device, host, part.bytes, main),
+                    }
+                };
+                status.result().map_err(failed("copy between host and GPU"))
             })
         };
         self.timed(call.step.plain.name(), || {
-            self.kernels.context.bind()?;
-            for part in call.step.read() {
-                for (host, device) in each(part) {
-                    // SAFETY: `HostStep::new` took the range in the slab from the program, and `HostSteps::new` allocated the
-                    // pinned memory of all parts. Both live until the GPU is done; only the main stream uses the latter.
-                    unsafe { sys::cuMemcpyDtoHAsync_v2(host, device, part.bytes, main) }
-                        .result()
-                        .map_err(failed("copy to the host"))?;
-                }
-            }
+            self.context.bind()?;
+            call.step.read().try_for_each(|part| copy(part, true))?;
             let argument = std::ptr::from_ref(call).cast_mut().cast();
             // SAFETY: the call and its memory live as long as the replica set, which waits for the GPU before it frees any.
             unsafe { result::stream::launch_host_function(main, run_on_host, argument) }
                 .map_err(failed("enqueue a host function"))?;
-            for part in call.step.written() {
-                for (host, device) in each(part) {
-                    // SAFETY: as for the copies to the host.
-                    unsafe { sys::cuMemcpyHtoDAsync_v2(device, host, part.bytes, main) }
-                        .result()
-                        .map_err(failed("copy from the host"))?;
-                }
-            }
-            Ok(())
+            call.step.written().try_for_each(|part| copy(part, false))
         })
     }
 }
@@ -298,12 +291,17 @@ mod tests {
 
     const BATCH: usize = 2;
 
-    /// The plain operations of a network in one direction, before they have memory.
-    fn steps(wide: usize, backward: bool) -> Vec<HostStep> {
+    fn program(wide: usize) -> Program {
         let mut program = Program::new(&plain_operations(), BATCH, wide).unwrap();
         let needs =
             WorkspaceNeeds { splits: 1, flipped: true, blocks: (0, 0), workspace: 0, side_workspace: 0 };
         program.allocate(&vec![needs; program.layers.len()], |_| (1, 1));
+        program
+    }
+
+    /// The plain operations of a network in one direction, before they have memory.
+    fn steps(wide: usize, backward: bool) -> Vec<HostStep> {
+        let program = program(wide);
         program.steps.iter().filter_map(|step| HostStep::new(&program, step, backward)).collect()
     }
 
@@ -334,21 +332,18 @@ mod tests {
                         (0..part.bytes / 4).map(|at| get(&memory[part.start..], at, 4)).collect::<Vec<_>>()
                     }
                 };
-                let (x, tensors) =
-                    (read(&before, &step.inputs[0]), [0, 1].map(|i| read(&before, &step.tensors[i])));
                 let shape = step.inputs[0].shape.unwrap();
                 let operands = Operands {
-                    inputs: vec![(shape, &x)],
-                    tensors: tensors.iter().map(Vec::as_slice).collect(),
+                    inputs: vec![(shape, read(&before, &step.inputs[0]))],
+                    tensors: step.tensors.iter().map(|part| read(&before, part)).collect(),
                 };
-                let mut expected = vec![vec![0.0; x.len()]];
-                match &step.flow {
-                    None => step.plain.forward(&operands, &mut expected[0]),
+                let expected = match &step.flow {
+                    None => vec![step.plain.forward(&operands, BATCH * shape.len())],
                     Some(flow) => {
                         let found = step.plain.backward(&operands, &read(&before, flow));
-                        expected = found.inputs.into_iter().chain(found.tensors).collect();
+                        found.inputs.into_iter().map(|(_, dx)| dx).chain(found.tensors).collect()
                     }
-                }
+                };
                 assert_eq!(step.results.len(), expected.len());
                 for (part, mut expected) in step.results.iter().zip(expected) {
                     let old = read(&before, part);
@@ -370,6 +365,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The second gradient of a node that is read twice is added to the first.
+    #[test]
+    fn gradients_of_one_node_are_added() {
+        let program = program(4);
+        let found = |twice: bool| {
+            let mut step =
+                program.steps.iter().find(|step| matches!(step.op, Op::Plain { .. })).unwrap().clone();
+            step.flows = vec![Flow::Store];
+            if twice {
+                step.inputs.push(step.inputs[0]);
+                step.flows.push(Flow::Add);
+            }
+            let host = HostStep::new(&program, &step, true).unwrap();
+            let mut memory = vec![0u8; host.bytes];
+            host.read().for_each(|part| fill(&mut memory[part.start..][..part.bytes], 4));
+            host.run(&mut memory);
+            let last = &host.results[host.inputs.len() - 1];
+            (0..last.bytes / 4).map(|at| get(&memory[last.start..], at, 4)).collect::<Vec<f32>>()
+        };
+        // Group norm reads its first input alone: the gradient of the second is zero.
+        assert!(found(true).iter().any(|&x| x != 0.0));
+        assert_eq!(found(true), found(false));
     }
 
     #[test]

@@ -2,10 +2,6 @@
 
 use crate::Error;
 
-fn refused(action: impl Into<String>, why: impl Into<String>) -> Error {
-    Error::Device { action: action.into(), why: why.into() }
-}
-
 /// Checks that `bytes` bytes from `offset` on are inside memory of `size` bytes.
 pub(crate) fn range(offset: usize, bytes: usize, size: usize) -> Result<(), Error> {
     match offset.checked_add(bytes) {
@@ -23,7 +19,7 @@ pub(crate) fn index(what: &str, number: usize, count: usize) -> Result<(), Error
     if number < count {
         return Ok(());
     }
-    Err(refused(format!("use {what} {number}"), format!("there are {count}, counted from 0")))
+    Err(Error::device(format!("use {what} {number}"), format!("there are {count}, counted from 0")))
 }
 
 /// Checks that consecutive workers exist. A round has one bit for each, so there are at most 64.
@@ -42,7 +38,7 @@ pub(crate) fn members(first: usize, members: usize, workers: usize) -> Result<()
 pub(crate) fn steps_ahead(what: &str, taken: usize, count: usize, there: usize) -> Result<(), Error> {
     match taken.checked_add(count) {
         Some(end) if end <= there => Ok(()),
-        _ => Err(refused(
+        _ => Err(Error::device(
             format!("take {count} more steps after {taken}"),
             format!(
                 "{what} for {there} steps; assign more examples and set the positions of the workers again"
@@ -61,7 +57,7 @@ pub(crate) fn arguments(
     if found == expected {
         return Ok(());
     }
-    Err(refused(
+    Err(Error::device(
         format!("start {name}"),
         format!("its parameters have {expected:?} bytes, the arguments {found:?}"),
     ))

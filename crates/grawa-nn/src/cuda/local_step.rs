@@ -95,8 +95,7 @@ impl ReplicaSet {
             Model::Own => Some(self.vector_address(worker, self.program.offsets.saved)?),
             Model::Centre { level, group } => self.centre_address(level, group)?,
         };
-        let why = || "it has not been made yet".into();
-        place.ok_or_else(|| Error::Device { action: "evaluate a model".into(), why: why() })
+        place.ok_or_else(|| Error::device("evaluate a model", "it has not been made yet"))
     }
 
     /// The address of a vector as long as the parameters in a worker's slab.

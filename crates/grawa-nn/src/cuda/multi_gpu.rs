@@ -8,7 +8,7 @@ use super::device::{Device, Grid, Memory, arguments};
 use super::device_share::DeviceShare;
 use super::nccl::{Nccl, Vector};
 use super::replica_set::ReplicaSet;
-use super::round::{Members, RoundLaunch, Vectors};
+use super::round::{RoundLaunch, Vectors};
 use crate::Error;
 use grawa_core::Plan;
 use grawa_core::method::Share;
@@ -111,16 +111,8 @@ fn all_reduce_on_host(participants: &[Participant<'_>]) -> Result<(), Error> {
 impl Participant<'_> {
     /// Checks the share, uploads its weights and allocates its sums. Returns the address of the sums.
     fn prepare(&mut self, plan: &Plan, vectors: Vectors) -> Result<(RoundLaunch, u64), Error> {
-        let (set, share) = (&mut *self.set, &self.share);
-        let members = Members {
-            first: share.first,
-            count: share.members,
-            weights: &share.rows,
-            row: share.members + 1,
-            absent: share.absent,
-            replaced: share.replaced,
-        };
-        let launch = set.prepare_round(plan, members, self.centre, vectors)?;
+        let set = &mut *self.set;
+        let launch = set.prepare_round(plan, &self.share, self.centre, vectors)?;
         if set.sums.is_none() {
             set.sums = Some(Memory::new(&set.context, 4 * set.program.graph.parameters().len())?);
         }
@@ -131,7 +123,7 @@ impl Participant<'_> {
     fn sum(&self, launch: &RoundLaunch, sums: u64) -> Result<(), Error> {
         let (set, RoundLaunch { round, vectors, .. }) = (&*self.set, *launch);
         let (pass, weights, slab) = (set.pass(None), set.weights.start, set.program.slab);
-        let arguments = arguments![pass.chunks, round, weights, vectors, sums, slab];
+        let arguments = arguments![set.chunks.start, round, weights, vectors, sums, slab];
         pass.start_once("device_sum", Grid::row(set.program.chunks.len()), arguments)
     }
 
@@ -139,7 +131,7 @@ impl Participant<'_> {
     fn pull(&self, launch: &RoundLaunch, sums: u64) -> Result<(), Error> {
         let (set, RoundLaunch { round, base, vectors, centre, copies }) = (&*self.set, *launch);
         let (pass, weights, slab) = (set.pass(None), set.weights.start, set.program.slab);
-        let (spans, chunks) = (pass.spans, pass.chunks);
+        let (spans, chunks) = (set.spans.start, set.chunks.start);
         let arguments = arguments![spans, chunks, round, weights, sums, vectors, centre, base, copies, slab];
         pass.start_once("device_pull", Grid::row(set.program.chunks.len()), arguments)
     }

@@ -19,6 +19,7 @@ const FLOAT: c_int = 7;
 const SUM: c_int = 0;
 
 /// The library, and the communicators so far.
+#[derive(Debug)]
 pub(crate) struct Nccl {
     init_all: unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> c_int,
     reduce: unsafe extern "C" fn(
@@ -34,6 +35,7 @@ pub(crate) struct Nccl {
     group_end: unsafe extern "C" fn() -> c_int,
     destroy: unsafe extern "C" fn(Comm) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    /// Such as 22809.
     version: c_int,
     communicators: Mutex<Vec<Communicator>>,
     /// Keeps the functions loaded.
@@ -45,15 +47,6 @@ pub(crate) struct Nccl {
 struct Communicator {
     devices: Vec<usize>,
     comms: Vec<Comm>,
-}
-
-impl std::fmt::Debug for Nccl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Nccl")
-            .field("version", &self.version)
-            .field("communicators", &self.communicators)
-            .finish()
-    }
 }
 
 // SAFETY: the handles are used under the lock, by one thread at a time.
@@ -73,9 +66,9 @@ impl Nccl {
     /// Loads the library and its functions.
     pub(crate) fn open() -> Result<Self, Error> {
         let path = library::open(Name::Nccl)?;
-        let wrong = |why: libloading::Error| Error::Device {
-            action: format!("use {}", path.display()),
-            why: format!("{why}; NCCL 2 is needed: {}", Name::Nccl.remedy()),
+        let wrong = |why: libloading::Error| {
+            let why = format!("{why}; NCCL 2 is needed: {}", Name::Nccl.remedy());
+            Error::device(format!("use {}", path.display()), why)
         };
         // SAFETY: NVIDIA's own library; the function types are those of its header.
         let library = unsafe { Library::open(Some(path), RTLD_NOW) }.map_err(wrong)?;
@@ -103,12 +96,6 @@ impl Nccl {
         Ok(nccl)
     }
 
-    /// The version, such as 22809.
-    #[cfg(test)]
-    fn version(&self) -> c_int {
-        self.version
-    }
-
     fn checked(&self, action: &str, code: c_int) -> Result<(), Error> {
         if code == 0 {
             return Ok(());
@@ -116,7 +103,7 @@ impl Nccl {
         // SAFETY: it returns a zero-terminated text that lives as long as the library.
         let text = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
         let why = format!("{text} (NCCL {}; NCCL_DEBUG=WARN makes it say more)", self.version);
-        Err(Error::Device { action: action.into(), why })
+        Err(Error::device(action, why))
     }
 
     /// Creates the communicator of these GPUs, unless it exists.
@@ -190,7 +177,7 @@ mod tests {
     #[ignore = "needs libnccl: pip install nvidia-nccl-cu13, name its folder in GRAWA_CUDA_PATH, --include-ignored"]
     fn it_opens() {
         let nccl = Nccl::open().unwrap();
-        assert!(nccl.version() >= 2000, "{nccl:?}");
+        assert!(nccl.version >= 2000, "{nccl:?}");
         let text = nccl.checked("do it", 4).unwrap_err().to_string();
         assert!(text.starts_with("cannot do it: invalid argument"), "{text}");
     }

@@ -2,11 +2,10 @@
 //!
 //! A pass is only enqueued. The GPU runs it later, or records it as a graph.
 
-use super::compile::{Layer, Normed, Program, pitch};
-use super::cudnn::Cudnn;
-use super::device::{Argument, Event, Grid, Kernels, Stream, arguments};
-use super::host_step::HostSteps;
+use super::compile::{Layer, Normed, pitch};
+use super::device::{Argument, Event, Grid, Kernels, Stream, arguments, integers};
 use super::kernel_choice::{KernelChoice, LayerKernels};
+use super::replica_set::ReplicaSet;
 use crate::plan::{Flow, Step};
 use crate::{Error, Op, TensorId};
 use bytemuck::Zeroable;
@@ -38,39 +37,14 @@ impl NormArgument {
     }
 }
 
-/// The windows of a pooling; see `simple.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pool {
-    pub(super) n: i32,
-    pub(super) h: i32,
-    pub(super) w: i32,
-    pub(super) oh: i32,
-    pub(super) ow: i32,
-    pub(super) pitch: i32,
-    pub(super) kernel: i32,
-    pub(super) stride: i32,
-    pub(super) pad: i32,
-    pub(super) largest: i32,
+integers! {
+    /// The windows of a pooling; see `simple.cu`.
+    struct Pool { n, h, w, oh, ow, pitch, kernel, stride, pad, largest }
 }
 
-/// A copy of channels; see `simple.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-struct Move {
-    n: i32,
-    h: i32,
-    w: i32,
-    pitch: i32,
-    low: i32,
-    high: i32,
-    sh: i32,
-    sw: i32,
-    sp: i32,
-    channels: i32,
-    shift: i32,
-    mul: i32,
-    div: i32,
+integers! {
+    /// A copy of channels; see `simple.cu`.
+    struct Move { n, h, w, pitch, low, high, sh, sw, sp, channels, shift, mul, div }
 }
 
 /// What batch norm and dropout do in a pass.
@@ -84,12 +58,8 @@ pub(crate) struct PassMode {
     pub(crate) dropout: bool,
 }
 
-/// How long a kernel took, for a profile.
-#[derive(Clone, Debug)]
-pub(crate) struct Timed {
-    pub(crate) name: String,
-    pub(crate) time: Duration,
-}
+/// The names of kernels, and how long each took.
+pub(crate) type Times = RefCell<Vec<(String, Duration)>>;
 
 /// Everything that is needed to enqueue a pass.
 ///
@@ -98,24 +68,20 @@ pub(crate) struct Timed {
 /// passed to the kernel, or memory of the replica set that is large enough for them. No address comes from a caller of the replica
 /// set: those pass indices, which the replica set checks.
 pub(crate) struct Pass<'a> {
-    pub(crate) program: &'a Program,
-    pub(crate) layer_kernels: &'a [LayerKernels],
-    pub(crate) kernels: &'a Kernels,
-    pub(crate) cudnn: Option<&'a Cudnn>,
-    pub(crate) host_steps: &'a HostSteps,
-    pub(crate) main: &'a Stream,
-    pub(crate) side: &'a Stream,
-    /// Streams for the cuDNN calls of the other replicas: parallel to the main stream, and to the side stream.
-    pub(crate) extra_streams: [&'a [Stream]; 2],
-    pub(crate) events: &'a [Event],
+    pub(super) set: &'a ReplicaSet,
+    /// The address of the first slab.
     pub(crate) base: u64,
-    pub(crate) replicas: usize,
-    pub(crate) processors: usize,
-    /// The tables of spans and chunks.
-    pub(crate) spans: u64,
-    pub(crate) chunks: u64,
     /// Where times are recorded. Kernels then run one after the other.
-    pub(crate) profile: Option<&'a RefCell<Vec<Timed>>>,
+    pub(crate) profile: Option<&'a Times>,
+}
+
+/// A pass reads the memory, kernels and streams of its replica set.
+impl std::ops::Deref for Pass<'_> {
+    type Target = ReplicaSet;
+
+    fn deref(&self) -> &ReplicaSet {
+        self.set
+    }
 }
 
 impl Pass<'_> {
@@ -127,7 +93,7 @@ impl Pass<'_> {
         grid: Grid,
         arguments: &mut [Argument<'_>],
     ) -> Result<(), Error> {
-        self.start_on(stream, name, grid, self.replicas, arguments)
+        self.start_on(stream, name, grid, self.workers, arguments)
     }
 
     /// Launches a kernel that loops over the replicas itself.
@@ -137,7 +103,7 @@ impl Pass<'_> {
         grid: Grid,
         arguments: &mut [Argument<'_>],
     ) -> Result<(), Error> {
-        self.start_on(self.main, name, grid, 1, arguments)
+        self.start_on(&self.main, name, grid, 1, arguments)
     }
 
     #[allow(unsafe_code, reason = "the one place that launches the kernels of a pass")]
@@ -151,7 +117,7 @@ impl Pass<'_> {
     ) -> Result<(), Error> {
         self.timed(name, || {
             // SAFETY: the contract of `Pass`. The memory belongs to the replica set, which waits for the GPU before it frees any.
-            unsafe { stream.launch(self.kernels, name, grid, replicas, arguments) }
+            unsafe { stream.launch(&self.kernels, name, grid, replicas, arguments) }
         })
     }
 
@@ -164,7 +130,7 @@ impl Pass<'_> {
         self.main.mark(&end)?;
         self.main.synchronise()?;
         let time = Duration::from_secs_f64(begin.seconds_to(&end)?);
-        profile.borrow_mut().push(Timed { name: name.to_owned(), time });
+        profile.borrow_mut().push((name.to_owned(), time));
         Ok(())
     }
 
@@ -222,7 +188,7 @@ impl Pass<'_> {
     pub(super) fn unadded(&self, norm: &Normed) -> u64 {
         let of =
             |layer: &&Layer| layer.norm.is_some_and(|index| self.program.norms[index].record == norm.record);
-        let found = self.program.layers.iter().zip(self.layer_kernels).find(|(layer, _)| of(layer));
+        let found = self.program.layers.iter().zip(&self.layer_kernels).find(|(layer, _)| of(layer));
         match found {
             Some((Layer { bias: Some(bias), .. }, LayerKernels { forward: KernelChoice::Cudnn(_), .. })) => {
                 self.parameter(*bias)
@@ -233,14 +199,14 @@ impl Pass<'_> {
 
     /// A grid for `items` items, a few for each thread.
     pub(super) fn over(&self, items: usize) -> Grid {
-        Grid::row(items.div_ceil(256).clamp(1, 8 * self.processors))
+        Grid::row(items.div_ceil(256).clamp(1, 8 * self.context.device.processors))
     }
 
     /// A grid for rows of `channels` channels. It has no more blocks than are resident at once: a second wave would leave most
     /// of the GPU idle.
     pub(super) fn down(&self, name: &'static str, rows: usize, channels: usize) -> Result<Grid, Error> {
         let extra_streams = 256 / (pitch(channels) / 8);
-        let most = self.kernels.resident(name, 0)?.div_ceil(self.replicas);
+        let most = self.kernels.resident(name, 0)?.div_ceil(self.workers);
         Ok(Grid::row(rows.div_ceil(4 * extra_streams).clamp(1, most)))
     }
 
@@ -250,7 +216,7 @@ impl Pass<'_> {
         let columns = summing_columns(channels);
         let extra_streams = 256 / groups.div_ceil(columns);
         let shared = summing_room(self.program.wide);
-        let most = shared_out(self.kernels.resident(name, shared)?, self.replicas).div_ceil(columns);
+        let most = shared_out(self.kernels.resident(name, shared)?, self.workers).div_ceil(columns);
         let blocks = rows.div_ceil(4 * extra_streams).clamp(1, most);
         Ok(Grid { blocks: (blocks as u32, columns as u32), threads: 256, shared })
     }
@@ -268,15 +234,12 @@ impl Pass<'_> {
         workspace: u64,
         tensors: [u64; 3],
     ) -> Result<(), Error> {
-        let Some(cudnn) = self.cudnn else {
-            return Err(Error::Device {
-                action: "run a convolution".into(),
-                why: "cuDNN is not open".into(),
-            });
+        let Some(cudnn) = &self.cudnn else {
+            return Err(Error::device("run a convolution", "cuDNN is not open"));
         };
-        let aside = usize::from(std::ptr::eq(stream, self.side));
-        let extra_streams = self.extra_streams[aside];
-        let alone = self.replicas == 1 || self.profile.is_some() || extra_streams.is_empty();
+        let aside = usize::from(std::ptr::eq(stream, &self.side));
+        let extra_streams = &self.extra_streams[aside];
+        let alone = self.workers == 1 || self.profile.is_some() || extra_streams.is_empty();
         let stream_of = |replica: usize| match replica {
             0 => stream,
             _ if alone => stream,
@@ -290,17 +253,17 @@ impl Pass<'_> {
                 stream.mark(&events[0])?;
                 extra_streams
                     .iter()
-                    .take(self.replicas - 1)
+                    .take(self.workers - 1)
                     .try_for_each(|stream_of| stream_of.wait_for(&events[0]))?;
             }
-            for replica in 0..self.replicas {
+            for replica in 0..self.workers {
                 let shift = self.program.slab * replica as u64;
                 let room = self.address(workspace) + shift;
                 // SAFETY: the contract of `Pass`. `Program::allocate` reserved the largest workspace of all layers.
                 unsafe { cudnn.run(plan, stream_of(replica), tensors.map(|tensor| tensor + shift), room) }?;
             }
             if !alone {
-                for (stream_of, event) in extra_streams.iter().zip(&events[1..]).take(self.replicas - 1) {
+                for (stream_of, event) in extra_streams.iter().zip(&events[1..]).take(self.workers - 1) {
                     stream_of.mark(event)?;
                     stream.wait_for(event)?;
                 }
@@ -350,7 +313,7 @@ impl Pass<'_> {
         let [pitch, sp] = [t, f].map(|shape| pitch(shape.channels) as i32);
         let [low, high, channels, mul, div] = [low, high, limit, mul, div].map(|x| x as i32);
         let moved = Move { n, h, w, pitch, low, high, sh, sw, sp, channels, shift, mul, div };
-        self.start(self.main, name, grid, arguments![moved, source, target, add, self.program.slab])
+        self.start(&self.main, name, grid, arguments![moved, source, target, add, self.program.slab])
     }
 
     /// Enqueues dropout; it is the same function in both directions.
@@ -363,7 +326,7 @@ impl Pass<'_> {
         let (node, slab) = (step.node as u32, self.program.slab);
         let grid = self.over(self.program.batch * shape.area() * pitch(shape.channels));
         let arguments = arguments![self.base, node, bound, scale, x, y, n, channels, area, wide, add, slab];
-        self.start(self.main, "dropout", grid, arguments)
+        self.start(&self.main, "dropout", grid, arguments)
     }
 }
 

@@ -11,12 +11,11 @@ use super::device::{Captured, Context, Device, Event, Grid, Kernels, Memory, Str
 use super::host_step::HostSteps;
 use super::kernel_choice::LayerKernels;
 use super::limits;
-use super::pass::{Pass, PassMode, Timed, summing_blocks, summing_columns};
+use super::pass::{Pass, PassMode, Times, summing_blocks, summing_columns};
 use crate::error::expect_len;
 use crate::{Error, Graph, Mode, Precision};
 use bytemuck::{Pod, Zeroable};
 use grawa_core::{Key, Sgd};
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,19 +85,19 @@ const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
 pub struct ReplicaSet {
     pub(crate) context: Arc<Context>,
     pub(crate) kernels: Arc<Kernels>,
-    cudnn: Option<Cudnn>,
+    pub(super) cudnn: Option<Cudnn>,
     pub(crate) program: Program,
-    layer_kernels: Vec<LayerKernels>,
+    pub(super) layer_kernels: Vec<LayerKernels>,
     choices: Vec<Choice>,
-    host_steps: HostSteps,
+    pub(super) host_steps: HostSteps,
     pub(crate) memory: Memory,
-    spans: Memory,
-    chunks: Memory,
+    pub(super) spans: Memory,
+    pub(super) chunks: Memory,
     pub(crate) first_chunk: Memory,
     pub(crate) main: Stream,
-    side: Stream,
-    extra_streams: [Vec<Stream>; 2],
-    events: Vec<Event>,
+    pub(super) side: Stream,
+    pub(super) extra_streams: [Vec<Stream>; 2],
+    pub(super) events: Vec<Event>,
     jobs: Vec<(Job, Captured)>,
     pub(crate) workers: usize,
     pub(crate) controls: Vec<Controls>,
@@ -154,9 +153,7 @@ impl ReplicaSet {
     /// Compiles a network for a GPU and allocates the memory of the workers.
     pub fn new(device: &Device, graph: &Graph, settings: Settings) -> Result<Self, Error> {
         let Settings { batch, workers, precision, fixed } = settings;
-        if workers == 0 {
-            return Err(Error::WrongLength { what: "the list of workers".into(), found: 0, expected: 1 });
-        }
+        expect_len("the list of workers", workers.min(1), 1)?;
         let context = Context::open(device.clone())?;
         let narrow = precision == Precision::Bf16;
         let kernels = Kernels::new(&context, narrow)?;
@@ -255,24 +252,8 @@ impl ReplicaSet {
         &self.choices
     }
 
-    pub(crate) fn pass<'a>(&'a self, profile: Option<&'a RefCell<Vec<Timed>>>) -> Pass<'a> {
-        Pass {
-            program: &self.program,
-            layer_kernels: &self.layer_kernels,
-            kernels: &self.kernels,
-            cudnn: self.cudnn.as_ref(),
-            host_steps: &self.host_steps,
-            main: &self.main,
-            side: &self.side,
-            extra_streams: [&self.extra_streams[0], &self.extra_streams[1]],
-            events: &self.events,
-            base: self.memory.start,
-            replicas: self.workers,
-            processors: self.context.device.processors,
-            spans: self.spans.start,
-            chunks: self.chunks.start,
-            profile,
-        }
+    pub(crate) fn pass<'a>(&'a self, profile: Option<&'a Times>) -> Pass<'a> {
+        Pass { set: self, base: self.memory.start, profile }
     }
 
     pub(crate) fn offset(&self, worker: usize, offset: u64) -> usize {
@@ -593,7 +574,7 @@ impl ReplicaSet {
             [0, 1].map(|which| self.centres[which].as_ref().map_or(0, |memory| memory.start));
         let (group, lead, slab) = (self.group as u32, self.lead as u32, self.program.slab);
         let length = self.program.graph.parameters().len() as u64;
-        let (spans, chunks, base) = (pass.spans, pass.chunks, pass.base);
+        let (spans, chunks, base) = (self.spans.start, self.chunks.start, pass.base);
         let arguments = arguments![
             spans, chunks, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base,
             slab
@@ -603,14 +584,14 @@ impl ReplicaSet {
 
     /// Times of the kernels of one local step, each run alone: name, calls, time; the longest first.
     pub fn profile(&mut self, sgd: Sgd) -> Result<Vec<(String, usize, Duration)>, Error> {
-        let times = RefCell::new(Vec::new());
+        let times = Times::default();
         let job = Job::Step { sgd, from: self.source() };
         self.check_slots(job, 1)?;
         self.context.bind()?;
         self.enqueue(&self.pass(Some(&times)), job)?;
         self.advance_slot(job);
         let mut table: HashMap<String, (usize, Duration)> = HashMap::new();
-        for Timed { name, time } in times.into_inner() {
+        for (name, time) in times.into_inner() {
             let entry = table.entry(name).or_default();
             *entry = (entry.0 + 1, entry.1 + time);
         }

@@ -1,6 +1,7 @@
 //! Rounds on one GPU: gradient norms by span, the weighted centre, the pull. No vector is copied to the host.
 
 use super::device::{Grid, Memory, arguments};
+use super::device_share::DeviceShare;
 use super::limits;
 use super::replica_set::ReplicaSet;
 use crate::Error;
@@ -29,20 +30,6 @@ pub enum Vectors {
     Parameters,
     /// The gradients.
     Gradients,
-}
-
-/// The members of a round on one GPU: consecutive workers, their weights by span or once for all, and one bit for each.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Members<'a> {
-    pub(super) first: usize,
-    pub(super) count: usize,
-    pub(super) weights: &'a [f32],
-    /// Numbers in a row of `weights`.
-    pub(super) row: usize,
-    /// Members that are lost, and stay as they are.
-    pub(super) absent: u64,
-    /// Members that become the centre.
-    pub(super) replaced: u64,
 }
 
 /// A checked round, and the addresses that its kernels read.
@@ -86,7 +73,7 @@ impl ReplicaSet {
             [offsets.gradient, offsets.squares, offsets.norms].map(|offset| pass.base + offset);
         let (spans, first) = (self.program.spans.len(), self.first_chunk.start);
         let (count, grid) = (spans as i32, Grid::row(self.program.chunks.len()));
-        pass.start(&self.main, "squares", grid, arguments![pass.chunks, gradient, squares, slab])?;
+        pass.start(&self.main, "squares", grid, arguments![self.chunks.start, gradient, squares, slab])?;
         let grid = Grid::row(spans.div_ceil(8));
         pass.start(&self.main, "norms", grid, arguments![first, count, squares, norms, slab])
     }
@@ -98,7 +85,7 @@ impl ReplicaSet {
         let [norms, x, saved, gradient] =
             [offsets.norms, offsets.parameters, offsets.saved, offsets.gradient]
                 .map(|offset| pass.base + offset);
-        let (spans, chunks, base) = (pass.spans, pass.chunks, pass.base);
+        let (spans, chunks, base) = (self.spans.start, self.chunks.start, pass.base);
         let (count, grid) = (self.program.spans.len() as i32, Grid::row(self.program.chunks.len()));
         let arguments = arguments![spans, chunks, norms, count, radius, x, saved, gradient, base, slab];
         pass.start(&self.main, "ascend", grid, arguments)
@@ -118,7 +105,7 @@ impl ReplicaSet {
         if lead >= size {
             let why =
                 format!("{lead} workers of the first group are on an earlier GPU, but it has only {size}");
-            return Err(Error::Device { action: "group the workers".into(), why });
+            return Err(Error::device("group the workers", why));
         }
         (self.group, self.lead) = (size, lead);
         self.forget_jobs();
@@ -173,34 +160,33 @@ impl ReplicaSet {
     pub(super) fn prepare_round(
         &mut self,
         plan: &Plan,
-        members: Members<'_>,
+        share: &DeviceShare,
         (level, group): (usize, usize),
         vectors: Vectors,
     ) -> Result<RoundLaunch, Error> {
-        limits::members(members.first, members.count, self.workers)?;
+        limits::members(share.first, share.members, self.workers)?;
         let per_span = plan.weights.is_per_span();
-        let expected = members.row * if per_span { self.program.spans.len() } else { 1 };
-        expect_len("the round's table of weights", members.weights.len(), expected)?;
+        let expected = (share.members + 1) * if per_span { self.program.spans.len() } else { 1 };
+        expect_len("the round's table of weights", share.rows.len(), expected)?;
         let Some(centre) = self.centre_address(level, group)? else {
-            let why = "this level has no centre yet".into();
-            return Err(Error::Device { action: "hold a round".into(), why });
+            return Err(Error::device("hold a round", "this level has no centre yet"));
         };
-        self.weights.write(0, members.weights)?;
+        self.weights.write(0, &share.rows)?;
         let (moving, rate) = moves(plan);
         let offset = match vectors {
             Vectors::Parameters => self.program.offsets.parameters,
             Vectors::Gradients => self.program.offsets.gradient,
         };
-        let base = self.memory.start + self.program.slab * members.first as u64;
+        let base = self.memory.start + self.program.slab * share.first as u64;
         let round = RoundArgument {
-            members: members.count as i32,
+            members: share.members as i32,
             per_span: per_span.into(),
             moving,
             toward_old: i32::from(plan.toward == Toward::Old),
             rate,
             pull: plan.pull,
-            absent: members.absent,
-            replaced: members.replaced,
+            absent: share.absent,
+            replaced: share.replaced,
         };
         let copies = i32::from(vectors == Vectors::Parameters);
         Ok(RoundLaunch { round, base, vectors: base + offset, centre, copies })
@@ -220,14 +206,12 @@ impl ReplicaSet {
             return Ok(());
         }
         self.context.bind()?;
-        let weights: Vec<f32> = plan.weights.rows().flat_map(<[f32]>::to_vec).collect();
-        let replaced = plan.replaced.iter().take(count).enumerate();
-        let replaced = replaced.fold(0u64, |bits, (m, &lost)| bits | u64::from(lost) << m);
-        let members = Members { first, count, weights: &weights, row: count, absent: 0, replaced };
+        let share = DeviceShare::at(plan, &(0..count).map(Some).collect::<Vec<_>>(), first);
         let RoundLaunch { round, base, vectors, centre, copies } =
-            self.prepare_round(plan, members, centre, vectors)?;
+            self.prepare_round(plan, &share, centre, vectors)?;
         let (pass, weights, slab) = (self.pass(None), self.weights.start, self.program.slab);
-        let (spans, chunks, grid) = (pass.spans, pass.chunks, Grid::row(self.program.chunks.len()));
+        let (spans, chunks) = (self.spans.start, self.chunks.start);
+        let grid = Grid::row(self.program.chunks.len());
         let arguments = arguments![spans, chunks, round, weights, vectors, centre, base, copies, slab];
         pass.start_once("mix", grid, arguments)?;
         // Wait, so that the caller measures the time of the round.

@@ -463,9 +463,9 @@ mod tests {
     ) -> Result<(), String> {
         let words = |error: Error| error.to_string();
         // A profiled pass runs one kernel after the other and waits for each.
-        let times = std::cell::RefCell::new(Vec::new());
+        let times = crate::cuda::pass::Times::default();
         let (program, pass) = (&set.program, set.pass(Some(&times)));
-        let rounded = Rounded::new(program, pass.layer_kernels);
+        let rounded = Rounded::new(program, &pass.layer_kernels);
         let value = |worker: usize, node: usize| {
             set.planes(worker, program.values[node], program.shape(node)).unwrap_or_default()
         };

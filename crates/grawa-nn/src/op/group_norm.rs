@@ -2,7 +2,7 @@
 //! and a shift. As in PyTorch the variance is biased and ε is 10⁻⁵. One group is layer norm over the whole example.
 
 use super::batch_norm::EPSILON;
-use super::plain::{Gradients, Operands};
+use super::plain::Operands;
 use crate::scalar::Scalar;
 
 /// The mean of a group, and one over its deviation.
@@ -14,8 +14,8 @@ fn moments<T: Scalar>(x: &[T]) -> (T, T) {
 }
 
 /// y = scale · (x − mean) / √(variance + ε) + shift.
-pub(crate) fn forward<T: Scalar>(groups: usize, operands: &Operands<'_, T>, y: &mut [T]) {
-    let ((shape, x), scale, shift) = (operands.inputs[0], operands.tensors[0], operands.tensors[1]);
+pub(crate) fn forward<T: Scalar>(groups: usize, operands: &Operands<T>, y: &mut [T]) {
+    let ((shape, x), [scale, shift]) = (&operands.inputs[0], [0, 1].map(|which| &operands.tensors[which]));
     let size = shape.len() / groups;
     for (group, (x, y)) in x.chunks_exact(size).zip(y.chunks_exact_mut(size)).enumerate() {
         let (mean, inverse) = moments(x);
@@ -27,15 +27,10 @@ pub(crate) fn forward<T: Scalar>(groups: usize, operands: &Operands<'_, T>, y: &
 }
 
 /// Adds the gradients of x, scale and shift.
-pub(crate) fn backward<T: Scalar>(
-    groups: usize,
-    operands: &Operands<'_, T>,
-    dy: &[T],
-    into: &mut Gradients<T>,
-) {
-    let ((shape, x), scale) = (operands.inputs[0], operands.tensors[0]);
+pub(crate) fn backward<T: Scalar>(groups: usize, operands: &Operands<T>, dy: &[T], into: &mut Operands<T>) {
+    let ((shape, x), scale) = (&operands.inputs[0], &operands.tensors[0]);
     let size = shape.len() / groups;
-    let (count, dx) = (T::of(size as f64), into.inputs[0].chunks_exact_mut(size));
+    let (count, dx) = (T::of(size as f64), into.inputs[0].1.chunks_exact_mut(size));
     for (group, ((x, dy), dx)) in x.chunks_exact(size).zip(dy.chunks_exact(size)).zip(dx).enumerate() {
         let (mean, inverse) = moments(x);
         let channel = |at: usize| (group % groups * size + at) / shape.area();
@@ -63,14 +58,13 @@ mod tests {
 
     const SHAPE: Shape = Shape { channels: 6, height: 2, width: 3 };
 
-    fn operands<'a>(x: &'a [f64], tensors: &'a [f64]) -> Operands<'a, f64> {
-        Operands { inputs: vec![(SHAPE, x)], tensors: tensors.chunks_exact(SHAPE.channels).collect() }
+    fn operands(x: &[f64], tensors: &[f64]) -> Operands<f64> {
+        let tensors = tensors.chunks_exact(SHAPE.channels).map(<[f64]>::to_vec).collect();
+        Operands { inputs: vec![(SHAPE, x.to_vec())], tensors }
     }
 
     fn result(groups: usize, x: &[f64], tensors: &[f64]) -> Vec<f64> {
-        let mut y = vec![0.0; x.len()];
-        Plain::GroupNorm { groups }.forward(&operands(x, tensors), &mut y);
-        y
+        Plain::GroupNorm { groups }.forward(&operands(x, tensors), x.len())
     }
 
     /// PyTorch's definition, written with indices: view as N × G × (C/G·H·W), normalise, scale and shift by channel.
@@ -147,7 +141,7 @@ mod tests {
             };
             let expected = (at(1e-5) - at(-1e-5)) / 2e-5;
             let found = Plain::GroupNorm { groups }.backward(&operands(&x, &tensors), &weights);
-            let found = dot(&found.inputs[0], dx) + dot(&found.tensors.concat(), dtensors);
+            let found = dot(&found.inputs[0].1, dx) + dot(&found.tensors.concat(), dtensors);
             prop_assert!((found - expected).abs() < 1e-5 * (1.0 + expected.abs()), "{found}, not {expected}");
         }
     }

@@ -16,19 +16,12 @@ pub enum Plain {
     },
 }
 
-/// What an operation reads: batches in plain order, example by example, and tensors.
+/// What an operation reads, or the gradients of it: batches in plain order, example by example, and tensors.
 #[derive(Debug)]
-pub(crate) struct Operands<'a, T> {
+pub(crate) struct Operands<T> {
     /// The inputs, with the shape of one example.
-    pub(crate) inputs: Vec<(Shape, &'a [T])>,
+    pub(crate) inputs: Vec<(Shape, Vec<T>)>,
     /// The tensors that the operation learns.
-    pub(crate) tensors: Vec<&'a [T]>,
-}
-
-/// The gradients of all that an operation reads.
-#[derive(Debug)]
-pub(crate) struct Gradients<T> {
-    pub(crate) inputs: Vec<Vec<T>>,
     pub(crate) tensors: Vec<Vec<T>>,
 }
 
@@ -40,18 +33,21 @@ impl Plain {
         }
     }
 
-    /// Computes the result of a batch.
-    pub(crate) fn forward<T: Scalar>(self, operands: &Operands<'_, T>, y: &mut [T]) {
+    /// The result of a batch, which has `length` numbers.
+    pub(crate) fn forward<T: Scalar>(self, operands: &Operands<T>, length: usize) -> Vec<T> {
+        let mut y = vec![T::zero(); length];
         match self {
-            Plain::GroupNorm { groups } => group_norm::forward(groups, operands, y),
+            Plain::GroupNorm { groups } => group_norm::forward(groups, operands, &mut y),
         }
+        y
     }
 
     /// The gradients, given that of the result.
-    pub(crate) fn backward<T: Scalar>(self, operands: &Operands<'_, T>, dy: &[T]) -> Gradients<T> {
-        let mut gradients = Gradients {
-            inputs: operands.inputs.iter().map(|(_, x)| vec![T::zero(); x.len()]).collect(),
-            tensors: operands.tensors.iter().map(|tensor| vec![T::zero(); tensor.len()]).collect(),
+    pub(crate) fn backward<T: Scalar>(self, operands: &Operands<T>, dy: &[T]) -> Operands<T> {
+        let zeros = |x: &Vec<T>| vec![T::zero(); x.len()];
+        let mut gradients = Operands {
+            inputs: operands.inputs.iter().map(|(shape, x)| (*shape, zeros(x))).collect(),
+            tensors: operands.tensors.iter().map(zeros).collect(),
         };
         match self {
             Plain::GroupNorm { groups } => group_norm::backward(groups, operands, dy, &mut gradients),

@@ -28,7 +28,7 @@ use crate::thread_set::Seat;
 use crate::{Error, Recipe};
 use grawa_core::{Key, Replica, Share, StateKind};
 use grawa_data::{Augment, Dataset, Feed, Loader, Sampler};
-use grawa_nn::{Graph, Program, Shape, State};
+use grawa_nn::{Compiled as _, Graph, Program, Shape, State};
 use std::sync::Arc;
 
 /// Takes the state of a worker's network out of its part.
@@ -146,6 +146,11 @@ impl Engine {
     /// The network.
     pub fn graph(&self) -> &Graph {
         self.program.graph()
+    }
+
+    /// What the user should know about how the network runs.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.program.warnings()
     }
 
     /// Which worker sees which examples when.

@@ -22,6 +22,10 @@ impl CudaSet {
         match *self {}
     }
 
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        match *self {}
+    }
+
     pub(crate) fn load(self, _: &mut [Part]) -> Result<Box<dyn WorkerSet>, Error> {
         match self {}
     }

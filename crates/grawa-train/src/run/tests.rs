@@ -198,6 +198,7 @@ impl Trial {
             recipe: self.recipe.clone(),
             layout: layout(),
             network: "toy".into(),
+            warnings: Vec::new(),
             examples: 100,
             writer: Some(Writer::new(self.folder.path(), &self.recipe, None)),
             recording: self.recording.clone(),
@@ -315,6 +316,7 @@ fn across(trial: &Trial, processes: u32) -> Vec<Vec<f32>> {
                     recipe: recipe.clone(),
                     layout: layout(),
                     network: "toy".into(),
+                    warnings: Vec::new(),
                     examples: 100,
                     // All processes say whether there is a folder; the first one writes.
                     writer: Some(Writer::new(trial.folder.path(), recipe, None)),
@@ -438,6 +440,7 @@ impl Stopping<'_> {
             recipe: trial.recipe.clone(),
             layout: layout(),
             network: "toy".into(),
+            warnings: Vec::new(),
             examples: 100,
             writer: Some(Writer::new(trial.folder.path(), &trial.recipe, None)),
             recording: None,
@@ -687,6 +690,7 @@ fn a_time_budget_is_by_the_given_clock() {
         recipe: trial.recipe.clone(),
         layout: layout(),
         network: "toy".into(),
+        warnings: Vec::new(),
         examples: 100,
         writer: None,
         recording: None,
@@ -734,6 +738,7 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         recipe: trial.recipe.clone(),
         layout: layout(),
         network: "toy".into(),
+        warnings: Vec::new(),
         examples: 100,
         writer: Some(Writer::new(trial.folder.path(), &trial.recipe, None)),
         recording: None,
@@ -751,4 +756,26 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         launch.go(trial.fresh(), on_threads(layout(), DEADLINE, make), &mut [Box::new(Deaf(0))]).unwrap_err();
     assert!(error.to_string().contains("the pen broke"));
     assert!(trial.newest().snapshot.stopped);
+}
+
+/// A network with an operation without kernels is slow: observers, and so the terminal, get the warning at the start.
+#[test]
+fn a_plain_operation_is_reported_at_the_start() {
+    let data = grawa_data::load("digits", ".".as_ref()).unwrap();
+    for plain in [true, false] {
+        let mut net = grawa_nn::Builder::new("own", grawa_nn::Shape::image(1, 8));
+        let x = net.input();
+        let x = net.conv(x, "a", grawa_nn::Conv::same(4)).unwrap();
+        let x = if plain { net.group_norm(x, "b", 2).unwrap() } else { net.batch_norm(x, "b").unwrap() };
+        let x = net.linear(x, "c", 10).unwrap();
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
+        recipe.train.budget = Amount::Steps(2);
+        let ear = Ear::default();
+        let run = Run::with_network(recipe, &data, &net.finish(x).unwrap()).unwrap();
+        run.go(&mut [Box::new(ear.clone())]).unwrap();
+        let found: Vec<(u64, String)> =
+            ear.faults().into_iter().map(|fault| (fault.at.steps, fault.what)).collect();
+        let warning = "group norm has no CPU kernel: its plain form runs, slowly".to_owned();
+        assert_eq!(found, if plain { vec![(0, warning)] } else { Vec::new() });
+    }
 }

@@ -80,6 +80,15 @@ impl Workers {
         }
     }
 
+    /// What the user should know about how the network runs.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        match self {
+            Workers::Network { engine: AnyEngine::Cpu(engine), .. } => engine.warnings(),
+            Workers::Network { engine: AnyEngine::Cuda(set), .. } => set.warnings(),
+            Workers::Own { .. } | Workers::Set { .. } => Vec::new(),
+        }
+    }
+
     pub(crate) fn graph(&self) -> Option<&Graph> {
         if let Workers::Network { graph, .. } = self { Some(graph) } else { None }
     }

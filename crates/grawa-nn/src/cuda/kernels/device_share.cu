@@ -2,12 +2,6 @@
 // centre from the total and pulls its own workers. Every GPU must compute the same centre. With one worker for each
 // GPU it is that of the CPU: so products are rounded before they are added.
 
-// `absent` marks workers that are lost, or of another group: they stay as they are. A row of weights has one number for each
-// worker, and then whether any worker on any GPU has a weight.
-__device__ __forceinline__ const float* row(const Round& round, const float* weights, const Chunk& chunk) {
-    return weights + (round.per_span ? (u64)chunk.span * (round.members + 1) : 0);
-}
-
 __device__ __forceinline__ float pulled(float x, float target, float strength) {
     return bounded(__fadd_rn(__fmul_rn(1.0f - strength, x), __fmul_rn(strength, target)));
 }

@@ -163,14 +163,19 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // A round: the weighted sum of the members, the move of the centre, the pull. One pass; the second read hits the
 // cache.
+// `absent` marks workers that are lost, or of another group: they stay as they are. A row of weights has one number for each
+// worker, and then whether any worker on any GPU has a weight.
 struct Round { int members, per_span, moving, toward_old; float rate, pull; u64 absent, replaced; };
+__device__ __forceinline__ const float* row(const Round& round, const float* weights, const Chunk& chunk) {
+    return weights + (round.per_span ? (u64)chunk.span * (round.members + 1) : 0);
+}
 
 extern "C" __global__ void __launch_bounds__(256)
     mix(const Span* spans, const Chunk* chunks, Round round, const float* weights, float* vectors, float* centre, char* base,
         int copies, u64 slab) {
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
-    const float* w = weights + (round.per_span ? (u64)chunk.span * round.members : 0);
+    const float* w = row(round, weights, chunk);
     for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
         float average = 0.0f;
         bool any = false;

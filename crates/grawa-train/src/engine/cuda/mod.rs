@@ -17,6 +17,7 @@ use gpu::Gpu;
 use grawa_comm::Heartbeat;
 use grawa_core::{Layout, Share, StateKind};
 use grawa_data::{Crop, Feed};
+use grawa_nn::Compiled as _;
 use grawa_nn::cuda::{AllReduce, DatasetBytes, Device, MultiGpu, ReplicaSet, Settings, Split, View, devices};
 use placement::{in_step, place_workers};
 use std::ops::Range;
@@ -108,6 +109,11 @@ impl CudaSet {
     pub(crate) fn is_in_step(&self, parts: &[Part]) -> bool {
         let blocks: Vec<Range<u32>> = self.gpus.iter().flatten().map(|gpu| gpu.workers.clone()).collect();
         in_step(&blocks, &parts.iter().map(|part| (part.worker, part.in_cycle)).collect::<Vec<_>>())
+    }
+
+    /// What the user should know about how the network runs.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.gpus.iter().flatten().next().map_or_else(Vec::new, |gpu| gpu.set.warnings())
     }
 
     pub(crate) fn evaluator(self) -> Box<dyn EvaluateShard> {
