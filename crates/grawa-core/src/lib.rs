@@ -47,7 +47,7 @@ pub use score::{Average, Memory, Notes, Report, Tracker};
 pub use seed::{Key, Purpose, Stream};
 pub use sequential::Sequential;
 pub use step::{Prox, Sgd};
-pub use trigger::{Grant, Trigger};
+pub use trigger::Trigger;
 
 /// The README's example is run with the other examples.
 #[cfg(doctest)]

@@ -17,7 +17,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Everything a run needs to be resumed.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     pub at: Position,
     /// Up to where all that came due was done; nothing yet before the first step.
@@ -45,39 +45,45 @@ pub struct GroupCheckpoint {
     pub memory: String,
 }
 
-/// The state of a worker.
+/// The state of a worker. What the manifest of a checkpoint says of it is read and written by serde; its vectors are not in there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     pub worker: u32,
-    pub parameters: Vec<f32>,
-    pub velocity: Vec<f32>,
-    pub statistics: Vec<f32>,
-    /// Its scores for each level of rounds.
-    pub notes: Vec<Notes>,
     pub taken: u64,
     pub in_cycle: u64,
     pub loss: f64,
     pub finite: bool,
+    #[serde(default)]
     pub diverged: bool,
     pub tally: Tally,
     pub past: Past,
+    /// Its scores for each level of rounds.
+    pub notes: Vec<Notes>,
+    #[serde(skip)]
+    pub parameters: Vec<f32>,
+    #[serde(skip)]
+    pub velocity: Vec<f32>,
+    #[serde(skip)]
+    pub statistics: Vec<f32>,
     /// The centres of groups in which it is the first: level, group, centre.
+    #[serde(skip)]
     pub centres: Vec<(usize, usize, Vec<f32>)>,
 }
 
 impl Part {
-    /// The bytes, for another process. They hold the times that a checkpoint holds.
+    /// The bytes, for another process, with the vectors and the times.
     pub fn encode(&self) -> Result<Vec<u8>, CommError> {
-        postcard::to_allocvec(&(self, self.past.times))
+        let Part { parameters, velocity, statistics, centres, .. } = self;
+        postcard::to_allocvec(&(self, self.past.times, (parameters, velocity, statistics, centres)))
             .map_err(|error| CommError::Message { why: error.to_string() })
     }
 
     /// The part of `worker`, from its bytes.
     pub fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
-        let (mut part, times): (Part, Times) =
+        let (part, times, (parameters, velocity, statistics, centres)): (Part, Times, _) =
             postcard::from_bytes(bytes).map_err(|_| Error::Garbled { worker, found: bytes.len() })?;
-        part.past.times = times;
-        Ok(part)
+        let past = Past { times, ..part.past };
+        Ok(Part { past, parameters, velocity, statistics, centres, ..part })
     }
 }
 

@@ -165,13 +165,18 @@ impl Engine {
     }
 
     /// The workers of these parts.
-    pub(crate) fn seats(&self, recipe: &Recipe, parts: &mut [Part]) -> Result<Vec<Seat<CpuReplica>>, Error> {
+    pub(crate) fn seats(&self, recipe: &Recipe, parts: &mut [Part]) -> Result<Vec<Seat>, Error> {
         let evaluator = self.evaluator(recipe);
         let seat = |part: &mut Part| {
             let mut replica = self.worker(part.worker, take_state(part), part.taken)?;
             replica.put(StateKind::Velocity, &part.velocity)?;
             let (worker, waits) = (part.worker, Some(replica.waits()));
-            Ok(Seat { worker, replica, waits, evaluator: Some(Box::new(evaluator.clone())) })
+            Ok(Seat {
+                worker,
+                replica: Box::new(replica),
+                waits,
+                evaluator: Some(Box::new(evaluator.clone())),
+            })
         };
         parts.iter_mut().map(seat).collect()
     }

@@ -211,7 +211,7 @@ impl Trial {
             let mut inner = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
             inner.put(StateKind::Velocity, &part.velocity)?;
             let replica: Toy = Odd { inner, worker: part.worker, mishap: self.mishap };
-            Ok(Seat { worker: part.worker, replica, waits: None, evaluator: None })
+            Ok(Seat { worker: part.worker, replica: Box::new(replica), waits: None, evaluator: None })
         };
         launch.go(snapshot, on_threads(layout(), self.deadline, make), &mut [Box::new(self.ear.clone())])
     }
@@ -328,7 +328,7 @@ fn across(trial: &Trial, processes: u32) -> Vec<Vec<f32>> {
                 let make = |part: &mut Part| {
                     let inner = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
                     let replica: Toy = Odd { inner, worker: part.worker, mishap: trial.mishap };
-                    Ok(Seat { worker: part.worker, replica, waits: None, evaluator: None })
+                    Ok(Seat { worker: part.worker, replica: Box::new(replica), waits: None, evaluator: None })
                 };
                 let beginning = is_first.then(|| (trial.fresh(), false));
                 let set = on_threads(layout(), DEADLINE, make);
@@ -457,7 +457,7 @@ impl Stopping<'_> {
             };
             let mut inner = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
             inner.put(StateKind::Velocity, &part.velocity)?;
-            Ok(Seat { worker: part.worker, replica: inner, waits: None, evaluator: None })
+            Ok(Seat { worker: part.worker, replica: Box::new(inner), waits: None, evaluator: None })
         };
         launch.go(snapshot, on_threads(layout(), DEADLINE, make), &mut [])
     }
@@ -706,7 +706,7 @@ fn a_time_budget_is_by_the_given_clock() {
             bowl(x, key, gradient)
         };
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), function)?;
-        Ok(Seat { worker: part.worker, replica, waits: None, evaluator: None })
+        Ok(Seat { worker: part.worker, replica: Box::new(replica), waits: None, evaluator: None })
     };
     let set = on_threads(layout(), DEADLINE, make);
     let end = launch.go(trial.fresh(), set, &mut [Box::new(trial.ear.clone())]).unwrap();
@@ -745,7 +745,7 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
     };
     let make = |part: &mut Part| {
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
-        Ok(Seat { worker: part.worker, replica, waits: None, evaluator: None })
+        Ok(Seat { worker: part.worker, replica: Box::new(replica), waits: None, evaluator: None })
     };
     let error =
         launch.go(trial.fresh(), on_threads(layout(), DEADLINE, make), &mut [Box::new(Deaf(0))]).unwrap_err();
