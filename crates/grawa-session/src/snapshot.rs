@@ -7,11 +7,11 @@ use crate::evaluate::viewing;
 use crate::event::{Evaluated, Times};
 use crate::membership::Membership;
 use crate::milestones::Position;
-use crate::process::{Note, Process, levels};
+use crate::process::{Note, Process};
 use crate::round_message::Tally;
 use crate::worker_set::Slot;
 use grawa_comm::Error as CommError;
-use grawa_core::{Layout, Memory, Method, Notes, Share, StateKind, Tracker};
+use grawa_core::{Layout, Memory, Method, Notes, Share, StateKind, Tracker, mean};
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -105,7 +105,7 @@ impl Past {
 /// The snapshot before the first step. Each group's centre is the mean of where its finite workers start.
 pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>) -> Result<Snapshot, Error> {
     method.check()?;
-    let levels = levels(method, starts.len() as u32);
+    let levels = method.levels(starts.len() as u32);
     let is_finite = |start: &[f32]| start.iter().all(|x| x.is_finite());
     if !starts.iter().any(|(parameters, _)| is_finite(parameters)) {
         return Err(grawa_core::Error::NothingFinite.into());
@@ -113,16 +113,8 @@ pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>
     let mut centres = Vec::new();
     for (level, (_, groups)) in levels.iter().enumerate() {
         for (index, group) in groups.iter().enumerate() {
-            let mut sums = vec![0.0f64; layout.len()];
-            let mut count = 0.0;
-            for worker in group.clone() {
-                let start = &starts[worker as usize].0;
-                if is_finite(start) {
-                    sums.iter_mut().zip(start).for_each(|(sum, &x)| *sum += f64::from(x));
-                    count += 1.0;
-                }
-            }
-            centres.push((level, index, sums.into_iter().map(|sum| (sum / count) as f32).collect()));
+            let starts = group.clone().map(|worker| &*starts[worker as usize].0);
+            centres.push((level, index, mean(layout.len(), starts)));
         }
     }
     let notes: Vec<_> =
@@ -145,30 +137,20 @@ pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>
     Ok(Snapshot { parts, memories, ..Snapshot::default() })
 }
 
-/// At most one snapshot is being written while the next one is made.
+/// At most one snapshot is being written while the next one is made: there is a message in here when none is being written.
 #[derive(Debug)]
-pub struct Snapshots(Mutex<Gate>);
-
-#[derive(Debug)]
-struct Gate {
-    written: Receiver<()>,
-    is_writing: bool,
-}
+pub struct Snapshots(Mutex<Receiver<()>>);
 
 impl Snapshots {
-    /// `written` receives a message for each snapshot that has been written.
+    /// `written` receives a message at the start, and one for each snapshot that has been written.
     pub fn new(written: Receiver<()>) -> Self {
-        Snapshots(Mutex::new(Gate { written, is_writing: false }))
+        Snapshots(Mutex::new(written))
     }
 
     /// Waits until the snapshot before is written.
     fn wait(&self) {
-        let mut gate = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if gate.is_writing {
-            // There is no supervisor only when the run was given up.
-            let _ = gate.written.recv();
-        }
-        gate.is_writing = true;
+        // There is no supervisor only when the run was given up.
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).recv();
     }
 }
 

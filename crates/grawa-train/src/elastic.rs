@@ -53,9 +53,6 @@ pub fn join(
 impl Run {
     /// The part of a process that joins a run of this recipe.
     fn as_member(recipe: Recipe, data: &Dataset, joiner: &Joiner) -> Result<Self, Error> {
-        if let Some(why) = objection(&recipe) {
-            return Err(Error::not_elastic(why));
-        }
         let (workload, workers, cores) =
             (Workload::new(&recipe, data)?, workers_of(joiner), recipe.machine.threads);
         Run::of(recipe, workload, |recipe, workload| AnyEngine::of_some(recipe, workload, workers, cores))

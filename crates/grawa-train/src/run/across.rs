@@ -8,7 +8,7 @@ use super::{AnyEngine, Launch, Run, fits, revive};
 use crate::engine::Workload;
 use crate::event::{Finished, Observer};
 use crate::milestones::cycle;
-use crate::process::{Process, levels};
+use crate::process::Process;
 use crate::round_message::decode;
 use crate::snapshot::{Part, Snapshot, fresh};
 use crate::worker_set::WorkerSet;
@@ -36,7 +36,7 @@ struct Parts {
 
 impl Parts {
     fn of(recipe: &Recipe, mut parts: Vec<Part>, alike: bool) -> Self {
-        let levels = levels(&recipe.method, recipe.train.workers);
+        let levels = recipe.method.levels(recipe.train.workers);
         let groups = levels.into_iter().map(|(_, groups)| groups).collect();
         let centres = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.centres)).collect();
         Parts { groups, parts, alike, centres }
@@ -100,7 +100,7 @@ impl Run {
 
     /// Where the run begins, as the first rank knows it.
     fn beginning(&self) -> Result<(Snapshot, bool), Error> {
-        let (recipe, layout) = (&self.recipe, self.workers.layout());
+        let (recipe, layout) = (self.recipe(), self.workers.layout());
         match &self.checkpoint {
             Some(checkpoint) => {
                 fits(recipe, &self.workers, checkpoint)?;
@@ -111,7 +111,7 @@ impl Run {
             None => {
                 // All begin alike, so that one part serves for all, and one centre.
                 let one = fresh(&recipe.method, layout, vec![self.workers.start(recipe)?])?;
-                let groups = levels(&recipe.method, recipe.train.workers);
+                let groups = recipe.method.levels(recipe.train.workers);
                 let memories = groups.iter().map(|(_, groups)| vec![Memory::default(); groups.len()]);
                 Ok((Snapshot { memories: memories.collect(), ..one }, true))
             }
