@@ -10,7 +10,8 @@ use grawa_comm::group::internals::messages::{
 use grawa_comm::group::internals::{Greeting, all_gather, frame, records, whole_record};
 use grawa_comm::{Lost, Why};
 use grawa_session::elastic::{self, Remembered};
-use grawa_session::event_codec::{Report, examples};
+use grawa_session::event_codec::Report;
+use grawa_session::event_codec::examples::examples;
 use grawa_session::round_message::{self, ProcessMessage, RoundMessage};
 use grawa_session::snapshot::GroupCheckpoint;
 use libfuzzer_sys::fuzz_target;
@@ -96,7 +97,7 @@ fn seeds() {
         ToCoordinator::Enter(stand),
         ToCoordinator::Holds(stand),
         ToCoordinator::Arrive { op: 2, call: mix, steps: 4, known_epoch: 1 },
-        ToCoordinator::Arrive { op: 2, call: Call::Broadcast { leader: 2 }, steps: 0, known_epoch: 0 },
+        ToCoordinator::Arrive { op: 2, call: Call::Gather, steps: 0, known_epoch: 0 },
         ToCoordinator::Done { attempt: (1, 2, 1), digest: 77 },
         ToCoordinator::Failed { attempt: (1, 2, 1), peer: 2, why: "gone".into() },
         ToCoordinator::NotRestored { donor: 1 },

@@ -9,19 +9,12 @@ use serde::{Deserialize, Serialize};
 pub enum Call {
     /// Exchange messages.
     Gather,
-    /// Wait for all.
-    Barrier,
     /// Carry out a plan.
     Mix {
         /// The digest of the plan.
         plan: u64,
         /// Which of the group's centres.
         centre: u8,
-    },
-    /// Copy the vector of one member to all.
-    Broadcast {
-        /// That member.
-        leader: u32,
     },
 }
 
@@ -30,25 +23,20 @@ impl Call {
     pub fn name(self) -> &'static str {
         match self {
             Call::Gather => "gather",
-            Call::Barrier => "barrier",
             Call::Mix { .. } => "mix",
-            Call::Broadcast { .. } => "broadcast",
         }
     }
 }
 
 /// The error of members that do not all call the same.
 pub(crate) fn out_of_step(calls: &[(u32, Call)]) -> Error {
-    let is_of = |kind: fn(&Call) -> bool| calls.iter().all(|(_, call)| kind(call));
-    let other = calls.iter().find(|(_, call)| *call != calls[0].1);
-    if let Some((other, _)) = other.filter(|_| is_of(|call| matches!(call, Call::Mix { .. }))) {
-        return Error::PlansDiffer { first: calls[0].0, other: *other };
+    let is_mix = |(_, call): &(u32, Call)| matches!(call, Call::Mix { .. });
+    match calls.iter().find(|(_, call)| *call != calls[0].1) {
+        Some((other, _)) if calls.iter().all(is_mix) => {
+            Error::PlansDiffer { first: calls[0].0, other: *other }
+        }
+        _ => Error::OutOfStep { calls: calls.iter().map(|(worker, call)| (*worker, call.name())).collect() },
     }
-    let name = match is_of(|call| matches!(call, Call::Broadcast { .. })) {
-        true => |_| "broadcast of another leader",
-        false => Call::name,
-    };
-    Error::OutOfStep { calls: calls.iter().map(|(worker, call)| (*worker, name(*call))).collect() }
 }
 
 /// Checks that the vectors of members, by their lengths, and the centre are as long as the layout.

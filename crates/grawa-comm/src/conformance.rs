@@ -63,15 +63,6 @@ pub fn check<C: Collective>(member: &mut C) -> Result<(), String> {
     messages(member).map_err(|why| format!("gather: {why}"))?;
     let outcome = member.barrier().map_err(|error| format!("barrier: {error}"))?;
     whole(&outcome, member).map_err(|why| format!("barrier: {why}"))?;
-    for leader in member.members().to_vec() {
-        let mut mine = vector(member.id(), 0);
-        let outcome = member.broadcast(leader, &mut mine).map_err(|error| format!("broadcast: {error}"))?;
-        whole(&outcome, member).map_err(|why| format!("broadcast: {why}"))?;
-        ensure(mine == vector(leader, 0), || format!("broadcast: not the vector of {leader}"))?;
-    }
-    ensure(matches!(member.broadcast(u32::MAX, &mut vector(0, 0)), Err(Error::NoSuchLeader { .. })), || {
-        "broadcast: a leader who is not there was accepted".into()
-    })?;
     let mut centre = vec![0.0; LENGTH];
     for (step, text) in (0..).zip(METHODS) {
         mixing(member, text, step, &mut centre).map_err(|why| format!("mix of {text}: {why}"))?;

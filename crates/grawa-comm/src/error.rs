@@ -41,14 +41,6 @@ pub enum Error {
         /// The other.
         other: u32,
     },
-    /// A leader that is not in the group.
-    #[error("worker {leader} cannot lead: the group has workers {members:?}")]
-    NoSuchLeader {
-        /// The leader.
-        leader: u32,
-        /// The members.
-        members: Vec<u32>,
-    },
     /// A process that a group was made without.
     #[error("this process is not in the group")]
     NotInGroup,

@@ -70,11 +70,10 @@ pub trait Collective: Send {
         Ok(outcome)
     }
 
-    /// Copies the vector of `leader` to all.
-    fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error>;
-
     /// Waits for all members.
-    fn barrier(&mut self) -> Result<Outcome, Error>;
+    fn barrier(&mut self) -> Result<Outcome, Error> {
+        Ok(self.gather(&[])?.outcome)
+    }
 
     /// The centre after the last [`Collective::mix`].
     fn centre(&self) -> &Arc<Vec<f32>>;

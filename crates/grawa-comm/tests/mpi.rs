@@ -79,9 +79,12 @@ fn misuse_is_told(job: &Job) {
         return;
     }
     let mut member = job.group(0..job.size(), vec![0.0]).unwrap().unwrap();
-    let told = if job.rank() == 0 { member.barrier().map(|_| ()) } else { member.gather(&[]).map(|_| ()) };
+    let told = match job.rank() {
+        0 => member.hand_in(Vec::new()).map(|_| ()),
+        _ => member.gather(&[]).map(|_| ()),
+    };
     assert!(
-        matches!(told, Err(Error::OutOfStep { calls }) if calls[0].1 == "barrier" && calls[1].1 == "gather")
+        matches!(told, Err(Error::OutOfStep { calls }) if calls[0].1 == "hand in" && calls[1].1 == "gather")
     );
     let (layout, method): (Layout, Method) = (Layout::flat(1), "grawa".parse().unwrap());
     let score = 1.0 + f64::from(job.rank().min(1));

@@ -40,14 +40,14 @@ pub use method::{
     Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting,
 };
 pub use mix::{centre_part, mix, mix_part, pull_part};
-pub use plan::{Plan, Reason, Weights, plan};
+pub use plan::{Plan, Weights, plan};
 pub use replica::{Replica, StateKind, StepRequest, StepResults};
 pub use schedule::{RateDrop, Schedule};
 pub use score::{Average, Memory, Notes, Report, Tracker};
 pub use seed::{Key, Purpose, Stream};
-pub use sequential::Sequential;
+pub use sequential::{Sequential, mean};
 pub use step::{Prox, Sgd};
-pub use trigger::{Grant, Trigger};
+pub use trigger::Trigger;
 
 /// The README's example is run with the other examples.
 #[cfg(doctest)]

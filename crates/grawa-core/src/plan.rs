@@ -18,7 +18,6 @@
 use crate::method::{Centre, Norm, Score, Share, Source, Toward, Weighting};
 use crate::weights::{self, Rulings};
 use crate::{Error, Layout, Memory, Method, Report, score};
-use std::fmt;
 
 mod digest;
 
@@ -43,8 +42,8 @@ pub struct Plan {
     pub toward: Toward,
     /// For each worker whether its vector is lost and replaced by the new centre. Its momentum should be cleared.
     pub replaced: Vec<bool>,
-    /// Why anything here differs from the formula, and which worker leads.
-    pub reasons: Vec<Reason>,
+    /// Why anything here differs from the formula, and which worker leads: sentences for the user.
+    pub reasons: Vec<String>,
     /// What the method remembers for the next round.
     pub memory: Memory,
 }
@@ -56,9 +55,7 @@ impl Plan {
             || self.centre != Centre::Weighted
             || !self.weights.rows().all(|row| row.iter().any(|weight| *weight > 0.0))
     }
-}
 
-impl Plan {
     /// The same plan with one vector for each process, given with its workers: their weighted mean, see [`Plan::within`]. The weight of a
     /// process is the sum of its workers' weights. With one worker in each process the weights are those of the workers. A
     /// process without workers has weight zero.
@@ -142,104 +139,6 @@ impl Weights {
     }
 }
 
-/// A reason for a decision. Printed, it is a sentence for the user.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The worker with the smallest score leads.
-    Leads {
-        /// The worker.
-        worker: u32,
-        /// Its score.
-        score: f64,
-    },
-    /// There is only one worker.
-    Alone {
-        /// The worker.
-        worker: u32,
-    },
-    /// The method does not communicate.
-    Silent,
-    /// A score is NaN, infinite or negative.
-    ScoreUnusable {
-        /// The worker.
-        worker: u32,
-        /// The span, if only this span's score is bad.
-        span: Option<String>,
-        /// The score.
-        score: f64,
-    },
-    /// A worker made no step to be scored by.
-    NoStep {
-        /// The worker.
-        worker: u32,
-    },
-    /// A score was zero or tiny and counts as the floor.
-    ScoreRaised {
-        /// The worker.
-        worker: u32,
-        /// The span, if scores are by span.
-        span: Option<String>,
-        /// The score.
-        score: f64,
-        /// What it counts as.
-        floor: f64,
-    },
-    /// No score was usable: all weights are equal.
-    NoScoreUsable {
-        /// The span, if scores are by span.
-        span: Option<String>,
-    },
-    /// A span's gradient is rounding noise: all weights in it are equal.
-    SpanSilent {
-        /// The span.
-        span: String,
-        /// Whether the layout says so; otherwise the norms do.
-        declared: bool,
-    },
-    /// A worker's vector is not finite; it is set to the centre.
-    NotFinite {
-        /// The worker.
-        worker: u32,
-    },
-    /// No worker's vector is finite; all are set to the old centre.
-    NobodyFinite,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place =
-            |span: &Option<String>| span.as_ref().map(|span| format!(" in {span}")).unwrap_or_default();
-        match self {
-            Reason::Leads { worker, score } => write!(f, "worker {worker} leads with {score:.4}"),
-            Reason::Alone { worker } => write!(f, "worker {worker} is alone and is the centre"),
-            Reason::Silent => write!(f, "the method does not communicate"),
-            Reason::ScoreUnusable { worker, span, score } => {
-                write!(f, "worker {worker} weighs nothing{}: its score is {score}", place(span))
-            }
-            Reason::NoStep { worker } => {
-                write!(f, "worker {worker} weighs nothing: it made no step to be judged by")
-            }
-            Reason::ScoreRaised { worker, span, score, floor } => {
-                write!(f, "worker {worker}'s score{} of {score:.3e} counts as {floor:.3e}", place(span))
-            }
-            Reason::NoScoreUsable { span } => {
-                write!(f, "no usable score{}: all workers weigh the same", place(span))
-            }
-            Reason::SpanSilent { span, declared: true } => {
-                write!(f, "the loss does not depend on {span}: all workers weigh the same in it")
-            }
-            Reason::SpanSilent { span, declared: false } => {
-                write!(f, "the gradient of {span} is rounding noise: all workers weigh the same in it")
-            }
-            Reason::NotFinite { worker } => {
-                write!(f, "worker {worker} is not finite and takes over the centre")
-            }
-            Reason::NobodyFinite => write!(f, "no worker is finite: all take over the last centre"),
-        }
-    }
-}
-
 /// Decides a round.
 ///
 /// ```
@@ -258,22 +157,23 @@ pub fn plan(method: &Method, layout: &Layout, memory: &Memory, reports: &[Report
         workers: reports.iter().map(|report| report.worker).collect(),
         present: reports.iter().map(|report| report.finite).collect(),
         reasons: Vec::new(),
+        without_score: Vec::new(),
     };
     let mut memory = memory.clone();
     memory.rounds += 1;
 
     for report in reports.iter().filter(|report| !report.finite) {
-        round.reasons.push(Reason::NotFinite { worker: report.worker });
+        round.reasons.push(format!("worker {} is not finite and takes over the centre", report.worker));
         memory.forget(report.worker);
     }
     if !round.present.contains(&true) {
-        round.reasons.push(Reason::NobodyFinite);
+        round.reasons.push("no worker is finite: all take over the last centre".into());
     }
     if let ([worker], [true]) = (&round.workers[..], &round.present[..]) {
-        round.reasons.push(Reason::Alone { worker: *worker });
+        round.reasons.push(format!("worker {worker} is alone and is the centre"));
     }
     if method.share == Share::Nothing {
-        round.reasons.push(Reason::Silent);
+        round.reasons.push("the method does not communicate".into());
     }
 
     let scores: Vec<Vec<f64>> = (reports.iter())
@@ -305,7 +205,9 @@ struct Round<'a> {
     layout: &'a Layout,
     workers: Vec<u32>,
     present: Vec<bool>,
-    reasons: Vec<Reason>,
+    reasons: Vec<String>,
+    /// Workers without a usable score, which is said once.
+    without_score: Vec<u32>,
 }
 
 impl Round<'_> {
@@ -332,7 +234,8 @@ impl Round<'_> {
                 let (leader, rulings) =
                     weights::smallest(&totals, &self.workers, &self.present, &mut weights.rows);
                 if let Some(leader) = leader {
-                    self.reasons.push(Reason::Leads { worker: self.workers[leader], score: totals[leader] });
+                    let (worker, score) = (self.workers[leader], totals[leader]);
+                    self.reasons.push(format!("worker {worker} leads with {score:.4}"));
                 }
                 self.note(None, &totals, &rulings);
             }
@@ -359,10 +262,11 @@ impl Round<'_> {
                     };
                     if span.is_silent() || is_noise() {
                         weights::uniform(&self.present, row);
-                        self.reasons.push(Reason::SpanSilent {
-                            span: span.name().into(),
-                            declared: span.is_silent(),
-                        });
+                        let why = match span.is_silent() {
+                            true => format!("the loss does not depend on {}", span.name()),
+                            false => format!("the gradient of {} is rounding noise", span.name()),
+                        };
+                        self.reasons.push(format!("{why}: all workers weigh the same in it"));
                     } else {
                         let rulings = weights::inverse(&scores, &self.present, row);
                         self.note(Some(span.name()), &scores, &rulings);
@@ -377,39 +281,31 @@ impl Round<'_> {
     fn note_lost_scores(&mut self, method: &Method, reports: &[Report], scores: &[Vec<f64>]) {
         for (report, scores) in reports.iter().zip(scores).filter(|(report, _)| report.finite) {
             if !scores.is_empty() && scores.iter().all(|score| !score.is_finite()) {
-                self.reasons.push(if report.steps == 0 && method.score.is_by_steps() {
-                    Reason::NoStep { worker: report.worker }
-                } else {
-                    Reason::ScoreUnusable { worker: report.worker, span: None, score: scores[0] }
-                });
+                let why = match report.steps == 0 && method.score.is_by_steps() {
+                    true => "it made no step to be judged by".into(),
+                    false => format!("its score is {}", scores[0]),
+                };
+                self.reasons.push(format!("worker {} weighs nothing: {why}", report.worker));
+                self.without_score.push(report.worker);
             }
         }
     }
 
     fn note(&mut self, span: Option<&str>, scores: &[f64], rulings: &Rulings) {
-        let named = || span.map(str::to_owned);
+        let place = span.map(|span| format!(" in {span}")).unwrap_or_default();
         for &index in &rulings.unusable {
-            let worker = self.workers[index];
-            let said = |reason: &Reason| match reason {
-                Reason::NoStep { worker: who } | Reason::ScoreUnusable { worker: who, span: None, .. } => {
-                    *who == worker
-                }
-                _ => false,
-            };
-            if !self.reasons.iter().any(said) {
-                self.reasons.push(Reason::ScoreUnusable { worker, span: named(), score: scores[index] });
+            let (worker, score) = (self.workers[index], scores[index]);
+            if !self.without_score.contains(&worker) {
+                self.reasons.push(format!("worker {worker} weighs nothing{place}: its score is {score}"));
             }
         }
         for &index in &rulings.raised {
-            self.reasons.push(Reason::ScoreRaised {
-                worker: self.workers[index],
-                span: named(),
-                score: scores[index],
-                floor: rulings.floor.unwrap_or_default(),
-            });
+            let (worker, score, floor) =
+                (self.workers[index], scores[index], rulings.floor.unwrap_or_default());
+            self.reasons.push(format!("worker {worker}'s score{place} of {score:.3e} counts as {floor:.3e}"));
         }
         if rulings.uniform {
-            self.reasons.push(Reason::NoScoreUsable { span: named() });
+            self.reasons.push(format!("no usable score{place}: all workers weigh the same"));
         }
     }
 }

@@ -75,15 +75,16 @@ impl<R: Replica> Sequential<R> {
         if replicas.iter_mut().all(lost) {
             return Err(Error::NothingFinite);
         }
-        let inner = method.inner.as_ref().map(|inner| (inner.method.clone(), inner.group as usize));
-        let levels = (inner.into_iter().chain([(method.clone(), workers)]))
-            .map(|(method, size)| Level {
+        let levels = (method.levels(workers as u32).into_iter())
+            .map(|(method, groups)| Level {
                 trackers: (0..workers).map(|_| Tracker::new(&method, &layout)).collect(),
-                groups: (0..workers)
-                    .step_by(size)
-                    .map(|start| start..(start + size).min(workers))
+                groups: (groups.into_iter())
+                    .map(|group| group.start as usize..group.end as usize)
                     .map(|members| Group {
-                        centre: mean(&mut replicas[members.clone()]),
+                        centre: mean(
+                            layout.len(),
+                            replicas[members.clone()].iter_mut().map(|it| &*it.parameters()),
+                        ),
                         memory: Memory::default(),
                         members,
                     })
@@ -252,16 +253,12 @@ impl<R: Replica> Sequential<R> {
     }
 }
 
-/// The mean of the finite parameters, summed in `f64` in the order of the workers; of equal ones it is their value.
-fn mean<R: Replica>(replicas: &mut [R]) -> Vec<f32> {
-    let mut sums = vec![0.0f64; replicas.first().map_or(0, |replica| replica.layout().len())];
-    let mut count = 0.0;
-    for replica in replicas {
-        let parameters = replica.parameters();
-        if parameters.iter().all(|x| x.is_finite()) {
-            sums.iter_mut().zip(&*parameters).for_each(|(sum, &x)| *sum += f64::from(x));
-            count += 1.0;
-        }
+/// The mean of the finite ones of these vectors of a length, summed in `f64` in their order; of equal ones it is their value.
+pub fn mean<'a>(len: usize, vectors: impl IntoIterator<Item = &'a [f32]>) -> Vec<f32> {
+    let (mut sums, mut count) = (vec![0.0f64; len], 0.0);
+    for vector in vectors.into_iter().filter(|vector| vector.iter().all(|x| x.is_finite())) {
+        sums.iter_mut().zip(vector).for_each(|(sum, &x)| *sum += f64::from(x));
+        count += 1.0;
     }
     sums.into_iter().map(|sum| (sum / count) as f32).collect()
 }

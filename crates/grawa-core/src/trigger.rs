@@ -1,17 +1,8 @@
 //! When a round starts: after M·τ local steps of all workers together.
 //!
-//! Workers take numbered tickets from one shared counter, such as an atomic; the caller implements it. What a ticket
-//! grants is a pure function of its number: each cycle of M·τ + M tickets grants M·τ local steps in the order of the
-//! requests, then one round to each worker. A fast worker takes more of the steps; there is no server.
-//!
-//! ```
-//! use grawa_core::{Grant, Trigger};
-//! let trigger = Trigger::new(2, 2)?;
-//! let grants: Vec<_> = (0..8).map(|ticket| trigger.grant(ticket)).collect();
-//! use Grant::{Round, Step};
-//! assert_eq!(grants, [Step, Step, Step, Step, Round, Round, Step, Step]);
-//! # Ok::<(), grawa_core::Error>(())
-//! ```
+//! Workers take numbered leases from one shared counter, such as an atomic; the caller implements it. What a lease grants is a pure
+//! function of its number: steps while there are any, in the order of the requests, and then nothing, which sends the worker to the
+//! round. A fast worker takes more of the steps; there is no server.
 
 use crate::Error;
 
@@ -26,15 +17,6 @@ pub struct Trigger {
     workers: u64,
 }
 
-/// What a ticket allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// Take one local step.
-    Step,
-    /// Take part in the round.
-    Round,
-}
-
 impl Trigger {
     /// The trigger of `workers` workers and period τ.
     pub fn new(workers: u32, period: u32) -> Result<Self, Error> {
@@ -45,11 +27,6 @@ impl Trigger {
             }
         }
         Ok(Trigger { steps: u64::from(workers) * u64::from(period), workers: workers.into() })
-    }
-
-    /// What the ticket of this number grants.
-    pub fn grant(&self, ticket: u64) -> Grant {
-        if ticket % (self.steps + self.workers) < self.steps { Grant::Step } else { Grant::Round }
     }
 
     /// How many steps the lease of this number (0, 1, …) in a cycle grants; `taken` steps were made before the first lease.
@@ -87,7 +64,8 @@ mod tests {
 
     fn answers(workers: u32, period: u32, n: u64) -> Vec<u8> {
         let trigger = Trigger::new(workers, period).unwrap();
-        (0..n).map(|ticket| u8::from(trigger.grant(ticket) == Grant::Round)).collect()
+        let cycle = trigger.steps + trigger.workers;
+        (0..n).map(|ticket| u8::from(trigger.lease(0, ticket % cycle) == 0)).collect()
     }
 
     /// The answers of the authors' server, in the order of the requests.
@@ -126,29 +104,6 @@ mod tests {
                 at_round[next] = lease == 0;
             }
             prop_assert_eq!(held.iter().sum::<u64>() + done.min(granted), trigger.steps);
-        }
-
-        /// Workers of any speed: every cycle has M·τ steps in total and one round for each worker.
-        #[test]
-        fn uneven_workers_share_the_steps(speeds in proptest::collection::vec(1u64..20, 1..9), period in 1u32..7) {
-            let workers = speeds.len();
-            let trigger = Trigger::new(workers as u32, period).unwrap();
-            let mut ticket = 0;
-            for cycle in 0..5 {
-                let mut at_round = vec![false; workers];
-                let mut ready: Vec<u64> = speeds.clone();
-                let mut steps = 0;
-                // The next free worker takes the next ticket; one that waits for the round takes no more.
-                while let Some(next) = (0..workers).filter(|&w| !at_round[w]).min_by_key(|&w| ready[w]) {
-                    match trigger.grant(ticket) {
-                        Grant::Step => { steps += 1; ready[next] += speeds[next]; }
-                        Grant::Round => at_round[next] = true,
-                    }
-                    ticket += 1;
-                }
-                prop_assert_eq!(steps, trigger.steps);
-                prop_assert_eq!(ticket, (cycle + 1) * (trigger.steps + trigger.workers));
-            }
         }
     }
 }

@@ -10,7 +10,7 @@
 //! | zero, or below 10⁻⁹ of the median | counted as 10⁻⁹ of the median (of the smallest positive one where the median is zero): weights stay finite, and a falling function of the score down to zero itself |
 //! | none usable, or all usable ones zero | all present workers have equal weights |
 //!
-//! Every use of a rule is reported, see [`Reason`](crate::Reason).
+//! Every use of a rule is reported, see [`Plan::reasons`](crate::Plan).
 
 /// Scores below this share of the median are raised to it.
 const FLOOR: f64 = 1e-9;

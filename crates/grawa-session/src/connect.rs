@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::evaluate::viewing;
 use crate::membership::Membership;
-use crate::process::{Connections, levels};
+use crate::process::Connections;
 use crate::snapshot::Part;
 use grawa_comm::{Error as CommError, Transport};
 use grawa_core::{Method, Share};
@@ -26,7 +26,7 @@ pub fn connect(
             (Share::Gradients | Share::Parameters, _) => vec![0.0; length],
         }
     };
-    let levels = levels(method, all);
+    let levels = method.levels(all);
     let mut inner = Vec::new();
     if let [(_, groups), _] = &levels[..] {
         for (number, group) in groups.iter().enumerate() {

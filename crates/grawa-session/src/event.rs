@@ -4,8 +4,7 @@
 //! from what is not (seconds): the latter is in [`Times`] and in fields called `elapsed` and `times` only. Losses that are not finite are `None`, since JSON has no number for them.
 
 use grawa_core::Amount;
-use serde::ser::SerializeStruct;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,7 +47,7 @@ impl Event {
 }
 
 /// Where a run stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Place {
     /// Local steps of each worker; at a free pace, the steps of all divided by their number.
     pub steps: u64,
@@ -59,7 +58,7 @@ pub struct Place {
     /// How much of the budget is spent, from 0 to 1.
     pub share: f64,
     /// Training time in seconds, evaluation left out. Not reproducible.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub elapsed: f64,
 }
 
@@ -120,7 +119,7 @@ pub struct Round {
 }
 
 /// A worker's share in a round.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     /// The worker.
     pub worker: u32,
@@ -131,7 +130,7 @@ pub struct Share {
     /// The mean training loss of these steps.
     pub loss: Option<f64>,
     /// Where its time went since the last such event.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub times: Times,
 }
 
@@ -257,7 +256,7 @@ pub enum Reason {
 }
 
 /// The run is over.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
     /// Where it ended.
     pub at: Place,
@@ -268,37 +267,14 @@ pub struct Finished {
     /// Bytes that all workers sent.
     pub bytes: u64,
     /// Whether no worker's parameters were finite any more: at the last round, or at the end.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub diverged: bool,
 }
 
+/// A log without times does not have such fields.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
-
-/// JSON omits the last field where it has its default: so a log without times has no such fields. A binary form has no field names, and
-/// needs every field.
-macro_rules! leave_out_last {
-    ($name:ident { $($field:ident),+ | $last:ident }) => {
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                let $name { $($field,)+ $last } = self;
-                let is_short = to.is_human_readable() && is_default($last);
-                let count = [$(stringify!($field)),+].len() + usize::from(!is_short);
-                let mut fields = to.serialize_struct(stringify!($name), count)?;
-                $(fields.serialize_field(stringify!($field), $field)?;)+
-                if !is_short {
-                    fields.serialize_field(stringify!($last), $last)?;
-                }
-                fields.end()
-            }
-        }
-    };
-}
-
-leave_out_last!(Place { steps, rounds, epochs, share | elapsed });
-leave_out_last!(Share { worker, steps, total, loss | times });
-leave_out_last!(Finished { at, reason, workers, bytes | diverged });
 
 #[cfg(test)]
 mod tests {

@@ -1,18 +1,21 @@
 //! Reports: events as bytes on their way from a worker to the coordinator.
 //!
-//! A report is postcard. It carries a number, so that the coordinator records every event once, however often a report is sent.
+//! A report is JSON. It carries a number, so that the coordinator records every event once, however often a report is sent.
 //! Numbers that JSON cannot hold are refused, and control characters in texts are replaced: the text comes from another process and
 //! goes to files and to a terminal.
 
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod examples;
+
 use crate::Error;
-use crate::event::{Evaluated, Event, Fault, Finished, Place, Round, Started};
+use crate::event::{Event, Place};
 use grawa_comm::printable;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
 
 /// One or more events and what identifies them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Report {
     /// Events that every member knows, sent by the reporter of the group.
     Shared {
@@ -56,108 +59,40 @@ impl Sequence {
     }
 }
 
-/// What is sent.
-#[derive(Serialize, Deserialize)]
-enum Message {
-    Shared(Sequence, Vec<Untagged>),
-    Own(u64, u64, Untagged),
-}
-
-/// An event whose kind is a number: JSON's tag is a field, which only formats that name their fields can read.
-#[derive(Serialize, Deserialize)]
-struct Untagged(#[serde(with = "Kind")] Event);
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Event")]
-enum Kind {
-    Started(Started),
-    Round(Round),
-    Evaluated(Evaluated),
-    Checkpoint { at: Place, path: PathBuf },
-    Fault(Fault),
-    Finished(Finished),
-}
-
-// `map_err` gives what it is given.
 #[allow(clippy::needless_pass_by_value)]
-fn unreadable(why: impl ToString) -> Error {
-    grawa_comm::Error::Message { why: why.to_string() }.into()
+fn unreadable(error: serde_json::Error) -> Error {
+    grawa_comm::Error::Message { why: error.to_string() }.into()
+}
+
+/// Makes all texts printable.
+fn clean(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = printable(text),
+        Value::Array(values) => values.iter_mut().for_each(clean),
+        Value::Object(fields) => fields.values_mut().for_each(clean),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 impl Report {
     /// The report as bytes.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
-        let message = match self.clone() {
-            Report::Shared { sequence, events } => {
-                Message::Shared(sequence, events.into_iter().map(Untagged).collect())
-            }
-            Report::Own { sender, number, event } => Message::Own(sender, number, Untagged(event)),
-        };
-        postcard::to_allocvec(&message).map_err(unreadable)
+        serde_json::to_vec(self).map_err(unreadable)
     }
 
     /// The report in bytes of another process.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let (message, rest) = postcard::take_from_bytes(bytes).map_err(unreadable)?;
-        if !rest.is_empty() {
-            return Err(unreadable(format!("{} bytes too many", rest.len())));
-        }
-        Ok(match message {
-            Message::Shared(sequence, events) => {
-                let events = events.into_iter().map(|Untagged(event)| checked(&event));
-                Report::Shared { sequence, events: events.collect::<Result<_, _>>()? }
-            }
-            Message::Own(sender, number, Untagged(event)) => {
-                Report::Own { sender, number, event: checked(&event)? }
-            }
-        })
+        let mut value = serde_json::from_slice(bytes).map_err(unreadable)?;
+        clean(&mut value);
+        serde_json::from_value(value).map_err(unreadable)
     }
-}
-
-/// The event as it can be written and read again: through JSON, which has no number that is not finite, with texts that are printable.
-fn checked(event: &Event) -> Result<Event, Error> {
-    fn clean(value: &mut Value) {
-        match value {
-            Value::String(text) => *text = printable(text),
-            Value::Array(values) => values.iter_mut().for_each(clean),
-            Value::Object(fields) => fields.values_mut().for_each(clean),
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
-        }
-    }
-    let mut value = serde_json::to_value(event).map_err(unreadable)?;
-    clean(&mut value);
-    serde_json::from_value(value).map_err(unreadable)
-}
-
-/// A round, an evaluation and a fault.
-#[cfg(any(test, fuzzing))]
-pub fn examples() -> [Event; 3] {
-    use crate::event::{Mixed, Model, Share, Times};
-    let at = Place { steps: 64, rounds: 2, epochs: 0.1 + 0.2, share: 1.0 / 3.0, elapsed: 3.123_456 };
-    let times = Times { compute: 0.25, wire: 1e-6, ..Times::default() };
-    let share =
-        |worker| Share { worker, steps: 32, total: 64, loss: Some(0.7).filter(|_| worker > 0), times };
-    let mixed = Mixed {
-        workers: vec![0, 1],
-        weights: vec![vec![0.1, 0.9], vec![0.3, 0.7]],
-        pull: 0.3,
-        reasons: vec!["worker 1 leads".into()],
-    };
-    let workers = vec![share(0), share(1)];
-    let round = Round { at, rate: 0.1, loss: Some(2.2), workers, mixed: vec![mixed], bytes: 800 };
-    let model = Model { which: "mean".into(), loss: Some(0.1 + 0.2), wrong: 5, examples: 359 };
-    let evaluated = Evaluated { at, models: vec![model.clone(), Model { loss: None, ..model }] };
-    [
-        Event::Round(round),
-        Event::Evaluated(evaluated),
-        Event::Fault(Fault { at, worker: Some(3), what: "it left".into() }),
-    ]
 }
 
 #[cfg(test)]
 mod tests {
+    use super::examples::examples;
     use super::*;
-    use crate::event::{Model, Reason};
+    use crate::event::{Evaluated, Fault, Finished, Model, Reason, Round, Started};
     use proptest::prelude::*;
 
     /// The start of a run whose texts are all this one.
@@ -183,7 +118,7 @@ mod tests {
         Report::Own { sender: 7, number: 1, event }
     }
 
-    /// The line of a file is the one that the worker itself would have written, and a report is shorter.
+    /// The line of a file is the one that the worker itself would have written.
     #[test]
     fn reports_are_read_back_to_the_bit() {
         let end = Finished {
@@ -201,7 +136,6 @@ mod tests {
             let report = own(event.clone());
             let bytes = report.encode().unwrap();
             let line = serde_json::to_vec(event).unwrap();
-            assert!(bytes.len() < line.len(), "{} bytes, {} as JSON", bytes.len(), line.len());
             let Report::Own { event: found, .. } = Report::decode(&bytes).unwrap() else { unreachable!() };
             assert_eq!(serde_json::to_vec(&found).unwrap(), line);
         }
@@ -213,8 +147,8 @@ mod tests {
     #[test]
     fn bytes_that_are_left_over_are_refused() {
         let mut bytes = own(examples()[0].clone()).encode().unwrap();
-        bytes.push(0);
-        assert!(Report::decode(&bytes).unwrap_err().to_string().contains("1 bytes too many"));
+        bytes.push(b'0');
+        assert!(Report::decode(&bytes).unwrap_err().to_string().contains("trailing characters"));
         assert!(Report::decode(&[]).is_err() && Report::decode(b"{}").is_err());
     }
 

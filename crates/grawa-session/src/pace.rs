@@ -1,25 +1,20 @@
 //! How many steps each worker takes in a cycle.
 //!
-//! At an even pace each worker takes its quota. At a free pace all take from one pool of tickets until M times the quota is
-//! taken: one atomic addition for each step, no server. Between processes, where a ticket is a message, each ticket is a lease of several
-//! steps. In an elastic group all take steps until the coordinator calls. A recording of a free run gives each worker the steps it took then.
+//! At an even pace each worker takes its quota. At a free pace all take from one pool until M times the quota is taken, without a server:
+//! a process takes a ticket, which is a lease of several steps, and its workers share those. In an elastic group all take steps until the coordinator calls. A recording of a free run gives each worker the steps it took then.
 
 use crate::Error;
 use crate::event::Event;
 use grawa_comm::Tickets;
-use grawa_core::{Grant, Trigger};
+use grawa_core::Trigger;
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Who takes how many steps.
 pub enum Pacing {
     /// Each its quota.
     Even,
-    /// First come, first served. The tickets of a cycle are counted, in two counters by turns: one may still be cleared by
-    /// a late worker while the next cycle takes from the other.
-    Free([AtomicU64; 2]),
-    /// First come, first served, between processes.
+    /// First come, first served.
     Leased(Leases),
     /// Until the coordinator has counted enough steps and calls.
     Called,
@@ -47,31 +42,22 @@ impl Pacing {
             Pacing::Even => Ok(own < quota),
             // Before the first round some founders may still have to join, for hours: no worker goes beyond the first cycle without them.
             Pacing::Called => Ok(quota > 0 && !is_called() && (from > 0 || own < quota)),
-            Pacing::Free(_) if quota == 0 => Ok(false),
-            Pacing::Free(tickets) => {
-                let trigger = Trigger::new(members as u32, u32::try_from(quota).unwrap_or(u32::MAX))?;
-                Ok(trigger.grant(tickets[cycle as usize % 2].fetch_add(1, Ordering::Relaxed)) == Grant::Step)
-            }
             Pacing::Leased(leases) => leases.may_step(quota, cycle, members),
             Pacing::Replay { recording, .. } => Ok(own < recording.after(from)?.steps(worker)),
         }
     }
 
-    /// A free pace that goes on in a cycle of which `taken` steps are done.
+    /// A free pace inside one process, which goes on in a cycle of which `taken` steps are done.
     pub fn free(cycle: u64, taken: u64) -> Self {
-        let tickets = [AtomicU64::new(0), AtomicU64::new(0)];
-        tickets[cycle as usize % 2].store(taken, Ordering::Relaxed);
-        Pacing::Free(tickets)
+        Pacing::Leased(Leases::new(Box::new(OwnTickets([0; 2])), true, cycle, taken))
     }
 
     /// All workers have met at the end of this cycle: its tickets are for the one after the next.
     pub fn renew(&self, cycle: u64) -> Result<(), Error> {
         match self {
-            Pacing::Free(tickets) => tickets[cycle as usize % 2].store(0, Ordering::Relaxed),
-            Pacing::Leased(leases) => leases.renew(cycle)?,
-            Pacing::Even | Pacing::Called | Pacing::Replay { .. } => {}
+            Pacing::Leased(leases) => leases.renew(cycle),
+            Pacing::Even | Pacing::Called | Pacing::Replay { .. } => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether all workers are at the same step.
@@ -88,7 +74,22 @@ impl Pacing {
     }
 }
 
-/// The steps of a free pace, shared out among processes: tickets lie with the first rank, and each is a lease.
+/// The tickets of a run in one process.
+struct OwnTickets([u64; 2]);
+
+impl Tickets for OwnTickets {
+    fn take(&mut self, counter: usize) -> Result<u64, grawa_comm::Error> {
+        self.0[counter] += 1;
+        Ok(self.0[counter] - 1)
+    }
+
+    fn clear(&mut self, counter: usize) -> Result<(), grawa_comm::Error> {
+        self.0[counter] = 0;
+        Ok(())
+    }
+}
+
+/// The steps of a free pace, shared out: tickets lie with the first rank, and each is a lease.
 pub struct Leases {
     /// Whether this is the rank that clears the tickets.
     clears: bool,
@@ -99,7 +100,7 @@ pub struct Leases {
 
 /// What is asked for and used up.
 struct Held {
-    /// Tickets in two counters by turns, as where all are threads.
+    /// Tickets in two counters by turns: one may still be cleared by a late rank while the next cycle takes from the other.
     tickets: Box<dyn Tickets>,
     /// The cycle of the lease at hand, and how many of its steps are left.
     cycle: u64,

@@ -7,17 +7,17 @@ use crate::evaluate::viewing;
 use crate::event::{Evaluated, Times};
 use crate::membership::Membership;
 use crate::milestones::Position;
-use crate::process::{Note, Process, levels};
+use crate::process::{Note, Process};
 use crate::round_message::Tally;
 use crate::worker_set::Slot;
 use grawa_comm::Error as CommError;
-use grawa_core::{Layout, Memory, Method, Notes, Share, StateKind, Tracker};
+use grawa_core::{Layout, Memory, Method, Notes, Share, StateKind, Tracker, mean};
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Everything a run needs to be resumed.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     pub at: Position,
     /// Up to where all that came due was done; nothing yet before the first step.
@@ -45,39 +45,45 @@ pub struct GroupCheckpoint {
     pub memory: String,
 }
 
-/// The state of a worker.
+/// The state of a worker. What the manifest of a checkpoint says of it is read and written by serde; its vectors are not in there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     pub worker: u32,
-    pub parameters: Vec<f32>,
-    pub velocity: Vec<f32>,
-    pub statistics: Vec<f32>,
-    /// Its scores for each level of rounds.
-    pub notes: Vec<Notes>,
     pub taken: u64,
     pub in_cycle: u64,
     pub loss: f64,
     pub finite: bool,
+    #[serde(default)]
     pub diverged: bool,
     pub tally: Tally,
     pub past: Past,
+    /// Its scores for each level of rounds.
+    pub notes: Vec<Notes>,
+    #[serde(skip)]
+    pub parameters: Vec<f32>,
+    #[serde(skip)]
+    pub velocity: Vec<f32>,
+    #[serde(skip)]
+    pub statistics: Vec<f32>,
     /// The centres of groups in which it is the first: level, group, centre.
+    #[serde(skip)]
     pub centres: Vec<(usize, usize, Vec<f32>)>,
 }
 
 impl Part {
-    /// The bytes, for another process. They hold the times that a checkpoint holds.
+    /// The bytes, for another process, with the vectors and the times.
     pub fn encode(&self) -> Result<Vec<u8>, CommError> {
-        postcard::to_allocvec(&(self, self.past.times))
+        let Part { parameters, velocity, statistics, centres, .. } = self;
+        postcard::to_allocvec(&(self, self.past.times, (parameters, velocity, statistics, centres)))
             .map_err(|error| CommError::Message { why: error.to_string() })
     }
 
     /// The part of `worker`, from its bytes.
     pub fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
-        let (mut part, times): (Part, Times) =
+        let (part, times, (parameters, velocity, statistics, centres)): (Part, Times, _) =
             postcard::from_bytes(bytes).map_err(|_| Error::Garbled { worker, found: bytes.len() })?;
-        part.past.times = times;
-        Ok(part)
+        let past = Past { times, ..part.past };
+        Ok(Part { past, parameters, velocity, statistics, centres, ..part })
     }
 }
 
@@ -99,7 +105,7 @@ impl Past {
 /// The snapshot before the first step. Each group's centre is the mean of where its finite workers start.
 pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>) -> Result<Snapshot, Error> {
     method.check()?;
-    let levels = levels(method, starts.len() as u32);
+    let levels = method.levels(starts.len() as u32);
     let is_finite = |start: &[f32]| start.iter().all(|x| x.is_finite());
     if !starts.iter().any(|(parameters, _)| is_finite(parameters)) {
         return Err(grawa_core::Error::NothingFinite.into());
@@ -107,16 +113,8 @@ pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>
     let mut centres = Vec::new();
     for (level, (_, groups)) in levels.iter().enumerate() {
         for (index, group) in groups.iter().enumerate() {
-            let mut sums = vec![0.0f64; layout.len()];
-            let mut count = 0.0;
-            for worker in group.clone() {
-                let start = &starts[worker as usize].0;
-                if is_finite(start) {
-                    sums.iter_mut().zip(start).for_each(|(sum, &x)| *sum += f64::from(x));
-                    count += 1.0;
-                }
-            }
-            centres.push((level, index, sums.into_iter().map(|sum| (sum / count) as f32).collect()));
+            let starts = group.clone().map(|worker| &*starts[worker as usize].0);
+            centres.push((level, index, mean(layout.len(), starts)));
         }
     }
     let notes: Vec<_> =
@@ -139,30 +137,20 @@ pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>
     Ok(Snapshot { parts, memories, ..Snapshot::default() })
 }
 
-/// At most one snapshot is being written while the next one is made.
+/// At most one snapshot is being written while the next one is made: there is a message in here when none is being written.
 #[derive(Debug)]
-pub struct Snapshots(Mutex<Gate>);
-
-#[derive(Debug)]
-struct Gate {
-    written: Receiver<()>,
-    is_writing: bool,
-}
+pub struct Snapshots(Mutex<Receiver<()>>);
 
 impl Snapshots {
-    /// `written` receives a message for each snapshot that has been written.
+    /// `written` receives a message at the start, and one for each snapshot that has been written.
     pub fn new(written: Receiver<()>) -> Self {
-        Snapshots(Mutex::new(Gate { written, is_writing: false }))
+        Snapshots(Mutex::new(written))
     }
 
     /// Waits until the snapshot before is written.
     fn wait(&self) {
-        let mut gate = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if gate.is_writing {
-            // There is no supervisor only when the run was given up.
-            let _ = gate.written.recv();
-        }
-        gate.is_writing = true;
+        // There is no supervisor only when the run was given up.
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).recv();
     }
 }
 

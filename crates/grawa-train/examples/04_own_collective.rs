@@ -85,19 +85,6 @@ impl Collective for Member {
         Ok(outcome)
     }
 
-    fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
-        let Gathered { messages, outcome } = self.gather(&to_bytes(mine))?;
-        let Some((_, vector)) = messages.iter().find(|(id, _)| *id == leader) else {
-            return Err(Error::NoSuchLeader { leader, members: self.members.clone() });
-        };
-        mine.copy_from_slice(&to_floats(vector));
-        Ok(outcome)
-    }
-
-    fn barrier(&mut self) -> Result<Outcome, Error> {
-        Ok(self.gather(&[])?.outcome)
-    }
-
     fn centre(&self) -> &Arc<Vec<f32>> {
         &self.centre
     }

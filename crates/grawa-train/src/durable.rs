@@ -39,12 +39,7 @@ pub(crate) fn create_folders(path: &Path) -> io::Result<()> {
 
 /// A part of a file name that is unique on this host and others. Process ids are not: they repeat in containers.
 pub(crate) fn unique() -> String {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
-    let host: String = (host.as_deref().unwrap_or("host").trim().chars())
-        .filter(|letter| letter.is_ascii_alphanumeric() || *letter == '-')
-        .take(32)
-        .collect();
-    format!("{host}-{:016x}", std::hash::RandomState::new().build_hasher().finish())
+    format!("{:016x}", std::hash::RandomState::new().build_hasher().finish())
 }
 
 pub(crate) fn create_folder(path: &Path) -> io::Result<()> {

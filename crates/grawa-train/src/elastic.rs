@@ -20,11 +20,15 @@ pub fn objection(recipe: &Recipe) -> Option<String> {
     grawa_session::elastic::objection(&recipe.method)
 }
 
-/// Checks that workers can join and leave in a run of this recipe, and can train it on this data.
+/// Checks that workers can join and leave in a run of this recipe.
+pub(crate) fn expect_elastic(recipe: &Recipe) -> Result<(), Error> {
+    let refuse = |why| Err(Error::Session(grawa_session::Error::NotElastic { why }));
+    objection(recipe).map_or(Ok(()), refuse)
+}
+
+/// The same, and that they can train it on this data.
 pub fn check(recipe: &Recipe, data: &Dataset) -> Result<(), Error> {
-    if let Some(why) = objection(recipe) {
-        return Err(Error::not_elastic(why));
-    }
+    expect_elastic(recipe)?;
     let workload = Workload::new(recipe, data)?;
     match &recipe.model.init {
         Some(path) => crate::init::start(&workload.graph, path, recipe.train.seed).map(|_| ()),
@@ -53,9 +57,6 @@ pub fn join(
 impl Run {
     /// The part of a process that joins a run of this recipe.
     fn as_member(recipe: Recipe, data: &Dataset, joiner: &Joiner) -> Result<Self, Error> {
-        if let Some(why) = objection(&recipe) {
-            return Err(Error::not_elastic(why));
-        }
         let (workload, workers, cores) =
             (Workload::new(&recipe, data)?, workers_of(joiner), recipe.machine.threads);
         Run::of(recipe, workload, |recipe, workload| AnyEngine::of_some(recipe, workload, workers, cores))
@@ -69,9 +70,7 @@ impl Run {
         observers: &mut [Box<dyn Observer>],
     ) -> Result<Finished, Error> {
         let recipe = self.recipe();
-        if let Some(why) = objection(recipe) {
-            return Err(Error::not_elastic(why));
-        }
+        expect_elastic(recipe)?;
         let founders = recipe.train.workers;
         let (parameters, statistics) = self.workers.start(recipe)?;
         let reporter = joiner.reporter();

@@ -201,12 +201,6 @@ impl From<Error> for grawa_session::Error {
 }
 
 impl Error {
-    /// A run whose workers cannot join and leave.
-    #[cfg(feature = "group")]
-    pub(crate) fn not_elastic(why: String) -> Self {
-        Error::Session(grawa_session::Error::NotElastic { why })
-    }
-
     /// Whether the request itself was wrong (exit code 2), rather than something failing (exit code 1).
     pub fn is_usage(&self) -> bool {
         match self {

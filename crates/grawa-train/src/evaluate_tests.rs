@@ -180,7 +180,12 @@ fn set(
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
         let statistics = Layout::new([("bn.running_mean", vec![1])])?;
         let toy = Toy { worker: part.worker, fails, evaluations: 0, statistics, seen: Arc::clone(&seen) };
-        Ok(Seat { worker: part.worker, replica, waits: None, evaluator: Some(Box::new(toy)) })
+        Ok(Seat {
+            worker: part.worker,
+            replica: Box::new(replica),
+            waits: None,
+            evaluator: Some(Box::new(toy)),
+        })
     })
 }
 

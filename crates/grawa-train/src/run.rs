@@ -11,7 +11,7 @@ use crate::engine::{EvaluateShard, Workload};
 use crate::event::{Event, Fault, Finished, Observer, Started};
 use crate::membership::Membership;
 use crate::milestones::{MilestoneSettings, Milestones, Position, cycle};
-use crate::process::{Clock, Common, Connections, Process, levels};
+use crate::process::{Clock, Common, Connections, Process};
 use crate::recipe::{Model, Pace};
 use crate::snapshot::{Part, Snapshot, Snapshots, fresh};
 use crate::supervisor::Supervisor;
@@ -43,15 +43,17 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
 /// assert_eq!((end.at.steps, end.at.rounds), (16, 2));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct Run {
-    recipe: Recipe,
+    launch: Launch,
     pub(crate) workers: Workers,
-    examples: usize,
     pub(crate) folder: Option<PathBuf>,
     checkpoint: Option<Checkpoint>,
-    recording: Option<Recording>,
-    stop: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run").field("recipe", self.recipe()).finish_non_exhaustive()
+    }
 }
 
 impl Run {
@@ -131,7 +133,7 @@ impl Run {
 
     /// The recipe, which names the network that is trained: the one to make a folder with.
     pub fn recipe(&self) -> &Recipe {
-        &self.recipe
+        &self.launch.recipe
     }
 
     /// A run whose network is trained by this engine.
@@ -146,8 +148,8 @@ impl Run {
     }
 
     fn by(recipe: Recipe, workers: Workers, examples: usize) -> Self {
-        let (folder, checkpoint, recording, stop) = (None, None, None, Arc::default());
-        Run { recipe, workers, examples, folder, checkpoint, recording, stop }
+        let launch = Launch::new(recipe, &workers, examples);
+        Run { launch, workers, folder: None, checkpoint: None }
     }
 
     /// The same on GPUs of the test's choice.
@@ -167,20 +169,22 @@ impl Run {
     }
 
     /// Gives every worker the steps it took when the run was recorded.
-    pub fn replay(self, recording: Recording) -> Self {
-        Run { recording: Some(recording), ..self }
+    pub fn replay(mut self, recording: Recording) -> Self {
+        self.launch.recording = Some(recording);
+        self
     }
 
     /// Stops within a step when this becomes true, and writes a checkpoint.
-    pub fn stop_by(self, stop: Arc<AtomicBool>) -> Self {
-        Run { stop, ..self }
+    pub fn stop_by(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.launch.stop = stop;
+        self
     }
 
     /// That the run can start: what it starts from is there and fits.
     pub fn check(&self) -> Result<(), Error> {
         match &self.checkpoint {
-            Some(checkpoint) => fits(&self.recipe, &self.workers, checkpoint),
-            None => self.workers.start(&self.recipe).map(|_| ()),
+            Some(checkpoint) => fits(self.recipe(), &self.workers, checkpoint),
+            None => self.workers.start(self.recipe()).map(|_| ()),
         }
     }
 
@@ -188,7 +192,7 @@ impl Run {
     pub fn go(self, observers: &mut [Box<dyn Observer>]) -> Result<Finished, Error> {
         let snapshot = match &self.checkpoint {
             Some(checkpoint) => {
-                fits(&self.recipe, &self.workers, checkpoint)?;
+                fits(self.recipe(), &self.workers, checkpoint)?;
                 if !self.workers.is_in_step(&checkpoint.snapshot.parts) {
                     let why = "the workers of a GPU stand at different steps between two rounds; it was stopped with another \
                                machine.cards or machine.device, and must be resumed with those";
@@ -197,8 +201,9 @@ impl Run {
                 checkpoint.snapshot.clone()
             }
             None => {
-                let starts = vec![self.workers.start(&self.recipe)?; self.recipe.train.workers as usize];
-                fresh(&self.recipe.method, self.workers.layout(), starts)?
+                let recipe = self.recipe();
+                let starts = vec![self.workers.start(recipe)?; recipe.train.workers as usize];
+                fresh(&recipe.method, self.workers.layout(), starts)?
             }
         };
         let (launch, workers) = self.launch();
@@ -207,9 +212,10 @@ impl Run {
 
     /// What the run needs besides its workers, and these.
     pub(crate) fn launch(self) -> (Launch, Workers) {
-        let Run { recipe, workers, examples, folder, checkpoint, recording, stop } = self;
-        let launch = Launch::new(recipe, &workers, examples, folder.as_deref(), stop);
-        (Launch { recording, resumed: checkpoint.is_some(), ..launch }, workers)
+        let Run { mut launch, workers, folder, checkpoint } = self;
+        let writer = |folder: &Path| Writer::new(folder, &launch.recipe, workers.graph().cloned());
+        (launch.writer, launch.resumed) = (folder.as_deref().map(writer), checkpoint.is_some());
+        (launch, workers)
     }
 }
 
@@ -232,7 +238,7 @@ fn fits(recipe: &Recipe, workers: &Workers, checkpoint: &Checkpoint) -> Result<(
     }
     let groups: Vec<usize> = checkpoint.snapshot.memories.iter().map(Vec::len).collect();
     let expected: Vec<usize> =
-        levels(&recipe.method, recipe.train.workers).iter().map(|(_, groups)| groups.len()).collect();
+        recipe.method.levels(recipe.train.workers).iter().map(|(_, groups)| groups.len()).collect();
     if groups != expected {
         return wrong(format!("it has groups {groups:?} by level, and the method has {expected:?}"));
     }
@@ -259,23 +265,17 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// A run of this recipe from now on, which leaves checkpoints in a folder if there is one.
-    pub(crate) fn new(
-        recipe: Recipe,
-        workers: &Workers,
-        examples: usize,
-        folder: Option<&Path>,
-        stop: Arc<AtomicBool>,
-    ) -> Self {
+    /// A run of this recipe.
+    fn new(recipe: Recipe, workers: &Workers, examples: usize) -> Self {
         let started = Instant::now();
         Launch {
             layout: workers.layout().clone(),
             network: workers.name().into(),
             warnings: workers.warnings(),
             examples,
-            writer: folder.map(|folder| Writer::new(folder, &recipe, workers.graph().cloned())),
+            writer: None,
             recording: None,
-            stop,
+            stop: Arc::default(),
             clock: Arc::new(move || started.elapsed()),
             resumed: false,
             reporter: None,
@@ -305,7 +305,7 @@ impl Launch {
             membership: Membership::Alone,
             processes: vec![(0, workers.clone().collect())],
             view: None,
-            inner: match &levels(&recipe.method, workers.end)[..] {
+            inner: match &recipe.method.levels(workers.end)[..] {
                 [(_, groups), _] => (0..groups.len()).map(|number| (number, None)).collect(),
                 _ => Vec::new(),
             },
@@ -352,6 +352,8 @@ impl Launch {
         };
         let (notes, inbox) = channel();
         let (written, acknowledged) = channel();
+        // No snapshot is being written yet.
+        let _ = written.send(());
         let common = Arc::new(Common {
             method: recipe.method.clone(),
             layout: self.layout.clone(),
@@ -408,7 +410,7 @@ fn revive(recipe: &Recipe, layout: &Layout, snapshot: &mut Snapshot) {
         if recipe.method.share == Share::Parameters {
             part.parameters = centre.clone().unwrap_or_else(|| model.parameters.clone());
             part.velocity.fill(0.0);
-            part.notes = (levels(&recipe.method, recipe.train.workers).iter())
+            part.notes = (recipe.method.levels(recipe.train.workers).iter())
                 .map(|(method, _)| Tracker::new(method, layout).notes().clone())
                 .collect();
         }

@@ -21,14 +21,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// A worker's replica and what goes with it.
-pub(crate) struct Seat<R> {
+pub(crate) struct Seat {
     pub(crate) worker: u32,
-    pub(crate) replica: R,
+    pub(crate) replica: Box<dyn Replica + Send>,
     pub(crate) waits: Option<Arc<WaitTimes>>,
     pub(crate) evaluator: Option<Box<dyn EvaluateShard>>,
 }
 
-impl<R: Replica> Seat<R> {
+impl Seat {
     fn vector(&mut self, which: Vectors) -> &mut [f32] {
         match which {
             Vectors::Parameters => self.replica.parameters(),
@@ -42,17 +42,17 @@ impl<R: Replica> Seat<R> {
 }
 
 /// A seat, and what its worker does with it.
-type Job<R> = (Box<Seat<R>>, Box<dyn FnOnce(Box<Seat<R>>) + Send>);
+type Job = (Box<Seat>, Box<dyn FnOnce(Box<Seat>) + Send>);
 
 /// Floats of a vector for which a thread of its own pays in a round.
 const FLOATS_A_THREAD: usize = 1 << 16;
 
 /// Workers on threads.
-pub(crate) struct ThreadSet<R> {
+pub(crate) struct ThreadSet {
     layout: Layout,
     /// None while its worker works, and if it was lost.
-    seats: Vec<Option<Box<Seat<R>>>>,
-    threads: Vec<Option<Sender<Job<R>>>>,
+    seats: Vec<Option<Box<Seat>>>,
+    threads: Vec<Option<Sender<Job>>>,
     progress: Vec<Progress>,
     centres: Centres,
     /// A vector of all workers here, for other processes.
@@ -118,8 +118,8 @@ impl Centres {
     }
 }
 
-impl<R: Replica + Send + 'static> ThreadSet<R> {
-    pub(crate) fn new(layout: Layout, seats: Vec<Seat<R>>, deadline: Duration) -> Self {
+impl ThreadSet {
+    pub(crate) fn new(layout: Layout, seats: Vec<Seat>, deadline: Duration) -> Self {
         ThreadSet {
             layout,
             threads: seats.iter().map(|_| None).collect(),
@@ -137,7 +137,7 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
     fn each<T: Send + 'static, A: Send + 'static>(
         &mut self,
         jobs: Vec<(usize, A)>,
-        work: impl Fn(&mut Seat<R>, A, &Progress) -> Result<T, Error> + Clone + Send + 'static,
+        work: impl Fn(&mut Seat, A, &Progress) -> Result<T, Error> + Clone + Send + 'static,
     ) -> PerWorker<T> {
         let (done, results) = channel();
         let (mut found, mut waiting): (PerWorker<T>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -145,7 +145,7 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
         for (index, args) in jobs {
             let Some(seat) = self.seats[index].take() else { continue };
             let (done, work, progress) = (done.clone(), work.clone(), self.progress[index].clone());
-            let job = move |mut seat: Box<Seat<R>>| {
+            let job = move |mut seat: Box<Seat>| {
                 let result = catch_unwind(AssertUnwindSafe(|| work(&mut seat, args, &progress)));
                 let result = result.unwrap_or_else(|panic| Err(broke_down(seat.worker, &*panic)));
                 // What the work holds is free before the loop goes on.
@@ -219,9 +219,9 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
     }
 
     /// Sends a job to the worker's thread.
-    fn send(&mut self, index: usize, job: Job<R>) -> Result<(), Error> {
+    fn send(&mut self, index: usize, job: Job) -> Result<(), Error> {
         if self.threads[index].is_none() {
-            let (sender, jobs) = channel::<Job<R>>();
+            let (sender, jobs) = channel::<Job>();
             let name = format!("grawa-worker-{}", job.0.worker);
             let run = move || jobs.into_iter().for_each(|(seat, job)| job(seat));
             (std::thread::Builder::new().name(name).spawn(run))
@@ -235,13 +235,21 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
         }
     }
 
-    fn seat(&mut self, index: usize) -> Result<&mut Seat<R>, Error> {
+    fn seat(&mut self, index: usize) -> Result<&mut Seat, Error> {
         self.seats[index].as_deref_mut().ok_or(Error::Left)
+    }
+
+    /// The model that all measure, if they measure one.
+    fn model(&self, of: Measured) -> Option<Arc<Vec<f32>>> {
+        match of {
+            Measured::Centre(slot) => Some(self.centres.get(slot)),
+            Measured::Own => None,
+        }
     }
 
     /// The vectors of these workers, in their order.
     fn vectors<'a>(
-        seats: &'a mut [Option<Box<Seat<R>>>],
+        seats: &'a mut [Option<Box<Seat>>],
         members: &[usize],
         which: Vectors,
     ) -> Vec<&'a mut [f32]> {
@@ -252,10 +260,10 @@ impl<R: Replica + Send + 'static> ThreadSet<R> {
 
 /// Makes the set of workers on threads: `make` makes a worker of its part.
 #[cfg(test)]
-pub(crate) fn on_threads<R: Replica + Send + 'static>(
+pub(crate) fn on_threads(
     layout: Layout,
     deadline: Duration,
-    make: impl Fn(&mut Part) -> Result<Seat<R>, crate::Error>,
+    make: impl Fn(&mut Part) -> Result<Seat, crate::Error>,
 ) -> impl FnOnce(&Recipe, &mut [Part]) -> Result<Box<dyn WorkerSet>, crate::Error> {
     move |_, parts| {
         let seats = parts.iter_mut().map(make).collect::<Result<_, _>>()?;
@@ -301,8 +309,8 @@ fn mix_shared_out(
 }
 
 /// A worker's cycle of local steps.
-fn take_steps<R: Replica>(
-    seat: &mut Seat<R>,
+fn take_steps(
+    seat: &mut Seat,
     mut state: WorkerState,
     cycle: &Cycle,
     centres: &Centres,
@@ -332,7 +340,7 @@ fn take_steps<R: Replica>(
     Ok(state)
 }
 
-impl<R: Replica + Send + 'static> WorkerSet for ThreadSet<R> {
+impl WorkerSet for ThreadSet {
     fn local_steps(&mut self, cycle: &Arc<Cycle>, workers: Vec<WorkerState>) -> PerWorker<WorkerState> {
         let jobs = workers.into_iter().map(|worker| (worker.index, worker)).collect();
         let (cycle, centres) = (Arc::clone(cycle), self.centres.clone());
@@ -471,19 +479,9 @@ impl<R: Replica + Send + 'static> WorkerSet for ThreadSet<R> {
     }
 }
 
-impl<R: Replica + Send + 'static> ThreadSet<R> {
-    /// The model that all measure, if they measure one.
-    fn model(&self, of: Measured) -> Option<Arc<Vec<f32>>> {
-        match of {
-            Measured::Centre(slot) => Some(self.centres.get(slot)),
-            Measured::Own => None,
-        }
-    }
-}
-
 /// Measures a model, or the worker's own parameters.
-fn measure<R: Replica, T>(
-    seat: &mut Seat<R>,
+fn measure<T>(
+    seat: &mut Seat,
     model: Option<&Vec<f32>>,
     progress: &Progress,
     measure: impl FnOnce(&mut dyn EvaluateShard, &[f32], &mut dyn FnMut()) -> Result<T, crate::Error>,
@@ -516,7 +514,7 @@ mod tests {
             let seat = |worker: u32| {
                 let function = |_: &[f32], _: Key, _: &mut [f32]| 0.0;
                 let replica = FunctionReplica::new(layout.clone(), vec![0.0; length], function).unwrap();
-                Seat { worker, replica, waits: None, evaluator: None }
+                Seat { worker, replica: Box::new(replica), waits: None, evaluator: None }
             };
             let seats = (0..workers).map(seat).collect();
             let mut set = ThreadSet::new(layout.clone(), seats, Duration::from_secs(60));

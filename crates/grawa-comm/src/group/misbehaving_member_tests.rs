@@ -29,7 +29,11 @@ fn group(workers: u32) -> Coordinator {
         hear(&mut coordinator, session, ToCoordinator::Enter(START));
     }
     for session in 0..u64::from(workers) {
-        hear(&mut coordinator, session, arrive(0, Call::Barrier));
+        hear(&mut coordinator, session, arrive(0, Call::Gather));
+    }
+    let attempt = (coordinator.epoch, 0, 1);
+    for session in 0..u64::from(workers) {
+        hear(&mut coordinator, session, ToCoordinator::Done { attempt, digest: 0 });
     }
     assert_eq!((coordinator.op, coordinator.committed), (1, Some(START)));
     coordinator
@@ -107,7 +111,7 @@ fn absurd_numbers_do_no_harm() {
     let far = StateVersion { op: u64::MAX, digest: 1 };
     hear(&mut fresh, 0, hello(1));
     hear(&mut fresh, 0, ToCoordinator::Enter(far));
-    hear(&mut fresh, 0, arrive(u64::MAX, Call::Barrier));
+    hear(&mut fresh, 0, arrive(u64::MAX, Call::Gather));
     assert_eq!(fresh.op, u64::MAX);
 }
 
@@ -261,7 +265,7 @@ fn one_member_out_of_step_does_not_end_the_run() {
     (0..3).for_each(|session| {
         drop(hear(&mut coordinator, session, ToCoordinator::Holds(StateVersion { op: 1, digest: 6 })))
     });
-    hear(&mut coordinator, 0, arrive(1, Call::Barrier));
+    hear(&mut coordinator, 0, arrive(1, Call::Mix { plan: 1, centre: 0 }));
     hear(&mut coordinator, 1, arrive(1, Call::Gather));
     let actions = hear(&mut coordinator, 2, arrive(1, Call::Gather));
     assert_eq!(ended(&actions), None, "{actions:?}");
@@ -277,7 +281,7 @@ fn one_member_out_of_step_does_not_end_the_run() {
     (0..2).for_each(|session| {
         drop(hear(&mut coordinator, session, ToCoordinator::Holds(StateVersion { op: 1, digest: 6 })))
     });
-    hear(&mut coordinator, 0, arrive(1, Call::Barrier));
+    hear(&mut coordinator, 0, arrive(1, Call::Mix { plan: 1, centre: 0 }));
     let actions = hear(&mut coordinator, 1, arrive(1, Call::Gather));
     assert!(matches!(ended(&actions), Some(End::OutOfStep { .. })), "{actions:?}");
 }

@@ -164,15 +164,6 @@ impl Comm {
         answer(&turn, call, code)
     }
 
-    /// Copies the floats of `root` to all. All must pass the same count.
-    pub(super) fn broadcast(self, root: usize, floats: &mut [f32]) -> Result<(), Error> {
-        let (count, root, turn) = (int(floats.len())?, int(root)?, turn());
-        // SAFETY: as many floats as the slice has.
-        let code =
-            unsafe { ffi::MPI_Bcast(floats.as_mut_ptr().cast(), count, ffi::RSMPI_FLOAT, root, self.0) };
-        answer(&turn, "broadcast", code)
-    }
-
     pub(super) fn send(self, to: usize, bytes: &[u8]) -> Result<(), Error> {
         let (count, to, turn) = (int(bytes.len())?, int(to)?, turn());
         // SAFETY: as many bytes as the slice has.

@@ -20,15 +20,13 @@ enum Call {
     Gather,
     HandIn,
     Scatter,
-    Barrier,
     Mix,
-    Broadcast,
 }
 
 /// Their names, in this order.
-const NAMES: [&str; 6] = ["gather", "hand in", "scatter", "barrier", "mix", "broadcast"];
+const NAMES: [&str; 4] = ["gather", "hand in", "scatter", "mix"];
 
-/// What every member sends first: its call, what must be the same for all, and a length.
+/// What every member sends first: its call, the digest of its plan, and a length.
 type Brought = [u64; 3];
 
 /// One rank's end of a group. No member leaves: a rank that dies ends the job.
@@ -56,10 +54,10 @@ impl Member {
         make(self.members[0])
     }
 
-    /// Checks that all members have called the same operation, with the same plan or leader.
-    fn meet(&mut self, call: Call, same: u64, length: usize) -> Result<(Vec<Brought>, Outcome), Error> {
+    /// Checks that all members have called the same operation, with the same plan.
+    fn meet(&mut self, call: Call, plan: u64, length: usize) -> Result<(Vec<Brought>, Outcome), Error> {
         let start = Instant::now();
-        let brought = self.comm.all_words([call as u64, same, length as u64])?;
+        let brought = self.comm.all_words([call as u64, plan, length as u64])?;
         let differs = |at: usize| brought.iter().position(|other| other[at] != brought[0][at]);
         if differs(0).is_some() {
             let name = |code: u64| NAMES.get(code as usize).copied().unwrap_or("something else");
@@ -67,11 +65,7 @@ impl Member {
             return Err(Error::OutOfStep { calls: calls.collect() });
         }
         if let Some(other) = differs(1) {
-            if call == Call::Mix {
-                return Err(Error::PlansDiffer { first: self.members[0], other: self.members[other] });
-            }
-            let calls = self.members.iter().map(|&worker| (worker, "broadcast of another leader"));
-            return Err(Error::OutOfStep { calls: calls.collect() });
+            return Err(Error::PlansDiffer { first: self.members[0], other: self.members[other] });
         }
         let outcome = Outcome { members: self.members.clone(), wait: start.elapsed(), ..Outcome::default() };
         Ok((brought, outcome))
@@ -182,25 +176,6 @@ impl Collective for Member {
         self.mix_all(plan, layout, mine)?;
         (outcome.bytes, outcome.work) = (4 * mine.len() as u64, start.elapsed());
         Ok(outcome)
-    }
-
-    fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
-        let (brought, mut outcome) = self.meet(Call::Broadcast, leader.into(), mine.len())?;
-        let start = Instant::now();
-        let Some(root) = self.members.iter().position(|&worker| worker == leader) else {
-            return Err(Error::NoSuchLeader { leader, members: self.members.clone() });
-        };
-        if let Some(other) = brought.iter().find(|other| other[2] != brought[root][2]) {
-            let (what, found) = (format!("the vector of worker {leader}"), brought[root][2] as usize);
-            return Err(grawa_core::Error::WrongLength { what, found, expected: other[2] as usize }.into());
-        }
-        mine.chunks_mut(PIECE / 4).try_for_each(|piece| self.comm.broadcast(root, piece))?;
-        (outcome.bytes, outcome.work) = (4 * mine.len() as u64, start.elapsed());
-        Ok(outcome)
-    }
-
-    fn barrier(&mut self) -> Result<Outcome, Error> {
-        Ok(self.meet(Call::Barrier, 0, 0)?.1)
     }
 
     fn centre(&self) -> &Arc<Vec<f32>> {

@@ -98,24 +98,6 @@ impl Collective for Member {
         Ok(outcome)
     }
 
-    fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
-        let (met, outcome) = self.meet(Call::Broadcast { leader }, &[], mine)?;
-        let Some((_, offer)) = met.offers.iter().find(|(member, _)| *member == leader) else {
-            return Err(Error::NoSuchLeader { leader, members: self.members.clone() });
-        };
-        let (found, expected) = (offer.vector.len(), mine.len());
-        if found != expected {
-            let what = format!("the vector of worker {leader}");
-            return Err(grawa_core::Error::WrongLength { what, found, expected }.into());
-        }
-        mine.copy_from_slice(&offer.vector);
-        Ok(outcome)
-    }
-
-    fn barrier(&mut self) -> Result<Outcome, Error> {
-        Ok(self.meet(Call::Barrier, &[], &[])?.1)
-    }
-
     fn centre(&self) -> &Arc<Vec<f32>> {
         &self.centre
     }

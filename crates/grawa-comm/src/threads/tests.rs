@@ -213,12 +213,12 @@ fn long_work_between_meetings_is_not_a_stall() {
 #[test]
 fn members_out_of_step_are_told() {
     let found = each(group(0..2, Vec::new(), LONG), |mut member| match member.id() {
-        0 => member.barrier().map(|_| ()),
+        0 => member.mix(&mean(&[0, 1], &Layout::flat(0)), &Layout::flat(0), &[]).map(|_| ()),
         _ => member.gather(&[1]).map(|_| ()),
     });
     for error in found {
         let text = error.unwrap_err().to_string();
-        assert!(text.contains("worker 0 calls barrier, worker 1 calls gather"), "{text}");
+        assert!(text.contains("worker 0 calls mix, worker 1 calls gather"), "{text}");
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) use text::knobs;
 
 use crate::Error;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// The source of a method's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -230,6 +231,17 @@ impl Method {
     /// μ/τ: how far a local step moves a worker to the last centre.
     pub fn prox_a_step(&self) -> f64 {
         self.prox / f64::from(self.period.max(1))
+    }
+
+    /// The levels of rounds and their groups of so many workers: the inner level, if there is one, then all workers.
+    pub fn levels(&self, workers: u32) -> Vec<(Method, Vec<Range<u32>>)> {
+        let inner = self.inner.as_ref().map(|inner| (inner.method.clone(), inner.group.max(1)));
+        (inner.into_iter().chain([(self.clone(), workers.max(1))]))
+            .map(|(method, size)| {
+                let starts = (0..workers).step_by(size as usize);
+                (method, starts.map(|start| start..(start + size).min(workers)).collect())
+            })
+            .collect()
     }
 
     /// Local steps of each worker between two synchronisations of any kind: τ, or the inner level's τ.

@@ -326,30 +326,43 @@ impl Method {
         Table::try_from(Knobs::from(self.clone())).unwrap_or_default()
     }
 
-    /// The method of a table of knobs: a name and any others. [`Error::knob`] says which one is wrong.
-    pub fn from_knobs(knobs: &impl Serialize) -> Result<Method, Error> {
-        let unreadable = |found: &str, why: &str| Error::Unreadable {
-            what: "a method",
-            found: found.into(),
-            expected: why.trim().into(),
+    /// The method of a name and any other knobs; those of the inner level are called `inner.KNOB`. [`Error::knob`] says which one is
+    /// wrong.
+    pub fn from_knobs<V: Serialize>(knobs: impl IntoIterator<Item = (String, V)>) -> Result<Method, Error> {
+        let read = |(knob, value): (String, V)| match Value::try_from(value) {
+            Ok(value) => Ok((knob, value)),
+            Err(error) => Err(Error::WrongKnob { method: String::new(), knob, why: error.to_string() }),
         };
-        let table = Table::try_from(knobs).map_err(|error| unreadable("", &error.to_string()))?;
-        let name = table.get("name").and_then(Value::as_str).unwrap_or_default();
-        for (knob, value) in flatten(&table).iter().filter(|(knob, _)| knob != "name") {
-            if !is_known(knob) {
+        let knobs: Vec<(String, Value)> = knobs.into_iter().map(read).collect::<Result<_, _>>()?;
+        let name = knobs.iter().find(|(knob, _)| knob == "name").and_then(|(_, name)| name.as_str());
+        let name = name.unwrap_or_default();
+        let (mut table, mut inner) = (Table::new(), Table::new());
+        for (knob, value) in &knobs {
+            if knob != "name" && !is_known(knob) {
                 return Err(unknown(name, knob));
             }
+            let (level, key) = match knob.strip_prefix("inner.") {
+                Some(key) => (&mut inner, key),
+                None => (&mut table, knob.as_str()),
+            };
             // Each by itself, so that a wrong type names its knob.
-            let key = knob.strip_prefix("inner.").unwrap_or(knob);
             let alone = Table::from_iter([(key.to_owned(), value.clone())]);
             Value::Table(alone).try_into::<Knobs>().map_err(|error| Error::WrongKnob {
                 method: name.into(),
                 knob: knob.clone(),
                 why: format!("cannot be {value}: {}", error.message().trim()),
             })?;
+            level.insert(key.into(), value.clone());
         }
-        let knobs: Result<Knobs, toml::de::Error> = Value::Table(table.clone()).try_into();
-        Method::try_from(knobs.map_err(|error| unreadable(name, error.message()))?)
+        if !inner.is_empty() {
+            table.insert("inner".into(), inner.into());
+        }
+        let unreadable = |error: toml::de::Error| Error::Unreadable {
+            what: "a method",
+            found: name.into(),
+            expected: error.message().trim().into(),
+        };
+        Method::try_from(Value::Table(table).try_into::<Knobs>().map_err(unreadable)?)
     }
 
     fn pointless(&self, knob: &str, why: &str) -> Error {
@@ -366,30 +379,18 @@ impl FromStr for Method {
         let wrong = |expected: String| Error::Unreadable { what: "the method", found: text.into(), expected };
         // The name first: a slip there should not be reported as anything else.
         name.parse::<Name>()?;
-        let mut table = Table::new();
-        table.insert("name".into(), Value::String(name.into()));
+        let mut knobs = vec![("name".to_owned(), Value::String(name.into()))];
         for part in rest.into_iter().flat_map(|rest| rest.split(',')) {
             let (knob, value) = part.split_once('=').ok_or_else(|| {
                 wrong(format!("'{part}' should be knob=value, as in lgrawa:period=16,pull=0.7"))
             })?;
             let (knob, value) = (knob.trim(), value.trim());
-            if !is_known(knob) {
-                return Err(unknown(name, knob));
-            }
-            let (level, key) = match knob.strip_prefix("inner.") {
-                None => (Some(&mut table), knob),
-                Some(key) => {
-                    let inner = table.entry("inner").or_insert_with(|| Value::Table(Table::new()));
-                    (inner.as_table_mut(), key)
-                }
-            };
-            let level =
-                level.ok_or_else(|| wrong("inner is a level of its own: write inner.group=4".into()))?;
-            if level.insert(key.into(), read_value(value)).is_some() {
+            if knobs.iter().any(|(other, _)| other == knob) {
                 return Err(wrong(format!("'{knob}' stands in it twice")));
             }
+            knobs.push((knob.into(), read_value(value)));
         }
-        Method::from_knobs(&table)
+        Method::from_knobs(knobs)
     }
 }
 

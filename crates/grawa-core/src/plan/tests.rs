@@ -274,8 +274,8 @@ fn the_digest_covers_every_field() {
         Plan { pull: -base.pull, ..base.clone() },
         Plan { toward: Toward::Old, ..base.clone() },
         Plan { replaced: vec![false, false, true], ..base.clone() },
-        Plan { reasons: vec![Reason::Alone { worker: 0 }], ..base.clone() },
-        Plan { reasons: vec![Reason::Leads { worker: 0, score: 0.5 }], ..base.clone() },
+        Plan { reasons: vec!["worker 0 is alone".into()], ..base.clone() },
+        Plan { reasons: vec!["worker 0 leads".into()], ..base.clone() },
         Plan {
             memory: Memory { rounds: base.memory.rounds + (1 << 32), ..base.memory.clone() },
             ..base.clone()

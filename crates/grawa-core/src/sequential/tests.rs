@@ -1,5 +1,5 @@
 use super::*;
-use crate::{FunctionReplica, Name, Preset, Reason};
+use crate::{FunctionReplica, Name, Preset};
 
 type Bowl = fn(&[f32], Key, &mut [f32]) -> f64;
 
@@ -132,7 +132,7 @@ fn a_worker_that_breaks_is_healed_by_the_round() {
         run.replicas()[1].parameters()[2] = f32::NAN;
         let plans = run.advance(0.1).unwrap();
         assert!(
-            plans[0].reasons.contains(&Reason::NotFinite { worker: 1 }),
+            plans[0].reasons.iter().any(|reason| reason.starts_with("worker 1 is not finite")),
             "{method}: {:?}",
             plans[0].reasons
         );
@@ -227,7 +227,7 @@ fn a_worker_that_breaks_early_is_still_seen_at_the_round() {
         let mut run = Sequential::new(method.parse().unwrap(), Sgd::PLAIN, 7, replicas).unwrap();
         let plans: Vec<Plan> = (0..4).flat_map(|_| run.advance(2.0).unwrap()).collect();
         assert!(
-            plans[0].reasons.contains(&Reason::NotFinite { worker: 1 }),
+            plans[0].reasons.iter().any(|reason| reason.starts_with("worker 1 is not finite")),
             "{method}: {:?}",
             plans[0].reasons
         );

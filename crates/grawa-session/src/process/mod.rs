@@ -132,17 +132,6 @@ pub struct Process {
     is_reported: bool,
 }
 
-/// The levels of rounds and their groups: the inner level, if there is one, then all workers.
-pub fn levels(method: &Method, workers: u32) -> Vec<(Method, Vec<Range<u32>>)> {
-    let inner = method.inner.as_ref().map(|inner| (inner.method.clone(), inner.group.max(1)));
-    (inner.into_iter().chain([(method.clone(), workers.max(1))]))
-        .map(|(method, size)| {
-            let starts = (0..workers).step_by(size as usize);
-            (method, starts.map(|start| start..(start + size).min(workers)).collect())
-        })
-        .collect()
-}
-
 /// What connects this process with the others.
 pub struct Connections {
     pub membership: Membership,
@@ -167,7 +156,7 @@ impl Process {
         let Snapshot { at, settled, mut parts, memories, history, .. } = snapshot;
         let Connections { mut membership, processes, view, inner } = connections;
         let (method, layout) = (&common.method, &common.layout);
-        let mut all_levels = levels(method, workers.end);
+        let mut all_levels = method.levels(workers.end);
         if membership.is_elastic() {
             // There is one group, of all that join.
             all_levels = vec![(method.clone(), std::iter::once(workers).collect())];

@@ -236,6 +236,6 @@ fn described(plan: &Plan) -> Mixed {
         workers: plan.workers.clone(),
         weights: plan.weights.rows().map(<[f32]>::to_vec).collect(),
         pull: plan.pull,
-        reasons: plan.reasons.iter().map(ToString::to_string).collect(),
+        reasons: plan.reasons.clone(),
     }
 }

@@ -3,7 +3,7 @@
 use super::experiment::Experiment;
 use super::landscape::{gradient, valley, value};
 use crate::Error;
-use grawa_core::{FunctionReplica, Key, Layout, Method, Reason, Replica, Sequential, Sgd};
+use grawa_core::{FunctionReplica, Key, Layout, Method, Replica, Sequential, Sgd};
 
 /// A run has settled if f is below this: the bottoms lie at −2.
 const SETTLED: f64 = -1.9;
@@ -61,8 +61,8 @@ impl Experiment {
             group.step(self.rate as f32)?;
             note(&mut group);
             if group.is_due() {
-                let reasons = group.round()?.into_iter().flat_map(|plan| plan.reasons);
-                replaced += reasons.filter(|reason| matches!(reason, Reason::NotFinite { .. })).count();
+                replaced +=
+                    group.round()?.iter().flat_map(|plan| &plan.replaced).filter(|lost| **lost).count();
                 note(&mut group);
                 centre.push(pair(group.centre()));
             }

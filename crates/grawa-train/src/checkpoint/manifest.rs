@@ -2,10 +2,9 @@
 
 use super::checksums::crc;
 use crate::milestones::Position;
-use crate::round_message::Tally;
-use crate::snapshot::{Part, Past, Snapshot};
+use crate::snapshot::{Part, Snapshot};
 use crate::{Error, Evaluated, Times};
-use grawa_core::{Memory, Notes};
+use grawa_core::Memory;
 use grawa_nn::{Data, Graph, Tensors};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -70,23 +69,9 @@ pub(super) struct Manifest {
     /// Where the statistics of `model.safetensors` come from.
     statistics: String,
     origin: Option<Origin>,
-    workers: Vec<WorkerEntry>,
+    workers: Vec<Part>,
     memories: Vec<MemoryEntry>,
     history: Vec<Evaluated>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct WorkerEntry {
-    worker: u32,
-    taken: u64,
-    in_cycle: u64,
-    loss: f64,
-    finite: bool,
-    #[serde(default)]
-    diverged: bool,
-    tally: Tally,
-    past: Past,
-    notes: Vec<Notes>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -109,6 +94,7 @@ pub(super) struct Timing {
 }
 
 impl Manifest {
+    /// Of a snapshot whose vectors are elsewhere.
     pub(super) fn of(snapshot: &Snapshot, origin: Origin, order: u64) -> (Manifest, Timing) {
         let timing = Timing {
             order,
@@ -117,17 +103,6 @@ impl Manifest {
             history: snapshot.history.iter().map(|evaluated| evaluated.at.elapsed).collect(),
             workers: snapshot.parts.iter().map(|part| part.past.times).collect(),
         };
-        let workers = snapshot.parts.iter().map(|part| WorkerEntry {
-            worker: part.worker,
-            taken: part.taken,
-            in_cycle: part.in_cycle,
-            loss: part.loss,
-            finite: part.finite,
-            diverged: part.diverged,
-            tally: part.tally,
-            past: part.past,
-            notes: part.notes.clone(),
-        });
         let memories = snapshot.memories.iter().enumerate().flat_map(|(level, groups)| {
             let entry =
                 move |(group, memory): (usize, &Memory)| MemoryEntry { level, group, memory: memory.clone() };
@@ -147,7 +122,7 @@ impl Manifest {
             statistics: if snapshot.calibrated.is_some() { "as evaluated" } else { "average of the workers" }
                 .into(),
             origin: Some(origin),
-            workers: workers.collect(),
+            workers: snapshot.parts.clone(),
             memories: memories.collect(),
             history: history.collect(),
         };
@@ -179,24 +154,12 @@ impl Manifest {
                 _ => return Err(wrong("its memories are out of order")),
             }
         }
-        let mut parts = Vec::with_capacity(self.workers.len());
-        for (index, entry) in self.workers.into_iter().enumerate() {
-            let worker = entry.worker;
-            parts.push(Part {
-                parameters: vector(&format!("worker.{worker}.parameters"))?,
-                velocity: vector(&format!("worker.{worker}.momentum"))?,
-                statistics: vector(&format!("worker.{worker}.statistics"))?,
-                worker,
-                notes: entry.notes,
-                taken: entry.taken,
-                in_cycle: entry.in_cycle,
-                loss: entry.loss,
-                finite: entry.finite,
-                diverged: entry.diverged,
-                tally: entry.tally,
-                past: Past { times: timing.workers.get(index).copied().unwrap_or_default(), ..entry.past },
-                centres: Vec::new(),
-            });
+        let mut parts = self.workers;
+        for (index, part) in parts.iter_mut().enumerate() {
+            let vector = |kind: &str| vector(&format!("worker.{}.{kind}", part.worker));
+            (part.parameters, part.velocity) = (vector("parameters")?, vector("momentum")?);
+            part.statistics = vector("statistics")?;
+            part.past.times = timing.workers.get(index).copied().unwrap_or_default();
         }
         let Some(first) = parts.first_mut() else { return Err(wrong("it has no workers")) };
         for (level, groups) in memories.iter().enumerate() {

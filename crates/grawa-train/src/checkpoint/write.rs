@@ -73,9 +73,6 @@ impl Writer {
             checksums.insert(name.into(), crc(bytes));
             durable::create(&path, bytes).map(drop).map_err(io("write", &path))
         };
-        let (manifest, timing) = Manifest::of(&snapshot, self.origin.clone(), number);
-        write(MANIFEST, toml::to_string(&manifest).map_err(unprintable)?.as_bytes())?;
-        write(TIMING, toml::to_string(&timing).map_err(unprintable)?.as_bytes())?;
         if let Some(held) = &snapshot.held {
             let bytes = serde_json::to_vec(held);
             write(GROUP, &bytes.map_err(|error| io("write", Path::new(GROUP))(error.into()))?)?;
@@ -86,15 +83,18 @@ impl Writer {
         }
         let mut state = Tensors::new(&aside.join(STATE), "the run");
         let mut put = |name: String, vector: Vec<f32>| state.put(name, Tensor::f32(&[vector.len()], vector));
-        for part in snapshot.parts {
-            put(format!("worker.{}.parameters", part.worker), part.parameters);
-            put(format!("worker.{}.momentum", part.worker), part.velocity);
-            put(format!("worker.{}.statistics", part.worker), part.statistics);
-            for (level, group, centre) in part.centres {
+        for part in &mut snapshot.parts {
+            put(format!("worker.{}.parameters", part.worker), std::mem::take(&mut part.parameters));
+            put(format!("worker.{}.momentum", part.worker), std::mem::take(&mut part.velocity));
+            put(format!("worker.{}.statistics", part.worker), std::mem::take(&mut part.statistics));
+            for (level, group, centre) in std::mem::take(&mut part.centres) {
                 put(format!("centre.{level}.{group}"), centre);
             }
         }
         write(STATE, &state.to_bytes()?)?;
+        let (manifest, timing) = Manifest::of(&snapshot, self.origin.clone(), number);
+        write(MANIFEST, toml::to_string(&manifest).map_err(unprintable)?.as_bytes())?;
+        write(TIMING, toml::to_string(&timing).map_err(unprintable)?.as_bytes())?;
         let path = aside.join(CHECKSUMS);
         let text = toml::to_string(&checksums).map_err(unprintable)?;
         durable::create(&path, text.as_bytes()).map_err(io("write", &path))?;

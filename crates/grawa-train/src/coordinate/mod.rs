@@ -11,10 +11,11 @@ mod reporter_tests;
 
 pub(crate) use inbox::Inbox;
 
+use crate::elastic::expect_elastic;
 use crate::event::{Event, Fault, Finished, Observer, Place, Reason};
 use crate::event_codec::Report;
 use crate::observe::{About, EVENTS, Files, read};
-use crate::{Error, Recipe, folder, objection};
+use crate::{Error, Recipe, folder};
 use coordinator_file::CoordinatorFile;
 use finish_votes::FinishVotes;
 use grawa_comm::group::{
@@ -88,7 +89,7 @@ pub struct CoordinatedRun {
 impl CoordinatedRun {
     /// Begins a new run in its folder, which [`folder::create`] has made.
     pub fn begin(recipe: &Recipe, folder: &Path, connect: &Connect, about: &About) -> Result<Self, Error> {
-        check(recipe)?;
+        expect_elastic(recipe)?;
         let run = CoordinatorFile::new_run();
         let hold = folder::hold(folder, false)?;
         let server = serve(recipe, folder, connect, connect.listen.as_deref().unwrap_or("127.0.0.1:0"), run)?;
@@ -103,7 +104,7 @@ impl CoordinatedRun {
         let file = CoordinatorFile::open(folder, is_keyed(connect))?;
         let recipe = folder::recipe(folder)?;
         let hold = folder::hold(folder, false)?;
-        check(&recipe)?;
+        expect_elastic(&recipe)?;
         let files = match folder.join(EVENTS).exists() {
             true => Files::reopen(folder)?,
             false => Files::create(folder, about)?,
@@ -372,10 +373,6 @@ impl Following<'_> {
         let (has_checkpoint, overshot) = (self.inbox.has_checkpoint(), self.server.status().extra_steps);
         Ok(Outcome { finished, has_checkpoint, overshot })
     }
-}
-
-fn check(recipe: &Recipe) -> Result<(), Error> {
-    objection(recipe).map_or(Ok(()), |why| Err(Error::not_elastic(why)))
 }
 
 fn is_keyed(connect: &Connect) -> bool {

@@ -24,11 +24,9 @@ pub(super) struct ComputeSlot {
 
 /// All compute slots of a process.
 #[derive(Debug)]
-pub struct ComputeSlots {
+pub(super) struct ComputeSlots {
     queue: Mutex<Queue>,
     changed: Condvar,
-    count: usize,
-    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -40,7 +38,7 @@ struct Queue {
 
 impl ComputeSlots {
     /// As many slots as cores, but no more than workers. With fewer workers the cores of a slot share each pass.
-    pub fn new(program: &Program, feed: &Feed, workers: usize, cores: usize) -> Result<Self, Error> {
+    pub(super) fn new(program: &Program, feed: &Feed, workers: usize, cores: usize) -> Result<Self, Error> {
         let count = workers.min(cores).max(1);
         let parameters = program.graph().parameters().len();
         let mut free = Vec::with_capacity(count);
@@ -52,20 +50,8 @@ impl ComputeSlots {
                 batch: Batch::new(feed, program.batch()),
             });
         }
-        let bytes =
-            free.iter().map(|slot| slot.arena.bytes() + 4 * (parameters + slot.batch.images.len())).sum();
         let queue = Queue { free, waiting: VecDeque::new(), next: 0 };
-        Ok(ComputeSlots { queue: Mutex::new(queue), changed: Condvar::new(), count, bytes })
-    }
-
-    /// The number of slots.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Bytes of all slots.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+        Ok(ComputeSlots { queue: Mutex::new(queue), changed: Condvar::new() })
     }
 
     /// Borrows a slot when it is this worker's turn.
@@ -105,13 +91,13 @@ impl Deref for SlotGuard {
     type Target = ComputeSlot;
 
     fn deref(&self) -> &ComputeSlot {
-        self.slot.as_ref().expect("a lane is on loan until it is dropped")
+        self.slot.as_ref().expect("a slot is borrowed until it is dropped")
     }
 }
 
 impl DerefMut for SlotGuard {
     fn deref_mut(&mut self) -> &mut ComputeSlot {
-        self.slot.as_mut().expect("a lane is on loan until it is dropped")
+        self.slot.as_mut().expect("a slot is borrowed until it is dropped")
     }
 }
 

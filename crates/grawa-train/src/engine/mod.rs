@@ -13,7 +13,7 @@ mod cuda;
 mod cuda;
 mod evaluate;
 
-pub use compute_slots::ComputeSlots;
+use compute_slots::ComputeSlots;
 pub use cpu_replica::CpuReplica;
 pub(crate) use cpu_replica::WaitTimes;
 pub(crate) use cuda::CudaSet;
@@ -114,17 +114,6 @@ impl Engine {
         )
     }
 
-    /// The same with a given network. It must take images of the augmentation's output shape and have at least as many
-    /// classes as the data set.
-    pub fn with_network(recipe: &Recipe, data: &Dataset, graph: &Graph) -> Result<Self, Error> {
-        Engine::of(
-            recipe,
-            Workload::with_network(recipe, data, graph)?,
-            recipe.train.workers as usize,
-            recipe.machine.threads,
-        )
-    }
-
     /// For this many workers in this process, which may use this many cores; all if `None`.
     pub(crate) fn of(
         recipe: &Recipe,
@@ -158,11 +147,6 @@ impl Engine {
         &self.order
     }
 
-    /// The number of test examples.
-    pub fn test_examples(&self) -> usize {
-        self.test.len()
-    }
-
     /// A worker with this state and no momentum, at this step of its data.
     pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<CpuReplica, Error> {
         let reader = Loader::new(self.train.clone(), self.order, worker)?;
@@ -170,13 +154,18 @@ impl Engine {
     }
 
     /// The workers of these parts.
-    pub(crate) fn seats(&self, recipe: &Recipe, parts: &mut [Part]) -> Result<Vec<Seat<CpuReplica>>, Error> {
+    pub(crate) fn seats(&self, recipe: &Recipe, parts: &mut [Part]) -> Result<Vec<Seat>, Error> {
         let evaluator = self.evaluator(recipe);
         let seat = |part: &mut Part| {
             let mut replica = self.worker(part.worker, take_state(part), part.taken)?;
             replica.put(StateKind::Velocity, &part.velocity)?;
             let (worker, waits) = (part.worker, Some(replica.waits()));
-            Ok(Seat { worker, replica, waits, evaluator: Some(Box::new(evaluator.clone())) })
+            Ok(Seat {
+                worker,
+                replica: Box::new(replica),
+                waits,
+                evaluator: Some(Box::new(evaluator.clone())),
+            })
         };
         parts.iter_mut().map(seat).collect()
     }
@@ -184,12 +173,5 @@ impl Engine {
     /// Evaluates models on the CPU.
     pub fn evaluator(&self, recipe: &Recipe) -> CpuEvaluator {
         CpuEvaluator::new(self, recipe)
-    }
-
-    /// Bytes owned by each worker without its batches, and bytes shared by the cores.
-    pub fn bytes(&self) -> (usize, usize) {
-        let graph = self.graph();
-        let vectors = if self.keeps_gradient { 3 } else { 2 };
-        (4 * (vectors * graph.parameters().len() + graph.statistics().len()), self.slots.bytes())
     }
 }

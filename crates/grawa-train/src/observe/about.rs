@@ -1,14 +1,15 @@
 //! `about.toml`: what made a run. With the recipe beside it, a run's folder holds all that is needed to judge it.
 
+use serde::Serialize;
 use std::fs;
 use std::thread::available_parallelism;
-use toml::{Table, Value};
+use toml::Table;
 
 /// The file's name.
 pub const ABOUT: &str = "about.toml";
 
 /// The program and the machine of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct About {
     /// The program's name and version.
     pub program: String,
@@ -52,20 +53,9 @@ impl About {
 
     /// As TOML, with the time of day the run started at (seconds since 1970).
     pub fn to_toml(&self, started: f64) -> String {
-        let mut table = Table::new();
-        let mut put = |key: &str, value: Value| {
-            table.insert(key.into(), value);
-        };
-        put("program", self.program.clone().into());
-        put("commit", self.commit.clone().unwrap_or_else(|| "unknown".into()).into());
-        put("command", self.command.clone().into());
-        put("started", date(started).into());
-        put("system", self.system.clone().into());
-        put("processor", self.processor.clone().into());
-        put("cores", (self.cores as i64).into());
-        if let Some(memory) = self.memory.and_then(|memory| i64::try_from(memory).ok()) {
-            put("memory", memory.into());
-        }
+        let mut table = Table::try_from(self).unwrap_or_default();
+        table.entry("commit").or_insert_with(|| "unknown".into());
+        table.insert("started".into(), date(started).into());
         table.to_string()
     }
 }

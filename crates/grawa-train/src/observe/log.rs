@@ -5,7 +5,7 @@
 //! resumed has the same `events.jsonl` as one that was not. Both files only grow, except that a resume truncates them to their length
 //! at the checkpoint. An incomplete last line, as a power failure leaves it, is ignored.
 
-use crate::{Error, Event, Reason, Times};
+use crate::{Error, Event, Place, Reason, Share, Times};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -162,52 +162,38 @@ fn cut(folder: &Path, name: &str, length: usize) -> Result<File, Error> {
     open().map_err(|source| Error::Io { action: "cut", path: path.clone(), source })
 }
 
+/// What is not reproducible in an event: the time at which it happened, and the times of workers.
+fn timed(event: &mut Event) -> (&mut Place, &mut [Share]) {
+    match event {
+        Event::Started(started) => (&mut started.at, &mut []),
+        Event::Round(round) => (&mut round.at, &mut round.workers),
+        Event::Evaluated(evaluated) => (&mut evaluated.at, &mut []),
+        Event::Checkpoint { at, .. } => (at, &mut []),
+        Event::Fault(fault) => (&mut fault.at, &mut []),
+        Event::Finished(finished) => (&mut finished.at, &mut finished.workers),
+    }
+}
+
 /// The reproducible part of an event, if it has one, and the times.
 pub(super) fn split(event: &Event) -> (Option<Event>, Vec<Times>) {
-    let mut fact = event.clone();
-    let mut times = Vec::new();
-    let is_fact = match &mut fact {
-        Event::Started(started) => {
-            started.at.elapsed = 0.0;
-            !started.resumed
-        }
-        Event::Round(round) => {
-            round.at.elapsed = 0.0;
-            times = round.workers.iter_mut().map(|share| std::mem::take(&mut share.times)).collect();
-            true
-        }
-        Event::Evaluated(evaluated) => {
-            evaluated.at.elapsed = 0.0;
-            true
-        }
+    let is_fact = match event {
+        Event::Started(started) => !started.resumed,
+        Event::Finished(finished) => finished.reason == Reason::Spent,
         Event::Checkpoint { .. } => false,
-        Event::Fault(fault) => {
-            fault.at.elapsed = 0.0;
-            true
-        }
-        Event::Finished(finished) => {
-            finished.at.elapsed = 0.0;
-            times = finished.workers.iter_mut().map(|share| std::mem::take(&mut share.times)).collect();
-            finished.reason == Reason::Spent
-        }
+        Event::Round(_) | Event::Evaluated(_) | Event::Fault(_) => true,
     };
+    let mut fact = event.clone();
+    let (at, workers) = timed(&mut fact);
+    at.elapsed = 0.0;
+    let times = workers.iter_mut().map(|share| std::mem::take(&mut share.times)).collect();
     (is_fact.then_some(fact), times)
 }
 
 /// Puts the times back.
 fn join(event: &mut Event, entry: &Entry) {
-    let (at, workers) = match event {
-        Event::Started(started) => (&mut started.at, None),
-        Event::Round(round) => (&mut round.at, Some(&mut round.workers)),
-        Event::Evaluated(evaluated) => (&mut evaluated.at, None),
-        Event::Checkpoint { at, .. } => (at, None),
-        Event::Fault(fault) => (&mut fault.at, None),
-        Event::Finished(finished) => (&mut finished.at, Some(&mut finished.workers)),
-    };
+    let (at, workers) = timed(event);
     at.elapsed = entry.elapsed;
-    for (share, times) in workers.into_iter().flatten().zip(&entry.times) {
-        share.times = *times;
-    }
+    workers.iter_mut().zip(&entry.times).for_each(|(share, times)| share.times = *times);
 }
 
 /// What happened in a run and when (seconds since 1970), in its order, with the times where the journal has them.

@@ -4,6 +4,7 @@
 //! sends: its parameters (or gradients) once a round, and its message before it.
 
 use super::{Device, Recipe};
+use crate::engine::network_shape;
 use crate::human_format::{bytes, group, rate};
 use crate::round_message;
 use grawa_core::{Amount, Progress, Share};
@@ -45,12 +46,7 @@ impl Facts {
 
     /// The recipe's network for such data, if it fits.
     pub fn network(&self, recipe: &Recipe) -> Result<grawa_nn::Graph, Error> {
-        let input = grawa_nn::Shape {
-            channels: self.shape.channels as usize,
-            height: self.shape.height as usize,
-            width: self.shape.width as usize,
-        };
-        recipe.model.build(input, self.classes as usize)
+        recipe.model.build(network_shape(self.shape), self.classes as usize)
     }
 }
 

@@ -176,29 +176,19 @@ impl Overrides {
 
     /// The method that was set, if any of it was.
     fn resolve_method(&self) -> Result<Option<Method>, RecipeError> {
-        let mut table = Table::new();
-        for entry in &self.entries {
-            let Some(knob) = entry.key.strip_prefix("method.") else { continue };
-            let (level, knob) = match knob.strip_prefix("inner.") {
-                None => (Some(&mut table), knob),
-                Some(knob) => {
-                    let inner = table.entry("inner").or_insert_with(|| Value::Table(Table::new()));
-                    (inner.as_table_mut(), knob)
-                }
-            };
-            let why = "method.inner is a level of its own: write method.inner.group = 4";
-            let level = level.ok_or_else(|| RecipeError::new(&entry.place, why))?;
-            level.insert(knob.into(), entry.value.clone());
-        }
-        if table.is_empty() {
+        let knob = |entry: &Entry| Some((entry.key.strip_prefix("method.")?.to_owned(), entry.value.clone()));
+        let mut knobs: Vec<(String, Value)> = self.entries.iter().filter_map(knob).collect();
+        if knobs.is_empty() {
             return Ok(None);
         }
-        table.entry("name").or_insert_with(|| Name::Lgrawa.as_str().into());
+        if !self.says("method.name") {
+            knobs.push(("name".into(), Name::Lgrawa.as_str().into()));
+        }
         let place = |error: grawa_core::Error| {
             let key = error.knob().map_or("method.name".into(), |knob| format!("method.{knob}"));
             RecipeError::new(self.place(&key), error.to_string())
         };
-        Method::from_knobs(&table).map(Some).map_err(place)
+        Method::from_knobs(knobs).map(Some).map_err(place)
     }
 }
 

@@ -6,10 +6,10 @@
 
 use super::{AnyEngine, Launch, Run, fits, revive};
 use crate::engine::Workload;
-use crate::event::{Evaluated, Finished, Observer};
-use crate::milestones::{Position, cycle};
-use crate::process::{Process, levels};
-use crate::round_message::{decode, encode};
+use crate::event::{Finished, Observer};
+use crate::milestones::cycle;
+use crate::process::Process;
+use crate::round_message::decode;
 use crate::snapshot::{Part, Snapshot, fresh};
 use crate::worker_set::WorkerSet;
 use crate::{Error, Recipe};
@@ -18,23 +18,12 @@ use grawa_core::Memory;
 use grawa_data::Dataset;
 use grawa_session::connect::connect;
 use grawa_session::{Leases, Pacing};
-use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Where all workers begin.
-#[derive(Debug, Serialize, Deserialize)]
-struct Beginning {
-    resumed: bool,
-    at: Position,
-    settled: Option<Position>,
-    /// Their clocks, which positions leave out.
-    elapsed: (Duration, Duration),
-    /// Steps of the cycle that are done, of all workers.
-    taken: u64,
-    memories: Vec<Vec<Memory>>,
-    history: Vec<Evaluated>,
-}
+/// Where all workers begin: whether the run was resumed, the steps of the cycle that are done, of all workers, the clocks, which positions
+/// leave out, and the snapshot without its parts.
+type Beginning = (bool, u64, [Duration; 2], Snapshot);
 
 /// What the workers begin with, handed out one by one.
 struct Parts {
@@ -47,7 +36,7 @@ struct Parts {
 
 impl Parts {
     fn of(recipe: &Recipe, mut parts: Vec<Part>, alike: bool) -> Self {
-        let levels = levels(&recipe.method, recipe.train.workers);
+        let levels = recipe.method.levels(recipe.train.workers);
         let groups = levels.into_iter().map(|(_, groups)| groups).collect();
         let centres = parts.iter_mut().flat_map(|part| std::mem::take(&mut part.centres)).collect();
         Parts { groups, parts, alike, centres }
@@ -111,7 +100,7 @@ impl Run {
 
     /// Where the run begins, as the first rank knows it.
     fn beginning(&self) -> Result<(Snapshot, bool), Error> {
-        let (recipe, layout) = (&self.recipe, self.workers.layout());
+        let (recipe, layout) = (self.recipe(), self.workers.layout());
         match &self.checkpoint {
             Some(checkpoint) => {
                 fits(recipe, &self.workers, checkpoint)?;
@@ -122,7 +111,7 @@ impl Run {
             None => {
                 // All begin alike, so that one part serves for all, and one centre.
                 let one = fresh(&recipe.method, layout, vec![self.workers.start(recipe)?])?;
-                let groups = levels(&recipe.method, recipe.train.workers);
+                let groups = recipe.method.levels(recipe.train.workers);
                 let memories = groups.iter().map(|(_, groups)| vec![Memory::default(); groups.len()]);
                 Ok((Snapshot { memories: memories.collect(), ..one }, true))
             }
@@ -143,11 +132,16 @@ impl Launch {
         workers_of(rank, ranks, all)?;
         let mut everyone = transport.group(0..ranks, Vec::new())?.ok_or(CommError::NotInGroup)?;
         let (beginning, mut parts) =
-            beginning.map(|(snapshot, alike)| Beginning::of(&self, snapshot, alike)).unzip();
-        let bytes = beginning.as_ref().map_or(Ok(Vec::new()), encode)?;
+            beginning.map(|(snapshot, alike)| divide(&self, snapshot, alike)).unzip();
+        let garbled = |found: &[u8]| grawa_session::Error::Garbled { worker: 0, found: found.len() };
+        let bytes =
+            beginning.as_ref().map_or(Ok(Vec::new()), serde_json::to_vec).map_err(|_| garbled(&[]))?;
         let first = everyone.gather(&bytes)?.messages.swap_remove(0).1;
         drop(everyone);
-        let beginning: Beginning = decode(0, &first)?;
+        let (resumed, taken, clocks, mut snapshot): Beginning =
+            serde_json::from_slice(&first).map_err(|_| garbled(&first))?;
+        snapshot.at.elapsed = clocks[0];
+        snapshot.settled.iter_mut().for_each(|at| at.elapsed = clocks[1]);
         let bytes = transport.scatter(&mut |rank| {
             let parts = parts.as_mut().ok_or(CommError::NotInGroup)?;
             let workers = workers_of(rank, ranks, all).unwrap_or_default();
@@ -156,20 +150,19 @@ impl Launch {
         })?;
         drop(parts);
         let parts = decode::<Vec<Vec<u8>>>(rank, &bytes)?;
-        let parts = parts.iter().map(|bytes| Part::decode(rank, bytes)).collect::<Result<_, _>>()?;
+        snapshot.parts = parts.iter().map(|bytes| Part::decode(rank, bytes)).collect::<Result<_, _>>()?;
         drop(bytes);
-        let mut snapshot = beginning.snapshot(parts);
         let pacing = self.pacing(|| {
             let cycle = snapshot.at.steps / u64::from(cycle(&self.recipe.method));
-            Ok(Pacing::Leased(Leases::new(transport.tickets()?, rank == 0, cycle, beginning.taken)))
+            Ok(Pacing::Leased(Leases::new(transport.tickets()?, rank == 0, cycle, taken)))
         })?;
         if let Some(writer) = self.writer.as_ref().filter(|_| rank == 0) {
             writer.tidy()?;
         }
         let set = set(&self.recipe, &mut snapshot.parts)?;
         let connections = connect(transport, &self.recipe.method, all, self.layout.len(), &snapshot.parts)?;
-        self.resumed = beginning.resumed;
-        let begins = at(&beginning);
+        self.resumed = resumed;
+        let begins = snapshot.at;
         let make = |common: &_| Ok(Process::new(common, set, snapshot, 0..all, connections)?);
         self.run(begins, pacing, make, observers)
     }
@@ -188,35 +181,10 @@ fn workers_of(rank: u32, ranks: u32, all: u32) -> Result<Range<u32>, Error> {
     Ok(rank * each..(rank + 1) * each)
 }
 
-fn at(beginning: &Beginning) -> Position {
-    Position { elapsed: beginning.elapsed.0, ..beginning.at }
-}
-
-impl Beginning {
-    /// Of a snapshot, and its parts.
-    fn of(launch: &Launch, snapshot: Snapshot, alike: bool) -> (Self, Parts) {
-        let taken = if alike { 0 } else { snapshot.parts.iter().map(|part| part.in_cycle).sum() };
-        let beginning = Beginning {
-            resumed: launch.resumed,
-            at: snapshot.at,
-            settled: snapshot.settled,
-            elapsed: (snapshot.at.elapsed, snapshot.settled.map_or(Duration::ZERO, |at| at.elapsed)),
-            taken,
-            memories: snapshot.memories,
-            history: snapshot.history,
-        };
-        (beginning, Parts::of(&launch.recipe, snapshot.parts, alike))
-    }
-
-    /// The snapshot as the rank of these parts has it.
-    fn snapshot(&self, parts: Vec<Part>) -> Snapshot {
-        Snapshot {
-            at: at(self),
-            settled: self.settled.map(|settled| Position { elapsed: self.elapsed.1, ..settled }),
-            parts,
-            memories: self.memories.clone(),
-            history: self.history.clone(),
-            ..Snapshot::default()
-        }
-    }
+/// Where the run begins, and what each worker begins with.
+fn divide(launch: &Launch, mut snapshot: Snapshot, alike: bool) -> (Beginning, Parts) {
+    let parts = std::mem::take(&mut snapshot.parts);
+    let taken = if alike { 0 } else { parts.iter().map(|part| part.in_cycle).sum() };
+    let clocks = [snapshot.at.elapsed, snapshot.settled.unwrap_or_default().elapsed];
+    ((launch.resumed, taken, clocks, snapshot), Parts::of(&launch.recipe, parts, alike))
 }

@@ -211,13 +211,8 @@ impl Coordinator {
             self.exclude(worker, Why::OutOfStep);
             self.emit(CoordinatorEvent::Lost(Lost { worker, why: Why::OutOfStep }));
         }
-        let transfers = match call {
-            // A plan that a lost member was part of is not carried out.
-            Call::Mix { .. } => self.lost.is_empty(),
-            Call::Broadcast { leader } => self.has_arrived(leader),
-            Call::Gather => true,
-            Call::Barrier => false,
-        };
+        // A plan that a lost member was part of is not carried out.
+        let transfers = call == Call::Gather || self.lost.is_empty();
         let members: Vec<Peer> = (self.operation.arrived.keys())
             .filter_map(|worker| self.roster.get(worker).map(|record| record.peer(*worker)))
             .collect();
@@ -419,7 +414,7 @@ mod tests {
     }
 
     fn arrive() -> ToCoordinator {
-        ToCoordinator::Arrive { op: 0, call: Call::Barrier, steps: 0, known_epoch: 0 }
+        ToCoordinator::Arrive { op: 0, call: Call::Gather, steps: 0, known_epoch: 0 }
     }
 
     fn members(coordinator: &Coordinator) -> Vec<u32> {

@@ -7,7 +7,7 @@ use crate::call::check_lengths;
 use crate::group::environment::lock;
 use crate::group::messages::Call;
 use crate::group::transfer::all_gather;
-use crate::group::transfer::all_reduce::{Base, Reduce, all_reduce};
+use crate::group::transfer::all_reduce::all_reduce;
 use crate::group::transfer::overlap::{Finished, Overlap};
 use crate::{Collective, Elastic, Error, Gathered, Heartbeat, Outcome};
 use grawa_core::{Layout, Plan, Share, centre_part};
@@ -17,32 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Caller {
-    /// Reduces the vectors of all. Returns the result.
-    fn all_reduce(
-        &mut self,
-        call: Call,
-        mine: &[f32],
-        contributes: &dyn Fn(usize) -> bool,
-        base: Base<'_>,
-        reduce: Reduce<'_>,
-    ) -> Result<Ended<Vec<f32>>, Error> {
-        let mut result = Arc::try_unwrap(std::mem::take(&mut self.retired)).unwrap_or_default();
-        let ended = self.run_operation(call, |links, peers| {
-            result.resize(mine.len(), 0.0);
-            let contributes: Vec<bool> = (0..peers.len()).map(contributes).collect();
-            all_reduce(links, &contributes, base, mine, &mut result, reduce)
-        });
-        match ended? {
-            Ended::Committed((), outcome) => {
-                Ok(Ended::Committed(result, Outcome { bytes: 4 * mine.len() as u64, ..outcome }))
-            }
-            Ended::Aborted(lost) => {
-                self.retired = Arc::new(result);
-                Ok(Ended::Aborted(lost))
-            }
-        }
-    }
-
     /// Makes the next centre from the vectors of all.
     fn make_centre(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Ended<Vec<f32>>, Error> {
         let call = Call::Mix { plan: plan.digest(), centre: self.number };
@@ -56,7 +30,21 @@ impl Caller {
             Ok(centre_part(plan, layout, shard.start, summands, to)?)
         };
         let base = self.options.bf16.then(|| &before[..]);
-        self.all_reduce(call, mine, &contributes, base, &mut reduce)
+        let mut result = Arc::try_unwrap(std::mem::take(&mut self.retired)).unwrap_or_default();
+        let ended = self.run_operation(call, |links, peers| {
+            result.resize(mine.len(), 0.0);
+            let contributes: Vec<bool> = (0..peers.len()).map(contributes).collect();
+            all_reduce(links, &contributes, base, mine, &mut result, &mut reduce)
+        });
+        match ended? {
+            Ended::Committed((), outcome) => {
+                Ok(Ended::Committed(result, Outcome { bytes: 4 * mine.len() as u64, ..outcome }))
+            }
+            Ended::Aborted(lost) => {
+                self.retired = Arc::new(result);
+                Ok(Ended::Aborted(lost))
+            }
+        }
     }
 }
 
@@ -145,40 +133,6 @@ impl Collective for SocketMember {
                 Ok(outcome)
             }
         }
-    }
-
-    fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, Error> {
-        self.finish_overlap()?;
-        loop {
-            let members = self.caller.members.clone();
-            let leads = move |rank: usize| members.get(rank) == Some(&leader);
-            let mut copy = |_: &Range<usize>, summands: &[&[f32]], to: &mut [f32]| {
-                let from = (0..summands.len()).find(|&rank| leads(rank)).unwrap_or(0);
-                to.copy_from_slice(summands[from]);
-                Ok(())
-            };
-            match self.caller.all_reduce(Call::Broadcast { leader }, mine, &leads, None, &mut copy)? {
-                Ended::Committed(vector, outcome) => {
-                    mine.copy_from_slice(&vector);
-                    return Ok(outcome);
-                }
-                Ended::Aborted(_) if self.caller.members.contains(&leader) => {}
-                Ended::Aborted(_) => {
-                    return Err(Error::NoSuchLeader { leader, members: self.caller.members.clone() });
-                }
-            }
-        }
-    }
-
-    fn barrier(&mut self) -> Result<Outcome, Error> {
-        let environment = self.caller.client.environment.clone();
-        let start = environment.now();
-        self.finish_overlap()?;
-        let ended = self.caller.run_operation(Call::Barrier, |_, _| Ok(0))?;
-        let (Ended::Committed((), Outcome { lost, .. }) | Ended::Aborted(lost)) = ended;
-        let lost = std::mem::take(&mut self.lost).into_iter().chain(lost).collect();
-        let wait = environment.now() - start;
-        Ok(Outcome { members: self.caller.members.clone(), lost, wait, ..Outcome::default() })
     }
 
     fn centre(&self) -> &Arc<Vec<f32>> {

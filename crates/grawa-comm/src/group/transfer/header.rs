@@ -1,24 +1,24 @@
-//! The header of every piece of data that one member sends to another.
+//! The header of every piece of data that one member sends to another: five numbers of eight bytes.
 
 use crate::Error;
 use crate::group::messages::AttemptId;
 
 /// The bytes of a header.
-pub const HEADER: usize = 36;
+pub const HEADER: usize = 40;
 
 /// What a piece belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Kind {
     /// A message. The length in the header is that of the whole message.
-    Message,
+    Message = u32::from_le_bytes(*b"gMSG"),
     /// A summand of a reduction.
-    Summand,
+    Summand = u32::from_le_bytes(*b"gADD"),
     /// The result of a reduction.
-    Result,
+    Result = u32::from_le_bytes(*b"gSUM"),
 }
 
-const KINDS: [(&[u8; 4], Kind); 3] =
-    [(b"gMSG", Kind::Message), (b"gADD", Kind::Summand), (b"gSUM", Kind::Result)];
+const KINDS: [Kind; 3] = [Kind::Message, Kind::Summand, Kind::Result];
 
 /// The header of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +37,8 @@ impl Header {
     /// The bytes.
     pub fn encode(&self) -> [u8; HEADER] {
         let (epoch, op, attempt) = self.attempt;
-        let mut bytes = [0; HEADER];
-        let magic = KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or(b"gADD", |(magic, _)| magic);
-        bytes[..4].copy_from_slice(magic);
-        bytes[4..8].copy_from_slice(&attempt.to_le_bytes());
-        bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
-        bytes[16..24].copy_from_slice(&op.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.start.to_le_bytes());
-        bytes[32..].copy_from_slice(&self.len.to_le_bytes());
-        bytes
+        let kind_and_attempt = u64::from(attempt) << 32 | u64::from(self.kind as u32);
+        bytemuck::cast([kind_and_attempt, epoch, op, self.start, self.len.into()])
     }
 
     /// An error if this is not the header that comes next.
@@ -58,15 +51,12 @@ impl Header {
 
     /// From the bytes.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, Error> {
-        let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
-        let long = |at: usize| u64::from(short(at)) | u64::from(short(at + 4)) << 32;
-        let Some((_, kind)) = KINDS.iter().find(|(magic, _)| bytes.starts_with(*magic)) else {
-            return Err(Error::Frame {
-                why: format!("{:02x?} is not the beginning of a piece", &bytes[..4]),
-            });
-        };
-        let attempt = (long(8), long(16), short(4));
-        Ok(Header { kind: *kind, attempt, start: long(24), len: short(32) })
+        let [kind_and_attempt, epoch, op, start, len]: [u64; 5] = bytemuck::cast(*bytes);
+        let attempt = (epoch, op, (kind_and_attempt >> 32) as u32);
+        match KINDS.into_iter().find(|kind| *kind as u32 == kind_and_attempt as u32) {
+            Some(kind) => Ok(Header { kind, attempt, start, len: u32::try_from(len).unwrap_or(u32::MAX) }),
+            None => Err(Error::Frame { why: format!("{bytes:02x?} is not the beginning of a piece") }),
+        }
     }
 }
 
@@ -78,7 +68,7 @@ mod tests {
     proptest! {
         #[test]
         fn headers_go_both_ways(kind in 0usize..3, attempt: (u64, u64, u32), start: u64, len: u32) {
-            let header = Header { kind: KINDS[kind].1, attempt, start, len };
+            let header = Header { kind: KINDS[kind], attempt, start, len };
             prop_assert_eq!(Header::decode(&header.encode()).unwrap(), header);
         }
     }

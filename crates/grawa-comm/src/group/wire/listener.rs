@@ -149,11 +149,10 @@ impl<S: Service> Turns<'_, S> {
         (is_ready(&count), (0..count).filter(is_ready).collect())
     }
 
-    /// Continues with connections that have bytes to read: those from known addresses first, then the newest. If there is not
-    /// time for all, some are served at once, instead of all too late.
+    /// Continues with connections that have bytes to read, the newest first. If there is not time for all, some are served at once,
+    /// instead of all too late.
     fn advance(&mut self, mut ready: Vec<usize>) {
-        let entries = &self.pending.entries;
-        ready.sort_by_key(|at| (!self.pending.is_known(entries[*at].address), Reverse(*at)));
+        ready.sort_by_key(|at| Reverse(*at));
         let (mut over, mut before) = (Vec::new(), cpu_time());
         let end = before + TURN;
         for at in ready {
@@ -170,14 +169,12 @@ impl<S: Service> Turns<'_, S> {
             }
         }
         // From the last one, so that the positions of those before it stay.
-        over.sort_by_key(|(at, _)| Reverse(*at));
         for (at, step) in over {
-            let entry = self.pending.remove(at);
+            let entry = self.pending.entries.remove(at);
             let done = match step {
-                Ok(Step::Opened(opened)) => self.service.open(*opened).map(|()| {
-                    self.pending.learn(entry.address);
-                    self.budget.give_back(entry.one.used.as_secs_f64());
-                }),
+                Ok(Step::Opened(opened)) => {
+                    self.service.open(*opened).map(|()| self.budget.give_back(entry.one.used.as_secs_f64()))
+                }
                 Ok(_) => Ok(()),
                 Err(why) => Err(why),
             };

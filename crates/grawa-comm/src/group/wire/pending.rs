@@ -1,16 +1,12 @@
 //! The connections that are not authenticated yet.
 //!
 //! There are limits for all of them together and for those of one address. A new connection is never refused for these: an older
-//! one makes room. So a member that is quick gets in while others hold as many connections as they can. Addresses from
-//! which a peer was authenticated before are preferred: those of others make room first.
+//! one makes room. So a member that is quick gets in while others hold as many connections as they can.
 
 use super::file_limit::Limits;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
-
-/// Addresses of authenticated peers that are remembered.
-const KNOWN: usize = 1024;
 
 /// A connection: from which address, and since when.
 #[derive(Debug)]
@@ -25,73 +21,36 @@ pub(super) struct Entry<T> {
 pub(super) struct Pending<T> {
     limits: Limits,
     pub(super) entries: Vec<Entry<T>>,
-    counts: HashMap<IpAddr, usize>,
-    /// Addresses of authenticated peers, in the order in which they were last added.
-    known: HashMap<IpAddr, u64>,
-    learned: u64,
 }
 
 impl<T> Pending<T> {
     pub(super) fn new(limits: Limits) -> Self {
-        Pending { limits, entries: Vec::new(), counts: HashMap::new(), known: HashMap::new(), learned: 0 }
-    }
-
-    /// A peer at this address was authenticated.
-    pub(super) fn learn(&mut self, address: IpAddr) {
-        self.learned += 1;
-        self.known.insert(address, self.learned);
-        if self.known.len() > KNOWN
-            && let Some(oldest) = self.known.iter().min_by_key(|(_, at)| **at).map(|(address, _)| *address)
-        {
-            self.known.remove(&oldest);
-        }
-    }
-
-    pub(super) fn is_known(&self, address: IpAddr) -> bool {
-        self.known.contains_key(&address)
+        Pending { limits, entries: Vec::new() }
     }
 
     /// Adds a connection. Returns the one that makes room for it, if one must.
     pub(super) fn add(&mut self, address: IpAddr, since: Duration, one: T) -> Option<Entry<T>> {
-        let removed = self.removed_for(address).map(|at| self.remove(at));
+        let removed = self.removed_for(address).map(|at| self.entries.remove(at));
         self.entries.push(Entry { address, since, one });
-        *self.counts.entry(address).or_default() += 1;
         removed
     }
 
     /// Which connection makes room for a new one. If the address has reached its limit: the oldest of this address. If all
-    /// together have: the oldest of the address with the most, unknown addresses first.
+    /// together have: the oldest of the address with the most.
     fn removed_for(&self, address: IpAddr) -> Option<usize> {
-        if self.count(address) >= self.limits.per_address {
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        self.entries.iter().for_each(|entry| *counts.entry(entry.address).or_default() += 1);
+        if counts.get(&address).is_some_and(|count| *count >= self.limits.per_address) {
             return self.entries.iter().position(|entry| entry.address == address);
         }
-        if self.entries.len() < self.limits.pending {
-            return None;
-        }
-        let rank = |address: IpAddr| (!self.is_known(address), self.count(address));
-        let most = self.counts.keys().map(|address| rank(*address)).max()?;
-        self.entries.iter().position(|entry| rank(entry.address) == most)
-    }
-
-    fn count(&self, address: IpAddr) -> usize {
-        self.counts.get(&address).copied().unwrap_or(0)
-    }
-
-    pub(super) fn remove(&mut self, at: usize) -> Entry<T> {
-        let entry = self.entries.remove(at);
-        if let Some(count) = self.counts.get_mut(&entry.address) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&entry.address);
-            }
-        }
-        entry
+        let most = counts.values().max().filter(|_| self.entries.len() >= self.limits.pending)?;
+        self.entries.iter().position(|entry| counts[&entry.address] == *most)
     }
 
     /// Removes the oldest connection if it is older than this moment.
     pub(super) fn older_than(&mut self, moment: Duration) -> Option<Entry<T>> {
         let is_older = self.entries.first().is_some_and(|entry| entry.since < moment);
-        is_older.then(|| self.remove(0))
+        is_older.then(|| self.entries.remove(0))
     }
 }
 
@@ -125,36 +84,20 @@ mod tests {
         assert!(pending.older_than(Duration::from_secs(4)).is_none());
     }
 
-    #[test]
-    fn known_addresses_are_preferred() {
-        let mut pending = Pending::new(LIMITS);
-        pending.learn(ip(1));
-        assert!((0..5).all(|number| pending.add(ip(1), Duration::ZERO, number).is_none()));
-        assert!((5..8).all(|number| pending.add(ip(2), Duration::ZERO, number).is_none()));
-        assert_eq!(pending.add(ip(3), Duration::ZERO, 8).unwrap().one, 5);
-        assert_eq!(pending.add(ip(1), Duration::ZERO, 9).unwrap().one, 6);
-        // Many addresses do not displace more than they must.
-        (0..=255).for_each(|n| pending.learn(ip(n)));
-        assert!(pending.is_known(ip(1)));
-        (0..2000u32).for_each(|n| pending.learn(IpAddr::from(n.to_be_bytes())));
-        assert!(!pending.is_known(ip(1)) && pending.known.len() == KNOWN);
-    }
-
     proptest! {
-        /// In any order, the limits hold, the counts are right, and the newest connection is kept.
+        /// In any order, the limits hold, and the newest connection is kept.
         #[test]
-        fn limits_hold(came in proptest::collection::vec((0u8..9, any::<bool>(), any::<bool>()), 0..200)) {
+        fn limits_hold(came in proptest::collection::vec((0u8..9, any::<bool>()), 0..200)) {
             let mut pending = Pending::new(LIMITS);
-            for (number, (address, is_known, ends)) in came.into_iter().enumerate() {
-                if is_known { pending.learn(ip(address)); }
+            for (number, (address, ends)) in came.into_iter().enumerate() {
                 pending.add(ip(address), Duration::from_secs(number as u64), number);
                 prop_assert_eq!(pending.entries.last().unwrap().one, number);
                 prop_assert!(pending.entries.len() <= LIMITS.pending);
                 for n in 0..9 {
                     let found = pending.entries.iter().filter(|entry| entry.address == ip(n)).count();
-                    prop_assert!(found <= LIMITS.per_address && found == pending.count(ip(n)));
+                    prop_assert!(found <= LIMITS.per_address);
                 }
-                if ends { pending.remove(0); }
+                if ends { pending.entries.remove(0); }
             }
         }
     }
