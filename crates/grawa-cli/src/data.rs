@@ -18,8 +18,8 @@ pub(crate) struct Arguments {
 enum What {
     /// Download CIFAR-10 or CIFAR-100 from its official site, verify it and unpack it
     ///
-    /// An interrupted download is continued. An archive that is already in the folder is used. No file is overwritten. Without a
-    /// network the error says what to download by other means and where to put it.
+    /// An archive that is already in the folder is used. No file is overwritten. Without a network the error says what to download
+    /// by other means and where to put it.
     Get {
         /// cifar10 or cifar100
         name: String,

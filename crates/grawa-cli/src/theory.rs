@@ -13,7 +13,7 @@ use std::sync::Mutex;
 ///
 /// On noisy strongly convex problems: the error floor under a constant step and the rate under a falling one; how
 /// often the centre is really no worse than the best worker; and the statements of the paper that do not hold, as
-/// numbers. Prints the tables; writes them as CSV, Markdown and LaTeX, the pictures as SVG and PNG, and one page with all of them.
+/// numbers. Prints the tables; writes them as CSV and Markdown, the pictures as SVG and PNG, and one page with all of them.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The short form, a second or two: the same tables with wider errors

@@ -5,10 +5,11 @@
 
 use crate::augment::Window;
 use crate::error::{Error, Result};
-use crate::{Augment, Crop, Files, Images, Normalise, Shape, Split, folder, picture};
+use crate::{Augment, Crop, Images, Normalise, Shape, Split, folder, picture};
 use fast_image_resize::Resizer;
 use grawa_core::Key;
 use rayon::prelude::*;
+use std::path::Path;
 
 /// A split of a data set and how it is shown to a network.
 ///
@@ -146,7 +147,7 @@ impl Feed {
                 .par_chunks_exact_mut(n)
                 .enumerate()
                 .try_for_each_init(Resizer::new, |resizer, (at, out)| {
-                    self.picture(key, at as u32, files, index(at), out, resizer)
+                    self.picture(key, at as u32, &files[index(at)], out, resizer)
                 }),
         }
     }
@@ -202,19 +203,16 @@ impl Feed {
         }
     }
 
-    /// Decodes file `index` and writes it as example `at` of a batch.
+    /// Decodes a file and writes it as example `at` of a batch.
     fn picture(
         &self,
         key: Option<Key>,
         at: u32,
-        files: &Files,
-        index: usize,
+        path: &Path,
         out: &mut [f32],
         resizer: &mut Resizer,
     ) -> Result<()> {
-        let limit = files.len() as u64;
-        let path = files.path(index).ok_or(Error::OutOfRange { what: "file", found: index as u64, limit })?;
-        let picture = picture::decode(&folder::read(&path)?, &path)?;
+        let picture = picture::decode(&folder::read(path)?, path)?;
         let (picture, window) = match (key, self.augment.crop) {
             (Some(key), Crop::Resized { size }) => {
                 let (flip, part) = self.augment.resized(key, at, picture.height, picture.width);

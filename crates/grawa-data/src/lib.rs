@@ -11,8 +11,6 @@
 //! - [`Feed`] fills a batch of normalised floats; [`Loader`] fills a worker's batches, [`PrefetchLoader`] in the background.
 #![deny(missing_docs)]
 
-#[doc(hidden)]
-pub mod archive;
 mod augment;
 mod cifar;
 mod dataset;
@@ -40,7 +38,7 @@ pub use digits::digits;
 pub use download::{Progress, download};
 pub use error::{Error, Result};
 pub use feed::Feed;
-pub use folder::{Files, folder};
+pub use folder::folder;
 pub use info::info;
 pub use load::load;
 pub(crate) use load::{Check, load_with};
