@@ -98,7 +98,7 @@ fn gap_ends_with_its_table() {
 
 #[test]
 fn gradnorm_ends_with_its_table() {
-    smoke("gradnorm", &["correlations"], &["gradient-norm", "train-loss"]);
+    smoke("gradnorm", &["correlations"], &["gradient-norm"]);
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Split {
     pub fn from_bytes(shape: Shape, bytes: Vec<u8>, labels: Vec<u32>, classes: u32) -> Result<Self> {
         let expected = labels.len() * shape.len();
         if bytes.len() != expected {
-            return Err(Error::WrongRoom { what: "the images' buffer", found: bytes.len(), expected });
+            return Err(Error::WrongRoom("the images' buffer", bytes.len(), expected));
         }
         Self::new(shape, Images::Bytes(Arc::new(bytes)), labels, classes)
     }

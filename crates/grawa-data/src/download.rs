@@ -18,23 +18,6 @@ const BASE: &str = "https://www.cs.toronto.edu/~kriz/";
 /// The limit of an archive in bytes; those of CIFAR have 170 MB. A server that sends more sends something else.
 const LONGEST: u64 = 256 << 20;
 
-/// What [`download`] is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Progress {
-    /// Bytes so far, and the total if the server says it.
-    Downloading {
-        /// Bytes on disk.
-        done: u64,
-        /// Bytes in all.
-        total: Option<u64>,
-    },
-    /// The md5 of the archive is being computed.
-    Checking(PathBuf),
-    /// The archive is being unpacked.
-    Unpacking(PathBuf),
-}
-
 /// An archive and what it holds.
 struct Archive<'a> {
     file: &'a str,
@@ -44,8 +27,8 @@ struct Archive<'a> {
     longest: u64,
 }
 
-/// What receives the progress.
-type ProgressFn<'a> = &'a mut dyn FnMut(Progress);
+/// Receives the number of bytes so far, and of all if the server says it.
+type ProgressFn<'a> = &'a mut dyn FnMut(u64, Option<u64>);
 
 /// Downloads the data set called `name` (cifar10 or cifar100) into `dir` and unpacks it; returns its folder.
 ///
@@ -88,14 +71,13 @@ impl Archive<'_> {
         let path = dir.join(self.file);
         let aside = tempfile::tempdir_in(dir).map_err(io("create a folder in", dir))?;
         if path.exists() {
-            self.verify(&path, "Remove it, or put the official file there", progress)?;
+            self.verify(&path, "Remove it, or put the official file there")?;
         } else {
             let part = aside.path().join(self.file);
             self.get(base, &part, &path, progress)?;
-            self.verify(&part, "It was removed; run the same command again", progress)?;
+            self.verify(&part, "It was removed; run the same command again")?;
             fs::rename(&part, &path).map_err(io("rename", &part))?;
         }
-        progress(Progress::Unpacking(path.clone()));
         let file = File::open(&path).map_err(io("open", &path))?;
         // Its md5 is right, and the crate writes nothing outside the folder.
         tar::Archive::new(GzDecoder::new(file)).unpack(aside.path()).map_err(io("unpack", &path))?;
@@ -114,8 +96,7 @@ impl Archive<'_> {
         self.files.iter().copied().find(|file| !folder.join(file).is_file())
     }
 
-    fn verify(&self, path: &Path, hint: &str, progress: ProgressFn<'_>) -> Result<()> {
-        progress(Progress::Checking(path.to_owned()));
+    fn verify(&self, path: &Path, hint: &str) -> Result<()> {
         let bytes = fs::read(path).map_err(io("read", path))?;
         md5::check(&bytes, path, self.file, self.md5, hint)
     }
@@ -139,7 +120,7 @@ impl Archive<'_> {
         let mut body = response.into_body().into_reader();
         let mut piece = vec![0; 1 << 16];
         loop {
-            progress(Progress::Downloading { done, total });
+            progress(done, total);
             let count = body.read(&mut piece).map_err(|error| failed(error.to_string()))?;
             if count == 0 {
                 return file.sync_all().map_err(io("write to", part));

@@ -107,10 +107,10 @@ impl Feed {
     fn room(&self, examples: usize, images: usize, labels: usize) -> Result<()> {
         let expected = examples.saturating_mul(self.output.len());
         if images != expected {
-            return Err(Error::WrongRoom { what: "the batch's images", found: images, expected });
+            return Err(Error::WrongRoom("the batch's images", images, expected));
         }
         if labels != examples {
-            return Err(Error::WrongRoom { what: "the batch's labels", found: labels, expected: examples });
+            return Err(Error::WrongRoom("the batch's labels", labels, examples));
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Feed {
         for (label, &index) in labels.iter_mut().zip(indices) {
             let limit = self.len() as u64;
             let known = self.part.labels().get(index as usize);
-            *label = *known.ok_or(Error::OutOfRange { what: "example", found: index.into(), limit })?;
+            *label = *known.ok_or(Error::OutOfRange("example", index.into(), limit))?;
         }
         self.show(key, indices.len(), |at| indices[at] as usize, images)
     }

@@ -35,7 +35,7 @@ pub use augment::{Augment, Crop, Rectangle, Window};
 pub use dataset::{Dataset, Images, Split};
 pub use dataset_kind::DatasetKind;
 pub use digits::digits;
-pub use download::{Progress, download};
+pub use download::download;
 pub use error::{Error, Result};
 pub use feed::Feed;
 pub use folder::folder;

@@ -102,26 +102,21 @@ fn a_full_download_is_checked_and_unpacked() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("new").join("folder");
     let mut last = None;
-    let mut steps = Vec::new();
     let folder = archive(&md5)
-        .fetch(&base, &at, &mut |progress| match progress {
-            Progress::Downloading { done, total } => {
-                assert_eq!(total, Some(body.len() as u64));
-                assert!(last.replace(done) <= Some(done));
-            }
-            other => steps.push(other),
+        .fetch(&base, &at, &mut |done, total| {
+            assert_eq!(total, Some(body.len() as u64));
+            assert!(last.replace(done) <= Some(done));
         })
         .unwrap();
     assert_eq!(last, Some(body.len() as u64));
-    assert_eq!(steps.len(), 3, "{steps:?}");
     assert_eq!(fs::read(folder.join("test.bin")).unwrap(), b"test");
     assert_eq!(listing(&at), ["box", "box.tar.gz"]);
     assert_eq!(asked.lock().unwrap()[..], ["GET /box.tar.gz HTTP/1.1"]);
     // Again: it is there, and nobody is asked (the server is gone).
-    assert_eq!(archive(&md5).fetch(&base, &at, &mut |_| panic!("nothing to do")).unwrap(), folder);
+    assert_eq!(archive(&md5).fetch(&base, &at, &mut |_, _| panic!("nothing to do")).unwrap(), folder);
     // Only the archive: it is used.
     fs::remove_dir_all(&folder).unwrap();
-    archive(&md5).fetch(&base, &at, &mut |_| ()).unwrap();
+    archive(&md5).fetch(&base, &at, &mut |_, _| ()).unwrap();
 }
 
 #[test]
@@ -130,10 +125,10 @@ fn a_cut_download_leaves_nothing_and_may_be_repeated() {
     let md5 = md5::of_bytes(&body);
     let dir = tempfile::tempdir().unwrap();
     let (base, _) = serve(body.clone(), &[Answer::CutAfter(10_000), Answer::Properly]);
-    let text = archive(&md5).fetch(&base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = archive(&md5).fetch(&base, dir.path(), &mut |_, _| ()).unwrap_err().to_string();
     assert!(text.contains("box.tar.gz") && text.contains(&md5), "{text}");
     assert!(listing(dir.path()).is_empty());
-    archive(&md5).fetch(&base, dir.path(), &mut |_| ()).unwrap();
+    archive(&md5).fetch(&base, dir.path(), &mut |_, _| ()).unwrap();
     assert_eq!(listing(dir.path()), ["box", "box.tar.gz"]);
 }
 
@@ -142,7 +137,7 @@ fn a_wrong_sum_is_refused_and_nothing_is_unpacked() {
     let md5 = "0123456789abcdef0123456789abcdef";
     let (base, _) = serve(tarball(), &[Answer::Properly]);
     let dir = tempfile::tempdir().unwrap();
-    let text = archive(md5).fetch(&base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = archive(md5).fetch(&base, dir.path(), &mut |_, _| ()).unwrap_err().to_string();
     assert!(
         text.contains(md5) && text.contains(&md5::of_bytes(&tarball())) && text.contains("removed"),
         "{text}"
@@ -150,7 +145,7 @@ fn a_wrong_sum_is_refused_and_nothing_is_unpacked() {
     assert!(listing(dir.path()).is_empty());
     // A user's own archive is refused too, but it stays.
     fs::write(dir.path().join("box.tar.gz"), b"another archive").unwrap();
-    let text = archive(md5).fetch(&base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = archive(md5).fetch(&base, dir.path(), &mut |_, _| ()).unwrap_err().to_string();
     assert!(text.contains("box.tar.gz") && text.contains(md5), "{text}");
     assert_eq!(fs::read(dir.path().join("box.tar.gz")).unwrap(), b"another archive");
 }
@@ -165,12 +160,12 @@ fn a_server_cannot_fill_the_disk() {
         let dir = tempfile::tempdir().unwrap();
         let (base, asked) = serve(body.clone(), &[answer, answer]);
         let short = Archive { longest: longest - 1, ..archive(&md5) };
-        let text = short.fetch(&base, dir.path(), &mut |_| ()).unwrap_err().to_string();
+        let text = short.fetch(&base, dir.path(), &mut |_, _| ()).unwrap_err().to_string();
         assert!(text.contains("no archive is longer than") && text.contains("box.tar.gz"), "{text}");
         // It is not asked again, and nothing is kept.
         assert_eq!((asked.lock().unwrap().len(), listing(dir.path())), (1, Vec::new()));
         // What is as long as an archive may be is taken.
-        Archive { longest, ..archive(&md5) }.fetch(&base, dir.path(), &mut |_| ()).unwrap();
+        Archive { longest, ..archive(&md5) }.fetch(&base, dir.path(), &mut |_, _| ()).unwrap();
     }
 }
 
@@ -190,7 +185,7 @@ fn https_is_not_left() {
 fn without_a_server_the_error_says_what_to_fetch_and_where_to_put_it() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let text = download_from(&format!("http://{free}"), "cifar100", dir.path(), &mut |_| ())
+    let text = download_from(&format!("http://{free}"), "cifar100", dir.path(), &mut |_, _| ())
         .unwrap_err()
         .to_string();
     let put = dir.path().join("cifar-100-binary.tar.gz");
@@ -202,7 +197,7 @@ fn without_a_server_the_error_says_what_to_fetch_and_where_to_put_it() {
         assert!(text.contains(part), "{text}");
     }
     let (base, _) = serve(vec![], &[Answer::Missing]);
-    let text = download_from(&base, "cifar10", dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = download_from(&base, "cifar10", dir.path(), &mut |_, _| ()).unwrap_err().to_string();
     assert!(text.contains("status 404"), "{text}");
     assert!(listing(dir.path()).is_empty());
 }
@@ -212,7 +207,7 @@ fn what_is_in_the_way_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("box")).unwrap();
     fs::write(dir.path().join("box").join("train.bin"), b"mine").unwrap();
-    let text = archive("").fetch("http://127.0.0.1:9", dir.path(), &mut |_| ()).unwrap_err().to_string();
+    let text = archive("").fetch("http://127.0.0.1:9", dir.path(), &mut |_, _| ()).unwrap_err().to_string();
     assert!(text.contains("in the way") && text.contains("test.bin"), "{text}");
     assert_eq!(fs::read(dir.path().join("box").join("train.bin")).unwrap(), b"mine");
 }
@@ -228,7 +223,7 @@ fn a_wrong_archive_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("box.tar.gz"), &bytes).unwrap();
         let md5 = md5::of_bytes(&bytes);
-        archive(&md5).fetch("http://127.0.0.1:9", dir.path(), &mut |_| ()).unwrap_err();
+        archive(&md5).fetch("http://127.0.0.1:9", dir.path(), &mut |_, _| ()).unwrap_err();
         assert_eq!(listing(dir.path()), ["box.tar.gz"]);
         assert!(!dir.path().parent().unwrap().join("evil").exists());
     }
@@ -240,10 +235,10 @@ fn only_cifar_has_an_archive() {
     for (name, hint) in
         [("digits", "inside the program"), ("mnist", "idx files"), ("folder", "train/<class>/")]
     {
-        let text = download(name, dir, &mut |_| ()).unwrap_err().to_string();
+        let text = download(name, dir, &mut |_, _| ()).unwrap_err().to_string();
         assert!(text.contains(hint), "{text}");
     }
     assert!(
-        download("cifar1", dir, &mut |_| ()).unwrap_err().to_string().contains("did you mean 'cifar10'?")
+        download("cifar1", dir, &mut |_, _| ()).unwrap_err().to_string().contains("did you mean 'cifar10'?")
     );
 }

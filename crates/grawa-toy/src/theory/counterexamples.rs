@@ -5,7 +5,7 @@
 use super::centre_beats_best::{Judged, judge};
 use super::problem::{Problem, dot};
 use super::table::{Cell, table};
-use super::{Progress, Scale, method};
+use super::{Scale, method};
 use crate::Output;
 use grawa_core::weights::inverse;
 use grawa_core::{Error, Key, Layout, Memory, Name, Prox, Purpose, Replica, Report, Sgd, mix, plan, step};
@@ -155,7 +155,7 @@ fn row(label: &str, numbers: impl IntoIterator<Item = f64>) -> Vec<Cell> {
     [Cell::from(label)].into_iter().chain(numbers.into_iter().map(Cell::from)).collect()
 }
 
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
+pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let word = |yes: bool| Cell::from(if yes { "yes" } else { "no" });
     let checked = |check: &Check| {
         let &Check(statement, case, left, right, proved) = check;
@@ -166,7 +166,6 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate:
         let [k, mu, l] = constants(&problem, scale.pick(500, 20_000));
         regions.push(row(&problem.name, [k, mu, l, k * mu / l, problem.strong / problem.smooth]));
     }
-    progress(1.0);
     Ok(Output {
         tables: vec![
             table(

@@ -4,7 +4,7 @@
 use super::estimate::{Estimate, exponent};
 use super::problem::Problem;
 use super::table::{Cell, table};
-use super::{METHODS, Progress, Scale, by_method, method};
+use super::{METHODS, Scale, by_method, method};
 use crate::Output;
 use crate::picture::chart::{Chart, Line};
 use grawa_core::{Error, Name, Replica};
@@ -78,7 +78,7 @@ fn bound(problem: &Problem, rate: f64) -> f64 {
     rate * problem.smooth * problem.noise.constant / (2.0 * problem.strong)
 }
 
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
+pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let (quadratic, logistic) = (Problem::quadratic(10, 10.0)?, Problem::logistic(1, 5, 40, 0.1)?);
     let mut noisy = quadratic.clone();
     noisy.noise.scores = true;
@@ -101,7 +101,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate:
         setting("logistic, every step, ηλ, M = 4", &logistic, 4, 1, true, 5),
     ];
     let count = |setting: &Setting<'_>| setting.seeds * rates.len() as u64;
-    let floors = by_method(&settings, count, progress, |setting, name, number| {
+    let floors = by_method(&settings, count, |setting, name, number| {
         let (rate, seed) = (number / setting.seeds, number % setting.seeds);
         // Every rate has its own draws; all methods share them.
         setting.measure(name, rates[rate as usize], rate << 32 | seed, length)

@@ -4,7 +4,7 @@
 use super::estimate::{Estimate, exponent};
 use super::problem::Problem;
 use super::table::table;
-use super::{Progress, Scale, by_method, method};
+use super::{Scale, by_method, method};
 use crate::Output;
 use grawa_core::{Error, Name, Replica};
 
@@ -74,7 +74,7 @@ fn fit(curves: &[Curve], part: fn(&Curve) -> &Vec<(f64, f64)>) -> Estimate {
     Estimate::of(curves.iter().map(|curve| exponent(part(curve))))
 }
 
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
+pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let (quadratic, logistic) = (Problem::quadratic(10, 10.0)?, Problem::logistic(1, 5, 40, 0.1)?);
     let setting =
         |problem, workers, falls, seeds| Setting { problem, workers, falls, seeds: scale.pick(2, seeds) };
@@ -88,7 +88,6 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate:
     let curves = by_method(
         &settings,
         |setting| setting.seeds,
-        progress,
         |setting, name, seed| setting.measure(name, seed, octaves),
     )?;
     let rows = curves.iter().map(|(setting, name, runs)| {
