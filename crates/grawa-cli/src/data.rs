@@ -4,7 +4,6 @@ use crate::bar::bar;
 use crate::failure::Failure;
 use crate::output::print;
 use clap::{Args, Subcommand};
-use grawa_data::Progress;
 use std::path::PathBuf;
 
 /// Download data sets, and describe what a folder holds.
@@ -18,8 +17,8 @@ pub(crate) struct Arguments {
 enum What {
     /// Download CIFAR-10 or CIFAR-100 from its official site, verify it and unpack it
     ///
-    /// An interrupted download is continued. An archive that is already in the folder is used. No file is overwritten. Without a
-    /// network the error says what to download by other means and where to put it.
+    /// An archive that is already in the folder is used. No file is overwritten. Without a network the error says what to download
+    /// by other means and where to put it.
     Get {
         /// cifar10 or cifar100
         name: String,
@@ -38,14 +37,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.what {
         What::Get { name, dir } => {
             let bar = bar(1, "download");
-            let place = grawa_data::download(name, dir, &mut |progress| match progress {
-                Progress::Downloading { done, total } => {
-                    bar.set_length(total.unwrap_or(done).max(1));
-                    bar.set_position(done);
-                }
-                Progress::Checking(archive) => bar.set_message(format!("checking {}", archive.display())),
-                Progress::Unpacking(file) => bar.set_message(format!("unpacking {}", file.display())),
-                _ => {}
+            let place = grawa_data::download(name, dir, &mut |done, total| {
+                bar.set_length(total.unwrap_or(done).max(1));
+                bar.set_position(done);
             })?;
             bar.finish_and_clear();
             print(&format!("{name} lies in {}", place.display()));

@@ -6,7 +6,6 @@ use clap::Args;
 use grawa_core::Name;
 use grawa_lab::demo;
 use grawa_train::{Observer, observe::Screen};
-use std::sync::Arc;
 
 /// Four workers learn the embedded digits with every method, live on the terminal; a table at the end.
 ///
@@ -44,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let recipe = demo::recipe(method, arguments.workers, seed)?;
             let screen: Option<Box<dyn Observer>> =
                 (!arguments.quiet).then(|| Box::new(Screen::passing()) as _);
-            outcomes.push(demo::run(recipe, &data, &Arc::default(), screen)?);
+            outcomes.push(demo::run(recipe, &data, screen)?);
         }
     }
     print(demo::table(&outcomes).text().trim_end());

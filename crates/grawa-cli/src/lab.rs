@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::print;
 use crate::train::{about, listen_for_stop};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use clap::builder::PossibleValuesParser;
 use grawa_core::Name;
 use grawa_lab::Table;
 use grawa_lab::lab::{
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The paper's tables and figures, one command each.
 ///
 /// An experiment is a table of cells: a recipe, a seed, and what is measured. Cells run in parallel. Each finished cell is kept in
-/// the folder, and the same command continues where it was stopped or killed. At the end it writes tables (Markdown, CSV, LaTeX),
+/// the folder, and the same command continues where it was stopped or killed. At the end it writes tables (Markdown, CSV),
 /// pictures (SVG, PNG) and a page to DIR/results. Where a method has a grid, its setting is chosen on held-out training examples, then run on the
 /// whole training set with fresh seeds.
 #[derive(Args)]
@@ -34,11 +34,11 @@ pub(crate) struct Arguments {
     out: Option<PathBuf>,
     /// Scale: smoke is the digits in seconds, small is CIFAR-10 and ResNet-20 in hours on a laptop or minutes on a GPU,
     /// paper is the paper's networks, budgets and grids
-    #[arg(long, default_value = "smoke", value_parser = PossibleValuesParser::new(Scale::ALL.map(Scale::as_str)).map(|name| Scale::named(&name)))]
+    #[arg(long, default_value_t)]
     scale: Scale,
-    /// What settings are chosen on: held-out training examples, or the test set as in the paper, which is marked in the table
-    /// [default: held-out]
-    #[arg(long, value_parser = PossibleValuesParser::new(Select::ALL.map(Select::as_str)).map(|name| Select::named(&name)))]
+    /// What settings are chosen on: held-out (training examples that are held out), or test (the test set as in the paper, which
+    /// is marked in the table) [default: held-out]
+    #[arg(long)]
     select: Option<Select>,
     /// The data set, instead of the scale's
     #[arg(long, value_name = "NAME")]
@@ -142,9 +142,7 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
         "\n{} cells, and {unnamed} more when settings have been chosen: {work:.1e} multiplications and additions of training.",
         cells.len()
     ));
-    for note in plan.notes()? {
-        print(&note);
-    }
+    plan.notes().into_iter().for_each(print);
     if unknown > 0 {
         print(&format!(
             "The total leaves out {unknown} cells whose cost is unknown: their data is not here, or their budget is a time."

@@ -42,10 +42,6 @@ pub(crate) struct Arguments {
     /// Places along each side [default: 41 on a line, 21 on a plane]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=401))]
     points: Option<u32>,
-    /// Range: beyond the ends of a line, in its length; on a random plane, in the length of the filters; on a
-    /// plane of workers, times the distance of the farthest [default: 0.5, 1 and 1.3]
-    #[arg(long)]
-    reach: Option<f64>,
     /// Folder for the results; must be new, empty, or hold the same results [default: out/landscape, or the next free
     /// name]
     #[arg(long, value_name = "DIR")]
@@ -76,22 +72,14 @@ fn others_of(arguments: &Arguments, view: &View, named: &[PathBuf]) -> Result<Ve
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if let [_] = arguments.worker.as_slice() {
-        return Err(grawa_flat::Error::TooFew { what: "workers", found: 1, least: 2 }.into());
-    }
     let view = arguments.model_args.open(&arguments.checkpoint)?;
     let middle = &view.state;
     let others: Vec<PathBuf> = arguments.to.iter().chain(&arguments.worker).cloned().collect();
     let states = others_of(arguments, &view, &others)?;
     let is_line = arguments.to.is_some();
     let count = arguments.points.map_or(if is_line { 41 } else { 21 }, |points| points as usize);
-    let reach = arguments.reach.unwrap_or(match (is_line, states.is_empty()) {
-        (true, _) => 0.5,
-        (false, true) => 1.0,
-        (false, false) => 1.3,
-    });
     let described = format!(
-        "{}line = {is_line}\nworkers = {}\npoints = {count}\nreach = {reach}\n",
+        "{}line = {is_line}\nworkers = {}\npoints = {count}\n",
         arguments.model_args.settings("landscape", &view, &others),
         states.len()
     );
@@ -100,30 +88,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let title = view.words.clone();
     if let ([to], true) = (states.as_slice(), is_line) {
         let bar = bar(count as u64, "line");
-        let line = Line::between(&mut losses, middle, to, evenly(-reach, 1.0 + reach, count), || bar.inc(1))?;
+        let line = Line::between(&mut losses, middle, to, evenly(-0.5, 1.5, count), || bar.inc(1))?;
         bar.finish_and_clear();
         put_line(&line, &title, &mut folder)?;
-        let at = |place: f64| line.places.iter().position(|here| (here - place).abs() < 1e-9);
         let highest = line.values.iter().zip(&line.places).filter(|(_, place)| (0.0..=1.0).contains(*place));
         let highest = highest.map(|(value, _)| value.loss).fold(f64::NEG_INFINITY, f64::max);
-        if let (Some(first), Some(second)) = (at(0.0), at(1.0)) {
-            let (first, second) = (line.values[first].loss, line.values[second].loss);
-            print(&format!(
-                "Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"
-            ));
-        }
+        let first = losses.at(&middle.parameters, &middle.statistics)?.loss;
+        let second = losses.at(&to.parameters, &to.statistics)?.loss;
+        print(&format!("Loss at the ends: {first:.4} and {second:.4}; highest between them: {highest:.4}"));
     } else {
         let key = Key::new(arguments.model_args.seed, Purpose::Direction);
         let (directions, places, names, far) = if states.is_empty() {
             let drawn = |step| filter_normalised(view.graph.parameters(), &middle.parameters, key.step(step));
             let names = ["first direction (filters' lengths)", "second direction (filters' lengths)"];
-            ([drawn(0), drawn(1)], Vec::new(), names, reach)
+            ([drawn(0), drawn(1)], Vec::new(), names, 1.0)
         } else {
             let workers: Vec<&[f32]> = states.iter().map(|state| &*state.parameters).collect();
             let Principal { directions, places } = principal(&middle.parameters, &workers, key)?;
             let farthest = places.iter().flatten().map(|place| place.abs()).fold(0.0, f64::max);
             let names = ["distance along the first principal direction", "along the second"];
-            (directions, places, names, reach * farthest)
+            (directions, places, names, 1.3 * farthest)
         };
         let bar = bar((count * count) as u64, "plane");
         let grid = evenly(-far, far, count);

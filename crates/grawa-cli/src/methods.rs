@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
-use grawa_core::{Centre, Method, Name, Norm, Preset, Pull, Score, Share, Source, Weighting};
+use grawa_core::{Method, Name, Preset, Pull, Share};
 use grawa_lab::Table;
 
 /// The methods and their knobs.
@@ -26,8 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let preset = if arguments.preset == "reference" { Preset::Reference } else { Preset::Paper };
     match &arguments.method {
         None => {
-            let mut table =
-                Table::new(["method", "score", "weights β", "centre", "every τ", "pull λ", "prox μ"]);
+            let mut table = Table::new(["method", "every τ", "pull λ", "prox μ", "what it does"]);
             for name in Name::ALL {
                 table.push(row(&Method::named(name, preset)));
             }
@@ -51,48 +50,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn row(method: &Method) -> [String; 7] {
-    let score = match method.score {
-        Score::None => "none".to_owned(),
-        Score::Loss { window: 1 } => "last training loss".into(),
-        Score::Loss { window } => format!("mean of the last {window} losses"),
-        Score::Norm { of, from, momentum } => {
-            let norm = match of {
-                Norm::Gradient => "‖g‖",
-                Norm::LayerSum => "Σₖ‖Gₖ‖",
-                Norm::Layers => "‖Gₖ‖ by layer",
-            };
-            let of_what = match from {
-                Source::Batch { common: true, .. } => "of one batch for all",
-                Source::Batch { common: false, .. } => "of a batch each",
-                Source::Training { .. } => "of the local steps",
-            };
-            let memory = if momentum > 0.0 { format!(", γ = {momentum:.2}") } else { String::new() };
-            format!("{norm} {of_what}{memory}")
-        }
-    };
-    let weights = match method.weighting {
-        Weighting::Uniform => "1/M",
-        Weighting::Inverse => "∝ 1/score",
-        Weighting::Smallest => "the smallest leads",
-    };
-    let centre = match method.centre {
-        Centre::Weighted => "Σβx".to_owned(),
-        Centre::Moving { rate } => format!("follows Σβx at ρ = {rate}"),
-    };
+fn row(method: &Method) -> [String; 5] {
     let pull = match method.pull {
         Pull::Fixed(pull) => pull.to_string(),
         Pull::RateOverWorkers => "ρ/M".into(),
     };
-    let name = method.name.to_string();
     let none = || "–".to_owned();
-    match method.share {
-        Share::Parameters => {
-            [name, score, weights.into(), centre, method.period.to_string(), pull, method.prox.to_string()]
-        }
-        Share::Gradients => {
-            [name, none(), weights.into(), "gradients are averaged".into(), "step".into(), none(), none()]
-        }
-        Share::Nothing => [name, none(), none(), "no communication".into(), none(), none(), none()],
-    }
+    let [every, pull, prox] = match method.share {
+        Share::Parameters => [method.period.to_string(), pull, method.prox.to_string()],
+        Share::Gradients => ["step".into(), none(), none()],
+        Share::Nothing => [none(), none(), none()],
+    };
+    [method.name.to_string(), every, pull, prox, method.name.summary().into()]
 }

@@ -49,10 +49,6 @@ pub(crate) struct View {
 impl ModelArgs {
     /// Finds the model, builds its network, loads the data.
     pub(crate) fn open(&self, model: &Path) -> Result<View, Failure> {
-        if self.batch == 0 || self.examples == 0 || !self.examples.is_multiple_of(self.batch) {
-            let (examples, batch) = (self.examples, self.batch);
-            return Err(grawa_flat::Error::NotWholeBatches { examples, batch }.into());
-        }
         let (found, recipe) = self.source.find(model, &[])?;
         let set = load(recipe.data.kind.name(), &recipe.data.dir)?;
         let train = match recipe.data.held_out {

@@ -5,15 +5,14 @@ use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
 use grawa_toy::Folder;
-use grawa_toy::theory::{Scale, run as experiments, settings};
+use grawa_toy::theory::{PARTS, Scale, run as experiments, settings};
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 /// What the theory says and what really happens: the experiments behind docs/theory.md.
 ///
 /// On noisy strongly convex problems: the error floor under a constant step and the rate under a falling one; how
 /// often the centre is really no worse than the best worker; and the statements of the paper that do not hold, as
-/// numbers. Prints the tables; writes them as CSV, Markdown and LaTeX, the pictures as SVG and PNG, and one page with all of them.
+/// numbers. Prints the tables; writes them as CSV and Markdown, the pictures as SVG and PNG, and one page with all of them.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The short form, a second or two: the same tables with wider errors
@@ -27,18 +26,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let scale = if arguments.quick { Scale::Quick } else { Scale::Full };
     let mut folder = Folder::claim_or_next(arguments.out.as_deref(), "out/theory", &settings(scale))?;
-    let bar = bar(1000, "theory");
-    let part = Mutex::new(String::new());
-    let theory = experiments(scale, &|name, share| {
-        // Parts follow one another; within one, reports of several threads may overtake each other.
-        if let Ok(mut part) = part.lock() {
-            if *part != name {
-                *part = name.to_owned();
-                bar.reset();
-                bar.set_message(name.to_owned());
-            }
-            bar.set_position(bar.position().max((1000.0 * share) as u64));
-        }
+    let bar = bar(PARTS, "theory");
+    let theory = experiments(scale, |name| {
+        bar.set_message(name);
+        bar.inc(1);
     })?;
     bar.finish_and_clear();
     theory.put(&mut folder)?;

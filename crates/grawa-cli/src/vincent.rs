@@ -14,8 +14,8 @@ use std::path::PathBuf;
 ///
 /// Four workers descend f(x, y) = −sin(10 ln x) − sin(10 ln y), whose valleys are equally deep and unequally wide,
 /// each with plain SGD, and every few steps a method pulls them toward its centre. Writes a contour map with the
-/// final point of every method, the surface, the way of the workers with each method (SVG and PNG), one page with
-/// all of them (index.html) and the table (CSV, Markdown, LaTeX); prints where each method ended, with the eigenvalues of the Hessian there
+/// final point of every method, the way of the workers with each method (SVG and PNG), one page with
+/// all of them (index.html) and the table (CSV, Markdown); prints where each method ended, with the eigenvalues of the Hessian there
 /// (it is diagonal: the curvature along x and y). Smaller is flatter.
 #[derive(Args)]
 #[command(

@@ -58,15 +58,7 @@ fn flatness_leaves_figures_and_a_spectrum() {
     let flat = place.path().join("flat");
     assert_eq!(
         names(&flat),
-        [
-            "density.csv",
-            "examples.csv",
-            "figures.csv",
-            "ritz.csv",
-            "settings.toml",
-            "spectrum.png",
-            "spectrum.svg"
-        ]
+        ["examples.csv", "figures.csv", "ritz.csv", "settings.toml", "spectrum.png", "spectrum.svg"]
     );
     let ritz = fs::read_to_string(flat.join("ritz.csv")).unwrap();
     assert_eq!(ritz.lines().count(), 1 + 2 * 12);

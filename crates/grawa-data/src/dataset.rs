@@ -5,8 +5,9 @@
 //! the size of floats the whole set fits on a GPU. Class folders are only listed; their files are decoded when needed.
 
 use crate::error::{Error, Result, check_below};
-use crate::{DatasetKind, Files, Normalise, Shape};
+use crate::{DatasetKind, Normalise, Shape};
 use grawa_core::{Key, Purpose};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Images and labels for training and for testing.
@@ -38,7 +39,7 @@ pub enum Images {
     /// In memory: one byte for each scalar, planes one after the other (CHW), image after image.
     Bytes(Arc<Vec<u8>>),
     /// In files, decoded when needed.
-    Files(Arc<Files>),
+    Files(Arc<Vec<PathBuf>>),
 }
 
 impl Dataset {
@@ -61,16 +62,12 @@ impl Split {
     pub fn from_bytes(shape: Shape, bytes: Vec<u8>, labels: Vec<u32>, classes: u32) -> Result<Self> {
         let expected = labels.len() * shape.len();
         if bytes.len() != expected {
-            return Err(Error::WrongRoom { what: "the images' buffer", found: bytes.len(), expected });
+            return Err(Error::WrongRoom("the images' buffer", bytes.len(), expected));
         }
         Self::new(shape, Images::Bytes(Arc::new(bytes)), labels, classes)
     }
 
-    pub(crate) fn from_files(shape: Shape, files: Files, labels: Vec<u32>, classes: u32) -> Result<Self> {
-        Self::new(shape, Images::Files(Arc::new(files)), labels, classes)
-    }
-
-    fn new(shape: Shape, images: Images, labels: Vec<u32>, classes: u32) -> Result<Self> {
+    pub(crate) fn new(shape: Shape, images: Images, labels: Vec<u32>, classes: u32) -> Result<Self> {
         if shape.is_empty() {
             let why = format!("cannot read image shape '{shape}': every side must be at least 1");
             return Err(Error::Setting(why));
@@ -117,17 +114,17 @@ impl Split {
     pub fn select(&self, indices: &[u32]) -> Result<Split> {
         let (have, n) = (self.len(), self.shape.len());
         indices.iter().try_for_each(|&index| check_below("example", index.into(), have as u64))?;
+        let chosen = || indices.iter().map(|&index| index as usize);
         let images = match &self.images {
             Images::Bytes(bytes) => {
-                let mut chosen = Vec::with_capacity(indices.len() * n);
-                for &index in indices {
-                    chosen.extend_from_slice(&bytes[index as usize * n..][..n]);
-                }
-                Images::Bytes(Arc::new(chosen))
+                let bytes = chosen().flat_map(|index| &bytes[index * n..][..n]).copied().collect();
+                Images::Bytes(Arc::new(bytes))
             }
-            Images::Files(files) => Images::Files(Arc::new(files.select(indices))),
+            Images::Files(files) => {
+                Images::Files(Arc::new(chosen().map(|index| files[index].clone()).collect()))
+            }
         };
-        let labels = indices.iter().map(|&index| self.labels[index as usize]).collect();
+        let labels = chosen().map(|index| self.labels[index]).collect();
         Ok(Split { shape: self.shape, images, labels: Arc::new(labels) })
     }
 

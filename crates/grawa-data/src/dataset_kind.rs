@@ -101,7 +101,7 @@ impl FromStr for DatasetKind {
             return Ok(DatasetKind::Folder);
         }
         let known = DatasetKind::ALL.into_iter().find(|kind| plain(kind.name()) == found);
-        known.ok_or_else(|| Error::UnknownDataset { found: text.to_owned() })
+        known.ok_or_else(|| Error::UnknownDataset(text.to_owned()))
     }
 }
 

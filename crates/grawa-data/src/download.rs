@@ -1,13 +1,13 @@
 //! Downloading the official CIFAR archives.
 //!
-//! Existing files are never overwritten: a download grows in `<archive>.part`, is renamed when its md5 is right, is unpacked
-//! into a temporary folder and renamed again. A partial file is continued. Without a network the error says which address to
-//! fetch by other means and where to put the file; an archive in that place is used. An https address never redirects to
-//! plain http, and no server can fill the disk: see [`LONGEST`].
+//! Existing files are never overwritten: archive and contents are made in a temporary folder, and renamed when the md5 is
+//! right. Without a network the error says which address to fetch by other means and where to put the file; an archive in
+//! that place is used. An https address never redirects to plain http, and no server can fill the disk: see [`LONGEST`].
 
 use crate::error::{Error, Result, io};
-use crate::{DatasetKind, archive, cifar, md5};
-use std::fs::{self, File, OpenOptions};
+use crate::{DatasetKind, cifar, md5};
+use flate2::read::GzDecoder;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,23 +18,6 @@ const BASE: &str = "https://www.cs.toronto.edu/~kriz/";
 /// The limit of an archive in bytes; those of CIFAR have 170 MB. A server that sends more sends something else.
 const LONGEST: u64 = 256 << 20;
 
-/// What [`download`] is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Progress {
-    /// Bytes so far, and the total if the server says it.
-    Downloading {
-        /// Bytes on disk.
-        done: u64,
-        /// Bytes in all.
-        total: Option<u64>,
-    },
-    /// The md5 of the archive is being computed.
-    Checking(PathBuf),
-    /// A file is being unpacked.
-    Unpacking(PathBuf),
-}
-
 /// An archive and what it holds.
 struct Archive<'a> {
     file: &'a str,
@@ -44,12 +27,12 @@ struct Archive<'a> {
     longest: u64,
 }
 
-/// What receives the progress.
-type ProgressFn<'a> = &'a mut dyn FnMut(Progress);
+/// Receives the number of bytes so far, and of all if the server says it.
+type ProgressFn<'a> = &'a mut dyn FnMut(u64, Option<u64>);
 
 /// Downloads the data set called `name` (cifar10 or cifar100) into `dir` and unpacks it; returns its folder.
 ///
-/// Uses what exists already: the unpacked folder, the archive, or a part of it.
+/// Uses what exists already: the unpacked folder, or the archive.
 pub fn download(name: &str, dir: &Path, progress: ProgressFn<'_>) -> Result<PathBuf> {
     download_from(BASE, name, dir, progress)
 }
@@ -79,148 +62,75 @@ impl Archive<'_> {
     fn fetch(&self, base: &str, dir: &Path, progress: ProgressFn<'_>) -> Result<PathBuf> {
         let folder = dir.join(self.folder);
         if folder.exists() {
-            return match self.files.iter().find(|file| !folder.join(file).is_file()) {
+            return match self.missing(&folder) {
                 None => Ok(folder),
                 Some(file) => Err(Error::in_the_way(&folder, &format!("it lacks {file}"))),
             };
         }
         fs::create_dir_all(dir).map_err(io("create", dir))?;
         let path = dir.join(self.file);
+        let aside = tempfile::tempdir_in(dir).map_err(io("create a folder in", dir))?;
         if path.exists() {
-            self.verify(&path, "Remove it, or put the official file there", progress)?;
+            self.verify(&path, "Remove it, or put the official file there")?;
         } else {
-            let part = dir.join(format!("{}.part", self.file));
-            self.complete(base, &part, &path, progress)?;
-            let checked = self.verify(&part, "It was removed; run the same command again", progress);
-            if checked.is_err() {
-                // Our own file, and continuing it could never succeed.
-                fs::remove_file(&part).map_err(io("remove", &part))?;
-            }
-            checked?;
+            let part = aside.path().join(self.file);
+            self.get(base, &part, &path, progress)?;
+            self.verify(&part, "It was removed; run the same command again")?;
             fs::rename(&part, &path).map_err(io("rename", &part))?;
         }
-        self.unpack(&path, dir, progress)?;
+        let file = File::open(&path).map_err(io("open", &path))?;
+        // Its md5 is right, and the crate writes nothing outside the folder.
+        tar::Archive::new(GzDecoder::new(file)).unpack(aside.path()).map_err(io("unpack", &path))?;
+        let made = aside.path().join(self.folder);
+        if let Some(file) = self.missing(&made) {
+            let found = format!("an archive without {file}");
+            let expected = format!("{} with {}", self.folder, self.files.join(", "));
+            return Err(Error::wrong_format(&path, found, expected));
+        }
+        fs::rename(&made, &folder).map_err(io("rename", &made))?;
         Ok(folder)
     }
 
-    fn verify(&self, path: &Path, hint: &str, progress: ProgressFn<'_>) -> Result<()> {
-        progress(Progress::Checking(path.to_owned()));
+    /// A file that a folder lacks.
+    fn missing(&self, folder: &Path) -> Option<&str> {
+        self.files.iter().copied().find(|file| !folder.join(file).is_file())
+    }
+
+    fn verify(&self, path: &Path, hint: &str) -> Result<()> {
         let bytes = fs::read(path).map_err(io("read", path))?;
         md5::check(&bytes, path, self.file, self.md5, hint)
     }
 
-    /// Brings `part` to its full length. Reconnects as long as each attempt makes progress.
-    fn complete(&self, base: &str, part: &Path, put: &Path, progress: ProgressFn<'_>) -> Result<()> {
+    /// Downloads the archive to `part`. An error says how to put it at `put` by other means.
+    fn get(&self, base: &str, part: &Path, put: &Path, progress: ProgressFn<'_>) -> Result<()> {
         let url = format!("{}/{}", base.trim_end_matches('/'), self.file);
-        let length = || fs::metadata(part).map_or(0, |file| file.len());
-        loop {
-            let before = length();
-            let Some(why) = self.attempt(&url, part, before, progress)? else { return Ok(()) };
-            let after = length();
-            if after <= before {
-                let kept = format!(" (the first {after} bytes are kept in {part:?})");
-                let (kept, md5) = (if after == 0 { "" } else { &kept }, self.md5);
-                return Err(Error::Download(format!(
-                    "cannot download {url}: {why}{kept}. Fetch that address by other means, put the file at {put:?} (md5 {md5}), \
-                     and run the same command again"
-                )));
-            }
-        }
-    }
-
-    /// Continues `part`, which has the first `have` bytes. Returns why it is not complete, if it is not.
-    fn attempt(&self, url: &str, part: &Path, have: u64, progress: ProgressFn<'_>) -> Result<Option<String>> {
-        let mut request = agent(url).get(url);
-        if have > 0 {
-            request = request.header("Range", format!("bytes={have}-"));
-        }
-        let response = match request.call() {
-            Ok(response) => response,
-            Err(error) => return Ok(Some(error.to_string())),
+        let failed = |why: String| {
+            Error::Download(format!(
+                "cannot download {url}: {why}. Fetch that address by other means, put the file at {put:?} (md5 {}), and run \
+                 the same command again",
+                self.md5
+            ))
         };
-        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
-        let start = match response.status().as_u16() {
-            200 => 0,
-            206 => {
-                // "bytes 100-199/200"
-                let start = header("Content-Range")
-                    .and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok());
-                if start != Some(have) {
-                    return Ok(Some(format!("asked to go on at byte {have}, the server did not")));
-                }
-                have
-            }
-            // There is nothing after our bytes: the md5 decides whether they are complete.
-            416 if have > 0 => return Ok(None),
-            status => return Ok(Some(format!("the server answered with status {status}"))),
-        };
-        let total = header("Content-Length").and_then(|n| n.parse::<u64>().ok());
-        let total = total.map(|n| n.saturating_add(start));
-        if let Some(total) = total.filter(|&total| total > self.longest) {
-            return self.too_long(part, &format!("{total} bytes")).map(Some);
+        let response = agent(&url).get(&url).call().map_err(|error| failed(error.to_string()))?;
+        if response.status() != 200 {
+            return Err(failed(format!("the server answered with status {}", response.status().as_u16())));
         }
-        let mut file = OpenOptions::new().create(true).append(true).open(part).map_err(io("open", part))?;
-        // A server that cannot continue sends everything again.
-        file.set_len(start).map_err(io("shorten", part))?;
+        let mut file = File::create(part).map_err(io("create", part))?;
+        let (mut done, total) = (0, response.body().content_length());
         let mut body = response.into_body().into_reader();
         let mut piece = vec![0; 1 << 16];
-        let mut done = start;
-        progress(Progress::Downloading { done, total });
         loop {
-            match body.read(&mut piece) {
-                Ok(0) => break,
-                Ok(n) if done + n as u64 > self.longest => {
-                    return self.too_long(part, &format!("more than {} bytes", self.longest)).map(Some);
-                }
-                Ok(n) => {
-                    file.write_all(&piece[..n]).map_err(io("write to", part))?;
-                    done += n as u64;
-                    progress(Progress::Downloading { done, total });
-                }
-                Err(error) => return Ok(Some(error.to_string())),
+            progress(done, total);
+            let count = body.read(&mut piece).map_err(|error| failed(error.to_string()))?;
+            if count == 0 {
+                return file.sync_all().map_err(io("write to", part));
             }
-        }
-        file.sync_all().map_err(io("write to", part))?;
-        let total = total.filter(|&total| done < total);
-        Ok(total.map(|total| format!("the connection ended at byte {done} of {total}")))
-    }
-
-    /// Removes what was downloaded: it is not a part of the archive, and another attempt cannot help.
-    fn too_long(&self, part: &Path, found: &str) -> Result<String> {
-        if part.exists() {
-            fs::remove_file(part).map_err(io("remove", part))?;
-        }
-        Ok(format!("the server sends {found}, but no archive is longer than {}", self.longest))
-    }
-
-    /// Unpacks into a temporary folder and moves the result to its place in one step.
-    fn unpack(&self, path: &Path, dir: &Path, progress: ProgressFn<'_>) -> Result<()> {
-        let named = format!(".{}.", self.folder);
-        let temporary = tempfile::Builder::new().prefix(&named).suffix(".part").tempdir_in(dir);
-        let temporary = temporary.map_err(io("create a folder in", dir))?;
-        let file = File::open(path).map_err(io("open", path))?;
-        archive::entries(file, path, self.folder, |name, from| {
-            progress(Progress::Unpacking(name.to_owned()));
-            let to = temporary.path().join(name);
-            if let Some(parent) = to.parent() {
-                fs::create_dir_all(parent).map_err(io("create", parent))?;
+            done += count as u64;
+            if done > self.longest {
+                return Err(failed(format!("no archive is longer than {} bytes, and this is", self.longest)));
             }
-            let mut file =
-                OpenOptions::new().write(true).create_new(true).open(&to).map_err(io("create", &to))?;
-            std::io::copy(from, &mut file).map_err(io("unpack", &to))?;
-            file.sync_all().map_err(io("write to", &to))
-        })?;
-        let made = temporary.path().join(self.folder);
-        if let Some(file) = self.files.iter().find(|file| !made.join(file).is_file()) {
-            let found = format!("an archive without {file}");
-            let expected = format!("{} with {}", self.folder, self.files.join(", "));
-            return Err(Error::wrong_format(path, found, expected));
+            file.write_all(&piece[..count]).map_err(io("write to", part))?;
         }
-        let folder = dir.join(self.folder);
-        if folder.exists() {
-            return Err(Error::in_the_way(&folder, "it appeared while the archive was unpacked"));
-        }
-        fs::rename(&made, &folder).map_err(io("rename", &made))
     }
 }
 

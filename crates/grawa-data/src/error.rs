@@ -11,12 +11,9 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A data set's name is not known.
-    #[error("there is no data set '{found}'{}; the data sets are {}", did_you_mean(found, DatasetKind::names()), DatasetKind::names().join(", "))]
-    UnknownDataset {
-        /// What was asked for.
-        found: String,
-    },
+    /// The name of a data set that is not known.
+    #[error("there is no data set '{0}'{hint}; the data sets are {names}", hint = did_you_mean(.0, DatasetKind::names()), names = DatasetKind::names().join(", "))]
+    UnknownDataset(String),
     /// A data set that has no archive to download.
     #[error("{0}")]
     NoArchive(String),
@@ -51,26 +48,12 @@ pub enum Error {
         /// What to do.
         hint: &'static str,
     },
-    /// A worker, step or example outside what exists.
-    #[error("there is no {what} {found}; it must be below {limit}")]
-    OutOfRange {
-        /// What was counted.
-        what: &'static str,
-        /// Which was asked for.
-        found: u64,
-        /// How many there are.
-        limit: u64,
-    },
-    /// Buffers of the wrong length.
-    #[error("{what} has room for {found}, but {expected} are needed")]
-    WrongRoom {
-        /// The buffer.
-        what: &'static str,
-        /// Its length.
-        found: usize,
-        /// The needed length.
-        expected: usize,
-    },
+    /// A worker, step or example outside what exists: what was counted, which was asked for, how many there are.
+    #[error("there is no {0} {1}; it must be below {2}")]
+    OutOfRange(&'static str, u64, u64),
+    /// A buffer, its length, and the needed length.
+    #[error("{0} has room for {1}, but {2} are needed")]
+    WrongRoom(&'static str, usize, usize),
     /// A download failed.
     #[error("{0}")]
     Download(String),
@@ -119,7 +102,7 @@ impl Error {
 
 /// Checks that there is a worker, step or example of this number.
 pub(crate) fn check_below(what: &'static str, found: u64, limit: u64) -> Result<()> {
-    if found < limit { Ok(()) } else { Err(Error::OutOfRange { what, found, limit }) }
+    if found < limit { Ok(()) } else { Err(Error::OutOfRange(what, found, limit)) }
 }
 
 /// Checks that the label of a record, counted from 0, names a class.

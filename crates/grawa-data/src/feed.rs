@@ -5,10 +5,11 @@
 
 use crate::augment::Window;
 use crate::error::{Error, Result};
-use crate::{Augment, Crop, Files, Images, Normalise, Shape, Split, folder, picture};
+use crate::{Augment, Crop, Images, Normalise, Shape, Split, folder, picture};
 use fast_image_resize::Resizer;
 use grawa_core::Key;
 use rayon::prelude::*;
+use std::path::Path;
 
 /// A split of a data set and how it is shown to a network.
 ///
@@ -106,10 +107,10 @@ impl Feed {
     fn room(&self, examples: usize, images: usize, labels: usize) -> Result<()> {
         let expected = examples.saturating_mul(self.output.len());
         if images != expected {
-            return Err(Error::WrongRoom { what: "the batch's images", found: images, expected });
+            return Err(Error::WrongRoom("the batch's images", images, expected));
         }
         if labels != examples {
-            return Err(Error::WrongRoom { what: "the batch's labels", found: labels, expected: examples });
+            return Err(Error::WrongRoom("the batch's labels", labels, examples));
         }
         Ok(())
     }
@@ -119,7 +120,7 @@ impl Feed {
         for (label, &index) in labels.iter_mut().zip(indices) {
             let limit = self.len() as u64;
             let known = self.part.labels().get(index as usize);
-            *label = *known.ok_or(Error::OutOfRange { what: "example", found: index.into(), limit })?;
+            *label = *known.ok_or(Error::OutOfRange("example", index.into(), limit))?;
         }
         self.show(key, indices.len(), |at| indices[at] as usize, images)
     }
@@ -146,7 +147,7 @@ impl Feed {
                 .par_chunks_exact_mut(n)
                 .enumerate()
                 .try_for_each_init(Resizer::new, |resizer, (at, out)| {
-                    self.picture(key, at as u32, files, index(at), out, resizer)
+                    self.picture(key, at as u32, &files[index(at)], out, resizer)
                 }),
         }
     }
@@ -202,19 +203,16 @@ impl Feed {
         }
     }
 
-    /// Decodes file `index` and writes it as example `at` of a batch.
+    /// Decodes a file and writes it as example `at` of a batch.
     fn picture(
         &self,
         key: Option<Key>,
         at: u32,
-        files: &Files,
-        index: usize,
+        path: &Path,
         out: &mut [f32],
         resizer: &mut Resizer,
     ) -> Result<()> {
-        let limit = files.len() as u64;
-        let path = files.path(index).ok_or(Error::OutOfRange { what: "file", found: index as u64, limit })?;
-        let picture = picture::decode(&folder::read(&path)?, &path)?;
+        let picture = picture::decode(&folder::read(path)?, path)?;
         let (picture, window) = match (key, self.augment.crop) {
             (Some(key), Crop::Resized { size }) => {
                 let (flip, part) = self.augment.resized(key, at, picture.height, picture.width);

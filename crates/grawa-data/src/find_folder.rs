@@ -36,12 +36,16 @@ pub(crate) fn find(dir: &Path, folders: &[&str], files: &[&str]) -> Result<Optio
 
 /// The folders in `dir`, by name, hidden ones left out.
 pub(crate) fn subfolders(dir: &Path) -> Result<Vec<PathBuf>> {
+    Ok(visible(dir)?.into_iter().filter(|path| path.is_dir()).collect())
+}
+
+/// What is in `dir`, by name, hidden things left out.
+pub(crate) fn visible(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(io("list", dir))? {
-        let path = entry.map_err(io("list", dir))?.path();
-        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && path.is_dir() {
-            found.push(path);
+        let entry = entry.map_err(io("list", dir))?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            found.push(entry.path());
         }
     }
     found.sort_unstable();

@@ -4,40 +4,11 @@
 //! picture is read and decoded when a batch needs it.
 
 use crate::error::{Error, Result, io};
-use crate::{Dataset, DatasetKind, Shape, Split, find_folder, picture};
+use crate::{Dataset, DatasetKind, Images, Shape, Split, find_folder, picture};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// The files of a split. A folder is kept once: ImageNet has 1.3 million names in 1,000 of them.
-#[derive(Clone, Debug, Default)]
-pub struct Files {
-    folders: Vec<PathBuf>,
-    names: Vec<(u32, Box<OsStr>)>,
-}
-
-impl Files {
-    /// How many files there are.
-    pub fn len(&self) -> usize {
-        self.names.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
-    }
-
-    /// The path of file `index`, if there is one.
-    pub fn path(&self, index: usize) -> Option<PathBuf> {
-        let (folder, name) = self.names.get(index)?;
-        Some(self.folders[*folder as usize].join(&**name))
-    }
-
-    pub(crate) fn select(&self, indices: &[u32]) -> Files {
-        let names = indices.iter().map(|&index| self.names[index as usize].clone()).collect();
-        Files { folders: self.folders.clone(), names }
-    }
-}
+use std::sync::Arc;
 
 /// Lists the pictures below `dir`: `train/<class>/…`, and `val/<class>/…` or `test/<class>/…`.
 ///
@@ -58,8 +29,7 @@ pub fn folder(dir: &Path) -> Result<Dataset> {
         classes.iter().filter_map(|path| path.file_name().map(OsStr::to_owned)).collect();
     let count = names.len() as u32;
     let part = |at: &Path, folders: Vec<PathBuf>, may_be_empty: bool| {
-        let mut files = Files::default();
-        let mut labels = Vec::new();
+        let (mut files, mut labels) = (Vec::new(), Vec::new());
         for folder in folders {
             let Ok(class) =
                 names.binary_search_by(|name| name.as_os_str().cmp(folder.file_name().unwrap_or_default()))
@@ -72,17 +42,15 @@ pub fn folder(dir: &Path) -> Result<Dataset> {
                 let expected = "one or more files called .jpg, .jpeg or .png";
                 return Err(Error::wrong_format(&folder, "no picture in this class folder", expected));
             }
-            let number = files.folders.len() as u32;
             labels.resize(labels.len() + pictures.len(), class as u32);
-            files.names.extend(pictures.into_iter().map(|name| (number, name)));
-            files.folders.push(folder);
+            files.extend(pictures);
         }
-        let Some(first) = files.path(0) else {
+        let Some(first) = files.first() else {
             let expected = "class folders with files called .jpg, .jpeg or .png";
             return Err(Error::wrong_format(at, "no picture at all", expected));
         };
-        let (height, width) = picture::size(&read(&first)?, &first)?;
-        Split::from_files(Shape::new(3, height, width), files, labels, count)
+        let (height, width) = picture::size(&read(first)?, first)?;
+        Split::new(Shape::new(3, height, width), Images::Files(Arc::new(files)), labels, count)
     };
     let test_folders = find_folder::subfolders(&test_dir)?;
     let parts = [part(&train_dir, classes, false)?, part(&test_dir, test_folders, true)?];
@@ -95,20 +63,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(io("read", path))
 }
 
-/// The names of the pictures in a folder, in order.
-fn pictures(folder: &Path) -> Result<Vec<Box<OsStr>>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(io("list", folder))? {
-        let name = entry.map_err(io("list", folder))?.file_name();
-        let hidden = name.as_encoded_bytes().starts_with(b".");
-        let is_picture =
-            |kind: &OsStr| ["jpg", "jpeg", "png"].iter().any(|known| kind.eq_ignore_ascii_case(known));
-        if !hidden && Path::new(&name).extension().is_some_and(is_picture) {
-            names.push(name.into_boxed_os_str());
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
+/// The pictures in a folder, by name.
+fn pictures(folder: &Path) -> Result<Vec<PathBuf>> {
+    let is_picture =
+        |kind: &OsStr| ["jpg", "jpeg", "png"].iter().any(|known| kind.eq_ignore_ascii_case(known));
+    let mut paths = find_folder::visible(folder)?;
+    paths.retain(|path| path.extension().is_some_and(is_picture));
+    Ok(paths)
 }
 
 #[cfg(test)]
@@ -135,8 +96,7 @@ mod tests {
         assert_eq!(set.train.shape(), Shape::new(3, 4, 5));
         let crate::Images::Files(files) = set.train.images() else { panic!("listed, not decoded") };
         assert_eq!(files.len(), 4);
-        assert!(files.path(2).unwrap().ends_with("dog/a.PNG"));
-        assert!(files.path(4).is_none());
+        assert!(files[2].ends_with("dog/a.PNG"));
         let (rest, held) = set.train.hold_out(2, 0).unwrap();
         assert_eq!((rest.len(), held.len()), (2, 2));
     }

@@ -11,8 +11,6 @@
 //! - [`Feed`] fills a batch of normalised floats; [`Loader`] fills a worker's batches, [`PrefetchLoader`] in the background.
 #![deny(missing_docs)]
 
-#[doc(hidden)]
-pub mod archive;
 mod augment;
 mod cifar;
 mod dataset;
@@ -37,10 +35,10 @@ pub use augment::{Augment, Crop, Rectangle, Window};
 pub use dataset::{Dataset, Images, Split};
 pub use dataset_kind::DatasetKind;
 pub use digits::digits;
-pub use download::{Progress, download};
+pub use download::download;
 pub use error::{Error, Result};
 pub use feed::Feed;
-pub use folder::{Files, folder};
+pub use folder::folder;
 pub use info::info;
 pub use load::load;
 pub(crate) use load::{Check, load_with};

@@ -16,14 +16,12 @@ pub struct Batch {
     pub images: Vec<f32>,
     /// Their labels.
     pub labels: Vec<u32>,
-    /// How many are real; fewer than `labels` only in the last batch of an evaluation.
-    pub real: usize,
 }
 
 impl Batch {
     /// A batch of `size` images as `feed` gives them, all zero.
     pub fn new(feed: &Feed, size: usize) -> Self {
-        Batch { images: vec![0.0; size * feed.output().len()], labels: vec![0; size], real: size }
+        Batch { images: vec![0.0; size * feed.output().len()], labels: vec![0; size] }
     }
 }
 
@@ -55,7 +53,7 @@ impl Loader {
     pub fn new(feed: Feed, sampler: Sampler, worker: u32) -> Result<Self> {
         if sampler.examples() as usize != feed.len() {
             let (found, expected) = (sampler.examples() as usize, feed.len());
-            return Err(Error::WrongRoom { what: "the sampler", found, expected });
+            return Err(Error::WrongRoom("the sampler", found, expected));
         }
         let key = Key::new(sampler.seed(), Purpose::Augment).worker(worker);
         let sampler = sampler.for_worker(worker)?;
@@ -65,7 +63,6 @@ impl Loader {
     /// Writes the batch of `step`.
     pub fn fill(&mut self, step: u64, batch: &mut Batch) -> Result<()> {
         let indices = self.sampler.batch(step)?;
-        batch.real = indices.len();
         self.feed.augmented(self.key.step(step), indices, &mut batch.images, &mut batch.labels)
     }
 
@@ -207,7 +204,7 @@ mod tests {
     #[test]
     fn an_error_comes_in_its_turn() {
         let make = |step, _: &mut Batch| match step {
-            3 => Err(Error::OutOfRange { what: "test", found: 3, limit: 3 }),
+            3 => Err(Error::OutOfRange("test", 3, 3)),
             _ => Ok(()),
         };
         let mut ahead = PrefetchLoader::new(Batch::default(), 0, 8, make).unwrap();

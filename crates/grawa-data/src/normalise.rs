@@ -41,7 +41,7 @@ impl Normalise {
         let expected = shape.channels as usize;
         for (what, values) in [("means", &self.mean), ("standard deviations", &self.std)] {
             if values.len() != expected {
-                return Err(Error::WrongRoom { what, found: values.len(), expected });
+                return Err(Error::WrongRoom(what, values.len(), expected));
             }
         }
         let usable = |x: &f32| x.is_finite() && *x > 0.0;

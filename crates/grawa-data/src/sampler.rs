@@ -70,17 +70,6 @@ impl Sampler {
         Ok(Key::new(self.seed, Purpose::Shuffle).step(epoch).permutation(self.examples))
     }
 
-    /// The examples of `worker` in `epoch`, in order.
-    pub fn shard(&self, worker: u32, epoch: u64) -> Result<Vec<u32>> {
-        self.check(worker)?;
-        let order = self.permutation(epoch)?;
-        let m = u128::from(self.workers);
-        // An epoch may begin with any worker.
-        let begins = (u128::from(epoch) * u128::from(self.examples)) % m;
-        let first = (u128::from(worker) + m - begins) % m;
-        Ok(order.into_iter().skip(first as usize).step_by(self.workers as usize).collect())
-    }
-
     /// The examples of `worker`'s batch at `step`.
     ///
     /// This computes a whole permutation; for many batches keep a [`WorkerSampler`].
@@ -130,7 +119,7 @@ impl Sampler {
         let index = before * u128::from(self.workers) + u128::from(worker);
         let epoch = index / u128::from(self.examples);
         if step > Key::MAX_STEP || epoch > u128::from(Key::MAX_STEP) {
-            return Err(Error::OutOfRange { what: "step", found: step, limit: Key::MAX_STEP + 1 });
+            return Err(Error::OutOfRange("step", step, Key::MAX_STEP + 1));
         }
         Ok((epoch as u64, (index % u128::from(self.examples)) as usize))
     }
@@ -179,6 +168,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The examples of `worker` in `epoch`, in order: element k of the endless sequence belongs to worker k mod M.
+    fn shard(order: &Sampler, worker: u32, epoch: u64) -> Vec<u32> {
+        let m = u128::from(order.workers);
+        let begins = (u128::from(epoch) * u128::from(order.examples)) % m;
+        let first = (u128::from(worker) + m - begins) % m;
+        let all = order.permutation(epoch).unwrap().into_iter();
+        all.skip(first as usize).step_by(order.workers as usize).collect()
+    }
+
     fn sorted(mut numbers: Vec<u32>) -> Vec<u32> {
         numbers.sort_unstable();
         numbers
@@ -189,7 +187,7 @@ mod tests {
         fn shards_cover_each_epoch_once(seed: u64, n in 1u32..300, m in 1u32..20, epoch in 0u64..1 << 40) {
             prop_assume!(m <= n);
             let order = Sampler::new(seed, n as usize, m, 8).unwrap();
-            let shards: Vec<_> = (0..m).map(|w| order.shard(w, epoch).unwrap()).collect();
+            let shards: Vec<_> = (0..m).map(|w| shard(&order, w, epoch)).collect();
             let sizes = shards.iter().map(Vec::len);
             prop_assert!(sizes.clone().max().unwrap() - sizes.min().unwrap() <= 1);
             // Together they hold everything, and no more: so they are disjoint.
@@ -201,7 +199,7 @@ mod tests {
             prop_assume!(m <= n);
             let order = Sampler::new(seed, n as usize, m, batch).unwrap();
             for worker in 0..m {
-                let shards: Vec<u32> = (0..4).flat_map(|epoch| order.shard(worker, epoch).unwrap()).collect();
+                let shards: Vec<u32> = (0..4).flat_map(|epoch| shard(&order, worker, epoch)).collect();
                 let mut cursor = order.for_worker(worker).unwrap();
                 let steps = shards.len() as u64 / u64::from(batch);
                 let mut stream = Vec::new();
@@ -236,7 +234,7 @@ mod tests {
         #[test]
         fn no_number_panics(seed: u64, n in 1usize..40, m: u32, batch in 0u32..50, worker: u32, step: u64, round: u64) {
             if let Ok(order) = Sampler::new(seed, n, m % 50, batch) {
-                let _ = (order.batch(worker % 64, step), order.shard(worker % 64, step));
+                let _ = (order.batch(worker % 64, step), order.permutation(step));
                 let _ = order.score_batch(n + 1 - batch as usize % (n + 1), worker, round);
             }
         }
@@ -263,7 +261,7 @@ mod tests {
             order.batch(0, 5).unwrap(),
             Sampler::new(37, 50_000, 4, 128).unwrap().batch(0, 5).unwrap()
         );
-        assert_ne!(order.shard(0, 0).unwrap(), order.shard(0, 1).unwrap());
+        assert_ne!(shard(&order, 0, 0), shard(&order, 0, 1));
         assert_ne!(order.score_batch(64, 0, 0).unwrap(), order.score_batch(64, 1, 0).unwrap());
         assert_ne!(order.score_batch(64, 0, 0).unwrap(), order.score_batch(64, 0, 1).unwrap());
     }

@@ -15,41 +15,23 @@ pub enum Error {
     /// An error of a layout or a vector.
     #[error(transparent)]
     Core(#[from] grawa_core::Error),
-    /// Examples that do not fill their batches.
+    /// Examples that do not fill their batches, and the size of a batch.
     #[error(
-        "{examples} examples do not make whole batches of {batch}: with the batch's own statistics its size is part of what is measured, so choose a multiple"
+        "{0} examples do not make whole batches of {1}: with the batch's own statistics its size is part of what is measured, so choose a multiple"
     )]
-    NotWholeBatches {
-        /// The examples.
-        examples: usize,
-        /// The size of a batch.
-        batch: usize,
-    },
-    /// A count that must be positive.
-    #[error("the number of {what} must be at least {least}, not {found}")]
-    TooFew {
-        /// Of what.
-        what: &'static str,
-        /// How many there are.
-        found: usize,
-        /// The least number.
-        least: usize,
-    },
+    NotWholeBatches(usize, usize),
+    /// A count, what was found, and the least that is needed.
+    #[error("the number of {0} must be at least {2}, not {1}")]
+    TooFew(&'static str, usize, usize),
     /// A request that cannot be met.
     #[error("{0}")]
     Setting(String),
     /// A number that is not finite.
-    #[error("{what} is not finite: the network has diverged here, and there is nothing to measure")]
-    NotFinite {
-        /// What it is.
-        what: &'static str,
-    },
+    #[error("{0} is not finite: the network has diverged here, and there is nothing to measure")]
+    NotFinite(&'static str),
     /// Points of the landscape that coincide.
-    #[error("{what} are the same point: there is no direction between them")]
-    SamePoint {
-        /// What they are.
-        what: &'static str,
-    },
+    #[error("{0} are the same point: there is no direction between them")]
+    SamePoint(&'static str),
 }
 
 impl Error {
@@ -57,7 +39,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Engine(error) => error.is_usage(),
-            Error::Data(_) | Error::Core(_) | Error::NotFinite { .. } | Error::SamePoint { .. } => false,
+            Error::Data(_) | Error::Core(_) | Error::NotFinite(_) | Error::SamePoint(_) => false,
             _ => true,
         }
     }

@@ -18,7 +18,7 @@ impl Examples {
     /// These images and labels, in batches of this size. There must be whole batches of them.
     pub fn new(images: Vec<f32>, labels: Vec<u32>, batch: usize) -> Result<Self, Error> {
         if labels.is_empty() || batch == 0 || !labels.len().is_multiple_of(batch) {
-            return Err(Error::NotWholeBatches { examples: labels.len(), batch });
+            return Err(Error::NotWholeBatches(labels.len(), batch));
         }
         if !images.len().is_multiple_of(labels.len()) {
             let (found, expected) = (images.len(), images.len() / labels.len() * labels.len());

@@ -79,7 +79,7 @@ impl<'a> Hessian<'a> {
         if self.loss.is_finite() && self.gradient.iter().all(|g| g.is_finite()) {
             Ok(())
         } else {
-            Err(Error::NotFinite { what: "the loss or its gradient" })
+            Err(Error::NotFinite("the loss or its gradient"))
         }
     }
 

@@ -57,7 +57,7 @@ pub fn lanczos(
     steps: usize,
 ) -> Result<Draw, Error> {
     if steps == 0 {
-        return Err(Error::TooFew { what: "steps", found: 0, least: 1 });
+        return Err(Error::TooFew("steps", 0, 1));
     }
     let mut basis = vec![start.to_vec()];
     let mut work = vec![0.0; start.len()];
@@ -67,7 +67,7 @@ pub fn lanczos(
         apply(v, &mut work)?;
         let along = dot(v, &work);
         if !along.is_finite() {
-            return Err(Error::NotFinite { what: "a product with the Hessian" });
+            return Err(Error::NotFinite("a product with the Hessian"));
         }
         draw.diagonal.push(along);
         add(&mut work, -along, v);

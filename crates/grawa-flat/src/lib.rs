@@ -25,6 +25,7 @@ mod power;
 mod quadratic_forms;
 mod sharpness;
 mod slices;
+mod student;
 mod tridiagonal;
 mod vector;
 
@@ -39,6 +40,7 @@ pub use losses::{LossAndError, Losses};
 pub use measure::{Figures, Settings, measure};
 pub use power::{Power, power};
 pub use quadratic_forms::{QuadraticForm, frobenius, quadratic_forms, trace};
-pub use sharpness::{Sharpness, sharpness};
+pub use sharpness::sharpness;
 pub use slices::{Line, Plane, Principal, filter_normalised, principal};
+pub use student::student_quantile;
 pub use tridiagonal::{Ritz, ritz};

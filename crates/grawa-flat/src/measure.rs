@@ -1,8 +1,8 @@
 //! All measurements of a state.
 
 use crate::{
-    Error, Estimate, Examples, Hessian, LossAndError, Losses, QuadraticForm, Ritz, Sharpness, direction,
-    frobenius, lanczos, quadratic_forms, sharpness, trace,
+    Error, Estimate, Examples, Hessian, LossAndError, Losses, QuadraticForm, Ritz, direction, frobenius,
+    lanczos, quadratic_forms, sharpness, trace,
 };
 use grawa_core::norm::{norm, norms};
 use grawa_core::{Key, Purpose};
@@ -70,7 +70,7 @@ pub struct Figures {
     /// The quadratic forms of single products, with those of the runs' first steps.
     pub forms: Vec<QuadraticForm>,
     /// ε-sharpness.
-    pub sharpness: Sharpness,
+    pub sharpness: f64,
     /// Bytes that were used.
     pub bytes: usize,
     /// The number of batches whose passes were kept, and of all batches.
@@ -137,10 +137,8 @@ pub fn measure(
     settings: &Settings,
     mut note: impl FnMut(),
 ) -> Result<Figures, Error> {
-    for (what, found, least) in [("steps", settings.steps, 1), ("draws", settings.draws, 1)] {
-        if found < least {
-            return Err(Error::TooFew { what, found, least });
-        }
+    if settings.draws == 0 {
+        return Err(Error::TooFew("draws", 0, 1));
     }
     let len = state.parameters.len();
     // The vectors of a run, a working vector, and a direction.

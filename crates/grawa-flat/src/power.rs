@@ -33,7 +33,7 @@ pub fn power(
         found.steps += 1;
         found.value = dot(&found.vector, &product);
         if !found.value.is_finite() {
-            return Err(Error::NotFinite { what: "a product of the power iteration" });
+            return Err(Error::NotFinite("a product of the power iteration"));
         }
         let length = norm(&product);
         // Removing the part along the vector leaves the residual, before the product becomes the next vector.

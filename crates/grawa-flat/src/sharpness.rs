@@ -6,27 +6,17 @@
 
 use crate::{Error, Losses};
 
-/// The result.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sharpness {
-    /// 100 · (highest − loss) / (1 + loss).
-    pub value: f64,
-    /// The loss in the middle.
-    pub loss: f64,
-    /// The highest loss found in the box.
-    pub highest: f64,
-}
-
-/// Searches the box of size `radius` (ε) with `steps` gradients.
+/// 100 · (highest − loss) / (1 + loss), where the highest loss is searched in the box of size `radius` (ε) with `steps`
+/// gradients.
 pub fn sharpness(
     losses: &mut Losses<'_>,
     (parameters, statistics): (&[f32], &[f32]),
     radius: f64,
     steps: usize,
     mut note: impl FnMut(),
-) -> Result<Sharpness, Error> {
+) -> Result<f64, Error> {
     if steps == 0 {
-        return Err(Error::TooFew { what: "steps", found: 0, least: 1 });
+        return Err(Error::TooFew("steps", 0, 1));
     }
     let room = |x: f32| radius * (f64::from(x.abs()) + 1.0);
     let mut gradient = vec![0.0; parameters.len()];
@@ -40,7 +30,7 @@ pub fn sharpness(
         };
         note();
         if loss.is_nan() {
-            return Err(Error::NotFinite { what: "the loss in the box" });
+            return Err(Error::NotFinite("the loss in the box"));
         }
         middle.get_or_insert(loss);
         highest = highest.max(loss);
@@ -53,5 +43,5 @@ pub fn sharpness(
         }
     }
     let loss = middle.unwrap_or(f64::NAN);
-    Ok(Sharpness { value: 100.0 * (highest - loss) / (1.0 + loss), loss, highest })
+    Ok(100.0 * (highest - loss) / (1.0 + loss))
 }

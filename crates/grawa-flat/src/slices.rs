@@ -29,7 +29,7 @@ impl Line {
         mut note: impl FnMut(),
     ) -> Result<Self, Error> {
         if from.parameters == to.parameters {
-            return Err(Error::SamePoint { what: "the two checkpoints" });
+            return Err(Error::SamePoint("the two checkpoints"));
         }
         let between = |a: &[f32], b: &[f32], at: f64| -> Vec<f32> {
             a.iter().zip(b).map(|(&a, &b)| ((1.0 - at) * f64::from(a) + at * f64::from(b)) as f32).collect()
@@ -119,7 +119,7 @@ pub struct Principal {
 /// The plane of the two principal directions of the workers.
 pub fn principal(middle: &[f32], workers: &[&[f32]], key: Key) -> Result<Principal, Error> {
     if workers.len() < 2 {
-        return Err(Error::TooFew { what: "workers", found: workers.len(), least: 2 });
+        return Err(Error::TooFew("workers", workers.len(), 2));
     }
     let away: Vec<Vec<f32>> = workers
         .iter()
@@ -142,7 +142,7 @@ pub fn principal(middle: &[f32], workers: &[&[f32]], key: Key) -> Result<Princip
         };
         let found = power(scatter, key.step(number), middle.len(), 1e-3, 100)?;
         if found.value <= (1e-6 * longest).powi(2) {
-            return Err(Error::SamePoint { what: "the workers and the middle, but for one line," });
+            return Err(Error::SamePoint("the workers and the middle, but for one line,"));
         }
         Ok(found.vector)
     };

@@ -2,13 +2,10 @@
 
 use grawa_core::Name;
 use grawa_lab::{Error, demo};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 fn main() -> Result<(), Error> {
     let data = grawa_data::load("digits", ".".as_ref()).map_err(grawa_train::Error::from)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let run = |method| demo::run(demo::recipe(method, 4, 36)?, &data, &stop, None);
+    let run = |method| demo::run(demo::recipe(method, 4, 36)?, &data, None);
     println!("{}", demo::table(&[run(Name::Mean)?, run(Name::Lgrawa)?]).text());
     Ok(())
 }

@@ -10,8 +10,7 @@ use grawa_core::{Method, Name, Preset};
 use grawa_data::Dataset;
 use grawa_train::recipe::Overrides;
 use grawa_train::{Event, Finished, Observer, Recipe, Run};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
 /// The same for all: 320 steps of four workers with batches of 16 are 14 epochs; the rate drops once.
 const SETTINGS: [&str; 7] = [
@@ -45,8 +44,6 @@ pub fn recipe(method: Name, workers: u32, seed: u64) -> Result<Recipe, Error> {
 pub struct Outcome {
     /// The method.
     pub method: Name,
-    /// The seed.
-    pub seed: u64,
     /// The share of test digits that were classified right, from 0 to 1.
     pub accuracy: f64,
     /// How the run ended.
@@ -54,13 +51,8 @@ pub struct Outcome {
 }
 
 /// Runs one method.
-pub fn run(
-    recipe: Recipe,
-    data: &Dataset,
-    stop: &Arc<AtomicBool>,
-    observer: Option<Box<dyn Observer>>,
-) -> Result<Outcome, Error> {
-    let (method, seed) = (recipe.method.name, recipe.train.seed);
+pub fn run(recipe: Recipe, data: &Dataset, observer: Option<Box<dyn Observer>>) -> Result<Outcome, Error> {
+    let method = recipe.method.name;
     let (sender, errors) = mpsc::channel();
     let note = EventObserver(move |event: &Event| {
         if let Event::Evaluated(evaluated) = event {
@@ -70,9 +62,9 @@ pub fn run(
     });
     let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(note)];
     observers.extend(observer);
-    let end = Run::new(recipe, data)?.stop_by(Arc::clone(stop)).go(&mut observers)?;
+    let end = Run::new(recipe, data)?.go(&mut observers)?;
     let error = errors.try_iter().last().unwrap_or(1.0);
-    Ok(Outcome { method, seed, accuracy: 1.0 - error, end })
+    Ok(Outcome { method, accuracy: 1.0 - error, end })
 }
 
 /// A row for each method, whose outcomes follow each other: accuracy in percent (mean ± standard deviation over several
@@ -118,10 +110,10 @@ mod tests {
             bytes: 2_500_000,
             diverged: false,
         };
-        let outcome = |seed, accuracy| Outcome { method: Name::Mean, seed, accuracy, end: end.clone() };
-        let one = table(&[outcome(1, 0.98)]);
+        let outcome = |accuracy| Outcome { method: Name::Mean, accuracy, end: end.clone() };
+        let one = table(&[outcome(0.98)]);
         assert_eq!(one.rows, [["Mean", "98.00", "40", "2.5", "1.5"]]);
-        let two = table(&[outcome(1, 0.97), outcome(2, 0.99)]);
+        let two = table(&[outcome(0.97), outcome(0.99)]);
         assert_eq!(two.rows[0][1], "98.00 ± 1.41");
     }
 
@@ -130,7 +122,7 @@ mod tests {
     fn every_method_learns_the_digits() {
         let data = grawa_data::digits().unwrap();
         for method in Name::ALL {
-            let outcome = run(recipe(method, 4, 1).unwrap(), &data, &Arc::default(), None).unwrap();
+            let outcome = run(recipe(method, 4, 1).unwrap(), &data, None).unwrap();
             assert!(outcome.accuracy >= 0.97, "{method}: {}", outcome.accuracy);
         }
     }

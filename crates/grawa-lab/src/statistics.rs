@@ -4,8 +4,7 @@
 //! paired: the same seed gives two methods the same start and the same order of the data, so their difference varies less
 //! than either. What does not exist (a deviation of one number, a correlation with a constant) is `None`.
 
-mod student;
-
+use grawa_flat::student_quantile;
 use std::f64::consts::FRAC_1_SQRT_2;
 
 /// The default confidence of intervals.
@@ -64,7 +63,7 @@ pub fn interval(numbers: &[f64], confidence: f64) -> Option<Interval> {
     let size = numbers.iter().fold(0.0, |size: f64, x| size.max(x.abs()));
     let spread = deviation(numbers).filter(|spread| *spread > 1e-9 * size)?;
     let error = spread / (numbers.len() as f64).sqrt();
-    let half = student::quantile(freedom, 0.5 + 0.5 * confidence)? * error;
+    let half = student_quantile(freedom, 0.5 + 0.5 * confidence)? * error;
     Some(Interval { mean: mean(numbers), half })
 }
 

@@ -1,8 +1,7 @@
 //! The folder of an experiment's results. It never overwrites a user's files.
 //!
-//! Results are written to a temporary folder first and appear together at the end (in a folder that exists already, one
-//! after the other). A folder that holds anything else is refused. The results of the same run are accepted: they are the
-//! same bytes.
+//! Results are written to a temporary folder first and appear one after the other at the end. A folder that holds anything
+//! else is refused. The results of the same run are accepted: they are the same bytes.
 
 use crate::Error;
 use std::collections::BTreeMap;
@@ -71,7 +70,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Writes everything: first into a temporary folder, which then takes the name.
+    /// Writes everything: first into a temporary folder inside, so that no file is seen half-written.
     pub fn finish(self) -> Result<PathBuf, Error> {
         let entries = Folder::entries(&self.path)?;
         for name in &entries {
@@ -79,36 +78,19 @@ impl Folder {
                 return Err(in_use(&self.path, name));
             }
         }
-        if !entries.is_empty() && entries.len() == self.files.len() {
+        if entries.len() == self.files.len() {
             return Ok(self.path);
         }
-        let parent =
-            self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
-        // Beside a new folder, inside an existing one: always on the same disk.
-        let place = if self.path.exists() { &self.path } else { parent };
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = place.join(format!(".{name}.partial-{}", std::process::id()));
-        fs::create_dir(&temporary).map_err(Error::io("create", &temporary))?;
-        let write_all = || {
-            for (name, bytes) in &self.files {
-                let file = temporary.join(name);
-                fs::write(&file, bytes).map_err(Error::io("write", &file))?;
-            }
-            if !self.path.exists() {
-                return fs::rename(&temporary, &self.path).map_err(Error::io("write", &self.path));
-            }
-            // An existing folder, empty or with some of the same files, keeps its name, permissions and links.
-            for name in self.files.keys() {
-                let file = self.path.join(name);
-                fs::rename(temporary.join(name), &file).map_err(Error::io("write", &file))?;
-            }
-            fs::remove_dir(&temporary).map_err(Error::io("remove", &temporary))
-        };
-        write_all().inspect_err(|_| {
-            // Already failing: report the first cause.
-            let _ = fs::remove_dir_all(&temporary);
-        })?;
+        fs::create_dir_all(&self.path).map_err(Error::io("create", &self.path))?;
+        let aside = tempfile::tempdir_in(&self.path).map_err(Error::io("write to", &self.path))?;
+        for (name, bytes) in &self.files {
+            let file = aside.path().join(name);
+            fs::write(&file, bytes).map_err(Error::io("write", &file))?;
+        }
+        for name in self.files.keys() {
+            let file = self.path.join(name);
+            fs::rename(aside.path().join(name), &file).map_err(Error::io("write", &file))?;
+        }
         Ok(self.path)
     }
 

@@ -3,7 +3,6 @@
 //! It is read-only. It runs in its own threads, answers `GET /` and `GET /status.json`, and nothing in the run waits for it.
 
 mod http;
-mod series;
 
 use crate::failure::Failure;
 use clap::Args;
@@ -11,7 +10,6 @@ use grawa_comm::group::{CoordinatorServer, MemberState, MemberStatus, Status, Tr
 use grawa_train::observe::View;
 use grawa_train::{Error, Event, Observer};
 use serde_json::{Value, json};
-use series::Series;
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,8 +35,13 @@ impl Arguments {
 }
 
 const HTML: &str = include_str!("page.html");
+/// The most points of a curve that are sent, besides the last.
+const POINTS: usize = 240;
 /// Faults that are shown; all are counted.
 const FAULTS: usize = 40;
+
+/// A curve, from left to right.
+type Curve = Vec<(f64, f64)>;
 
 /// What the page shows besides what the coordinator knows.
 #[derive(Debug, Default)]
@@ -46,9 +49,9 @@ struct Shown {
     view: View,
     /// When the first event came, in seconds since 1970.
     began: Option<f64>,
-    rounds: Series,
-    losses: Series,
-    errors: Series,
+    rounds: Curve,
+    losses: Curve,
+    errors: Curve,
     faults: VecDeque<Value>,
     fault_count: u64,
     stretch: VecDeque<(f64, u64)>,
@@ -107,16 +110,16 @@ impl Shown {
         let at = event.place();
         match event {
             Event::Round(round) => {
-                self.rounds.push(since, at.rounds as f64);
+                self.rounds.push((since, at.rounds as f64));
                 if let Some(loss) = round.loss {
-                    self.losses.push(at.steps as f64, loss);
+                    self.losses.push((at.steps as f64, loss));
                 }
                 self.stretch.push_front((wall, at.rounds));
                 self.stretch.truncate(32);
             }
             Event::Evaluated(_) => {
                 if let Some(error) = self.view.errors.last() {
-                    self.errors.push(at.steps as f64, *error);
+                    self.errors.push((at.steps as f64, *error));
                 }
             }
             Event::Fault(fault) => {
@@ -163,9 +166,9 @@ impl Shown {
             // At a free pace: steps beyond what rounds asked for.
             "overshot": Some(status.extra_steps).filter(|steps| *steps > 0),
             "members": status.workers.iter().map(|member| self.member(member)).collect::<Value>(),
-            "rounds": self.rounds.points(),
-            "losses": self.losses.points(),
-            "errors": self.errors.points(),
+            "rounds": thinned(&self.rounds),
+            "losses": thinned(&self.losses),
+            "errors": thinned(&self.errors),
             "faults": self.faults,
             "fault_count": self.fault_count,
         })
@@ -202,10 +205,35 @@ impl Shown {
     }
 }
 
+/// A curve in few points, the last one among them.
+fn thinned(curve: &Curve) -> Curve {
+    let step = curve.len().div_ceil(POINTS).max(1);
+    let last = curve.last().filter(|_| !(curve.len().max(1) - 1).is_multiple_of(step));
+    curve.iter().step_by(step).chain(last).copied().collect()
+}
+
 fn per_second(bytes: u64, traffic: Traffic) -> f64 {
     bytes as f64 / traffic.open.as_secs_f64().max(1.0)
 }
 
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_curve_is_short_even_and_ends_where_it_ends(count in 1u32..5000) {
+            let points = thinned(&(0..count).map(|n| (f64::from(n), -f64::from(n))).collect());
+            prop_assert!(points.len() <= POINTS + 1 && points.len() >= (POINTS / 2).min(count as usize));
+            prop_assert_eq!(points[0], (0.0, 0.0));
+            prop_assert_eq!(points[points.len() - 1].0, f64::from(count - 1));
+            let gaps: Vec<f64> = points[..points.len() - 1].windows(2).map(|two| two[1].0 - two[0].0).collect();
+            prop_assert!(gaps.iter().all(|gap| *gap == gaps[0]));
+        }
+    }
 }

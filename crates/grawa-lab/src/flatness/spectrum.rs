@@ -29,7 +29,7 @@ pub fn table(figures: &Figures, settings: &Settings) -> Table {
         ("Σₖ‖Gₖ‖", exactly(figures.layers), "sum of the tensors' gradient norms (MGRAWA's score)".into()),
         (
             "ε-sharpness",
-            exactly(figures.sharpness.value),
+            exactly(figures.sharpness),
             format!("% the loss rises in the box of ε = {} ({} gradients)", settings.radius, settings.search),
         ),
         (
@@ -49,7 +49,7 @@ pub fn table(figures: &Figures, settings: &Settings) -> Table {
     table
 }
 
-/// Puts measurements, Ritz values, density, the picture and the numbers of the examples into a folder.
+/// Puts measurements, Ritz values, the picture of their density and the numbers of the examples into a folder.
 pub fn put(
     figures: &Figures,
     settings: &Settings,
@@ -66,30 +66,24 @@ pub fn put(
         }
     }
     folder.put("ritz.csv", values.csv());
-    let (chart, curve) = spectrum(figures, title);
-    let mut table = Table::new(["eigenvalue", "density"]);
-    for (place, density) in curve {
-        table.push([format!("{place:e}"), format!("{density:e}")]);
-    }
-    folder.put("density.csv", table.csv());
     let mut table = Table::new(["example"]);
     chosen.iter().for_each(|number| table.push([number.to_string()]));
     folder.put("examples.csv", table.csv());
-    Ok(folder.put_pictures(&[chart.figure("spectrum")?])?)
+    Ok(folder.put_pictures(&[spectrum(figures, title).figure("spectrum")?])?)
 }
 
-/// The picture, and the density it shows.
-fn spectrum(figures: &Figures, title: &str) -> (Chart, Vec<(f64, f64)>) {
+/// The picture of the density.
+fn spectrum(figures: &Figures, title: &str) -> Chart {
     let (low, high) = (figures.smallest().value, figures.largest().value);
     let span = if high > low { high - low } else { 1.0 };
     let place = |index: usize| low - 0.03 * span + 1.06 * span * index as f64 / (PLACES - 1) as f64;
     let places: Vec<f64> = (0..PLACES).map(place).collect();
     let found = density(&figures.ritz, WIDTH * span, &places);
     let least = LEAST * found.iter().copied().fold(0.0, f64::max);
-    let curve: Vec<(f64, f64)> = places.into_iter().zip(found).collect();
-    let shown = curve.iter().map(|&(x, y)| (x, if y > least { y } else { f64::NAN })).collect();
+    let curve = places.into_iter().zip(found);
+    let shown = curve.map(|(x, y)| (x, if y > least { y } else { f64::NAN })).collect();
     let axes = ["eigenvalue (strokes: Ritz values of the first run)", "density"];
     let lines = vec![Line { name: "density".into(), points: shown }];
     let marks = figures.ritz.first().map_or_else(Vec::new, |run| run.values.clone());
-    (Chart { marks, ..Chart::new(title, axes, [false, true], lines) }, curve)
+    Chart { marks, ..Chart::new(title, axes, [false, true], lines) }
 }

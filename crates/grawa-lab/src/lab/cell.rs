@@ -52,16 +52,6 @@ pub struct HessianSettings {
     pub extra: usize,
 }
 
-impl Measurements {
-    /// The text that goes into the names of cells. It never changes: folders of earlier versions are resumed by it.
-    fn key(&self) -> String {
-        let flatness = self.flatness.map_or("None".into(), |HessianSettings { examples, batch, steps, draws, extra }| {
-            format!("Some(Lens {{ examples: {examples}, batch: {batch}, steps: {steps}, draws: {draws}, extra: {extra} }})")
-        });
-        format!("Wants {{ train: {}, gradient: {}, flatness: {flatness} }}", self.train, self.gradient)
-    }
-}
-
 /// One run and its measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
@@ -94,7 +84,7 @@ impl Cell {
         facts: Option<Facts>,
     ) -> Self {
         recipe.machine.threads = None;
-        let described = recipe.to_toml() + &measurements.key();
+        let described = format!("{}{measurements:?}", recipe.to_toml());
         let name = format!(
             "{setup}-{}-{}-{}-{:08x}",
             recipe.method.name,

@@ -33,31 +33,17 @@ pub(super) struct Source {
     pub(super) settings: &'static [&'static str],
 }
 
-/// How large an experiment is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scale {
+grawa_session::choices! {
+    /// How large an experiment is.
+    #[derive(Default)]
+    Scale, "scale",
     /// The digits, in seconds: a test that everything works.
     #[default]
-    Smoke,
+    Smoke = "smoke",
     /// CIFAR-10 and ResNet-20, in hours on a laptop and in minutes on a GPU.
-    Small,
+    Small = "small",
     /// The paper's networks, budgets and grids.
-    Paper,
-}
-
-impl Scale {
-    /// All of them.
-    pub const ALL: [Scale; 3] = [Scale::Smoke, Scale::Small, Scale::Paper];
-
-    /// The scale of that name.
-    pub fn named(name: &str) -> Self {
-        Scale::ALL.into_iter().find(|scale| scale.as_str() == name).unwrap_or_default()
-    }
-
-    /// The name on the command line.
-    pub const fn as_str(self) -> &'static str {
-        ["smoke", "small", "paper"][self as usize]
-    }
+    Paper = "paper",
 }
 
 const NOTHING: Measurements = Measurements { train: false, gradient: false, flatness: None };

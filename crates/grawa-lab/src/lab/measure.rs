@@ -111,6 +111,6 @@ fn flatness(
         ritz_norm: figures.ritz_norm().value,
         frobenius: figures.frobenius().value,
         trace: figures.trace().value,
-        sharpness: figures.sharpness.value,
+        sharpness: figures.sharpness,
     })
 }

@@ -14,7 +14,6 @@ mod published;
 mod results;
 mod run_cell;
 mod scheduler;
-mod sizes;
 mod store;
 mod tables;
 

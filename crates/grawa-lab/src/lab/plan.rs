@@ -7,41 +7,27 @@
 use super::cell::{Cell, Found, Measurements, Stage};
 use super::experiment::{Experiment, Scale, Source};
 use super::published;
-use super::sizes::Sizes;
 use crate::Error;
 use crate::statistics::mean_of;
 use grawa_core::Name;
 use grawa_data::DatasetKind;
-use grawa_train::recipe::{Point, Study};
+use grawa_train::Recipe;
+use grawa_train::recipe::{Facts, Point, Study};
 
 /// The seed of searches; where a study uses it, the next one that it does not use.
 pub const SEARCH_SEED: u64 = 7;
 /// The most examples held out for a search; of small sets a fifth.
 pub const HELD_OUT: u64 = 5_000;
 
-/// The examples on which the setting of each grid is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Select {
+grawa_session::choices! {
+    /// The examples on which the setting of each grid is chosen.
+    #[derive(Default)]
+    Select, "way to choose settings",
     /// Held-out training examples.
     #[default]
-    HeldOut,
+    HeldOut = "held-out",
     /// The test set, as in the paper.
-    Test,
-}
-
-impl Select {
-    /// All of them.
-    pub const ALL: [Select; 2] = [Select::HeldOut, Select::Test];
-
-    /// The one of that name.
-    pub fn named(name: &str) -> Self {
-        Select::ALL.into_iter().find(|select| select.as_str() == name).unwrap_or_default()
-    }
-
-    /// The name on the command line.
-    pub const fn as_str(self) -> &'static str {
-        ["held-out", "test"][self as usize]
-    }
+    Test = "test",
 }
 
 /// A request for an experiment.
@@ -61,6 +47,45 @@ pub struct Request {
     pub recipes: Vec<std::path::PathBuf>,
 }
 
+/// A study with its name.
+#[derive(Clone, Debug)]
+struct Named {
+    name: String,
+    study: Study,
+    /// The size of its class folders, if it has some, and where that is known from.
+    folders: Option<(Option<Facts>, String)>,
+}
+
+impl Named {
+    /// Counts class folders once. Where they are missing, the ImageNet study has ImageNet's published size.
+    fn new(name: String, study: Study) -> Result<Self, Error> {
+        let methods = study.methods.first();
+        let points = methods.map_or(Ok(Vec::new()), |&method| study.points(method, SEARCH_SEED))?;
+        let data = points.first().map(|point| &point.recipe.data);
+        let dir = data.filter(|data| data.kind == DatasetKind::Folder).map(|data| &data.dir);
+        let folders = dir.map(|dir| match (grawa_data::folder(dir), published::size(&name)) {
+            (Ok(data), _) => {
+                let (examples, classes, shape) = (data.train.len() as u64, data.classes, data.train.shape());
+                let counted = format!("{examples} training images of {classes} classes were counted.");
+                (Some(Facts { examples, classes, shape }), format!("{}: {counted}", dir.display()))
+            }
+            (Err(why), Some(facts)) => {
+                let size = format!("{} training images of {} classes", facts.examples, facts.classes);
+                let used = format!("ImageNet's published size is used: {size}.");
+                (Some(facts), format!("{name}: the data is not here ({why}). {used}"))
+            }
+            (Err(why), None) => (None, format!("{name}: cost unknown, the data is not here ({why}).")),
+        });
+        Ok(Named { name, study, folders })
+    }
+
+    /// The known facts about the data of a recipe.
+    fn facts(&self, recipe: &Recipe) -> Option<Facts> {
+        let counted = || Some(self.folders.as_ref()?.0?.for_recipe(recipe));
+        Facts::published(recipe).or_else(counted)
+    }
+}
+
 /// An experiment with its settings.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -70,8 +95,7 @@ pub struct Plan {
     pub select: Select,
     scale: Scale,
     settings: Vec<String>,
-    studies: Vec<(String, Study)>,
-    sizes: Sizes,
+    studies: Vec<Named>,
 }
 
 impl Plan {
@@ -118,14 +142,10 @@ impl Plan {
             }
         }
         let select = request.select.unwrap_or_default();
-        let mut sizes = Sizes::default();
-        for (_, study) in &studies {
-            for &method in &study.methods {
-                study.points(method, SEARCH_SEED)?.iter().for_each(|point| sizes.count(&point.recipe));
-            }
-        }
+        let studies =
+            studies.into_iter().map(|(name, study)| Named::new(name, study)).collect::<Result<_, _>>()?;
         let settings = request.settings.clone();
-        let plan = Plan { experiment, select, scale: request.scale, settings, studies, sizes };
+        let plan = Plan { experiment, select, scale: request.scale, settings, studies };
         // Report a wrong setting before anything runs.
         plan.cells(&Found::new())?;
         Ok(plan)
@@ -144,12 +164,12 @@ impl Plan {
         method: Name,
     ) -> Option<published::Published> {
         let is_paper = self.scale == Scale::Paper;
-        is_paper.then(|| published::published(table, &self.studies[study].0, method)).flatten()
+        is_paper.then(|| published::published(table, &self.studies[study].name, method)).flatten()
     }
 
     /// The methods of a study.
     pub fn methods(&self, study: usize) -> &[Name] {
-        &self.studies[study].1.methods
+        &self.studies[study].study.methods
     }
 
     /// The manifest of the folder: what determines the cells, as TOML.
@@ -164,7 +184,7 @@ impl Plan {
             text += &format!("select = {:?}\n", self.select.as_str());
         }
         text += &format!("settings = {:?}\n", self.settings);
-        for (name, Study { methods, seeds, .. }) in &self.studies {
+        for Named { name, study: Study { methods, seeds, .. }, .. } in &self.studies {
             let methods: Vec<&str> = methods.iter().map(|name| name.as_str()).collect();
             text += &format!("\n[[study]]\nname = {name:?}\nmethods = {methods:?}\nseeds = {seeds:?}\n");
         }
@@ -197,18 +217,18 @@ impl Plan {
     }
 
     /// The origin of the sizes of class folders, in words.
-    pub fn notes(&self) -> Result<Vec<String>, Error> {
-        let cells = self.cells(&Found::new())?;
-        let folders = cells.iter().filter(|cell| cell.recipe.data.kind == DatasetKind::Folder);
-        let study = |cell: &Cell| self.studies[cell.study].0.as_str();
-        Ok(self.sizes.notes(folders.map(|cell| (study(cell), cell.recipe.data.dir.as_path()))))
+    pub fn notes(&self) -> Vec<&str> {
+        let mut notes: Vec<&str> =
+            self.studies.iter().filter_map(|it| it.folders.as_ref()).map(|(_, note)| note.as_str()).collect();
+        notes.dedup();
+        notes
     }
 
     /// The work of every cell that cannot be named yet, because the setting of its method is not chosen: the mean of the
     /// method's searches.
     fn waiting(&self, cells: &[Cell]) -> Vec<Option<f64>> {
         let mut waiting = Vec::new();
-        for (number, (_, study)) in self.studies.iter().enumerate() {
+        for (number, Named { study, .. }) in self.studies.iter().enumerate() {
             for &method in &study.methods {
                 let own = || cells.iter().filter(|cell| cell.study == number && cell.method() == method);
                 if own().all(|cell| cell.stage == Stage::Search) {
@@ -222,10 +242,10 @@ impl Plan {
 
     /// The cells of a method.
     fn of(&self, number: usize, method: Name, found: &Found) -> Result<Vec<Cell>, Error> {
-        let (name, study) = &self.studies[number];
+        let named @ Named { name, study, .. } = &self.studies[number];
         let cell =
             |stage: Stage, measurements: Measurements, point: usize, Point { settings, recipe }: Point| {
-                let facts = self.sizes.facts(name, &recipe);
+                let facts = named.facts(&recipe);
                 Cell::new((number, name), stage, (point, settings), recipe, measurements, facts)
             };
         let seed = (SEARCH_SEED..).find(|seed| !study.seeds.contains(seed)).unwrap_or(SEARCH_SEED);
@@ -233,8 +253,7 @@ impl Plan {
         let (mut cells, mut chosen) = (Vec::new(), None);
         if self.experiment.search && self.select == Select::HeldOut && grid.len() > 1 {
             for (number, mut point) in grid.into_iter().enumerate() {
-                let facts = self.sizes.facts(name, &point.recipe);
-                let examples = facts.map_or(u64::MAX, |facts| facts.examples);
+                let examples = named.facts(&point.recipe).map_or(u64::MAX, |facts| facts.examples);
                 point.recipe.data.held_out = HELD_OUT.min(examples / 5) as u32;
                 // A search needs the last evaluation only.
                 point.recipe.evaluate.every = None;
@@ -450,7 +469,7 @@ mod tests {
         assert_eq!(dp.recipe.data.held_out, 1);
         let flops = facts.network(&dp.recipe).unwrap().flops() as f64;
         assert_eq!(dp.work, Some(50.0 * 3.0 * flops));
-        let notes = here.notes().unwrap();
+        let notes = here.notes();
         assert!(notes.len() == 1 && notes[0].contains("6 training images of 3 classes"), "{notes:?}");
         let cost = here.cost(&cells);
         let named: f64 = cells.iter().filter_map(|cell| cell.work).sum();
@@ -460,7 +479,7 @@ mod tests {
         let cells = away.cells(&Found::new()).unwrap();
         assert!(cells.iter().all(|cell| cell.work.is_none()));
         assert_eq!(away.cost(&cells), (0.0, 14 + 21));
-        let notes = away.notes().unwrap();
+        let notes = away.notes();
         assert!(
             notes.len() == 1 && notes[0].contains("cost unknown") && notes[0].contains("nowhere"),
             "{notes:?}"
@@ -478,7 +497,7 @@ mod tests {
     fn every_scale_has_its_cells() {
         use crate::lab::{EXPERIMENTS, Scale};
         for experiment in &EXPERIMENTS {
-            for scale in Scale::ALL {
+            for &scale in Scale::ALL {
                 let plan = Plan::new(experiment, &Request { scale, ..Request::default() }).unwrap();
                 let cells = plan.cells(&Found::new()).unwrap();
                 assert!(
@@ -497,7 +516,7 @@ mod tests {
                     let plain = cells.iter().filter(own).find(|cell| cell.method() == Name::DpSgd).unwrap();
                     let expected = 3.0 * 8.18e9 * (1_281_167.0 - 5_000.0) * 90.0;
                     assert!((plain.work.unwrap() / expected - 1.0).abs() < 0.02, "{:?}", plain.work);
-                    let notes = plan.notes().unwrap();
+                    let notes = plan.notes();
                     assert!(notes.len() == 1 && notes[0].contains("published size"), "{notes:?}");
                     // 61 searches and 7 methods with three seeds each.
                     let cost = plan.cost(&cells);

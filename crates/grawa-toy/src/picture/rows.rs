@@ -1,34 +1,32 @@
-//! Named rows over one horizontal axis: measurements as dots with the interval of their mean, or bars made of named parts.
+//! Named rows over one horizontal axis: measurements as dots, with the interval of their mean.
 
 use plotters::style::WHITE;
 use plotters::style::text_anchor::HPos;
 
-use super::pen::{Text, fill, line, title};
+use super::pen::{Text, line, title};
 use super::scale::{SMALL, Scale};
 use super::{Canvas, Picture, palette};
 use crate::Error;
 
-/// Rows of measurements, or bars.
+/// Rows of measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
     /// The title.
     pub title: String,
     /// The name of the axis.
     pub axis: String,
-    /// The names of the parts of bars; none for measurements.
-    pub parts: Vec<String>,
     /// The rows, from the top.
     pub rows: Vec<Row>,
 }
 
-/// A row of measurements, or a bar.
+/// A row of measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     /// The label.
     pub name: String,
     /// The method whose colour and marker the measurements have.
     pub method: String,
-    /// The measurements, or the parts of the bar in order.
+    /// The measurements.
     pub values: Vec<f64>,
     /// The mean of the measurements and half of its interval.
     pub interval: Option<(f64, f64)>,
@@ -36,10 +34,10 @@ pub struct Row {
 
 const WIDTH: u32 = 900;
 const RIGHT: f64 = 872.0;
+/// The top of the first row, and the height of a row.
+const TOP: f64 = 64.0;
+const STEP: f64 = 46.0;
 const NAME: Text = Text::of(14.0);
-
-/// From a number to its horizontal position.
-type At<'a> = &'a dyn Fn(f64) -> Option<f64>;
 
 impl Rows {
     /// What the marks mean, for a caption: bars only where there are some.
@@ -50,13 +48,8 @@ impl Rows {
         }
     }
 
-    /// The axis covers all bars from zero, or all measurements and all intervals.
+    /// The axis covers all measurements and all intervals.
     fn scale(&self) -> Scale {
-        if !self.parts.is_empty() {
-            let longest = self.rows.iter().map(|row| row.values.iter().filter(is_shown).sum());
-            let longest = longest.fold(0.0, f64::max);
-            return Scale::exactly(&[0.0, if longest > 0.0 { 1.04 * longest } else { 1.0 }]);
-        }
         let numbers = |row: &Row| {
             let ends = row.interval.map(|(mean, half)| [mean - half, mean + half]);
             row.values.iter().copied().chain(ends.into_iter().flatten()).collect::<Vec<_>>()
@@ -66,34 +59,26 @@ impl Rows {
 
     /// Draws the picture.
     pub fn draw(&self) -> Result<Picture, Error> {
-        let (scale, are_bars) = (self.scale(), !self.parts.is_empty());
-        // The top of the first row, the height of a row, and the space between a label and the axis.
-        let (top, step, gap) = if are_bars { (96.0, 38.0, 14.0) } else { (64.0, 46.0, 18.0) };
+        let scale = self.scale();
         let widest = self.rows.iter().map(|row| NAME.width(&row.name)).fold(0.0, f64::max);
         let left = (widest + 48.0).max(120.0);
-        let bottom = top + step * self.rows.len() as f64;
+        let bottom = TOP + STEP * self.rows.len() as f64;
         let at = |x: f64| scale.share(x).map(|share| left + share.clamp(0.0, 1.0) * (RIGHT - left));
         Picture::draw(WIDTH, (bottom + 64.0) as u32, |root| {
             root.fill(&WHITE)?;
             title(root, &self.title, (20.0, 30.0), f64::from(WIDTH) - 40.0)?;
-            let mut x = 20.0;
-            for (index, part) in self.parts.iter().enumerate() {
-                fill(root, (x, 54.0), (x + 14.0, 68.0), palette::series(index))?;
-                SMALL.write(root, part, (x + 20.0, 61.0), HPos::Left)?;
-                x += 20.0 + SMALL.width(part) + 22.0;
-            }
             let grid = palette::mix(palette::HAIR, WHITE, 0.6);
             for (share, text) in scale.ticks() {
                 let x = left + share * (RIGHT - left);
-                line(root, &[(x, top), (x, bottom)], grid, 0.8)?;
+                line(root, &[(x, TOP), (x, bottom)], grid, 0.8)?;
                 SMALL.write(root, &text, (x, bottom + 16.0), HPos::Center)?;
             }
             line(root, &[(left, bottom), (RIGHT, bottom)], palette::INK, 1.0)?;
             Text::of(15.0).write(root, &self.axis, (0.5 * (left + RIGHT), bottom + 42.0), HPos::Center)?;
             for (index, row) in self.rows.iter().enumerate() {
-                let y = top + step * (index as f64 + 0.5);
-                NAME.write(root, &row.name, (left - gap, y), HPos::Right)?;
-                if are_bars { row.bar(root, y, &at)? } else { row.dots(root, y, &at)? }
+                let y = TOP + STEP * (index as f64 + 0.5);
+                NAME.write(root, &row.name, (left - 18.0, y), HPos::Right)?;
+                row.draw(root, y, at)?;
             }
             Ok(())
         })
@@ -101,14 +86,15 @@ impl Rows {
 }
 
 impl Row {
-    fn dots(&self, root: &Canvas<'_>, y: f64, at: At<'_>) -> Result<(), Error> {
+    /// Draws the row at a height; `at` gives the horizontal position of a number.
+    fn draw(&self, root: &Canvas<'_>, y: f64, at: impl Fn(f64) -> Option<f64>) -> Result<(), Error> {
         let look = palette::look(&self.method);
         for (number, x) in self.values.iter().filter_map(|&x| at(x)).enumerate() {
             // Shifted, so that equal measurements stay distinct.
             let beside = y + 9.0 + 3.5 * (number % 3) as f64 - 3.5;
             look.marker.hollow(root, (x, beside), 4.5, look.colour)?;
         }
-        let ends = self.interval.map(|(mean, half)| [mean - half, mean, mean + half].map(at));
+        let ends = self.interval.map(|(mean, half)| [mean - half, mean, mean + half].map(&at));
         let Some([Some(low), Some(middle), Some(high)]) = ends else { return Ok(()) };
         let y = y - 9.0;
         line(root, &[(low, y), (high, y)], look.colour, 2.4)?;
@@ -117,37 +103,11 @@ impl Row {
         }
         look.marker.fill(root, (middle, y), 6.5, look.colour)
     }
-
-    fn bar(&self, root: &Canvas<'_>, y: f64, at: At<'_>) -> Result<(), Error> {
-        let mut from = 0.0;
-        for (number, part) in self.values.iter().enumerate().filter(|(_, part)| is_shown(part)) {
-            if let (Some(left), Some(right)) = (at(from), at(from + part)) {
-                fill(root, (left, y - 13.0), (right, y + 13.0), palette::series(number))?;
-            }
-            from += part;
-        }
-        Ok(())
-    }
-}
-
-/// Whether a part of a bar has a length.
-fn is_shown(part: &&f64) -> bool {
-    part.is_finite() && **part > 0.0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn any_numbers_make_bars() {
-        let parts: Vec<String> = ["a", "b"].map(String::from).into();
-        for rows in [vec![], vec![vec![0.0, 0.0]], vec![vec![1.0, f64::NAN, -3.0, 1e9]]] {
-            let row = |values| Row { name: "x".into(), values, ..Row::default() };
-            let rows = rows.into_iter().map(row).collect();
-            Rows { rows, parts: parts.clone(), ..Rows::default() }.draw().unwrap().png().unwrap();
-        }
-    }
 
     /// The intervals of three seeds are far wider than what was measured.
     #[test]

@@ -4,10 +4,11 @@
 use super::estimate::Frequency;
 use super::problem::Problem;
 use super::table::{Cell, table};
-use super::{Progress, Scale, in_parallel, method};
+use super::{Scale, method};
 use crate::picture::chart::{Chart, Line};
 use crate::{Output, TableOutput};
 use grawa_core::{Error, Key, Name, Purpose, Replica};
+use rayon::prelude::*;
 
 /// The numbers of workers; every crowd is drawn once, and its first M are used.
 const WORKERS: [usize; 4] = [2, 4, 8, 16];
@@ -167,7 +168,7 @@ fn tally(problem: &Problem, scenario: Scenario, trials: u64) -> Result<Tallies, 
     Ok(tallies)
 }
 
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
+pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let mut problems = Vec::new();
     for condition in [1.0, 10.0, 100.0, 1000.0] {
         for dim in [2, 20, 200] {
@@ -178,7 +179,8 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate:
     let jobs: Vec<_> =
         Scenario::ALL.into_iter().flat_map(|scenario| problems.iter().map(move |p| (scenario, p))).collect();
     let trials = scale.pick(20, 1000);
-    let tallies = in_parallel(&jobs, progress, |&(scenario, problem)| tally(problem, scenario, trials))?;
+    let one = |&(scenario, problem): &(Scenario, &Problem)| tally(problem, scenario, trials);
+    let tallies: Vec<Tallies> = jobs.par_iter().map(one).collect::<Result<_, _>>()?;
     let found: Vec<_> =
         jobs.iter().zip(&tallies).map(|(&(scenario, problem), t)| (scenario, problem, t)).collect();
 

@@ -4,7 +4,7 @@
 use super::estimate::{Estimate, exponent};
 use super::problem::Problem;
 use super::table::{Cell, table};
-use super::{METHODS, Progress, Scale, by_method, method};
+use super::{METHODS, Scale, by_method, method};
 use crate::Output;
 use crate::picture::chart::{Chart, Line};
 use grawa_core::{Error, Name, Replica};
@@ -66,9 +66,7 @@ fn exact(problem: &Problem, eigenvalues: &[f64], rate: f64, pull: f64, workers: 
         let mean = settled(1.0) / workers;
         (l, mean, mean + settled(1.0 - pull) * (1.0 - 1.0 / workers))
     });
-    // Noise that grows with the gradient feeds on the variance it makes.
-    let feedback: f64 = variances.clone().map(|(l, _, worker)| l * l * worker).sum();
-    let noise = problem.noise.constant / (problem.dim() as f64 - problem.noise.relative * feedback);
+    let noise = problem.noise.constant / problem.dim() as f64;
     variances.fold(Floor { workers: 0.0, centre: 0.0 }, |floor, (l, mean, worker)| Floor {
         workers: floor.workers + l * noise * worker / 2.0,
         centre: floor.centre + l * noise * mean / 2.0,
@@ -80,7 +78,7 @@ fn bound(problem: &Problem, rate: f64) -> f64 {
     rate * problem.smooth * problem.noise.constant / (2.0 * problem.strong)
 }
 
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
+pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let (quadratic, logistic) = (Problem::quadratic(10, 10.0)?, Problem::logistic(1, 5, 40, 0.1)?);
     let mut noisy = quadratic.clone();
     noisy.noise.scores = true;
@@ -103,7 +101,7 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate:
         setting("logistic, every step, ηλ, M = 4", &logistic, 4, 1, true, 5),
     ];
     let count = |setting: &Setting<'_>| setting.seeds * rates.len() as u64;
-    let floors = by_method(&settings, count, progress, |setting, name, number| {
+    let floors = by_method(&settings, count, |setting, name, number| {
         let (rate, seed) = (number / setting.seeds, number % setting.seeds);
         // Every rate has its own draws; all methods share them.
         setting.measure(name, rates[rate as usize], rate << 32 | seed, length)
@@ -215,35 +213,29 @@ impl Runs<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::problem::Noise;
     use super::*;
 
-    /// SGD and the plain mean, workers and centre, with noise of both kinds: within four standard errors, which
+    /// SGD and the plain mean, workers and centre: within four standard errors, which
     /// are themselves small.
     #[test]
     fn floors_meet_their_exact_values() {
-        let mut problem = Problem::quadratic(6, 5.0).unwrap();
-        for relative in [0.0, 1.0] {
-            problem.noise = Noise { constant: 1.0, relative, scores: false };
-            let setting =
-                Setting { name: "", problem: &problem, workers: 4, period: 1, weak: true, seeds: 12 };
-            for (name, workers) in [(Name::Sgd, 1.0), (Name::Mean, 4.0)] {
-                let runs: Vec<Floor> =
-                    (0..40).map(|seed| setting.measure(name, 0.25, seed, 200.0).unwrap()).collect();
-                let exact =
-                    exact(&problem, problem.eigenvalues().unwrap(), 0.25, setting.pull(0.25), workers);
-                let meets = |part: Part| {
-                    let found = Estimate::of(runs.iter().map(part));
-                    assert!(found.error < 0.008 * part(&exact), "{name}: {found:?}");
-                    assert!(
-                        (found.value - part(&exact)).abs() < 4.0 * found.error,
-                        "{name}: {found:?} {exact:?}"
-                    );
-                };
-                meets(|floor| floor.workers);
-                if name == Name::Mean {
-                    meets(|floor| floor.centre);
-                }
+        let problem = Problem::quadratic(6, 5.0).unwrap();
+        let setting = Setting { name: "", problem: &problem, workers: 4, period: 1, weak: true, seeds: 12 };
+        for (name, workers) in [(Name::Sgd, 1.0), (Name::Mean, 4.0)] {
+            let runs: Vec<Floor> =
+                (0..40).map(|seed| setting.measure(name, 0.25, seed, 200.0).unwrap()).collect();
+            let exact = exact(&problem, problem.eigenvalues().unwrap(), 0.25, setting.pull(0.25), workers);
+            let meets = |part: Part| {
+                let found = Estimate::of(runs.iter().map(part));
+                assert!(found.error < 0.008 * part(&exact), "{name}: {found:?}");
+                assert!(
+                    (found.value - part(&exact)).abs() < 4.0 * found.error,
+                    "{name}: {found:?} {exact:?}"
+                );
+            };
+            meets(|floor| floor.workers);
+            if name == Name::Mean {
+                meets(|floor| floor.centre);
             }
         }
     }

@@ -15,7 +15,6 @@ mod table;
 use crate::Output;
 use grawa_core::{Centre, Error, Method, Name, Preset, Pull, Share};
 use rayon::prelude::*;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +40,13 @@ pub fn settings(scale: Scale) -> String {
     )
 }
 
-/// Receives the completed share of a part.
-type Progress<'a> = &'a (dyn Fn(f64) + Sync);
+/// How many experiments there are.
+pub const PARTS: u64 = 4;
 
-/// Runs all experiments. `progress` receives the part's name and its completed share.
-pub fn run(scale: Scale, progress: &(dyn Fn(&str, f64) + Sync)) -> Result<Output, crate::Error> {
-    type Part = fn(Scale, Progress<'_>) -> Result<Output, crate::Error>;
-    let parts: [(&str, Part); 4] = [
+/// Runs all experiments. `begins` receives the name of each before it runs.
+pub fn run(scale: Scale, mut begins: impl FnMut(&'static str)) -> Result<Output, crate::Error> {
+    type Part = fn(Scale) -> Result<Output, crate::Error>;
+    let parts: [(&str, Part); PARTS as usize] = [
         ("counterexamples", counterexamples::run),
         ("centre against the best worker", centre_beats_best::run),
         ("error floor", floor::run),
@@ -56,7 +55,8 @@ pub fn run(scale: Scale, progress: &(dyn Fn(&str, f64) + Sync)) -> Result<Output
     let title = "What the theory says and what really happens".into();
     let mut output = Output { title, ..Output::default() };
     for (name, part) in parts {
-        let found = part(scale, &|done| progress(name, done))?;
+        begins(name);
+        let found = part(scale)?;
         output.tables.extend(found.tables);
         output.figures.extend(found.figures);
     }
@@ -86,7 +86,6 @@ type ByMethod<'a, S, R> = Vec<(&'a S, Name, Vec<R>)>;
 fn by_method<'a, S: Sync, R: Send>(
     settings: &'a [S],
     count: impl Fn(&S) -> u64,
-    progress: Progress<'_>,
     measure: impl Fn(&S, Name, u64) -> Result<R, Error> + Sync,
 ) -> Result<ByMethod<'a, S, R>, Error> {
     let mut jobs = Vec::new();
@@ -95,7 +94,8 @@ fn by_method<'a, S: Sync, R: Send>(
             jobs.extend((0..count(setting)).map(|number| (setting, name, number)));
         }
     }
-    let results = in_parallel(&jobs, progress, |&(setting, name, number)| measure(setting, name, number))?;
+    let one = |&(setting, name, number): &(_, _, _)| measure(setting, name, number);
+    let results: Vec<R> = jobs.par_iter().map(one).collect::<Result<_, _>>()?;
     let mut found = ByMethod::new();
     for (&(setting, name, number), result) in jobs.iter().zip(results) {
         match found.last_mut().filter(|_| number > 0) {
@@ -106,21 +106,6 @@ fn by_method<'a, S: Sync, R: Send>(
     Ok(found)
 }
 
-/// Runs the jobs on all cores; the results are in the order of the jobs.
-fn in_parallel<J: Sync, R: Send>(
-    jobs: &[J],
-    progress: Progress<'_>,
-    work: impl Fn(&J) -> Result<R, Error> + Sync,
-) -> Result<Vec<R>, Error> {
-    let done = AtomicUsize::new(0);
-    let one = |job| {
-        let result = work(job);
-        progress((done.fetch_add(1, Ordering::Relaxed) + 1) as f64 / jobs.len() as f64);
-        result
-    };
-    jobs.par_iter().map(one).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,7 +114,7 @@ mod tests {
     fn results_do_not_depend_on_the_number_of_threads() {
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| run(Scale::Quick, &|_, _| {})).unwrap()
+            pool.install(|| run(Scale::Quick, |_| {})).unwrap()
         };
         let found = on(1);
         assert_eq!(found, on(3));

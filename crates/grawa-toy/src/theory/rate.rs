@@ -4,9 +4,8 @@
 use super::estimate::{Estimate, exponent};
 use super::problem::Problem;
 use super::table::table;
-use super::{METHODS, Progress, Scale, by_method, method};
+use super::{Scale, by_method, method};
 use crate::Output;
-use crate::picture::chart::{Chart, Line};
 use grawa_core::{Error, Name, Replica};
 
 /// Bins an octave of time.
@@ -75,14 +74,7 @@ fn fit(curves: &[Curve], part: fn(&Curve) -> &Vec<(f64, f64)>) -> Estimate {
     Estimate::of(curves.iter().map(|curve| exponent(part(curve))))
 }
 
-/// The mean over seeds.
-fn mean(curves: &[Curve]) -> Vec<(f64, f64)> {
-    let at = |bin: usize| curves.iter().map(|curve| curve.workers[bin].1).sum::<f64>() / curves.len() as f64;
-    let first = curves.first().map_or(&[][..], |curve| &curve.workers);
-    first.iter().enumerate().map(|(bin, &(time, _))| (time, at(bin))).collect()
-}
-
-pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate::Error> {
+pub(super) fn run(scale: Scale) -> Result<Output, crate::Error> {
     let (quadratic, logistic) = (Problem::quadratic(10, 10.0)?, Problem::logistic(1, 5, 40, 0.1)?);
     let setting =
         |problem, workers, falls, seeds| Setting { problem, workers, falls, seeds: scale.pick(2, seeds) };
@@ -96,7 +88,6 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate:
     let curves = by_method(
         &settings,
         |setting| setting.seeds,
-        progress,
         |setting, name, seed| setting.measure(name, seed, octaves),
     )?;
     let rows = curves.iter().map(|(setting, name, runs)| {
@@ -109,10 +100,6 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate:
             fit(runs, |curve| &curve.centre).into(),
         ]
     });
-    // The first setting is the picture.
-    let line =
-        |(_, name, runs): &(_, Name, Vec<Curve>)| Line { name: name.title().into(), points: mean(runs) };
-    let lines = curves.iter().take(METHODS.len()).map(line).collect();
     Ok(Output {
         tables: vec![table(
             "rate",
@@ -124,15 +111,6 @@ pub(super) fn run(scale: Scale, progress: Progress<'_>) -> Result<Output, crate:
             &["problem", "M", "pull", "method", "workers", "centre"],
             rows.collect(),
         )],
-        figures: vec![
-            Chart::new(
-                "Workers' error under a step that falls like 1/t",
-                ["t + t₀", "mean of f − f*"],
-                [true, true],
-                lines,
-            )
-            .figure("rate")?,
-        ],
         ..Output::default()
     })
 }

@@ -6,35 +6,27 @@ use super::experiment::Experiment;
 use super::landscape::{VALLEYS, bottom, curvature, value};
 use super::run::{End, Outcome, Path};
 use super::sweep::{Cell, Grid};
-use crate::picture::{Picture, palette};
+use crate::picture::palette;
 use crate::{Error, Figure, Output, Table, TableOutput};
 use grawa_core::Method;
 use rayon::prelude::*;
 
 impl Experiment {
-    /// Runs every method once: where each ended, its path, and the surface.
+    /// Runs every method once: where each ended, and its path.
     pub fn run(&self) -> Result<Output, Error> {
         self.check()?;
         let paths: Vec<Path> =
             self.methods.par_iter().map(|method| self.trace(method)).collect::<Result<_, _>>()?;
         let map = Backdrop::of(&paths);
-        let figure = |name: &str, caption: &str, picture: Result<Picture, Error>| {
-            Ok(Figure { name: name.into(), caption: caption.into(), picture: picture? })
-        };
-        let draw = |index: usize| match index {
-            0 => figure("ends", "Where each method ends", draw::ends(&map, &paths)),
-            index if index <= paths.len() => {
-                let path = &paths[index - 1];
-                let label = palette::look(path.method).label;
-                let caption = format!("The way of the workers and of the centre with {label}");
-                figure(&format!("trajectory-{}", path.method), &caption, draw::trajectory(&map, path))
-            }
-            _ => {
-                let caption = "The Vincent function: equally deep, unequally wide valleys";
-                figure("surface", caption, draw::surface())
-            }
-        };
-        let figures = (0..paths.len() + 2).into_par_iter().with_max_len(1).map(draw);
+        let picture = draw::ends(&map, &paths)?;
+        let mut figures =
+            vec![Figure { name: "ends".into(), caption: "Where each method ends".into(), picture }];
+        for path in &paths {
+            let label = palette::look(path.method).label;
+            let caption = format!("The way of the workers and of the centre with {label}");
+            let picture = draw::trajectory(&map, path)?;
+            figures.push(Figure { name: format!("trajectory-{}", path.method), caption, picture });
+        }
         let ends = TableOutput {
             name: "ends".into(),
             title: "Where each method ends".into(),
@@ -46,7 +38,7 @@ impl Experiment {
             title: "Methods on the Vincent function".into(),
             paragraphs: self.introduction(),
             tables: vec![ends],
-            figures: figures.collect::<Result<_, Error>>()?,
+            figures,
             data: Vec::new(),
         })
     }
@@ -111,21 +103,16 @@ impl Experiment {
 fn table_of_ends(paths: &[Path]) -> Table {
     let mut table = Table::new(["method", "ended at", "f", "curvature x", "curvature y", "remark"]);
     for path in paths {
-        let End { at, outcome, spread } = path.end;
-        let mut remarks = match outcome {
-            Outcome::Valley(..) => vec![],
-            Outcome::Split => vec![format!("the workers are split, up to {spread:.2} from this point")],
-            Outcome::Unsettled => vec!["not at the bottom of a valley".into()],
-            Outcome::Lost => vec!["left the domain".into()],
-        };
+        let End { at, outcome, .. } = path.end;
+        let mut remark = outcome.remark().to_owned();
         if path.replaced > 0 {
-            remarks.push(format!("workers that left the domain were replaced {} times", path.replaced));
+            remark += &format!(" (workers that left the domain were replaced {} times)", path.replaced);
         }
         let [x, y] = at.map(|x| if x.abs() < 1e6 { format!("{x:.3}") } else { format!("{x:.2e}") });
         let number = |x: f64, digits: usize| format!("{x:.digits$}").replace('-', "−");
         let [kx, ky] = curvature(at).map(|x| number(x, 2));
         let label = palette::look(path.method).label.to_owned();
-        table.push([label, format!("({x}, {y})"), number(value(at), 4), kx, ky, remarks.join("; ")]);
+        table.push([label, format!("({x}, {y})"), number(value(at), 4), kx, ky, remark.trim_start().into()]);
     }
     table
 }

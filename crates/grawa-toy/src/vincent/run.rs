@@ -47,6 +47,18 @@ pub enum Outcome {
     Lost,
 }
 
+impl Outcome {
+    /// What a table or picture says of it; nothing of a valley.
+    pub fn remark(self) -> &'static str {
+        match self {
+            Outcome::Valley(..) => "",
+            Outcome::Split => "workers apart",
+            Outcome::Unsettled => "not at a bottom",
+            Outcome::Lost => "lost",
+        }
+    }
+}
+
 impl Experiment {
     /// Runs a method and keeps every position.
     pub fn trace(&self, method: &Method) -> Result<Path, Error> {

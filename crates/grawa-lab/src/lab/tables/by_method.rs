@@ -58,7 +58,7 @@ pub(super) fn compare(
         let row =
             |(&method, column): (&Name, &Vec<_>)| dot_row(method.title().into(), method, numbers(column));
         let (title, axis) = (results.title(study), comparison.axis.into());
-        let picture = Rows { title, axis, rows: measured.map(row).collect(), parts: Vec::new() };
+        let picture = Rows { title, axis, rows: measured.map(row).collect() };
         let caption = format!("{}: {}. {}", picture.title, comparison.title, picture.key());
         output.figures.push(results.figure((comparison.name, study), caption, picture.draw()?));
     }

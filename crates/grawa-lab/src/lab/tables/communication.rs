@@ -3,7 +3,6 @@
 use super::by_method::{methods, numbers, settings, shown};
 use crate::lab::finding::{Measured, clocked};
 use crate::lab::results::Results;
-use crate::picture::rows::{Row, Rows};
 use crate::statistics::mean;
 use crate::{Error, Output, Table};
 use grawa_train::Times;
@@ -16,7 +15,6 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
     let mut table = Table::new(head.chain(names.map(|part| format!("{part} s"))));
     for study in 0..results.plan.studies() {
         let [data, network, _] = results.setup(study);
-        let mut rows = Vec::new();
         for method in methods(results) {
             let of = |figure: &dyn Fn(&Measured) -> f64| {
                 numbers(&results.values(study, method, &|measured| Some(figure(measured))))
@@ -31,14 +29,7 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
             row.push(shown(&of(&|it| it.seconds), 2));
             row.extend(parts.iter().map(|part| format!("{:.3}", mean(part))));
             table.push(row);
-            let values = parts.iter().map(|part| mean(part)).collect();
-            rows.push(Row { name: method.title().into(), values, ..Row::default() });
         }
-        let title = results.title(study);
-        let caption = format!("{title}: seconds of one worker, in the mean of workers and seeds.");
-        let parts = names.map(String::from).into();
-        let picture = Rows { title, axis: "seconds".into(), parts, rows }.draw()?;
-        output.figures.push(results.figure(("times", study), caption, picture));
     }
     let rule = "Means over the seeds (seconds ± standard deviation, n − 1). MB: what all workers handed over. Compute, score (passes on score batches), \
                 queue (waiting for a core), data, wait (for other workers), wire (exchanging reports) and apply (centre and pull) are seconds of one \

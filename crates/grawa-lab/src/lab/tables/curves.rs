@@ -17,28 +17,16 @@ pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
     let head = ["data", "network", "method", "seeds"].map(String::from).into_iter();
     let columns = SHARES.map(|share| format!("at {:.0} %", 100.0 * share));
     let mut table = Table::new(head.chain(columns).chain(["seconds".into()]));
-    let mut points = Table::new([
-        "data",
-        "network",
-        "method",
-        "seed",
-        "steps",
-        "epochs",
-        "seconds",
-        "test_error",
-        "test_loss",
-    ]);
     for study in 0..results.plan.studies() {
         let [data, network, _] = results.setup(study);
         let (mut over_epochs, mut over_time) = (Vec::new(), Vec::new());
         for method in methods(results) {
             let runs = runs(results, study, method);
-            let Some(length) = runs.iter().map(|(_, curve)| curve.len()).min().filter(|length| *length > 0)
-            else {
+            let Some(length) = runs.iter().map(|curve| curve.len()).min().filter(|length| *length > 0) else {
                 continue;
             };
             let at = |index: usize, figure: fn(&CurvePoint) -> f64| {
-                mean(&runs.iter().map(|(_, curve)| figure(&curve[index])).collect::<Vec<_>>())
+                mean(&runs.iter().map(|curve| figure(&curve[index])).collect::<Vec<_>>())
             };
             let line = |x: fn(&CurvePoint) -> f64| Line {
                 name: method.title().into(),
@@ -49,31 +37,17 @@ pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
             over_epochs.push(line(|spot| spot.epochs));
             over_time.push(line(|spot| spot.seconds));
             let mut row = vec![data.clone(), network.clone(), method.title().into(), runs.len().to_string()];
-            let last = runs.iter().map(|(_, curve)| curve[length - 1].steps).max().unwrap_or(0) as f64;
+            let last = runs.iter().map(|curve| curve[length - 1].steps).max().unwrap_or(0) as f64;
             for share in SHARES {
                 // The last evaluation up to that share.
                 let upto = |curve: &[CurvePoint]| {
                     let spot = curve.iter().rfind(|spot| spot.steps as f64 <= share * last + 0.5);
                     spot.map(|spot| 100.0 * spot.score.error)
                 };
-                row.push(shown(&runs.iter().filter_map(|(_, curve)| upto(curve)).collect::<Vec<_>>(), 2));
+                row.push(shown(&runs.iter().filter_map(|curve| upto(curve)).collect::<Vec<_>>(), 2));
             }
             row.push(format!("{:.2}", at(length - 1, |spot| spot.seconds)));
             table.push(row);
-            for (seed, curve) in &runs {
-                for spot in *curve {
-                    let loss = spot.score.loss.map_or(String::new(), |loss| loss.to_string());
-                    let numbers = [spot.epochs, spot.seconds, spot.score.error].map(|x| x.to_string());
-                    let words = [
-                        data.clone(),
-                        network.clone(),
-                        method.as_str().into(),
-                        seed.to_string(),
-                        spot.steps.to_string(),
-                    ];
-                    points.push(words.into_iter().chain(numbers).chain([loss]));
-                }
-            }
         }
         let setup = results.title(study);
         for (name, axis, lines) in [
@@ -86,15 +60,14 @@ pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
         }
     }
     let rule = "Test error in %, mean ± standard deviation (n − 1) over the seeds, at shares of the budget: the last evaluation up to there; and the seconds \
-                of training in all, evaluation left out. All measured points: curves.csv.";
+                of training in all, evaluation left out.";
     output.tables.push(results.table(("errors", "Test error over the run", rule), table, Vec::new()));
     output.tables.extend(settings(results));
-    output.data.push(("curves.csv".into(), points));
     Ok(output)
 }
 
-/// The curves of a method by seed, without lost runs.
-fn runs<'a>(results: &Results<'a>, study: usize, method: Name) -> Vec<(u64, &'a [CurvePoint])> {
+/// The curves of a method, without lost runs.
+fn runs<'a>(results: &Results<'a>, study: usize, method: Name) -> Vec<&'a [CurvePoint]> {
     let finals = results.finals(study, method).into_iter();
-    finals.filter_map(|(cell, finding)| Some((cell.seed(), finding.measured()?.curve.as_slice()))).collect()
+    finals.filter_map(|(_, finding)| Some(finding.measured()?.curve.as_slice())).collect()
 }

@@ -83,23 +83,16 @@ pub(in crate::lab) fn gradnorm(results: &Results<'_>) -> Result<Output, Error> {
         table,
         bold,
     ));
-    for (name, axis, figure) in [
-        ("gradient-norm", "‖g‖ on the training set", (|it| it.whole) as fn(&Model) -> f64),
-        ("train-loss", "loss on the training set", |it| it.loss),
-    ] {
-        let groups = values(&models, |it| it.decay).into_iter().map(|decay| {
-            let own = models.iter().filter(|it| it.decay == decay);
-            let points = own.map(|it| (figure(it), it.gap)).collect();
-            Line { name: format!("weight decay {decay}"), points }
-        });
-        let [data, network, _] = results.setup(0);
-        let title = format!("{data}, {network}: {} models", models.len());
-        let caption = format!("{title}: generalisation gap over {axis}.");
-        let axes = [axis, "generalisation gap, % points"];
-        let chart = Chart::new(&title, axes, [true, false], groups.collect());
-        let chart = Chart { scatter: true, ..chart };
-        output.figures.push(Figure { name: name.into(), caption, picture: chart.draw()? });
-    }
+    let groups = values(&models, |it| it.decay).into_iter().map(|decay| {
+        let own = models.iter().filter(|it| it.decay == decay);
+        Line { name: format!("weight decay {decay}"), points: own.map(|it| (it.whole, it.gap)).collect() }
+    });
+    let [data, network, _] = results.setup(0);
+    let title = format!("{data}, {network}: {} models", models.len());
+    let axes = ["‖g‖ on the training set", "generalisation gap, % points"];
+    let chart = Chart { scatter: true, ..Chart::new(&title, axes, [true, false], groups.collect()) };
+    let caption = format!("{title}: generalisation gap over {}.", axes[0]);
+    output.figures.push(Figure { name: "gradient-norm".into(), caption, picture: chart.draw()? });
     Ok(output)
 }
 

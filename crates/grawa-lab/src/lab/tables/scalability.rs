@@ -40,7 +40,7 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
             );
         }
         let title = format!("{data}, {network}");
-        let picture = Rows { title, axis: "test error, %".into(), rows, parts: Vec::new() };
+        let picture = Rows { title, axis: "test error, %".into(), rows };
         let caption = format!("{}: test error by the number of workers. {}", picture.title, picture.key());
         output.figures.push(results.figure(("workers", study), caption, picture.draw()?));
     }

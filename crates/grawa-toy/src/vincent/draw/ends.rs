@@ -6,7 +6,7 @@ use plotters::element::Circle;
 use plotters::style::Color;
 
 use super::ring::spread;
-use super::{Backdrop, coordinates, finish};
+use super::{Backdrop, ending, finish};
 use crate::Error;
 use crate::picture::marker::Marker;
 use crate::picture::pen::{self, fine};
@@ -50,14 +50,7 @@ pub(in crate::vincent) fn ends(map: &Backdrop, paths: &[Path]) -> Result<Picture
 
         sheet.heading("Methods")?;
         for path in &paths {
-            let at = coordinates(path.end.at);
-            let remark = match path.end.outcome {
-                _ if paths.len() > REMARKED => String::new(),
-                Outcome::Valley(..) => at,
-                Outcome::Split => format!("{at}, split"),
-                Outcome::Unsettled => format!("{at}, on a slope"),
-                Outcome::Lost => "lost".to_string(),
-            };
+            let remark = if paths.len() > REMARKED { String::new() } else { ending(&path.end) };
             let at = sheet.entry(palette::look(path.method).label, &remark)?;
             mark(root, path, at)?;
         }

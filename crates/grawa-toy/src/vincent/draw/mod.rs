@@ -1,20 +1,18 @@
-//! The pictures of the Vincent experiment: the surface, where methods end, how they get there, and sweeps.
+//! The pictures of the Vincent experiment: where methods end, how they get there, and sweeps.
 //!
 //! All maps share one [`Backdrop`], computed once, so that they have the same axes and can be compared.
 
 mod ends;
 mod ring;
-mod surface;
 mod sweep;
 mod trajectory;
 
 pub(super) use ends::ends;
-pub(super) use surface::surface;
 pub(super) use sweep::sweep;
 pub(super) use trajectory::trajectory;
 
 use super::landscape::{self, DOMAIN};
-use super::run::Path;
+use super::run::{End, Path};
 use crate::Error;
 use crate::picture::sheet::Sheet;
 use crate::picture::{Canvas, palette, pen};
@@ -91,6 +89,12 @@ fn finish(sheet: &mut Sheet<'_, '_>, fade: f64, note: &str) -> Result<(), Error>
     sheet.note(note)
 }
 
+/// Where a run ended, with a remark if it is not a valley.
+fn ending(end: &End) -> String {
+    let (at, remark) = (coordinates(end.at), end.outcome.remark());
+    if remark.is_empty() { at } else { format!("{at}, {remark}") }
+}
+
 /// A point as `(7.71, −0.30)`; long numbers are written with an exponent.
 fn coordinates(at: [f64; 2]) -> String {
     let [x, y] = at.map(|value| {
@@ -108,7 +112,7 @@ fn coordinates(at: [f64; 2]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vincent::run::{End, Outcome};
+    use crate::vincent::run::Outcome;
 
     #[test]
     fn any_number_is_short() {

@@ -112,13 +112,11 @@ fn legend(root: &Canvas<'_>, top: f64) -> Result<(), Error> {
         (palette::valley(index), format!("{at:.2} ({})", figures(landscape::curvature([at, at])[0])))
     });
     let before = [(palette::valley(-1), "sharper still".to_string())];
-    let after = [
-        (palette::valley(6), "flatter still".to_string()),
-        (palette::UNSETTLED, "not at a bottom".to_string()),
-        (palette::SPLIT, "workers apart".to_string()),
-        (palette::LOST, "lost".to_string()),
-    ];
-    let entries: Vec<(RGBColor, String)> = before.into_iter().chain(valleys).chain(after).collect();
+    let after = [(palette::valley(6), "flatter still".to_string())];
+    let others =
+        [Outcome::Unsettled, Outcome::Split, Outcome::Lost].map(|it| (colour(it), it.remark().into()));
+    let entries: Vec<(RGBColor, String)> =
+        before.into_iter().chain(valleys).chain(after).chain(others).collect();
     let heading = "Bottom of the valley (curvature there); the sharper of x and y counts";
     Text::of(12.0).bold().write(root, heading, (LEFT, top), HPos::Left)?;
     let pitch = (WIDTH - LEFT - 40.0) / entries.len() as f64;

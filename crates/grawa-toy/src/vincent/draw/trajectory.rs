@@ -6,13 +6,13 @@
 use plotters::style::RGBColor;
 
 use super::ring::spread;
-use super::{Backdrop, coordinates, finish};
+use super::{Backdrop, ending, finish};
 use crate::Error;
 use crate::picture::marker::Marker;
 use crate::picture::pen::{self, Point};
 use crate::picture::sheet::{PLOT, SIZE};
 use crate::picture::{Canvas, Picture, palette};
-use crate::vincent::run::{Outcome, Path};
+use crate::vincent::run::Path;
 
 const FADE: f64 = 0.68;
 const RADIUS: f64 = 5.5;
@@ -31,7 +31,11 @@ pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Pict
             complete &= sheet.way(way, palette::series(index), THIN)?;
         }
         complete &= sheet.way(&path.centre, palette::INK, THICK)?;
-        sheet.frame(palette::look(path.method).label, &ending(path), ["x", "y"])?;
+        sheet.frame(
+            palette::look(path.method).label,
+            &format!("ends at {}", ending(&path.end)),
+            ["x", "y"],
+        )?;
 
         let shown = |at: Option<&[f64; 2]>| at.and_then(|&at| sheet.shown(at));
         for (index, way) in path.workers.iter().enumerate() {
@@ -42,25 +46,16 @@ pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Pict
         let ends =
             path.workers.iter().enumerate().filter_map(|(index, way)| Some((index, shown(way.last())?)));
         let (ends, mut targets): (Vec<usize>, Vec<Point>) = ends.unzip();
-        let (gap, bounds) = (2.0 * RADIUS + 4.0, PLOT.inset(RADIUS + 2.0));
-        let mut slots = spread(&targets, gap, bounds);
-        let mut model = shown(Some(&path.end.at));
-        // The evaluated model stays in the middle of a ring, but must not cover a single worker.
-        if let Some(at) = model
-            && slots.iter().any(|slot| libm::hypot(slot.0 - at.0, slot.1 - at.1) < gap)
-        {
-            targets.push(at);
-            slots = spread(&targets, gap, bounds);
-            model = slots.last().copied();
-        }
+        targets.extend(shown(Some(&path.end.at)));
+        let slots = spread(&targets, 2.0 * RADIUS + 4.0, PLOT.inset(RADIUS + 2.0));
         for (&target, &slot) in targets.iter().zip(&slots).filter(|(target, slot)| target != slot) {
             pen::line(root, &[target, slot], palette::INK, 1.0)?;
         }
         for (&slot, &index) in slots.iter().zip(&ends) {
             mark(root, slot, palette::series(index), false)?;
         }
-        if let Some(at) = model {
-            Marker::DIAMOND.fill(root, at, RADIUS, palette::INK)?;
+        if let Some(&model) = slots.get(ends.len()) {
+            Marker::DIAMOND.fill(root, model, RADIUS, palette::INK)?;
         }
 
         sheet.heading("Paths")?;
@@ -95,20 +90,10 @@ fn mark(root: &Canvas<'_>, at: Point, colour: RGBColor, hollow: bool) -> Result<
     }
 }
 
-fn ending(path: &Path) -> String {
-    let at = coordinates(path.end.at);
-    match path.end.outcome {
-        Outcome::Valley(..) => format!("ends at {at}"),
-        Outcome::Split => format!("ends at {at}, its workers apart"),
-        Outcome::Unsettled => format!("ends at {at}, not at the bottom of a valley"),
-        Outcome::Lost => "is lost".to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vincent::run::End;
+    use crate::vincent::run::{End, Outcome};
 
     fn path(workers: Vec<Vec<[f64; 2]>>) -> Path {
         let end = End { at: [4.111, 4.111], spread: 0.0, outcome: Outcome::Valley(4, 4) };

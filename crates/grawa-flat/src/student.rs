@@ -3,9 +3,9 @@
 use libm::{atan2, cos, sin, sqrt};
 use std::f64::consts::FRAC_2_PI;
 
-/// The number below which a share of the distribution lies. Of no degrees of freedom there is none, nor for a share that is
+/// The number below which a share of Student's distribution lies. Of no degrees of freedom there is none, nor for a share that is
 /// not between zero and one.
-pub(super) fn quantile(freedom: usize, share: f64) -> Option<f64> {
+pub fn student_quantile(freedom: usize, share: f64) -> Option<f64> {
     if freedom == 0 || !(share > 0.0 && share < 1.0) {
         return None;
     }
@@ -61,19 +61,19 @@ mod tests {
             (1001, [0.25341444848349826, 1.9623367052808798, 3.1525482663472357, 4.285417069362514]),
         ] {
             for (share, expected) in SHARES.into_iter().zip(expected) {
-                let found = quantile(freedom, share).unwrap();
+                let found = student_quantile(freedom, share).unwrap();
                 assert!((found - expected).abs() <= 1e-10 * expected, "{freedom}, {share}: {found}");
-                let below = quantile(freedom, 1.0 - share).unwrap();
+                let below = student_quantile(freedom, 1.0 - share).unwrap();
                 assert!((below + expected).abs() <= 1e-9 * expected, "{freedom}, 1 - {share}: {below}");
             }
         }
-        assert!(quantile(3, 0.5).unwrap().abs() < 1e-300);
+        assert!(student_quantile(3, 0.5).unwrap().abs() < 1e-300);
     }
 
     #[test]
     fn there_is_no_quantile_outside() {
         for (freedom, share) in [(0, 0.9), (3, 0.0), (3, 1.0), (3, -1.0), (3, f64::NAN)] {
-            assert_eq!(quantile(freedom, share), None, "{freedom}, {share}");
+            assert_eq!(student_quantile(freedom, share), None, "{freedom}, {share}");
         }
     }
 }
