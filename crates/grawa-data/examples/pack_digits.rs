@@ -17,12 +17,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         labels.extend(values.pop());
         pixels.extend(values);
     }
-    let mut packed = ZlibEncoder::new(Vec::new(), Compression::best());
+    let mut packed = ZlibEncoder::new(stdout().lock(), Compression::best());
     packed.write_all(&labels)?;
     packed.write_all(&pixels)?;
-    let mut out = stdout().lock();
-    out.write_all(b"digits\0\x01")?;
-    out.write_all(&(labels.len() as u32).to_le_bytes())?;
-    out.write_all(&packed.finish()?)?;
+    packed.finish()?.flush()?;
     Ok(())
 }

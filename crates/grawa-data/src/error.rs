@@ -30,9 +30,6 @@ pub enum Error {
     /// A file or folder that is missing, in the way, or not what it should be. The text names it.
     #[error("{0}")]
     File(String),
-    /// A file that differs from the official one.
-    #[error("{0}")]
-    WrongSum(String),
     /// A setting in the wrong form, or one that does not fit the images.
     #[error("{0}")]
     Setting(String),
@@ -76,12 +73,6 @@ impl Error {
         Error::File(format!("{path:?} holds no {what}: looked for {expected}. {hint}"))
     }
 
-    /// A file whose length does not fit its format.
-    pub(crate) fn wrong_length(path: &Path, found: usize, expected: &str) -> Self {
-        let guess = "it is cut short or not the file it is named after";
-        Error::File(format!("{path:?} is {found} bytes long, but {expected}; {guess}"))
-    }
-
     /// An existing file or folder that cannot be used; it is not touched.
     pub(crate) fn in_the_way(path: &Path, why: &str) -> Self {
         let remedy = "move it elsewhere and run the same command again";
@@ -103,21 +94,6 @@ impl Error {
 /// Checks that there is a worker, step or example of this number.
 pub(crate) fn check_below(what: &'static str, found: u64, limit: u64) -> Result<()> {
     if found < limit { Ok(()) } else { Err(Error::OutOfRange(what, found, limit)) }
-}
-
-/// Checks that the label of a record, counted from 0, names a class.
-pub(crate) fn check_label(path: &Path, record: usize, label: u8, classes: u32) -> Result<()> {
-    if u32::from(label) < classes {
-        return Ok(());
-    }
-    let last = classes.saturating_sub(1);
-    let why = format!("record {record} has label {label}, but labels go from 0 to {last}");
-    Err(Error::File(format!("{path:?}: {why}")))
-}
-
-/// Checks that every label of a file names a class.
-pub(crate) fn check_labels(path: &Path, labels: &[u8], classes: u32) -> Result<()> {
-    labels.iter().enumerate().try_for_each(|(record, &label)| check_label(path, record, label, classes))
 }
 
 /// This crate's results.

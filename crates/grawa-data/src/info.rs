@@ -1,7 +1,7 @@
 //! Describes a folder: which data sets it holds, how many images, and what is wrong with them.
 
 use crate::error::{Error, Result};
-use crate::{Check, DatasetKind, cifar, idx, load_with};
+use crate::{DatasetKind, cifar, idx, load};
 use std::path::Path;
 
 /// Finds the data sets in `dir`, and reads and checks them completely; class folders are only listed. The description has
@@ -50,22 +50,16 @@ pub fn info(dir: &Path) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// One data set, as far as it can be read, and what is wrong with it.
+/// One data set, or what is wrong with it.
 fn describe(kind: DatasetKind, at: &Path) -> String {
-    let (set, problem) = match load_with(kind.name(), at, Check::Official) {
-        Ok(set) => (Some(set), None),
-        // Not the official files, but perhaps files of their form.
-        Err(error @ Error::WrongSum(_)) => (load_with(kind.name(), at, Check::Skip).ok(), Some(error)),
-        Err(error) => (None, Some(error)),
+    let place = format!("{kind} in {}", at.display());
+    let set = match load(kind.name(), at) {
+        Ok(set) => set,
+        Err(problem) => return format!("{place}\n  problem: {problem}"),
     };
-    let mut text = format!("{kind} in {}", at.display());
-    if let Some(set) = set {
-        let first = if kind == DatasetKind::Folder { " (the first; others may differ)" } else { "" };
-        let (train, test, shape) = (set.train.len(), set.test.len(), set.train.shape());
-        let classes = set.classes;
-        text += &format!(": {train} training and {test} test images of {shape}{first} in {classes} classes");
-    }
-    text + &problem.map_or(String::new(), |problem| format!("\n  problem: {problem}"))
+    let first = if kind == DatasetKind::Folder { " (the first; others may differ)" } else { "" };
+    let (train, test, shape, classes) = (set.train.len(), set.test.len(), set.train.shape(), set.classes);
+    format!("{place}: {train} training and {test} test images of {shape}{first} in {classes} classes")
 }
 
 #[cfg(test)]
@@ -99,7 +93,7 @@ mod tests {
         assert!(!lines[1].contains("images"), "{text}");
         assert!(lines[2].contains(": 1 training and 1 test images"), "{text}");
         assert!(
-            text.contains("2 training and 1 test images of 3×32×32 in 100 classes\n  problem: "),
+            text.contains("cifar-100-binary\n  problem: ") && text.contains("official CIFAR-100"),
             "{text}"
         );
         assert!(text.contains("folder in") && text.contains("3×5×6 (the first"), "{text}");

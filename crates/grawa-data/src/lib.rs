@@ -41,17 +41,11 @@ pub use feed::Feed;
 pub use folder::folder;
 pub use info::info;
 pub use load::load;
-pub(crate) use load::{Check, load_with};
 pub use loader::{Batch, Loader, PrefetchLoader};
 pub use normalise::Normalise;
 pub use sampler::{Sampler, WorkerSampler};
 pub use shape::Shape;
 
-/// Readers of single files, for the fuzz targets.
+/// For the fuzz target.
 #[doc(hidden)]
-pub use {
-    cifar::{parse_cifar10, parse_cifar100},
-    digits::parse_digits,
-    idx::{parse_idx_images, parse_idx_labels, unzip},
-    picture::decode,
-};
+pub use picture::decode;

@@ -4,6 +4,9 @@ use crate::error::{Error, Result};
 use ::md5::{Digest, Md5};
 use std::path::Path;
 
+/// What to do about a file of a data set that differs from the official one.
+pub(crate) const GET_AGAIN: &str = "It is damaged or was changed; get it again";
+
 /// The md5 of bytes, in hexadecimal.
 pub(crate) fn of_bytes(bytes: &[u8]) -> String {
     Md5::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
@@ -15,7 +18,7 @@ pub(crate) fn check(bytes: &[u8], path: &Path, what: &str, expected: &str, hint:
     if found == expected {
         return Ok(());
     }
-    Err(Error::WrongSum(format!("{path:?} has md5 {found}, but the official {what} has {expected}. {hint}")))
+    Err(Error::File(format!("{path:?} has md5 {found}, but the official {what} has {expected}. {hint}")))
 }
 
 #[cfg(test)]
