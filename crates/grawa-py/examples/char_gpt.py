@@ -82,7 +82,7 @@ def main():
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--method", default="mean:period=16,pull=1")
+    parser.add_argument("--method", default="mean:period=16,pull=1,prox=0")
     args = parser.parse_args()
 
     files = [Path(name) for name in args.files] or sorted(Path(__file__).parents[3].glob("docs/*.md"))

@@ -5,6 +5,7 @@
 
 import argparse
 import zlib
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,17 @@ def loss_and_gradient(flat, images, labels):
     return float(loss), gradient
 
 
+@lru_cache(maxsize=2)
+def order(epoch, count):
+    return np.random.default_rng(epoch).permutation(count)
+
+
+def examples(shard, of, step, batch, count):
+    """A worker's batch: every ``of``-th example of an order that all workers know, so that none is read twice in an epoch."""
+    places = (step * batch + np.arange(batch)) * of + shard
+    return [order(place // count, count)[place % count] for place in places.tolist()]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20)
@@ -75,11 +87,7 @@ def main():
 
     while (due := session.due) != "end":
         if due == "step":
-            # This worker's shard of an order that all workers know: no example twice in an epoch.
-            shard, of, step = session.shard
-            epoch, first = divmod(step * batch * of + shard, len(train))
-            order = np.random.default_rng(epoch).permutation(len(train))
-            chosen = order[(first + of * np.arange(batch)) % len(train)]
+            chosen = examples(*session.shard, batch, len(train))
             loss, gradient = loss_and_gradient(x, train[chosen], train_labels[chosen])
             velocity = 0.9 * velocity + gradient
             x -= 0.05 * velocity

@@ -35,12 +35,12 @@ def main():
     parser.add_argument("--model", help="a pretrained causal language model")
     parser.add_argument("--file", default=str(Path(__file__).parents[3] / "LICENSE-APACHE"))
     parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--method", default="mean:period=8,pull=1")
+    parser.add_argument("--method", default="mean:period=8,pull=1,prox=0")
     parser.add_argument("--out", default="lora-out")
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    small = GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=2)
+    small = GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
     model = AutoModelForCausalLM.from_pretrained(args.model) if args.model else GPT2LMHeadModel(small)
     model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM"))
 

@@ -4,6 +4,7 @@
 
 mod attend;
 mod memory;
+mod process_group;
 mod reference;
 mod session;
 

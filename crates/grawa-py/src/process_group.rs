@@ -1,14 +1,11 @@
 //! Rounds over a process group of Python's: `torch.distributed` moves the vectors, on the device where they are.
 //!
-//! The session decides, and never sees the vectors: its own have one number for each tensor, 0, or NaN where the tensor is not finite.
+//! The session decides, and never sees the vectors: its own have one number for each tensor, 1, or NaN where a parameter is not
+//! finite.
 //! A plan needs no more of them. The Python object carries the plan out on the real vectors.
 
-use crate::attend::{attend, failed};
-use crate::memory::Numbers;
-use crate::session::Session;
 use grawa_comm::{Collective, Error as CommError, Gathered, Outcome, Transport};
 use grawa_core::{Centre, Layout, Plan, Share, Toward};
-use grawa_session::Settings;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::cell::Cell;
@@ -16,34 +13,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A session over the process group that `carrier` has. It has the methods `gather` and `mix`, which all processes call alike.
-pub(crate) fn join(
-    py: Python<'_>,
-    settings: Settings,
-    numbers: Numbers,
-    carrier: Py<PyAny>,
-    rank: u32,
-    size: u32,
-) -> PyResult<Session> {
-    let settings = Settings { workers: size, ..settings };
-    let mut held = numbers.read();
-    let work = move || {
-        let transport = ProcessGroup { carrier: Arc::new(carrier), rank, size, groups: Cell::new(0) };
-        let session = grawa_session::Session::over(&transport, &settings, &mut held);
-        session.map(|session| (session, settings))
-    };
-    let (joined, _) = attend(py, false, work)?;
-    let (session, settings) = joined.map_err(|error| failed(&error))?;
-    Ok(Session::new(session, settings, false))
-}
-
-/// The process group.
-struct ProcessGroup {
+/// The process group. `carrier` has the methods `gather` and `mix`, which all processes call in the same order.
+pub(crate) struct ProcessGroup {
     carrier: Arc<Py<PyAny>>,
     rank: u32,
     size: u32,
     /// Groups made so far: that of the rounds, then that of the evaluated model.
     groups: Cell<u32>,
+}
+
+impl ProcessGroup {
+    pub(crate) fn new(carrier: Py<PyAny>, rank: u32, size: u32) -> Self {
+        ProcessGroup { carrier: Arc::new(carrier), rank, size, groups: Cell::new(0) }
+    }
 }
 
 impl Transport for ProcessGroup {

@@ -2,6 +2,7 @@
 
 use crate::attend::{GrawaError, attend, failed, wrong};
 use crate::memory::Numbers;
+use crate::process_group::ProcessGroup;
 use grawa_comm::group::{Joiner, Security};
 use grawa_core::{Key, Layout};
 use grawa_session::event::Event;
@@ -29,10 +30,13 @@ pub(crate) struct Session {
 /// Where the coordinator is: its address, the key's file, where to listen, and the host by which others reach this process.
 type Place = (String, Option<String>, String, Option<String>);
 
-/// Joins the run of the command that has started this program, or the one at `place`. Without either the worker is alone. `parameters` is
-/// the address of all numbers of the `tensors`, which are replaced by those that all start from.
+/// A process group: what carries its operations out, the rank of this process, and how many there are.
+type OwnGroup = (Py<PyAny>, u32, u32);
+
+/// Joins the run of the command that has started this program, the one at `place`, or that of a process group. Without any the worker is
+/// alone. `parameters` is the address of all numbers of the `tensors`, which are replaced by those that all start from.
 #[pyfunction]
-#[pyo3(signature = (*, method, tensors, parameters, budget, name, evaluate, batch, examples, seed, pace, wire, patience, place=None, checkpoint=None))]
+#[pyo3(signature = (*, method, tensors, parameters, budget, name, evaluate, batch, examples, seed, pace, wire, patience, place=None, checkpoint=None, process_group=None))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn join(
     py: Python<'_>,
@@ -50,6 +54,7 @@ pub(crate) fn join(
     patience: f64,
     place: Option<Place>,
     checkpoint: Option<Vec<u8>>,
+    process_group: Option<OwnGroup>,
 ) -> PyResult<Session> {
     let layout = Layout::new(tensors).map_err(wrong)?;
     let numbers = Numbers { address: parameters, len: layout.len() };
@@ -65,6 +70,11 @@ pub(crate) fn join(
     }
     let mut held = numbers.read();
     let work = move || {
+        if let Some((carrier, rank, size)) = process_group {
+            let settings = Settings { workers: size, ..settings };
+            let session = grawa_session::Session::over(&ProcessGroup::new(carrier, rank, size), &settings, &mut held)?;
+            return Ok((session, settings, held, false));
+        }
         let joiner = match place {
             None => Joiner::from_environment_within(patience)?,
             Some((address, key, listen, host)) => {

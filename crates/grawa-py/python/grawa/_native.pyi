@@ -60,4 +60,5 @@ def join(
     patience: float,
     place: tuple[str, str | None, str, str | None] | None = None,
     checkpoint: bytes | None = None,
+    process_group: tuple[object, int, int] | None = None,
 ) -> Session: ...

@@ -2,7 +2,7 @@
 
     class MyTrainer(InRun, transformers.Trainer): ...
     trainer = MyTrainer(model=model, args=TrainingArguments("out", max_steps=3200, eval_strategy="steps", eval_steps=320),
-                        train_dataset=train, eval_dataset=test, grawa={"method": "mean:period=32,pull=1"})
+                        train_dataset=train, eval_dataset=test, grawa={"method": "mean:period=32,pull=1,prox=0"})
     trainer.train()
 """
 

@@ -1,6 +1,6 @@
 """A Lightning module in a run.
 
-    grawa = Callback(method="mean:period=32,pull=1")
+    grawa = Callback(method="mean:period=32,pull=1,prox=0")
     trainer = Trainer(max_steps=3200, val_check_interval=320, devices=1, callbacks=[grawa])
     trainer.fit(module, grawa.loader(dataset, batch_size=128, num_workers=4), DataLoader(test, 256))
 """

@@ -21,8 +21,8 @@ _LARGEST = torch.finfo(torch.float32).max
 class Carrier:
     """Carries out what the native part has decided. Every process calls the same operations in the same order."""
 
-    def __init__(self, vector: torch.Tensor, sizes: list[int], group: Any) -> None:
-        self.vector, self._sizes, self._group = vector, sizes, group
+    def __init__(self, vector: torch.Tensor, sizes: list[int]) -> None:
+        self.vector, self._sizes = vector, sizes
         self.centre = torch.zeros_like(vector)
         self.view: torch.Tensor | None = None
         self._send = torch.empty_like(vector)
@@ -46,16 +46,16 @@ class Carrier:
     def gather(self, message: bytes) -> list[bytes]:
         """The messages of all processes, in the order of their ranks."""
         with self._here():
-            device, size = self.vector.device, dist.get_world_size(self._group)
+            device, size = self.vector.device, dist.get_world_size()
             length = torch.tensor([len(message)], dtype=torch.int64, device=device)
             lengths = [torch.empty_like(length) for _ in range(size)]
-            dist.all_gather(lengths, length, group=self._group)
+            dist.all_gather(lengths, length)
             counts = [int(length) for length in lengths]
             padded = bytearray(max(1, *counts))
             padded[: len(message)] = message
             mine = torch.frombuffer(padded, dtype=torch.uint8).to(device)
             all_ = [torch.empty_like(mine) for _ in range(size)]
-            dist.all_gather(all_, mine, group=self._group)
+            dist.all_gather(all_, mine)
             return [bytes(found.cpu().numpy()[:count]) for found, count in zip(all_, counts)]
 
     def mix(
@@ -73,7 +73,7 @@ class Carrier:
                 if weight == 0.0:
                     # Not multiplied: the vector of a worker without weight may not be finite.
                     part.zero_()
-            dist.all_reduce(new, group=self._group)
+            dist.all_reduce(new)
             if is_view:
                 self.view = new.clone() if self.view is None else self.view.copy_(new)
                 return 4 * new.numel()
@@ -97,7 +97,8 @@ class Carrier:
 
 
 class ProcessGroupSession(Session):
-    """A ``Session`` whose vectors stay on their device. Its number of workers is that of the process group, to the end."""
+    """A ``Session`` whose vectors stay on their device. Its workers are those of the default process group, to the end. Options of grawa's own
+    transport are refused."""
 
     def __init__(
         self,
@@ -112,25 +113,31 @@ class ProcessGroupSession(Session):
         seed: int,
         pace: str,
         name: str,
-        group: Any = None,
+        checkpoint: bytes | None = None,
+        **options: Any,
     ) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError(
                 "comm='torch' uses the process group of torch.distributed, and there is none: call "
                 "torch.distributed.init_process_group() first, or leave comm away and use grawa launch"
             )
+        for option, usual in (("coordinator", None), ("key", None), ("host", None), ("wire", "f32")):
+            if options.get(option, usual) != usual:
+                raise ValueError(f"{option} is an option of grawa's own transport: leave it away with comm='torch'")
+        if checkpoint is not None:
+            raise ValueError("a state of a group does not fit comm='torch': load the model and the optimizer, and begin anew")
         if pace != "even":
             raise ValueError(f"pace is {pace!r}; over torch.distributed all workers take the same number of steps: 'even'")
         sizes = [torch.Size(shape).numel() for _, shape in tensors]
-        self._carrier = Carrier(parameters, sizes, group)
+        self._carrier = Carrier(parameters, sizes)
         self._carrier.prepare()
         settings = {
             "method": method, "budget": budget, "evaluate": evaluate, "batch": batch, "examples": examples, "seed": seed, "name": name,
             **{f"tensor {name}": f"number {number} of shape {shape}" for number, (name, shape) in enumerate(tensors, 1)},
         }  # fmt: skip
         self._agree(settings)
-        # What the native part sees of the parameters: a number for each tensor.
-        self._signs = torch.zeros(len(tensors))
+        # What the native part sees of the parameters: a number for each tensor, 1 or NaN. Its centres are 0.
+        self._signs = torch.ones(len(tensors))
         self._length = len(tensors)
         self._native = self._call(
             _native.join,
@@ -146,7 +153,7 @@ class ProcessGroupSession(Session):
             pace=pace,
             wire="f32",
             patience=0.0,
-            process_group=(self._carrier, dist.get_rank(group), dist.get_world_size(group)),
+            process_group=(self._carrier, dist.get_rank(), dist.get_world_size()),
         )
         self.worker = self._native.worker()
         self.members = list(range(self._native.workers()))
@@ -159,12 +166,13 @@ class ProcessGroupSession(Session):
     def evaluated_model(self, parameters: torch.Tensor, out: Any = None) -> Any:
         self._look_at(parameters)
         self._carrier.view = None
-        if self._call(super().evaluated_model, self._signs, torch.empty_like(self._signs)) is None:
-            return None
-        # Methods that evaluate the centre, or each worker, make no view.
-        found = self._carrier.view
-        if found is None:
-            found = self._carrier.centre
+        signs = torch.empty_like(self._signs)
+        self._call(super().evaluated_model, self._signs, signs)
+        if self._carrier.view is not None:
+            found = self._carrier.view
+        else:
+            # Some methods evaluate the centre, others each worker by itself.
+            found = self._carrier.centre if bool((signs == 0).all()) else parameters
         return found.clone() if out is None else out.copy_(found)
 
     def centre(self, out: Any = None) -> torch.Tensor:
@@ -176,7 +184,7 @@ class ProcessGroupSession(Session):
     def _look_at(self, parameters: torch.Tensor) -> None:
         self._carrier.vector = parameters
         finite = torch.isfinite(parameters).all()
-        self._signs.fill_(0.0 if bool(finite) else torch.nan)
+        self._signs.fill_(1.0 if bool(finite) else torch.nan)
 
     def _call(self, call: Any, *arguments: Any, **named: Any) -> Any:
         self._carrier.prepare()

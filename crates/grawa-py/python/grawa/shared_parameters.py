@@ -12,9 +12,9 @@ _COMPILED = "_orig_mod."
 
 class SharedParameters:
     """The parameters of a model with ``requires_grad`` when it joined. They are never aliased or replaced: a round copies them to
-    ``flat``, and ``flat`` back. Numbers travel as 32-bit floats, whatever the parameters are."""
+    ``flat``, in main memory or on their device, and ``flat`` back. Numbers travel as 32-bit floats, whatever the parameters are."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, stays_on_device: bool = False) -> None:
         self._model = model
         self.names: list[str] = []
         self.parameters: list[torch.nn.Parameter] = []
@@ -31,8 +31,13 @@ class SharedParameters:
         self.length = sum(self.sizes)
         devices = {parameter.device for parameter in self.parameters}
         self.device = devices.pop() if len(devices) == 1 else None
-        pinned = self.device is not None and self.device.type == "cuda"
-        self.flat = torch.empty(self.length, dtype=torch.float32, pin_memory=pinned)
+        if stays_on_device:
+            if self.device is None:
+                raise ValueError("the parameters are on several devices; comm='torch' needs them on one")
+            self.flat = torch.empty(self.length, dtype=torch.float32, device=self.device)
+        else:
+            pinned = self.device is not None and self.device.type == "cuda"
+            self.flat = torch.empty(self.length, dtype=torch.float32, pin_memory=pinned)
 
     @property
     def tensors(self) -> list[tuple[str, list[int]]]:
@@ -58,7 +63,9 @@ class SharedParameters:
     def gather(self) -> torch.Tensor:
         """The parameters in ``flat``."""
         parts = [parameter.detach().reshape(-1).to(torch.float32) for parameter in self.parameters]
-        if self.device is not None and self.device.type != "cpu":
+        if self.device == self.flat.device:
+            torch.cat(parts, out=self.flat)
+        elif self.device is not None:
             self.flat.copy_(torch.cat(parts))
         else:
             for part, place in zip(parts, self.flat.split(self.sizes)):

@@ -47,6 +47,7 @@ def join(
     key: str | os.PathLike[str] | None = None,
     listen: str = "127.0.0.1:0",
     host: str | None = None,
+    comm: str = "grawa",
 ) -> Run:
     """Trains the model together with other workers. Every step of the optimizer counts, and after every ``period`` steps of the method
     the parameters are mixed with those of the others, in place.
@@ -61,6 +62,8 @@ def join(
       is a ``torch.Generator``; a batch drawn with it is the one that the method asks for.
     - ``evaluate``: how often all make the model of ``run.averaged()``.
     - ``coordinator``, ``key``, ``listen``, ``host``: a group that was not started by ``grawa launch`` or ``grawa join``.
+    - ``comm``: ``"torch"`` uses the default process group of ``torch.distributed`` in the place of grawa's own transport: parameters stay
+      on their device, the number of workers is fixed, and if one fails the job fails.
 
     Shared are the parameters with ``requires_grad``, tied ones once. The state of the optimizer is this worker's own; it is dropped where
     a round replaces the parameters.
@@ -84,6 +87,7 @@ def join(
         key=key,
         listen=listen,
         host=host,
+        comm=comm,
     )
 
 
@@ -102,9 +106,12 @@ class Run:
         buffers: str,
         score: Callable[..., torch.Tensor] | None,
         evaluate: str | None,
+        comm: str,
         **options: Any,
     ) -> None:
         global _joined
+        if comm not in ("grawa", "torch"):
+            raise ValueError(f"comm is {comm!r}; choose grawa or torch")
         if buffers not in buffer_policy.CHOICES:
             raise ValueError(f"buffers is {buffers!r}; choose one of {', '.join(buffer_policy.CHOICES)}")
         if not hasattr(optimizer, "register_step_post_hook"):
@@ -113,7 +120,8 @@ class Run:
         if running is not None and not running._has_left:
             raise RuntimeError("this process has joined a run already: a process is one worker; leave the first with `with` or run.leave()")
         self.model, self.optimizer, self.method = model, optimizer, method
-        self._shared = SharedParameters(model)
+        self._comm = comm
+        self._shared = SharedParameters(model, stays_on_device=comm == "torch")
         self._budget, self._batch, self._examples = budget, batch, examples
         self._buffers, self._score, self._evaluate = buffers, score, evaluate
         self._options = {**options, "name": options["name"] or type(model).__name__}
@@ -155,7 +163,10 @@ class Run:
                 "grawa.join(..., batch=128, examples=len(dataset))"
             )
         flat = self._shared.gather()
-        self._session = Session(
+        kind: Any = Session
+        if self._comm == "torch":
+            from .process_group import ProcessGroupSession as kind
+        self._session = kind(
             flat,
             method=self.method,
             budget=budget,
@@ -282,7 +293,7 @@ class Run:
         if self._session is None or self._session.is_alone:
             return None
         if self._evaluated is None and not self.is_over and self.progress.steps > 0:
-            return self._session.centre(torch.empty(self._shared.length))
+            return self._session.centre(torch.empty_like(self._shared.flat))
         return self._evaluated
 
     def _calibrate(self, calibrate: Iterable[Any] | None, batches: int) -> None:
@@ -383,7 +394,7 @@ class Run:
     @torch.no_grad()
     def _apply_prox(self, strength: float) -> None:
         if self._centre is None:
-            self._centre = self.session.centre(torch.empty(self._shared.length))
+            self._centre = self.session.centre(torch.empty_like(self._shared.flat))
             if self._shared.device is not None:
                 self._centre = self._centre.to(self._shared.device)
         for parameter, part in zip(self._shared.parameters, self._centre.split(self._shared.sizes)):
@@ -420,7 +431,7 @@ class Run:
                 callback(held)
 
     def _make_evaluated(self) -> None:
-        out = torch.empty(self._shared.length) if self._evaluated is None else self._evaluated
+        out = torch.empty_like(self._shared.flat) if self._evaluated is None else self._evaluated
         if self.session.evaluated_model(self._shared.gather(), out) is not None:
             self._evaluated = out
         if self._evaluate == "1epoch":
