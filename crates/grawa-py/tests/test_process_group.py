@@ -92,19 +92,19 @@ torch.manual_seed(int(rank))
 width = 5 if case == "differs" and rank == "1" else 4
 model = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU(), torch.nn.Linear(width, 2))
 inputs = torch.randn(96, 8, generator=torch.Generator().manual_seed(1))
-data = torch.utils.data.TensorDataset(torch.cat([inputs, torch.arange(96.)[:, None]], 1), (inputs[:, 0] > 0).long())
+data = torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long(), torch.arange(96))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 read, rounds = [], []
 try:
     with grawa.join(model, optimizer, "local-lgrawa:period=4", comm="torch") as run:
         run.on_round(rounds.append)
         for epoch in run.epochs(2):
-            for x, y in run.loader(data, batch_size=8):
+            for x, y, numbers in run.loader(data, batch_size=8):
                 if case == "dies" and rank == "1" and run.progress.steps == 6:
                     import os
                     os._exit(3)
-                read += x[:, 8].int().tolist()
-                F.cross_entropy(model(x[:, :8]), y).backward(); optimizer.step(); optimizer.zero_grad()
+                read += numbers.tolist()
+                F.cross_entropy(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
         with run.averaged():
             total = sum(p.double().sum() for p in model.parameters()).item()
     print("RESULT", total, len(read), len(set(read[:48])), len(rounds), sum(rounds[-1]["weights"].values()))
@@ -116,7 +116,10 @@ except (ValueError, RuntimeError) as error:
 def test_a_model_over_torch(tmp_path: Path) -> None:
     program = tmp_path / "joined.py"
     program.write_text(JOINED)
-    found = [result.stdout.split("RESULT")[1].split() for result in ranks(tmp_path, "trains", workers=2, program=program)]
+    found = []
+    for result in ranks(tmp_path, "trains", workers=2, program=program):
+        assert "RESULT" in result.stdout, result.stdout + result.stderr
+        found.append(result.stdout.split("RESULT")[1].split())
     assert found[0] == found[1]
     _, examples, distinct, rounds, weights = (float(x) for x in found[0])
     # Two epochs of 96 examples by two workers: none is read twice in an epoch.
