@@ -4,7 +4,7 @@
 
 use grawa_comm::group::Settings;
 use grawa_comm::group::internals::messages::{
-    Call, Hello, Record, StateVersion, ToCoordinator, ToMember, VERSION, encode,
+    Call, Entry, Hello, Proposal, StateVersion, ToCoordinator, ToMember, VERSION, encode,
 };
 use grawa_comm::group::internals::{Action, Coordinator, Input, Member};
 use libfuzzer_sys::fuzz_target;
@@ -20,7 +20,7 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
         trigger: (first & 64 > 0).then_some(3),
         ..Settings::default()
     };
-    let mut records: Vec<Record> = Vec::new();
+    let mut records: Vec<Entry> = Vec::new();
     let mut coordinator = Coordinator::new(settings, 7, Vec::new(), &records);
     let mut member = Member::new(1, "nowhere".into(), 1);
     let mut now = Duration::ZERO;
@@ -42,7 +42,8 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
             2 => {
                 let epoch = coordinator.epoch;
                 coordinator = Coordinator::new(settings, 7, Vec::new(), &records);
-                assert!(records.is_empty() || coordinator.epoch > epoch);
+                let has_committed = records.iter().any(|entry| matches!(entry, Entry::Committed(_)));
+                assert!(!has_committed || coordinator.epoch > epoch);
                 open.iter_mut().for_each(|session| *session += u64::from(SESSIONS));
                 Input::Tick
             }
@@ -84,7 +85,7 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
         let epoch = coordinator.epoch;
         for action in coordinator.handle(input, now) {
             match action {
-                Action::Log(record) => records.push(record),
+                Action::Log(entry) => records.push(entry),
                 Action::Send { session, .. } | Action::Disconnect { session } => {
                     assert!(open.contains(&session), "an action concerns a connection that has ended");
                 }
@@ -110,6 +111,8 @@ fn seeds() {
     for session in 0..3u8 {
         let token = 100 + u64::from(session);
         say(session, &ToCoordinator::Hello(Hello { version: VERSION, run: 0, token, worker: None, address: "a:1".into() }));
+        let proposal = Proposal { charter: vec![session + 1], trigger: None };
+        say(session, &ToCoordinator::Propose(proposal));
         say(session, &ToCoordinator::Enter(start));
     }
     let arrive = |op, call| ToCoordinator::Arrive { op, call, steps: 4, known_epoch: 0 };

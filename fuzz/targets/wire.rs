@@ -5,9 +5,9 @@
 
 use grawa_comm::group::internals::all_gather::{HEADER, Header, Kind};
 use grawa_comm::group::internals::messages::{
-    Call, End, Hello, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
+    Call, End, Entry, Hello, Peer, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION, decode, encode,
 };
-use grawa_comm::group::internals::{Greeting, all_gather, frame, records, whole_record};
+use grawa_comm::group::internals::{Greeting, all_gather, entries, frame, whole_record};
 use grawa_comm::{Lost, Why};
 use grawa_session::elastic::{self, Remembered};
 use grawa_session::event_codec::Report;
@@ -34,12 +34,14 @@ fuzz_target!(init: seeds(), |bytes: &[u8]| {
         assert!(body.len() <= bytes.len());
         let _ = decode::<ToCoordinator>(&body);
     }
-    let (records, _, good) = records(&mut &bytes[..]);
-    assert!(good as usize <= bytes.len() && records.len() <= bytes.len() / frame::HEADER);
+    let (entries, _, good) = entries(&mut &bytes[..]);
+    assert!(good as usize <= bytes.len() && entries.len() <= bytes.len() / frame::HEADER);
     both_ways::<ToCoordinator>(bytes);
     both_ways::<ToMember>(bytes);
     both_ways::<Greeting>(bytes);
-    both_ways::<Record>(bytes);
+    if let Ok(entry) = Entry::decode(bytes) {
+        assert_eq!(Entry::decode(&entry.encode().unwrap()).unwrap(), entry);
+    }
     both_ways::<Option<(Vec<u8>, u64)>>(bytes);
     if let Some(head) = bytes.first_chunk::<HEADER>()
         && let Ok(head) = Header::decode(head)
@@ -91,6 +93,7 @@ fn seeds() {
         Lost { worker: 1, why: Why::Disconnected },
         Lost { worker: 2, why: Why::Late { after: Duration::from_millis(2500) } },
     ];
+    let proposal = Proposal { charter: b"{}".to_vec(), trigger: Some(8) };
     let mix = Call::Mix { plan: 5, centre: 1 };
     let ups = [
         ToCoordinator::Hello(Hello { version: VERSION, run: 7, token: 9, worker: Some(3), address: "10.0.0.1:4000".into() }),
@@ -104,9 +107,11 @@ fn seeds() {
         ToCoordinator::Heartbeat { steps: 300, progress: 70_000, workers: 2 },
         ToCoordinator::Report(b"{}".to_vec()),
         ToCoordinator::Leave,
+        ToCoordinator::Propose(proposal.clone()),
     ];
     let downs = [
-        ToMember::Welcome { run: 7, worker: 1, known: true, heartbeat: 500, charter: Some(b"[data]".to_vec()) },
+        ToMember::Welcome { run: 7, worker: 1, known: true, heartbeat: 500, charter: Some(b"[data]".to_vec()), founders: 4 },
+        ToMember::Charter { charter: b"{}".to_vec(), heartbeat: 100 },
         ToMember::Refused { why: "no".into() },
         ToMember::Ready { op: 7 },
         ToMember::Restore { donor: peer.clone(), version: stand },
@@ -146,6 +151,9 @@ fn seeds() {
         keep("record", encode(&record).unwrap());
         frame::write(&mut log, &mut numbers, &encode(&record).unwrap()).unwrap();
     }
+    let adopted = Entry::Adopted { run: 7, proposal }.encode().unwrap();
+    frame::write(&mut log, &mut numbers, &adopted).unwrap();
+    keep("adopted", adopted);
     keep("log", log);
     for (number, bytes) in sent_by_workers().into_iter().enumerate() {
         keep(&format!("said-{number}"), bytes);

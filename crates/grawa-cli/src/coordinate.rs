@@ -10,7 +10,7 @@ use grawa_comm::group::Security;
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome};
 use grawa_train::observe::Screen;
 use grawa_train::recipe::Facts;
-use grawa_train::{Event, Observer, Reason, Recipe, objection};
+use grawa_train::{Event, Observer, Reason, Recipe, folder, objection};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,10 +27,13 @@ const LISTEN: &str = "127.0.0.1:7117";
 /// as many workers have joined as the recipe asks for. Its events are recorded in the run's folder; checkpoints are written by workers
 /// that were given a folder.
 ///
+/// Without a recipe and its options, except --workers, the programs that join define the run: those with a session, such as `grawa.join`
+/// in Python, started by `grawa join … -- COMMAND`.
+///
 /// A coordinator that died is replaced by `--resume DIR`: the workers continue to train, and reconnect by themselves.
 #[derive(Args)]
 #[command(
-    after_help = "Example, on three machines:\n  grawa key new run.key\n  grawa coordinate --data digits --method lgrawa --workers 2 --listen 0.0.0.0:7117 --key run.key\n  grawa join HOST:7117 --key run.key --out kept      (on each of the others)\n  grawa coordinate --resume runs/digits-lgrawa-36 --key run.key      (after the coordinator died)"
+    after_help = "Example, on three machines:\n  grawa key new run.key\n  grawa coordinate --data digits --method lgrawa --workers 2 --listen 0.0.0.0:7117 --key run.key\n  grawa join HOST:7117 --key run.key --out kept      (on each of the others)\n  grawa coordinate --resume runs/digits-lgrawa-36 --key run.key      (after the coordinator died)\n  grawa coordinate --workers 4 --listen 0.0.0.0:7117 --key run.key      (for your own program)\n  grawa join HOST:7117 --key run.key -- python train.py"
 )]
 // The options of `train` bring a group of this name.
 #[group(skip)]
@@ -80,6 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let patience = Duration::from_secs(arguments.patience);
     let mut connect =
         Connect { listen: arguments.listen.clone(), wire: arguments.security.wire()?, patience };
+    let mut is_for_sessions = false;
     let run = match &arguments.train.resume {
         Some(folder) => match CoordinatedRun::resume(folder, &connect, &about)? {
             Some(run) => run,
@@ -90,16 +94,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         },
         None => {
             let listen = connect.listen.get_or_insert_with(|| LISTEN.into()).clone();
-            let check = |recipe: &Recipe| {
+            let check = |recipe: Option<&Recipe>| {
                 // The data is on the workers' machines: what is known of it here must fit.
-                if let Some(facts) = Facts::published(recipe) {
+                if let Some((facts, recipe)) = recipe.and_then(|recipe| Facts::published(recipe).zip(Some(recipe))) {
                     facts.network(recipe)?;
                 }
                 check_free(&listen)?;
                 arguments.page.address(quiet).map_or(Ok(()), check_free)
             };
-            let Some((recipe, folder)) = prepare(&arguments.train, check)? else { return Ok(true) };
-            CoordinatedRun::begin(&recipe, &folder, &connect, &about)?
+            match prepare(&arguments.train, true, check)? {
+                None => return Ok(true),
+                Some(Task::Recipe(recipe, folder)) => {
+                    CoordinatedRun::begin(&recipe, &folder, &connect, &about)?
+                }
+                Some(Task::Sessions(workers, folder)) => {
+                    is_for_sessions = true;
+                    CoordinatedRun::begin_for_sessions(workers, &folder, &connect, &about)?
+                }
+            }
         }
     };
     let (address, folder) = (run.address(), run.folder().display().to_string());
@@ -109,8 +121,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let key = arguments.security.key.as_ref();
     let key = key.map_or("--wire plain".into(), |key| format!("--key {}", key.display()));
     print(&format!(
-        "listening at {address} for {} workers; start each with: grawa join {reach} {key} --out DIR",
-        run.workers()
+        "listening at {address} for {} workers; start each with: grawa join {reach} {key} {}",
+        run.workers(),
+        if is_for_sessions { "-- COMMAND" } else { "--out DIR" }
     ));
     let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -129,7 +142,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Some(_) => format!("done; see {folder}"),
         None => format!("stopped, and its workers with it; what was recorded is in {folder}"),
     });
-    if !outcome.has_checkpoint {
+    if !outcome.has_checkpoint && !is_for_sessions {
         print("no worker has saved the model: the first of those that join with --out DIR does");
     }
     Ok(end.is_some_and(|end| !end.diverged))
@@ -183,19 +196,38 @@ pub(crate) fn follow(
     Ok(outcome)
 }
 
-/// The recipe, which must pass a check, and the run's folder; nothing if only a plan was asked for.
+/// A run that is to begin, and its folder.
+pub(crate) enum Task {
+    /// Of a recipe.
+    Recipe(Box<Recipe>, PathBuf),
+    /// Of so many workers, programs with a session, which define it.
+    Sessions(u32, PathBuf),
+}
+
+/// A new run, which must pass a check; nothing if only a plan was asked for. Without a recipe and its options, except the number of
+/// workers, it is one of programs that define it, where there may be such.
 pub(crate) fn prepare(
     arguments: &train::Arguments,
-    check: impl FnOnce(&Recipe) -> Result<(), Failure>,
-) -> Result<Option<(Recipe, PathBuf)>, Failure> {
-    let recipe = train::recipe(arguments)?;
+    may_be_sessions: bool,
+    check: impl FnOnce(Option<&Recipe>) -> Result<(), Failure>,
+) -> Result<Option<Task>, Failure> {
+    let (recipe, has_only_workers) = train::recipe(arguments)?;
+    if may_be_sessions && has_only_workers {
+        if arguments.dry_run {
+            return Err(Failure::Usage("there is no plan to show: the program defines the run"));
+        }
+        check(None)?;
+        let workers = recipe.train.workers;
+        let place = train::claim(arguments, "session", |path| folder::create_for_sessions(path, workers))?;
+        return Ok(Some(Task::Sessions(workers, place)));
+    }
     if let Some(why) = objection(&recipe) {
         return Err(grawa_train::Error::from(grawa_train::SessionError::NotElastic { why }).into());
     }
     if arguments.dry_run {
         return train::dry_run(&recipe).map(|()| None);
     }
-    check(&recipe)?;
-    let place = train::claim(arguments, &recipe)?;
-    Ok(Some((recipe, place)))
+    check(Some(&recipe))?;
+    let place = train::claim_for(arguments, &recipe)?;
+    Ok(Some(Task::Recipe(Box::new(recipe), place)))
 }

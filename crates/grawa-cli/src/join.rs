@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output::{print, warn_of_skipped};
 use crate::stop::on_signal;
 use crate::train::succeeded;
+use crate::workers::Workers;
 use clap::Args;
 use grawa_comm::group::{Contact, Joiner, variables};
 use grawa_train::recipe::Overrides;
@@ -14,7 +15,7 @@ use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Take part in a run, with one or more workers.
@@ -23,7 +24,7 @@ use std::time::Duration;
 /// that loses its connection continues to train and reconnects. Ctrl-C leaves the run; the others continue.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa join HOST:7117 --key run.key\n  grawa join HOST:7117 --key run.key --workers 4 --device cuda"
+    after_help = "Examples:\n  grawa join HOST:7117 --key run.key\n  grawa join HOST:7117 --key run.key --workers 4 --device cuda\n  grawa join HOST:7117 --key run.key --restarts 3 -- python train.py"
 )]
 pub(crate) struct Arguments {
     /// Where the coordinator listens
@@ -54,6 +55,9 @@ pub(crate) struct Arguments {
     /// last checkpoint
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// With a COMMAND: start it again if it exits badly, so many times
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "command")]
+    restarts: u32,
     /// Start this program as the worker instead: it finds the group in GRAWA_COORDINATOR, GRAWA_KEY, GRAWA_WORKERS and GRAWA_LISTEN
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -79,14 +83,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         command.env(variables::WORKERS, arguments.workers.to_string());
         command.envs(host.map(|host| (variables::HOST, host)));
         command.envs(arguments.security.key.as_ref().map(|key| (variables::KEY, key)));
-        let status = command.status().map_err(|error| cannot_start(program, &error))?;
-        return Ok(status.success());
+        command.envs(arguments.out.as_ref().map(|out| ("GRAWA_OUT", out)));
+        return attend(command, arguments.restarts);
     }
     let joiner =
         Joiner::with_workers(arguments.workers, &arguments.address, wire, (&listen, host), patience)?;
     // Until it has found the coordinator, Ctrl-C simply ends it.
     let stop = if arguments.launched { Stop::from_launcher() } else { Stop::default() };
     listen_for_stop(&stop, arguments.launched)?;
+    if joiner.charter.is_empty() {
+        return Err(Failure::Usage(
+            "the coordinator has no recipe: it waits for programs with a session; start yours with `grawa join HOST:PORT --key FILE -- COMMAND`",
+        ));
+    }
     let text = String::from_utf8_lossy(&joiner.charter).into_owned();
     let overrides = Overrides::default()
         .file("the coordinator's recipe", &text)?
@@ -126,6 +135,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             Ok(false)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Runs a program to its end, and starts it again where that was asked for. Ctrl-C reaches the program, too: it leaves the run.
+fn attend(command: Command, restarts: u32) -> Result<bool, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    crate::train::listen_for_stop(&stop)?;
+    let mut workers = Workers::new(restarts);
+    workers.start(command)?;
+    loop {
+        workers.watch()?;
+        if stop.load(Ordering::Relaxed) {
+            workers.let_end();
+        }
+        match workers.ended() {
+            Some((_, status)) => return Ok(status.success()),
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
     }
 }
 

@@ -1,23 +1,22 @@
 //! `grawa launch`: a run of several processes on this machine.
 
 use crate::address::check_free;
-use crate::coordinate::{follow, observers, prepare};
+use crate::coordinate::{Task, follow, observers, prepare};
 use crate::device::first_gpu;
 use crate::failure::Failure;
-use crate::join::cannot_start;
 use crate::output::print;
 use crate::page;
 use crate::train;
+use crate::workers::{Tail, Workers};
 use clap::Args;
 use grawa_comm::group::{Security, new_key, variables};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun};
 use grawa_train::recipe::Device;
-use grawa_train::{Checkpoint, Reason, Recipe, Stop};
+use grawa_train::{Checkpoint, Reason, Recipe};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::Write;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -32,9 +31,13 @@ use std::time::{Duration, Instant};
 ///
 /// No other process of this machine can join: the workers have a key that is made for the run. It is run.key in the run's folder,
 /// readable only by its owner, and is removed at the end. `--wire plain` does without it.
+///
+/// With `-- COMMAND` the workers are processes of your program. If the program has a session (`grawa.join` in Python), give only
+/// --workers: the program brings method, budget and model, and what it prints appears here after `[worker N]`. After Ctrl-C
+/// `grawa launch --resume DIR -- COMMAND` continues it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart\n  grawa launch --data digits --workers 8 --per-process 4\n  grawa launch --workers 4 --method mean:period=16 --budget 1000step -- ./my-program"
+    after_help = "Examples:\n  grawa launch --data digits --method lgrawa --workers 4 --out runs/apart\n  grawa launch --data digits --workers 8 --per-process 4\n  grawa launch --workers 4 --method mean:period=16 --budget 1000step -- ./my-program\n  grawa launch --workers 4 -- python train.py"
 )]
 // The options of `train` bring a group of this name.
 #[group(skip)]
@@ -46,8 +49,12 @@ pub(crate) struct Arguments {
     /// Without a key: no encryption, for a machine whose other users are trusted
     #[arg(long, value_parser = ["plain"])]
     wire: Option<String>,
+    /// Start a worker that exits badly again, so many times
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    restarts: u32,
     /// Start this program as each worker, instead of grawa's own: a model of yours that joins the run. It finds the group in
-    /// GRAWA_COORDINATOR, GRAWA_KEY, GRAWA_WORKERS and GRAWA_LISTEN, and the run's folder in GRAWA_OUT; see docs/library.md
+    /// GRAWA_COORDINATOR, GRAWA_KEY, GRAWA_WORKERS and GRAWA_LISTEN, the run's folder in GRAWA_OUT, and its number among the processes of
+    /// this machine in GRAWA_LOCAL_RANK; see docs/library.md
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -60,7 +67,10 @@ impl Key {
 
     fn new(place: &Path) -> Result<Self, Failure> {
         let path = place.join(Key::FILE);
-        new_key(&path)?;
+        // Workers of a launch that was killed may still have it.
+        if !path.exists() {
+            new_key(&path)?;
+        }
         Ok(Key(path))
     }
 }
@@ -72,53 +82,24 @@ impl Drop for Key {
     }
 }
 
+/// What the workers of a program with a session leave, to continue after all were stopped.
+const SESSION_CHECKPOINT: &str = "session.checkpoint";
+
 /// How long to wait for a worker that has the last committed state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the workers may take to stop: a step, a round, a checkpoint.
 const STOP: Duration = Duration::from_secs(60);
 
-/// The workers' processes. They are ended when this is dropped.
-struct Children(Vec<Child>);
-
-impl Children {
-    /// The number and exit status of one that has ended.
-    fn ended(&mut self) -> Option<(usize, ExitStatus)> {
-        let ended = |(number, child): (usize, &mut Child)| Some((number, child.try_wait().ok()??));
-        self.0.iter_mut().enumerate().find_map(ended)
-    }
-
-    fn are_gone(&mut self) -> bool {
-        self.0.iter_mut().all(|child| matches!(child.try_wait(), Ok(Some(_))))
-    }
-
-    /// Asks all to stop together.
-    fn ask(&mut self) {
-        for input in self.0.iter_mut().filter_map(|child| child.stdin.as_mut()) {
-            // It may have ended by itself.
-            let _ = input.write_all(Stop::LINE.as_bytes()).and_then(|()| input.flush());
-        }
-    }
-}
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // It may have ended by itself.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let (quiet, each) = (arguments.train.quiet, arguments.train.per_process.unwrap_or(1));
+    let is_own = arguments.command.is_empty();
     // What would be wrong for every worker is found before anything is written.
-    let check = |recipe: &Recipe| {
-        if !recipe.train.workers.is_multiple_of(each) {
+    let check = |recipe: Option<&Recipe>| {
+        if recipe.is_some_and(|recipe| !recipe.train.workers.is_multiple_of(each)) {
             return Err(Failure::Usage("--workers must be a multiple of --per-process"));
         }
-        if arguments.command.is_empty() {
+        if let Some(recipe) = recipe.filter(|_| is_own) {
             let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
             grawa_train::check(recipe, &data)?;
             if recipe.machine.device == Device::Cuda {
@@ -127,52 +108,92 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         arguments.page.address(quiet).map_or(Ok(()), check_free)
     };
-    let Some((recipe, place)) = prepare(&arguments.train, check)? else { return Ok(true) };
-    let key = if arguments.wire.is_some() { None } else { Some(Key::new(&place)?) };
-    let wire = key.as_ref().map_or(Ok(Security::Plain), |key| Security::with_key(&key.0))?;
-    let connect = Connect { listen: Some("127.0.0.1:0".into()), wire, patience: PATIENCE };
-    let run = CoordinatedRun::begin(&recipe, &place, &connect, &train::about())?;
+    let connect = |place: &Path| {
+        let key = if arguments.wire.is_some() { None } else { Some(Key::new(place)?) };
+        let wire = key.as_ref().map_or(Ok(Security::Plain), |key| Security::with_key(&key.0))?;
+        Ok::<_, Failure>((key, Connect { listen: Some("127.0.0.1:0".into()), wire, patience: PATIENCE }))
+    };
+    let about = train::about();
+    let (run, key, place, threads) = match &arguments.train.resume {
+        Some(place) if !is_own => {
+            let (key, connect) = connect(place)?;
+            let Some(run) = CoordinatedRun::resume(place, &connect, &about)? else {
+                print(&format!("the run in {} is finished: nothing to do", place.display()));
+                return Ok(true);
+            };
+            (run, key, place.clone(), None)
+        }
+        _ => match prepare(&arguments.train, !is_own, check)? {
+            None => return Ok(true),
+            Some(Task::Recipe(recipe, place)) => {
+                let (key, connect) = connect(&place)?;
+                let run = CoordinatedRun::begin(&recipe, &place, &connect, &about)?;
+                (run, key, place, recipe.machine.threads)
+            }
+            Some(Task::Sessions(workers, place)) => {
+                let (key, connect) = connect(&place)?;
+                (CoordinatedRun::begin_for_sessions(workers, &place, &connect, &about)?, key, place, None)
+            }
+        },
+    };
     let observers = observers(&run, &arguments.page, quiet)?;
     let stop = Arc::new(AtomicBool::new(false));
     train::listen_for_stop(&stop)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let processes = recipe.train.workers / each;
-    let threads = recipe.machine.threads.unwrap_or((cores as u32 / processes.max(1)).max(1));
+    let processes = (run.workers() / each).max(1);
+    let threads = threads.unwrap_or((cores as u32 / processes).max(1));
     let io = |error: std::io::Error| Failure::Machine(error.to_string());
-    let (mut children, mut asked) = (Children(Vec::new()), None);
+    let (mut workers, mut logs, mut asked) = (Workers::new(arguments.restarts), Vec::new(), None);
     for number in 0..processes {
-        let log = File::create(place.join(format!("worker-{number}.log"))).map_err(io)?;
+        let path = place.join(format!("worker-{number}.log"));
+        let log = OpenOptions::new().create(true).append(true).open(&path).map_err(io)?;
+        logs.push(path);
         let (address, key) = (run.address().to_string(), key.as_ref().map(|key| &key.0));
-        let own = std::env::current_exe().map_err(io)?;
-        let (program, rest) =
-            arguments.command.split_first().map_or((own.as_os_str(), &[][..]), |it| (it.0, it.1));
-        let mut command = Command::new(program);
-        command.args(rest);
-        if arguments.command.is_empty() {
-            command.args(["join", &address, "--threads", &threads.to_string()]);
-            command.args(["--workers", &each.to_string()]);
-            match key {
-                Some(path) => command.arg("--key").arg(path),
-                None => command.args(["--wire", "plain"]),
-            };
-            command.arg("--launched").arg("--out").arg(&place);
-        } else {
-            command.env(variables::COORDINATOR, &address).env(variables::LISTEN, "127.0.0.1:0");
-            command.env(variables::WORKERS, each.to_string()).env("GRAWA_OUT", &place);
-            command.envs(key.map(|key| (variables::KEY, key)));
-        }
+        let mut command = match arguments.command.split_first() {
+            None => {
+                let mut command = Command::new(std::env::current_exe().map_err(io)?);
+                command.args(["join", &address, "--threads", &threads.to_string()]);
+                command.args(["--workers", &each.to_string()]);
+                match key {
+                    Some(path) => command.arg("--key").arg(path),
+                    None => command.args(["--wire", "plain"]),
+                };
+                command.arg("--launched").arg("--out").arg(&place);
+                command
+            }
+            Some((program, rest)) => {
+                let mut command = Command::new(program);
+                command.args(rest).envs(key.map(|key| (variables::KEY, key)));
+                command.env(variables::COORDINATOR, &address).env(variables::LISTEN, "127.0.0.1:0");
+                command.env(variables::WORKERS, each.to_string()).env("GRAWA_OUT", &place);
+                command.env("GRAWA_LOCAL_RANK", number.to_string()).env("GRAWA_LAUNCHED", "1");
+                // Python would keep back what it prints to a file; and each process would use all cores.
+                for (name, value) in [("PYTHONUNBUFFERED", "1"), ("OMP_NUM_THREADS", &threads.to_string())] {
+                    if std::env::var_os(name).is_none() {
+                        command.env(name, value);
+                    }
+                }
+                command
+            }
+        };
         // Ctrl-C must not reach them directly: this process asks them to stop.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(io)?).stderr(log);
-        children.0.push(command.spawn().map_err(|error| cannot_start(program, &error))?);
+        workers.start(command)?;
     }
+    let tail = (!is_own && !quiet).then(|| Tail::new(logs));
     let server = Arc::clone(run.server());
     let has_begun = || server.status().committed.is_some();
+    let mut failed = None;
     let poll = || {
+        if let Err(failure) = workers.watch() {
+            failed = Some(failure);
+            return Control::Stop;
+        }
         if stop.load(Ordering::Relaxed) {
             let since: Instant = *asked.get_or_insert_with(|| {
-                children.ask();
+                workers.ask();
                 Instant::now()
             });
             if !has_begun() || since.elapsed() > STOP {
@@ -180,28 +201,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             }
         }
         // Before the first round there is nothing to save, and no worker replaces one that ended.
-        match children.are_gone() || !has_begun() && children.ended().is_some() {
+        match workers.are_gone() || !has_begun() && workers.ended().is_some() {
             true => Control::NoWorkers,
             false => Control::Continue,
         }
     };
     let end = follow(run, observers, quiet, poll)?.finished;
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
     let diverged = end.as_ref().is_some_and(|end| end.diverged);
     let end = end.map(|end| end.reason);
-    let (ended, has_begun) = (children.ended(), has_begun());
+    let (ended, has_begun) = (workers.ended(), has_begun());
+    workers.let_end();
     if end.is_some() {
         // They end by themselves; one may still be writing the last checkpoint.
         let (over, was_asked) = (Instant::now(), stop.load(Ordering::Relaxed));
         let is_asked = || stop.load(Ordering::Relaxed) && !was_asked;
-        while !children.are_gone() && over.elapsed() < STOP && !is_asked() {
+        while !workers.are_gone() && over.elapsed() < STOP && !is_asked() {
             std::thread::sleep(Duration::from_millis(50));
+            workers.watch()?;
         }
     }
-    drop(children);
-    drop((server, key));
+    drop(workers);
+    drop((tail, server, key));
     let is_kept = Checkpoint::newest_path(&place).is_ok();
+    let is_session = place.join(SESSION_CHECKPOINT).exists();
     let place = place.display();
     let resume = match is_kept {
+        _ if is_session => {
+            let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
+            format!("continue with: grawa launch --resume {place} -- {}", words.join(" "))
+        }
         true => format!("resume from the last checkpoint with: grawa train --resume {place}"),
         false => "there is no checkpoint to resume from".into(),
     };

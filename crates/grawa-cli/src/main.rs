@@ -47,6 +47,8 @@ mod theory;
 mod train;
 #[cfg(feature = "plots")]
 mod vincent;
+#[cfg(feature = "group")]
+mod workers;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -203,7 +203,7 @@ pub(crate) fn open(
         };
         return Ok((place.clone(), (hold, files)));
     }
-    let place = claim(arguments, recipe)?;
+    let place = claim_for(arguments, recipe)?;
     let hold = folder::hold(&place, true)?;
     let files = Files::create(&place, &about())?;
     Ok((place, (hold, files)))
@@ -223,13 +223,15 @@ fn is_for_processes(recipe: &Recipe) -> bool {
     recipe.train.overlap || recipe.train.wire != Format::F32
 }
 
-/// The recipe of a new run, for commands that start one.
+/// The recipe of a new run, for commands that start one; and whether nothing but the number of workers was said.
 #[cfg(feature = "group")]
-pub(crate) fn recipe(arguments: &Arguments) -> Result<Recipe, Failure> {
+pub(crate) fn recipe(arguments: &Arguments) -> Result<(Recipe, bool), Failure> {
     if arguments.resume.is_some() || arguments.replay.is_some() || arguments.comm != "threads" {
         return Err(crate::failure::ONLY_TRAIN);
     }
-    Ok(Recipe::resolve(&overrides(arguments)?)?)
+    let overrides = overrides(arguments)?;
+    let has_only_workers = arguments.recipe.is_none() && overrides.says_nothing_but("train.workers");
+    Ok((Recipe::resolve(&overrides)?, has_only_workers))
 }
 
 /// Sets the flag at the first Ctrl-C.
@@ -287,17 +289,26 @@ pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The folder of a new run: the one that was named, or the first free one of its kind.
-pub(crate) fn claim(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, Failure> {
+/// The folder of a new run of a recipe.
+pub(crate) fn claim_for(arguments: &Arguments, recipe: &Recipe) -> Result<PathBuf, Failure> {
+    let name = format!("{}-{}-{}", recipe.data.kind, recipe.method.name, recipe.train.seed);
+    claim(arguments, &name, |path| folder::create(path, recipe))
+}
+
+/// The folder of a new run: the one that was named, or the first free one of this name.
+pub(crate) fn claim(
+    arguments: &Arguments,
+    name: &str,
+    create: impl Fn(&Path) -> Result<(), Error>,
+) -> Result<PathBuf, Failure> {
     if let Some(out) = &arguments.out {
-        folder::create(out, recipe)?;
+        create(out)?;
         return Ok(out.clone());
     }
-    let name = format!("{}-{}-{}", recipe.data.kind, recipe.method.name, recipe.train.seed);
     for number in 1.. {
-        let name = if number == 1 { name.clone() } else { format!("{name}-{number}") };
+        let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
         let place = Path::new("runs").join(name);
-        match folder::create(&place, recipe) {
+        match create(&place) {
             Err(Error::FolderInUse { .. }) => {}
             made => return made.map(|()| place).map_err(Failure::from),
         }

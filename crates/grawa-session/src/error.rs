@@ -85,6 +85,12 @@ pub enum Error {
         /// What is due.
         due: &'static str,
     },
+    /// Steps and measurements that do not belong together.
+    #[error("{steps} steps are not measured: call `measured` once for each step, before the round")]
+    Unmeasured {
+        /// How many.
+        steps: u64,
+    },
     /// Every worker was lost.
     #[error("no worker is left: {why}")]
     NobodyLeft {

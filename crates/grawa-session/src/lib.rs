@@ -13,6 +13,7 @@ mod choices;
 mod error;
 pub mod event;
 pub mod event_codec;
+mod example_order;
 #[allow(missing_debug_implementations)]
 mod pace;
 mod pushed_worker;
@@ -53,6 +54,7 @@ pub use choices::{BatchNorm, Format, Pace};
 pub use elastic::Stop;
 pub use error::Error;
 pub use evaluate::Counts;
+pub use example_order::ExampleOrder;
 pub use pace::Recording;
 #[doc(hidden)]
 pub use pace::{Leases, Pacing};

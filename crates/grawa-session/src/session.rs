@@ -85,7 +85,7 @@ pub struct ScoreBatch {
 }
 
 /// Which examples a worker reads next: it has every `of`-th example of an epoch, and is at `step` of its own batches.
-/// `grawa_data::Sampler` draws the examples of such a place.
+/// [`crate::ExampleOrder`] draws the examples of such a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataShard {
     /// Its shard, from 0.
@@ -136,6 +136,8 @@ pub struct Session {
     due: Due,
     /// The norms of the last step, which is counted when it is known whether the parameters are finite after it.
     last_norms: Option<Vec<f64>>,
+    /// Steps whose loss and norms are still to come.
+    unmeasured: u64,
     /// Whether rounds fail for want of a connection.
     is_alone: bool,
     /// When the caller was last given something to do.
@@ -155,7 +157,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// A worker that joins a coordinator's run. If the run has begun, it continues from the state of the others. `parameters` are replaced
+    /// A worker that joins a coordinator's run. If the coordinator has no definition of the run yet, these settings become it. If the run has begun, it continues from the state of the others. `parameters` are replaced
     /// by those that all start from.
     #[cfg(feature = "group")]
     pub fn join(joiner: Joiner, settings: &Settings, parameters: &mut [f32]) -> Result<Self, Error> {
@@ -165,12 +167,12 @@ impl Session {
     /// The same with a [`Session::checkpoint`] of this run: if all workers were lost, the run continues from the newest one.
     #[cfg(feature = "group")]
     pub fn join_from(
-        joiner: Joiner,
+        mut joiner: Joiner,
         settings: &Settings,
         parameters: &mut [f32],
         checkpoint: Option<&[u8]>,
     ) -> Result<Self, Error> {
-        settings.check_charter(&joiner.charter)?;
+        settings.check()?;
         if let Some(why) = crate::elastic::objection(&settings.method) {
             return Err(Error::NotElastic { why });
         }
@@ -178,6 +180,11 @@ impl Session {
             let why = "a session is one worker; join with one, and have a session for each";
             return Err(Error::NotInSession { method: settings.method.to_string(), why });
         }
+        if settings.workers != joiner.founders {
+            let (found, expected) = (settings.workers.to_string(), joiner.founders.to_string());
+            return Err(Error::AnotherRun { what: "workers".into(), found, expected });
+        }
+        settings.agree_with(&mut joiner)?;
         let pacing = match settings.pace {
             Pace::Even => Pacing::Even,
             Pace::Free => Pacing::Called,
@@ -292,6 +299,7 @@ impl Session {
             cycle,
             due: Due::Step,
             last_norms: None,
+            unmeasured: 0,
             is_alone: false,
             given_at: Duration::ZERO,
             notes: inbox,
@@ -368,18 +376,23 @@ impl Session {
 
     /// Counts a local step of the caller. Returns what is due.
     pub fn step(&mut self, step: LocalStep<'_>) -> Result<Due, Error> {
+        self.check_norms(step.norms)?;
+        let due = self.step_unmeasured(step.rate)?;
+        self.measured(step.loss, step.norms)?;
+        Ok(due)
+    }
+
+    /// Counts a local step whose loss and norms are not known yet: where they are on a device, reading them at each step would make it
+    /// wait. [`Session::measured`] must be called for each such step before the next round.
+    pub fn step_unmeasured(&mut self, rate: f64) -> Result<Due, Error> {
         self.expect_due("step", Due::Step)?;
-        if self.wants_norms() {
-            expect("the norms of the gradient", step.norms.len(), self.settings.layout.spans().len())?;
-        }
-        self.count_last_step(true);
         let now = (self.process.common.clock)();
         let spent = now.saturating_sub(self.given_at);
         let worker = &mut self.process.workers[0];
-        worker.count(step.loss);
+        worker.count(0.0);
         worker.spend(spent, (0.0, 0.0));
-        (worker.rate, worker.done_at) = (step.rate, now);
-        self.last_norms = Some(step.norms.to_vec());
+        (worker.rate, worker.done_at) = (rate, now);
+        self.unmeasured += 1;
         if let Some(beat) = &self.shared.lock().heartbeat {
             beat();
         }
@@ -388,11 +401,26 @@ impl Session {
         Ok(self.due)
     }
 
+    /// The loss of a step, and the norm of each tensor's gradient where [`Session::wants_norms`]: of the first step that was not measured.
+    pub fn measured(&mut self, loss: f64, norms: &[f64]) -> Result<(), Error> {
+        self.check_norms(norms)?;
+        self.unmeasured = self.unmeasured.checked_sub(1).ok_or(Error::Unmeasured { steps: 0 })?;
+        self.count_last_step(true);
+        let worker = &mut self.process.workers[0];
+        worker.loss = loss;
+        worker.tally.loss += loss;
+        self.last_norms = Some(norms.to_vec());
+        Ok(())
+    }
+
     /// Ends a cycle: a round with all workers, if one is due. `scores` are the norms of each tensor's gradient on the
     /// [`Session::score_batch`], empty where there is none. The parameters are pulled in place. If this worker was left behind, it takes
     /// the state of the others and takes part in their next round.
     pub fn round(&mut self, scores: &[f64], parameters: &mut [f32]) -> Result<RoundResult, Error> {
         self.expect_due("round", Due::Round)?;
+        if self.unmeasured > 0 {
+            return Err(Error::Unmeasured { steps: self.unmeasured });
+        }
         expect("the parameters", parameters.len(), self.settings.layout.len())?;
         if self.settings.scores_batches() {
             expect("the scores", scores.len(), self.settings.layout.spans().len())?;
@@ -467,6 +495,13 @@ impl Session {
         self.process.finish(self.reason)?;
         self.pass_on_events()?;
         self.finished.take().ok_or_else(|| Error::NobodyLeft { why: "the run ended without a result".into() })
+    }
+
+    fn check_norms(&self, norms: &[f64]) -> Result<(), Error> {
+        match self.wants_norms() {
+            true => expect("the norms of the gradient", norms.len(), self.settings.layout.spans().len()),
+            false => Ok(()),
+        }
     }
 
     fn expect_due(&self, call: &'static str, expected: Due) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use crate::milestones::{MilestoneSettings, Milestones};
 use crate::{Error, Format, Pace};
 #[cfg(feature = "group")]
-use grawa_comm::group::{self, CoordinatorServer, Security};
+use grawa_comm::group::{self, CoordinatorServer, Joiner, Security};
 use grawa_core::{Amount, Layout, Method, Score, Share, Source};
 #[cfg(feature = "group")]
 use serde_json::{Map, Value, json};
@@ -103,7 +103,10 @@ impl Settings {
     /// The settings by name, as a coordinator gives them to those who join.
     fn entries(&self) -> Map<String, Value> {
         let tensors: Map<String, Value> = (self.layout.spans().iter())
-            .map(|span| (format!("the shape of {}", span.name()), json!(span.shape())))
+            .zip(1..)
+            .map(|(span, number)| {
+                (format!("tensor {}", span.name()), json!(format!("number {number} of shape {:?}", span.shape())))
+            })
             .collect();
         let mut entries = tensors;
         for (name, value) in [
@@ -128,14 +131,19 @@ impl Settings {
         Value::Object(self.entries()).to_string().into_bytes()
     }
 
-    /// That a coordinator's run has the same settings; names the first that differs.
-    pub(crate) fn check_charter(&self, charter: &[u8]) -> Result<(), Error> {
+    /// That a coordinator's run has the same settings; names the first that differs. A coordinator that has no charter yet gets this one.
+    pub(crate) fn agree_with(&self, joiner: &mut Joiner) -> Result<(), Error> {
+        if joiner.charter.is_empty() {
+            joiner.propose(self.charter(), trigger(&self.method, self.pace))?;
+        }
+        let charter = &joiner.charter;
         let differs = |what: &str, found: &dyn ToString, expected: &dyn ToString| {
             let (what, found) = (what.to_owned(), found.to_string());
             Err(Error::AnotherRun { what, found, expected: expected.to_string() })
         };
         let Ok(Value::Object(expected)) = serde_json::from_slice(charter) else {
-            return differs("the coordinator's run", &"a run of sessions", &"of another kind");
+            let there = "one of grawa's own models (start the coordinator without a recipe and its options, with --workers only)";
+            return differs("the run", &"a session of this program", &there);
         };
         let found = self.entries();
         let missing = Value::from("missing");
@@ -166,13 +174,16 @@ impl Settings {
     }
 }
 
+/// At a free pace: local steps per worker and round.
+#[cfg(feature = "group")]
+fn trigger(method: &Method, pace: Pace) -> Option<u64> {
+    (pace == Pace::Free).then(|| u64::from(method.cycle().max(1)))
+}
+
 /// How a coordinator of such a run works.
 #[cfg(feature = "group")]
 #[doc(hidden)]
 pub fn coordinator_settings(method: &Method, workers: u32, pace: Pace) -> group::Settings {
-    let usual = group::Settings::default();
-    let trigger = (pace == Pace::Free).then(|| u64::from(method.cycle().max(1)));
-    // At a free pace heartbeats bring the counts that call for a round: the rarer they are, the more steps are taken beyond it.
-    let heartbeat = if trigger.is_some() { usual.heartbeat / 5 } else { usual.heartbeat };
-    group::Settings { founders: workers, trigger, heartbeat, ..usual }
+    let usual = group::Settings { founders: workers, ..group::Settings::default() };
+    trigger(method, pace).map_or(usual, |steps| usual.at_free_pace(steps))
 }

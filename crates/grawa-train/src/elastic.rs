@@ -73,6 +73,10 @@ impl Run {
         expect_elastic(recipe)?;
         let founders = recipe.train.workers;
         let (parameters, statistics) = self.workers.start(recipe)?;
+        if joiner.charter.is_empty() {
+            let why = "the coordinator has no recipe: it waits for programs with a session; give it a recipe or its options";
+            return Err(Error::not_elastic(why.into()));
+        }
         let reporter = joiner.reporter();
         let part = |worker: u32| Part {
             worker: first_shard(worker, founders),

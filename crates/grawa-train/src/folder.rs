@@ -16,8 +16,33 @@ pub(crate) const COORDINATOR: &str = "coordinator.toml";
 /// The recipe as it was resolved.
 pub(crate) const RECIPE: &str = "recipe.toml";
 
+/// In the place of a recipe: a run that its workers define, programs with a session.
+const SESSION: &str = "session.toml";
+
 /// Makes a folder for a new run; one that exists must be empty.
 pub fn create(path: &Path, recipe: &Recipe) -> Result<(), Error> {
+    create_with(path, RECIPE, &recipe.to_toml())
+}
+
+/// Makes a folder for a run that its workers define.
+pub fn create_for_sessions(path: &Path, workers: u32) -> Result<(), Error> {
+    create_with(path, SESSION, &format!("# The programs that join define this run.\nworkers = {workers}\n"))
+}
+
+/// The workers of a run that they define themselves; `None` if it has a recipe.
+pub(crate) fn session_workers(path: &Path) -> Result<Option<u32>, Error> {
+    let file = path.join(SESSION);
+    if !file.exists() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&file).map_err(io("read", &file))?;
+    let workers = text.parse::<Table>().ok().and_then(|said| said.get("workers")?.as_integer());
+    let workers = workers.and_then(|workers| u32::try_from(workers).ok()).filter(|workers| *workers > 0);
+    let why = || "it must have a line such as 'workers = 4'".to_owned();
+    workers.map(Some).ok_or_else(|| Error::Damaged { path: file.clone(), line: 1, why: why() })
+}
+
+fn create_with(path: &Path, name: &str, text: &str) -> Result<(), Error> {
     durable::create_folders(path).map_err(|source| match source.kind() {
         std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
             Error::FolderInUse { path: path.into(), found: "a file of that name".into() }
@@ -29,8 +54,8 @@ pub fn create(path: &Path, recipe: &Recipe) -> Result<(), Error> {
         let name = entry.map_err(io("look into", path))?.file_name();
         return Err(Error::FolderInUse { path: path.into(), found: format!("'{}'", name.display()) });
     }
-    let file = path.join(RECIPE);
-    durable::place(&file, recipe.to_toml().as_bytes()).map(drop).map_err(io("write", &file))
+    let file = path.join(name);
+    durable::place(&file, text.as_bytes()).map(drop).map_err(io("write", &file))
 }
 
 /// A folder in use, until this ends.
@@ -42,12 +67,13 @@ pub struct Hold {
 /// Locks a run's folder: for one process alone, or shared by a coordinator and its workers, which write there too. The first process
 /// cleans up what killed processes have left.
 pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
-    let file = path.join(RECIPE);
-    let file = fs::File::open(&file).map_err(io("open", &file))?;
+    let session = path.join(SESSION);
+    let name = if session.exists() { session } else { path.join(RECIPE) };
+    let file = fs::File::open(&name).map_err(io("open", &name))?;
     let began = Instant::now();
     if !alone && file.try_lock().is_ok() {
         tidy_all(path)?;
-        file.unlock().map_err(io("unlock", &path.join(RECIPE)))?;
+        file.unlock().map_err(io("unlock", &name))?;
     }
     loop {
         match if alone { file.try_lock() } else { file.try_lock_shared() } {

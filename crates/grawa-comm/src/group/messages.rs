@@ -12,6 +12,9 @@ pub const VERSION: u16 = 8;
 /// The longest message on a control connection: a charter, or a report of a round of thousands of workers.
 pub const LONGEST: usize = 4 << 20;
 
+/// The longest charter: it must fit into a message with room to spare.
+pub const LONGEST_CHARTER: usize = LONGEST / 2;
+
 /// A state of the group between two rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StateVersion {
@@ -98,6 +101,17 @@ pub enum ToCoordinator {
         /// The rest.
         hello: Hello,
     },
+    /// The coordinator has no charter yet: it proposes one. The first proposal counts; all get the charter as the answer.
+    Propose(Proposal),
+}
+
+/// What a worker proposes to a coordinator that has no charter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// The definition of the run.
+    pub charter: Vec<u8>,
+    /// At a free pace: local steps per worker and round.
+    pub trigger: Option<u64>,
 }
 
 /// The first message on a connection. Every version of the protocol can read it.
@@ -129,8 +143,10 @@ pub enum ToMember {
         known: bool,
         /// Milliseconds between heartbeats.
         heartbeat: u64,
-        /// The definition of the run, unless the member has it.
+        /// The definition of the run, unless the member has it; empty if the coordinator waits for a proposal.
         charter: Option<Vec<u8>>,
+        /// Workers that the run begins with.
+        founders: u32,
     },
     /// It may not take part. Every version of the protocol can read this message.
     Refused {
@@ -179,6 +195,13 @@ pub enum ToMember {
     },
     /// A report was received.
     ReportAck,
+    /// The answer to a proposal: the definition of the run, the member's or that of another that was first.
+    Charter {
+        /// The definition.
+        charter: Vec<u8>,
+        /// Milliseconds between heartbeats.
+        heartbeat: u64,
+    },
 }
 
 /// How an operation that transferred data ended. Members that were lost before it began are not named again.
@@ -201,7 +224,44 @@ pub enum End {
     },
 }
 
-/// An entry of the coordinator's journal: a committed state.
+/// An entry of the coordinator's journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A state was committed.
+    Committed(Record),
+    /// A run began without a charter, and this proposal became it.
+    Adopted {
+        /// The run.
+        run: u64,
+        /// The proposal.
+        proposal: Proposal,
+    },
+}
+
+impl Entry {
+    /// A record begins with its run, which is never 0. So 0 marks the other kind, and journals of earlier versions can be read.
+    const ADOPTED: u8 = 0;
+
+    /// As bytes.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        match self {
+            Entry::Committed(record) => encode(record),
+            Entry::Adopted { run, proposal } => encode(&(Entry::ADOPTED, run, proposal)),
+        }
+    }
+
+    /// From bytes, all of which must belong to it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        match bytes.split_first() {
+            Some((&Entry::ADOPTED, rest)) => {
+                decode(rest).map(|(run, proposal)| Entry::Adopted { run, proposal })
+            }
+            _ => decode(bytes).map(Entry::Committed),
+        }
+    }
+}
+
+/// A committed state in the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The run.
@@ -310,7 +370,9 @@ mod tests {
         fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode::<ToCoordinator>(&bytes);
             let _ = decode::<ToMember>(&bytes);
-            let _ = decode::<Record>(&bytes);
+            if let Ok(entry) = Entry::decode(&bytes) {
+                prop_assert_eq!(Entry::decode(&entry.encode().unwrap()).unwrap(), entry);
+            }
         }
     }
 }

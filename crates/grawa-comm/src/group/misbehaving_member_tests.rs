@@ -3,7 +3,7 @@
 use super::Settings;
 use super::coordinator::roster::MemberState;
 use super::coordinator::{Action, Coordinator, Input};
-use super::messages::{Call, End, Hello, Record, StateVersion, ToCoordinator, ToMember, VERSION};
+use super::messages::{Call, End, Entry, Hello, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION};
 use std::time::Duration;
 
 const START: StateVersion = StateVersion { op: 0, digest: 5 };
@@ -211,7 +211,8 @@ fn only_members_report() {
 #[test]
 fn reports_wait_until_the_members_are_back() {
     let stand = StateVersion { op: 4, digest: 9 };
-    let records = [Record { run: 7, epoch: 1, version: stand, members: 3, tokens: vec![100, 101, 102] }];
+    let record = Record { run: 7, epoch: 1, version: stand, members: 3, tokens: vec![100, 101, 102] };
+    let records = [Entry::Committed(record)];
     let mut coordinator = Coordinator::new(Settings::default(), 7, Vec::new(), &records);
     let back = |coordinator: &mut Coordinator, session: u64| {
         let (version, token, address) = (VERSION, 100 + session, "nowhere".into());
@@ -244,6 +245,7 @@ fn joiners_do_not_decide_where_the_run_continues() {
         },
         Record { run: 7, epoch: 1, version: stand, members: 2, tokens: Vec::new() },
     ];
+    let records = records.map(Entry::Committed);
     let enter = |coordinator: &mut Coordinator, session: u64, token: u64| {
         let (version, worker, address) = (VERSION, None, "nowhere".into());
         hear(coordinator, session, ToCoordinator::Hello(Hello { version, run: 7, token, worker, address }));
@@ -317,4 +319,34 @@ fn the_rate_limit_survives_a_refusal() {
     assert_eq!(flood(&mut coordinator, 10), 0);
     hear(&mut coordinator, 11, hello(777));
     assert!(flood(&mut coordinator, 11) > 20, "another member has a limit of its own");
+}
+
+/// The first proposal is the charter, for all who join and for a coordinator that continues from the journal.
+#[test]
+fn the_first_proposal_counts() {
+    let settings = Settings { founders: 2, ..Settings::default() };
+    let mut coordinator = Coordinator::new(settings, 7, Vec::new(), &[]);
+    let hello = |session: u64| {
+        let (version, token, address) = (VERSION, 100 + session, "nowhere".into());
+        ToCoordinator::Hello(Hello { version, run: 0, token, worker: None, address })
+    };
+    let propose = |charter: &[u8]| ToCoordinator::Propose(Proposal { charter: charter.into(), trigger: Some(9) });
+    let sent = |actions: &[Action]| match &actions[..] {
+        [.., Action::Send { message, .. }] => message.clone(),
+        other => panic!("{other:?}"),
+    };
+    let open = sent(&hear(&mut coordinator, 0, hello(0)));
+    assert!(matches!(&open, ToMember::Welcome { charter: Some(none), founders: 2, heartbeat: 500, .. } if none.is_empty()));
+    hear(&mut coordinator, 1, hello(1));
+    let answer = ToMember::Charter { charter: b"first".into(), heartbeat: 100 };
+    let first = hear(&mut coordinator, 1, propose(b"first"));
+    let [Action::Log(entry @ Entry::Adopted { .. }), ..] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(sent(&first), answer);
+    let second = hear(&mut coordinator, 0, propose(b"second"));
+    assert!(second.len() == 1 && sent(&second) == answer, "{second:?}");
+    let mut again = Coordinator::new(settings, 7, Vec::new(), std::slice::from_ref(entry));
+    let known = sent(&hear(&mut again, 5, hello(5)));
+    assert!(matches!(&known, ToMember::Welcome { charter: Some(first), heartbeat: 100, .. } if first == b"first"));
+    let refused = hear(&mut again, 5, propose(b""));
+    assert!(matches!(&refused[0], Action::Send { message: ToMember::Refused { why }, .. } if why.contains("0 bytes")));
 }

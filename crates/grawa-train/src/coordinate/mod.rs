@@ -89,22 +89,44 @@ pub struct CoordinatedRun {
 impl CoordinatedRun {
     /// Begins a new run in its folder, which [`folder::create`] has made.
     pub fn begin(recipe: &Recipe, folder: &Path, connect: &Connect, about: &About) -> Result<Self, Error> {
-        expect_elastic(recipe)?;
+        Self::begin_run(Definition::of_recipe(recipe)?, folder, connect, about)
+    }
+
+    /// Begins a run that its workers define: programs with a session. [`folder::create_for_sessions`] has made its folder.
+    pub fn begin_for_sessions(
+        workers: u32,
+        folder: &Path,
+        connect: &Connect,
+        about: &About,
+    ) -> Result<Self, Error> {
+        Self::begin_run(Definition::of_sessions(workers), folder, connect, about)
+    }
+
+    fn begin_run(
+        definition: Definition,
+        folder: &Path,
+        connect: &Connect,
+        about: &About,
+    ) -> Result<Self, Error> {
         let run = CoordinatorFile::new_run();
         let hold = folder::hold(folder, false)?;
-        let server = serve(recipe, folder, connect, connect.listen.as_deref().unwrap_or("127.0.0.1:0"), run)?;
+        let (workers, listen) =
+            (definition.settings.founders, connect.listen.as_deref().unwrap_or("127.0.0.1:0"));
+        let server = serve(definition, folder, connect, listen, run)?;
         let address = server.address().to_string();
         let file = CoordinatorFile::create(folder, run, address, is_keyed(connect))?;
         let files = Files::create(folder, about)?;
-        Ok(CoordinatedRun::new(server, folder, recipe, files, Vec::new(), (file, hold)))
+        Ok(CoordinatedRun::new(server, folder, workers, files, Vec::new(), (file, hold)))
     }
 
     /// Takes the place of a coordinator that has ended. `None` if the run is finished.
     pub fn resume(folder: &Path, connect: &Connect, about: &About) -> Result<Option<Self>, Error> {
         let file = CoordinatorFile::open(folder, is_keyed(connect))?;
-        let recipe = folder::recipe(folder)?;
+        let definition = match folder::session_workers(folder)? {
+            Some(workers) => Definition::of_sessions(workers),
+            None => Definition::of_recipe(&folder::recipe(folder)?)?,
+        };
         let hold = folder::hold(folder, false)?;
-        expect_elastic(&recipe)?;
         let files = match folder.join(EVENTS).exists() {
             true => Files::reopen(folder)?,
             false => Files::create(folder, about)?,
@@ -115,20 +137,20 @@ impl CoordinatedRun {
             return Ok(None);
         }
         let listen = connect.listen.as_deref().unwrap_or(&file.address);
-        let server = serve(&recipe, folder, connect, listen, file.run)?;
-        Ok(Some(CoordinatedRun::new(server, folder, &recipe, files, recorded, (file, hold))))
+        let workers = definition.settings.founders;
+        let server = serve(definition, folder, connect, listen, file.run)?;
+        Ok(Some(CoordinatedRun::new(server, folder, workers, files, recorded, (file, hold))))
     }
 
     fn new(
         server: CoordinatorServer,
         folder: &Path,
-        recipe: &Recipe,
+        workers: u32,
         files: Files,
         recorded: Vec<(Event, f64)>,
         locks: (CoordinatorFile, folder::Hold),
     ) -> Self {
-        let (server, workers) = (Arc::new(server), recipe.train.workers);
-        CoordinatedRun { server, folder: folder.into(), workers, files, recorded, _locks: locks }
+        CoordinatedRun { server: Arc::new(server), folder: folder.into(), workers, files, recorded, _locks: locks }
     }
 
     /// Where it listens.
@@ -375,23 +397,39 @@ impl Following<'_> {
     }
 }
 
+/// What a coordinator knows of the run.
+struct Definition {
+    settings: Settings,
+    /// Empty if the workers bring it.
+    charter: Vec<u8>,
+}
+
+impl Definition {
+    fn of_recipe(recipe: &Recipe) -> Result<Self, Error> {
+        expect_elastic(recipe)?;
+        let Recipe { method, train, .. } = recipe;
+        let settings = coordinator_settings(method, train.workers, train.pace);
+        Ok(Definition { settings, charter: recipe.to_toml().into_bytes() })
+    }
+
+    fn of_sessions(workers: u32) -> Self {
+        let settings = Settings { founders: workers, ..Settings::default() };
+        Definition { settings, charter: Vec::new() }
+    }
+}
+
 fn is_keyed(connect: &Connect) -> bool {
     matches!(connect.wire, Security::Tls(_))
 }
 
 fn serve(
-    recipe: &Recipe,
+    Definition { settings, charter }: Definition,
     folder: &Path,
     connect: &Connect,
     listen: &str,
     run: u64,
 ) -> Result<CoordinatorServer, Error> {
-    let Recipe { method, train, .. } = recipe;
-    let settings = Settings {
-        recovery_wait: connect.patience,
-        ..coordinator_settings(method, train.workers, train.pace)
-    };
-    let charter = recipe.to_toml().into_bytes();
+    let settings = Settings { recovery_wait: connect.patience, ..settings };
     let log = folder.join(LOG);
     Ok(CoordinatorServer::new(listen, connect.wire.clone(), settings, run, charter, Some(&log))?)
 }

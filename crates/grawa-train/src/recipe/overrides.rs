@@ -135,6 +135,11 @@ impl Overrides {
         self.find(key).is_some()
     }
 
+    /// Whether no key but this one was set.
+    pub fn says_nothing_but(&self, key: &str) -> bool {
+        self.entries.iter().all(|entry| entry.key == key)
+    }
+
     fn find(&self, key: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.key == key)
     }

@@ -1,18 +1,18 @@
-//! The coordinator's journal: the committed states of a run, so that another coordinator can continue it.
+//! The coordinator's journal: the committed states of a run, and its charter if a worker proposed it, so that another coordinator can continue it.
 //!
 //! A file of frames, one for each record. Each is synced to the disk before anyone acts on it. A frame that a crash cut short is
 //! removed.
 
 use crate::Error;
-use crate::group::messages::{Record, decode, encode};
+use crate::group::messages::{Entry, LONGEST_CHARTER};
 use crate::group::wire::frame::{self, Numbers};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// The longest record without tokens, and with those of thousands of members.
+/// The longest record without tokens, and the longest entry: a charter. The tokens of thousands of members take less.
 const SHORT: usize = 64;
-const LONGEST: usize = 1 << 16;
+const LONGEST: usize = LONGEST_CHARTER + SHORT;
 
 /// The journal of a run.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(crate) enum Journal {
 }
 
 impl Journal {
-    /// Opens the journal in this file, which may be new. Returns its records.
-    pub(crate) fn open(path: &Path) -> Result<(Self, Vec<Record>), Error> {
+    /// Opens the journal in this file, which may be new. Returns its entries.
+    pub(crate) fn open(path: &Path) -> Result<(Self, Vec<Entry>), Error> {
         let wrong = |why: String| Error::Log { path: path.into(), why };
         let failed = |error: std::io::Error| wrong(error.to_string());
         let mut options = OpenOptions::new();
@@ -38,7 +38,7 @@ impl Journal {
             // Each would lead the members that reach it. Where files cannot be locked, the user must prevent that.
             return Err(wrong("another coordinator is using it".into()));
         }
-        let (records, numbers, good) = records(&mut BufReader::new(&file));
+        let (entries, numbers, good) = entries(&mut BufReader::new(&file));
         // Only what a crash left of the last record may be removed.
         let rest = file.metadata().map_err(failed)?.len() - good;
         let mut length = [0; 4];
@@ -58,52 +58,56 @@ impl Journal {
             let folder = File::open(folder.unwrap_or(Path::new(".")));
             folder.and_then(|folder| folder.sync_all()).map_err(failed)?;
         }
-        Ok((Journal::File { file, path: path.into(), numbers }, records))
+        Ok((Journal::File { file, path: path.into(), numbers }, entries))
     }
 
-    /// Appends records, and syncs them.
-    pub(crate) fn append(&mut self, records: &[Record]) -> Result<(), Error> {
+    /// Appends entries, and syncs them.
+    pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<(), Error> {
         let (file, path, numbers) = match self {
             Journal::File { file, path, numbers } => (file, path, numbers),
             #[cfg(test)]
-            Journal::Simulated(disk) => return disk.append(records),
+            Journal::Simulated(disk) => return disk.append(entries),
         };
-        for record in records {
-            frame::write(file, numbers, &encode(record)?)?;
+        for entry in entries {
+            frame::write(file, numbers, &entry.encode()?)?;
         }
         file.sync_data().map_err(|error| Error::Log { path: path.clone(), why: error.to_string() })
     }
 }
 
-/// The records at the beginning, the numbers that follow them, and how many bytes they take.
-pub fn records(from: &mut impl Read) -> (Vec<Record>, Numbers, u64) {
-    let (mut records, mut numbers, mut good) = (Vec::new(), Numbers::default(), 0);
+/// The entries at the beginning, the numbers that follow them, and how many bytes they take.
+pub fn entries(from: &mut impl Read) -> (Vec<Entry>, Numbers, u64) {
+    let (mut entries, mut numbers, mut good) = (Vec::new(), Numbers::default(), 0);
     loop {
         let mut tried = numbers;
         let Ok(Some(body)) = frame::read(|buffer| from.read(buffer), &mut tried, LONGEST) else { break };
-        let Ok(record) = decode::<Record>(&body) else { break };
+        let Ok(entry) = Entry::decode(&body) else { break };
         numbers = tried;
         good += (frame::HEADER + body.len()) as u64;
-        records.push(record);
+        entries.push(entry);
     }
-    (records, numbers, good)
+    (entries, numbers, good)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::messages::StateVersion;
+    use crate::group::messages::{Proposal, Record, StateVersion};
 
     #[test]
     fn a_journal_survives_a_crash_at_any_byte() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let record = |op| Record {
-            run: 7,
-            epoch: op,
-            version: StateVersion { op, digest: u64::MAX - op },
-            members: 3,
-            tokens: vec![u64::MAX; 40],
+        // The second is a charter.
+        let record = |op| match op {
+            1 => Entry::Adopted { run: 7, proposal: Proposal { charter: vec![7; 409], trigger: Some(9) } },
+            op => Entry::Committed(Record {
+                run: 7,
+                epoch: op,
+                version: StateVersion { op, digest: u64::MAX - op },
+                members: 3,
+                tokens: vec![u64::MAX; 40],
+            }),
         };
         let (mut journal, none) = Journal::open(&path).unwrap();
         assert!(none.is_empty());

@@ -20,7 +20,9 @@ pub(crate) mod server;
 mod trigger;
 
 use super::digest::majority;
-use super::messages::{Call, Hello, LONGEST, Peer, Record, StateVersion, ToCoordinator, ToMember, VERSION};
+use super::messages::{
+    Call, Entry, Hello, LONGEST, LONGEST_CHARTER, Peer, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION,
+};
 use super::token_bucket::TokenBucket;
 use crate::{Lost, Why};
 use deadline::Deadline;
@@ -83,6 +85,15 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// The same at a free pace: a round is due after so many steps per worker. Heartbeats bring the counts that call for it: the rarer they
+    /// are, the more steps are taken beyond it.
+    #[must_use]
+    pub fn at_free_pace(self, steps: u64) -> Self {
+        Settings { trigger: Some(steps), heartbeat: self.heartbeat / 5, ..self }
+    }
+}
+
 /// An input of the coordinator.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -118,7 +129,7 @@ pub enum Action {
         session: Session,
     },
     /// Write this to the journal before any other action is carried out.
-    Log(Record),
+    Log(Entry),
     /// Pass on a report.
     Report {
         /// Who sent it.
@@ -135,6 +146,7 @@ pub enum Action {
 pub struct Coordinator {
     settings: Settings,
     run: u64,
+    /// The definition of the run; empty until a worker has proposed one.
     charter: Vec<u8>,
     /// It grows whenever an operation has other members than the one before.
     pub epoch: u64,
@@ -171,11 +183,19 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// The coordinator of a run. Every joiner gets the `charter`. `records` are the journal of an earlier coordinator of the
-    /// run, if there was one.
-    pub fn new(settings: Settings, run: u64, charter: Vec<u8>, records: &[Record]) -> Self {
+    /// The coordinator of a run. Every joiner gets the `charter`; if it is empty, the first proposal of a worker becomes the charter.
+    /// `entries` are the journal of an earlier coordinator of the run, if there was one.
+    pub fn new(settings: Settings, run: u64, charter: Vec<u8>, entries: &[Entry]) -> Self {
         let mut coordinator = Coordinator { settings, run, charter, ..Coordinator::default() };
-        for record in records.iter().filter(|record| record.run == run && record.members > 0) {
+        for entry in entries {
+            let record = match entry {
+                Entry::Committed(record) if record.run == run && record.members > 0 => record,
+                Entry::Adopted { run: of, proposal } if *of == run && coordinator.charter.is_empty() => {
+                    coordinator.adopt(proposal.clone());
+                    continue;
+                }
+                _ => continue,
+            };
             coordinator.add_to_history(record.version);
             // Later epochs are not in the journal: those of this coordinator begin beyond all of them.
             coordinator.epoch = ((record.epoch >> 32) + 1) << 32;
@@ -264,7 +284,11 @@ impl Coordinator {
             return self.actions.push(Action::Disconnect { session });
         };
         record.last_seen = now;
-        let bytes = if let ToCoordinator::Report(report) = &message { report.len() } else { 0 };
+        let bytes = match &message {
+            ToCoordinator::Report(report) => report.len(),
+            ToCoordinator::Propose(proposal) => proposal.charter.len(),
+            _ => 0,
+        };
         if !record.rate_limit.try_use(PER_MESSAGE + bytes as f64, now) {
             return self.refuse_excess(worker, now);
         }
@@ -306,6 +330,7 @@ impl Coordinator {
                 self.check_trigger();
             }
             ToCoordinator::Report(report) => self.hold_report(worker, report),
+            ToCoordinator::Propose(proposal) => self.on_proposal(worker, session, proposal),
             ToCoordinator::Leave => self.remove(worker, Why::Left),
             ToCoordinator::Arrive { op, call, steps, known_epoch } => {
                 self.on_arrive(worker, op, Arrival { call, steps, known_epoch }, now);
@@ -359,8 +384,31 @@ impl Coordinator {
         }
         let charter = (run == 0).then(|| self.charter.clone());
         let heartbeat = self.settings.heartbeat.as_millis() as u64;
-        self.send(worker, ToMember::Welcome { run: self.run, worker, known, heartbeat, charter });
+        let founders = self.settings.founders;
+        self.send(worker, ToMember::Welcome { run: self.run, worker, known, heartbeat, charter, founders });
         self.send_round_due(worker);
+    }
+
+    /// The first proposal becomes the charter. It is in the journal before anyone acts on it.
+    fn on_proposal(&mut self, worker: u32, session: Session, proposal: Proposal) {
+        if !(1..=LONGEST_CHARTER).contains(&proposal.charter.len()) {
+            let found = proposal.charter.len();
+            let why = format!("it proposes a charter of {found} bytes, where 1 to {LONGEST_CHARTER} are allowed");
+            return self.refuse(session, why);
+        }
+        if self.charter.is_empty() {
+            self.adopt(proposal.clone());
+            self.actions.push(Action::Log(Entry::Adopted { run: self.run, proposal }));
+        }
+        let (charter, heartbeat) = (self.charter.clone(), self.settings.heartbeat.as_millis() as u64);
+        self.send(worker, ToMember::Charter { charter, heartbeat });
+    }
+
+    fn adopt(&mut self, Proposal { charter, trigger }: Proposal) {
+        self.charter = charter;
+        if let Some(steps) = trigger {
+            self.settings = self.settings.at_free_pace(steps);
+        }
     }
 
     /// Whether no member has one of the numbers of so many workers from this one on.
@@ -463,7 +511,8 @@ impl Coordinator {
     fn log(&mut self, version: StateVersion) {
         let (run, epoch, members, tokens) =
             (self.run, self.epoch, self.former_members(), self.former.clone());
-        self.actions.push(Action::Log(Record { run, epoch, version, members, tokens }));
+        let record = Record { run, epoch, version, members, tokens };
+        self.actions.push(Action::Log(Entry::Committed(record)));
     }
 
     /// How many members held the last committed state.

@@ -11,7 +11,9 @@ use super::roster::{MemberState, Session};
 use super::{Action, Coordinator, Input, Settings};
 use crate::Error;
 use crate::group::environment::{Environment, lock};
-use crate::group::messages::{LONGEST, Record, StateVersion, ToCoordinator, ToMember, decode, encode};
+use crate::group::messages::{
+    Entry, LONGEST, LONGEST_CHARTER, StateVersion, ToCoordinator, ToMember, decode, encode,
+};
 use crate::group::wire::connection::{Reader, Writer};
 use crate::group::wire::file_limit::Limits;
 use crate::group::wire::frame::HEADER;
@@ -37,7 +39,7 @@ const UNSENT: usize = LONGEST + (64 << 10);
 const BACKLOG: usize = 64 << 20;
 /// Bytes that a connection may hold back. Beyond that it is not read from.
 const HELD_BACK: usize = 32 << 20;
-/// The longest message that is not a report.
+/// The longest message that is no report and no proposal.
 const SHORT: usize = 4096;
 
 /// Something that happened at the coordinator.
@@ -136,7 +138,8 @@ pub struct CoordinatorServer {
 }
 
 impl CoordinatorServer {
-    /// Begins to coordinate a run, or continues it if the journal has records of it.
+    /// Begins to coordinate a run, or continues it if the journal has records of it. With an empty charter the first worker that joins
+    /// defines the run, see [`Joiner::propose`](crate::group::Joiner::propose).
     pub fn new(
         listen: &str,
         security: Security,
@@ -145,12 +148,12 @@ impl CoordinatorServer {
         charter: Vec<u8>,
         journal: Option<&Path>,
     ) -> Result<Self, Error> {
-        if charter.len() > LONGEST / 2 {
-            let why = format!("a charter of {} bytes, where {} are allowed", charter.len(), LONGEST / 2);
+        if charter.len() > LONGEST_CHARTER {
+            let why = format!("a charter of {} bytes, where {LONGEST_CHARTER} are allowed", charter.len());
             return Err(Error::Message { why });
         }
-        let (journal, records) = journal.map(Journal::open).transpose()?.unzip();
-        let coordinator = Coordinator::new(settings, run, charter, &records.unwrap_or_default());
+        let (journal, entries) = journal.map(Journal::open).transpose()?.unzip();
+        let coordinator = Coordinator::new(settings, run, charter, &entries.unwrap_or_default());
         Self::start(&Environment::System, listen, security, coordinator, journal)
     }
 
@@ -355,7 +358,8 @@ impl Shared {
             };
             let (message, bytes) = (decode(&body)?, HEADER + body.len());
             let is_report = matches!(message, ToCoordinator::Report(_));
-            if !is_report && body.len() > SHORT {
+            let is_long = is_report || matches!(message, ToCoordinator::Propose(_));
+            if !is_long && body.len() > SHORT {
                 let why = format!("a message of {} bytes, where {SHORT} are allowed", body.len());
                 return Err(Error::Message { why });
             }
@@ -457,16 +461,15 @@ impl Decider {
     /// Decides what follows, and does it. What must be in the journal is written and synced before anything else is done.
     fn handle(&mut self, input: Input, shared: &Shared) -> Result<(), Error> {
         let actions = self.coordinator.handle(input, shared.environment.now());
-        let record =
-            |action: &Action| if let Action::Log(record) = action { Some(record.clone()) } else { None };
-        let records: Vec<Record> = actions.iter().filter_map(record).collect();
+        let entry = |action: &Action| if let Action::Log(entry) = action { Some(entry.clone()) } else { None };
+        let entries: Vec<Entry> = actions.iter().filter_map(entry).collect();
         #[cfg(test)]
         if self.coordinator.settings.mutation == Some(crate::group::simulate::Mutation::ActBeforeLog) {
             actions.into_iter().for_each(|action| self.act(action, shared));
-            return self.journal.as_mut().map_or(Ok(()), |journal| journal.append(&records));
+            return self.journal.as_mut().map_or(Ok(()), |journal| journal.append(&entries));
         }
-        if let Some(journal) = self.journal.as_mut().filter(|_| !records.is_empty()) {
-            journal.append(&records)?;
+        if let Some(journal) = self.journal.as_mut().filter(|_| !entries.is_empty()) {
+            journal.append(&entries)?;
         }
         actions.into_iter().for_each(|action| self.act(action, shared));
         Ok(())
@@ -530,14 +533,14 @@ impl Decider {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::messages::{Hello, VERSION};
+    use crate::group::messages::{Hello, Record, VERSION};
     use crate::group::wire::connection::{ALWAYS, dial, establish};
     use std::net::{TcpListener, TcpStream};
 
     const LONG: Duration = Duration::from_secs(10);
 
-    fn server(settings: Settings, records: &[Record]) -> CoordinatorServer {
-        let coordinator = Coordinator::new(settings, 7, Vec::new(), records);
+    fn server(settings: Settings, entries: &[Entry]) -> CoordinatorServer {
+        let coordinator = Coordinator::new(settings, 7, Vec::new(), entries);
         CoordinatorServer::start(&Environment::System, "127.0.0.1:0", Security::Plain, coordinator, None)
             .unwrap()
     }
@@ -587,7 +590,7 @@ mod tests {
         let round_wait = (Duration::MAX, Duration::MAX, 8.0);
         let version = StateVersion { op: 1, digest: 1 };
         let record = Record { run: 7, epoch: 1, version, members: 1, tokens: vec![1] };
-        let server = server(Settings { round_wait, ..Settings::default() }, &[record]);
+        let server = server(Settings { round_wait, ..Settings::default() }, &[Entry::Committed(record)]);
         assert_eq!(failure(&server), "a decision panicked: overflow when adding durations");
         assert_eq!(server.status().op, 0);
     }

@@ -24,10 +24,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl Joiner {
     /// Joins the run of the command that has started this program. `None` if it was started otherwise.
     pub fn from_environment() -> Result<Option<Self>, Error> {
-        Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        Self::from_environment_within(PATIENCE)
     }
 
-    fn from_variables(read: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Error> {
+    /// The same with another time to wait for the coordinator.
+    pub fn from_environment_within(patience: Duration) -> Result<Option<Self>, Error> {
+        Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()), patience)
+    }
+
+    fn from_variables(
+        read: impl Fn(&str) -> Option<String>,
+        patience: Duration,
+    ) -> Result<Option<Self>, Error> {
         let Some(address) = read(COORDINATOR) else { return Ok(None) };
         let security = read(KEY).map_or(Ok(Security::Plain), |path| Security::with_key(Path::new(&path)))?;
         let workers = match read(WORKERS) {
@@ -39,7 +47,7 @@ impl Joiner {
         };
         let listen = read(LISTEN).unwrap_or_else(|| "127.0.0.1:0".into());
         let host = read(HOST);
-        Self::with_workers(workers, &address, security, (&listen, host.as_deref()), PATIENCE).map(Some)
+        Self::with_workers(workers, &address, security, (&listen, host.as_deref()), patience).map(Some)
     }
 }
 
@@ -63,10 +71,10 @@ mod tests {
                 _ => None,
             }
         };
-        let joiner = Joiner::from_variables(read("3")).unwrap().unwrap();
+        let joiner = Joiner::from_variables(read("3"), PATIENCE).unwrap().unwrap();
         assert_eq!((joiner.workers, &joiner.charter[..]), (3, &b"charter"[..]));
-        assert!(Joiner::from_variables(|_| None).unwrap().is_none());
-        let error = Joiner::from_variables(read("none")).unwrap_err().to_string();
+        assert!(Joiner::from_variables(|_| None, PATIENCE).unwrap().is_none());
+        let error = Joiner::from_variables(read("none"), PATIENCE).unwrap_err().to_string();
         assert!(error.contains("GRAWA_WORKERS is 'none'"), "{error}");
     }
 }

@@ -5,6 +5,7 @@ use super::peer_listener::{HeldState, PeerListener};
 use super::socket_member::{Caller, Connections, SocketMember};
 use super::{Member, MemberAction};
 use crate::group::environment::{Environment, Monitor};
+use crate::group::messages::{LONGEST_CHARTER, Proposal};
 use crate::group::transfer::TransferOptions;
 use crate::group::wire::tls::Security;
 use crate::{Elastic, Error};
@@ -17,8 +18,10 @@ use std::time::Duration;
 pub struct Joiner {
     client: Arc<Client>,
     anchor: Arc<Anchor>,
-    /// The definition of the run.
+    /// The definition of the run; empty if the coordinator has none yet, see [`Joiner::propose`].
     pub charter: Vec<u8>,
+    /// Workers that the run begins with.
+    pub founders: u32,
     /// The number of its first worker.
     pub worker: u32,
     /// How many workers it has.
@@ -92,10 +95,10 @@ impl Joiner {
                 Some(MemberAction::Welcomed { charter: Some(charter), .. }) => {
                     let state = client.state.lock();
                     client.listener.set_run(state.member.run);
-                    let worker = state.member.worker.unwrap_or(u32::MAX);
+                    let (worker, founders) = (state.member.worker.unwrap_or(u32::MAX), state.member.founders);
                     drop(state);
                     client.worker.store(worker, Ordering::Relaxed);
-                    return Ok(Joiner { client, anchor, charter, worker, workers });
+                    return Ok(Joiner { client, anchor, charter, founders, worker, workers });
                 }
                 Some(_) => {}
                 None => {
@@ -112,6 +115,26 @@ impl Joiner {
                     drop(state);
                     return Err(Error::Connection { why });
                 }
+            }
+        }
+    }
+
+    /// Proposes the definition of the run to a coordinator that has none, with the local steps per worker and round of a free pace. The
+    /// first proposal of all workers counts: afterwards `charter` is that one.
+    pub fn propose(&mut self, charter: Vec<u8>, trigger: Option<u64>) -> Result<(), Error> {
+        if !(1..=LONGEST_CHARTER).contains(&charter.len()) {
+            let found = charter.len();
+            let why = format!("a charter of {found} bytes, where 1 to {LONGEST_CHARTER} are allowed");
+            return Err(Error::Message { why });
+        }
+        self.client.send_from(|member| member.propose(Proposal { charter, trigger }));
+        loop {
+            match self.client.next_action(&|_| true)? {
+                Some(MemberAction::Welcomed { charter: Some(charter), .. }) if !charter.is_empty() => {
+                    self.charter = charter;
+                    return Ok(());
+                }
+                _ => {}
             }
         }
     }

@@ -14,7 +14,9 @@ pub(crate) mod join;
 pub(crate) mod peer_listener;
 pub(crate) mod socket_member;
 
-use super::messages::{AttemptId, Call, End, Hello, Peer, StateVersion, ToCoordinator, ToMember, VERSION};
+use super::messages::{
+    AttemptId, Call, End, Hello, Peer, Proposal, StateVersion, ToCoordinator, ToMember, VERSION,
+};
 use crate::Lost;
 
 /// What the protocol asks of a member.
@@ -22,7 +24,7 @@ use crate::Lost;
 pub enum MemberAction {
     /// The coordinator has welcomed it.
     Welcomed {
-        /// The definition of the run, if it did not have it.
+        /// The definition of the run, if it did not have it; empty if one must be proposed.
         charter: Option<Vec<u8>>,
         /// Milliseconds between heartbeats.
         heartbeat: u64,
@@ -71,6 +73,10 @@ pub struct Member {
     pub(super) run: u64,
     /// Its number, once it has one.
     pub(super) worker: Option<u32>,
+    /// Workers that the run begins with, once it is known.
+    pub(super) founders: u32,
+    /// A charter that it has proposed, until there is an answer.
+    proposal: Option<Proposal>,
     pub(super) epoch: u64,
     /// The next operation.
     pub op: u64,
@@ -145,6 +151,12 @@ impl Member {
         self.is_welcome = false;
     }
 
+    /// It proposes a charter. The answer is [`MemberAction::Welcomed`], with the charter of the run.
+    pub fn propose(&mut self, proposal: Proposal) -> Option<ToCoordinator> {
+        self.proposal = Some(proposal.clone());
+        self.is_welcome.then_some(ToCoordinator::Propose(proposal))
+    }
+
     /// It is ready to take part with this state.
     pub fn enter(&mut self, version: StateVersion) -> Option<ToCoordinator> {
         (self.version, self.op) = (Some(version), version.op);
@@ -214,14 +226,19 @@ impl Member {
     /// Handles a message: what to answer, and what to do.
     pub fn handle(&mut self, message: ToMember) -> (Vec<ToCoordinator>, Option<MemberAction>) {
         match message {
-            ToMember::Welcome { run, worker, known, heartbeat, charter } => {
+            ToMember::Welcome { run, worker, known, heartbeat, charter, founders } => {
                 self.is_renumbered |= self.worker.is_some_and(|before| before != worker);
                 (self.run, self.worker, self.is_welcome) = (run, Some(worker), true);
+                self.founders = founders;
                 if !known {
                     // A coordinator without a record of this member may have used the same epochs for other members.
                     self.epoch = 0;
                 }
                 (self.repeat(known), Some(MemberAction::Welcomed { charter, heartbeat }))
+            }
+            ToMember::Charter { charter, heartbeat } => {
+                self.proposal = None;
+                (Vec::new(), Some(MemberAction::Welcomed { charter: Some(charter), heartbeat }))
             }
             ToMember::Refused { why } => (Vec::new(), Some(MemberAction::Refused { why })),
             ToMember::Ready { op } => self.on_ready(op),
@@ -283,7 +300,9 @@ impl Member {
 
     /// The messages to repeat on a new connection.
     fn repeat(&self, known: bool) -> Vec<ToCoordinator> {
-        let Some(version) = self.version else { return Vec::new() };
+        let Some(version) = self.version else {
+            return self.proposal.clone().map(ToCoordinator::Propose).into_iter().collect();
+        };
         if !known {
             return vec![ToCoordinator::Enter(version)];
         }

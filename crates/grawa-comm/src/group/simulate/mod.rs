@@ -20,7 +20,7 @@ use super::coordinator::event::CoordinatorEvent;
 use super::coordinator::journal::Journal;
 use super::coordinator::roster::MemberState;
 use super::coordinator::server::{CoordinatorServer, ServerEvent, Status};
-use super::messages::{Record, StateVersion};
+use super::messages::{Entry, Proposal, Record, StateVersion};
 use super::transfer::TransferOptions;
 use super::wire::tls::Security;
 use crate::{Error, Lost, Why};
@@ -59,18 +59,27 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub(crate) fn append(&mut self, records: &[Record]) -> Result<(), Error> {
+    pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<(), Error> {
         let time = Duration::from_micros(self.process.world.state().below(15_000));
         self.process.sleep(time);
         let mut known = self.schedule.known();
-        for record in records {
+        for entry in entries {
+            self.process.world.state().note(|| format!("{entry:?}"));
+            let record = match entry {
+                Entry::Committed(record) => record,
+                Entry::Adopted { proposal, .. } => {
+                    if let Some(before) = known.adopted.replace(proposal.clone()) {
+                        self.process.world.state().fail(|| format!("{proposal:?} was adopted after {before:?}"));
+                    }
+                    continue;
+                }
+            };
             // The committed state never is the initial state of a new worker again.
             let first = *known.first.get_or_insert(record.version);
             let has_begun = known.records.iter().any(|record| record.version.op > 0);
             if record.version.digest == first.digest && (record.version != first || has_begun) {
                 self.process.world.state().fail(|| format!("an initial state was committed: {record:?}"));
             }
-            self.process.world.state().note(|| format!("{record:?}"));
             self.process.world.state().durable.insert(record.version);
             known.records.push(record.clone());
         }
@@ -84,6 +93,8 @@ struct Schedule {
     settings: Settings,
     method: Method,
     is_free: bool,
+    /// The first worker proposes the charter.
+    is_open: bool,
     options: TransferOptions,
     known: Mutex<Known>,
 }
@@ -94,6 +105,8 @@ type Messages = Vec<(u32, Vec<u8>)>;
 #[derive(Debug, Default)]
 struct Known {
     records: Vec<Record>,
+    /// The charter, where the run began without one.
+    adopted: Option<Proposal>,
     first: Option<StateVersion>,
     nodes: BTreeMap<usize, Seen>,
     /// The messages of every gather, by epoch and operation.
@@ -138,6 +151,15 @@ impl Schedule {
         }
     }
 
+    /// All workers have the same charter: the one in the journal, where one of them proposed it.
+    fn agree_on_charter(&self, process: &Process, node: usize, found: &[u8]) {
+        let known = self.known();
+        let expected = known.adopted.as_ref().map(|it| &it.charter[..]).or((!self.is_open).then_some(&[1, 2, 3]));
+        if expected != Some(found) {
+            process.world.state().fail(|| format!("node {node} has the charter {found:?}, not {expected:?}"));
+        }
+    }
+
     /// A round begins from a state that is in the journal.
     fn assert_logged(&self, process: &Process, node: usize, version: Option<StateVersion>) {
         let known = self.known();
@@ -148,8 +170,13 @@ impl Schedule {
 
     /// The life of the coordinator's process.
     fn coordinate(self: &Arc<Self>, process: &Process) {
-        let records = self.known().records.clone();
-        let coordinator = Coordinator::new(self.settings, 77, vec![1, 2, 3], &records);
+        let known = self.known();
+        let adopted = known.adopted.iter().map(|it| Entry::Adopted { run: 77, proposal: it.clone() });
+        let entries: Vec<Entry> =
+            adopted.chain(known.records.iter().cloned().map(Entry::Committed)).collect();
+        drop(known);
+        let charter = if self.is_open { Vec::new() } else { vec![1, 2, 3] };
+        let coordinator = Coordinator::new(self.settings, 77, charter, &entries);
         let disk = Disk { process: process.clone(), schedule: Arc::clone(self) };
         let journal = Some(Journal::Simulated(disk));
         let environment = process.environment();
@@ -305,18 +332,18 @@ fn simulate(seed: u64, mutation: Option<Mutation>, aloud: bool) -> (Result<(), S
     let founders = 1 + draws.below(5) as u32;
     let methods = ["mgrawa", "lgrawa:pull=0.3", "easgd", "lsgd", "mean:pull=1", "easgd:preset=reference"];
     let method = methods[draws.below(methods.len() as u64) as usize].parse().unwrap();
-    let is_free = draws.below(3) == 0;
+    let (is_free, is_open) = (draws.below(3) == 0, draws.below(2) == 0);
     let settings = Settings {
         founders,
         recovery_wait: Duration::from_secs(2),
         stall: Duration::from_secs(6),
         round_wait: (Duration::from_secs(1), Duration::from_secs(3), 8.0),
-        trigger: is_free.then_some(PERIOD),
+        trigger: (is_free && !is_open).then_some(PERIOD),
         mutation,
         ..Settings::default()
     };
     let options = TransferOptions { overlap: draws.below(4) == 0, bf16: draws.below(4) == 0 };
-    let schedule_of = Schedule { settings, method, is_free, options, known: Mutex::default() };
+    let schedule_of = Schedule { settings, method, is_free, is_open, options, known: Mutex::default() };
     let (schedule_of, lag) = (Arc::new(schedule_of), 1 + draws.below(30));
     let duplicates = [0, 0, 50][draws.below(3) as usize];
     let faults = schedule(&mut draws, founders as usize);

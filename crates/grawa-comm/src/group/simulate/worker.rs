@@ -81,7 +81,13 @@ pub(super) fn work(process: &Process, schedule: &Arc<Schedule>, node: usize) {
 fn join_and_train(process: &Process, schedule: &Arc<Schedule>, node: usize) -> Result<(), Error> {
     let environment = process.environment();
     let patience = Duration::from_secs(1000);
-    let joiner = Joiner::start(&environment, 1, COORDINATOR, Security::Plain, ("", None), patience)?;
+    let mut joiner = Joiner::start(&environment, 1, COORDINATOR, Security::Plain, ("", None), patience)?;
+    if joiner.charter.is_empty() {
+        // Each would define the run in another way; one of them does.
+        let trigger = schedule.is_free.then_some(PERIOD);
+        joiner.propose(vec![node as u8 + 1], trigger)?;
+    }
+    schedule.agree_on_charter(process, node, &joiner.charter);
     let start = Remembered::default();
     let memory = postcard::to_stdvec(&start).unwrap();
     let (mut members, memory) = joiner.enter(memory, vec![1.0; LENGTH], &[], schedule.options)?;

@@ -1,0 +1,202 @@
+//! The processes of a launch: started, watched, and started again where that was asked for.
+
+use crate::failure::Failure;
+use crate::join::cannot_start;
+use crate::output::{print, warn};
+use grawa_train::Stop;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// From the end of a process to its next start.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often the logs are read.
+const READ: Duration = Duration::from_millis(100);
+
+/// A worker's process, and those that take its place.
+struct Slot {
+    command: Command,
+    child: Child,
+    restarts: u32,
+    ended: Option<(ExitStatus, Instant)>,
+}
+
+/// The workers' processes. They are ended when this is dropped.
+pub(crate) struct Workers {
+    slots: Vec<Slot>,
+    /// How often each may be started again.
+    restarts: u32,
+    is_stopping: bool,
+}
+
+impl Workers {
+    pub(crate) fn new(restarts: u32) -> Self {
+        Workers { slots: Vec::new(), restarts, is_stopping: false }
+    }
+
+    /// Starts one more.
+    pub(crate) fn start(&mut self, mut command: Command) -> Result<(), Failure> {
+        let child = spawn(&mut command)?;
+        self.slots.push(Slot { command, child, restarts: 0, ended: None });
+        Ok(())
+    }
+
+    /// Notices those that have ended, and starts those again that ended badly.
+    pub(crate) fn watch(&mut self) -> Result<(), Failure> {
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            if slot.ended.is_none()
+                && let Ok(Some(status)) = slot.child.try_wait()
+            {
+                slot.ended = Some((status, Instant::now()));
+            }
+            let Some((status, since)) = slot.ended else { continue };
+            let is_left = slot.restarts < self.restarts && !status.success() && !self.is_stopping;
+            if is_left && since.elapsed() > PAUSE {
+                slot.restarts += 1;
+                let (count, of) = (slot.restarts, self.restarts);
+                warn(&format!("worker {number} ended ({status}); it is started again ({count} of {of})"));
+                slot.child = spawn(&mut slot.command)?;
+                slot.ended = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number and exit status of one that has ended for good.
+    pub(crate) fn ended(&self) -> Option<(usize, ExitStatus)> {
+        let mut slots = self.slots.iter().enumerate();
+        slots.find_map(|(number, slot)| Some((number, self.last_status(slot)?)))
+    }
+
+    /// Whether all have ended for good.
+    pub(crate) fn are_gone(&self) -> bool {
+        self.slots.iter().all(|slot| self.last_status(slot).is_some())
+    }
+
+    fn last_status(&self, slot: &Slot) -> Option<ExitStatus> {
+        let (status, _) = slot.ended?;
+        let is_last = status.success() || slot.restarts >= self.restarts || self.is_stopping;
+        is_last.then_some(status)
+    }
+
+    /// Asks all to stop together.
+    pub(crate) fn ask(&mut self) {
+        self.is_stopping = true;
+        for input in self.slots.iter_mut().filter_map(|slot| slot.child.stdin.as_mut()) {
+            // It may have ended by itself.
+            let _ = input.write_all(Stop::LINE.as_bytes()).and_then(|()| input.flush());
+        }
+    }
+
+    /// From now on none is started again.
+    pub(crate) fn let_end(&mut self) {
+        self.is_stopping = true;
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for slot in &mut self.slots {
+            // It may have ended by itself.
+            let _ = slot.child.kill();
+            let _ = slot.child.wait();
+        }
+    }
+}
+
+fn spawn(command: &mut Command) -> Result<Child, Failure> {
+    command.spawn().map_err(|error| cannot_start(command.get_program(), &error))
+}
+
+/// Prints what workers write to their logs. Processes that write to files survive the end of this one.
+pub(crate) struct Tail {
+    is_over: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Tail {
+    pub(crate) fn new(logs: Vec<PathBuf>) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let mut logs: Vec<Log> = logs.into_iter().map(Log::new).collect();
+        let reader = std::thread::spawn(move || {
+            loop {
+                let is_last = over.load(Ordering::Relaxed);
+                for (number, log) in logs.iter_mut().enumerate() {
+                    log.lines(is_last).iter().for_each(|line| print(&format!("[worker {number}] {line}")));
+                }
+                if is_last {
+                    return;
+                }
+                std::thread::sleep(READ);
+            }
+        });
+        Tail { is_over, reader: Some(reader) }
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = self.reader.take().map(JoinHandle::join);
+    }
+}
+
+/// A log that grows.
+struct Log {
+    path: PathBuf,
+    file: Option<File>,
+    rest: Vec<u8>,
+}
+
+impl Log {
+    fn new(path: PathBuf) -> Self {
+        Log { path, file: None, rest: Vec::new() }
+    }
+
+    /// The lines since the last call; with the beginning of a line, if it is the last call.
+    fn lines(&mut self, is_last: bool) -> Vec<String> {
+        if self.file.is_none() {
+            self.file = File::open(&self.path).ok();
+        }
+        if let Some(file) = &mut self.file {
+            // What cannot be read is in the file all the same.
+            let _ = file.read_to_end(&mut self.rest);
+        }
+        let end = match is_last {
+            true => self.rest.len(),
+            false => self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1),
+        };
+        let whole: Vec<u8> = self.rest.drain(..end).collect();
+        let text = String::from_utf8_lossy(&whole);
+        // A progress bar writes over its line: its last state counts.
+        text.lines().map(|line| line.rsplit('\r').find(|part| !part.is_empty()).unwrap_or("").into()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn whole_lines_are_printed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut log = Log::new(path.clone());
+        assert!(log.lines(false).is_empty());
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"one\ntwo\rthree\rfour").unwrap();
+        assert_eq!(log.lines(false), ["one"]);
+        file.write_all(b" and five\r\nsix").unwrap();
+        assert_eq!(log.lines(false), ["four and five"]);
+        assert_eq!(log.lines(true), ["six"]);
+        assert!(log.lines(true).is_empty());
+    }
+}

@@ -1,0 +1,105 @@
+"""Batches of a data set, dealt to all workers: no example twice in an epoch, and anew when members change."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader, Sampler
+
+from ._native import ExampleOrder
+
+if TYPE_CHECKING:
+    from .torch_run import Run
+
+
+class DealtBatches(Sampler[list[int]]):
+    """A batch sampler: the examples of this worker's batches, one list for each. A loader may ask ahead. When members change, batches
+    that were asked for ahead belong to others: ``is_next`` says so, and what follows is dealt anew. So are the batches of steps that
+    were not taken: those that a ``GradScaler`` skipped, for example."""
+
+    def __init__(self, run: Run, examples: int, batch_size: int, accumulate: int = 1) -> None:
+        self._run, self._batch, self._accumulate = run, batch_size, accumulate
+        self._order = ExampleOrder(run.seed, examples)
+        # What was asked for and not handed out: generation, and shard, of, step, part of the step.
+        self._ahead: deque[tuple[int, tuple[int, int, int, int]]] = deque()
+        self._generation = 0
+        self._restarts = True
+        self._part = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        place = (0, 0, 0, 0)
+        while True:
+            shard, of, step = self._run.shard
+            if self._restarts or place[:2] != (shard, of):
+                self._restarts = False
+                self._generation += 1
+                place = (shard, of, step, 0)
+            else:
+                part = (place[3] + 1) % self._accumulate
+                place = (shard, of, place[2] + (part == 0), part)
+            self._ahead.append((self._generation, place))
+            yield self.examples(place)
+
+    def examples(self, place: tuple[int, int, int, int]) -> list[int]:
+        """The examples of a place."""
+        shard, of, step, part = place
+        whole = self._order.batch(shard, of, step, self._batch * self._accumulate)
+        return whole[part * self._batch : (part + 1) * self._batch]
+
+    def is_next(self) -> bool:
+        """Whether the oldest batch that was asked for is the one that this worker must train on now."""
+        generation, place = self._ahead.popleft()
+        if place[3] == 0:
+            self._part = 0
+        if place == (*self._run.shard, self._part):
+            self._part = (self._part + 1) % self._accumulate
+            return True
+        # The rest of this generation is of no use either; the next one begins where the run is.
+        if generation == self._generation:
+            self._restarts = True
+        return False
+
+
+class Loader:
+    """The batches of a ``torch.utils.data.DataLoader``, dealt by the run. One pass ends with the epoch of the run: with the first round
+    after all workers together have read every example once. It takes the arguments of a ``DataLoader`` except those that say which
+    examples are read: ``sampler``, ``batch_sampler``, ``shuffle``, ``drop_last``."""
+
+    def __init__(self, run: Run, dataset: Any, batch_size: int, accumulate: int, **options: Any) -> None:
+        for name in ("sampler", "batch_sampler", "shuffle", "drop_last"):
+            if name in options:
+                raise TypeError(f"{name} is not an option here: the run deals the examples to all workers in a random order")
+        self._run, self.dataset, self.batch_size = run, dataset, batch_size
+        self._accumulate, self._options = accumulate, options
+        self._batches = DealtBatches(run, len(dataset), batch_size, accumulate)
+        self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._batches, **options)
+        # One for all epochs: what was read ahead at the end of one is of use in the next.
+        self._iterator: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        run = self._run
+        run.start()
+        run.begin_epoch()
+        if self._iterator is None:
+            self._iterator = iter(self._loader)
+        while not (run.is_over or run.is_epoch_over):
+            batch = next(self._iterator)
+            if self._batches.is_next():
+                yield batch
+        if run.is_over:
+            self._iterator = None
+
+    def is_same(self, dataset: Any, batch_size: int, accumulate: int, options: dict[str, Any]) -> bool:
+        """Whether a loader of these arguments would be like this one."""
+        mine = (self.batch_size, self._accumulate, self._options)
+        return dataset is self.dataset and mine == (batch_size, accumulate, options)
+
+    def some(self, batches: int) -> Iterator[Any]:
+        """Some batches of random examples, which count for nothing: to recalibrate batch norm, for example."""
+        size = min(self.batch_size, len(self.dataset))
+        # Another order than that of the run.
+        order = ExampleOrder(self._run.seed ^ 0x5EED, len(self.dataset))
+        chosen = [order.batch(0, 1, n, size) for n in range(batches)]
+        return iter(DataLoader(self.dataset, batch_sampler=chosen, collate_fn=self._loader.collate_fn))

@@ -1,0 +1,270 @@
+"""A session for arrays of any framework."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import _native
+from .arrays import address_of
+from .progress import Progress
+from .round import Round
+
+CHECKPOINT = "session.checkpoint"
+_alone_noted = False
+
+
+class Session:
+    """A worker's part in a run, for a training loop of yours on NumPy arrays (or any with ``__dlpack__``).
+
+    The session counts your steps and says what is due; parameters are one flat array of 32-bit floats, which rounds change in place.
+
+        x = numpy.zeros(1000, dtype=numpy.float32)
+        session = grawa.Session(x, method="mean:period=16,pull=1", budget="2000step")
+        while (due := session.due) != "end":
+            if due == "step":
+                loss, gradient = loss_and_gradient(x)
+                x -= 0.1 * gradient
+                session.step(loss)
+            elif due == "round":
+                session.round(x)
+            else:
+                model = session.evaluated_model(x)
+        session.finish()
+
+    Started by ``grawa launch`` or ``grawa join``, it finds the group by itself; ``coordinator="HOST:PORT"`` and ``key`` name another.
+    Otherwise the worker is alone, which is printed once. All workers must give the same arguments; the first one defines the run, and
+    one that differs gets a ``ValueError`` that names what differs.
+    """
+
+    def __init__(
+        self,
+        parameters: Any,
+        *,
+        method: str = "mean",
+        budget: str,
+        tensors: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]] | None = None,
+        batch: int = 1,
+        examples: int = 1,
+        evaluate: str | None = None,
+        seed: int = 0,
+        pace: str = "even",
+        wire: str = "f32",
+        name: str = "a model",
+        patience: float = 60.0,
+        coordinator: str | None = None,
+        key: str | os.PathLike[str] | None = None,
+        listen: str = "127.0.0.1:0",
+        host: str | None = None,
+        checkpoint: bytes | None = None,
+    ) -> None:
+        address, length = address_of(parameters)
+        if tensors is None:
+            tensors = [("parameters", [length])]
+        pairs = list(tensors.items() if isinstance(tensors, Mapping) else tensors)
+        named = [(name_, [int(size) for size in shape]) for name_, shape in pairs]
+        total = sum(_product(shape) for _, shape in named)
+        if total != length:
+            raise ValueError(f"the tensors have {total} numbers in all, and the array of parameters {length}")
+        place = None
+        if coordinator is not None:
+            place = (coordinator, None if key is None else os.fspath(key), listen, host)
+        if checkpoint is None:
+            checkpoint = _left_in_folder()
+        self._length = length
+        self._native = _native.join(
+            method=method,
+            tensors=named,
+            parameters=address,
+            budget=budget,
+            name=name,
+            evaluate=evaluate,
+            batch=batch,
+            examples=examples,
+            seed=seed,
+            pace=pace,
+            wire=wire,
+            patience=patience,
+            place=place,
+            checkpoint=checkpoint,
+        )
+        self.worker: int = self._native.worker()
+        self.members: list[int] = list(range(self._native.workers()))
+        self._progress = Progress(*self._native.progress())
+        if self._native.is_alone():
+            _note_alone()
+
+    @property
+    def due(self) -> str:
+        """What comes next: ``"step"``, ``"round"``, ``"evaluate"`` or ``"end"``. Another call is an error."""
+        return self._native.due()
+
+    @property
+    def workers(self) -> int:
+        """Workers that the run began with."""
+        return self._native.workers()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this worker found no group."""
+        return self._native.is_alone()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker has the lowest number of those in the last round: the one that prints."""
+        return self.worker <= min(self.members, default=self.worker)
+
+    @property
+    def wants_norms(self) -> bool:
+        """Whether each step needs the norm of each tensor's gradient."""
+        return self._native.wants_norms()
+
+    @property
+    def wants_loss(self) -> bool:
+        """Whether the method scores workers by their losses, so that each step needs one."""
+        return self._native.wants_loss()
+
+    @property
+    def score_seed(self) -> int | None:
+        """If the method scores a batch: the seed to draw it with, for the next round. Workers with a common batch have the same."""
+        found = self._native.score_batch()
+        return None if found is None else found[0]
+
+    @property
+    def shard(self) -> tuple[int, int, int]:
+        """Which examples this worker reads next: its shard, of how many, and the number of the batch in it."""
+        return self._native.shard()
+
+    @property
+    def progress(self) -> Progress:
+        """The clock of the run; after the end, where it ended."""
+        try:
+            self._progress = Progress(*self._native.progress())
+        except _native.GrawaError:
+            pass
+        return self._progress
+
+    @property
+    def prox(self) -> float:
+        """The strength of the pull toward the centre after each step; 0 where the method has none."""
+        return self._native.prox()
+
+    def step(self, loss: float = float("nan"), norms: Sequence[float] = (), rate: float = 0.0) -> str:
+        """Counts a local step, and says what is due."""
+        return self._native.step(float(loss), list(norms), float(rate))
+
+    def step_unmeasured(self, rate: float = 0.0) -> str:
+        """Counts a local step whose loss and norms come later: reading them from a device at each step would make it wait."""
+        return self._native.step_unmeasured(float(rate))
+
+    def measured(self, losses: Sequence[float], norms: Sequence[Sequence[float]] = ()) -> None:
+        """The losses of the steps that were not measured, and the norms of each, in their order; before the next round."""
+        self._native.measured(list(losses), list(norms))
+
+    def round(self, parameters: Any, scores: Sequence[float] = ()) -> Round | None:
+        """Holds a round with all workers, and pulls the parameters in place. None if there was none: the budget ended between two
+        rounds, or there is no connection; then training continues, and the round is due again after the next step.
+
+        Python's lock is released. Ctrl-C is raised when the round is over, a second one at once."""
+        address, _ = address_of(parameters, self._length)
+        text, events, self.was_replaced, self.is_out_of_contact = self._native.round(list(scores), address)
+        held = Round.parse(text, events, self.was_replaced)
+        if held is not None:
+            self.members = held["workers"]
+            self.worker = self._native.worker()
+        return held
+
+    was_replaced = False
+    """Whether the last round replaced the parameters: then drop the state of your optimizer."""
+    is_out_of_contact = False
+    """Whether the last round found no connection to the others."""
+
+    def evaluated_model(self, parameters: Any, out: Any = None) -> Any:
+        """The model that the method evaluates, made of the parameters of all workers; a new NumPy array unless ``out`` is given. None if
+        this worker lost its connection meanwhile. The parameters stay as they are."""
+        address, _ = address_of(parameters, self._length, writable=False)
+        if out is None:
+            import numpy
+
+            out = numpy.empty(self._length, dtype=numpy.float32)
+        found = self._native.evaluated_model(address, address_of(out, self._length)[0])
+        self._keep_in_folder()
+        return out if found else None
+
+    def centre(self, out: Any = None) -> Any:
+        """The centre after the last round; a new NumPy array unless ``out`` is given."""
+        if out is None:
+            import numpy
+
+            out = numpy.empty(self._length, dtype=numpy.float32)
+        self._native.centre(address_of(out, self._length)[0])
+        return out
+
+    def checkpoint(self) -> bytes | None:
+        """What a run needs to continue if all workers are lost: give it to the sessions that join the same run again. None alone."""
+        return self._native.checkpoint()
+
+    def stop(self, together: bool = False) -> None:
+        """Asks this worker to leave within a step, or all workers to stop together. From any thread."""
+        self._native.stop(together)
+
+    def finish(self) -> Progress:
+        """Reports the end of the run, which must be due."""
+        progress = self.progress
+        self._keep_in_folder()
+        self._native.finish()
+        return progress
+
+    def leave(self) -> None:
+        """Leaves the run; the others continue."""
+        self._native.leave()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def _keep_in_folder(self) -> None:
+        """Under ``grawa launch`` the first worker keeps the run's folder up to date, so that a run that was stopped can continue."""
+        folder = os.environ.get("GRAWA_OUT")
+        if not folder or not self.is_first or self.is_alone:
+            return
+        state = self._native.checkpoint()
+        if state is not None:
+            path = os.path.join(folder, CHECKPOINT)
+            with open(path + ".new", "wb") as file:
+                file.write(state)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(path + ".new", path)
+
+
+def _left_in_folder() -> bytes | None:
+    folder = os.environ.get("GRAWA_OUT")
+    if not folder:
+        return None
+    try:
+        with open(os.path.join(folder, CHECKPOINT), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _product(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _note_alone() -> None:
+    global _alone_noted
+    if not _alone_noted:
+        _alone_noted = True
+        print(
+            "grawa: no group, this worker trains alone; for more start it with: grawa launch --workers N -- python ...",
+            file=sys.stderr,
+        )

@@ -1,0 +1,465 @@
+"""A PyTorch model in a run."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from . import buffers as buffer_policy
+from .hooks import StepHooks
+from .loader import DealtBatches, Loader
+from .progress import Progress
+from .round import Round
+from .session import Session
+from .shared_parameters import SharedParameters
+
+# Losses and norms are read after so many steps at the latest.
+MOST_STEPS = 1024
+
+_joined: weakref.ref[Run] | None = None
+
+
+def join(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    method: str = "mean",
+    *,
+    budget: str | None = None,
+    batch: int | None = None,
+    examples: int | None = None,
+    buffers: str = "recalibrate",
+    score: Callable[..., torch.Tensor] | None = None,
+    evaluate: str | None = "1epoch",
+    seed: int = 0,
+    pace: str = "even",
+    wire: str = "f32",
+    name: str | None = None,
+    patience: float = 60.0,
+    coordinator: str | None = None,
+    key: str | os.PathLike[str] | None = None,
+    listen: str = "127.0.0.1:0",
+    host: str | None = None,
+    comm: str = "grawa",
+) -> Run:
+    """Trains the model together with other workers. Every step of the optimizer counts, and after every ``period`` steps of the method
+    the parameters are mixed with those of the others, in place.
+
+    The run begins when its budget, batch and number of examples are known: ``run.epochs(n)`` and ``run.loader(...)`` say so, or the
+    arguments ``budget``, ``batch`` and ``examples`` with ``run.start()``. Until then nothing is sent. All workers must give the same.
+
+    - ``method``: one of ``grawa methods``, with any of its knobs, such as ``"mean:period=32,pull=1,prox=0"`` (local SGD).
+    - ``buffers``: of the model inside ``run.averaged()``. ``"recalibrate"``: batch norm's statistics are counted anew on training batches;
+      ``"keep"``: this worker's own. Buffers are never mixed in training.
+    - ``score``: for methods that score a batch (``lgrawa``): returns the summed loss of one, with gradients. If it takes an argument, that
+      is a ``torch.Generator``; a batch drawn with it is the one that the method asks for.
+    - ``evaluate``: how often all make the model of ``run.averaged()``.
+    - ``coordinator``, ``key``, ``listen``, ``host``: a group that was not started by ``grawa launch`` or ``grawa join``.
+    - ``comm``: ``"torch"`` uses the default process group of ``torch.distributed`` in the place of grawa's own transport: parameters stay
+      on their device, the number of workers is fixed, and if one fails the job fails.
+
+    Shared are the parameters with ``requires_grad``, tied ones once. The state of the optimizer is this worker's own; it is dropped where
+    a round replaces the parameters.
+    """
+    return Run(
+        model,
+        optimizer,
+        method,
+        budget=budget,
+        batch=batch,
+        examples=examples,
+        buffers=buffers,
+        score=score,
+        evaluate=evaluate,
+        seed=seed,
+        pace=pace,
+        wire=wire,
+        name=name,
+        patience=patience,
+        coordinator=coordinator,
+        key=key,
+        listen=listen,
+        host=host,
+        comm=comm,
+    )
+
+
+class Run:
+    """A worker's part in a run, made by ``grawa.join``."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        method: str,
+        *,
+        budget: str | None,
+        batch: int | None,
+        examples: int | None,
+        buffers: str,
+        score: Callable[..., torch.Tensor] | None,
+        evaluate: str | None,
+        comm: str,
+        **options: Any,
+    ) -> None:
+        global _joined
+        if comm not in ("grawa", "torch"):
+            raise ValueError(f"comm is {comm!r}; choose grawa or torch")
+        if buffers not in buffer_policy.CHOICES:
+            raise ValueError(f"buffers is {buffers!r}; choose one of {', '.join(buffer_policy.CHOICES)}")
+        if not hasattr(optimizer, "register_step_post_hook"):
+            raise TypeError(f"a torch.optim.Optimizer is needed, of PyTorch 2.0 or later; this is a {type(optimizer).__name__}")
+        running = None if _joined is None else _joined()
+        if running is not None and not running._has_left:
+            raise RuntimeError("this process has joined a run already: a process is one worker; leave the first with `with` or run.leave()")
+        self.model, self.optimizer, self.method = model, optimizer, method
+        self._comm = comm
+        self._shared = SharedParameters(model, stays_on_device=comm == "torch")
+        self._budget, self._batch, self._examples = budget, batch, examples
+        self._buffers, self._score, self._evaluate = buffers, score, evaluate
+        self._options = {**options, "name": options["name"] or type(model).__name__}
+        self._session: Session | None = None
+        self._checkpoint: bytes | None = None
+        self._hooks = StepHooks(optimizer, self._before_step, self._after_step)
+        self._callbacks: list[Callable[[Round], object]] = []
+        self._norms: torch.Tensor | None = None
+        self._loss: torch.Tensor | float = math.nan
+        # Loss and norms of each step since the last round. They stay on their device until then.
+        self._steps: list[tuple[torch.Tensor | float, torch.Tensor | None]] = []
+        self._centre: torch.Tensor | None = None
+        self._evaluated: torch.Tensor | None = None
+        self._loader: Loader | None = None
+        self._first_epoch = 0
+        self.is_epoch_over = False
+        self.is_over = False
+        self._has_left = False
+        self._has_warned = False
+        self.last_round: Round | None = None
+        _joined = weakref.ref(self)
+
+    # The run.
+
+    def start(
+        self, budget: str | None = None, batch: int | None = None, examples: int | None = None
+    ) -> Run:
+        """Joins the group, if that has not happened. ``run.loader`` calls it."""
+        if self._session is not None or self.is_over:
+            return self
+        if self._has_left:
+            raise RuntimeError("this run was left; join again")
+        budget, batch, examples = budget or self._budget, batch or self._batch, examples or self._examples
+        if budget is None:
+            raise RuntimeError("how much to train is not known: use run.epochs(n), or grawa.join(..., budget='5000step')")
+        if batch is None or examples is None:
+            raise RuntimeError(
+                "batch size and number of examples are not known: use run.loader(dataset, batch_size), or "
+                "grawa.join(..., batch=128, examples=len(dataset))"
+            )
+        flat = self._shared.gather()
+        kind: Any = Session
+        if self._comm == "torch":
+            from .process_group import ProcessGroupSession as kind
+        self._session = kind(
+            flat,
+            method=self.method,
+            budget=budget,
+            tensors=self._shared.tensors,
+            batch=batch,
+            examples=examples,
+            evaluate=self._evaluate,
+            checkpoint=self._checkpoint,
+            **self._options,
+        )
+        self._shared.scatter()
+        self._advance(self._session.due)
+        return self
+
+    @property
+    def session(self) -> Session:
+        """The session; an error before the run begins."""
+        if self._session is None:
+            raise RuntimeError("the run has not begun: iterate over run.loader(...), or call run.start()")
+        return self._session
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self._options["seed"])
+
+    @property
+    def worker(self) -> int:
+        """The number of this worker. It is no rank: numbers of workers that left are used again."""
+        return 0 if self._session is None else self._session.worker
+
+    @property
+    def workers(self) -> list[int]:
+        """The numbers of the workers in the last round."""
+        return [0] if self._session is None else self._session.members
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker has the lowest number: the one that prints and saves."""
+        return self._session is None or self._session.is_first
+
+    @property
+    def progress(self) -> Progress:
+        """The clock of the run, for learning-rate schedules: all workers have the same, also one that joined late."""
+        return Progress(0, 0.0, 0.0, 0.0) if self._session is None else self._session.progress
+
+    @property
+    def shard(self) -> tuple[int, int, int]:
+        """Which examples this worker reads next: its shard, of how many, and the number of the batch in it."""
+        return self.session.shard
+
+    def epochs(self, n: float | None = None) -> Iterator[int]:
+        """The epochs of the run, ``n`` in all; without ``n`` until its ``budget`` is spent. An epoch ends with the first round after all
+        workers together have read every example, so numbers may be skipped where an epoch is shorter than a round. A worker that
+        joins late begins where the others are (its first number is 0 if the loader is made inside the loop)."""
+        if n is not None:
+            if self._budget is not None and self._session is None:
+                raise ValueError(f"both run.epochs({n}) and the budget {self._budget!r} are given: leave one of them away")
+            self._budget = self._budget or f"{n}epoch"
+        if self._batch is not None and self._examples is not None:
+            self.start()
+        while not self.is_over:
+            yield int(self.progress.epochs)
+
+    def begin_epoch(self) -> None:
+        """A pass of a loader begins."""
+        self.is_epoch_over = False
+        self._first_epoch = int(self.progress.epochs)
+
+    def loader(self, dataset: Any, batch_size: int = 1, *, accumulate: int = 1, **options: Any) -> Loader:
+        """Batches of a data set, for one epoch at a time. All workers together read every example once in an epoch; when workers join or
+        leave the rest is dealt anew, also what DataLoader's processes have read ahead. ``accumulate`` batches make one step of the
+        optimizer. Other options are those of ``torch.utils.data.DataLoader``."""
+        if self._session is None:
+            self._batch, self._examples = batch_size * accumulate, len(dataset)
+        elif batch_size * accumulate != self._batch or len(dataset) != self._examples:
+            raise ValueError(
+                f"the run has {self._examples} examples in batches of {self._batch}; this loader has {len(dataset)} in batches of "
+                f"{batch_size * accumulate}: use a torch.utils.data.DataLoader for other data"
+            )
+        kept = self._loader
+        if kept is not None and kept.is_same(dataset, batch_size, accumulate, options):
+            return kept
+        self._loader = Loader(self, dataset, batch_size, accumulate, **options)
+        return self._loader
+
+    def sampler(self, dataset: Any, batch_size: int, *, accumulate: int = 1) -> DealtBatches:
+        """The examples of this worker's batches, for a ``DataLoader`` of your own: ``DataLoader(dataset, batch_sampler=...)``. It never ends;
+        call ``is_next()`` for each batch, and skip those for which it is false."""
+        self._batch, self._examples = batch_size * accumulate, len(dataset)
+        return DealtBatches(self, len(dataset), batch_size, accumulate)
+
+    def on_round(self, callback: Callable[[Round], object]) -> Callable[[Round], object]:
+        """Calls this with every round, a dict: ``run.on_round(wandb.log)``, for example."""
+        self._callbacks.append(callback)
+        return callback
+
+    def loss(self, loss: torch.Tensor | float) -> None:
+        """The loss of the next step, for the record; methods that score by the loss need it. A step with a closure takes the closure's."""
+        self._loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
+
+    # The evaluated model.
+
+    @contextmanager
+    def averaged(self, calibrate: Iterable[Any] | None = None, batches: int = 50) -> Iterator[torch.nn.Module]:
+        """Inside the block the model has the parameters that the method evaluates: the mean of the workers, or the centre, as all made them
+        at the end of the last epoch. Batch norm is recalibrated on the batches of ``calibrate``, or on ``batches`` of the loader's data.
+        Afterwards all is as before."""
+        parameters = self._shared.copies()
+        kept = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
+        try:
+            evaluated = self._evaluated_model()
+            if evaluated is not None:
+                self._shared.scatter(evaluated)
+                self._calibrate(calibrate, batches)
+            yield self.model
+        finally:
+            self._shared.put_back(parameters)
+            with torch.no_grad():
+                for buffer, copy in kept:
+                    buffer.copy_(copy)
+
+    def _evaluated_model(self) -> torch.Tensor | None:
+        if self._session is None or self._session.is_alone:
+            return None
+        if self._evaluated is None and not self.is_over and self.progress.steps > 0:
+            return self._session.centre(torch.empty_like(self._shared.flat))
+        return self._evaluated
+
+    def _calibrate(self, calibrate: Iterable[Any] | None, batches: int) -> None:
+        if self._buffers != "recalibrate" or not buffer_policy.batch_norms(self.model):
+            return
+        if calibrate is None:
+            if self._loader is None:
+                raise RuntimeError("batch norm needs batches: run.averaged(calibrate=batches), or grawa.join(..., buffers='keep')")
+            calibrate = self._loader.some(batches)
+        buffer_policy.recalibrate(self.model, calibrate)
+
+    def save(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Writes the evaluated model: its ``state_dict``, by ``torch.save``, or as safetensors if the name ends so. Options are those of
+        ``averaged``."""
+        with self.averaged(**options) as model:
+            state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+            if os.fspath(path).endswith(".safetensors"):
+                from safetensors.torch import save_file
+
+                # Tied weights are written once for each name.
+                save_file({name: value.clone() for name, value in state.items()}, path)
+            else:
+                torch.save(state, path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run needs to continue if all of its workers are lost: method, progress, and the state of the group. The optimizer has a
+        ``state_dict`` of its own."""
+        kept = self._checkpoint if self._session is None else self._session.checkpoint()
+        return {"method": self.method, "progress": tuple(self.progress), "checkpoint": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """To be called before the run begins. It counts where the same run continues: with the same coordinator, or another one that has
+        resumed it, and no worker that has a newer state."""
+        if self._session is not None:
+            raise RuntimeError("the run has begun: load its state before the loader is iterated")
+        if state["method"] != self.method:
+            raise ValueError(f"the state is of method {state['method']!r}, and this run has {self.method!r}")
+        self._checkpoint = state["checkpoint"]
+
+    # The end.
+
+    def stop(self) -> None:
+        """All workers stop together, within a step."""
+        self.session.stop(together=True)
+
+    def leave(self) -> None:
+        """Leaves the run; the others continue."""
+        self._hooks.remove()
+        self._has_left = True
+        if self._session is not None and not self.is_over:
+            self._session.leave()
+            self.is_over = True
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    # A step.
+
+    def _before_step(self, scale: float | torch.Tensor, loss: Any) -> None:
+        if isinstance(loss, (torch.Tensor, float)):
+            self.loss(loss)
+        if self._session is None or self.is_over or not self._session.wants_norms:
+            return
+        norms = self._shared.norms([parameter.grad for parameter in self._shared.parameters])
+        self._norms = norms if isinstance(scale, float) else norms / scale.to(norms.device)
+
+    def _after_step(self) -> None:
+        if self.is_over:
+            if not self._has_warned:
+                self._has_warned = True
+                warnings.warn("the run is over: steps of the optimizer are not counted any more", stacklevel=4)
+            return
+        session = self.session
+        loss, self._loss = self._loss, math.nan
+        if isinstance(loss, float) and math.isnan(loss) and session.wants_loss:
+            raise RuntimeError(f"{self.method} scores workers by their losses: call run.loss(loss) before each optimizer.step()")
+        if session.prox > 0:
+            self._apply_prox(session.prox)
+        self._steps.append((loss, self._norms))
+        self._norms = None
+        due = session.step_unmeasured(float(self.optimizer.param_groups[0]["lr"]))
+        if due != "step" or len(self._steps) >= MOST_STEPS:
+            self._hand_over_steps()
+        self._advance(due)
+
+    def _hand_over_steps(self) -> None:
+        """Reads the losses and norms of the last steps, with one copy each."""
+        losses = [loss if isinstance(loss, torch.Tensor) else torch.tensor(loss) for loss, _ in self._steps]
+        norms = [norms for _, norms in self._steps if norms is not None]
+        devices = {loss.device for loss in losses}
+        flat = [loss.reshape(()).double() if len(devices) == 1 else loss.reshape(()).double().cpu() for loss in losses]
+        self.session.measured(torch.stack(flat).tolist(), torch.stack(norms).tolist() if norms else [])
+        self._steps.clear()
+
+    @torch.no_grad()
+    def _apply_prox(self, strength: float) -> None:
+        if self._centre is None:
+            self._centre = self.session.centre(torch.empty_like(self._shared.flat))
+            if self._shared.device is not None:
+                self._centre = self._centre.to(self._shared.device)
+        for parameter, part in zip(self._shared.parameters, self._centre.split(self._shared.sizes)):
+            parameter.lerp_(part.view(parameter.shape).to(parameter), strength)
+
+    def _advance(self, due: str) -> None:
+        """Does what is due, up to the next step."""
+        session = self.session
+        while due != "step":
+            if due == "round":
+                self._hold_round()
+            elif due == "evaluate":
+                self._make_evaluated()
+            else:
+                self._end()
+                return
+            due = session.due
+
+    def _hold_round(self) -> None:
+        self._shared.check()
+        scores = self._scores()
+        flat = self._shared.gather()
+        held = self.session.round(flat, scores)
+        self._shared.scatter()
+        self._centre = None
+        if self.session.was_replaced:
+            for parameter in self._shared.parameters:
+                self.optimizer.state.pop(parameter, None)
+        if self._evaluate != "1epoch" and int(self.progress.epochs) > self._first_epoch:
+            self.is_epoch_over = True
+        if held is not None:
+            self.last_round = held
+            for callback in self._callbacks:
+                callback(held)
+
+    def _make_evaluated(self) -> None:
+        out = torch.empty_like(self._shared.flat) if self._evaluated is None else self._evaluated
+        if self.session.evaluated_model(self._shared.gather(), out) is not None:
+            self._evaluated = out
+        if self._evaluate == "1epoch":
+            self.is_epoch_over = True
+
+    def _end(self) -> None:
+        self.session.finish()
+        self.is_over = self.is_epoch_over = True
+
+    def _scores(self) -> list[float]:
+        """The norms of the gradient of a score batch. Gradients, statistics and the random state of the step stay as they are."""
+        seed = self.session.score_seed
+        if seed is None:
+            return []
+        if self._score is None:
+            raise RuntimeError(f"{self.method} scores a batch at each round: give grawa.join a score=, a function that returns its summed loss")
+        kept = [(buffer, buffer.detach().clone()) for buffer in self.model.buffers()]
+        mode = self.model.training
+        try:
+            arguments: list[Any] = []
+            if inspect.signature(self._score).parameters:
+                arguments.append(torch.Generator().manual_seed(seed))
+            with torch.enable_grad():
+                loss = self._score(*arguments)
+                gradients = torch.autograd.grad(loss, self._shared.parameters, allow_unused=True)
+        finally:
+            self.model.train(mode)
+            with torch.no_grad():
+                for buffer, copy in kept:
+                    buffer.copy_(copy)
+        return self._shared.norms(list(gradients)).tolist()

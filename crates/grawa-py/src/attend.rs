@@ -1,0 +1,66 @@
+//! Calls that wait for others: outside Python's lock, and with an ear for Ctrl-C.
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+pyo3::create_exception!(
+    grawa,
+    GrawaError,
+    PyRuntimeError,
+    "Something that went wrong in a run; the text says what was found, what was expected, what to do."
+);
+
+/// How often Python's signals are looked at.
+const POLL: Duration = Duration::from_millis(50);
+/// After a Ctrl-C: how long a call may take before the user is told what it waits for.
+const HINT: Duration = Duration::from_secs(2);
+
+/// An error of a session.
+pub(crate) fn failed(error: &grawa_session::Error) -> PyErr {
+    use grawa_session::Error::{AnotherRun, Core, NotElastic, NotInSession};
+    match error {
+        Core(_) | NotElastic { .. } | NotInSession { .. } | AnotherRun { .. } => wrong(error),
+        _ => GrawaError::new_err(error.to_string()),
+    }
+}
+
+/// A wrong argument.
+pub(crate) fn wrong<E: ToString>(error: E) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// Does some work on another thread, and waits for it. Ctrl-C does not cut it short if it `must_end`: its exception is returned beside
+/// the result. Otherwise, and at a second Ctrl-C, the exception comes at once, and what the work returns is dropped.
+pub(crate) fn attend<T: Send + 'static>(
+    py: Python<'_>,
+    must_end: bool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<(T, Option<PyErr>)> {
+    let (send, mut results) = channel();
+    let thread = std::thread::Builder::new().name("grawa-call".into());
+    thread.spawn(move || drop(send.send(work())))?;
+    let mut interrupted: Option<(PyErr, Instant)> = None;
+    let mut has_hinted = false;
+    loop {
+        let waiting = &mut results;
+        match py.detach(move || waiting.recv_timeout(POLL)) {
+            Ok(result) => return Ok((result, interrupted.map(|(signal, _)| signal))),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(GrawaError::new_err("a thread of grawa panicked; this is a fault of the program"));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if let Err(signal) = py.check_signals() {
+            if !must_end || interrupted.is_some() {
+                return Err(signal);
+            }
+            interrupted = Some((signal, Instant::now()));
+        }
+        if !has_hinted && interrupted.as_ref().is_some_and(|(_, since)| since.elapsed() > HINT) {
+            has_hinted = true;
+            eprintln!("grawa: waiting for the round to end; Ctrl-C again leaves at once");
+        }
+    }
+}

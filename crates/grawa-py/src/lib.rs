@@ -1,0 +1,23 @@
+//! The module `grawa._native`: a session, as Python's `grawa.Session` and `grawa.join` call it.
+//!
+//! Arrays come as addresses: the stable interface of Python 3.10 has no buffers. The Python side has checked type, length and layout.
+
+mod attend;
+mod memory;
+mod process_group;
+mod reference;
+mod session;
+
+use pyo3::prelude::*;
+
+#[pymodule(name = "_native")]
+mod native {
+    #[pymodule_export]
+    use crate::attend::GrawaError;
+    #[pymodule_export]
+    use crate::reference::{_methods, _sequential};
+    #[pymodule_export]
+    use crate::session::{ExampleOrder, Session, join};
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+}

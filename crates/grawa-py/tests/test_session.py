@@ -1,0 +1,250 @@
+"""Sessions on NumPy arrays: alone, in groups, with workers that die, and with wrong input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from group import command, environment, launch, said
+
+import grawa
+
+# A worker that minimises |x - worker|²: all agree on the mean.
+WORKER = """
+import sys, time
+import numpy as np, grawa
+x = np.full(6, 9.0, dtype=np.float32)
+tensors = {"weight": (2, 2), "bias": (2,)}
+session = grawa.Session(x, method=sys.argv[1], budget=sys.argv[2], tensors=tensors, evaluate=None)
+pause = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+print("joined", session.worker, session.progress.steps, flush=True)
+while session.due != "end":
+    if session.due == "step":
+        time.sleep(pause)
+        gradient = x - np.float32(session.worker)
+        norms = [float(np.linalg.norm(part)) for part in (gradient[:4], gradient[4:])]
+        x -= np.float32(0.1) * gradient
+        if session.prox > 0:
+            x += np.float32(session.prox) * (session.centre() - x)
+        session.step(0.5, norms if session.wants_norms else ())
+    elif session.due == "round":
+        scores = norms if session.score_seed is not None else ()
+        session.round(x, scores)
+    else:
+        model = session.evaluated_model(x)
+print("model", model.tolist(), flush=True)
+print("finished", session.finish().steps, flush=True)
+"""
+
+
+def test_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    x = np.ones(3, dtype=np.float32)
+    session = grawa.Session(x, method="mean:period=4,pull=1", budget="8step")
+    rounds = 0
+    while session.due != "end":
+        if session.due == "step":
+            session.step(1.0)
+        elif session.due == "round":
+            rounds += session.round(x) is not None
+        else:
+            assert session.evaluated_model(x).tolist() == [1, 1, 1]
+    assert session.finish().steps == 8 and rounds == 2
+    with pytest.raises(grawa.GrawaError, match="session is over"):
+        session.step(1.0)
+
+
+def test_arrays_that_do_not_fit() -> None:
+    settings = {"method": "mean", "budget": "8step"}
+    with pytest.raises(TypeError, match="32-bit floats"):
+        grawa.Session(np.ones(3), **settings)
+    with pytest.raises(TypeError, match="contiguous"):
+        grawa.Session(np.ones((4, 4), dtype=np.float32)[:, ::2], **settings)
+    frozen = np.ones(3, dtype=np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(TypeError, match="cannot be written"):
+        grawa.Session(frozen, **settings)
+    with pytest.raises(ValueError, match="the tensors have 4 numbers in all, and the array of parameters 3"):
+        grawa.Session(np.ones(3, dtype=np.float32), tensors={"w": (2, 2)}, **settings)
+    with pytest.raises(ValueError, match="no method 'maen'"):
+        grawa.Session(np.ones(3, dtype=np.float32), method="maen", budget="8step")
+    with pytest.raises(ValueError, match="use a method that shares parameters"):
+        grawa.Session(np.ones(3, dtype=np.float32), method="dp-sgd", budget="8step")
+
+
+def test_calls_at_the_wrong_time() -> None:
+    x = np.ones(3, dtype=np.float32)
+    session = grawa.Session(x, method="mean:period=4", budget="8step")
+    with pytest.raises(grawa.GrawaError, match="round was called, but a step is due"):
+        session.round(x)
+    with pytest.raises(ValueError, match="the array has 2 numbers, where 3"):
+        session.round(x[:2])
+
+
+def test_no_coordinator_answers() -> None:
+    x = np.ones(3, dtype=np.float32)
+    with pytest.raises(grawa.GrawaError, match="no coordinator answers at 127.0.0.1:9 within 1 s"):
+        grawa.Session(x, method="mean", budget="8step", coordinator="127.0.0.1:9", patience=1.0)
+
+
+def test_a_fork_cannot_use_the_session() -> None:
+    x = np.ones(3, dtype=np.float32)
+    session = grawa.Session(x, method="mean:period=4", budget="8step")
+    child = os.fork()
+    if child == 0:
+        try:
+            session.step(1.0)
+        except grawa.GrawaError as error:
+            os._exit(0 if "forked" in str(error) else 3)
+        os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    session.step(1.0)
+
+
+@pytest.mark.parametrize("method", ["mean:period=4,pull=1", "lgrawa:period=4", "local-lgrawa:period=4", "easgd:period=4"])
+def test_four_workers(tmp_path: Path, method: str) -> None:
+    output = launch(tmp_path, WORKER, method, "40step")
+    assert output.returncode == 0, output.stdout + output.stderr
+    assert said(output, "finished") == ["40"] * 4
+    # All evaluate the same model.
+    models = said(output, "model")
+    assert len(models) == 4 and len(set(models)) == 1
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    assert events.count('"event":"round"') == 10 and '"network":"a model"' in events
+    if method.startswith("mean"):
+        assert all(1.3 < x < 1.7 for x in eval(models[0])), models
+
+
+def test_one_is_killed_and_replaced(tmp_path: Path) -> None:
+    """The others do not stop; the one that takes the place starts from their state."""
+    program = WORKER + """
+"""
+    program = program.replace(
+        'print("joined"',
+        """import os
+mark = os.path.join(os.environ["GRAWA_OUT"], "killed")
+dies = session.worker == 2 and not os.path.exists(mark)
+print("joined\"""",
+    ).replace(
+        "        time.sleep(pause)\n",
+        """        time.sleep(pause)
+        if dies and session.progress.steps >= 20:
+            open(mark, "w").close()
+            os.kill(os.getpid(), 9)
+""",
+    )
+    output = launch(tmp_path, program, "mean:period=4,pull=1", "400step", "0.005", options=("--restarts", "1"))
+    assert output.returncode == 0, output.stdout + output.stderr
+    assert (tmp_path / "run" / "killed").exists()
+    joined = [int(line.split()[1]) for line in said(output, "joined")]
+    assert len(joined) == 5 and joined.count(0) == 4 and max(joined) >= 20, joined
+    assert said(output, "finished") == ["400"] * 4
+    assert "it is started again (1 of 1)" in output.stderr
+    assert len(set(said(output, "model"))) == 1
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    program = """
+    import os, sys, time
+    import numpy as np, grawa
+    wide = os.environ["GRAWA_LOCAL_RANK"] == "1"
+    if wide:
+        time.sleep(2)
+    x = np.zeros(7 if wide else 6, dtype=np.float32)
+    shapes = {"weight": (2, 2), "bias": (3 if wide else 2,)}
+    try:
+        grawa.Session(x, method="mean", budget="8step", tensors=shapes)
+    except ValueError as error:
+        print("refused", error, flush=True)
+        sys.exit(1)
+    """
+    output = launch(tmp_path, program, workers=2)
+    assert output.returncode == 1
+    (why,) = said(output, "refused")
+    assert "tensor bias" in why and "[3]" in why and "[2]" in why, why
+
+
+def test_a_coordinator_and_programs_that_join(tmp_path: Path) -> None:
+    """As on several machines: a coordinator that knows only the number of workers, and `grawa join -- COMMAND`."""
+    run = [command()]
+    subprocess.run([*run, "key", "new", "run.key"], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "program.py").write_text(WORKER)
+    coordinator = subprocess.Popen(
+        [*run, "coordinate", "--workers", "2", "--key", "run.key", "--listen", "127.0.0.1:0", "--page", "none", "--out", "run"],
+        cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert coordinator.stdout is not None
+    first = coordinator.stdout.readline()
+    assert "-- COMMAND" in first, first
+    address = first.split("listening at ")[1].split()[0]
+    words = ["join", address, "--key", "run.key", "--", sys.executable, "program.py", "mean:period=4", "40step"]
+    joined = [
+        subprocess.Popen([*run, *words], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    outputs = [one.communicate(timeout=120)[0] for one in joined]
+    assert [one.returncode for one in joined] == [0, 0], outputs
+    assert all("finished 40" in output for output in outputs)
+    assert coordinator.wait(timeout=60) == 0
+
+
+def test_ctrl_c_stops_all_and_the_run_continues(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(WORKER)
+    words = ["--", sys.executable, "program.py", "mean:period=4,pull=1", "2000step", "0.005"]
+    begin = [command(), "launch", "--workers", "2", "--page", "none", "--out", "run", *words]
+    launched = subprocess.Popen(begin, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    events = tmp_path / "run" / "events.jsonl"
+    deadline = time.monotonic() + 60
+    while not (events.exists() and events.read_text().count('"event":"round"') > 5) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    launched.send_signal(signal.SIGINT)
+    text, _ = launched.communicate(timeout=90)
+    assert launched.returncode == 1 and "continue with: grawa launch --resume run -- " in text, text
+    rounds = events.read_text().count('"event":"round"')
+    again = [command(), "launch", "--resume", "run", "--page", "none", *words[:-2], "400step", "0.0"]
+    output = subprocess.run(again, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+    assert "budget" in output.stdout + output.stderr, "another budget is another run"
+    again = [command(), "launch", "--resume", "run", "--page", "none", *words[:-1], "0.0"]
+    output = subprocess.run(again, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+    assert output.returncode == 0, output.stdout + output.stderr
+    joined = [int(line.split()[1]) for line in said(output, "joined")]
+    assert joined and min(joined) >= 4 * (rounds - 2), (joined, rounds)
+    assert said(output, "finished") == ["2000"] * 2
+
+
+def test_ctrl_c_in_a_round(tmp_path: Path) -> None:
+    """It is raised when the round is over, and the session is still there."""
+    program = """
+    import os, signal, threading, time
+    import numpy as np, grawa
+    x = np.full(4, float(os.environ["GRAWA_LOCAL_RANK"]), dtype=np.float32)
+    session = grawa.Session(x, method="mean:period=1,pull=1", budget="4step")
+    x[:] = session.worker
+    interrupted = False
+    while session.due != "end":
+        if session.due == "step":
+            if session.worker == 1 and session.progress.steps == 1:
+                time.sleep(1.5)
+            session.step(0.0)
+        elif session.due == "round":
+            if session.worker == 0 and session.progress.steps == 2 and not interrupted:
+                threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            try:
+                session.round(x)
+            except KeyboardInterrupt:
+                interrupted = True
+                print("interrupted", session.due, x.tolist(), flush=True)
+        else:
+            session.evaluated_model(x)
+    session.finish()
+    print("ended", x.tolist(), flush=True)
+    """
+    output = launch(tmp_path, program, workers=2)
+    assert output.returncode == 0, output.stdout + output.stderr
+    assert said(output, "interrupted") == ["step [0.5, 0.5, 0.5, 0.5]"], output.stdout
+    assert said(output, "ended") == ["[0.5, 0.5, 0.5, 0.5]"] * 2
