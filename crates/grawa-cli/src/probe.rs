@@ -23,12 +23,12 @@ use std::path::PathBuf;
     after_help = "Example:\n  python3 oracle/values.py resnet20 values.safetensors --smooth\n  grawa probe --model resnet20 --classes 10 --values values.safetensors --out results.safetensors"
 )]
 pub(crate) struct Arguments {
-    /// The network, one of `grawa models`
+    /// The network, one of `grawa models`, or a file that grawa.export wrote
     #[arg(long, value_name = "NAME")]
     model: String,
-    /// Number of classes
+    /// Number of classes [default: as in the paper]
     #[arg(long)]
-    classes: usize,
+    classes: Option<usize>,
     /// The values file
     #[arg(long, value_name = "FILE")]
     values: PathBuf,

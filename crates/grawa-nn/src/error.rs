@@ -41,6 +41,14 @@ pub enum Error {
         /// The closest known name.
         nearest: Option<String>,
     },
+    /// A file of a network that cannot be read.
+    #[error("{place}: {why}")]
+    GraphFile {
+        /// The node, or the file as a whole.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Threads that could not be started.
     #[error("cannot start threads: {why}")]
     Threads {
@@ -192,6 +200,7 @@ impl Error {
             self,
             Error::UnknownNetwork { .. }
                 | Error::UnknownPrecision { .. }
+                | Error::GraphFile { .. }
                 | Error::BuiltWithoutCuda
                 | Error::NotOnCpu { .. }
                 | Error::DoesNotFit { .. }

@@ -18,6 +18,7 @@
 //! ```
 
 use crate::init::Init;
+use crate::op::batch_norm::EPSILON;
 use crate::op::plain::Plain;
 use crate::{Error, Shape};
 use grawa_core::Layout;
@@ -67,6 +68,8 @@ pub enum Op {
         mean: TensorId,
         /// The running variance, among the statistics.
         variance: TensorId,
+        /// What is added to a variance before its root is taken.
+        epsilon: f64,
     },
     /// max(x, 0).
     Relu,
@@ -334,20 +337,13 @@ pub struct Builder {
     nodes: Vec<Node>,
     parameters: Vec<(String, Vec<usize>, Init)>,
     statistics: Vec<(String, Vec<usize>)>,
-    silent: Vec<String>,
 }
 
 impl Builder {
     /// A network that takes images of this shape.
     pub fn new(name: impl Into<String>, input: Shape) -> Self {
         let nodes = vec![Node { op: Op::Input, inputs: Vec::new(), shape: input }];
-        Builder {
-            name: name.into(),
-            nodes,
-            parameters: Vec::new(),
-            statistics: Vec::new(),
-            silent: Vec::new(),
-        }
+        Builder { name: name.into(), nodes, parameters: Vec::new(), statistics: Vec::new() }
     }
 
     /// The batch of images.
@@ -402,21 +398,31 @@ impl Builder {
         Ok(self.push(Op::Conv { conv, weight, bias }, &[x], Shape { channels: conv.out, height, width }))
     }
 
-    /// Batch normalisation, scale 1 and shift 0.
+    /// Batch normalisation, scale 1 and shift 0, with PyTorch's ε of 10⁻⁵.
     pub fn batch_norm(&mut self, x: NodeId, name: &str) -> Result<NodeId, Error> {
+        self.batch_norm_with(x, name, EPSILON)
+    }
+
+    /// The same with another ε.
+    pub fn batch_norm_with(&mut self, x: NodeId, name: &str, epsilon: f64) -> Result<NodeId, Error> {
         let shape = self.shape(x);
-        let channels = vec![shape.channels];
-        // A constant added to a channel before batch norm has no effect.
-        if let Op::Conv { bias: Some(bias), .. } = self.nodes[x.0].op {
-            self.silent.push(self.parameters[bias.0].0.clone());
+        // The least ε that f32, in which evaluation normalises, keeps.
+        if !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&epsilon) {
+            let expected = format!("ε must be positive and at most 1, not {epsilon}");
+            return Err(Error::DoesNotFit {
+                operation: format!("batch norm {name}"),
+                found: shape,
+                expected,
+            });
         }
+        let channels = vec![shape.channels];
         let weight = self.learn(format!("{name}.weight"), channels.clone(), Init::Constant(1.0));
         let bias = self.learn(format!("{name}.bias"), channels.clone(), Init::Constant(0.0));
         self.statistics.push((format!("{name}.running_mean"), channels.clone()));
         self.statistics.push((format!("{name}.running_var"), channels));
         let count = self.statistics.len();
         let (mean, variance) = (TensorId(count - 2), TensorId(count - 1));
-        Ok(self.push(Op::BatchNorm { weight, bias, mean, variance }, &[x], shape))
+        Ok(self.push(Op::BatchNorm { weight, bias, mean, variance, epsilon }, &[x], shape))
     }
 
     /// Group normalisation, scale 1 and shift 0. The channels are divided into `groups` groups of one size.
@@ -556,11 +562,23 @@ impl Builder {
         }
         let mut parameters =
             Layout::new(self.parameters.iter().map(|(name, shape, _)| (name.clone(), shape.clone())))?;
-        for name in &self.silent {
+        for name in self.silent() {
             parameters = parameters.silence(name)?;
         }
         let statistics = Layout::new(self.statistics)?;
         let inits = self.parameters.into_iter().map(|(_, _, init)| init).collect();
         Ok(Graph { name: self.name, nodes: self.nodes, parameters, statistics, inits })
+    }
+
+    /// The biases that only a batch norm reads: a constant added to a channel has no effect on its result.
+    fn silent(&self) -> impl Iterator<Item = &str> {
+        let mut uses = vec![0; self.nodes.len()];
+        self.nodes.iter().flat_map(|node| &node.inputs).for_each(|input| uses[input.0] += 1);
+        let is_norm = |node: &&Node| matches!(node.op, Op::BatchNorm { .. });
+        let before = self.nodes.iter().filter(is_norm).map(|norm| norm.inputs[0].0);
+        before.filter(move |&node| uses[node] == 1).filter_map(|node| match self.nodes[node].op {
+            Op::Conv { bias: Some(bias), .. } => Some(self.parameters[bias.0].0.as_str()),
+            _ => None,
+        })
     }
 }

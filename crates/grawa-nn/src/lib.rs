@@ -2,7 +2,8 @@
 //!
 //! ## Where things are
 //!
-//! A [`Graph`] is built once, by a function of the [`zoo`] or with a [`Builder`]. It infers every shape, counts its
+//! A [`Graph`] is built once: by a function of the [`zoo`], with a [`Builder`], or from a file
+//! ([`Graph::from_json`]). It infers every shape, counts its
 //! parameters, and names tensors as PyTorch does. [`Tape`] is the plain path: every operation unfused, generic over
 //! the number type; faster engines are tested against it. [`Program`] is the engine on the CPU: a graph compiled for a
 //! batch size, which runs in an [`Arena`]. [`cuda::ReplicaSet`] is the engine on GPUs. Both implement [`Backend`]. [`State`]
@@ -23,6 +24,7 @@ pub mod cuda;
 mod dual;
 mod error;
 mod graph;
+mod graph_file;
 mod init;
 mod matmul;
 mod op;

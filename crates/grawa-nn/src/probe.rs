@@ -46,10 +46,11 @@ pub enum Engine {
     Cuda(Device, Precision),
 }
 
-/// Runs a network of the zoo on a values file. `out` is the path of the results.
+/// Runs a network on a values file: one of the zoo, for this number of classes, or a file that ends in `.json`. `out` is the path of the
+/// results.
 pub fn probe(
     network: &str,
-    classes: usize,
+    classes: Option<usize>,
     values: &Path,
     out: &Path,
     engine: &Engine,
@@ -59,7 +60,12 @@ pub fn probe(
     let &[batch, channels, height, width] = image.shape.as_slice() else {
         return Err(file.differs("image", image, "f32 of shape [batch, channels, height, width]".into()));
     };
-    let graph = zoo::find(network)?.build(Shape { channels, height, width }, classes)?;
+    let graph = if network.ends_with(".json") {
+        Graph::read(Path::new(network))?
+    } else {
+        let entry = zoo::find(network)?;
+        entry.build(Shape { channels, height, width }, classes.unwrap_or(entry.classes))?
+    };
     run(&graph, &file, batch, out, engine)
 }
 

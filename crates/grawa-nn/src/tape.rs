@@ -100,7 +100,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
             Op::Conv { conv, weight, bias } => {
                 conv::forward(conv, (from(0), to), x(0), learnt(*weight), bias.map(learnt), &mut y)
             }
-            Op::BatchNorm { weight, bias, mean, variance } => {
+            Op::BatchNorm { weight, bias, mean, variance, epsilon } => {
                 let running = |id: TensorId| tensor(self.graph.statistics(), statistics, id);
                 used = match self.mode {
                     Mode::Train { .. } => batch_norm::statistics(to, x(0)),
@@ -112,6 +112,7 @@ impl<'g, T: Scalar> Tape<'g, T> {
                     to,
                     x(0),
                     (&used.mean, &used.variance),
+                    *epsilon,
                     learnt(*weight),
                     learnt(*bias),
                     &mut y,
@@ -202,13 +203,14 @@ impl<'g, T: Scalar> Tape<'g, T> {
                 };
                 conv::backward(conv, (from(0), to), x(0), learnt(*weight), dy, into);
             }
-            Op::BatchNorm { weight, bias, .. } => {
+            Op::BatchNorm { weight, bias, epsilon, .. } => {
                 let used = &self.used[index];
                 let [dscale, dshift] = pair(layout, gradient, *weight, Some(*bias));
                 let norm = batch_norm::Norm {
                     shape: to,
                     mean: &used.mean,
                     variance: &used.variance,
+                    epsilon: *epsilon,
                     of_batch: self.mode != Mode::Evaluate,
                 };
                 batch_norm::backward(&norm, x(0), learnt(*weight), dy, &mut flows[place(0)], dscale, dshift);

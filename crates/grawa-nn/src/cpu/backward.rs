@@ -10,7 +10,7 @@ use super::profile::Part;
 use super::program::{ConvStep, Place, Program};
 use super::simd::{F32x16, Isa, WIDTH};
 use crate::graph::pair;
-use crate::op::{batch_norm, dropout, linear, relu};
+use crate::op::{dropout, linear, relu};
 use crate::plan::{Flow, NO_STEP, Step};
 use crate::{Mode, Op};
 use rayon::prelude::*;
@@ -85,7 +85,7 @@ impl Program {
                     convolution.backward(workspace, dy, dx.planes_mut(), add);
                 });
             }
-            (Op::BatchNorm { weight, bias, .. }, Place::Planes(to)) => {
+            (Op::BatchNorm { weight, bias, epsilon, .. }, Place::Planes(to)) => {
                 let place = *self.planes(step.inputs[0]);
                 let (x, y) = (planes(step.inputs[0]), planes(step.output));
                 let Scratch { affine, moments, sum, along, variance, .. } = scratch;
@@ -104,7 +104,7 @@ impl Program {
                 // The sums over all images, and the gradients of scale and shift.
                 total(moments.iter().map(|image| &image.mean[..]), sum);
                 total(moments.iter().map(|image| &image.squares[..]), along);
-                let inverse = |channel: usize| 1.0 / (f64::from(variance[channel]) + batch_norm::EPSILON);
+                let inverse = |channel: usize| 1.0 / (f64::from(variance[channel]) + epsilon);
                 for channel in 0..place.shape.channels {
                     gradient[spans[weight.0].range()][channel] +=
                         (along[channel] * inverse(channel).sqrt()) as f32;

@@ -8,7 +8,7 @@ use super::pass::Model;
 use super::pixels;
 use super::program::{ConvStep, Place, Program};
 use super::simd::F32x16;
-use crate::op::{batch_norm, dropout, linear, relu};
+use crate::op::{dropout, linear, relu};
 use crate::plan::NO_STEP;
 use crate::{Mode, Op};
 use rayon::prelude::*;
@@ -54,7 +54,7 @@ impl Program {
                     }
                 });
             }
-            (Op::BatchNorm { weight, bias, mean, variance }, Place::Planes(to)) => {
+            (Op::BatchNorm { weight, bias, mean, variance, epsilon }, Place::Planes(to)) => {
                 let place = from(0);
                 let trains = mode != Mode::Evaluate;
                 if trains {
@@ -80,7 +80,7 @@ impl Program {
                 let affine = &mut scratch.affine;
                 let (scale, shift) = (self.parameter(parameters, *weight), self.parameter(parameters, *bias));
                 let slope = scale.iter().zip(&scratch.variance).map(|(&scale, &variance)| {
-                    (f64::from(scale) / (f64::from(variance) + batch_norm::EPSILON).sqrt()) as f32
+                    (f64::from(scale) / (f64::from(variance) + epsilon).sqrt()) as f32
                 });
                 norm::fill(&mut affine.slope, slope);
                 norm::fill(&mut affine.middle, scratch.mean.iter().copied());

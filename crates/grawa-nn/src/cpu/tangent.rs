@@ -331,7 +331,7 @@ impl Curvature {
         parameters: &[f32],
         vector: &[f32],
     ) -> Vec<Channel> {
-        let Op::BatchNorm { weight, .. } = &step.op else { return Vec::new() };
+        let Op::BatchNorm { weight, epsilon, .. } = &step.op else { return Vec::new() };
         let shape = self.flowing.planes(step.inputs[0]).shape;
         let at = self.kept.steps.iter().position(|other| other.output == step.output);
         let variance = at.map_or(&[][..], |at| &point.arena.scratch[at].variance);
@@ -344,6 +344,7 @@ impl Curvature {
                 scale: scale[index].into(),
                 scale_change: moved[index].into(),
                 variance: variance[index].into(),
+                epsilon: *epsilon,
                 sum_change,
                 along_change,
             }

@@ -7,7 +7,6 @@
 use super::block::Blocked;
 use super::norm::{self, Moments};
 use super::simd::{F32x16, for_each_isa};
-use crate::op::batch_norm::EPSILON;
 
 /// The factors of a tangent of batch norm, for every channel.
 #[derive(Clone, Debug)]
@@ -33,6 +32,7 @@ pub(crate) struct Channel {
     pub(crate) scale: f64,
     pub(crate) scale_change: f64,
     pub(crate) variance: f64,
+    pub(crate) epsilon: f64,
     /// Σ x′ and Σ x̂·x′.
     pub(crate) sum_change: f64,
     pub(crate) along_change: f64,
@@ -52,7 +52,7 @@ pub(crate) struct Back {
 impl Channel {
     /// s.
     fn inverse(&self) -> f64 {
-        1.0 / (self.variance + EPSILON).sqrt()
+        1.0 / (self.variance + self.epsilon).sqrt()
     }
 
     /// The tangent of the mean.

@@ -74,6 +74,7 @@ pub(crate) struct Normed {
     pub(crate) bias: TensorId,
     pub(crate) mean: TensorId,
     pub(crate) variance: TensorId,
+    pub(crate) epsilon: f64,
     /// Whether the layer before it computes its moments.
     pub(crate) by_layer: bool,
     /// Whether the sum before it computes its moments.
@@ -255,7 +256,7 @@ impl Program {
                     (weight, Some(bias)),
                 ));
             }
-            Op::BatchNorm { weight, bias, mean, variance } => {
+            Op::BatchNorm { weight, bias, mean, variance, epsilon } => {
                 if node.shape.channels > 2048 {
                     return Err(Error::misfit("batch norm on a GPU", node.shape, "at most 2048 channels"));
                 }
@@ -271,6 +272,7 @@ impl Program {
                     bias,
                     mean,
                     variance,
+                    epsilon,
                     by_layer: false,
                     by_sum: false,
                     record: 0,

@@ -1,12 +1,12 @@
 //! Batch normalisation: every channel gets mean 0 and variance 1 over the batch, then a scale and a shift.
 //!
 //! As in PyTorch, the batch is normalised with its biased variance; the running variance uses the unbiased one, with
-//! momentum 0.1; ε is 10⁻⁵. Sums take two passes to avoid cancellation.
+//! momentum 0.1; ε is 10⁻⁵ unless a network sets another. Sums take two passes to avoid cancellation.
 
 use crate::Shape;
 use crate::scalar::Scalar;
 
-/// ε.
+/// The usual ε.
 pub(crate) const EPSILON: f64 = 1e-5;
 /// The share of the running statistics that a batch replaces.
 pub(crate) const MOMENTUM: f64 = 0.1;
@@ -58,12 +58,13 @@ pub(crate) fn forward<T: Scalar>(
     shape: Shape,
     x: &[T],
     (mean, variance): (&[T], &[T]),
+    epsilon: f64,
     scale: &[T],
     shift: &[T],
     y: &mut [T],
 ) {
     stretches(shape, x.len(), |channel, at| {
-        let slope = scale[channel] / (variance[channel] + T::of(EPSILON)).sqrt();
+        let slope = scale[channel] / (variance[channel] + T::of(epsilon)).sqrt();
         for (y, &x) in y[at.clone()].iter_mut().zip(&x[at]) {
             *y = (x - mean[channel]) * slope + shift[channel];
         }
@@ -75,6 +76,7 @@ pub(crate) struct Norm<'a, T> {
     pub(crate) shape: Shape,
     pub(crate) mean: &'a [T],
     pub(crate) variance: &'a [T],
+    pub(crate) epsilon: f64,
     /// Whether mean and variance are those of the batch, and so depend on x; otherwise they are constants.
     pub(crate) of_batch: bool,
 }
@@ -89,8 +91,8 @@ pub(crate) fn backward<T: Scalar>(
     dscale: &mut [T],
     dshift: &mut [T],
 ) {
-    let &Norm { shape, mean, variance, of_batch } = norm;
-    let deviation = |channel: usize| (variance[channel] + T::of(EPSILON)).sqrt();
+    let &Norm { shape, mean, variance, epsilon, of_batch } = norm;
+    let deviation = |channel: usize| (variance[channel] + T::of(epsilon)).sqrt();
     let (mut sum, mut along) = (vec![T::zero(); shape.channels], vec![T::zero(); shape.channels]);
     stretches(shape, x.len(), |channel, at| {
         let pairs = || x[at.clone()].iter().zip(&dy[at.clone()]);

@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_fold(Norm norm, u64 slab)
     for (int c = threadIdx.x; c < norm.pitch; c += 256) {
         bool real = c < norm.channels;
         float mean = real ? norm.running_mean[c] : 0.0f;
-        float deviation = real ? 1.0f / sqrtf(norm.running_variance[c] + 1e-5f) : 0.0f;
+        float deviation = real ? 1.0f / sqrtf(norm.running_variance[c] + (float)norm.epsilon) : 0.0f;
         float scale = real ? norm.weight[c] * deviation : 0.0f;
         norm.record[MEAN * norm.pitch + c] = mean;
         norm.record[DEVIATION * norm.pitch + c] = deviation;

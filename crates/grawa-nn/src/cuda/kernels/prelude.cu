@@ -97,6 +97,7 @@ struct Norm {
     float* partial;           // rows of sums of the blocks, see `tally`
     u32* arrived;             // how many blocks have finished
     const float* offset;      // a bias that the layer omitted, because it only affects the running mean
+    double epsilon;
     int channels, pitch, track;
     float count;
 };
@@ -187,7 +188,7 @@ __device__ __forceinline__ void settle(const Norm& norm, int c, double sum, doub
     double mean = sum / norm.count, variance = squares / norm.count - mean * mean;
     if (variance < 0.0) variance = 0.0;
     mean += shift;
-    double deviation = 1.0 / sqrt(variance + 1e-5);
+    double deviation = 1.0 / sqrt(variance + norm.epsilon);
     float scale = c < norm.channels ? norm.weight[c] * (float)deviation : 0.0f;
     norm.record[MEAN * norm.pitch + c] = (float)mean;
     norm.record[DEVIATION * norm.pitch + c] = (float)deviation;
