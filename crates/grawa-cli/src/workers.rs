@@ -175,7 +175,9 @@ impl Log {
         let whole: Vec<u8> = self.rest.drain(..end).collect();
         let text = String::from_utf8_lossy(&whole);
         // A progress bar writes over its line: its last state counts.
-        text.lines().map(|line| line.rsplit('\r').find(|part| !part.is_empty()).unwrap_or("").into()).collect()
+        text.lines()
+            .map(|line| line.rsplit('\r').find(|part| !part.is_empty()).unwrap_or("").into())
+            .collect()
     }
 }
 

@@ -52,7 +52,7 @@ fn vincent_leaves_pictures_a_page_and_a_table() {
     let here = place.path().join("here");
     let methods = ["easgd", "grawa", "lgrawa", "local-lgrawa", "local-mgrawa", "lsgd", "mean", "mgrawa"];
     let mut expected: Vec<String> =
-        ["ends.csv", "index.html", "settings.toml", "tables.md"].map(String::from).into();
+        ["ends.csv", "ends.tex", "index.html", "settings.toml", "tables.md"].map(String::from).into();
     for name in ["ends".to_owned()].into_iter().chain(methods.map(|name| format!("trajectory-{name}"))) {
         expected.extend([format!("{name}.svg"), format!("{name}.png")]);
     }
@@ -137,6 +137,7 @@ fn a_sweep_maps_every_edge_rule() {
         "sweep.csv",
         "tables.md",
         "valleys.csv",
+        "valleys.tex",
     ];
     assert_eq!(names(&map), expected);
     assert_eq!(fs::read_to_string(map.join("sweep.csv")).unwrap().lines().count(), 1 + 2 * 1080);

@@ -41,14 +41,16 @@ fn smoke(experiment: &str, tables: &[&str], pictures: &[&str]) {
     let results = place.path().join("here/results");
     let found = files(&results);
     for name in tables {
-        let file = format!("{name}.csv");
-        let table = text(
-            found.get(&file).unwrap_or_else(|| panic!("{experiment} left no {file}: {:?}", found.keys())),
-        );
-        assert!(
-            table.lines().count() > 1 && !table.contains("NaN") && !table.contains("inf"),
-            "{file}: {table}"
-        );
+        for end in ["csv", "tex"] {
+            let file = format!("{name}.{end}");
+            let table = text(
+                found.get(&file).unwrap_or_else(|| panic!("{experiment} left no {file}: {:?}", found.keys())),
+            );
+            assert!(
+                table.lines().count() > 1 && !table.contains("NaN") && !table.contains("inf"),
+                "{file}: {table}"
+            );
+        }
     }
     for name in pictures {
         assert!(found[&format!("{name}.png")].starts_with(b"\x89PNG\r\n\x1a\n"), "{name}");
@@ -291,7 +293,7 @@ fn choosing_on_the_test_set_is_marked() {
     ];
     let output = lab(place.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    for file in ["tables.md", "index.html"] {
+    for file in ["errors.tex", "tables.md", "index.html"] {
         let found = fs::read_to_string(place.path().join("x/results").join(file)).unwrap();
         assert!(found.contains("CHOSEN ON THE TEST SET"), "{file}");
     }

@@ -105,7 +105,10 @@ impl Settings {
         let tensors: Map<String, Value> = (self.layout.spans().iter())
             .zip(1..)
             .map(|(span, number)| {
-                (format!("tensor {}", span.name()), json!(format!("number {number} of shape {:?}", span.shape())))
+                (
+                    format!("tensor {}", span.name()),
+                    json!(format!("number {number} of shape {:?}", span.shape())),
+                )
             })
             .collect();
         let mut entries = tensors;
