@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The format of CIFAR-10 or CIFAR-100.
+#[derive(Clone, Copy)]
 pub(crate) struct Format {
     pub(crate) kind: DatasetKind,
     pub(crate) title: &'static str,

@@ -12,6 +12,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// One of the two sets.
+#[derive(Clone, Copy)]
 pub(crate) struct Format {
     pub(crate) kind: DatasetKind,
     title: &'static str,

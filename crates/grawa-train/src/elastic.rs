@@ -75,7 +75,7 @@ impl Run {
         let (parameters, statistics) = self.workers.start(recipe)?;
         if joiner.charter.is_empty() {
             let why = "the coordinator has no recipe: it waits for programs with a session; give it a recipe or its options";
-            return Err(Error::not_elastic(why.into()));
+            return Err(Error::Session(grawa_session::Error::NotElastic { why: why.into() }));
         }
         let reporter = joiner.reporter();
         let part = |worker: u32| Part {

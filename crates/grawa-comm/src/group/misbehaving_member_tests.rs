@@ -334,7 +334,7 @@ fn the_first_proposal_counts() {
     };
     let propose =
         |charter: &[u8]| ToCoordinator::Propose(Proposal { charter: charter.into(), trigger: Some(9) });
-    let sent = |actions: &[Action]| match &actions[..] {
+    let sent = |actions: &[Action]| match actions {
         [.., Action::Send { message, .. }] => message.clone(),
         other => panic!("{other:?}"),
     };
