@@ -145,16 +145,16 @@ mod tests {
     }
 
     /// The format with the sums of the files that `write` leaves.
-    fn own(format: Format) -> Format {
-        let sum = |n| -> &'static str { md5::of_bytes(&records(&format, n)).leak() };
+    fn own(format: &Format) -> Format {
+        let sum = |n| -> &'static str { md5::of_bytes(&records(format, n)).leak() };
         let train: Vec<_> = format.train.iter().map(|&(name, _)| (name, sum(4))).collect();
         let test = (format.test.0, sum(3));
-        Format { train: train.leak(), test, ..format }
+        Format { train: train.leak(), test, ..*format }
     }
 
     #[test]
     fn reads_both_sets_from_the_folder_or_above_it() {
-        for format in [own(CIFAR10), own(CIFAR100)] {
+        for format in [own(&CIFAR10), own(&CIFAR100)] {
             let dir = tempfile::tempdir().unwrap();
             let deep = dir.path().join("sets").join(format.folder);
             write(&format, &deep);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn class_names_are_known() {
-        let (format, dir) = (own(CIFAR100), tempfile::tempdir().unwrap());
+        let (format, dir) = (own(&CIFAR100), tempfile::tempdir().unwrap());
         write(&format, dir.path());
         assert!(read(&format, dir.path()).unwrap().class_names.is_empty());
         let names: String = (0..100).map(|i| format!("class{i}\n")).collect();
@@ -189,7 +189,7 @@ mod tests {
             "{text}"
         );
 
-        let (format, third) = (own(CIFAR10), dir.path().join("data_batch_3.bin"));
+        let (format, third) = (own(&CIFAR10), dir.path().join("data_batch_3.bin"));
         for bytes in [&records(&format, 4)[..3073 * 3 + 5], b""] {
             fs::write(&third, bytes).unwrap();
             let text = refused(&format);

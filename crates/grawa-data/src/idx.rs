@@ -180,21 +180,21 @@ mod tests {
     }
 
     /// The format with the sums of the files that `write` leaves.
-    fn own(format: Format) -> Format {
+    fn own(format: &Format) -> Format {
         let files = [images(12), labels(12), images(4), labels(4)];
-        Format { md5: files.map(|bytes| &*md5::of_bytes(&bytes).leak()), ..format }
+        Format { md5: files.map(|bytes| &*md5::of_bytes(&bytes).leak()), ..*format }
     }
 
     #[test]
     fn reads_plain_and_zipped_files() {
         let dir = tempfile::tempdir().unwrap();
         write(&dir.path().join("MNIST").join("raw"));
-        let set = read(&own(MNIST), dir.path()).unwrap();
+        let set = read(&own(&MNIST), dir.path()).unwrap();
         assert_eq!((set.train.len(), set.test.len(), set.classes), (12, 4, 10));
         assert_eq!(set.train.shape(), SHAPE);
         assert_eq!(set.test.bytes().unwrap()[25..28], [25, 26, 27]);
         assert_eq!(set.test.labels(), [0, 1, 2, 3]);
-        assert!(read(&own(FASHION), dir.path()).is_err(), "the folder is called MNIST");
+        assert!(read(&own(&FASHION), dir.path()).is_err(), "the folder is called MNIST");
     }
 
     #[test]
@@ -208,11 +208,11 @@ mod tests {
         let train = dir.path().join(FILES[0]);
         for bytes in [&images(12)[..100], &labels(12), b""] {
             fs::write(&train, bytes).unwrap();
-            let text = refused(&own(FASHION));
+            let text = refused(&own(&FASHION));
             assert!(text.contains(FILES[0]) && text.contains("damaged"), "{text}");
         }
         fs::write(&train, &zipped(&images(12))[..60]).unwrap();
-        let text = refused(&own(FASHION));
+        let text = refused(&own(&FASHION));
         assert!(text.contains("cannot unpack") && text.contains(FILES[0]), "{text}");
     }
 }
