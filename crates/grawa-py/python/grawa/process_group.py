@@ -136,7 +136,7 @@ class ProcessGroupSession(Session):
             **{f"tensor {name}": f"number {number} of shape {shape}" for number, (name, shape) in enumerate(tensors, 1)},
         }  # fmt: skip
         self._agree(settings)
-        # What the native part sees of the parameters: a number for each tensor, 1 or NaN. Its centres are 0.
+        # What the native part sees of the parameters: a number for each tensor, 1 or NaN.
         self._signs = torch.ones(len(tensors))
         self._length = len(tensors)
         self._native = self._call(
@@ -164,15 +164,13 @@ class ProcessGroupSession(Session):
         return self._call(super().round, self._signs, scores)
 
     def evaluated_model(self, parameters: torch.Tensor, out: Any = None) -> Any:
-        self._look_at(parameters)
-        self._carrier.view = None
-        signs = torch.empty_like(self._signs)
-        self._call(super().evaluated_model, self._signs, signs)
-        if self._carrier.view is not None:
-            found = self._carrier.view
-        else:
-            # Some methods evaluate the centre, others each worker by itself.
-            found = self._carrier.centre if bool((signs == 0).all()) else parameters
+        self._carrier.vector, self._carrier.view = parameters, None
+        # Some methods evaluate the mean of all, some the centre, others each worker by itself: a number that no centre has comes back then.
+        mine, chosen = torch.full_like(self._signs, 2.0), torch.empty_like(self._signs)
+        self._call(super().evaluated_model, mine, chosen)
+        found = self._carrier.view
+        if found is None:
+            found = parameters if bool((chosen == mine).all()) else self._carrier.centre
         return found.clone() if out is None else out.copy_(found)
 
     def centre(self, out: Any = None) -> torch.Tensor:
