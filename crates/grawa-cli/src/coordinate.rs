@@ -96,7 +96,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             let listen = connect.listen.get_or_insert_with(|| LISTEN.into()).clone();
             let check = |recipe: Option<&Recipe>| {
                 // The data is on the workers' machines: what is known of it here must fit.
-                if let Some((facts, recipe)) = recipe.and_then(|recipe| Facts::published(recipe).zip(Some(recipe))) {
+                if let Some((facts, recipe)) =
+                    recipe.and_then(|recipe| Facts::published(recipe).zip(Some(recipe)))
+                {
                     facts.network(recipe)?;
                 }
                 check_free(&listen)?;

@@ -66,7 +66,8 @@ fn a_run_without_a_recipe_is_for_sessions() {
     let output = grawa(folder.path(), &words).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("the coordinator has no recipe"), "{}", text(&output));
-    let output = grawa(folder.path(), &["launch", "--workers", "1", "--dry-run", "--", "true"]).output().unwrap();
+    let output =
+        grawa(folder.path(), &["launch", "--workers", "1", "--dry-run", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(text(&output).contains("there is no plan to show"), "{}", text(&output));
 }

@@ -445,7 +445,10 @@ fn another_model_is_refused() {
     let layout = Layout::new([("a", vec![5]), ("b", vec![4, 10])]).unwrap();
     let other = Settings { layout, ..settings.clone() };
     let error = Session::join(joiner(&address), &other, &mut [0.0; 45]).unwrap_err().to_string();
-    assert!(error.contains("tensor b is \"number 2 of shape [4, 10]\" here and \"number 2 of shape [40]\" there"), "{error}");
+    assert!(
+        error.contains("tensor b is \"number 2 of shape [4, 10]\" here and \"number 2 of shape [40]\" there"),
+        "{error}"
+    );
     let other = Settings { method: "mean:period=7".parse().unwrap(), ..settings };
     let error = Session::join(joiner(&address), &other, &mut [0.0; 45]).unwrap_err().to_string();
     assert!(error.contains("method"), "{error}");

@@ -3,7 +3,9 @@
 use super::Settings;
 use super::coordinator::roster::MemberState;
 use super::coordinator::{Action, Coordinator, Input};
-use super::messages::{Call, End, Entry, Hello, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION};
+use super::messages::{
+    Call, End, Entry, Hello, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION,
+};
 use std::time::Duration;
 
 const START: StateVersion = StateVersion { op: 0, digest: 5 };
@@ -326,13 +328,16 @@ fn the_first_proposal_counts() {
         let (version, token, address) = (VERSION, 100 + session, "nowhere".into());
         ToCoordinator::Hello(Hello { version, run: 0, token, worker: None, address })
     };
-    let propose = |charter: &[u8]| ToCoordinator::Propose(Proposal { charter: charter.into(), trigger: Some(9) });
+    let propose =
+        |charter: &[u8]| ToCoordinator::Propose(Proposal { charter: charter.into(), trigger: Some(9) });
     let sent = |actions: &[Action]| match &actions[..] {
         [.., Action::Send { message, .. }] => message.clone(),
         other => panic!("{other:?}"),
     };
     let open = sent(&hear(&mut coordinator, 0, hello(0)));
-    assert!(matches!(&open, ToMember::Welcome { charter: Some(none), founders: 2, heartbeat: 500, .. } if none.is_empty()));
+    assert!(
+        matches!(&open, ToMember::Welcome { charter: Some(none), founders: 2, heartbeat: 500, .. } if none.is_empty())
+    );
     hear(&mut coordinator, 1, hello(1));
     let answer = ToMember::Charter { charter: b"first".into(), heartbeat: 100 };
     let first = hear(&mut coordinator, 1, propose(b"first"));
@@ -342,7 +347,11 @@ fn the_first_proposal_counts() {
     assert!(second.len() == 1 && sent(&second) == answer, "{second:?}");
     let mut again = Coordinator::new(settings, 7, Vec::new(), std::slice::from_ref(entry));
     let known = sent(&hear(&mut again, 5, hello(5)));
-    assert!(matches!(&known, ToMember::Welcome { charter: Some(first), heartbeat: 100, .. } if first == b"first"));
+    assert!(
+        matches!(&known, ToMember::Welcome { charter: Some(first), heartbeat: 100, .. } if first == b"first")
+    );
     let refused = hear(&mut again, 5, propose(b""));
-    assert!(matches!(&refused[0], Action::Send { message: ToMember::Refused { why }, .. } if why.contains("0 bytes")));
+    assert!(
+        matches!(&refused[0], Action::Send { message: ToMember::Refused { why }, .. } if why.contains("0 bytes"))
+    );
 }

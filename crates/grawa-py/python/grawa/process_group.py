@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,6 +113,7 @@ class ProcessGroupSession(Session):
         seed: int,
         pace: str,
         name: str,
+        statistics: Iterable[tuple[str, Sequence[int]]] = (),
         checkpoint: bytes | None = None,
         **options: Any,
     ) -> None:
@@ -134,6 +135,7 @@ class ProcessGroupSession(Session):
         settings = {
             "method": method, "budget": budget, "evaluate": evaluate, "batch": batch, "examples": examples, "seed": seed, "name": name,
             **{f"tensor {name}": f"number {number} of shape {shape}" for number, (name, shape) in enumerate(tensors, 1)},
+            **{f"statistics {name}": list(shape) for name, shape in statistics},
         }  # fmt: skip
         self._agree(settings)
         # What the native part sees of the parameters: a number for each tensor, 1 or NaN.
@@ -153,6 +155,7 @@ class ProcessGroupSession(Session):
             pace=pace,
             wire="f32",
             patience=0.0,
+            statistics=list(statistics),
             process_group=(self._carrier, dist.get_rank(), dist.get_world_size()),
         )
         self.worker = self._native.worker()
@@ -163,11 +166,11 @@ class ProcessGroupSession(Session):
         self._look_at(parameters)
         return self._call(super().round, self._signs, scores)
 
-    def evaluated_model(self, parameters: torch.Tensor, out: Any = None) -> Any:
+    def evaluated_model(self, parameters: torch.Tensor, out: Any = None, statistics: Any = None) -> Any:
         self._carrier.vector, self._carrier.view = parameters, None
         # Some methods evaluate the mean of all, some the centre, others each worker by itself: a number that no centre has comes back then.
         mine, chosen = torch.full_like(self._signs, 2.0), torch.empty_like(self._signs)
-        self._call(super().evaluated_model, mine, chosen)
+        self._call(super().evaluated_model, mine, chosen, statistics)
         found = self._carrier.view
         if found is None:
             found = parameters if bool((chosen == mine).all()) else self._carrier.centre

@@ -149,7 +149,14 @@ impl CoordinatedRun {
         recorded: Vec<(Event, f64)>,
         locks: (CoordinatorFile, folder::Hold),
     ) -> Self {
-        CoordinatedRun { server: Arc::new(server), folder: folder.into(), workers, files, recorded, _locks: locks }
+        CoordinatedRun {
+            server: Arc::new(server),
+            folder: folder.into(),
+            workers,
+            files,
+            recorded,
+            _locks: locks,
+        }
     }
 
     /// Where it listens.

@@ -21,7 +21,8 @@ mod trigger;
 
 use super::digest::majority;
 use super::messages::{
-    Call, Entry, Hello, LONGEST, LONGEST_CHARTER, Peer, Proposal, Record, StateVersion, ToCoordinator, ToMember, VERSION,
+    Call, Entry, Hello, LONGEST, LONGEST_CHARTER, Peer, Proposal, Record, StateVersion, ToCoordinator,
+    ToMember, VERSION,
 };
 use super::token_bucket::TokenBucket;
 use crate::{Lost, Why};
@@ -393,7 +394,8 @@ impl Coordinator {
     fn on_proposal(&mut self, worker: u32, session: Session, proposal: Proposal) {
         if !(1..=LONGEST_CHARTER).contains(&proposal.charter.len()) {
             let found = proposal.charter.len();
-            let why = format!("it proposes a charter of {found} bytes, where 1 to {LONGEST_CHARTER} are allowed");
+            let why =
+                format!("it proposes a charter of {found} bytes, where 1 to {LONGEST_CHARTER} are allowed");
             return self.refuse(session, why);
         }
         if self.charter.is_empty() {

@@ -461,7 +461,8 @@ impl Decider {
     /// Decides what follows, and does it. What must be in the journal is written and synced before anything else is done.
     fn handle(&mut self, input: Input, shared: &Shared) -> Result<(), Error> {
         let actions = self.coordinator.handle(input, shared.environment.now());
-        let entry = |action: &Action| if let Action::Log(entry) = action { Some(entry.clone()) } else { None };
+        let entry =
+            |action: &Action| if let Action::Log(entry) = action { Some(entry.clone()) } else { None };
         let entries: Vec<Entry> = actions.iter().filter_map(entry).collect();
         #[cfg(test)]
         if self.coordinator.settings.mutation == Some(crate::group::simulate::Mutation::ActBeforeLog) {

@@ -69,7 +69,10 @@ impl Disk {
                 Entry::Committed(record) => record,
                 Entry::Adopted { proposal, .. } => {
                     if let Some(before) = known.adopted.replace(proposal.clone()) {
-                        self.process.world.state().fail(|| format!("{proposal:?} was adopted after {before:?}"));
+                        self.process
+                            .world
+                            .state()
+                            .fail(|| format!("{proposal:?} was adopted after {before:?}"));
                     }
                     continue;
                 }
@@ -154,7 +157,8 @@ impl Schedule {
     /// All workers have the same charter: the one in the journal, where one of them proposed it.
     fn agree_on_charter(&self, process: &Process, node: usize, found: &[u8]) {
         let known = self.known();
-        let expected = known.adopted.as_ref().map(|it| &it.charter[..]).or((!self.is_open).then_some(&[1, 2, 3]));
+        let expected =
+            known.adopted.as_ref().map(|it| &it.charter[..]).or((!self.is_open).then_some(&[1, 2, 3]));
         if expected != Some(found) {
             process.world.state().fail(|| format!("node {node} has the charter {found:?}, not {expected:?}"));
         }
