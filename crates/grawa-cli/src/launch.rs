@@ -147,7 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     for number in 0..processes {
         let path = place.join(format!("worker-{number}.log"));
         let log = OpenOptions::new().create(true).append(true).open(&path).map_err(io)?;
-        logs.push(path);
+        logs.push((path, log.metadata().map_err(io)?.len()));
         let (address, key) = (run.address().to_string(), key.as_ref().map(|key| &key.0));
         let mut command = match arguments.command.split_first() {
             None => {

@@ -5,7 +5,7 @@ use crate::join::cannot_start;
 use crate::output::{print, warn};
 use grawa_train::Stop;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -120,10 +120,11 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    pub(crate) fn new(logs: Vec<PathBuf>) -> Self {
+    /// From these places of the logs on: a run that continues appends to them.
+    pub(crate) fn new(logs: Vec<(PathBuf, u64)>) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
-        let mut logs: Vec<Log> = logs.into_iter().map(Log::new).collect();
+        let mut logs: Vec<Log> = logs.into_iter().map(|(path, start)| Log::new(path, start)).collect();
         let reader = std::thread::spawn(move || {
             loop {
                 let is_last = over.load(Ordering::Relaxed);
@@ -150,19 +151,21 @@ impl Drop for Tail {
 /// A log that grows.
 struct Log {
     path: PathBuf,
+    start: u64,
     file: Option<File>,
     rest: Vec<u8>,
 }
 
 impl Log {
-    fn new(path: PathBuf) -> Self {
-        Log { path, file: None, rest: Vec::new() }
+    fn new(path: PathBuf, start: u64) -> Self {
+        Log { path, start, file: None, rest: Vec::new() }
     }
 
     /// The lines since the last call; with the beginning of a line, if it is the last call.
     fn lines(&mut self, is_last: bool) -> Vec<String> {
         if self.file.is_none() {
-            self.file = File::open(&self.path).ok();
+            let open = File::open(&self.path);
+            self.file = open.and_then(|mut file| file.seek(SeekFrom::Start(self.start)).map(|_| file)).ok();
         }
         if let Some(file) = &mut self.file {
             // What cannot be read is in the file all the same.
@@ -191,7 +194,7 @@ mod tests {
     fn whole_lines_are_printed_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let mut log = Log::new(path.clone());
+        let mut log = Log::new(path.clone(), 0);
         assert!(log.lines(false).is_empty());
         let mut file = File::create(&path).unwrap();
         file.write_all(b"one\ntwo\rthree\rfour").unwrap();
@@ -200,5 +203,6 @@ mod tests {
         assert_eq!(log.lines(false), ["four and five"]);
         assert_eq!(log.lines(true), ["six"]);
         assert!(log.lines(true).is_empty());
+        assert_eq!(Log::new(path, 4).lines(true), ["four and five", "six"]);
     }
 }

@@ -48,7 +48,9 @@ pub(crate) fn attend<T: Send + 'static>(
         match py.detach(move || waiting.recv_timeout(POLL)) {
             Ok(result) => return Ok((result, interrupted.map(|(signal, _)| signal))),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(GrawaError::new_err("a thread of grawa panicked; this is a fault of the program"));
+                return Err(GrawaError::new_err(
+                    "a thread of grawa panicked; this is a fault of the program",
+                ));
             }
             Err(RecvTimeoutError::Timeout) => {}
         }

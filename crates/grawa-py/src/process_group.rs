@@ -98,7 +98,8 @@ impl Collective for Member {
         };
         let weights: Vec<f32> = plan.weights.rows().map(|row| row[at]).collect();
         // Where no worker has a weight the centre stays.
-        let is_kept: Vec<bool> = plan.weights.rows().map(|row| row.iter().all(|weight| *weight <= 0.0)).collect();
+        let is_kept: Vec<bool> =
+            plan.weights.rows().map(|row| row.iter().all(|weight| *weight <= 0.0)).collect();
         let rate = match plan.centre {
             Centre::Weighted => None,
             Centre::Moving { rate } => Some(rate),

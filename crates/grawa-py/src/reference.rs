@@ -141,7 +141,8 @@ pub(crate) fn _sequential(
         score: score.clone_ref(py),
     };
     let method = method.parse().map_err(|error: Error| wrong(error))?;
-    let mut run = Sequential::new(method, Sgd::PLAIN, seed, (0..workers).map(replica).collect()).map_err(wrong)?;
+    let mut run =
+        Sequential::new(method, Sgd::PLAIN, seed, (0..workers).map(replica).collect()).map_err(wrong)?;
     for _ in 0..steps {
         run.advance(0.0).map_err(wrong)?;
     }

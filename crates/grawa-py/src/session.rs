@@ -36,7 +36,7 @@ type OwnGroup = (Py<PyAny>, u32, u32);
 /// Joins the run of the command that has started this program, the one at `place`, or that of a process group. Without any the worker is
 /// alone. `parameters` is the address of all numbers of the `tensors`, which are replaced by those that all start from.
 #[pyfunction]
-#[pyo3(signature = (*, method, tensors, parameters, budget, name, evaluate, batch, examples, seed, pace, wire, patience, place=None, checkpoint=None, process_group=None))]
+#[pyo3(signature = (*, method, tensors, parameters, budget, name, evaluate, batch, examples, seed, pace, wire, patience, statistics=Vec::new(), place=None, checkpoint=None, process_group=None))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn join(
     py: Python<'_>,
@@ -52,6 +52,7 @@ pub(crate) fn join(
     pace: &str,
     wire: &str,
     patience: f64,
+    statistics: Vec<(String, Vec<usize>)>,
     place: Option<Place>,
     checkpoint: Option<Vec<u8>>,
     process_group: Option<OwnGroup>,
@@ -62,8 +63,12 @@ pub(crate) fn join(
     let budget = budget.parse().map_err(|error: grawa_core::Error| wrong(error))?;
     let evaluate = evaluate.map(str::parse).transpose().map_err(|error: grawa_core::Error| wrong(error))?;
     let (pace, wire) = (pace.parse().map_err(wrong::<String>)?, wire.parse().map_err(wrong::<String>)?);
-    let settings =
-        Settings { name, evaluate, batch, examples, seed, pace, wire, ..Settings::new(method, layout, 1, budget) };
+    let statistics = match statistics.is_empty() {
+        true => None,
+        false => Some(Layout::new(statistics).map_err(wrong)?),
+    };
+    let usual = Settings::new(method, layout, 1, budget);
+    let settings = Settings { name, evaluate, batch, examples, seed, pace, wire, statistics, ..usual };
     let patience = Duration::try_from_secs_f64(patience).map_err(wrong)?;
     if std::env::var_os("GRAWA_LAUNCHED").is_some() {
         LAUNCHER.get_or_init(Stop::from_launcher);
@@ -72,13 +77,15 @@ pub(crate) fn join(
     let work = move || {
         if let Some((carrier, rank, size)) = process_group {
             let settings = Settings { workers: size, ..settings };
-            let session = grawa_session::Session::over(&ProcessGroup::new(carrier, rank, size), &settings, &mut held)?;
+            let session =
+                grawa_session::Session::over(&ProcessGroup::new(carrier, rank, size), &settings, &mut held)?;
             return Ok((session, settings, held, false));
         }
         let joiner = match place {
             None => Joiner::from_environment_within(patience)?,
             Some((address, key, listen, host)) => {
-                let security = key.map_or(Ok(Security::Plain), |path| Security::with_key(Path::new(&path)))?;
+                let security =
+                    key.map_or(Ok(Security::Plain), |path| Security::with_key(Path::new(&path)))?;
                 Some(Joiner::new(&address, security, &listen, host.as_deref(), patience)?)
             }
         };
@@ -86,7 +93,8 @@ pub(crate) fn join(
         let (session, settings) = match joiner {
             Some(joiner) => {
                 let settings = Settings { workers: joiner.founders, ..settings };
-                let session = grawa_session::Session::join_from(joiner, &settings, &mut held, checkpoint.as_deref());
+                let session =
+                    grawa_session::Session::join_from(joiner, &settings, &mut held, checkpoint.as_deref());
                 (session?, settings)
             }
             None => (grawa_session::Session::alone(&settings, &mut held)?, settings),
@@ -136,9 +144,7 @@ impl Session {
 
     /// The seed of the batch that scores this worker in the next round, and whether dropout is on; `None` if the method scores none.
     fn score_batch(&self) -> PyResult<Option<(u64, bool)>> {
-        self.look(|session| {
-            session.score_batch().map(|batch| (seed_of(batch.key), batch.dropout))
-        })
+        self.look(|session| session.score_batch().map(|batch| (seed_of(batch.key), batch.dropout)))
     }
 
     /// Which examples this worker reads next: its shard, of how many, and the batch.
@@ -216,14 +222,26 @@ impl Session {
         Ok((round, events.iter().map(text).collect::<PyResult<_>>()?, was_replaced, is_alone))
     }
 
-    /// Writes the evaluated model to the numbers at `out`. False if this worker lost its connection meanwhile.
-    fn evaluated_model(&self, py: Python<'_>, address: usize, out: usize) -> PyResult<bool> {
+    /// Writes the evaluated model to the numbers at `out`, and the average of all workers' statistics over this one's. False if this worker
+    /// lost its connection meanwhile.
+    #[pyo3(signature = (address, out, statistics=0))]
+    fn evaluated_model(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        out: usize,
+        statistics: usize,
+    ) -> PyResult<bool> {
         let len = self.settings.layout.len();
-        let parameters = Numbers { address, len }.read();
-        let (model, signal) = self.with(py, move |session| session.evaluated_model(&parameters))?;
+        let counts =
+            Numbers { address: statistics, len: self.settings.statistics.as_ref().map_or(0, Layout::len) };
+        let (parameters, own) = (Numbers { address, len }.read(), counts.read());
+        let (made, signal) = self.with(py, move |session| session.evaluate(&parameters, &own))?;
         signal.map_or(Ok(()), Err)?;
-        model.iter().for_each(|model| Numbers { address: out, len }.write(model));
-        Ok(model.is_some())
+        let Some((model, averaged)) = made else { return Ok(false) };
+        Numbers { address: out, len }.write(&model);
+        counts.write(&averaged);
+        Ok(true)
     }
 
     /// What a group needs to continue if all of its workers are lost.

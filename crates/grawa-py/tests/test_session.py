@@ -22,6 +22,7 @@ import numpy as np, grawa
 x = np.full(6, 9.0, dtype=np.float32)
 tensors = {"weight": (2, 2), "bias": (2,)}
 session = grawa.Session(x, method=sys.argv[1], budget=sys.argv[2], tensors=tensors, evaluate=None)
+model = np.zeros(0)
 pause = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
 print("joined", session.worker, session.progress.steps, flush=True)
 while session.due != "end":

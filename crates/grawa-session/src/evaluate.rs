@@ -187,7 +187,10 @@ impl Process {
     }
 
     /// Sends the numbers of its workers to all processes. Returns those of all workers.
-    fn gather_numbers(&mut self, mine: Vec<(u32, Vec<f64>)>) -> Result<Vec<(u32, Vec<f64>)>, Error> {
+    pub(crate) fn gather_numbers(
+        &mut self,
+        mine: Vec<(u32, Vec<f64>)>,
+    ) -> Result<Vec<(u32, Vec<f64>)>, Error> {
         let Some(all) = self.membership.all() else { return Ok(mine) };
         let gathered = all.gather(&encode(&mine)?)?;
         let mut numbers = Vec::new();

@@ -20,7 +20,7 @@ use crate::{Error, Leases, OwnReports, Pace, Pacing, Settings, Stop};
 #[cfg(feature = "group")]
 use grawa_comm::group::{Joiner, TransferOptions};
 use grawa_comm::{Error as CommError, Transport};
-use grawa_core::{Evaluate, Key, Progress, Prox, Schedule, Sgd};
+use grawa_core::{Evaluate, Key, Layout, Progress, Prox, Schedule, Sgd};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -464,22 +464,53 @@ impl Session {
 
     /// The model that the method evaluates, made of the parameters of all workers; `None` if this worker lost its connection meanwhile.
     pub fn evaluated_model(&mut self, parameters: &[f32]) -> Result<Option<Vec<f32>>, Error> {
+        Ok(self.evaluate(parameters, &[])?.map(|(model, _)| model))
+    }
+
+    /// The same with the average of all workers' running statistics, where [`Settings::statistics`] has some: means are averaged, and
+    /// variances include the differences between workers.
+    pub fn evaluate(
+        &mut self,
+        parameters: &[f32],
+        statistics: &[f32],
+    ) -> Result<Option<(Vec<f32>, Vec<f32>)>, Error> {
         self.expect_due("evaluated_model", Due::Evaluate)?;
         expect("the parameters", parameters.len(), self.settings.layout.len())?;
+        expect("the statistics", statistics.len(), self.settings.statistics.as_ref().map_or(0, Layout::len))?;
         self.shared.lock().parameters = parameters.to_vec();
-        let model = match self.process.make_view() {
-            Ok(_) => Some(match self.settings.method.evaluate {
-                Evaluate::Mean | Evaluate::Best => self.process.set.centre(Slot::View)?.to_vec(),
-                Evaluate::Centre => self.centre().to_vec(),
-                Evaluate::Each => parameters.to_vec(),
-            }),
+        let made = self
+            .make_evaluated(parameters)
+            .and_then(|model| Ok((model, self.average_statistics(statistics)?)));
+        let made = match made {
+            Ok(made) => Some(made),
             // The next round finds out.
             Err(Error::Comm(CommError::Behind | CommError::OutOfContact)) => None,
             Err(error) => return Err(error),
         };
         self.begin_cycle()?;
         self.given_at = (self.process.common.clock)();
-        Ok(model)
+        Ok(made)
+    }
+
+    fn make_evaluated(&mut self, parameters: &[f32]) -> Result<Vec<f32>, Error> {
+        self.process.make_view()?;
+        Ok(match self.settings.method.evaluate {
+            Evaluate::Mean | Evaluate::Best => self.process.set.centre(Slot::View)?.to_vec(),
+            Evaluate::Centre => self.centre().to_vec(),
+            Evaluate::Each => parameters.to_vec(),
+        })
+    }
+
+    fn average_statistics(&mut self, mine: &[f32]) -> Result<Vec<f32>, Error> {
+        let Some(layout) = &self.settings.statistics else { return Ok(Vec::new()) };
+        let wide = mine.iter().map(|&x| f64::from(x)).collect();
+        let all = self.process.gather_numbers(vec![(self.process.workers[0].id, wide)])?;
+        if let Some((worker, found)) = all.iter().find(|(_, found)| found.len() != layout.len()) {
+            return Err(Error::Garbled { worker: *worker, found: found.len() });
+        }
+        let narrow = |(_, numbers): (u32, Vec<f64>)| numbers.into_iter().map(|x| x as f32).collect();
+        let all: Vec<Vec<f32>> = all.into_iter().map(narrow).collect();
+        Ok(crate::evaluate::average(layout, &all))
     }
 
     /// What an elastic group needs to continue if all of its workers are lost, see [`Session::join_from`]. `None` in other groups.

@@ -19,6 +19,9 @@ pub struct Settings {
     pub method: Method,
     /// The parameters that are shared: one span for each tensor.
     pub layout: Layout,
+    /// Running statistics that are averaged for the evaluated model, such as those of batch norm: see [`crate::Session::evaluate`]. None by
+    /// default.
+    pub statistics: Option<Layout>,
     /// Workers that the run begins with. More may join an elastic group later.
     pub workers: u32,
     /// How much to train. Steps are those of each worker; epochs are passes of all workers over the data.
@@ -53,6 +56,7 @@ impl Settings {
             name: "a model".into(),
             method,
             layout,
+            statistics: None,
             workers,
             budget,
             evaluate: None,
@@ -112,6 +116,9 @@ impl Settings {
             })
             .collect();
         let mut entries = tensors;
+        for span in self.statistics.iter().flat_map(Layout::spans) {
+            entries.insert(format!("statistics {}", span.name()), json!(format!("{:?}", span.shape())));
+        }
         for (name, value) in [
             ("name", json!(self.name)),
             ("method", json!(self.method.to_string())),

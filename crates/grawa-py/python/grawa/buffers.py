@@ -7,12 +7,34 @@ from typing import Any
 
 import torch
 
-CHOICES = ("recalibrate", "keep")
+CHOICES = ("recalibrate", "average", "keep")
 
 
 def batch_norms(model: torch.nn.Module) -> list[Any]:
     """The modules with running statistics."""
     return [m for m in model.modules() if getattr(m, "running_mean", None) is not None and hasattr(m, "momentum")]
+
+
+class RunningStatistics:
+    """Batch norm's means and variances as one flat vector, to be averaged over the workers."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        ends = ("running_mean", "running_var")
+        named = [(name.replace("_orig_mod.", ""), b) for name, b in model.named_buffers() if name.endswith(ends)]
+        self.tensors = [(name, list(buffer.shape)) for name, buffer in named]
+        self._buffers = [buffer for _, buffer in named]
+        self._sizes = [buffer.numel() for buffer in self._buffers]
+
+    @torch.no_grad()
+    def gather(self) -> torch.Tensor:
+        """The worker's own."""
+        return torch.cat([buffer.detach().reshape(-1).float().cpu() for buffer in self._buffers])
+
+    @torch.no_grad()
+    def scatter(self, flat: torch.Tensor) -> None:
+        """Writes them to the model."""
+        for buffer, part in zip(self._buffers, flat.split(self._sizes)):
+            buffer.copy_(part.view(buffer.shape))
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,6 +113,7 @@ class ProcessGroupSession(Session):
         seed: int,
         pace: str,
         name: str,
+        statistics: Iterable[tuple[str, Sequence[int]]] = (),
         checkpoint: bytes | None = None,
         **options: Any,
     ) -> None:
@@ -134,9 +135,10 @@ class ProcessGroupSession(Session):
         settings = {
             "method": method, "budget": budget, "evaluate": evaluate, "batch": batch, "examples": examples, "seed": seed, "name": name,
             **{f"tensor {name}": f"number {number} of shape {shape}" for number, (name, shape) in enumerate(tensors, 1)},
+            **{f"statistics {name}": list(shape) for name, shape in statistics},
         }  # fmt: skip
         self._agree(settings)
-        # What the native part sees of the parameters: a number for each tensor, 1 or NaN. Its centres are 0.
+        # What the native part sees of the parameters: a number for each tensor, 1 or NaN.
         self._signs = torch.ones(len(tensors))
         self._length = len(tensors)
         self._native = self._call(
@@ -153,6 +155,7 @@ class ProcessGroupSession(Session):
             pace=pace,
             wire="f32",
             patience=0.0,
+            statistics=list(statistics),
             process_group=(self._carrier, dist.get_rank(), dist.get_world_size()),
         )
         self.worker = self._native.worker()
@@ -163,16 +166,14 @@ class ProcessGroupSession(Session):
         self._look_at(parameters)
         return self._call(super().round, self._signs, scores)
 
-    def evaluated_model(self, parameters: torch.Tensor, out: Any = None) -> Any:
-        self._look_at(parameters)
-        self._carrier.view = None
-        signs = torch.empty_like(self._signs)
-        self._call(super().evaluated_model, self._signs, signs)
-        if self._carrier.view is not None:
-            found = self._carrier.view
-        else:
-            # Some methods evaluate the centre, others each worker by itself.
-            found = self._carrier.centre if bool((signs == 0).all()) else parameters
+    def evaluated_model(self, parameters: torch.Tensor, out: Any = None, statistics: Any = None) -> Any:
+        self._carrier.vector, self._carrier.view = parameters, None
+        # Some methods evaluate the mean of all, some the centre, others each worker by itself: a number that no centre has comes back then.
+        mine, chosen = torch.full_like(self._signs, 2.0), torch.empty_like(self._signs)
+        self._call(super().evaluated_model, mine, chosen, statistics)
+        found = self._carrier.view
+        if found is None:
+            found = parameters if bool((chosen == mine).all()) else self._carrier.centre
         return found.clone() if out is None else out.copy_(found)
 
     def centre(self, out: Any = None) -> torch.Tensor:

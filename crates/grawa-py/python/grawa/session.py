@@ -46,6 +46,7 @@ class Session:
         method: str = "mean",
         budget: str,
         tensors: Mapping[str, Sequence[int]] | Iterable[tuple[str, Sequence[int]]] | None = None,
+        statistics: Iterable[tuple[str, Sequence[int]]] = (),
         batch: int = 1,
         examples: int = 1,
         evaluate: str | None = None,
@@ -87,6 +88,7 @@ class Session:
             pace=pace,
             wire=wire,
             patience=patience,
+            statistics=[(name_, [int(size) for size in shape]) for name_, shape in statistics],
             place=place,
             checkpoint=checkpoint,
         )
@@ -181,15 +183,19 @@ class Session:
     is_out_of_contact = False
     """Whether the last round found no connection to the others."""
 
-    def evaluated_model(self, parameters: Any, out: Any = None) -> Any:
+    def evaluated_model(self, parameters: Any, out: Any = None, statistics: Any = None) -> Any:
         """The model that the method evaluates, made of the parameters of all workers; a new NumPy array unless ``out`` is given. None if
-        this worker lost its connection meanwhile. The parameters stay as they are."""
+        this worker lost its connection meanwhile. The parameters stay as they are.
+
+        ``statistics`` are this worker's running statistics, those that the session was told of; the average of all workers' is written
+        over them. Tensors named ``….running_mean`` and ``….running_var`` are pairs: a variance includes the differences of the means."""
         address, _ = address_of(parameters, self._length, writable=False)
         if out is None:
             import numpy
 
             out = numpy.empty(self._length, dtype=numpy.float32)
-        found = self._native.evaluated_model(address, address_of(out, self._length)[0])
+        counts = 0 if statistics is None else address_of(statistics)[0]
+        found = self._native.evaluated_model(address, address_of(out, self._length)[0], counts)
         self._keep_in_folder()
         return out if found else None
 

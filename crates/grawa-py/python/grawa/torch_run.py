@@ -57,7 +57,7 @@ def join(
 
     - ``method``: one of ``grawa methods``, with any of its knobs, such as ``"mean:period=32,pull=1,prox=0"`` (local SGD).
     - ``buffers``: of the model inside ``run.averaged()``. ``"recalibrate"``: batch norm's statistics are counted anew on training batches;
-      ``"keep"``: this worker's own. Buffers are never mixed in training.
+      ``"average"``: those of all workers, averaged as if one worker had seen all batches; ``"keep"``: this worker's own. Buffers are never mixed in training.
     - ``score``: for methods that score a batch (``lgrawa``): returns the summed loss of one, with gradients. If it takes an argument, that
       is a ``torch.Generator``; a batch drawn with it is the one that the method asks for.
     - ``evaluate``: how often all make the model of ``run.averaged()``.
@@ -127,6 +127,10 @@ class Run:
         self._options = {**options, "name": options["name"] or type(model).__name__}
         self._session: Session | None = None
         self._checkpoint: bytes | None = None
+        self._statistics: buffer_policy.RunningStatistics | None = None
+        if buffers == "average" and buffer_policy.batch_norms(model):
+            self._statistics = buffer_policy.RunningStatistics(model)
+        self._averaged_statistics: torch.Tensor | None = None
         self._hooks = StepHooks(optimizer, self._before_step, self._after_step)
         self._callbacks: list[Callable[[Round], object]] = []
         self._norms: torch.Tensor | None = None
@@ -171,6 +175,7 @@ class Run:
             method=self.method,
             budget=budget,
             tensors=self._shared.tensors,
+            statistics=() if self._statistics is None else self._statistics.tensors,
             batch=batch,
             examples=examples,
             evaluate=self._evaluate,
@@ -297,6 +302,8 @@ class Run:
         return self._evaluated
 
     def _calibrate(self, calibrate: Iterable[Any] | None, batches: int) -> None:
+        if self._statistics is not None and self._averaged_statistics is not None:
+            self._statistics.scatter(self._averaged_statistics)
         if self._buffers != "recalibrate" or not buffer_policy.batch_norms(self.model):
             return
         if calibrate is None:
@@ -432,8 +439,9 @@ class Run:
 
     def _make_evaluated(self) -> None:
         out = torch.empty_like(self._shared.flat) if self._evaluated is None else self._evaluated
-        if self.session.evaluated_model(self._shared.gather(), out) is not None:
-            self._evaluated = out
+        counts = None if self._statistics is None else self._statistics.gather()
+        if self.session.evaluated_model(self._shared.gather(), out, counts) is not None:
+            self._evaluated, self._averaged_statistics = out, counts
         if self._evaluate == "1epoch":
             self.is_epoch_over = True
 
