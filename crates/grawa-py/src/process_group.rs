@@ -113,22 +113,6 @@ impl Collective for Member {
         Ok(self.outcome(sent.map_err(|error| raised(&error))?, start))
     }
 
-    fn broadcast(&mut self, leader: u32, mine: &mut [f32]) -> Result<Outcome, CommError> {
-        let bytes: Vec<u8> = mine.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let gathered = self.gather(&bytes)?;
-        let members = self.members.clone();
-        let (_, from) = (gathered.messages.iter().find(|(id, _)| *id == leader))
-            .ok_or(CommError::NoSuchLeader { leader, members })?;
-        for (x, bytes) in mine.iter_mut().zip(from.chunks_exact(4)) {
-            *x = bytes.try_into().map_or(f32::NAN, f32::from_le_bytes);
-        }
-        Ok(gathered.outcome)
-    }
-
-    fn barrier(&mut self) -> Result<Outcome, CommError> {
-        Ok(self.gather(&[])?.outcome)
-    }
-
     fn centre(&self) -> &Arc<Vec<f32>> {
         &self.centre
     }

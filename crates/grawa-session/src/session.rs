@@ -96,6 +96,9 @@ pub struct DataShard {
     pub step: u64,
 }
 
+/// The parameters of an evaluated model, and its running statistics.
+pub type EvaluatedModel = (Vec<f32>, Vec<f32>);
+
 /// A worker's part in a run.
 ///
 /// ```
@@ -473,7 +476,7 @@ impl Session {
         &mut self,
         parameters: &[f32],
         statistics: &[f32],
-    ) -> Result<Option<(Vec<f32>, Vec<f32>)>, Error> {
+    ) -> Result<Option<EvaluatedModel>, Error> {
         self.expect_due("evaluated_model", Due::Evaluate)?;
         expect("the parameters", parameters.len(), self.settings.layout.len())?;
         expect("the statistics", statistics.len(), self.settings.statistics.as_ref().map_or(0, Layout::len))?;
