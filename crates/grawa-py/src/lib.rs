@@ -1,7 +1,7 @@
 //! The module `grawa._native`: a session, as Python's `grawa.Session` and `grawa.join` call it.
 //!
 //! Arrays come as addresses: the stable interface of Python 3.10 has no buffers. The Python side has checked type, length and layout.
-// PyO3 hands arguments over by value.
+// Python's arguments arrive by value.
 #![allow(clippy::needless_pass_by_value)]
 
 mod attend;

@@ -75,6 +75,15 @@ pub struct RoundResult {
     pub events: Vec<Event>,
 }
 
+/// The model that a method evaluates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvaluatedModel {
+    /// Its parameters.
+    pub parameters: Vec<f32>,
+    /// The average of all workers' statistics; empty where [`Settings::statistics`] has none.
+    pub statistics: Vec<f32>,
+}
+
 /// The batch that scores this worker in the next round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreBatch {
@@ -467,7 +476,7 @@ impl Session {
 
     /// The model that the method evaluates, made of the parameters of all workers; `None` if this worker lost its connection meanwhile.
     pub fn evaluated_model(&mut self, parameters: &[f32]) -> Result<Option<Vec<f32>>, Error> {
-        Ok(self.evaluate(parameters, &[])?.map(|(model, _)| model))
+        Ok(self.evaluate(parameters, &[])?.map(|model| model.parameters))
     }
 
     /// The same with the average of all workers' running statistics, where [`Settings::statistics`] has some: means are averaged, and
@@ -483,9 +492,9 @@ impl Session {
         self.shared.lock().parameters = parameters.to_vec();
         let made = self
             .make_evaluated(parameters)
-            .and_then(|model| Ok((model, self.average_statistics(statistics)?)));
+            .and_then(|parameters| Ok((parameters, self.average_statistics(statistics)?)));
         let made = match made {
-            Ok(made) => Some(made),
+            Ok((parameters, statistics)) => Some(EvaluatedModel { parameters, statistics }),
             // The next round finds out.
             Err(Error::Comm(CommError::Behind | CommError::OutOfContact)) => None,
             Err(error) => return Err(error),
