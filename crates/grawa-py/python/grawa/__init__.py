@@ -10,6 +10,8 @@ Start workers with `grawa launch --workers 4 -- python train.py`, and more of th
                 loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
             with run.averaged():
                 print(epoch, test(model))
+
+`grawa.export(model, example, "net.json")` writes a convolutional network for grawa's own engine.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._native import VERSION as __version__
 from ._native import GrawaError
+from .export import ExportError, export
 from .progress import Progress
 from .round import Round
 from .session import Session
@@ -25,7 +28,7 @@ from .session import Session
 if TYPE_CHECKING:
     from .torch_run import Run, join
 
-__all__ = ["GrawaError", "Progress", "Round", "Run", "Session", "__version__", "join"]
+__all__ = ["ExportError", "GrawaError", "Progress", "Round", "Run", "Session", "__version__", "export", "join"]
 
 
 def __getattr__(name: str) -> Any:
