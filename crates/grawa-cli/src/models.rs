@@ -4,18 +4,23 @@ use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;
 use grawa_lab::Table;
+use grawa_nn::Graph;
 use grawa_nn::zoo::{self, ZOO};
 use indicatif::HumanCount;
+use std::path::Path;
 
 /// The networks of the paper.
 ///
 /// Without a name: a table of all of them. With one: its operations and the layout of its parameters.
+///
+/// A network of your own comes from PyTorch: grawa.export(model, example, "net.json") in Python writes it,
+/// `grawa models net.json` shows it, and `grawa train --set model.graph=net.json` trains it.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa models\n  grawa models resnet20\n  grawa models pyramidnet110 --classes 100"
+    after_help = "Examples:\n  grawa models\n  grawa models resnet20\n  grawa models pyramidnet110 --classes 100\n  grawa models net.json"
 )]
 pub(crate) struct Arguments {
-    /// The network
+    /// The network, or a file that grawa.export wrote
     name: Option<String>,
     /// Number of classes [default: as in the paper]
     #[arg(long)]
@@ -52,8 +57,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         print("Activations: the result of every operation as f32, nothing shared or fused.");
         return Ok(());
     };
-    let entry = zoo::find(name)?;
-    let graph = entry.build(entry.input, arguments.classes.unwrap_or(entry.classes))?;
+    let graph = if name.ends_with(".json") {
+        if arguments.classes.is_some() {
+            return Err(Failure::Usage("--classes is for the networks of the paper: a file has its own"));
+        }
+        Graph::read(Path::new(name))?
+    } else {
+        let entry = zoo::find(name)?;
+        entry.build(entry.input, arguments.classes.unwrap_or(entry.classes))?
+    };
     print(&graph.to_string());
     let mut table = Table::new(["tensor", "shape", "scalars", "starts at"]);
     for span in graph.parameters().spans() {

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A run at whose end no worker's parameters are finite has diverged: its files stay, and the exit code is 1.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --resume runs/first\n  grawa train --resume runs/first --checkpoint step-00000064\n  grawa train --replay runs/free --out runs/again\n  mpirun -n 4 grawa train --comm mpi --data digits --method lgrawa"
+    after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --data cifar10 --set model.graph=net.json\n  grawa train --resume runs/first\n  grawa train --resume runs/first --checkpoint step-00000064\n  grawa train --replay runs/free --out runs/again\n  mpirun -n 4 grawa train --comm mpi --data digits --method lgrawa"
 )]
 pub(crate) struct Arguments {
     /// A recipe: everything that defines a run, as TOML
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// The folder of the data set
     #[arg(long, value_name = "DIR")]
     dir: Option<String>,
-    /// The network, one of `grawa models`
+    /// The network, one of `grawa models`; for one from PyTorch: --set model.graph=net.json
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// The method with any of its knobs, such as lgrawa:period=16,pull=0.7; see `grawa methods`
@@ -282,7 +282,11 @@ pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    print(recipe.to_toml().trim_end());
+    let mut shown = recipe.clone();
+    if let Some(graph) = &mut shown.model.graph {
+        *graph = format!("(the network {}, {} bytes)", recipe.model.name, graph.len());
+    }
+    print(shown.to_toml().trim_end());
     print(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
     Ok(())
 }

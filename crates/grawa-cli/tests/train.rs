@@ -343,6 +343,76 @@ fn a_network_of_ones_own_is_not_taken_for_another() {
     }
 }
 
+/// A network that `grawa.export` wrote: it starts from the weights beside it, and the run keeps it, whatever becomes of its file.
+#[test]
+fn a_network_from_pytorch_trains_and_is_kept_with_the_run() {
+    use grawa_nn::{Graph, State};
+    let place = TempDir::new().unwrap();
+    let [file, weights] = ["net.json", "net.safetensors"].map(|name| place.path().join(name));
+    let fixture =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../grawa-nn/tests/fixtures/imported-residual.json");
+    fs::copy(fixture, &file).unwrap();
+    let graph = Graph::read(&file).unwrap();
+    let start = State::initial(&graph, 99);
+    start.save(&graph, &weights).unwrap();
+    let grawa = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_grawa"));
+        command.args(arguments).current_dir(place.path()).output().unwrap()
+    };
+    let done = |arguments: &[&str]| {
+        let output = grawa(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shared = ["--data", "digits", "--method", "mean:period=4", "--set", "model.graph=net.json"];
+    let more = ["--workers", "2", "--set", "train.batch=16", "--set", "train.rate=0.02", "--out"];
+    let all = |command, budget, out| [&[command], &shared[..], &["--budget", budget], &more, &[out]].concat();
+    assert!(done(&["models", "net.json"]).contains("group norm norm"));
+    assert!(
+        done(&["train", "--dry-run", shared[4], shared[5]])
+            .contains("imported-residual, 1,274 parameters in 13 tensors")
+    );
+    done(&all("train", "80step", "run"));
+    let begun = place.path().join("run/checkpoints/step-00000000/model.safetensors");
+    assert_eq!(State::load(&graph, &begun).unwrap().parameters, start.parameters);
+    assert!(done(&all("launch", "8step", "group")).contains("done; see group"));
+
+    for path in [&file, &weights] {
+        fs::write(path, "{}").unwrap();
+    }
+    let printed = done(&["eval", "run"]);
+    let total = printed.lines().find(|line| line.contains("all")).unwrap();
+    let error: f64 = total.split_whitespace().filter_map(|word| word.parse().ok()).last().unwrap();
+    assert!(error < 60.0, "{printed}");
+    done(&[
+        "flatness",
+        "run",
+        "--examples",
+        "32",
+        "--steps",
+        "4",
+        "--draws",
+        "1",
+        "--extra",
+        "1",
+        "--out",
+        "flat",
+    ]);
+    fs::rename(place.path().join("run"), place.path().join("first")).unwrap();
+    done(&["train", "--resume", "first", "--checkpoint", "step-00000000"]);
+
+    let refused = grawa(&["train", shared[4], shared[5], "--out", "x"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        text(&refused.stderr).contains("net.json: the graph: it has no \"version\": 1"),
+        "{}",
+        text(&refused.stderr)
+    );
+    let refused = grawa(&["train", "--set", "model.graph=nowhere.json", "--out", "x"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("cannot read nowhere.json") && !place.path().join("x").exists());
+}
+
 #[test]
 fn a_run_whose_workers_all_diverged_fails_and_says_so() {
     let place = TempDir::new().unwrap();

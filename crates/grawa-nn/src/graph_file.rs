@@ -101,7 +101,12 @@ impl Graph {
     /// Reads a network from a file of JSON.
     pub fn read(path: &Path) -> Result<Graph, Error> {
         let io = |source| Error::Io { action: "read", path: path.into(), source };
-        Graph::from_json(&std::fs::read_to_string(path).map_err(io)?)
+        Graph::from_json(&std::fs::read_to_string(path).map_err(io)?).map_err(|error| match error {
+            Error::GraphFile { place, why } => {
+                Error::GraphFile { place: format!("{}: {place}", path.display()), why }
+            }
+            other => other,
+        })
     }
 
     /// Reads a network from JSON. What is wrong is an error that names the node.

@@ -98,8 +98,9 @@ pub(crate) fn check_recipe(file: &Path) -> Result<(), Error> {
         );
         return Err(Error::Damaged { path: file.into(), line: text.lines().count().max(1), why });
     }
-    match said.get("model").and_then(|model| model.get("name")).and_then(Value::as_str) {
-        Some(network) if zoo::find(network).is_err() => {
+    let model = |key: &str| said.get("model").and_then(|model| model.get(key)).and_then(Value::as_str);
+    match model("name") {
+        Some(network) if zoo::find(network).is_err() && model("graph").is_none() => {
             Err(Error::OwnNetwork { path: file.into(), network: network.into() })
         }
         _ => Ok(()),

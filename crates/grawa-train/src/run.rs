@@ -65,7 +65,7 @@ impl Run {
     pub fn with_network(mut recipe: Recipe, data: &Dataset, network: &Graph) -> Result<Self, Error> {
         let workload = Workload::with_network(&recipe, data, network)?;
         let name = network.name().into();
-        recipe.model = Model { name, width: None, classes: None, init: recipe.model.init };
+        recipe.model = Model { name, graph: None, width: None, classes: None, init: recipe.model.init };
         Run::of(recipe, workload, AnyEngine::of_all)
     }
 
@@ -95,7 +95,7 @@ impl Run {
         make: impl Fn(u32) -> Result<R, grawa_core::Error> + 'static,
     ) -> Result<Self, Error> {
         recipe.method.check()?;
-        recipe.model = Model { name: name.into(), width: None, classes: None, init: None };
+        recipe.model = Model { name: name.into(), graph: None, width: None, classes: None, init: None };
         let make = move |worker| Ok((Box::new(make(worker)?) as Box<dyn Replica + Send>, None));
         Ok(Run::by(recipe, Workers::Own { name: name.into(), layout, make: Box::new(make) }, examples))
     }
@@ -111,7 +111,7 @@ impl Run {
         make: impl FnOnce(&[u32]) -> Result<Box<dyn WorkerSet>, grawa_session::Error> + 'static,
     ) -> Result<Self, Error> {
         recipe.method.check()?;
-        recipe.model = Model { name: name.into(), width: None, classes: None, init: None };
+        recipe.model = Model { name: name.into(), graph: None, width: None, classes: None, init: None };
         let workers = Workers::Set { name: name.into(), layout, start, make: Box::new(make) };
         Ok(Run::by(recipe, workers, examples))
     }

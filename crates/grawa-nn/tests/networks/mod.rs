@@ -36,7 +36,7 @@ fn build_everything(relus: bool) -> Result<Graph, Error> {
     let relu = |net: &mut Builder, x| if relus { net.relu(x) } else { x };
     let x = net.input();
     let x = net.conv(x, "a", Conv { out: 3, kernel: 3, stride: 2, pad: 1, bias: true })?;
-    let y = net.batch_norm(x, "b")?;
+    let y = net.batch_norm_with(x, "b", 1e-2)?;
     let y = net.relu(y);
     let y = net.dropout(y, 0.3)?;
     let z = net.conv(y, "c", Conv { bias: relus, ..Conv::same(3).stride(2) })?;

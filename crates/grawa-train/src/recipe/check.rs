@@ -2,15 +2,28 @@
 
 use super::{Device, Pace, Recipe};
 use grawa_core::Share;
+use grawa_data::Crop;
+use grawa_nn::zoo;
 
 /// More workers than this are a slip of the finger.
 const MOST_WORKERS: u32 = 4096;
 
 impl Recipe {
-    /// Defaults that follow from what was set: one worker where workers do not communicate, no look-ahead without momentum.
+    /// Defaults that follow from what was set: one worker where workers do not communicate, no look-ahead without
+    /// momentum, images of the size that a network of one's own takes.
     pub(super) fn settle(&mut self, is_said: impl Fn(&str) -> bool) {
         if self.method.share == Share::Nothing && !is_said("train.workers") {
             self.train.workers = 1;
+        }
+        if let Some(own) = self.model.own() {
+            if !is_said("model.name") {
+                self.model.name = own.name().into();
+            }
+            if let (Crop::Random { size, .. } | Crop::Resized { size }, false) =
+                (&mut self.data.augment.crop, is_said("data.augment"))
+            {
+                *size = own.input().height as u32;
+            }
         }
         if self.train.sgd.momentum == 0.0 && !is_said("train.nesterov") {
             self.train.sgd.nesterov = false;
@@ -58,6 +71,28 @@ impl Recipe {
         if train.sgd.nesterov && train.sgd.momentum == 0.0 {
             let why = "train.nesterov looks ahead along the momentum, which is 0; set train.momentum or train.nesterov = false";
             return wrong("train.nesterov", why.into());
+        }
+        if let Some(own) = self.model.own() {
+            if self.model.name != own.name() {
+                let why = format!(
+                    "model.name is {}, but the network of model.graph is called {}; leave model.name out",
+                    self.model.name,
+                    own.name()
+                );
+                return wrong("model.name", why);
+            }
+            for (key, is_said) in
+                [("model.width", self.model.width.is_some()), ("model.classes", self.model.classes.is_some())]
+            {
+                if is_said {
+                    let why = format!(
+                        "the layers of model.graph are fixed; leave {key} out, and change the model before it is exported"
+                    );
+                    return wrong(key, why);
+                }
+            }
+        } else if let Err(error) = zoo::find(&self.model.name) {
+            return wrong("model.name", format!("model.name: {error}, or your own by model.graph"));
         }
         if self.model.width.is_some() && !self.model.has_widths() {
             let why = format!("{} has one width only; leave model.width out", self.model.name);

@@ -29,7 +29,7 @@ impl Recipe {
         let drop = |share: f64| RateDrop { factor: 0.1, at: Amount::Epochs((epochs * share).round()) };
         Ok(Recipe {
             data: Data { kind, dir: "data".into(), held_out: 0, augment: kind.augment(network) },
-            model: Model { name: network.into(), width: None, classes: None, init: None },
+            model: Model { name: network.into(), graph: None, width: None, classes: None, init: None },
             method: Method::named(Name::Lgrawa, Preset::Paper),
             train: Train {
                 workers: 4,

@@ -79,9 +79,13 @@ pub struct Data {
 /// What learns it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// The network, one of the zoo.
-    #[serde(with = "values::network")]
+    /// The network: one of the zoo, or the name of `graph`.
+    #[serde(with = "values::name")]
     pub name: String,
+    /// A network of one's own, as JSON ([`grawa_nn::Graph::from_json`]). What a user sets is the path of the file; the recipe holds its
+    /// content, so that all that read it build the same network.
+    #[serde(default, with = "values::optional_graph")]
+    pub graph: Option<String>,
     /// Channels of its first stage, for networks that come in several widths.
     #[serde(default, with = "values::optional_positive")]
     pub width: Option<u32>,

@@ -7,7 +7,7 @@
 use super::{Recipe, RecipeError, study};
 use grawa_core::{Method, Name, did_you_mean};
 use grawa_data::DatasetKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
@@ -26,6 +26,13 @@ pub(super) struct Entry {
     pub(super) place: String,
 }
 
+/// The key of a network of one's own.
+const GRAPH: &str = "model.graph";
+/// Where a start was set that was found beside the network's file.
+const BESIDE: &str = "beside model.graph";
+/// The largest file of a network. A coordinator sends its recipe in one message.
+const LARGEST_GRAPH: u64 = 1 << 20;
+
 /// The tables of a recipe, besides the study's.
 pub(crate) const TABLES: [&str; 7] =
     ["data", "model", "method", "train", "evaluate", "checkpoint", "machine"];
@@ -35,6 +42,7 @@ static KEYS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let Ok(mut recipe) = Recipe::for_data(DatasetKind::Digits, None) else { return Vec::new() };
     // What has no value is not printed.
     (recipe.model.width, recipe.model.classes, recipe.model.init) = (Some(1), Some(1), Some("file".into()));
+    recipe.model.graph = Some("file".into());
     (recipe.machine.cards, recipe.machine.threads) = (Some(1), Some(1));
     let mut keys = Vec::new();
     for (name, table) in recipe.to_table().iter().filter(|(name, _)| *name != "method") {
@@ -120,10 +128,22 @@ impl Overrides {
         Ok(self)
     }
 
-    fn add(&mut self, key: String, value: Value, place: String) -> Result<(), RecipeError> {
+    fn add(&mut self, key: String, mut value: Value, place: String) -> Result<(), RecipeError> {
         // The knobs of the method are checked when it is made: which there are depends on its name.
         if !key.starts_with("method.") && !KEYS.contains(&key) {
             return Err(RecipeError::new(place, unknown(&key)));
+        }
+        if key == GRAPH
+            && let Some(path) = value.as_str().filter(|text| !text.starts_with('{')).map(PathBuf::from)
+        {
+            value =
+                read_graph(&path).map_err(|why| RecipeError::new(&place, format!("{GRAPH}: {why}")))?.into();
+            self.entries.retain(|entry| entry.place != BESIDE);
+            let weights = path.with_extension("safetensors");
+            if weights.is_file() && !self.says("model.init") {
+                let value = weights.to_string_lossy().as_ref().into();
+                self.entries.push(Entry { key: "model.init".into(), value, place: BESIDE.into() });
+            }
         }
         self.entries.retain(|entry| entry.key != key);
         self.entries.push(Entry { key, value, place });
@@ -210,9 +230,12 @@ impl Recipe {
             Recipe::for_data(kind, network).map_err(|error| RecipeError::new(place(), error.to_string()))
         };
         let named = overrides.lay_over(&defaults(DatasetKind::Digits, None)?, |key| {
-            ["data.kind", "model.name"].contains(&key)
+            ["data.kind", "model.name", GRAPH].contains(&key)
         })?;
-        let network = overrides.says("model.name").then_some(named.model.name.as_str());
+        let is_named = overrides.says("model.name") || overrides.says(GRAPH);
+        // The augmentation of an exported network does not depend on what it is called.
+        let network = if overrides.says(GRAPH) { "own" } else { named.model.name.as_str() };
+        let network = is_named.then_some(network);
         let mut recipe = overrides.lay_over(&defaults(named.data.kind, network)?, |_| true)?;
         if let Some(method) = overrides.resolve_method()? {
             recipe.method = method;
@@ -261,6 +284,26 @@ pub(super) fn entries(name: &str, text: &str) -> Result<Vec<Entry>, RecipeError>
     let values: Table = text.parse().map_err(broken)?;
     let spans = DeTable::parse(text).map_err(broken)?;
     Ok(walk("", spans.get_ref(), &values, &place))
+}
+
+/// The content of a network's file, which is a network.
+fn read_graph(path: &Path) -> Result<String, String> {
+    let found = path.display();
+    let read = || match std::fs::metadata(path)? {
+        about if !about.is_file() => Err(std::io::Error::other("it is not a file")),
+        about if about.len() > LARGEST_GRAPH => Err(std::io::Error::other(format!(
+            "it has {} bytes, and {LARGEST_GRAPH} are allowed",
+            about.len()
+        ))),
+        _ => std::fs::read_to_string(path),
+    };
+    let text = read().map_err(|error| {
+        format!("cannot read {found}: {error}; grawa.export(model, example, \"net.json\") in Python writes such a file")
+    })?;
+    match grawa_nn::Graph::from_json(&text) {
+        Ok(_) => Ok(text),
+        Err(error) => Err(format!("{found}: {error}")),
+    }
 }
 
 pub(super) fn read_file(path: &Path) -> Result<String, RecipeError> {

@@ -159,6 +159,64 @@ fn mistakes_name_the_line_and_what_to_do() {
     }
 }
 
+/// A network of one's own: the recipe holds the content of its file, and its weights lie beside it.
+#[test]
+fn a_network_from_a_file_is_kept_in_the_recipe() {
+    let place = tempfile::tempdir().unwrap();
+    let file = |name: &str, network: &str, input: [u32; 3]| {
+        let path = place.path().join(name);
+        let text = format!(
+            r#"{{"version": 1, "name": "{network}", "input": {input:?}, "nodes": [
+{{"name": "fc", "inputs": ["input"], "op": {{"linear": {{"out": 10}}}}}}]}}"#
+        );
+        std::fs::write(&path, text).unwrap();
+        format!("model.graph={}", path.display())
+    };
+    let (mine, other) = (file("net.json", "mine", [1, 8, 8]), file("other.json", "other's", [3, 28, 28]));
+    let plain = set(&[&mine]).unwrap();
+    assert_eq!((plain.model.name.as_str(), plain.model.init.as_deref()), ("mine", None));
+    let graph = plain.model.build(grawa_nn::Shape::image(1, 8), 10).unwrap();
+    assert_eq!((graph.name(), graph.parameters().len()), ("mine", 650));
+    let error = plain.model.build(grawa_nn::Shape::image(3, 8), 10).unwrap_err().to_string();
+    assert!(
+        error.starts_with(
+            "the network mine of model.graph does not fit an input of 3×8×8: it was exported for 1×8×8"
+        ),
+        "{error}"
+    );
+
+    let weights = place.path().join("net.safetensors");
+    std::fs::write(&weights, "").unwrap();
+    assert_eq!(set(&[&mine]).unwrap().model.init.as_ref(), Some(&weights));
+    for settings in [["model.init=a", mine.as_str()], [&mine, "model.init=a"]] {
+        assert_eq!(set(&settings).unwrap().model.init, Some("a".into()));
+    }
+    // Those of another network are not its weights.
+    let changed = set(&[&mine, &other, "data.kind=cifar10"]).unwrap();
+    assert_eq!((changed.model.name.as_str(), changed.model.init), ("other's", None));
+    assert_eq!(changed.data.augment.to_string(), "flip+pad4crop28");
+
+    let error = |settings: &[&str]| set(settings).unwrap_err().to_string();
+    assert!(
+        error(&[&mine, "model.name=resnet20"])
+            .contains("model.name is resnet20, but the network of model.graph is called mine")
+    );
+    for key in ["model.width", "model.classes"] {
+        assert!(error(&[&mine, &format!("{key}=3")]).contains(&format!("are fixed; leave {key} out")));
+    }
+    let folder = format!("model.graph={}", place.path().display());
+    assert!(
+        error(&[&folder]).contains("it is not a file; grawa.export(model, example, \"net.json\") in Python")
+    );
+    assert!(error(&["model.graph={}"]).contains("model.graph: the graph: it has no \"version\": 1"));
+    std::fs::write(place.path().join("net.json"), "{}").unwrap();
+    assert!(error(&[&mine]).contains("net.json: the graph: it has no \"version\": 1"));
+
+    // What was read does not depend on the file any more.
+    std::fs::remove_file(place.path().join("net.json")).unwrap();
+    assert_eq!(read(&plain.to_toml()), Ok(plain));
+}
+
 fn amounts() -> impl Strategy<Value = String> {
     prop_oneof![
         (1u64..1_000_000).prop_map(|n| format!("{n}step")),

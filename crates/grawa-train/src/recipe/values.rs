@@ -50,15 +50,16 @@ value!(path, PathBuf, read_path, |path| Some(path.to_string_lossy().as_ref().int
 value!(optional_path, Option<PathBuf>, |value| read_path(value).map(Some), |path| path
     .as_ref()
     .map(|path| path.to_string_lossy().as_ref().into()));
+value!(name, String, |value| text(value).map(str::to_owned), |name| Some(name.clone().into()));
 value!(
-    /// A network of the zoo.
-    network,
-    String,
-    |value| match grawa_nn::zoo::find(text(value)?) {
-        Ok(entry) => Ok(entry.name.to_owned()),
+    /// A network as JSON.
+    optional_graph,
+    Option<String>,
+    |value| match grawa_nn::Graph::from_json(text(value)?) {
+        Ok(_) => Ok(value.as_str().map(str::to_owned)),
         Err(error) => Err(error.to_string()),
     },
-    |name| Some(name.clone().into())
+    |graph| graph.clone().map(Into::into)
 );
 value!(
     momentum,
