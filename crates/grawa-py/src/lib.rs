@@ -1,6 +1,8 @@
 //! The module `grawa._native`: a session, as Python's `grawa.Session` and `grawa.join` call it.
 //!
 //! Arrays come as addresses: the stable interface of Python 3.10 has no buffers. The Python side has checked type, length and layout.
+// Python's arguments arrive by value.
+#![allow(clippy::needless_pass_by_value)]
 
 mod attend;
 mod memory;

@@ -238,9 +238,9 @@ impl Session {
         let (parameters, own) = (Numbers { address, len }.read(), counts.read());
         let (made, signal) = self.with(py, move |session| session.evaluate(&parameters, &own))?;
         signal.map_or(Ok(()), Err)?;
-        let Some((model, averaged)) = made else { return Ok(false) };
-        Numbers { address: out, len }.write(&model);
-        counts.write(&averaged);
+        let Some(made) = made else { return Ok(false) };
+        Numbers { address: out, len }.write(&made.parameters);
+        counts.write(&made.statistics);
         Ok(true)
     }
 

@@ -34,7 +34,7 @@ dies = options.pop("dies", None)
 mark = os.path.join(os.environ.get("GRAWA_OUT", "."), "killed")
 
 def score(draw):
-    x, y = zip(*[data[n][:2] for n in torch.randint(len(data), (32,), generator=draw)])
+    x, y = zip(*[data[n][:2] for n in torch.randint(len(data), (32,), generator=draw).tolist()])
     return F.cross_entropy(model(torch.stack(x)), torch.tensor(y), reduction="sum")
 
 dealt, errors, rounds = [], [], []

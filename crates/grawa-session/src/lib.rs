@@ -60,7 +60,7 @@ pub use pace::Recording;
 pub use pace::{Leases, Pacing};
 #[doc(hidden)]
 pub use reporter::OwnReports;
-pub use session::{DataShard, Due, LocalStep, RoundResult, ScoreBatch, Session};
+pub use session::{DataShard, Due, EvaluatedModel, LocalStep, RoundResult, ScoreBatch, Session};
 pub use settings::Settings;
 #[cfg(feature = "group")]
 #[doc(hidden)]

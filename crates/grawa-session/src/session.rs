@@ -75,6 +75,15 @@ pub struct RoundResult {
     pub events: Vec<Event>,
 }
 
+/// The model that a method evaluates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvaluatedModel {
+    /// Its parameters.
+    pub parameters: Vec<f32>,
+    /// The average of all workers' statistics; empty where [`Settings::statistics`] has none.
+    pub statistics: Vec<f32>,
+}
+
 /// The batch that scores this worker in the next round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreBatch {
@@ -464,7 +473,7 @@ impl Session {
 
     /// The model that the method evaluates, made of the parameters of all workers; `None` if this worker lost its connection meanwhile.
     pub fn evaluated_model(&mut self, parameters: &[f32]) -> Result<Option<Vec<f32>>, Error> {
-        Ok(self.evaluate(parameters, &[])?.map(|(model, _)| model))
+        Ok(self.evaluate(parameters, &[])?.map(|model| model.parameters))
     }
 
     /// The same with the average of all workers' running statistics, where [`Settings::statistics`] has some: means are averaged, and
@@ -473,16 +482,16 @@ impl Session {
         &mut self,
         parameters: &[f32],
         statistics: &[f32],
-    ) -> Result<Option<(Vec<f32>, Vec<f32>)>, Error> {
+    ) -> Result<Option<EvaluatedModel>, Error> {
         self.expect_due("evaluated_model", Due::Evaluate)?;
         expect("the parameters", parameters.len(), self.settings.layout.len())?;
         expect("the statistics", statistics.len(), self.settings.statistics.as_ref().map_or(0, Layout::len))?;
         self.shared.lock().parameters = parameters.to_vec();
         let made = self
             .make_evaluated(parameters)
-            .and_then(|model| Ok((model, self.average_statistics(statistics)?)));
+            .and_then(|parameters| Ok((parameters, self.average_statistics(statistics)?)));
         let made = match made {
-            Ok(made) => Some(made),
+            Ok((parameters, statistics)) => Some(EvaluatedModel { parameters, statistics }),
             // The next round finds out.
             Err(Error::Comm(CommError::Behind | CommError::OutOfContact)) => None,
             Err(error) => return Err(error),
