@@ -107,9 +107,10 @@ def main():
                 run.loss(loss)
                 optimizer.step()
                 optimizer.zero_grad()
+            # All evaluate: one that did it alone would come late to the next round, and the others continue without it.
+            with run.averaged(), torch.no_grad():
+                losses = [float(loss_of(model, *batch)) for batch in torch.utils.data.DataLoader(test, 64)]
             if run.is_first:
-                with run.averaged(), torch.no_grad():
-                    losses = [float(loss_of(model, *batch)) for batch in torch.utils.data.DataLoader(test, 64)]
                 print(f"epoch {epoch + 1}: test loss {sum(losses) / len(losses):.3f} nats a character", flush=True)
         if run.is_first:
             with run.averaged():

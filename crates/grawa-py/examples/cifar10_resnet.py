@@ -105,10 +105,11 @@ def main():
                 run.loss(loss)
                 optimizer.step()
                 optimizer.zero_grad()
-            # All evaluate the same model; one of them prints.
+            # All evaluate: one that did it alone would come late to the next round, and the others continue without it.
+            with run.averaged():
+                error = test_error(model, DataLoader(test, 256), device)
             if run.is_first:
-                with run.averaged():
-                    print(f"epoch {epoch + 1}: test error {test_error(model, DataLoader(test, 256), device):.2f} %", flush=True)
+                print(f"epoch {epoch + 1}: test error {error:.2f} %", flush=True)
         if args.save and run.is_first:
             run.save(args.save)
 

@@ -99,9 +99,11 @@ def main():
                 velocity[:] = 0
         else:
             model = session.evaluated_model(x)
-            if model is not None and session.is_first:
+            # None if this worker lost its connection meanwhile.
+            if model is not None:
                 wrong = forward(model, images[is_test])[1].argmax(axis=1) != labels[is_test]
-                print(f"epoch {session.progress.epochs:.0f}: test error {100 * wrong.mean():.1f} %", flush=True)
+                if session.is_first:
+                    print(f"epoch {session.progress.epochs:.0f}: test error {100 * wrong.mean():.1f} %", flush=True)
     session.finish()
 
 

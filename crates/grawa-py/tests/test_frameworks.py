@@ -41,7 +41,7 @@ module = Module()
 val = torch.utils.data.DataLoader(Data(), 32)
 trainer.fit(module, grawa.loader(Data(), batch_size=4), val)
 own = float(sum(p.double().sum() for p in module.parameters()))
-print("READ", json.dumps(read)); print("SEEN", json.dumps(seen[1:])); print("OWN", own); print("STATE", len(grawa.state_dict()["checkpoint"]))
+print("READ", json.dumps(read)); print("SEEN", json.dumps(seen[1:])); print("OWN", own); print("STATE", grawa.state_dict()["method"])
 """
 
 HUGGING_FACE = DATA.replace("READ", '{"x": torch.full((4,), i / 64), "labels": i % 2, "number": i}') + """
@@ -66,7 +66,7 @@ def watched(*a, **k):
 trainer.evaluation_loop = watched
 trainer.train()
 own = float(sum(p.double().sum() for p in trainer.model.parameters()))
-print("READ", json.dumps(read)); print("SEEN", json.dumps(seen)); print("OWN", own); print("STATE", 1)
+print("READ", json.dumps(read)); print("SEEN", json.dumps(seen)); print("OWN", own); print("STATE", trainer.run.method)
 """
 
 
@@ -77,6 +77,8 @@ def test_workers_share(framework: str, accumulate: int, tmp_path: Path) -> None:
     program = {"lightning": LIGHTNING, "transformers": HUGGING_FACE}[framework].replace("ACCUMULATE", str(accumulate))
     done = launch(tmp_path, program, workers=2, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
+    if "began without" in (tmp_path / "run/events.jsonl").read_text():
+        pytest.skip("a worker was too late for a round: this machine is overloaded, and the examples were dealt anew")
     first, second = (json.loads(read) for read in said(done, "READ"))
     # Eight steps of two workers read all 64 examples, once if a step has one batch of four, twice if it has two.
     assert len(first) == len(second) == 32 * accumulate
@@ -88,7 +90,7 @@ def test_workers_share(framework: str, accumulate: int, tmp_path: Path) -> None:
     assert seen[0] == seen[1] and len(seen[0]) == 2
     own = [float(line) for line in said(done, "OWN")]
     assert own[0] != own[1] and seen[0][-1] not in own
-    assert all(int(size) > 0 for size in said(done, "STATE"))
+    assert said(done, "STATE") == ["mean:period=4,prox=0"] * 2
 
 
 def test_lightning_refuses(tmp_path: Path) -> None:

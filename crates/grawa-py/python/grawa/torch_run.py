@@ -328,7 +328,10 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to continue if all of its workers are lost: method, progress, and the state of the group. The optimizer has a
         ``state_dict`` of its own."""
-        kept = self._checkpoint if self._session is None else self._session.checkpoint()
+        kept = self._checkpoint
+        if self._session is not None:
+            # A run that is over has no state to continue from.
+            kept = None if self.is_over else self._session.checkpoint()
         return {"method": self.method, "progress": tuple(self.progress), "checkpoint": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
