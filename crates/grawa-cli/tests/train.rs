@@ -382,7 +382,7 @@ fn a_network_from_pytorch_trains_and_is_kept_with_the_run() {
     }
     let printed = done(&["eval", "run"]);
     let total = printed.lines().find(|line| line.contains("all")).unwrap();
-    let error: f64 = total.split_whitespace().filter_map(|word| word.parse().ok()).last().unwrap();
+    let error: f64 = total.split_whitespace().rev().find_map(|word| word.parse().ok()).unwrap();
     assert!(error < 60.0, "{printed}");
     done(&[
         "flatness",

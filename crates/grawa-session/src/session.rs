@@ -105,9 +105,6 @@ pub struct DataShard {
     pub step: u64,
 }
 
-/// The parameters of an evaluated model, and its running statistics.
-pub type EvaluatedModel = (Vec<f32>, Vec<f32>);
-
 /// A worker's part in a run.
 ///
 /// ```

@@ -4,6 +4,7 @@ use super::compile::{ConvGeometry, Layer, Program};
 use super::cudnn::{Cudnn, Direction, Plan as CudnnPlan, timed};
 use super::device::{Context, Kernels, Memory, Stream, arguments};
 use super::kernel_choice::{KernelChoice, LayerKernels, own, own_sums};
+use super::pass::NormArgument;
 use crate::{Error, Precision};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -170,7 +171,7 @@ impl Autotuner<'_> {
         let KernelChoice::Own { name, grid } = kernel else { return Ok(f64::INFINITY) };
         let (none, no, stretch) = (0u64, 0i32, stretch as i32);
         // Unused with `moments = 0`, but the kernel has the parameter.
-        let norm = [0u64; 10];
+        let norm = NormArgument::unused();
         let sums = if direction == Direction::BackwardWeights {
             Some(Memory::new(self.context, partial)?)
         } else {
