@@ -172,10 +172,11 @@ impl Window {
         Window { kernel: side, stride: side, pad: 0, ceil: false }
     }
 
-    /// How many windows fit along a side.
+    /// How many windows fit along a side; none if they do not move.
     pub(crate) fn count(&self, side: usize) -> Option<usize> {
         let room = (side + 2 * self.pad).checked_sub(self.kernel)?;
-        let count = if self.ceil { room.div_ceil(self.stride) } else { room / self.stride } + 1;
+        let whole = room.checked_div(self.stride)?;
+        let count = if self.ceil { room.div_ceil(self.stride) } else { whole } + 1;
         // A window must begin inside the input or its left padding, as in PyTorch.
         Some(if self.ceil && (count - 1) * self.stride >= side + self.pad { count - 1 } else { count })
     }
@@ -477,8 +478,8 @@ impl Builder {
     fn pooled(&self, x: NodeId, window: Window, operation: &str) -> Result<Shape, Error> {
         let found = self.shape(x);
         let fits = window.kernel > 0 && window.stride > 0 && 2 * window.pad <= window.kernel;
-        match (window.count(found.height), window.count(found.width)) {
-            (Some(height), Some(width)) if fits => Ok(Shape { height, width, ..found }),
+        match (fits, window.count(found.height), window.count(found.width)) {
+            (true, Some(height), Some(width)) => Ok(Shape { height, width, ..found }),
             _ => {
                 let side = window.kernel;
                 let expected =
