@@ -249,3 +249,34 @@ def test_ctrl_c_in_a_round(tmp_path: Path) -> None:
     assert output.returncode == 0, output.stdout + output.stderr
     assert said(output, "interrupted") == ["step [0.5, 0.5, 0.5, 0.5]"], output.stdout
     assert said(output, "ended") == ["[0.5, 0.5, 0.5, 0.5]"] * 2
+
+
+def test_statistics_are_averaged(tmp_path: Path) -> None:
+    """Means are averaged, and variances include the differences between workers."""
+    program = """
+    import numpy as np, grawa
+    x = np.zeros(4, dtype=np.float32)
+    named = [("bn.running_mean", (2,)), ("bn.running_var", (2,))]
+    session = grawa.Session(x, method="mean:period=2", budget="4step", statistics=named)
+    while session.due != "end":
+        if session.due == "step":
+            session.step(0.0)
+        elif session.due == "round":
+            session.round(x)
+        else:
+            statistics = np.array([session.worker, 3, 1, 2], dtype=np.float32)
+            session.evaluated_model(x, statistics=statistics)
+    session.finish()
+    print("statistics", statistics.tolist(), flush=True)
+    """
+    output = launch(tmp_path, program, workers=2)
+    assert output.returncode == 0, output.stdout + output.stderr
+    assert said(output, "statistics") == ["[0.5, 3.0, 1.25, 2.0]"] * 2
+
+
+def test_examples_are_dealt_once() -> None:
+    """Whoever reads which shard: an epoch has every example once, and batches go on over its end."""
+    order = grawa._native.ExampleOrder(7, 100)
+    dealt = [n for step in range(5) for shard in range(4) for n in order.batch(shard, 4, step, 5)]
+    assert sorted(dealt) == list(range(100))
+    assert order.batch(1, 4, 3, 5) == [n for n in order.batch(0, 1, 3, 20)][1::4]

@@ -44,6 +44,8 @@ with grawa.join(model, opt, method, score=score) as run:
         for x, y, n in run.loader(data, batch_size=8, **options):
             dealt.append((int(run.progress.epochs * 512 + 1e-6), n.tolist()))
             time.sleep(pause)
+            if dies is not None and os.path.exists(mark) and len(run.workers) < 3:
+                time.sleep(0.3)  # until the new one has loaded PyTorch
             if dies == run.worker and run.progress.epochs > 1 and not os.path.exists(mark):
                 open(mark, "w").close()
                 os.kill(os.getpid(), 9)
