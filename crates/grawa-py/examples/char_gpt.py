@@ -41,6 +41,7 @@ class GPT(nn.Module):
         # The two are one tensor, which is shared once.
         self.out.weight = self.token.weight
         nn.init.normal_(self.token.weight, std=0.02)
+        nn.init.normal_(self.place.weight, std=0.02)
 
     def forward(self, tokens):
         x = self.token(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device))

@@ -47,10 +47,11 @@ def test_resnet(tmp_path: Path) -> None:
 def test_character_gpt(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = TESTS.parents[2] / "docs/rounds.md"
-    words = (str(text), "--epochs", "4", "--width", "32", "--layers", "1", "--length", "32", "--method", "mean:period=4,pull=1,prox=0")
+    small = ("--epochs", "8", "--batch", "4", "--width", "64", "--layers", "1", "--length", "32")
+    words = (str(text), *small, "--method", "mean:period=4,pull=1,prox=0")
     losses = numbers(trained(tmp_path, "char_gpt.py", *words), r"test loss ([\d.]+) nats")
-    # A guess of 80 symbols costs 4.4 nats; the frequencies alone give about 3.1.
-    assert losses[-1] < 3.8
+    # The model begins with a guess of 80 symbols, 4.4 nats.
+    assert losses[-1] < 3.5
 
 
 def test_lora(tmp_path: Path) -> None:
