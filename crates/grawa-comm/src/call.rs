@@ -1,5 +1,8 @@
 //! The operations that members call, and what is wrong if they call different ones, or bring vectors of other lengths.
 
+// Public as a part of the messages of a group.
+#![cfg_attr(not(feature = "group"), allow(unreachable_pub))]
+
 use crate::Error;
 use grawa_core::Layout;
 use serde::{Deserialize, Serialize};

@@ -23,9 +23,9 @@ def digits():
 
         pixels, labels = load_digits(return_X_y=True)
     except ModuleNotFoundError:
-        packed = PACK.read_bytes()
-        count = int.from_bytes(packed[8:12], "little")
-        plain = np.frombuffer(zlib.decompress(packed[12:]), dtype=np.uint8)
+        plain = np.frombuffer(zlib.decompress(PACK.read_bytes()), dtype=np.uint8)
+        # A label for each image, then 64 pixels for each.
+        count = len(plain) // 65
         labels, pixels = plain[:count].astype(int), plain[count:].reshape(count, 64).astype(float)
     return (pixels / pixels.max()).astype(np.float32), labels
 
