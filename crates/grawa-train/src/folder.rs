@@ -30,6 +30,7 @@ pub fn create_for_sessions(path: &Path, workers: u32) -> Result<(), Error> {
 }
 
 /// The workers of a run that they define themselves; `None` if it has a recipe.
+#[cfg(feature = "group")]
 pub(crate) fn session_workers(path: &Path) -> Result<Option<u32>, Error> {
     let file = path.join(SESSION);
     if !file.exists() {
