@@ -202,7 +202,7 @@ pub(crate) fn follow(
 pub(crate) enum Task {
     /// Of a recipe.
     Recipe(Box<Recipe>, PathBuf),
-    /// Of so many workers, programs with a session, which define it.
+    /// Of this number of workers: programs with a session, which define it.
     Sessions(u32, PathBuf),
 }
 

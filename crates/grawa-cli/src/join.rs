@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// last checkpoint
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// With a COMMAND: start it again if it exits badly, so many times
+    /// With a COMMAND: start it again if it fails, this many times
     #[arg(long, value_name = "N", default_value_t = 0, requires = "command")]
     restarts: u32,
     /// Start this program as the worker instead: it finds the group in GRAWA_COORDINATOR, GRAWA_KEY, GRAWA_WORKERS and GRAWA_LISTEN

@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// Without a key: no encryption, for a machine whose other users are trusted
     #[arg(long, value_parser = ["plain"])]
     wire: Option<String>,
-    /// Start a worker that exits badly again, so many times
+    /// Restart a worker that fails, at most this many times
     #[arg(long, value_name = "N", default_value_t = 0)]
     restarts: u32,
     /// Start this program as each worker, instead of grawa's own: a model of yours that joins the run. It finds the group in

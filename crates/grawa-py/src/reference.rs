@@ -114,7 +114,7 @@ pub(crate) fn _methods() -> Vec<String> {
     Name::ALL.iter().filter(is_fit).map(ToString::to_string).collect()
 }
 
-/// The parameters of all workers after so many steps, and the evaluated model.
+/// The parameters of all workers after `steps` steps, and the evaluated model.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn _sequential(

@@ -187,7 +187,7 @@ class Session:
         """The model that the method evaluates, made of the parameters of all workers; a new NumPy array unless ``out`` is given. None if
         this worker lost its connection meanwhile. The parameters stay as they are.
 
-        ``statistics`` are this worker's running statistics, those that the session was told of; the average of all workers' is written
+        ``statistics`` are this worker's running statistics, those named in the settings of the session; the average of all workers' is written
         over them. Tensors named ``….running_mean`` and ``….running_var`` are pairs: a variance includes the differences of the means."""
         address, _ = address_of(parameters, self._length, writable=False)
         if out is None:

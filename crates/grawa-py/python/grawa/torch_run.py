@@ -21,7 +21,7 @@ from .round import Round
 from .session import Session
 from .shared_parameters import SharedParameters
 
-# Losses and norms are read after so many steps at the latest.
+# Losses and norms are read after this number of steps at the latest.
 MOST_STEPS = 1024
 
 _joined: weakref.ref[Run] | None = None

@@ -87,7 +87,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The same at a free pace: a round is due after so many steps per worker. Heartbeats bring the counts that call for it: the rarer they
+    /// The same at a free pace: a round is due after this number of steps per worker. Heartbeats bring the counts that call for it: the rarer they
     /// are, the more steps are taken beyond it.
     #[must_use]
     pub fn at_free_pace(self, steps: u64) -> Self {
