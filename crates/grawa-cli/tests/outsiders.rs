@@ -103,10 +103,11 @@ fn outsiders_cost_a_run_nothing() {
         let group = Group::begin(4, ENDLESS, &line, &["method.period=32"]);
         let _workers = [group.join(), group.join(), group.join(), group.join()];
         group.wait_members(4);
-        let from = group.last_round().0;
+        let (began, used, from) = (Instant::now(), group.coordinator.used(), group.last_round().0);
         std::thread::sleep(Duration::from_secs(3));
         group.wait_rounds(3);
         let quiet = longest_since(&group, from);
+        let quiet_share = (group.coordinator.used() - used) / began.elapsed().as_secs_f64();
         let (stop, addresses) = (AtomicBool::new(false), [group.address.clone(), a_worker(&group)]);
         let (beset_at, used, from) = (Instant::now(), group.coordinator.used(), group.last_round().0);
         let opened: [AtomicUsize; 2] = Default::default();
@@ -131,11 +132,13 @@ fn outsiders_cost_a_run_nothing() {
         let share = (group.coordinator.used() - used) / seconds;
         let longest = longest_since(&group, from);
         println!(
-            "{line:?}: {opened:?} connections in {seconds:.1} s; longest round {longest:.2} s, {quiet:.2} s before; coordinator {:.1} % of a core",
-            100.0 * share
+            "{line:?}: {opened:?} connections in {seconds:.1} s; longest round {longest:.2} s, {quiet:.2} s before; coordinator {:.1} % of a core, {:.1} % before",
+            100.0 * share,
+            100.0 * quiet_share
         );
-        assert!(longest < quiet + 1.0, "a round took {longest:.2} s, and {quiet:.2} s before");
-        assert!(share < 0.1, "the coordinator used {:.1} % of a core", 100.0 * share);
+        assert!(longest < quiet + 2.0, "a round took {longest:.2} s, and {quiet:.2} s before");
+        let more = 100.0 * (share - quiet_share);
+        assert!(more < 10.0, "the coordinator used {more:.1} % of a core more than before");
         let faults = group.faults();
         let reports = faults.iter().filter(|fault| fault.contains("was refused")).count();
         assert!(reports >= 1 && reports as f64 <= 1.0 + seconds / 60.0, "{faults:#?}");

@@ -27,10 +27,12 @@ pub(crate) const SHORT: usize = 4096;
 /// long for the next.
 const ACCEPTED: usize = 128;
 const TURN: Duration = Duration::from_millis(1);
+/// Connections that the system holds for the next turn, if it allows that many.
+const BACKLOG: i32 = 1024;
 
 /// The share of a core for peers that are not authenticated, and the CPU seconds that may be used at once after an idle time: a hundred
 /// handshakes.
-const SHARE: f64 = 0.02;
+const SHARE: f64 = 0.05;
 const MOST: f64 = 0.1;
 
 /// What is done with connections.
@@ -68,6 +70,8 @@ pub(crate) fn listen(
     let listener = TcpListener::bind(address)
         .map_err(|error| Error::Connection { why: format!("cannot listen at {address}: {error}") })?;
     listener.set_nonblocking(true)?;
+    // The standard library asks for 128. A connection beyond that is dropped, and its peer tries again after one second, then three.
+    rustix::net::listen(&listener, BACKLOG).map_err(std::io::Error::from)?;
     let address = listener.local_addr()?;
     environment.spawn("listen", move || serve(&listener, &security, limits, &service))?;
     Ok(address)
@@ -149,10 +153,10 @@ impl<S: Service> Turns<'_, S> {
         (is_ready(&count), (0..count).filter(is_ready).collect())
     }
 
-    /// Continues with connections that have bytes to read, the newest first. If there is not time for all, some are served at once,
-    /// instead of all too late.
+    /// Continues with connections that have bytes to read: those of the address with the fewest connections first, the newest of
+    /// them first. If there is not time for all, some are served at once, instead of all too late.
     fn advance(&mut self, mut ready: Vec<usize>) {
-        ready.sort_by_key(|at| Reverse(*at));
+        ready.sort_by_cached_key(|at| (self.pending.of_its_address(*at), Reverse(*at)));
         let (mut over, mut before) = (Vec::new(), cpu_time());
         let end = before + TURN;
         for at in ready {
@@ -169,8 +173,9 @@ impl<S: Service> Turns<'_, S> {
             }
         }
         // From the last one, so that the positions of those before it stay.
+        over.sort_by_key(|(at, _)| Reverse(*at));
         for (at, step) in over {
-            let entry = self.pending.entries.remove(at);
+            let entry = self.pending.remove(at);
             let done = match step {
                 Ok(Step::Opened(opened)) => {
                     self.service.open(*opened).map(|()| self.budget.give_back(entry.one.used.as_secs_f64()))

@@ -21,16 +21,19 @@ pub(super) struct Entry<T> {
 pub(super) struct Pending<T> {
     limits: Limits,
     pub(super) entries: Vec<Entry<T>>,
+    /// How many each address has.
+    counts: HashMap<IpAddr, usize>,
 }
 
 impl<T> Pending<T> {
     pub(super) fn new(limits: Limits) -> Self {
-        Pending { limits, entries: Vec::new() }
+        Pending { limits, entries: Vec::new(), counts: HashMap::new() }
     }
 
     /// Adds a connection. Returns the one that makes room for it, if one must.
     pub(super) fn add(&mut self, address: IpAddr, since: Duration, one: T) -> Option<Entry<T>> {
-        let removed = self.removed_for(address).map(|at| self.entries.remove(at));
+        let removed = self.removed_for(address).map(|at| self.remove(at));
+        *self.counts.entry(address).or_default() += 1;
         self.entries.push(Entry { address, since, one });
         removed
     }
@@ -38,19 +41,33 @@ impl<T> Pending<T> {
     /// Which connection makes room for a new one. If the address has reached its limit: the oldest of this address. If all
     /// together have: the oldest of the address with the most.
     fn removed_for(&self, address: IpAddr) -> Option<usize> {
-        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        self.entries.iter().for_each(|entry| *counts.entry(entry.address).or_default() += 1);
-        if counts.get(&address).is_some_and(|count| *count >= self.limits.per_address) {
+        if self.counts.get(&address).is_some_and(|count| *count >= self.limits.per_address) {
             return self.entries.iter().position(|entry| entry.address == address);
         }
-        let most = counts.values().max().filter(|_| self.entries.len() >= self.limits.pending)?;
-        self.entries.iter().position(|entry| counts[&entry.address] == *most)
+        let most = self.counts.values().max().filter(|_| self.entries.len() >= self.limits.pending)?;
+        self.entries.iter().position(|entry| self.counts[&entry.address] == *most)
+    }
+
+    /// How many connections the address of this one has.
+    pub(super) fn of_its_address(&self, at: usize) -> usize {
+        self.counts[&self.entries[at].address]
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Entry<T> {
+        let entry = self.entries.remove(at);
+        if let Some(count) = self.counts.get_mut(&entry.address) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&entry.address);
+            }
+        }
+        entry
     }
 
     /// Removes the oldest connection if it is older than this moment.
     pub(super) fn older_than(&mut self, moment: Duration) -> Option<Entry<T>> {
         let is_older = self.entries.first().is_some_and(|entry| entry.since < moment);
-        is_older.then(|| self.entries.remove(0))
+        is_older.then(|| self.remove(0))
     }
 }
 
@@ -97,7 +114,7 @@ mod tests {
                     let found = pending.entries.iter().filter(|entry| entry.address == ip(n)).count();
                     prop_assert!(found <= LIMITS.per_address);
                 }
-                if ends { pending.entries.remove(0); }
+                if ends { pending.remove(0); }
             }
         }
     }
