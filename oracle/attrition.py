@@ -7,14 +7,18 @@ time, steps per living worker and second, bits. Needs only Python and the progra
 
     oracle/attrition.py --grawa target/release/grawa --minutes 20 -- --data digits --method mgrawa:period=8
     oracle/attrition.py --grawa target/release/grawa --minutes 3 --every 20 --workers 8 --per-process 4 -- --data digits
+    oracle/attrition.py --grawa target/release/grawa --minutes 3 --every 20 --program "python oracle/torch_worker.py"
 
-The number of steps for that time is measured first. Options after `--` go to `grawa coordinate`.
+The number of steps for that time is measured first. Options after `--` go to `grawa coordinate`. A program gets the number of steps as
+its last word.
 """
 
 import argparse
 import json
 import os
 import random
+import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,11 +29,15 @@ from pathlib import Path
 class Group:
     """A coordinator and its processes, each with some workers."""
 
-    def __init__(self, grawa, place, args, options):
+    def __init__(self, grawa, place, args, options, steps):
         self.grawa, self.place, self.each = grawa, place, args.per_process
         self.join_options = ["--threads", str(args.threads), "--workers", str(self.each)]
         if args.dir:
             self.join_options += ["--dir", args.dir]
+        if args.program:
+            self.join_options = ["--", *shlex.split(args.program), str(steps)]
+        else:
+            options = [*options, "--budget", f"{steps}step"]
         place.parent.mkdir(parents=True, exist_ok=True)
         command = [grawa, "coordinate", "--quiet", "--wire", "plain", "--listen", "127.0.0.1:0", "--page", "none"]
         self.coordinator = subprocess.Popen(
@@ -42,17 +50,20 @@ class Group:
     def join(self):
         log = open(self.place.parent / f"{self.place.name}-workers.log", "a")
         command = [self.grawa, "join", self.address, "--wire", "plain", *self.join_options]
-        child = subprocess.Popen(command, stdout=log, stderr=log)
+        # `grawa join` and its program end together.
+        child = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self.living[child] = time.time()
 
     def kill(self, child):
-        child.kill()
+        os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         self.lives.append(time.time() - self.living.pop(child))
 
     def stop(self):
         for child in [*self.living, self.coordinator]:
-            if child.poll() is None:
+            if child.poll() is None and child is not self.coordinator:
+                os.killpg(child.pid, signal.SIGKILL)
+            elif child.poll() is None:
                 child.kill()
             child.wait()
 
@@ -101,6 +112,7 @@ def main():
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--per-process", type=int, default=1, help="workers of a process")
     parser.add_argument("--threads", type=int, default=1, help="threads of a process")
+    parser.add_argument("--program", help="a worker's command, in the place of `grawa join`'s own networks")
     parser.add_argument("--dir", help="the folder of the data set")
     parser.add_argument("--seed", type=int, default=1, help="chooses the processes that are killed")
     parser.add_argument("options", nargs="*", help="options of `grawa coordinate`")
@@ -108,8 +120,7 @@ def main():
     grawa, chance = os.path.abspath(args.grawa), random.Random(args.seed)
 
     def pair(name, steps):
-        options = [*args.options, "--budget", f"{steps}step"]
-        return [Group(grawa, args.out / f"{name}-{kind}", args, options)
+        return [Group(grawa, args.out / f"{name}-{kind}", args, args.options, steps)
                 for kind in ("left-alone", "dying")]
 
     print("measuring the speed", flush=True)
@@ -118,8 +129,9 @@ def main():
     rates = [rate(group) for group in trial]
     for group in trial:
         group.stop()
-    steps = int(min(rates) * 60 * args.minutes / 1000 + 1) * 1000
-    print(f"{rates[0]:.0f} and {rates[1]:.0f} steps per worker and second: {steps} steps each", flush=True)
+    assert None not in rates, "fewer than ten rounds in the trial: more --minutes"
+    steps = int(min(rates) * 60 * args.minutes / 40 + 1) * 40
+    print(f"{rates[0]:.1f} and {rates[1]:.1f} steps per worker and second: {steps} steps each", flush=True)
 
     began = time.time()
     calm, dying = pair("run", steps)
@@ -154,7 +166,8 @@ def report(args, calm, dying, deaths, steps):
         assert places[-1]["steps"] == steps, f"{name}: it ended at {places[-1]} of {steps} steps"
         numbers = [at["rounds"] for at in places if at["steps"] % places[0]["steps"] == 0]
         assert numbers == list(range(1, len(numbers) + 1)), f"{name}: rounds are missing or there twice"
-        end = group.events("evaluated")[-1]["models"][0]
+        # A program evaluates by itself.
+        end = [event["models"][0] for event in group.events("evaluated")][-1:]
         faults = [fault["what"] for fault in group.events("fault")]
         # Seconds that workers were alive.
         alive = group.each * (sum(group.lives) + sum(walls[-1] - born for born in group.living.values()))
@@ -165,8 +178,7 @@ def report(args, calm, dying, deaths, steps):
             "alive": alive,
             "gaps": gaps,
             "walls": walls,
-            "wrong": end["wrong"],
-            "of": end["examples"],
+            "end": f", {end[0]['wrong']} of {end[0]['examples']} classified wrong" if end else "",
             "faults": faults,
             "exit": group.coordinator.returncode,
         }
@@ -182,8 +194,7 @@ def report(args, calm, dying, deaths, steps):
     for name, figure in figures.items():
         print(f"{name}: {figure['minutes']:.1f} min, {figure['rounds']} rounds, {figure['steps of all']} steps, "
               f"exit code {figure['exit']}, {by(figure):.1f} steps per living worker and second, "
-              f"median round {1000 * statistics.median(figure['gaps']):.0f} ms, longest {max(figure['gaps']):.2f} s, "
-              f"{figure['wrong']} of {figure['of']} classified wrong")
+              f"median round {1000 * statistics.median(figure['gaps']):.0f} ms, longest {max(figure['gaps']):.2f} s{figure['end']}")
     print(f"deaths: {len(deaths)}; lost: {count('lost its connection: the others')}, late: {count('began without')}, "
           f"silent: {count('was silent for')}, state fetched: {count('fetches the state')}")
     print(f"the round a death fell in: median {statistics.median(cost):.2f} s, longest {max(cost):.2f} s (else {gap:.3f} s)")

@@ -75,11 +75,14 @@ class SharedParameters:
     @torch.no_grad()
     def scatter(self, flat: torch.Tensor | None = None) -> None:
         """Writes ``flat`` to the parameters, in place."""
-        flat = self.flat if flat is None else flat
-        if self.device is not None and flat.device != self.device:
+        self.put_back(self.parts(self.flat if flat is None else flat))
+
+    @torch.no_grad()
+    def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The parts of a vector, each with the shape, type and device of its parameter."""
+        if self.device is not None:
             flat = flat.to(self.device)
-        for parameter, part in zip(self.parameters, flat.split(self.sizes)):
-            parameter.copy_(part.view(parameter.shape))
+        return [part.view(p.shape).to(p) for p, part in zip(self.parameters, flat.split(self.sizes))]
 
     @torch.no_grad()
     def copies(self) -> list[torch.Tensor]:

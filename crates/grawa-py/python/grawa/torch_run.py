@@ -137,7 +137,8 @@ class Run:
         self._loss: torch.Tensor | float = math.nan
         # Loss and norms of each step since the last round. They stay on their device until then.
         self._steps: list[tuple[torch.Tensor | float, torch.Tensor | None]] = []
-        self._centre: torch.Tensor | None = None
+        # The centre as the parameters are, for the prox term; None until the first step after a round.
+        self._centre: list[torch.Tensor] | None = None
         self._evaluated: torch.Tensor | None = None
         self._loader: Loader | None = None
         self._first_epoch = 0
@@ -404,11 +405,9 @@ class Run:
     @torch.no_grad()
     def _apply_prox(self, strength: float) -> None:
         if self._centre is None:
-            self._centre = self.session.centre(torch.empty_like(self._shared.flat))
-            if self._shared.device is not None:
-                self._centre = self._centre.to(self._shared.device)
-        for parameter, part in zip(self._shared.parameters, self._centre.split(self._shared.sizes)):
-            parameter.lerp_(part.view(parameter.shape).to(parameter), strength)
+            self._centre = self._shared.parts(self.session.centre(torch.empty_like(self._shared.flat)))
+        # One call for all: a call for each would take longer than the optimizer's step.
+        torch._foreach_lerp_(self._shared.parameters, self._centre, strength)
 
     def _advance(self, due: str) -> None:
         """Does what is due, up to the next step."""
