@@ -1,6 +1,8 @@
 //! The table of methods: one row each, with the defaults of both presets.
 
-use super::{Centre, Evaluate, Method, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting};
+use super::{
+    By, Centre, Evaluate, Method, Norm, Preset, Pull, Rise, Score, Share, Source, Toward, Weighting,
+};
 use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -40,7 +42,7 @@ pub enum Name {
 }
 
 /// What each method is called on the command line and in the paper, and what it does; in the order of [`Name`].
-const WORDS: [(Name, [&str; 3]); 11] = [
+const WORDS: [(Name, [&str; 3]); Name::Sgd as usize + 1] = [
     (Name::Easgd, ["easgd", "EASGD", "workers are pulled to a centre that follows their mean at a rate ρ"]),
     (Name::Lsgd, ["lsgd", "LSGD", "workers are pulled to the one with the smallest training loss"]),
     (Name::Grawa, ["grawa", "GRAWA", "the centre weighs workers by 1/‖g‖ of the whole gradient"]),
@@ -62,8 +64,8 @@ const WORDS: [(Name, [&str; 3]); 11] = [
 
 impl Name {
     /// All names, in the order of the table.
-    pub const ALL: [Name; 11] = {
-        let (mut all, mut at) = ([Name::Easgd; 11], 0);
+    pub const ALL: [Name; WORDS.len()] = {
+        let (mut all, mut at) = ([Name::Easgd; WORDS.len()], 0);
         while at < all.len() {
             all[at] = WORDS[at].0;
             at += 1;
@@ -124,11 +126,15 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
         share: Share::Parameters,
         score: Score::None,
         weighting: Weighting::Uniform,
+        by: By::None,
         centre: Centre::Weighted,
         pull: Pull::Fixed(0.5),
         toward: Toward::New,
+        push: 0.0,
+        push_rise: Rise::Constant,
         prox: 0.01,
         period: 32,
+        qsr: 0.0,
         inner: None,
         radius: None,
         evaluate: Evaluate::Mean,

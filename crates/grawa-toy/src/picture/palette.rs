@@ -32,7 +32,7 @@ pub const UNSETTLED: RGBColor = RGBColor(236, 236, 236);
 /// Runs that were lost.
 pub const LOST: RGBColor = RGBColor(0, 0, 0);
 
-const METHODS: [(Name, u32, Marker); 11] = [
+const METHODS: &[(Name, u32, Marker)] = &[
     (Name::Easgd, 0x0072B2, Marker::SQUARE),
     (Name::Lsgd, 0xE69F00, Marker::UP),
     (Name::Grawa, 0x44CCCC, Marker::DIAMOND),
