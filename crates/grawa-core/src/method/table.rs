@@ -1,7 +1,7 @@
 //! The table of methods: one row each, with the defaults of both presets.
 
 use super::{
-    By, Centre, Evaluate, Method, Norm, Preset, Pull, Rise, Score, Share, Source, Toward, Weighting,
+    By, Centre, Evaluate, Method, Norm, Outer, Preset, Pull, Rise, Score, Share, Source, Toward, Weighting,
 };
 use crate::Error;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,8 @@ pub enum Name {
     LocalLgrawa,
     /// The plain mean: the control; with λ = 1 it is Local SGD.
     Mean,
+    /// Nesterov momentum on the centre; workers start each cycle from it.
+    Diloco,
     /// Data-parallel SGD: gradients are averaged at every step.
     DpSgd,
     /// Data-parallel SAM.
@@ -57,6 +59,14 @@ const WORDS: [(Name, [&str; 3]); Name::Sgd as usize + 1] = [
         ["local-lgrawa", "Local-LGRAWA", "LGRAWA with the norms of the local steps: no extra batch"],
     ),
     (Name::Mean, ["mean", "Mean", "the control: the centre is the plain mean; with λ = 1 it is Local SGD"]),
+    (
+        Name::Diloco,
+        [
+            "diloco",
+            "DiLoCo",
+            "the centre takes a step of SGD with Nesterov momentum toward the mean; workers restart from it",
+        ],
+    ),
     (Name::DpSgd, ["dp-sgd", "DP+SGD", "data-parallel SGD: gradients are averaged at every step"]),
     (Name::DpSam, ["dp-sam", "DP+SAM", "data-parallel SAM: own ascent, averaged descent, at every step"]),
     (Name::Sgd, ["sgd", "SGD", "one worker by itself, no communication"]),
@@ -171,6 +181,11 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
             inverse(norm(Norm::Layers, Source::Training { reset: !reference }, LOCAL_MOMENTUM))
         }
         Name::Mean => mean,
+        // DiLoCo's paper: the outer optimizer. The rest is as in `mean`, so that the outer step is the only difference.
+        Name::Diloco => {
+            let outer = Outer { rate: 0.7, momentum: 0.9, nesterov: true, by_rate: None };
+            Method { centre: Centre::Outer(outer), pull: Pull::Fixed(1.0), ..mean }
+        }
         Name::DpSgd => gradients,
         Name::DpSam => Method { radius: Some(0.05), ..gradients },
         Name::Sgd => Method { share: Share::Nothing, pull: Pull::Fixed(0.0), prox: 0.0, period: 1, ..mean },

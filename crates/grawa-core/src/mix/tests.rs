@@ -174,7 +174,7 @@ fn the_golden_outer_steps(text: &str, expected: [[f32; 6]; 3]) {
 #[test]
 fn an_outer_optimizer_is_pytorchs() {
     the_golden_outer_steps(
-        "mean:pull=1,centre=outer",
+        "diloco",
         [
             [0.67, -2.33, 0.665, 1.0, 1.0, -0.5],
             [0.2094, -1.7931, 0.39655, 0.82, 0.07, -0.035],
@@ -196,7 +196,7 @@ fn an_outer_optimizer_is_pytorchs() {
 fn without_its_extra_a_method_is_its_base() {
     let start = [vec![0.1, -0.0], vec![0.7, 1e-3], vec![-3.3, 5.0]];
     for (text, base) in [
-        ("mean:pull=1,centre=outer,rate=1,momentum=0", "mean:pull=1"),
+        ("diloco:rate=1,momentum=0", "mean:pull=1"),
         ("mean:pull=1,centre=outer,rate=1,momentum=0,nesterov=false,by_rate=true", "mean:pull=1"),
         ("mean:push=0,push_rise=cosine", "mean"),
         ("mgrawa:by=steps", "mgrawa"),
@@ -251,7 +251,7 @@ const METHODS: [&str; 9] = [
 
 /// Those whose centre may leave the workers, or whose workers may leave the centre.
 const BEYOND: [&str; 4] = [
-    "mean:centre=outer",
+    "diloco",
     "mean:centre=outer,nesterov=false,by_rate=true",
     "mean:push=0.1",
     "lgrawa:centre=outer,push=0.1,by=steps",

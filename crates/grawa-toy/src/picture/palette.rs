@@ -41,6 +41,7 @@ const METHODS: &[(Name, u32, Marker)] = &[
     (Name::LocalMgrawa, 0x332288, Marker::PENTAGON),
     (Name::LocalLgrawa, 0xCC79A7, Marker::STAR),
     (Name::Mean, 0x1A1A1A, Marker::PLUS),
+    (Name::Diloco, 0xEE00EE, Marker::SPARK),
     (Name::DpSgd, 0x999933, Marker::CROSS),
     (Name::DpSam, 0x882255, Marker::HEXAGON),
     (Name::Sgd, 0x777777, Marker::LEFT),
