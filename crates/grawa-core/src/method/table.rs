@@ -35,6 +35,8 @@ pub enum Name {
     Mean,
     /// Nesterov momentum on the centre; workers start each cycle from it.
     Diloco,
+    /// Slow momentum on the centre, in units of the learning rate.
+    Slowmo,
     /// Data-parallel SGD: gradients are averaged at every step.
     DpSgd,
     /// Data-parallel SAM.
@@ -65,6 +67,14 @@ const WORDS: [(Name, [&str; 3]); Name::Sgd as usize + 1] = [
             "diloco",
             "DiLoCo",
             "the centre takes a step of SGD with Nesterov momentum toward the mean; workers restart from it",
+        ],
+    ),
+    (
+        Name::Slowmo,
+        [
+            "slowmo",
+            "SlowMo",
+            "the centre has a slow momentum, in units of the learning rate; workers restart from it",
         ],
     ),
     (Name::DpSgd, ["dp-sgd", "DP+SGD", "data-parallel SGD: gradients are averaged at every step"]),
@@ -184,6 +194,11 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
         // DiLoCo's paper: the outer optimizer. The rest is as in `mean`, so that the outer step is the only difference.
         Name::Diloco => {
             let outer = Outer { rate: 0.7, momentum: 0.9, nesterov: true, by_rate: None };
+            Method { centre: Centre::Outer(outer), pull: Pull::Fixed(1.0), ..mean }
+        }
+        // SlowMo's paper, Eq. 2 and 3: α = 1; β from 0.4 to 0.8.
+        Name::Slowmo => {
+            let outer = Outer { rate: 1.0, momentum: 0.7, nesterov: false, by_rate: Some(1.0) };
             Method { centre: Centre::Outer(outer), pull: Pull::Fixed(1.0), ..mean }
         }
         Name::DpSgd => gradients,
