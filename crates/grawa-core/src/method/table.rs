@@ -37,6 +37,8 @@ pub enum Name {
     Diloco,
     /// Slow momentum on the centre, in units of the learning rate.
     Slowmo,
+    /// The mean, and a push away from it that grows over the run.
+    Dppf,
     /// Data-parallel SGD: gradients are averaged at every step.
     DpSgd,
     /// Data-parallel SAM.
@@ -76,6 +78,10 @@ const WORDS: [(Name, [&str; 3]); Name::Sgd as usize + 1] = [
             "SlowMo",
             "the centre has a slow momentum, in units of the learning rate; workers restart from it",
         ],
+    ),
+    (
+        Name::Dppf,
+        ["dppf", "DPPF", "workers are pulled to the mean and pushed away from it, ever more over the run"],
     ),
     (Name::DpSgd, ["dp-sgd", "DP+SGD", "data-parallel SGD: gradients are averaged at every step"]),
     (Name::DpSam, ["dp-sam", "DP+SAM", "data-parallel SAM: own ascent, averaged descent, at every step"]),
@@ -201,6 +207,8 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
             let outer = Outer { rate: 1.0, momentum: 0.7, nesterov: false, by_rate: Some(1.0) };
             Method { centre: Centre::Outer(outer), pull: Pull::Fixed(1.0), ..mean }
         }
+        // Everything but the push is as in `mean`.
+        Name::Dppf => Method { push: 0.1, push_rise: Rise::Cosine, ..mean },
         Name::DpSgd => gradients,
         Name::DpSam => Method { radius: Some(0.05), ..gradients },
         Name::Sgd => Method { share: Share::Nothing, pull: Pull::Fixed(0.0), prox: 0.0, period: 1, ..mean },

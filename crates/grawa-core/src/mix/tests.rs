@@ -198,7 +198,7 @@ fn without_its_extra_a_method_is_its_base() {
     for (text, base) in [
         ("diloco:rate=1,momentum=0", "mean:pull=1"),
         ("slowmo:momentum=0", "mean:pull=1"),
-        ("mean:push=0,push_rise=cosine", "mean"),
+        ("dppf:push=0", "mean"),
         ("mgrawa:by=steps", "mgrawa"),
     ] {
         let (mut workers, mut others) = (start.clone(), start.clone());
