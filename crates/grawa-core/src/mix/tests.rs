@@ -199,6 +199,7 @@ fn without_its_extra_a_method_is_its_base() {
         ("diloco:rate=1,momentum=0", "mean:pull=1"),
         ("slowmo:momentum=0", "mean:pull=1"),
         ("dppf:push=0", "mean"),
+        ("qsr:qsr=0", "mean:pull=1"),
         ("mgrawa:by=steps", "mgrawa"),
     ] {
         let (mut workers, mut others) = (start.clone(), start.clone());

@@ -44,6 +44,7 @@ const METHODS: &[(Name, u32, Marker)] = &[
     (Name::Diloco, 0xEE00EE, Marker::SPARK),
     (Name::Slowmo, 0x00CC00, Marker::TRIPOD),
     (Name::Dppf, 0x0000EE, Marker::SNOW),
+    (Name::Qsr, 0xEE0044, Marker::BAR),
     (Name::DpSgd, 0x999933, Marker::CROSS),
     (Name::DpSam, 0x882255, Marker::HEXAGON),
     (Name::Sgd, 0x777777, Marker::LEFT),
