@@ -506,7 +506,11 @@ fn measure<T>(
     let Some(evaluator) = evaluator else { return Err(Error::Left) };
     let mut alive = || progress.step();
     let measured = match model {
-        Some(model) => measure(&mut **evaluator, model, &mut alive),
+        // The velocity of an outer optimizer follows the centre.
+        Some(model) => {
+            let len = replica.layout().len().min(model.len());
+            measure(&mut **evaluator, &model[..len], &mut alive)
+        }
         None => measure(&mut **evaluator, replica.parameters(), &mut alive),
     };
     if let Some(waits) = &seat.waits {

@@ -251,7 +251,7 @@ const METHODS: [&str; 9] = [
 ];
 
 /// Those whose centre may leave the workers, or whose workers may leave the centre.
-const BEYOND: [&str; 4] = ["diloco", "slowmo", "mean:push=0.1", "lgrawa:centre=outer,push=0.1,by=steps"];
+const BEYOND: [&str; 4] = ["diloco", "slowmo", "dppf", "lgrawa:centre=outer,push=0.1,by=steps"];
 
 /// Workers of one length, over the whole range of f32.
 fn any_workers() -> impl Strategy<Value = Vec<Vec<f32>>> {
