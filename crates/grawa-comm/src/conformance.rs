@@ -1,12 +1,12 @@
 //! Checks that every transport must pass. Each member runs them in its own thread or process.
 //!
-//! Make a group of any number of members whose centre is [`LENGTH`] zeros, and let every member call [`check`]: it runs all
+//! Make a group of any number of members whose centre is [`STATE`] zeros, and let every member call [`check`]: it runs all
 //! operations and compares the results with [`grawa_core::mix()`] on plain slices, bit for bit. Then [`check_loss`] checks what
 //! the others see when a member leaves. A failure is described in a sentence.
 //!
 //! ```
 //! use grawa_comm::{conformance, threads};
-//! let members = threads::group(0..4, vec![0.0; conformance::LENGTH], std::time::Duration::from_secs(60));
+//! let members = threads::group(0..4, vec![0.0; conformance::STATE], std::time::Duration::from_secs(60));
 //! std::thread::scope(|scope| {
 //!     let ends: Vec<_> = (members.into_iter())
 //!         .map(|mut member| scope.spawn(move || conformance::check(&mut member)))
@@ -22,9 +22,12 @@ use std::sync::Arc;
 /// The length of the vectors.
 pub const LENGTH: usize = 1003;
 
+/// The length of what the group keeps: the centre, and the velocity of an outer optimizer.
+pub const STATE: usize = 2 * LENGTH;
+
 /// Methods whose plans differ in kind: weights by worker, by span, one-hot, a centre that moves, pulls to the old centre,
-/// gradients.
-const METHODS: [&str; 8] = [
+/// gradients, an outer optimizer, a push.
+const METHODS: [&str; 11] = [
     "mean:pull=1",
     "mgrawa",
     "lgrawa:pull=0.3",
@@ -33,6 +36,9 @@ const METHODS: [&str; 8] = [
     "easgd:preset=reference",
     "dp-sgd",
     "mean:pull=0",
+    "mean:pull=1,centre=outer",
+    "lgrawa:centre=outer,momentum=0.5,nesterov=false,by_rate=true,by=steps",
+    "mean:push=0.5",
 ];
 
 fn layout() -> Result<Layout, grawa_core::Error> {
@@ -63,7 +69,7 @@ pub fn check<C: Collective>(member: &mut C) -> Result<(), String> {
     messages(member).map_err(|why| format!("gather: {why}"))?;
     let outcome = member.barrier().map_err(|error| format!("barrier: {error}"))?;
     whole(&outcome, member).map_err(|why| format!("barrier: {why}"))?;
-    let mut centre = vec![0.0; LENGTH];
+    let mut centre = vec![0.0; STATE];
     for (step, text) in (0..).zip(METHODS) {
         mixing(member, text, step, &mut centre).map_err(|why| format!("mix of {text}: {why}"))?;
     }

@@ -56,7 +56,7 @@ pub trait Collective: Send {
     }
 
     /// Makes the next centre of the vectors of all members, as a plan says that all members made from the same reports, with the
-    /// bits of [`grawa_core::centre_part`]. The caller pulls its workers toward the centre. If a member of the plan is lost, nothing
+    /// bits of [`grawa_core::centre_part`] and [`grawa_core::finish_centre`]. The caller pulls its workers toward the centre. If a member of the plan is lost, nothing
     /// changes and the error is [`Error::Shrunk`]: plan again.
     fn mix(&mut self, plan: &Plan, layout: &Layout, mine: &[f32]) -> Result<Outcome, Error>;
 
@@ -75,7 +75,7 @@ pub trait Collective: Send {
         Ok(self.gather(&[])?.outcome)
     }
 
-    /// The centre after the last [`Collective::mix`].
+    /// The centre after the last [`Collective::mix`]; the velocity of an outer optimizer follows it.
     fn centre(&self) -> &Arc<Vec<f32>>;
 
     /// A function that reports progress: a member that calls it after every step does not count as stalled.

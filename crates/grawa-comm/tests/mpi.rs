@@ -10,7 +10,7 @@ fn main() {
     let job = Job::start().unwrap();
     let ranks = job.size();
     // A rank that panics ends the job, as the destructor of `Job` sees to.
-    let mut all = job.group(0..ranks, vec![0.0; conformance::LENGTH]).unwrap().unwrap();
+    let mut all = job.group(0..ranks, vec![0.0; conformance::STATE]).unwrap().unwrap();
     assert_eq!(conformance::check(&mut all), Ok(()));
     parts_of_the_job(&job);
     longer_than_a_stripe(&job);
@@ -41,7 +41,7 @@ fn parts_of_the_job(job: &Job) {
     let (first, others) = (0..1, 1..job.size());
     for group in [first, others] {
         let is_in = group.contains(&job.rank());
-        let member = job.group(group.clone(), vec![0.0; conformance::LENGTH]).unwrap();
+        let member = job.group(group.clone(), vec![0.0; conformance::STATE]).unwrap();
         assert_eq!(member.is_some(), is_in);
         if let Some(mut member) = member {
             assert_eq!(member.members(), group.collect::<Vec<u32>>());
@@ -125,7 +125,7 @@ fn from_two_threads(job: &Job) {
     let mut alone = Vec::new();
     for _ in 0..2 {
         for rank in 0..job.size() {
-            alone.extend(job.group(rank..rank + 1, vec![0.0; conformance::LENGTH]).unwrap());
+            alone.extend(job.group(rank..rank + 1, vec![0.0; conformance::STATE]).unwrap());
         }
     }
     assert_eq!(alone.len(), 2);

@@ -191,7 +191,8 @@ fn shared_round(threads: usize, plan: &Plan, layout: &Layout, workers: &mut [Vec
     std::thread::scope(|scope| {
         for (index, (mut stretch, centre)) in stretches.into_iter().zip(centre.chunks_mut(part)).enumerate() {
             scope.spawn(move || {
-                mix_part(plan, layout, index * part, &mut stretch, centre).expect("vectors that fit");
+                mix_part(plan, layout, index * part, &mut stretch, (centre, &mut []))
+                    .expect("vectors that fit");
             });
         }
     });

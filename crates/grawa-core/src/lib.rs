@@ -37,9 +37,10 @@ pub use error::{Cause, Error, did_you_mean, nearest};
 pub use function_replica::FunctionReplica;
 pub use layout::{Layout, Span};
 pub use method::{
-    Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting,
+    By, Centre, Evaluate, Inner, Method, Name, Norm, Outer, Preset, Pull, Rise, Score, Share, Source, Toward,
+    Weighting,
 };
-pub use mix::{centre_part, mix, mix_part, pull_part};
+pub use mix::{centre_part, finish_centre, mix, mix_part, pull_part};
 pub use plan::{Plan, Weights, plan};
 pub use replica::{Replica, StateKind, StepRequest, StepResults};
 pub use schedule::{RateDrop, Schedule};

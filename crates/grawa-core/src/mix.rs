@@ -7,7 +7,7 @@
 //! vectors are split: [`mix_part`] on any partition gives the same bits.
 
 use crate::method::{Centre, Share, Toward};
-use crate::{Error, Layout, Plan};
+use crate::{Error, Layout, Plan, norm};
 
 /// Floats of one worker in a block. Small blocks keep the streams of all workers open at once: 128 reaches the
 /// bandwidth of a plain copy, 512 and more do not (measured).
@@ -16,7 +16,8 @@ const BLOCK: usize = 128;
 /// Computes the centre and pulls the workers.
 ///
 /// `workers` are in the order of [`Plan::workers`]; `centre` is that of the last round and becomes that of
-/// this one. Where gradients are shared, pass the gradients; the centre is then their mean.
+/// this one, with the velocity of an outer optimizer behind it, see [`Centre::state_len`]. Where gradients are shared,
+/// pass the gradients; the centre is then their mean.
 ///
 /// ```
 /// use grawa_core::{Layout, Memory, Report, mix, plan};
@@ -35,24 +36,34 @@ pub fn mix(
     workers: &mut [&mut [f32]],
     centre: &mut [f32],
 ) -> Result<(), Error> {
-    if centre.len() != layout.len() {
-        return Err(Error::WrongLength {
-            what: "the centre".into(),
-            found: centre.len(),
-            expected: layout.len(),
-        });
+    let len = layout.len();
+    let expected = if centre.len() == 2 * len { 2 * len } else { plan.centre.state_len(len) };
+    if centre.len() != expected {
+        return Err(Error::WrongLength { what: "the centre".into(), found: centre.len(), expected });
     }
-    mix_part(plan, layout, 0, workers, centre)
+    let (centre, velocity) = centre.split_at_mut(len);
+    mix_part(plan, layout, 0, workers, (centre, velocity))?;
+    if plan.push > 0.0 {
+        let all = workers.iter_mut().enumerate();
+        all.for_each(|(seat, worker)| pull_part(plan, seat, worker, &[], centre));
+    }
+    Ok(())
 }
 
-/// [`mix`] for the part of the vectors that starts at `offset`: each thread takes a part.
+/// [`mix`] for the part of the vectors that starts at `offset`: each thread takes a part. The velocity is the same part, or
+/// empty where there is no outer optimizer. A push needs the distance of whole vectors: workers are then left as they are,
+/// and [`pull_part`] pulls them afterwards.
 pub fn mix_part(
     plan: &Plan,
     layout: &Layout,
     offset: usize,
     workers: &mut [&mut [f32]],
-    centre: &mut [f32],
+    (centre, velocity): (&mut [f32], &mut [f32]),
 ) -> Result<(), Error> {
+    if matches!(plan.centre, Centre::Outer(_)) && velocity.len() != centre.len() {
+        let what = "the velocity of the centre".into();
+        return Err(Error::WrongLength { what, found: velocity.len(), expected: centre.len() });
+    }
     for (worker, name) in workers.iter().zip(&plan.workers) {
         if worker.len() != centre.len() {
             let what = format!("the vector of worker {name}");
@@ -60,11 +71,15 @@ pub fn mix_part(
         }
     }
     let stretch = offset..offset.saturating_add(centre.len());
-    blocks(plan, layout, workers.len(), stretch, |weights, at| mix_block(plan, weights, workers, centre, at))
+    blocks(plan, layout, workers.len(), stretch, |weights, at| {
+        let velocity = velocity.get_mut(at.clone()).unwrap_or_default();
+        mix_block(plan, weights, workers, (&mut centre[at.clone()], velocity), at);
+    })
 }
 
 /// The centre of [`mix_part`] alone, where workers are in other processes and call [`pull_part`]. The vector of a worker
-/// whose weights are all zero in this part may be empty.
+/// whose weights are all zero in this part may be empty. For an outer optimizer it is Σβx: [`finish_centre`] takes the step
+/// when all parts are there.
 ///
 /// ```
 /// use grawa_core::{Layout, Memory, Report, centre_part, plan, pull_part};
@@ -105,16 +120,41 @@ pub fn centre_part(
     }
 }
 
-/// Pulls the worker at index `seat` of the plan. `mine` is its part of the vector; the others are the same part of the
-/// centre before and after the round.
+/// What a group keeps after a round: `made` of the parts that [`centre_part`] made, with what was kept `before`. Every
+/// member takes the step of an outer optimizer by itself, with the same bits, so that its velocity is never sent.
+pub fn finish_centre(plan: &Plan, before: &[f32], mut made: Vec<f32>) -> Vec<f32> {
+    let len = made.len();
+    made.extend_from_slice(before.get(len..).unwrap_or_default());
+    let (centre, velocity) = made.split_at_mut(len);
+    if let (Centre::Outer(outer), true) = (plan.centre, plan.has_weights()) {
+        for ((centre, velocity), &old) in centre.iter_mut().zip(velocity).zip(before) {
+            *centre = outer.step(old, *centre, velocity);
+        }
+    }
+    made
+}
+
+/// Pulls the worker at index `seat` of the plan. `mine` is its part of the vector, the whole one if the plan pushes; the others
+/// are the same part of the centre before and after the round, and may be longer.
 pub fn pull_part(plan: &Plan, seat: usize, mine: &mut [f32], before: &[f32], after: &[f32]) {
     if plan.share == Share::Nothing {
         return;
     }
+    let len = mine.len();
     match (plan.replaced[seat], plan.toward) {
-        (true, _) => mine.copy_from_slice(after),
-        (false, Toward::Old) => pull_by(plan, mine, before),
-        (false, Toward::New) => pull_by(plan, mine, after),
+        (true, _) => mine.copy_from_slice(&after[..len]),
+        (false, Toward::Old) => pull_by(plan, mine, &before[..len]),
+        (false, Toward::New) if plan.push > 0.0 && plan.has_weights() => push(plan, mine, &after[..len]),
+        (false, Toward::New) => pull_by(plan, mine, &after[..len]),
+    }
+}
+
+/// x ← x + (λ − push/‖x − target‖)·(target − x), in `f64`: near the target the factor is large and the difference small.
+fn push(plan: &Plan, x: &mut [f32], target: &[f32]) {
+    let strength = plan.pull_at(norm::distance(x, target), norm::norm(target));
+    for (x, &target) in x.iter_mut().zip(target) {
+        let wide = f64::from(*x);
+        *x = finite((wide + strength * (f64::from(target) - wide)) as f32);
     }
 }
 
@@ -165,12 +205,11 @@ fn mix_block(
     plan: &Plan,
     weights: &[f32],
     workers: &mut [&mut [f32]],
-    centre: &mut [f32],
+    (centre, velocity): (&mut [f32], &mut [f32]),
     at: std::ops::Range<usize>,
 ) {
     let mut buffer = [0.0f32; BLOCK];
     let average = &mut buffer[..at.len()];
-    let centre = &mut centre[at.clone()];
     if !sum_block(weights, workers, &at, average) {
         keep_centre(plan, centre);
         return (workers.iter_mut().zip(&plan.replaced).filter(|(_, lost)| **lost))
@@ -179,7 +218,17 @@ fn mix_block(
     if plan.toward == Toward::Old {
         pull_all(plan, workers, centre, &at);
     }
-    move_centre(plan, average, centre);
+    match plan.centre {
+        Centre::Outer(outer) => {
+            for ((centre, velocity), &average) in centre.iter_mut().zip(velocity).zip(&*average) {
+                *centre = outer.step(*centre, finite(average), velocity);
+            }
+        }
+        _ => move_centre(plan, average, centre),
+    }
+    if plan.push > 0.0 {
+        return;
+    }
     if plan.toward == Toward::New {
         pull_all(plan, workers, centre, &at);
     }
@@ -241,7 +290,7 @@ pub(crate) fn average<W: AsRef<[f32]>>(weights: &[f32], workers: &[W], to: &mut 
 
 fn move_centre(plan: &Plan, average: &[f32], centre: &mut [f32]) {
     match plan.centre {
-        Centre::Weighted => {
+        Centre::Weighted | Centre::Outer(_) => {
             for (centre, &average) in centre.iter_mut().zip(average) {
                 *centre = finite(average);
             }
@@ -273,7 +322,7 @@ pub(crate) fn pull(x: &mut [f32], target: &[f32], strength: f32) {
 }
 
 /// Convex combinations of the largest floats may round up to infinity; they are clamped.
-fn finite(x: f32) -> f32 {
+pub(crate) fn finite(x: f32) -> f32 {
     x.clamp(f32::MIN, f32::MAX)
 }
 

@@ -14,6 +14,11 @@ pub fn norm(x: &[f32]) -> f64 {
     square(x).sqrt()
 }
 
+/// ‖x − y‖₂ of two vectors of a length.
+pub fn distance(x: &[f32], y: &[f32]) -> f64 {
+    sum(x.iter().zip(y).map(|(&x, &y)| f64::from(x) - f64::from(y))).sqrt()
+}
+
 /// ‖Gₖ‖₂ of every span of a gradient.
 ///
 /// ```
@@ -31,6 +36,13 @@ pub fn norms(layout: &Layout, gradient: &[f32], out: &mut [f64]) -> Result<(), E
         *out = norm(&gradient[span.range()]);
     }
     Ok(())
+}
+
+/// The sum of squares, in the order of [`square`].
+fn sum(differences: impl Iterator<Item = f64>) -> f64 {
+    let mut lanes = [0.0f64; LANES];
+    differences.enumerate().for_each(|(at, x)| lanes[at % LANES] += x * x);
+    lanes.iter().sum()
 }
 
 fn square(x: &[f32]) -> f64 {

@@ -15,14 +15,14 @@
 //! | a worker made no local step since the last round, and is scored by its steps | it has no score, and weight zero |
 //! | one worker | it is the centre |
 
-use crate::method::{Centre, Norm, Score, Share, Source, Toward, Weighting};
+use crate::method::{By, Centre, Norm, Score, Share, Source, Toward, Weighting};
 use crate::weights::{self, Rulings};
 use crate::{Error, Layout, Memory, Method, Report, score};
 
 mod digest;
 
-/// A span whose norm is below this share of the sum of all norms, in every worker, counts as silent:
-/// rounding in `f32` alone causes as much.
+/// A span whose norm is below this share of the sum of all norms, in every worker, counts as silent, and a worker that is as
+/// near to the centre as at it: rounding in `f32` alone causes as much.
 const NOISE: f64 = 1e-6;
 
 /// The decision of a round.
@@ -40,6 +40,8 @@ pub struct Plan {
     pub pull: f32,
     /// The centre to pull toward.
     pub toward: Toward,
+    /// How far each worker is pushed away from the centre, beside the pull: see [`Plan::pull_at`].
+    pub push: f32,
     /// For each worker whether its vector is lost and replaced by the new centre. Its momentum should be cleared.
     pub replaced: Vec<bool>,
     /// Why anything here differs from the formula, and which worker leads: sentences for the user.
@@ -51,9 +53,19 @@ pub struct Plan {
 impl Plan {
     /// Whether the new centre depends on the old one: the centre moves, or stays where all weights are zero.
     pub fn keeps_centre(&self) -> bool {
-        self.share == Share::Nothing
-            || self.centre != Centre::Weighted
-            || !self.weights.rows().all(|row| row.iter().any(|weight| *weight > 0.0))
+        self.share == Share::Nothing || matches!(self.centre, Centre::Moving { .. }) || !self.has_weights()
+    }
+
+    /// Whether any worker has a weight, in every span.
+    pub(crate) fn has_weights(&self) -> bool {
+        self.weights.rows().all(|row| row.iter().any(|weight| *weight > 0.0))
+    }
+
+    /// The pull of a worker at a distance from a centre of this norm: λ less push/distance, which may be negative. A worker
+    /// that differs from the centre by rounding only has no direction to be pushed in.
+    pub fn pull_at(&self, distance: f64, norm: f64) -> f64 {
+        let push = if distance > NOISE * norm { f64::from(self.push) / distance } else { 0.0 };
+        f64::from(self.pull) - push
     }
 
     /// The same plan with one vector for each process, given with its workers: their weighted mean, see [`Plan::within`]. The weight of a
@@ -86,6 +98,7 @@ impl Plan {
             weights: Weights { workers: here.len(), rows },
             centre: Centre::Weighted,
             pull: 0.0,
+            push: 0.0,
             replaced: vec![false; here.len()],
             ..self.clone()
         }
@@ -185,12 +198,16 @@ pub fn plan(method: &Method, layout: &Layout, memory: &Memory, reports: &[Report
             _ => report.scores.clone(),
         })
         .collect();
-    let weights = round.weigh(method, reports, &scores);
+    let mut weights = round.weigh(method, reports, &scores);
+    if method.by == By::Steps {
+        round.weigh_by_steps(reports, &mut weights);
+    }
 
     Ok(Plan {
         share: method.share,
         centre: method.centre,
         pull: method.pull_of(reports.len()) as f32,
+        push: method.push as f32,
         toward: method.toward,
         replaced: round.present.iter().map(|here| !here).collect(),
         workers: round.workers,
@@ -275,6 +292,27 @@ impl Round<'_> {
             }
         }
         weights
+    }
+
+    /// Multiplies the weights by the workers' steps. Equal steps change nothing, not even a bit.
+    fn weigh_by_steps(&mut self, reports: &[Report], weights: &mut Weights) {
+        let steps = || reports.iter().filter(|report| report.finite).map(|report| report.steps);
+        if steps().max() == steps().min() {
+            return;
+        }
+        for (at, row) in weights.rows.chunks_exact_mut(reports.len()).enumerate() {
+            let product = |(weight, report): (&f32, &Report)| f64::from(*weight) * report.steps as f64;
+            let products: Vec<f64> = row.iter().zip(reports).map(product).collect();
+            let sum: f64 = products.iter().sum();
+            if sum > 0.0 {
+                for report in reports.iter().filter(|report| at == 0 && report.finite && report.steps == 0) {
+                    self.reasons.push(format!("worker {} weighs nothing: it made no step", report.worker));
+                }
+                row.iter_mut().zip(products).for_each(|(weight, product)| *weight = (product / sum) as f32);
+            } else if at == 0 {
+                self.reasons.push("no worker with a weight made a step: steps do not count".into());
+            }
+        }
     }
 
     /// A worker without a usable score: reported once, not for every span.

@@ -37,6 +37,14 @@ pub struct Sequential<R> {
     losses: Vec<f64>,
     norms: Vec<f64>,
     steps: u64,
+    /// The steps of the whole run, where they are known.
+    budget: Option<u64>,
+    /// Steps between the last round and the next, and when that is due.
+    period: u64,
+    next: u64,
+    /// The learning rate of the last step, and at the last round.
+    rate: f64,
+    round_rate: f64,
 }
 
 /// One level of rounds: groups of workers, each with its own centre and memory.
@@ -80,19 +88,18 @@ impl<R: Replica> Sequential<R> {
                 trackers: (0..workers).map(|_| Tracker::new(&method, &layout)).collect(),
                 groups: (groups.into_iter())
                     .map(|group| group.start as usize..group.end as usize)
-                    .map(|members| Group {
-                        centre: mean(
-                            layout.len(),
-                            replicas[members.clone()].iter_mut().map(|it| &*it.parameters()),
-                        ),
-                        memory: Memory::default(),
-                        members,
+                    .map(|members| {
+                        let starts = replicas[members.clone()].iter_mut().map(|it| &*it.parameters());
+                        let mut centre = mean(layout.len(), starts);
+                        centre.resize(method.centre.state_len(layout.len()), 0.0);
+                        Group { centre, memory: Memory::default(), members }
                     })
                     .collect(),
                 method,
             })
             .collect();
         let norms = vec![0.0; layout.spans().len()];
+        let period = u64::from(method.cycle());
         Ok(Sequential {
             method,
             layout,
@@ -103,7 +110,17 @@ impl<R: Replica> Sequential<R> {
             levels,
             norms,
             steps: 0,
+            budget: None,
+            period,
+            next: period,
+            rate: 0.0,
+            round_rate: 0.0,
         })
+    }
+
+    /// The same for a run of this many steps, which what grows over a run goes by. Else it is as at the end of a run.
+    pub fn over(self, steps: u64) -> Self {
+        Sequential { budget: Some(steps), ..self }
     }
 
     /// One local step of every worker, and the round if one is due. Returns the executed plans.
@@ -141,8 +158,8 @@ impl<R: Replica> Sequential<R> {
                 .flat_map(|level| level.groups.iter().map(move |group| (level, group)))
                 .filter(|(_, group)| group.members.contains(&worker))
                 .map(|(level, group)| Prox {
-                    centre: group.centre.as_slice(),
-                    strength: level.method.prox_a_step() as f32,
+                    centre: &group.centre[..self.layout.len()],
+                    strength: level.method.prox_a_step(self.period.max(level.method.period.into())) as f32,
                 })
                 .collect();
             let finite = replica.descend(&self.sgd, rate, &prox)?;
@@ -151,16 +168,27 @@ impl<R: Replica> Sequential<R> {
             }
         }
         self.steps += 1;
+        self.rate = rate.into();
         Ok(plans)
     }
 
     /// Whether a round is due: τ steps are done and the method has rounds.
     pub fn is_due(&self) -> bool {
-        self.method.share == Share::Parameters && self.steps.is_multiple_of(self.method.cycle().into())
+        let is_end = match self.method.qsr {
+            0.0 => self.steps.is_multiple_of(self.method.cycle().into()),
+            // A period that was stretched ends with the run.
+            _ => {
+                let is_last = self.period > self.method.period.into() && Some(self.steps) == self.budget;
+                self.steps == self.next || is_last
+            }
+        };
+        self.method.share == Share::Parameters && is_end
     }
 
     /// The round: inside every group if there are groups, and of all workers when it is due.
     pub fn round(&mut self) -> Result<Vec<Plan>, Error> {
+        self.period = self.method.period_after(self.rate, self.rate > self.round_rate);
+        (self.next, self.round_rate) = (self.steps + self.period, self.rate);
         let cycle = self.steps / u64::from(self.method.cycle());
         let first = if self.levels.len() > 1 { 0 } else { self.levels.len() - 1 };
         let last = if self.method.is_outer(cycle) { self.levels.len() } else { self.levels.len() - 1 };
@@ -186,7 +214,8 @@ impl<R: Replica> Sequential<R> {
             }
             reports.push(trackers[worker].report(worker as u32, &self.norms));
         }
-        let plan = plan(method, &self.layout, memory, &reports)?;
+        let share = self.budget.map_or(1.0, |budget| self.steps as f64 / budget as f64);
+        let plan = plan(&method.at(share, self.rate), &self.layout, memory, &reports)?;
         let replicas = &mut self.replicas[members.clone()];
         let mut vectors: Vec<&mut [f32]> = replicas.iter_mut().map(R::parameters).collect();
         mix(&plan, &self.layout, &mut vectors, centre)?;
@@ -234,7 +263,10 @@ impl<R: Replica> Sequential<R> {
 
     /// The centre of all workers after the last round.
     pub fn centre(&self) -> &[f32] {
-        self.levels.last().and_then(|level| level.groups.first()).map_or(&[], |group| &group.centre)
+        self.levels
+            .last()
+            .and_then(|level| level.groups.first())
+            .map_or(&[], |group| &group.centre[..self.layout.len()])
     }
 
     /// The workers.

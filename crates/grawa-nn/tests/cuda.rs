@@ -17,6 +17,8 @@ use grawa_nn::{Backend, Compiled, Cpu, Mode, Precision, Shape, Tape, zoo};
 use networks::{all_networks, plain_operations, smooth};
 
 const BATCH: usize = 6;
+/// SlowMo's kind of outer optimizer.
+const OUTER_BY_RATE: &str = "mean:centre=outer,momentum=0.5,nesterov=false,by_rate=true";
 
 fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|&x| f64::from(x)).collect()
@@ -229,7 +231,16 @@ fn steps_and_rounds_are_those_of_the_cpu() {
     for (worker, (parameters, _)) in workers.iter().enumerate() {
         assert_eq!(set.parameters(worker).unwrap(), *parameters, "worker {worker} came back elsewhere");
     }
-    let methods = ["lgrawa", "mgrawa:pull=1", "easgd", "lsgd", "mean"];
+    let methods = [
+        "lgrawa",
+        "mgrawa:pull=1",
+        "easgd",
+        "lsgd",
+        "mean",
+        "mean:push=0.5",
+        "mean:pull=1,centre=outer",
+        OUTER_BY_RATE,
+    ];
     for (round, method) in methods.into_iter().enumerate() {
         let sgd = Sgd { nesterov: round % 2 == 0, ..Sgd::default() };
         set.set_position(Key::new(5, Purpose::Augment).step(round as u64), &[0.05], [0.1, 0.0]).unwrap();
@@ -242,7 +253,7 @@ fn steps_and_rounds_are_those_of_the_cpu() {
             _ => set.descend(sgd).unwrap(),
         }
         for ((worker, (parameters, velocity)), gradient) in workers.iter_mut().enumerate().zip(gradients) {
-            let prox = grawa_core::Prox { centre: centre.as_slice(), strength: 0.1 };
+            let prox = grawa_core::Prox { centre: &centre[..layout.len()], strength: 0.1 };
             descend(&sgd, 0.05, parameters, velocity, &gradient, &[prox]).unwrap();
             close("the step", &set.parameters(worker).unwrap(), parameters);
             close("the velocity", &set.velocity(worker).unwrap(), velocity);
@@ -264,7 +275,11 @@ fn steps_and_rounds_are_those_of_the_cpu() {
         let reports: Vec<Report> = (0..3)
             .map(|worker| Report { worker: worker as u32, scores: scores(worker), finite: true, steps: 32 })
             .collect();
-        let decided = plan(&method, layout, &Memory::default(), &reports).unwrap();
+        let decided = plan(&method.at(1.0, 0.05), layout, &Memory::default(), &reports).unwrap();
+        if decided.centre.state_len(1) > centre.len() / layout.len() {
+            centre.resize(2 * layout.len(), 0.01);
+            set.load_centre(0, 0, &centre).unwrap();
+        }
         set.mix(&decided, (0, 0), 0, Vectors::Parameters).unwrap();
         let mut vectors: Vec<&mut [f32]> = workers.iter_mut().map(|worker| worker.0.as_mut_slice()).collect();
         mix(&decided, layout, &mut vectors, &mut centre).unwrap();

@@ -5,7 +5,7 @@
 //! A plan needs no more of them. The Python object carries the plan out on the real vectors.
 
 use grawa_comm::{Collective, Error as CommError, Gathered, Outcome, Transport};
-use grawa_core::{Centre, Layout, Plan, Share, Toward};
+use grawa_core::{Centre, Layout, Outer, Plan, Share, Toward};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::cell::Cell;
@@ -100,14 +100,18 @@ impl Collective for Member {
         // Where no worker has a weight the centre stays.
         let is_kept: Vec<bool> =
             plan.weights.rows().map(|row| row.iter().all(|weight| *weight <= 0.0)).collect();
-        let rate = match plan.centre {
-            Centre::Weighted => None,
-            Centre::Moving { rate } => Some(rate),
+        let (rate, outer) = match plan.centre {
+            Centre::Weighted => (None, None),
+            Centre::Moving { rate } => (Some(rate), None),
+            Centre::Outer(Outer { rate, momentum, nesterov, by_rate }) => {
+                (None, Some((rate, momentum, nesterov, by_rate.unwrap_or(1.0))))
+            }
         };
         let is_finite = mine.iter().all(|x| x.is_finite());
-        let pull = (plan.pull, plan.toward == Toward::Old, !is_finite);
+        let pull = (plan.pull, plan.toward == Toward::Old, !is_finite, plan.push);
         let sent = Python::attach(|py| {
-            let sent = self.carrier.call_method1(py, "mix", (self.is_view, weights, is_kept, rate, pull))?;
+            let arguments = (self.is_view, weights, is_kept, rate, outer, pull);
+            let sent = self.carrier.call_method1(py, "mix", arguments)?;
             sent.extract::<u64>(py)
         });
         Ok(self.outcome(sent.map_err(|error| raised(&error))?, start))

@@ -143,8 +143,10 @@ pub(crate) fn _sequential(
     let method = method.parse().map_err(|error: Error| wrong(error))?;
     let mut run =
         Sequential::new(method, Sgd::PLAIN, seed, (0..workers).map(replica).collect()).map_err(wrong)?;
+    run = run.over(steps);
     for _ in 0..steps {
-        run.advance(0.0).map_err(wrong)?;
+        // The rate of `mlp.descend`, for methods that go by it.
+        run.advance(0.05).map_err(wrong)?;
     }
     let evaluated = run.evaluated().first().map(|model| bytes(model)).unwrap_or_default();
     Ok((run.replicas().iter_mut().map(|replica| bytes(replica.parameters())).collect(), evaluated))

@@ -26,7 +26,7 @@ while session.due != "end":
         loss, norms, gradient = mlp.gradient_of(worker, step, x.tobytes())
         centre = session.centre().tobytes() if session.prox > 0 else None
         x[:] = np.frombuffer(mlp.descend(x.tobytes(), gradient, centre, session.prox), np.float32)
-        session.step(loss, norms if session.wants_norms else ())
+        session.step(loss, norms if session.wants_norms else (), 0.05)
     elif session.due == "round":
         seed = session.score_seed
         session.round(x, () if seed is None else mlp.score(seed, x.tobytes()))

@@ -18,15 +18,17 @@ pub fn connect(
 ) -> Result<Connections, Error> {
     let ranks = transport.size();
     let each = all / ranks.max(1);
+    let levels = method.levels(all);
     let centre = |level: usize, number: usize| {
         let mut kept = parts.iter().flat_map(|part| &part.centres);
         match (method.share, kept.find(|(at, group, _)| (*at, *group) == (level, number))) {
             (Share::Nothing, _) => Vec::new(),
             (Share::Parameters, Some((_, _, centre))) => centre.clone(),
-            (Share::Gradients | Share::Parameters, _) => vec![0.0; length],
+            (Share::Gradients | Share::Parameters, _) => {
+                vec![0.0; levels[level].0.centre.state_len(length)]
+            }
         }
     };
-    let levels = method.levels(all);
     let mut inner = Vec::new();
     if let [(_, groups), _] = &levels[..] {
         for (number, group) in groups.iter().enumerate() {

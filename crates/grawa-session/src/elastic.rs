@@ -270,7 +270,8 @@ impl Process {
             let number = id + worker.index as u32;
             let counted = counts.taken.get(&number).copied();
             if worker.taken == 0 {
-                self.set.put(worker.index, StateKind::Parameters, &centre)?;
+                let model = &centre[..self.common.layout.len()];
+                self.set.put(worker.index, StateKind::Parameters, model)?;
                 self.set.reset(worker.index);
             }
             // The number may have been another worker's, whose steps were counted. Own steps that were not counted are not lost.

@@ -55,7 +55,11 @@ impl Entered {
             Some((kept, centre)) => {
                 joiner.enter_from(kept.meeting, kept.memory.into(), centre, &[view], options)?
             }
-            None => joiner.enter(encode(&start)?, parameters, &[view], options)?,
+            None => {
+                let mut centre = parameters;
+                centre.resize(method.centre.state_len(centre.len()), 0.0);
+                joiner.enter(encode(&start)?, centre, &[view], options)?
+            }
         };
         let (Some(view), Some(member)) = (ends.pop(), ends.pop()) else {
             return Err(grawa_comm::Error::Message { why: "a group has two ends".into() }.into());

@@ -61,7 +61,7 @@ pub use pace::{Leases, Pacing};
 #[doc(hidden)]
 pub use reporter::OwnReports;
 pub use session::{DataShard, Due, EvaluatedModel, LocalStep, RoundResult, ScoreBatch, Session};
-pub use settings::Settings;
 #[cfg(feature = "group")]
 #[doc(hidden)]
 pub use settings::coordinator_settings;
+pub use settings::{QSR_AT_A_FREE_PACE, Settings};

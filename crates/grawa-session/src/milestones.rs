@@ -18,6 +18,11 @@ pub struct Position {
     pub total: u64,
     /// Rounds.
     pub rounds: u64,
+    /// The learning rate of the last cycle's last step, and whether it was rising.
+    #[serde(default)]
+    pub rate: f64,
+    #[serde(default)]
+    pub is_rising: bool,
     /// Training time, as the first worker's clock has it.
     #[serde(skip)]
     pub elapsed: Duration,
@@ -26,7 +31,7 @@ pub struct Position {
 /// What is due when in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Milestones {
-    share: Share,
+    method: Method,
     cycle: u64,
     budget: Amount,
     steps: Option<u64>,
@@ -76,7 +81,7 @@ impl Milestones {
             }
         };
         Milestones {
-            share: method.share,
+            method: method.clone(),
             cycle: u64::from(cycle(method)),
             budget,
             steps,
@@ -94,7 +99,12 @@ impl Milestones {
     /// Local steps of each worker from here to the end of the cycle.
     pub fn quota(&self, at: &Position) -> u64 {
         let left = self.steps.map_or(u64::MAX, |steps| steps.saturating_sub(at.steps));
-        self.cycle.min(left)
+        self.period(at).min(left)
+    }
+
+    /// Local steps of each worker in the whole cycle.
+    pub fn period(&self, at: &Position) -> u64 {
+        self.method.period_after(at.rate, at.is_rising).max(self.cycle)
     }
 
     /// By how many steps the run has advanced. Where workers take steps until the coordinator calls, all may take more than a cycle's
@@ -112,9 +122,15 @@ impl Milestones {
         at.steps / self.cycle
     }
 
-    /// Whether a round is due after these steps; a budget that ends inside a cycle ends without one.
-    pub fn is_round(&self, steps: u64) -> bool {
-        self.share == Share::Parameters && steps.is_multiple_of(self.cycle)
+    /// Whether a round is due at the end of the cycle that begins here; a budget that ends inside a cycle ends without one,
+    /// unless the cycle was longer than τ.
+    pub fn is_round(&self, at: &Position) -> bool {
+        let (quota, period) = (self.quota(at), self.period(at));
+        let is_full = match self.method.qsr {
+            0.0 => (at.steps + quota).is_multiple_of(self.cycle),
+            _ => quota == period || period > self.cycle,
+        };
+        self.method.share == Share::Parameters && is_full
     }
 
     /// The progress of the run, for budgets and schedules, with `ahead` more steps by each of `workers`.
@@ -163,7 +179,7 @@ impl Milestones {
 
     /// Whether the end of a cycle is an event.
     pub fn tells(&self, at: &Position) -> bool {
-        self.share == Share::Parameters || at.steps.is_multiple_of(STEPS_AN_EVENT) || self.is_spent(at)
+        self.method.share == Share::Parameters || at.steps.is_multiple_of(STEPS_AN_EVENT) || self.is_spent(at)
     }
 
     fn has_come(&self, every: Option<Amount>, before: &Position, at: &Position) -> bool {
@@ -198,7 +214,7 @@ mod tests {
     }
 
     fn at(steps: u64) -> Position {
-        Position { steps, total: 4 * steps, rounds: 0, elapsed: Duration::ZERO }
+        Position { steps, total: 4 * steps, ..Position::default() }
     }
 
     #[test]
@@ -208,7 +224,7 @@ mod tests {
             (milestones.quota(&at(0)), milestones.quota(&at(32)), milestones.quota(&at(40))),
             (32, 8, 0)
         );
-        assert!(milestones.is_round(32) && !milestones.is_round(40));
+        assert!(milestones.is_round(&at(0)) && !milestones.is_round(&at(32)));
         assert!(!milestones.is_spent(&at(39)) && milestones.is_spent(&at(40)));
     }
 
@@ -229,14 +245,35 @@ mod tests {
         assert_eq!(milestones.advance(32, &messages(&[64, 0]), false), 32);
         assert_eq!(milestones.advance(16, &messages(&[3, 4]), false), 16);
         assert_eq!(milestones.advance(16, &messages(&[]), false), 16);
-        assert!(milestones.is_round(32 + milestones.advance(32, &messages(&[200]), false)));
+        assert!(milestones.is_round(&at(32 + milestones.advance(32, &messages(&[200]), false))));
+    }
+
+    /// The quadratic synchronization rule: cycles of (0.2/η)² steps, the last one up to the end of the budget.
+    #[test]
+    fn the_period_follows_the_learning_rate() {
+        let milestones = milestones("mean:period=4,qsr=0.2", "500step", "1epoch");
+        let at = |steps, rate, is_rising| Position { rate, is_rising, ..at(steps) };
+        for (place, quota, is_round) in [
+            (at(0, 0.0, false), 4, true),
+            (at(4, 0.01, true), 4, true),
+            (at(8, 0.1, false), 4, true),
+            (at(12, 0.02, false), 100, true),
+            (at(112, 0.01, false), 388, true),
+            (at(498, 0.1, false), 2, false),
+        ] {
+            assert_eq!(
+                (milestones.quota(&place), milestones.is_round(&place)),
+                (quota, is_round),
+                "{place:?}"
+            );
+        }
     }
 
     #[test]
     fn gradients_are_shared_at_every_step() {
         let milestones = milestones("dp-sgd", "70step", "1epoch");
         assert_eq!(milestones.quota(&at(7)), 1);
-        assert!(!milestones.is_round(1));
+        assert!(!milestones.is_round(&at(0)));
         assert!(milestones.tells(&at(64)) && !milestones.tells(&at(63)) && milestones.tells(&at(70)));
     }
 

@@ -73,7 +73,7 @@ impl WorkerSet for PushedWorker {
         let mut shared = self.shared.lock();
         let mut parameters = std::mem::take(&mut shared.parameters);
         let centre = Arc::make_mut(shared.slot(slot));
-        centre.resize(self.layout.len(), 0.0);
+        centre.resize(plan.centre.state_len(self.layout.len()).max(centre.len()), 0.0);
         let mixed = mix(plan, &self.layout, &mut [&mut parameters], centre);
         shared.parameters = parameters;
         Ok(mixed?)

@@ -37,6 +37,8 @@ pub struct RoundMessage {
     /// Its local steps in all.
     pub taken: u64,
     pub scores: Vec<f64>,
+    /// The learning rate of its last step.
+    pub rate: f64,
     /// Its work since the last event.
     #[serde(with = "whole_tally")]
     pub tally: Tally,
@@ -118,7 +120,7 @@ mod tests {
             let times = Times { compute: seconds, evaluate: 2.0 * seconds, ..Times::default() };
             let tally = Tally { steps: steps / 2, loss: seconds, times, bytes: taken };
             let (elapsed, kept, is_reporter, unacknowledged) = (seconds, steps as u16, keeps, taken as u8);
-            let worker = RoundMessage { full, finite, steps, taken, scores, tally };
+            let worker = RoundMessage { full, finite, steps, taken, scores, rate: seconds, tally };
             let workers = vec![(3, worker.clone()), (9, worker)];
             let message = ProcessMessage { stop, keeps, is_reporter, unacknowledged, kept, elapsed, workers };
             let bytes = encode(&message).unwrap();

@@ -362,7 +362,12 @@ impl Session {
 
     /// The centre after the last round.
     pub fn centre(&self) -> Arc<Vec<f32>> {
-        Arc::clone(&self.shared.lock().centre)
+        let kept = Arc::clone(&self.shared.lock().centre);
+        // The velocity of an outer optimizer follows it.
+        match kept.get(..self.settings.layout.len()) {
+            Some(centre) if centre.len() < kept.len() => Arc::new(centre.to_vec()),
+            _ => kept,
+        }
     }
 
     /// Pulls parameters lightly toward the centre, where the method has a prox term: to be called after each step of the optimizer.

@@ -10,6 +10,10 @@ use serde_json::{Map, Value, json};
 #[cfg(feature = "group")]
 use std::path::Path;
 
+/// Why [`Method::qsr`] needs an even pace.
+#[doc(hidden)]
+pub const QSR_AT_A_FREE_PACE: &str = "qsr changes the period during the run, and at a free pace workers share out a fixed number of steps; set pace = 'even' or qsr = 0";
+
 /// A run of sessions: all of its processes give the same settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -79,6 +83,7 @@ impl Settings {
             () if self.method.inner.is_some() => {
                 refuse("groups inside groups are scored twice in a round; remove inner.group")
             }
+            () if self.method.qsr > 0.0 && self.pace == Pace::Free => refuse(QSR_AT_A_FREE_PACE),
             () if self.workers == 0 => refuse("a run has at least one worker"),
             () => Ok(()),
         }

@@ -65,7 +65,7 @@ pub struct Part {
     pub velocity: Vec<f32>,
     #[serde(skip)]
     pub statistics: Vec<f32>,
-    /// The centres of groups in which it is the first: level, group, centre.
+    /// The centres of groups in which it is the first, with the velocities of outer optimizers: level, group, centre.
     #[serde(skip)]
     pub centres: Vec<(usize, usize, Vec<f32>)>,
 }
@@ -111,10 +111,12 @@ pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>
         return Err(grawa_core::Error::NothingFinite.into());
     }
     let mut centres = Vec::new();
-    for (level, (_, groups)) in levels.iter().enumerate() {
+    for (level, (method, groups)) in levels.iter().enumerate() {
         for (index, group) in groups.iter().enumerate() {
             let starts = group.clone().map(|worker| &*starts[worker as usize].0);
-            centres.push((level, index, mean(layout.len(), starts)));
+            let mut centre = mean(layout.len(), starts);
+            centre.resize(method.centre.state_len(layout.len()), 0.0);
+            centres.push((level, index, centre));
         }
     }
     let notes: Vec<_> =

@@ -132,12 +132,15 @@ fn methods() -> impl Iterator<Item = String> {
         let method = Method::named(**name, grawa_core::Preset::Paper);
         method.share == Share::Parameters && method.inner.is_none()
     };
-    Name::ALL.iter().filter(is_fit).map(|name| format!("{name}:period=4"))
+    // The α of the quadratic synchronization rule that leaves the period as it is.
+    let knobs = |name: &Name| if *name == Name::Qsr { ",qsr=0.1" } else { "" };
+    Name::ALL.iter().filter(is_fit).map(move |name| format!("{name}:period=4{}", knobs(name)))
 }
 
 fn expected(method: &str, steps: usize) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let replicas = (0..WORKERS).map(|_| replica(1.0)).collect();
-    let mut sequential = Sequential::new(method.parse().unwrap(), SGD, SEED, replicas).unwrap();
+    let mut sequential =
+        Sequential::new(method.parse().unwrap(), SGD, SEED, replicas).unwrap().over(steps as u64);
     (0..steps).for_each(|_| drop(sequential.advance(RATE).unwrap()));
     let models = sequential.evaluated();
     let parameters = sequential.replicas().iter_mut().map(|replica| replica.parameters().to_vec()).collect();
@@ -212,7 +215,17 @@ fn a_session_alone_is_one_worker() {
 /// One leaves without a word, another joins later: it starts from the centre of the others, with their clock.
 #[test]
 fn workers_leave_and_join() {
-    let settings = Settings { evaluate: None, ..settings("mean:period=4,pull=1", "4000step") };
+    leave_and_join("mean:period=4,pull=1");
+}
+
+/// With the velocity of the outer optimizer: without it the centre of the one that joined would have other bits.
+#[test]
+fn who_joins_takes_over_the_outer_optimizer() {
+    leave_and_join("diloco:period=4");
+}
+
+fn leave_and_join(method: &str) {
+    let settings = Settings { evaluate: None, ..settings(method, "4000step") };
     let (_server, address) = coordinator(&settings);
     let (has_left, has_joined) = (AtomicBool::new(false), AtomicBool::new(false));
     let found = all(

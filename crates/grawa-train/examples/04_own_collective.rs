@@ -4,7 +4,7 @@
 //!     cargo run --release -p grawa-train --example 04_own_collective
 
 use grawa_comm::{Collective, Error, Gathered, Outcome, Transport, conformance};
-use grawa_core::{Layout, Plan, centre_part};
+use grawa_core::{Layout, Plan, centre_part, finish_centre};
 use grawa_train::recipe::Overrides;
 use grawa_train::{Finished, Recipe, Run};
 use std::ops::Range;
@@ -79,9 +79,9 @@ impl Collective for Member {
         let Gathered { messages, outcome } = self.gather(&to_bytes(mine))?;
         let vectors: Vec<Vec<f32>> = messages.iter().map(|(_, bytes)| to_floats(bytes)).collect();
         let vectors: Vec<&[f32]> = vectors.iter().map(Vec::as_slice).collect();
-        let mut centre = self.centre.to_vec();
+        let mut centre = self.centre[..layout.len()].to_vec();
         centre_part(plan, layout, 0, &vectors, &mut centre)?;
-        self.centre = Arc::new(centre);
+        self.centre = Arc::new(finish_centre(plan, &self.centre, centre));
         Ok(outcome)
     }
 
@@ -127,7 +127,7 @@ impl Transport for Process {
 /// Runs the conformance suite on a group of this many.
 pub fn check(members: u32) -> Result<(), Failure> {
     std::thread::scope(|scope| {
-        let members = connect(0..members, &[0.0; conformance::LENGTH]).into_iter();
+        let members = connect(0..members, &[0.0; conformance::STATE]).into_iter();
         let ends: Vec<_> =
             members.map(|mut member| scope.spawn(move || conformance::check(&mut member))).collect();
         for end in ends {

@@ -401,7 +401,7 @@ fn revive(recipe: &Recipe, layout: &Layout, snapshot: &mut Snapshot) {
     let Some(model) = snapshot.parts.first().cloned() else { return };
     let centre = (snapshot.parts.iter().flat_map(|part| &part.centres))
         .find(|(level, _, _)| *level == all)
-        .map(|(_, _, centre)| centre.clone());
+        .map(|(_, _, centre)| centre[..layout.len().min(centre.len())].to_vec());
     for worker in 0..recipe.train.workers {
         if snapshot.parts.iter().any(|part| part.worker == worker) {
             continue;

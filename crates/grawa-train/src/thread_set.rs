@@ -109,11 +109,11 @@ impl Centres {
     }
 
     /// The pulls of a step. That to the centre of all comes before that of the group, as in the authors' code.
-    fn prox(&self, strengths: [f32; 2], inner: usize) -> Vec<Prox<'_>> {
+    fn prox(&self, strengths: [f32; 2], inner: usize, len: usize) -> Vec<Prox<'_>> {
         let centres = [Some(&self.all), self.inner.get(inner)];
         (centres.into_iter().zip(strengths))
             .filter(|(_, strength)| *strength > 0.0)
-            .filter_map(|(centre, strength)| Some(Prox { centre: centre?, strength }))
+            .filter_map(|(centre, strength)| Some(Prox { centre: centre?.get(..len)?, strength }))
             .collect()
     }
 }
@@ -277,8 +277,14 @@ fn mix_shared_out(
     plan: &Plan,
     layout: &Layout,
     mut vectors: Vec<&mut [f32]>,
-    mut centre: &mut [f32],
+    centre: &mut [f32],
 ) -> Result<(), grawa_core::Error> {
+    let expected = plan.centre.state_len(layout.len());
+    if centre.len() < expected {
+        let what = "the centre".into();
+        return Err(grawa_core::Error::WrongLength { what, found: centre.len(), expected });
+    }
+    let (mut centre, mut velocity) = centre.split_at_mut(layout.len());
     let threads = cores.min(vectors.len()).min(centre.len() / FLOATS_A_THREAD).max(1);
     let length = centre.len().div_ceil(threads);
     std::thread::scope(|scope| {
@@ -287,6 +293,8 @@ fn mix_shared_out(
             let cut = length.min(centre.len());
             let (part, rest) = std::mem::take(&mut centre).split_at_mut(cut);
             centre = rest;
+            let (moved, rest) = std::mem::take(&mut velocity).split_at_mut(cut.min(velocity.len()));
+            velocity = rest;
             let mut parts = Vec::with_capacity(vectors.len());
             for vector in &mut vectors {
                 let whole = std::mem::take(vector);
@@ -295,7 +303,7 @@ fn mix_shared_out(
                 parts.push(part);
                 *vector = rest;
             }
-            let mut work = move || mix_part(plan, layout, offset, &mut parts, part);
+            let mut work = move || mix_part(plan, layout, offset, &mut parts, (&mut *part, &mut *moved));
             match threads {
                 1 => work()?,
                 _ => running.push(scope.spawn(work)),
@@ -316,7 +324,7 @@ fn take_steps(
     centres: &Centres,
     progress: &Progress,
 ) -> Result<WorkerState, Error> {
-    let prox = centres.prox(cycle.prox, state.inner);
+    let prox = centres.prox(cycle.prox, state.inner, seat.replica.layout().len());
     for taken_now in 0.. {
         if let Some(full) = cycle.is_over(&state, taken_now)? {
             state.end_steps(cycle, full);
@@ -367,7 +375,10 @@ impl WorkerSet for ThreadSet {
         let centres = self.centres.clone();
         let jobs = workers.iter().map(|&index| (index, ())).collect();
         // Where gradients are shared there are no inner groups.
-        self.each(jobs, move |seat, (), _| Ok(seat.replica.descend(&sgd, rate, &centres.prox(prox, 0))?))
+        self.each(jobs, move |seat, (), _| {
+            let len = seat.replica.layout().len();
+            Ok(seat.replica.descend(&sgd, rate, &centres.prox(prox, 0, len))?)
+        })
     }
 
     fn score(&mut self, keys: &[(usize, Key)], dropout: bool) -> PerWorker<Vec<f64>> {
@@ -381,8 +392,13 @@ impl WorkerSet for ThreadSet {
 
     fn mix(&mut self, slot: Slot, plan: &Plan, members: &[usize], vectors: Vectors) -> Result<(), Error> {
         let centre = Arc::make_mut(self.centres.at(slot));
-        let vectors = Self::vectors(&mut self.seats, members, vectors);
-        Ok(mix_shared_out(self.cores, plan, &self.layout, vectors, centre)?)
+        let own = Self::vectors(&mut self.seats, members, vectors);
+        mix_shared_out(self.cores, plan, &self.layout, own, centre)?;
+        if plan.push > 0.0 {
+            let own = Self::vectors(&mut self.seats, members, vectors).into_iter().enumerate();
+            own.for_each(|(rank, vector)| pull_part(plan, rank, vector, &[], centre));
+        }
+        Ok(())
     }
 
     fn combine(
@@ -490,7 +506,11 @@ fn measure<T>(
     let Some(evaluator) = evaluator else { return Err(Error::Left) };
     let mut alive = || progress.step();
     let measured = match model {
-        Some(model) => measure(&mut **evaluator, model, &mut alive),
+        // The velocity of an outer optimizer follows the centre.
+        Some(model) => {
+            let len = replica.layout().len().min(model.len());
+            measure(&mut **evaluator, &model[..len], &mut alive)
+        }
         None => measure(&mut **evaluator, replica.parameters(), &mut alive),
     };
     if let Some(waits) = &seat.waits {

@@ -66,7 +66,7 @@ impl LockStep {
     }
 
     fn step(&mut self, index: usize, sgd: &Sgd, rate: f32, strength: f32) -> bool {
-        let prox = Prox { centre: &self.centres[0], strength };
+        let prox = Prox { centre: &self.centres[0][..self.layout.len()], strength };
         let prox: &[Prox<'_>] = if strength > 0.0 { &[prox] } else { &[] };
         let Worker { parameters, velocity, gradient } = &mut self.workers[index];
         descend(sgd, rate, parameters, velocity, gradient, prox).unwrap()

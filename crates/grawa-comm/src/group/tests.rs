@@ -76,7 +76,7 @@ fn groups_conform() {
     for (workers, wire) in [(1, Security::Plain), (2, Security::Plain), (5, Security::Plain), (3, tls())] {
         let host = host(workers, &wire);
         let check = |mut end: SocketMember| conformance::check(&mut end);
-        for found in each(&host, &wire, workers, conformance::LENGTH, check) {
+        for found in each(&host, &wire, workers, conformance::STATE, check) {
             assert_eq!(found, Ok(()), "{workers} workers");
         }
     }
@@ -87,7 +87,7 @@ fn who_leaves_is_named() {
     for workers in [2, 4] {
         let host = host(workers, &Security::Plain);
         let check = |end: SocketMember| conformance::check_loss(end, drop);
-        for found in each(&host, &Security::Plain, workers, conformance::LENGTH, check) {
+        for found in each(&host, &Security::Plain, workers, conformance::STATE, check) {
             assert_eq!(found, Ok(()));
         }
     }

@@ -5,7 +5,7 @@ use super::call::Comm;
 use crate::call::check_lengths;
 use crate::shard::{shard, stripes};
 use crate::{Collective, Error, Gathered, Heartbeat, Outcome};
-use grawa_core::{Layout, Plan, centre_part};
+use grawa_core::{Layout, Plan, centre_part, finish_centre};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -91,7 +91,8 @@ impl Member {
         let has_weight: Vec<bool> =
             (0..count).map(|rank| plan.weights.rows().any(|row| row[rank] > 0.0)).collect();
         // Whoever still reads the old centre keeps it.
-        let centre = Arc::make_mut(&mut self.centre);
+        let mut made = self.centre[..layout.len()].to_vec();
+        let centre = &mut made[..];
         let mut theirs = Vec::new();
         for stripe in stripes(layout.len(), SHARE * count) {
             let shards: Vec<usize> = (0..count).map(|rank| shard(&stripe, rank, count).len()).collect();
@@ -112,6 +113,7 @@ impl Member {
             centre_part(plan, layout, own.start, &pieces, &mut sum)?;
             self.comm.all_parts(&sum, &mut centre[stripe], &shards)?;
         }
+        self.centre = Arc::new(finish_centre(plan, &self.centre, made));
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ mod rendezvous;
 
 use crate::call::{Call, check_lengths, out_of_step};
 use crate::{Collective, Error, Gathered, Heartbeat, Lost, Outcome, Tickets, Transport};
-use grawa_core::{Layout, Plan, centre_part};
+use grawa_core::{Layout, Plan, centre_part, finish_centre};
 use rendezvous::{Met, Offer, Rendezvous};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -67,9 +67,9 @@ impl Member {
             return Err(Error::Shrunk { lost: met.lost.clone() });
         }
         let vectors: Vec<&[f32]> = met.offers.iter().map(|(_, offer)| offer.vector.as_slice()).collect();
-        let mut centre = self.centre.to_vec();
+        let mut centre = self.centre[..layout.len()].to_vec();
         centre_part(plan, layout, 0, &vectors, &mut centre)?;
-        Ok(centre)
+        Ok(finish_centre(plan, &self.centre, centre))
     }
 }
 

@@ -19,7 +19,7 @@ fn each<T: Send>(members: Vec<Member>, work: impl Fn(Member) -> T + Sync) -> Vec
 #[test]
 fn threads_conform() {
     for workers in [1, 2, 3, 8, 33] {
-        let members = group(0..workers, vec![0.0; conformance::LENGTH], LONG);
+        let members = group(0..workers, vec![0.0; conformance::STATE], LONG);
         for found in each(members, |mut member| conformance::check(&mut member)) {
             assert_eq!(found, Ok(()), "{workers} workers");
         }
@@ -28,7 +28,7 @@ fn threads_conform() {
 
 #[test]
 fn groups_may_have_any_numbers() {
-    let members = group([9, 4, 70], vec![0.0; conformance::LENGTH], LONG);
+    let members = group([9, 4, 70], vec![0.0; conformance::STATE], LONG);
     for found in each(members, |mut member| conformance::check(&mut member)) {
         assert_eq!(found, Ok(()));
     }
@@ -37,7 +37,7 @@ fn groups_may_have_any_numbers() {
 #[test]
 fn who_leaves_is_named() {
     for workers in [2, 3, 8] {
-        let members = group(0..workers, vec![0.0; conformance::LENGTH], LONG);
+        let members = group(0..workers, vec![0.0; conformance::STATE], LONG);
         for found in each(members, |member| conformance::check_loss(member, drop)) {
             assert_eq!(found, Ok(()));
         }

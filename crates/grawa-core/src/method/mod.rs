@@ -19,6 +19,7 @@ pub use table::{Name, names};
 pub(crate) use text::knobs;
 
 use crate::Error;
+use crate::mix::finite;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -123,6 +124,79 @@ pub enum Centre {
         /// ρ.
         rate: f64,
     },
+    /// An outer optimizer moves it.
+    Outer(Outer),
+}
+
+impl Centre {
+    /// How many numbers a group keeps for a model of `len`: the centre, and behind it the velocity of an outer optimizer.
+    pub fn state_len(&self, len: usize) -> usize {
+        if matches!(self, Centre::Outer(_)) { 2 * len } else { len }
+    }
+}
+
+/// SGD on the centre, as in PyTorch: Δ = x_C − Σβx is its gradient.
+///
+/// v ← μ·v + Δ, then x_C ← x_C − ρ·v, or x_C ← x_C − ρ·(Δ + μ·v) with Nesterov's momentum. Where it goes by the learning
+/// rate γ, Δ/γ stands for Δ and ργ for ρ.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outer {
+    /// ρ.
+    pub rate: f64,
+    /// μ.
+    pub momentum: f64,
+    /// Whether the momentum is Nesterov's.
+    pub nesterov: bool,
+    /// γ of the local steps, if it goes by it; [`Method::at`] sets the number.
+    pub by_rate: Option<f64>,
+}
+
+impl Outer {
+    /// The next centre from the last one and Σβx; moves the velocity. Without momentum a rate of 1 gives Σβx itself.
+    pub(crate) fn step(&self, centre: f32, average: f32, velocity: &mut f32) -> f32 {
+        let unit = self.by_rate.unwrap_or(1.0) as f32;
+        let (rate, momentum) = (self.rate as f32, self.momentum as f32);
+        // A learning rate of zero moves nothing.
+        let gradient = if unit > 0.0 { finite((centre - average) / unit) } else { 0.0 };
+        *velocity = finite(momentum * *velocity + gradient);
+        match () {
+            () if unit > 0.0 && rate == 1.0 && momentum == 0.0 => average,
+            () if self.nesterov => finite(centre - rate * unit * finite(gradient + momentum * *velocity)),
+            () => finite(centre - rate * unit * *velocity),
+        }
+    }
+}
+
+/// How the push grows over a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rise {
+    /// Not at all.
+    Constant,
+    /// In proportion to the spent share of the budget.
+    Linear,
+    /// Along half a cosine: (1 − cos(π·share)) / 2.
+    Cosine,
+}
+
+impl Rise {
+    fn of(self, share: f64) -> f64 {
+        match self {
+            Rise::Constant => 1.0,
+            Rise::Linear => share,
+            Rise::Cosine => 0.5 * (1.0 - libm::cos(std::f64::consts::PI * share)),
+        }
+    }
+}
+
+/// What a worker's weight is multiplied by, beside what its score says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum By {
+    /// Nothing.
+    None,
+    /// Its local steps since the last round.
+    Steps,
 }
 
 /// How strongly a round pulls the workers toward the centre.
@@ -185,16 +259,24 @@ pub struct Method {
     pub score: Score,
     /// How scores become weights β.
     pub weighting: Weighting,
+    /// What the weights are multiplied by.
+    pub by: By,
     /// How the weighted average becomes the centre.
     pub centre: Centre,
     /// λ: how far a round moves the workers to the centre.
     pub pull: Pull,
     /// Which centre they are moved to.
     pub toward: Toward,
+    /// How far a round pushes every worker away from the centre, beside the pull.
+    pub push: f64,
+    /// How the push grows over the run.
+    pub push_rise: Rise,
     /// μ: every local step moves a worker by μ/τ toward the last centre.
     pub prox: f64,
     /// τ: local steps of each worker between rounds.
     pub period: u32,
+    /// The quadratic synchronization rule's α: the period is (α/η)² where that is longer than τ. 0 switches it off.
+    pub qsr: f64,
     /// Rounds inside groups of workers.
     pub inner: Option<Box<Inner>>,
     /// SAM's radius ρ, if the local optimiser is SAM.
@@ -224,13 +306,43 @@ impl Method {
             (Pull::Fixed(pull), _) => pull,
             (Pull::RateOverWorkers, Centre::Moving { rate }) => rate / workers.max(1) as f64,
             // `check` refuses a rate that is not there.
-            (Pull::RateOverWorkers, Centre::Weighted) => 0.0,
+            (Pull::RateOverWorkers, Centre::Weighted | Centre::Outer(_)) => 0.0,
         }
     }
 
-    /// μ/τ: how far a local step moves a worker to the last centre.
-    pub fn prox_a_step(&self) -> f64 {
-        self.prox / f64::from(self.period.max(1))
+    /// The method as a round carries it out when a share of the budget is spent, after local steps of this learning rate.
+    pub fn at(&self, share: f64, rate: f64) -> Method {
+        let mut now = self.clone();
+        now.push *= now.push_rise.of(share.clamp(0.0, 1.0));
+        if let Centre::Outer(Outer { by_rate: Some(by), .. }) = &mut now.centre {
+            *by = rate;
+        }
+        now
+    }
+
+    /// The local steps until the next round, where the last step had this learning rate: τ, or the (α/η)² of the quadratic
+    /// synchronization rule. While the rate still rises, as in a warm-up, it is τ.
+    ///
+    /// ```
+    /// use grawa_core::Method;
+    /// let method: Method = "mean:period=4,qsr=0.2".parse()?;
+    /// assert_eq!([0.1, 0.05, 0.01].map(|rate| method.period_after(rate, false)), [4, 16, 400]);
+    /// assert_eq!(method.period_after(0.01, true), 4);
+    /// # Ok::<(), grawa_core::Error>(())
+    /// ```
+    pub fn period_after(&self, rate: f64, is_rising: bool) -> u64 {
+        let period = u64::from(self.cycle());
+        if self.qsr == 0.0 || is_rising || rate.is_nan() || rate <= 0.0 {
+            return period;
+        }
+        // A quotient may lie a rounding below a whole number; rates are rounded to `f32`.
+        let ratio = self.qsr / rate;
+        ((ratio * ratio * (1.0 + 1e-6)) as u64).max(period)
+    }
+
+    /// μ/τ: how far a local step moves a worker to the last centre, between rounds this many steps apart.
+    pub fn prox_a_step(&self, period: u64) -> f64 {
+        self.prox / period.max(1) as f64
     }
 
     /// The levels of rounds and their groups of so many workers: the inner level, if there is one, then all workers.
@@ -270,6 +382,20 @@ impl Method {
         if let Pull::Fixed(pull) = self.pull {
             unit("pull", pull)?;
         }
+        let least = |knob, value: f64| {
+            range(knob, value, value >= 0.0 && value.is_finite(), "at least 0, and finite")
+        };
+        least("push", self.push)?;
+        least("qsr", self.qsr)?;
+        if self.push > 0.0 && self.toward == Toward::Old {
+            return clash(
+                "a push leads away from the centre of the same round; set toward = 'new' or push = 0",
+            );
+        }
+        if let Centre::Outer(outer) = self.centre {
+            least("rate", outer.rate)?;
+            range("momentum", outer.momentum, (0.0..1.0).contains(&outer.momentum), "from 0 to below 1")?;
+        }
         if let Centre::Moving { rate } = self.centre {
             unit("rate", rate)?;
         } else if self.pull == Pull::RateOverWorkers {
@@ -306,6 +432,16 @@ impl Method {
             if inner.method.inner.is_some() {
                 return clash("groups do not nest: the inner level cannot have an inner level");
             }
+            if self.qsr > 0.0 || inner.method.qsr > 0.0 {
+                return clash(
+                    "with groups the periods are fixed numbers of steps; remove inner.group or set qsr = 0",
+                );
+            }
+            if matches!(inner.method.centre, Centre::Outer(_)) {
+                return clash(
+                    "only the level of all workers has an outer optimizer; set inner.centre = 'weighted'",
+                );
+            }
             if inner.method.share != Share::Parameters {
                 return clash("only methods that share parameters have an inner level");
             }
@@ -321,6 +457,9 @@ impl Method {
         // Only a round of parameters has these.
         let plain = self.score == Score::None
             && self.weighting == Weighting::Uniform
+            && self.by == By::None
+            && self.push == 0.0
+            && self.qsr == 0.0
             && self.centre == Centre::Weighted
             && self.toward == Toward::New
             && self.evaluate != Evaluate::Centre

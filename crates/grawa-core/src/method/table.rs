@@ -1,6 +1,8 @@
 //! The table of methods: one row each, with the defaults of both presets.
 
-use super::{Centre, Evaluate, Method, Norm, Preset, Pull, Score, Share, Source, Toward, Weighting};
+use super::{
+    By, Centre, Evaluate, Method, Norm, Outer, Preset, Pull, Rise, Score, Share, Source, Toward, Weighting,
+};
 use crate::Error;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -31,6 +33,14 @@ pub enum Name {
     LocalLgrawa,
     /// The plain mean: the control; with λ = 1 it is Local SGD.
     Mean,
+    /// Nesterov momentum on the centre; workers start each cycle from it.
+    Diloco,
+    /// Slow momentum on the centre, in units of the learning rate.
+    Slowmo,
+    /// The mean, and a push away from it that grows over the run.
+    Dppf,
+    /// Local SGD whose period grows as the learning rate falls.
+    Qsr,
     /// Data-parallel SGD: gradients are averaged at every step.
     DpSgd,
     /// Data-parallel SAM.
@@ -40,7 +50,7 @@ pub enum Name {
 }
 
 /// What each method is called on the command line and in the paper, and what it does; in the order of [`Name`].
-const WORDS: [(Name, [&str; 3]); 11] = [
+const WORDS: [(Name, [&str; 3]); Name::Sgd as usize + 1] = [
     (Name::Easgd, ["easgd", "EASGD", "workers are pulled to a centre that follows their mean at a rate ρ"]),
     (Name::Lsgd, ["lsgd", "LSGD", "workers are pulled to the one with the smallest training loss"]),
     (Name::Grawa, ["grawa", "GRAWA", "the centre weighs workers by 1/‖g‖ of the whole gradient"]),
@@ -55,6 +65,30 @@ const WORDS: [(Name, [&str; 3]); 11] = [
         ["local-lgrawa", "Local-LGRAWA", "LGRAWA with the norms of the local steps: no extra batch"],
     ),
     (Name::Mean, ["mean", "Mean", "the control: the centre is the plain mean; with λ = 1 it is Local SGD"]),
+    (
+        Name::Diloco,
+        [
+            "diloco",
+            "DiLoCo",
+            "the centre takes a step of SGD with Nesterov momentum toward the mean; workers restart from it",
+        ],
+    ),
+    (
+        Name::Slowmo,
+        [
+            "slowmo",
+            "SlowMo",
+            "the centre has a slow momentum, in units of the learning rate; workers restart from it",
+        ],
+    ),
+    (
+        Name::Dppf,
+        ["dppf", "DPPF", "workers are pulled to the mean and pushed away from it, ever more over the run"],
+    ),
+    (
+        Name::Qsr,
+        ["qsr", "QSR", "Local SGD with a period of (α/η)² steps: it grows as the learning rate falls"],
+    ),
     (Name::DpSgd, ["dp-sgd", "DP+SGD", "data-parallel SGD: gradients are averaged at every step"]),
     (Name::DpSam, ["dp-sam", "DP+SAM", "data-parallel SAM: own ascent, averaged descent, at every step"]),
     (Name::Sgd, ["sgd", "SGD", "one worker by itself, no communication"]),
@@ -62,8 +96,8 @@ const WORDS: [(Name, [&str; 3]); 11] = [
 
 impl Name {
     /// All names, in the order of the table.
-    pub const ALL: [Name; 11] = {
-        let (mut all, mut at) = ([Name::Easgd; 11], 0);
+    pub const ALL: [Name; WORDS.len()] = {
+        let (mut all, mut at) = ([Name::Easgd; WORDS.len()], 0);
         while at < all.len() {
             all[at] = WORDS[at].0;
             at += 1;
@@ -124,11 +158,15 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
         share: Share::Parameters,
         score: Score::None,
         weighting: Weighting::Uniform,
+        by: By::None,
         centre: Centre::Weighted,
         pull: Pull::Fixed(0.5),
         toward: Toward::New,
+        push: 0.0,
+        push_rise: Rise::Constant,
         prox: 0.01,
         period: 32,
+        qsr: 0.0,
         inner: None,
         radius: None,
         evaluate: Evaluate::Mean,
@@ -165,6 +203,20 @@ pub(super) fn row(name: Name, preset: Preset) -> Method {
             inverse(norm(Norm::Layers, Source::Training { reset: !reference }, LOCAL_MOMENTUM))
         }
         Name::Mean => mean,
+        // DiLoCo's paper: the outer optimizer. The rest is as in `mean`, so that the outer step is the only difference.
+        Name::Diloco => {
+            let outer = Outer { rate: 0.7, momentum: 0.9, nesterov: true, by_rate: None };
+            Method { centre: Centre::Outer(outer), pull: Pull::Fixed(1.0), ..mean }
+        }
+        // SlowMo's paper, Eq. 2 and 3: α = 1; β from 0.4 to 0.8.
+        Name::Slowmo => {
+            let outer = Outer { rate: 1.0, momentum: 0.7, nesterov: false, by_rate: Some(1.0) };
+            Method { centre: Centre::Outer(outer), pull: Pull::Fixed(1.0), ..mean }
+        }
+        // Everything but the push is as in `mean`.
+        Name::Dppf => Method { push: 0.1, push_rise: Rise::Cosine, ..mean },
+        // α is searched in the paper; with our rates from 0.1 down this one stretches the later part of a run.
+        Name::Qsr => Method { qsr: 0.2, pull: Pull::Fixed(1.0), ..mean },
         Name::DpSgd => gradients,
         Name::DpSam => Method { radius: Some(0.05), ..gradients },
         Name::Sgd => Method { share: Share::Nothing, pull: Pull::Fixed(0.0), prox: 0.0, period: 1, ..mean },

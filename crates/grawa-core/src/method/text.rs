@@ -4,7 +4,10 @@
 //! it, and a knob that means nothing to the method is an error. Printing as a string gives the knobs that differ from the row; TOML
 //! gives every knob.
 
-use super::{Centre, Evaluate, Inner, Method, Name, Norm, Preset, Pull, Score, Source, Toward, Weighting};
+use super::{
+    By, Centre, Evaluate, Inner, Method, Name, Norm, Outer, Preset, Pull, Rise, Score, Source, Toward,
+    Weighting,
+};
 use crate::Error;
 use crate::error::nearest;
 use serde::{Deserialize, Serialize};
@@ -20,8 +23,11 @@ pub(super) struct Knobs {
     preset: Option<Preset>,
     group: Option<u32>,
     period: Option<u32>,
+    qsr: Option<f64>,
     pull: Option<Pull>,
     toward: Option<Toward>,
+    push: Option<f64>,
+    push_rise: Option<Rise>,
     prox: Option<f64>,
     score: Option<ScoreKnob>,
     score_from: Option<SourceKnob>,
@@ -30,18 +36,25 @@ pub(super) struct Knobs {
     score_reset: Option<bool>,
     score_dropout: Option<bool>,
     weighting: Option<Weighting>,
+    by: Option<By>,
     centre: Option<CentreKnob>,
     rate: Option<f64>,
+    momentum: Option<f64>,
+    nesterov: Option<bool>,
+    by_rate: Option<bool>,
     radius: Option<f64>,
     evaluate: Option<Evaluate>,
     inner: Option<Box<Knobs>>,
 }
 
 /// The knobs of one level of rounds; an inner level has them too.
-const LEVEL: [&str; 13] = [
+const LEVEL: [&str; 20] = [
     "period",
+    "qsr",
     "pull",
     "toward",
+    "push",
+    "push_rise",
     "prox",
     "score",
     "score_from",
@@ -50,8 +63,12 @@ const LEVEL: [&str; 13] = [
     "score_reset",
     "score_dropout",
     "weighting",
+    "by",
     "centre",
     "rate",
+    "momentum",
+    "nesterov",
+    "by_rate",
 ];
 /// The knobs of the method as a whole.
 const WHOLE: [&str; 3] = ["preset", "radius", "evaluate"];
@@ -91,6 +108,7 @@ enum SourceKnob {
 enum CentreKnob {
     Weighted,
     Moving,
+    Outer,
 }
 
 /// λ as a number, or `"rate/M"`.
@@ -171,31 +189,23 @@ fn read_inner(outer: &Method, knobs: &Knobs) -> Result<Inner, Error> {
 fn inner_defaults(outer: &Method) -> Method {
     let quarters = (1..=(outer.period / 4).max(1)).rev();
     let period = quarters.into_iter().find(|&part| outer.period.is_multiple_of(part)).unwrap_or(1);
-    Method { period, radius: None, inner: None, ..outer.clone() }
+    let centre = if matches!(outer.centre, Centre::Outer(_)) { Centre::Weighted } else { outer.centre };
+    Method { period, centre, radius: None, inner: None, ..outer.clone() }
 }
 
 /// What was said, over what the row says.
 fn lay_over(row: &Method, said: &Knobs) -> Result<Method, Error> {
-    let centre = match (said.centre, row.centre) {
-        (Some(CentreKnob::Weighted), _) | (None, Centre::Weighted) => {
-            if said.rate.is_some() {
-                return Err(row.pointless("rate", "only a moving centre has one; set centre = 'moving'"));
-            }
-            Centre::Weighted
-        }
-        (_, moving) => {
-            // Where nothing is said of ρ it follows λ, as in the paper's grids.
-            let follows = if let Some(Pull::Fixed(pull)) = said.pull { Some(pull) } else { None };
-            let default = if let Centre::Moving { rate } = moving { rate } else { row.pull_of(1) };
-            Centre::Moving { rate: said.rate.or(follows).unwrap_or(default) }
-        }
-    };
+    let centre = lay_centre(row, said)?;
     Ok(Method {
         score: lay_score(row, said)?,
         weighting: said.weighting.unwrap_or(row.weighting),
+        by: said.by.unwrap_or(row.by),
         centre,
         pull: said.pull.unwrap_or(row.pull),
         toward: said.toward.unwrap_or(row.toward),
+        push: said.push.unwrap_or(row.push),
+        push_rise: said.push_rise.unwrap_or(row.push_rise),
+        qsr: said.qsr.unwrap_or(row.qsr),
         prox: said.prox.unwrap_or(row.prox),
         period: said.period.unwrap_or(row.period),
         radius: said.radius.or(row.radius),
@@ -203,6 +213,50 @@ fn lay_over(row: &Method, said: &Knobs) -> Result<Method, Error> {
         inner: None,
         ..row.clone()
     })
+}
+
+/// An outer optimizer where the row has none: that of DiLoCo.
+const OUTER: Outer = Outer { rate: 0.7, momentum: 0.9, nesterov: true, by_rate: None };
+
+fn lay_centre(row: &Method, said: &Knobs) -> Result<Centre, Error> {
+    let kind = said.centre.unwrap_or(centre_knob(&row.centre));
+    let unless = |is_set: bool, knob, needs| if is_set { Err(row.pointless(knob, needs)) } else { Ok(()) };
+    if kind != CentreKnob::Outer {
+        let needs = "only an outer optimizer has it; set centre = 'outer'";
+        unless(said.momentum.is_some(), "momentum", needs)?;
+        unless(said.nesterov.is_some(), "nesterov", needs)?;
+        unless(said.by_rate.is_some(), "by_rate", needs)?;
+    }
+    Ok(match kind {
+        CentreKnob::Weighted => {
+            let needs = "only a moving centre has one; set centre = 'moving' or centre = 'outer'";
+            unless(said.rate.is_some(), "rate", needs)?;
+            Centre::Weighted
+        }
+        CentreKnob::Moving => {
+            // Where nothing is said of ρ it follows λ, as in the paper's grids.
+            let follows = if let Some(Pull::Fixed(pull)) = said.pull { Some(pull) } else { None };
+            let default = if let Centre::Moving { rate } = row.centre { rate } else { row.pull_of(1) };
+            Centre::Moving { rate: said.rate.or(follows).unwrap_or(default) }
+        }
+        CentreKnob::Outer => {
+            let default = if let Centre::Outer(outer) = row.centre { outer } else { OUTER };
+            Centre::Outer(Outer {
+                rate: said.rate.unwrap_or(default.rate),
+                momentum: said.momentum.unwrap_or(default.momentum),
+                nesterov: said.nesterov.unwrap_or(default.nesterov),
+                by_rate: said.by_rate.unwrap_or(default.by_rate.is_some()).then_some(1.0),
+            })
+        }
+    })
+}
+
+fn centre_knob(centre: &Centre) -> CentreKnob {
+    match centre {
+        Centre::Weighted => CentreKnob::Weighted,
+        Centre::Moving { .. } => CentreKnob::Moving,
+        Centre::Outer(_) => CentreKnob::Outer,
+    }
 }
 
 fn lay_score(row: &Method, said: &Knobs) -> Result<Score, Error> {
@@ -275,7 +329,11 @@ impl From<Method> for Knobs {
             prox: Some(method.prox),
             score: Some(score_knob(&method.score)),
             weighting: Some(method.weighting),
-            centre: Some(CentreKnob::Weighted),
+            by: Some(method.by),
+            push: Some(method.push),
+            push_rise: Some(method.push_rise),
+            qsr: Some(method.qsr),
+            centre: Some(centre_knob(&method.centre)),
             ..Knobs::default()
         };
         match method.score {
@@ -296,9 +354,13 @@ impl From<Method> for Knobs {
                 }
             }
         }
-        if let Centre::Moving { rate } = method.centre {
-            knobs.centre = Some(CentreKnob::Moving);
-            knobs.rate = Some(rate);
+        match method.centre {
+            Centre::Weighted => {}
+            Centre::Moving { rate } => knobs.rate = Some(rate),
+            Centre::Outer(Outer { rate, momentum, nesterov, by_rate }) => {
+                (knobs.rate, knobs.momentum) = (Some(rate), Some(momentum));
+                (knobs.nesterov, knobs.by_rate) = (Some(nesterov), Some(by_rate.is_some()));
+            }
         }
         let inner = method.inner.map(|inner| {
             let level = Knobs { group: Some(inner.group), ..Knobs::from(inner.method) };

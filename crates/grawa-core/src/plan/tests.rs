@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Name, Preset};
+use crate::{Name, Outer, Preset};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -158,6 +158,22 @@ fn the_authors_easgd_shares_its_rate_out() {
     assert_eq!((plan.pull, plan.toward, plan.centre), (0.3, Toward::New, Centre::Moving { rate: 0.3 }));
 }
 
+/// Worked out by hand: 1/score is (1, 1/3) and the steps (2, 18): the products are 2 and 6.
+#[test]
+fn weights_are_multiplied_by_steps() {
+    let took = |worker, score: &[f64], steps| Report { steps, ..report(worker, score) };
+    let reports = [took(0, &[1.0], 2), took(1, &[3.0], 18)];
+    assert_eq!(decide("mgrawa:by=steps", &layers(1), &reports).weights.of(0), [0.25, 0.75]);
+    assert_eq!(decide("mgrawa", &layers(1), &reports).weights.of(0), [0.75, 0.25]);
+    let plan = decide("mean:by=steps", &layers(1), &[took(0, &[], 0), took(1, &[], 3), took(2, &[], 1)]);
+    assert_eq!(plan.weights.of(0), [0.0, 0.75, 0.25]);
+    assert_eq!(words(&plan), "worker 0 weighs nothing: it made no step; ");
+    // The leader made no step: it leads all the same.
+    let plan = decide("lsgd:by=steps", &layers(1), &[took(0, &[1.0], 0), took(1, &[2.0], 3)]);
+    assert_eq!(plan.weights.of(0), [1.0, 0.0]);
+    assert!(words(&plan).contains("no worker with a weight made a step"), "{}", words(&plan));
+}
+
 #[test]
 fn reports_must_fit() {
     let (method, memory) = (method("lgrawa"), Memory::default());
@@ -185,13 +201,13 @@ proptest! {
     #[test]
     fn no_report_breaks_a_plan(
         rounds in vec(vec((vec(proptest::num::f64::ANY, 3), any::<bool>()), 5), 1..4),
-        text in prop::sample::select(vec!["lgrawa", "mgrawa", "grawa", "lsgd", "local-lgrawa", "easgd", "mean"]),
+        text in prop::sample::select(vec!["lgrawa", "mgrawa", "grawa", "lsgd", "local-lgrawa", "easgd", "mean", "lgrawa:by=steps"]),
     ) {
         let method = method(text);
         let mut memory = Memory::default();
         for round in rounds {
             let reports: Vec<Report> = round.iter().zip(0..).map(|((scores, finite), w)| Report {
-                finite: *finite, ..report(w, &scores[..method.scores(3)])
+                finite: *finite, steps: u64::from(w), ..report(w, &scores[..method.scores(3)])
             }).collect();
             let plan = plan(&method, &layers(3), &memory, &reports).unwrap();
             let lives = reports.iter().any(|report| report.finite);
@@ -262,6 +278,10 @@ fn the_digest_covers_every_field() {
     let mut rows = base.weights.clone();
     rows.rows[4] = f32::from_bits(rows.rows[4].to_bits() + 1);
     let moving = |rate| Plan { centre: Centre::Moving { rate }, ..base.clone() };
+    let outer = |by_rate| {
+        let outer = Outer { rate: 0.7, momentum: 0.9, nesterov: true, by_rate };
+        Plan { centre: Centre::Outer(outer), ..base.clone() }
+    };
     let changed = [
         Plan { share: Share::Gradients, ..base.clone() },
         Plan { share: Share::Nothing, ..base.clone() },
@@ -273,6 +293,10 @@ fn the_digest_covers_every_field() {
         moving(f64::from_bits(0.1f64.to_bits() + 1)),
         Plan { pull: -base.pull, ..base.clone() },
         Plan { toward: Toward::Old, ..base.clone() },
+        Plan { push: 0.1, ..base.clone() },
+        outer(Some(0.1)),
+        outer(Some(0.2)),
+        outer(None),
         Plan { replaced: vec![false, false, true], ..base.clone() },
         Plan { reasons: vec!["worker 0 is alone".into()], ..base.clone() },
         Plan { reasons: vec!["worker 0 leads".into()], ..base.clone() },

@@ -89,6 +89,11 @@ impl MultiGpu {
         for (participant, (launch, sums)) in participants.iter().zip(&launches) {
             participant.pull(launch, *sums)?;
         }
+        if plan.push > 0.0 {
+            for (participant, (launch, _)) in participants.iter_mut().zip(&launches) {
+                participant.set.push(plan, launch)?;
+            }
+        }
         participants.iter().try_for_each(|participant| participant.set.synchronise())
     }
 }

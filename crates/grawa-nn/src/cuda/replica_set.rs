@@ -111,6 +111,8 @@ pub struct ReplicaSet {
     pub(crate) weights: Memory,
     /// The centre of all workers, those of the groups, and the model to evaluate.
     pub(crate) centres: [Option<Memory>; 3],
+    /// The velocity of the outer optimizer of the centre of all, if it has one.
+    pub(crate) outer: Option<Memory>,
     /// The weighted sum of a round on several GPUs.
     pub(crate) sums: Option<Memory>,
     /// Workers in a group, and how many of the first group are on an earlier GPU.
@@ -224,6 +226,7 @@ impl ReplicaSet {
             rates,
             weights,
             centres: [None, None, None],
+            outer: None,
             sums: None,
             group: workers,
             lead: 0,

@@ -19,8 +19,14 @@ pub(super) struct RoundArgument {
     toward_old: i32,
     rate: f32,
     pull: f32,
+    momentum: f32,
+    unit: f32,
+    nesterov: i32,
+    /// Whether workers are pushed afterwards, and left as they are until then.
+    pushes: i32,
     absent: u64,
     replaced: u64,
+    velocity: u64,
 }
 
 /// Which vectors of the workers a round mixes.
@@ -49,6 +55,7 @@ fn moves(plan: &Plan) -> (i32, f32) {
         Centre::Weighted if plan.share == Share::Gradients => (2, 0.0),
         Centre::Weighted => (0, 0.0),
         Centre::Moving { rate } => (1, rate as f32),
+        Centre::Outer(outer) => (3, outer.rate as f32),
     }
 }
 
@@ -133,10 +140,21 @@ impl ReplicaSet {
         found.map(|(memory, start)| memory.address(start, bytes)).transpose()
     }
 
-    /// Sets the centre of a group. Level 0 is the centre of all workers, 1 those of the groups, 2 the model to evaluate.
+    /// Sets the centre of a group; the velocity of an outer optimizer may follow that of all workers. Level 0 is the centre of all workers, 1 those of the groups, 2 the model to evaluate.
     pub fn load_centre(&mut self, level: usize, group: usize, centre: &[f32]) -> Result<(), Error> {
         let expected = self.program.graph.parameters().len();
+        let (centre, velocity) = centre.split_at(centre.len().min(expected));
         expect_len("the centre", centre.len(), expected)?;
+        if level == 0 && !velocity.is_empty() {
+            expect_len("the velocity of the centre", velocity.len(), expected)?;
+            let velocity = self.relayout(velocity, true);
+            let memory = match self.outer.take() {
+                Some(memory) => memory,
+                None => Memory::new(&self.context, 4 * expected)?,
+            };
+            memory.write(0, &velocity)?;
+            self.outer = Some(memory);
+        }
         limits::index("the centre of level", level, self.centres.len())?;
         let groups = self.groups(level);
         limits::index("the centre of group", group, groups)?;
@@ -148,12 +166,17 @@ impl ReplicaSet {
         self.centres[level].as_ref().map_or(Ok(()), |memory| memory.write(4 * expected * group, &centre))
     }
 
-    /// The centre of a group, if there is one.
+    /// The centre of a group, if there is one, and the velocity of its outer optimizer.
     pub fn centre(&self, level: usize, group: usize) -> Result<Option<Vec<f32>>, Error> {
         let Some((memory, start)) = self.centre_memory(level, group)? else { return Ok(None) };
         let mut vector = vec![0.0f32; self.program.graph.parameters().len()];
         memory.read(start, &mut vector)?;
-        Ok(Some(self.relayout(&vector, false)))
+        let mut centre = self.relayout(&vector, false);
+        if let (0, Some(outer)) = (level, &self.outer) {
+            outer.read(0, &mut vector)?;
+            centre.extend(self.relayout(&vector, false));
+        }
+        Ok(Some(centre))
     }
 
     /// Checks a round and uploads its weights. Changes nothing else.
@@ -171,6 +194,19 @@ impl ReplicaSet {
         let Some(centre) = self.centre_address(level, group)? else {
             return Err(Error::device("hold a round", "this level has no centre yet"));
         };
+        let (momentum, unit, nesterov, velocity) = match (plan.centre, level, &self.outer) {
+            (Centre::Outer(outer), 0, Some(memory)) => {
+                let unit = outer.by_rate.unwrap_or(1.0) as f32;
+                (outer.momentum as f32, unit, outer.nesterov, memory.start)
+            }
+            (Centre::Outer(_), ..) => {
+                return Err(Error::device(
+                    "hold a round",
+                    "the centre has no velocity for its outer optimizer",
+                ));
+            }
+            _ => (0.0, 1.0, false, 0),
+        };
         self.weights.write(0, &share.rows)?;
         let (moving, rate) = moves(plan);
         let offset = match vectors {
@@ -185,11 +221,38 @@ impl ReplicaSet {
             toward_old: i32::from(plan.toward == Toward::Old),
             rate,
             pull: plan.pull,
+            momentum,
+            unit,
+            nesterov: nesterov.into(),
+            pushes: i32::from(plan.push > 0.0),
             absent: share.absent,
             replaced: share.replaced,
+            velocity,
         };
         let copies = i32::from(vectors == Vectors::Parameters);
         Ok(RoundLaunch { round, base, vectors: base + offset, centre, copies })
+    }
+
+    /// Pulls and pushes the workers of a round whose centre is made: their distances to it are read back, and the pull of
+    /// each is that of the plan.
+    pub(super) fn push(&mut self, plan: &Plan, launch: &RoundLaunch) -> Result<(), Error> {
+        let RoundLaunch { round, base, vectors, centre, copies } = *launch;
+        let (members, blocks) = (round.members as usize, self.program.chunks.len());
+        let sums = Memory::new(&self.context, 8 * blocks * (members + 1))?;
+        let (pass, weights, slab, sums_start) =
+            (self.pass(None), self.weights.start, self.program.slab, sums.start);
+        let (spans, chunks, grid) = (self.spans.start, self.chunks.start, Grid::row(blocks));
+        let arguments = arguments![chunks, round, vectors, centre, sums_start, slab];
+        pass.start_once("distances", grid, arguments)?;
+        self.main.synchronise()?;
+        let mut squares = vec![0.0f64; blocks * (members + 1)];
+        sums.read(0, &mut squares)?;
+        let norm = |m: usize| squares.iter().skip(m).step_by(members + 1).sum::<f64>().sqrt();
+        let pulls: Vec<f32> = (0..members).map(|m| plan.pull_at(norm(m), norm(members)) as f32).collect();
+        self.weights.write(0, &pulls)?;
+        let pass = self.pass(None);
+        let arguments = arguments![spans, chunks, round, weights, vectors, centre, base, copies, slab];
+        pass.start_once("push", grid, arguments)
     }
 
     /// Executes a plan on the workers of a group of a level, the first of which is `first`.
@@ -207,13 +270,16 @@ impl ReplicaSet {
         }
         self.context.bind()?;
         let share = DeviceShare::at(plan, &(0..count).map(Some).collect::<Vec<_>>(), first);
-        let RoundLaunch { round, base, vectors, centre, copies } =
-            self.prepare_round(plan, &share, centre, vectors)?;
+        let launch = self.prepare_round(plan, &share, centre, vectors)?;
+        let RoundLaunch { round, base, vectors, centre, copies } = launch;
         let (pass, weights, slab) = (self.pass(None), self.weights.start, self.program.slab);
         let (spans, chunks) = (self.spans.start, self.chunks.start);
         let grid = Grid::row(self.program.chunks.len());
         let arguments = arguments![spans, chunks, round, weights, vectors, centre, base, copies, slab];
         pass.start_once("mix", grid, arguments)?;
+        if plan.push > 0.0 {
+            self.push(plan, &launch)?;
+        }
         // Wait, so that the caller measures the time of the round.
         self.main.synchronise()
     }

@@ -25,6 +25,7 @@ class Carrier:
         self.vector, self._sizes = vector, sizes
         self.centre = torch.zeros_like(vector)
         self.view: torch.Tensor | None = None
+        self.velocity: torch.Tensor | None = None
         self._send = torch.empty_like(vector)
         self._stream: Any = None
         self.failure: BaseException | None = None
@@ -59,10 +60,16 @@ class Carrier:
             return [bytes(found.cpu().numpy()[:count]) for found, count in zip(all_, counts)]
 
     def mix(
-        self, is_view: bool, weights: Sequence[float], is_kept: Sequence[bool], rate: float | None, pull: tuple[float, bool, bool]
+        self,
+        is_view: bool,
+        weights: Sequence[float],
+        is_kept: Sequence[bool],
+        rate: float | None,
+        outer: tuple[float, float, bool, float] | None,
+        pull: tuple[float, bool, bool, float],
     ) -> int:
         """Makes the next centre: the sum of ``weights`` times the vectors of all, one weight for all tensors or one for each; or, with a
-        ``rate``, the old centre moved toward it. Where nobody has a weight the old centre stays. Then pulls this worker."""
+        ``rate``, the old centre moved toward it; or, with ``outer``, moved by an outer optimizer. Where nobody has a weight the old centre stays. Then pulls this worker."""
         with self._here():
             new, old = self._send, self.centre
             sizes = self._sizes if len(weights) > 1 else [new.numel()]
@@ -80,6 +87,8 @@ class Carrier:
             if rate is not None:
                 new.mul_(rate).add_(old, alpha=1.0 - rate)
             new.clamp_(-_LARGEST, _LARGEST)
+            if outer is not None and not any(is_kept):
+                self._outer_step(old, new, *outer)
             for part, kept, stays in zip(parts, old.split(sizes), is_kept):
                 if stays:
                     part.copy_(kept)
@@ -87,9 +96,30 @@ class Carrier:
             self.centre, self._send = new, old
             return 4 * new.numel()
 
-    def _pull(self, old: torch.Tensor, new: torch.Tensor, strength: float, is_toward_old: bool, is_replaced: bool) -> None:
+    def _outer_step(
+        self, old: torch.Tensor, new: torch.Tensor, rate: float, momentum: float, is_nesterov: bool, unit: float
+    ) -> None:
+        """SGD whose gradient is the old centre less the mean of the workers, which ``new`` holds, in units of the learning rate."""
+        if self.velocity is None:
+            self.velocity = torch.zeros_like(new)
+        gradient = (old - new).div_(unit) if unit > 0.0 else torch.zeros_like(new)
+        self.velocity.mul_(momentum).add_(gradient)
+        if unit > 0.0 and rate == 1.0 and momentum == 0.0:
+            return
+        step = gradient.add_(self.velocity, alpha=momentum) if is_nesterov else self.velocity
+        torch.add(old, step, alpha=-rate * unit, out=new).clamp_(-_LARGEST, _LARGEST)
+
+    def _pull(
+        self, old: torch.Tensor, new: torch.Tensor, strength: float, is_toward_old: bool, is_replaced: bool, push: float
+    ) -> None:
         if is_replaced:
             self.vector.copy_(new)
+        elif push > 0.0:
+            way = new - self.vector
+            distance, size = (float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (way, new))
+            # Rounding alone is no direction to be pushed in.
+            strength -= push / distance if distance > 1e-6 * size else 0.0
+            self.vector.add_(way, alpha=strength).clamp_(-_LARGEST, _LARGEST)
         elif strength == 1.0:
             self.vector.copy_(old if is_toward_old else new)
         elif strength > 0.0:

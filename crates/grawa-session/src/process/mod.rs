@@ -125,6 +125,8 @@ pub struct Process {
     /// When it began by its clock, without evaluations, and how long it had trained before that.
     pub began: Duration,
     pub before: Duration,
+    /// The spent share of the budget at the end of the cycle, and the learning rate: what methods that change go by.
+    moment: (f64, f64),
     /// The centre of all that the set has, where there are several processes.
     all_centre: Arc<Vec<f32>>,
     /// Why workers were lost, and whether that was the end of this process.
@@ -199,7 +201,9 @@ impl Process {
                 let centre = match (common.method.share, kept) {
                     (Share::Nothing, _) => Vec::new(),
                     (Share::Parameters, Some(at)) => centres.swap_remove(at).2,
-                    (Share::Gradients | Share::Parameters, _) => vec![0.0; layout.len()],
+                    (Share::Gradients | Share::Parameters, _) => {
+                        vec![0.0; method.centre.state_len(layout.len())]
+                    }
                 };
                 let linked = group.link.as_ref().map(|link| Arc::clone(link.centre()));
                 let linked = match (index == last, membership.all()) {
@@ -235,6 +239,7 @@ impl Process {
             left_out: Vec::new(),
             began: (common.clock)(),
             before: at.elapsed,
+            moment: (0.0, 0.0),
             all_centre: Arc::default(),
             reasons: Vec::new(),
             is_reported: false,
@@ -309,7 +314,7 @@ impl Process {
             // The others continue.
             return Err(Error::Left);
         }
-        let is_round = common.milestones.is_round(self.at.steps + quota);
+        let is_round = common.milestones.is_round(&self.at);
         if is_round && full {
             self.score(0)?;
         }
@@ -327,6 +332,11 @@ impl Process {
         if nobody || is_round || shares_gradients {
             self.diverged = nobody;
         }
+        // A worker that has just joined took no step.
+        let rates = messages.iter().map(|(_, message)| message.rate).filter(|rate| rate.is_finite());
+        let rate = rates.fold(0.0, f64::max);
+        let ahead = Position { steps: self.at.steps + quota, ..self.at };
+        self.moment = (common.milestones.place(&ahead).share, rate);
         common.pacing.renew(common.milestones.cycle(&self.at))?;
         let mut mixed = Vec::new();
         if shares_gradients {
@@ -341,6 +351,8 @@ impl Process {
             steps: from + common.milestones.advance(quota, &messages, common.pacing.is_even()),
             total: self.at.total + messages.iter().map(|(_, message)| message.steps).sum::<u64>(),
             rounds: self.at.rounds + u64::from(is_round || shares_gradients),
+            rate,
+            is_rising: rate > self.at.rate,
             elapsed: common.pacing.elapsed(from, elapsed),
         };
         self.workers.iter_mut().for_each(|worker| worker.in_cycle = 0);

@@ -85,9 +85,10 @@ impl Process {
                 continue;
             }
             let Level { method, own, memories, .. } = &self.levels[level];
+            let (share, rate) = self.moment;
             let plan = match own.iter().position(|group| group.number == number) {
                 Some(own) => self.plan_and_mix(level, own, reports, Vectors::Parameters)?,
-                None => plan(method, &self.common.layout, &memories[number], &reports)?,
+                None => plan(&method.at(share, rate), &self.common.layout, &memories[number], &reports)?,
             };
             mixed.push(described(&plan));
             self.note_left_out(&plan);
@@ -117,7 +118,9 @@ impl Process {
         let group = Group::Round { level, own };
         loop {
             let Level { method, memories, own: groups, .. } = &self.levels[level];
-            let plan = plan(method, &self.common.layout, &memories[groups[own].number], &reports)?;
+            let (share, rate) = self.moment;
+            let memory = &memories[groups[own].number];
+            let plan = plan(&method.at(share, rate), &self.common.layout, memory, &reports)?;
             let slot = groups[own].slot;
             match self.mix(group, slot, &plan, vectors) {
                 Ok(outcome) => {
@@ -180,6 +183,12 @@ impl Process {
         let outcome = set
             .combine(&part, &indices, vectors, &mut |vector| link.mix(&by_process, &common.layout, vector))?;
         let after = Arc::clone(link.centre());
+        if after.len() != before.len() {
+            let what =
+                "the centre of a transport that does not keep the velocity of an outer optimizer".into();
+            let (found, expected) = (after.len(), before.len());
+            return Err(grawa_core::Error::WrongLength { what, found, expected }.into());
+        }
         set.pull(plan, &ranks, (&before, &after), vectors)?;
         // The memory of the old centre is used for the one after the next.
         drop(before);

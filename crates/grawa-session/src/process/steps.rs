@@ -12,7 +12,10 @@ impl Process {
     /// What the set needs for a cycle of local steps.
     pub fn cycle_of(&self, quota: u64, only: Option<u64>) -> Arc<Cycle> {
         let strength = |level: Option<&Level>| match level {
-            Some(level) if level.method.prox > 0.0 => level.method.prox_a_step() as f32,
+            Some(level) if level.method.prox > 0.0 => {
+                let period = self.common.milestones.period(&self.at).max(level.method.period.into());
+                level.method.prox_a_step(period) as f32
+            }
             _ => 0.0,
         };
         let (all, inner) =

@@ -8,9 +8,20 @@ use grawa_comm::Outcome;
 use grawa_core::{Key, Layout, Memory, Method, Plan, Purpose, Report, StateKind, mix, plan};
 use std::sync::Arc;
 
-/// Methods whose plans differ in kind: weights by worker, by span, one-hot, a centre that moves, pulls to the old centre.
-const METHODS: [&str; 7] =
-    ["mean:pull=1", "mgrawa", "lgrawa:pull=0.3", "lsgd", "easgd", "easgd:preset=reference", "mean:pull=0"];
+/// Methods whose plans differ in kind: weights by worker, by span, one-hot, a centre that moves, pulls to the old centre, outer
+/// optimizers, pushes.
+const METHODS: [&str; 10] = [
+    "mean:pull=1",
+    "mgrawa",
+    "lgrawa:pull=0.3",
+    "lsgd",
+    "easgd",
+    "easgd:preset=reference",
+    "mean:pull=0",
+    "mean:pull=1,centre=outer",
+    "lgrawa:centre=outer,momentum=0.5,nesterov=false,by_rate=true",
+    "mean:push=0.5",
+];
 
 fn vector(length: usize, worker: u32, step: u64) -> Vec<f32> {
     let mut draws = Key::new(1, Purpose::Problem).worker(worker).step(step).stream();
@@ -50,7 +61,7 @@ pub fn check(set: &mut dyn WorkerSet, layout: &Layout, workers: u32, is_exact: b
             true => vec![f32::NAN; length],
             false => vector(length, worker, step as u64),
         };
-        let before = vector(length, 99, step as u64);
+        let before = vector(plan.centre.state_len(length), 99, step as u64);
         let mut vectors: Vec<Vec<f32>> = (0..workers).map(start).collect();
         let (mut centre, put) = (before.clone(), vectors.clone());
         let mut slices: Vec<&mut [f32]> = vectors.iter_mut().map(Vec::as_mut_slice).collect();
@@ -67,12 +78,13 @@ pub fn check(set: &mut dyn WorkerSet, layout: &Layout, workers: u32, is_exact: b
                 // The other processes have no workers: the centre is that of these.
                 let (ids, processes) = ((0..workers).collect::<Vec<_>>(), [(0, (0..workers).collect())]);
                 let by_process = plan.by_process(&processes);
-                let mut after = before.clone();
+                let mut made = before[..length].to_vec();
                 let outcome = set.combine(&plan.within(&ids), &indices, Vectors::Parameters, &mut |vector| {
-                    grawa_core::centre_part(&by_process, layout, 0, &[vector], &mut after)?;
+                    grawa_core::centre_part(&by_process, layout, 0, &[vector], &mut made)?;
                     Ok(Outcome { bytes: 7, ..Outcome::default() })
                 });
                 assert_eq!(outcome.unwrap().bytes, 7, "{what}");
+                let after = grawa_core::finish_centre(&by_process, &before, made);
                 let members: Vec<(usize, usize)> = indices.iter().map(|&index| (index, index)).collect();
                 let centres = (&Arc::new(before.clone()), &Arc::new(after.clone()));
                 set.pull(&plan, &members, centres, Vectors::Parameters).unwrap();

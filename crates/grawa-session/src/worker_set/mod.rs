@@ -106,7 +106,7 @@ pub trait WorkerSet: Send {
         vectors: Vectors,
     ) -> Result<(), Error>;
 
-    /// A centre.
+    /// A centre; the velocity of its outer optimizer follows it.
     fn centre(&self, slot: Slot) -> Result<Arc<Vec<f32>>, Error>;
 
     /// Replaces a centre.

@@ -218,6 +218,7 @@ impl WorkerState {
             taken: self.taken,
             finite: report.finite,
             scores: report.scores,
+            rate: self.rate,
             tally: self.tally,
         }
     }

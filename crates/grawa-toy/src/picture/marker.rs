@@ -52,6 +52,15 @@ impl Marker {
     /// A cross on its side.
     pub const CROSS: Marker = Marker::polygon(4, FRAC_PI_4, ARMS);
 
+    /// A star with four tips.
+    pub const SPARK: Marker = Marker::polygon(4, 0.0, &[(0.0, 1.0), (FRAC_PI_4, 0.42)]);
+    /// A star with three tips.
+    pub const TRIPOD: Marker = Marker::polygon(3, FRAC_PI_2, &[(0.0, 1.0), (PI / 3.0, 0.34)]);
+    /// A star with six tips.
+    pub const SNOW: Marker = Marker::polygon(6, FRAC_PI_2, &[(0.0, 1.0), (PI / 6.0, 0.5)]);
+    /// A flat bar.
+    pub const BAR: Marker = Marker::polygon(2, 0.0, &[(-0.4, 1.0), (0.4, 1.0)]);
+
     const fn polygon(repeat: u8, turn: f64, corners: &'static [(f64, f64)]) -> Self {
         Marker { repeat, turn, corners }
     }
@@ -103,7 +112,7 @@ impl Marker {
 mod tests {
     use super::*;
 
-    const ALL: [Marker; 12] = [
+    const ALL: [Marker; 16] = [
         Marker::CIRCLE,
         Marker::SQUARE,
         Marker::DIAMOND,
@@ -116,6 +125,10 @@ mod tests {
         Marker::STAR,
         Marker::PLUS,
         Marker::CROSS,
+        Marker::SPARK,
+        Marker::TRIPOD,
+        Marker::SNOW,
+        Marker::BAR,
     ];
 
     #[test]

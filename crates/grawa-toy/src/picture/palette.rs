@@ -32,7 +32,7 @@ pub const UNSETTLED: RGBColor = RGBColor(236, 236, 236);
 /// Runs that were lost.
 pub const LOST: RGBColor = RGBColor(0, 0, 0);
 
-const METHODS: [(Name, u32, Marker); 11] = [
+const METHODS: &[(Name, u32, Marker)] = &[
     (Name::Easgd, 0x0072B2, Marker::SQUARE),
     (Name::Lsgd, 0xE69F00, Marker::UP),
     (Name::Grawa, 0x44CCCC, Marker::DIAMOND),
@@ -41,6 +41,10 @@ const METHODS: [(Name, u32, Marker); 11] = [
     (Name::LocalMgrawa, 0x332288, Marker::PENTAGON),
     (Name::LocalLgrawa, 0xCC79A7, Marker::STAR),
     (Name::Mean, 0x1A1A1A, Marker::PLUS),
+    (Name::Diloco, 0xEE00EE, Marker::SPARK),
+    (Name::Slowmo, 0x00CC00, Marker::TRIPOD),
+    (Name::Dppf, 0x0000EE, Marker::SNOW),
+    (Name::Qsr, 0xEE0044, Marker::BAR),
     (Name::DpSgd, 0x999933, Marker::CROSS),
     (Name::DpSam, 0x882255, Marker::HEXAGON),
     (Name::Sgd, 0x777777, Marker::LEFT),

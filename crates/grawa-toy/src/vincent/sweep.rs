@@ -84,7 +84,7 @@ impl Experiment {
 fn with_pull(method: &Method, pull: f64) -> Method {
     let centre = match method.centre {
         Centre::Moving { .. } => Centre::Moving { rate: pull },
-        fixed @ Centre::Weighted => fixed,
+        fixed @ (Centre::Weighted | Centre::Outer(_)) => fixed,
     };
     let pull = match method.pull {
         Pull::Fixed(_) => Pull::Fixed(pull),

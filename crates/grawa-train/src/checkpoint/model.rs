@@ -16,7 +16,10 @@ pub(super) fn model(recipe: &Recipe, graph: &Graph, snapshot: &mut Snapshot) -> 
         .find(|(level, _, _)| *level == all)
         .map(|(_, _, centre)| centre.clone());
     let parameters = match (evaluate, centre) {
-        (Evaluate::Centre, Some(centre)) => centre,
+        (Evaluate::Centre, Some(mut centre)) => {
+            centre.truncate(graph.parameters().len());
+            centre
+        }
         (choice, _) => {
             // This round pulls no worker, so the workers' vectors do not change.
             let method = viewing(if choice == Evaluate::Best { choice } else { Evaluate::Mean });

@@ -123,8 +123,10 @@ impl Forecast {
             |rounds: u64, inner: u64| rounds + inner + if method.inner.is_some() { rounds } else { 0 };
         let centres = match (method.share, &method.inner) {
             (Share::Nothing | Share::Gradients, _) => 0,
-            (Share::Parameters, None) => 1,
-            (Share::Parameters, Some(inner)) => 1 + workers / u64::from(inner.group.max(1)),
+            (Share::Parameters, None) => method.centre.state_len(1) as u64,
+            (Share::Parameters, Some(inner)) => {
+                method.centre.state_len(1) as u64 + workers / u64::from(inner.group.max(1))
+            }
         };
         Ok(Forecast {
             network: graph.name().to_owned(),

@@ -226,7 +226,8 @@ impl Trial {
         let snapshot = self.newest().snapshot;
         let all = snapshot.memories.len() - 1;
         let mut centres = snapshot.parts.into_iter().flat_map(|part| part.centres);
-        centres.find(|(level, _, _)| *level == all).map(|(_, _, centre)| centre).unwrap()
+        let centre = centres.find(|(level, _, _)| *level == all).map(|(_, _, centre)| centre).unwrap();
+        centre[..layout().len()].to_vec()
     }
 
     /// Every file of the checkpoints but those of times, with its bytes.
@@ -258,6 +259,10 @@ fn methods() -> Vec<String> {
             }
         }
     }
+    all.push("mean:period=3,pull=1,centre=outer".into());
+    all.push("mean:period=3,centre=outer,nesterov=false,by_rate=true".into());
+    all.push("lgrawa:period=3,push=0.1,push_rise=linear,by=steps".into());
+    all.push("mean:period=2,qsr=0.1".into());
     all.push("lsgd:period=4,inner.group=2,inner.period=2".into());
     all.push("mgrawa:period=6,inner.group=3,inner.period=3".into());
     all
@@ -273,7 +278,8 @@ fn sequential(method: &str, starts: &[f32], steps: u64) -> (Vec<Vec<f32>>, Vec<f
         .iter()
         .map(|&x| FunctionReplica::new(layout(), vec![x; layout().len()], bowl as Function).unwrap())
         .collect();
-    let mut run = Sequential::new(method.parse().unwrap(), Sgd::default(), SEED, replicas).unwrap();
+    let mut run =
+        Sequential::new(method.parse().unwrap(), Sgd::default(), SEED, replicas).unwrap().over(steps);
     for _ in 0..steps {
         run.advance(RATE as f32).unwrap();
     }

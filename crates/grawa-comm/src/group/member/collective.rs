@@ -10,7 +10,7 @@ use crate::group::transfer::all_gather;
 use crate::group::transfer::all_reduce::all_reduce;
 use crate::group::transfer::overlap::{Finished, Overlap};
 use crate::{Collective, Elastic, Error, Gathered, Heartbeat, Outcome};
-use grawa_core::{Layout, Plan, Share, centre_part};
+use grawa_core::{Layout, Plan, Share, centre_part, finish_centre};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Caller {
             }
             Ok(centre_part(plan, layout, shard.start, summands, to)?)
         };
-        let base = self.options.bf16.then(|| &before[..]);
+        let base = self.options.bf16.then(|| &before[..mine.len()]);
         let mut result = Arc::try_unwrap(std::mem::take(&mut self.retired)).unwrap_or_default();
         let ended = self.run_operation(call, |links, peers| {
             result.resize(mine.len(), 0.0);
@@ -38,7 +38,8 @@ impl Caller {
         });
         match ended? {
             Ended::Committed((), outcome) => {
-                Ok(Ended::Committed(result, Outcome { bytes: 4 * mine.len() as u64, ..outcome }))
+                let centre = finish_centre(plan, &before, result);
+                Ok(Ended::Committed(centre, Outcome { bytes: 4 * mine.len() as u64, ..outcome }))
             }
             Ended::Aborted(lost) => {
                 self.retired = Arc::new(result);

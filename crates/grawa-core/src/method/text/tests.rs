@@ -46,6 +46,22 @@ fn what_follows_from_another_knob_is_not_said_twice() {
 }
 
 #[test]
+fn an_outer_optimizer_is_that_of_diloco_unless_it_is_said() {
+    let outer = Outer { rate: 0.7, momentum: 0.9, nesterov: true, by_rate: None };
+    assert_eq!(read("mean:centre=outer").centre, Centre::Outer(outer));
+    let grouped = read("mean:period=8,pull=1,centre=outer,inner.group=2");
+    assert_eq!(grouped.inner.as_deref().unwrap().method.centre, Centre::Weighted);
+    for text in [
+        "mean:centre=outer,rate=1,momentum=0,nesterov=false,by_rate=true",
+        "lgrawa:by=steps,push=0.5,push_rise=cosine,qsr=0.01",
+        "mean:period=8,pull=1,centre=outer,inner.group=2,inner.period=4",
+    ] {
+        assert_eq!(read(&read(text).to_string()), read(text), "{text}");
+        assert_eq!(toml::from_str::<Method>(&read(text).to_toml()).unwrap(), read(text), "{text}");
+    }
+}
+
+#[test]
 fn a_control_can_be_made_into_another_method() {
     let made = read("mean:score=layer-sum,weighting=inverse");
     let mgrawa = read("mgrawa");
@@ -58,6 +74,14 @@ fn a_control_can_be_made_into_another_method() {
 fn slips_are_explained() {
     for (text, words) in [
         ("", "there is no method ''"),
+        ("mean:momentum=0.9", "momentum cannot be set: only an outer optimizer has it; set centre = 'outer'"),
+        ("mean:centre=outer,momentum=1", "momentum is 1, but must be from 0 to below 1"),
+        ("mean:push=-1", "push is -1, but must be at least 0, and finite"),
+        ("mean:push=1,toward=old", "a push leads away from the centre of the same round"),
+        ("mean:qsr=0.2,inner.group=2", "with groups the periods are fixed"),
+        ("mean:inner.group=2,inner.centre=outer", "only the level of all workers has an outer optimizer"),
+        ("dp-sgd:by=steps", "its gradients are averaged at every step"),
+        ("dp-sgd:qsr=0.1", "its gradients are averaged at every step"),
         ("lgrwa", "did you mean 'lgrawa'?"),
         ("lgrawa:perod=4", "did you mean 'period'?"),
         ("lgrawa:Period=4", "did you mean 'period'?"),

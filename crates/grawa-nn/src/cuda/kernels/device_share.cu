@@ -30,9 +30,11 @@ extern "C" __global__ void __launch_bounds__(256)
         // last one again.
         const float old = round.moving == 2 ? 0.0f : centre[i];
         float made = old;
-        if (any) made = round.moving == 1 ? pulled(old, sum[i], round.rate) : bounded(sum[i]);
+        if (any && round.moving == 3) made = outer_step(round, old, bounded(sum[i]), i);
+        else if (any) made = round.moving == 1 ? pulled(old, sum[i], round.rate) : bounded(sum[i]);
         const float target = round.toward_old ? old : made;
         centre[i] = made;
+        if (round.pushes) continue;
         for (int m = 0; m < round.members; m++) {
             if (round.absent >> m & 1) continue;
             float* x = (float*)((char*)vectors + m * slab) + i;

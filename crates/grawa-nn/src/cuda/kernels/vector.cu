@@ -165,7 +165,23 @@ extern "C" __global__ void __launch_bounds__(256)
 // cache.
 // `absent` marks workers that are lost, or of another group: they stay as they are. A row of weights has one number for each
 // worker, and then whether any worker on any GPU has a weight.
-struct Round { int members, per_span, moving, toward_old; float rate, pull; u64 absent, replaced; };
+// An outer optimizer (`moving` is 3) takes a step with the difference to the sum as its gradient, in units of the learning rate.
+// With `pushes` the workers stay as they are: `push` moves them when their distances to the centre are known.
+struct Round {
+    int members, per_span, moving, toward_old;
+    float rate, pull, momentum, unit;
+    int nesterov, pushes;
+    u64 absent, replaced;
+    float* velocity;
+};
+__device__ __forceinline__ float outer_step(const Round& round, float old, float average, u32 i) {
+    const float gradient = round.unit > 0.0f ? bounded((old - average) / round.unit) : 0.0f;
+    const float v = bounded(__fadd_rn(__fmul_rn(round.momentum, round.velocity[i]), gradient));
+    round.velocity[i] = v;
+    if (round.unit > 0.0f && round.rate == 1.0f && round.momentum == 0.0f) return average;
+    const float step = round.nesterov ? bounded(__fadd_rn(gradient, __fmul_rn(round.momentum, v))) : v;
+    return bounded(__fadd_rn(old, -__fmul_rn(round.rate * round.unit, step)));
+}
 __device__ __forceinline__ const float* row(const Round& round, const float* weights, const Chunk& chunk) {
     return weights + (round.per_span ? (u64)chunk.span * (round.members + 1) : 0);
 }
@@ -190,9 +206,11 @@ extern "C" __global__ void __launch_bounds__(256)
         // last one again.
         const float old = round.moving == 2 ? 0.0f : centre[i];
         float made = old;
-        if (any) made = round.moving == 1 ? bounded((1.0f - round.rate) * old + round.rate * average) : bounded(average);
+        if (any && round.moving == 3) made = outer_step(round, old, bounded(average), i);
+        else if (any) made = round.moving == 1 ? bounded((1.0f - round.rate) * old + round.rate * average) : bounded(average);
         const float target = round.toward_old ? old : made;
         centre[i] = made;
+        if (round.pushes) continue;
         for (int m = 0; m < round.members; m++) {
             float* x = (float*)((char*)vectors + m * slab) + i;
             float moved;
@@ -200,6 +218,48 @@ extern "C" __global__ void __launch_bounds__(256)
             else if (!any || round.pull == 0.0f) continue;
             else if (round.pull == 1.0f) moved = target;
             else moved = bounded((1.0f - round.pull) * *x + round.pull * target);
+            *x = moved;
+            if (copies) pack_weights(span, base + m * slab, i - span.start, moved);
+        }
+    }
+}
+
+// Sums of squares by chunk: of the difference of each member to the centre, then of the centre.
+extern "C" __global__ void __launch_bounds__(256)
+    distances(const Chunk* chunks, Round round, const float* vectors, const float* centre, double* sums, u64 slab) {
+    const Chunk chunk = chunks[blockIdx.x];
+    __shared__ double parts[256];
+    for (int m = 0; m <= round.members; m++) {
+        const float* vector = (const float*)((const char*)vectors + m * slab);
+        double sum = 0.0;
+        for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
+            const double x = m < round.members ? (double)vector[i] - (double)centre[i] : (double)centre[i];
+            sum += x * x;
+        }
+        parts[threadIdx.x] = sum;
+        __syncthreads();
+        for (int d = 128; d > 0; d /= 2) {
+            if (threadIdx.x < d) parts[threadIdx.x] += parts[threadIdx.x + d];
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) sums[(u64)blockIdx.x * (round.members + 1) + m] = parts[0];
+        __syncthreads();
+    }
+}
+
+// Moves each member by its own pull, which is negative where the push is stronger.
+extern "C" __global__ void __launch_bounds__(256)
+    push(const Span* spans, const Chunk* chunks, Round round, const float* pulls, float* vectors, const float* centre, char* base,
+         int copies, u64 slab) {
+    const Chunk chunk = chunks[blockIdx.x];
+    const Span span = spans[chunk.span];
+    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
+        const float target = centre[i];
+        for (int m = 0; m < round.members; m++) {
+            if (round.absent >> m & 1) continue;
+            float* x = (float*)((char*)vectors + m * slab) + i;
+            const double wide = *x;
+            const float moved = round.replaced >> m & 1 ? target : bounded((float)(wide + (double)pulls[m] * ((double)target - wide)));
             *x = moved;
             if (copies) pack_weights(span, base + m * slab, i - span.start, moved);
         }

@@ -206,6 +206,7 @@ impl WorkerSet for CudaSet {
         let workers: Vec<u32> = members.iter().map(|(rank, _)| plan.workers[*rank]).collect();
         let indices: Vec<usize> = members.iter().map(|(_, index)| *index).collect();
         self.mix(Slot::View, &plan.toward_given_centre(&workers), &indices, vectors)?;
+        let after = &after[..parameters(&self.gpus).min(after.len())];
         for &(_, index) in members.iter().filter(|(rank, _)| plan.replaced[*rank]) {
             let (gpu, worker) = self.gpu(index)?;
             match vectors {

@@ -146,6 +146,8 @@ fn a_run_on_several_gpus_is_that_on_one_but_for_rounding() {
         "lgrawa:period=3",
         "lsgd:period=4,inner.group=2,inner.period=2",
         "mgrawa:period=6,inner.group=2,inner.period=3",
+        "mean:period=3,pull=1,centre=outer",
+        "mean:period=3,push=0.5,push_rise=cosine",
         "dp-sgd",
         "dp-sam",
     ] {
@@ -166,7 +168,8 @@ fn a_run_on_several_gpus_is_that_on_one_but_for_rounding() {
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn a_run_on_several_gpus_that_was_stopped_and_resumed_has_the_same_bits() {
     let device = needs::gpu();
-    for method in ["lgrawa:period=3", "lsgd:period=4,inner.group=2,inner.period=2", "dp-sgd"] {
+    let outer = "mean:period=3,pull=1,centre=outer,by_rate=true";
+    for method in ["lgrawa:period=3", "lsgd:period=4,inner.group=2,inner.period=2", "dp-sgd", outer] {
         assert!(run(&device, 2, method, Some(3)) == run(&device, 2, method, None), "{method}");
     }
 }
