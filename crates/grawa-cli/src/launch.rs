@@ -240,10 +240,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         (Some(Reason::Spent), _) if diverged => {
             print(&format!("diverged: no worker's parameters are finite; its files stay in {place}"));
         }
+        // `grawa eval` knows only our own networks.
+        (Some(Reason::Spent), _) if !arguments.command.is_empty() => print(&format!("done; see {place}")),
         (Some(Reason::Spent), _) if is_kept => {
             print(&format!("done; see {place}\nevaluate it with: grawa eval {place}"));
         }
-        (Some(Reason::Spent), _) if !arguments.command.is_empty() => print(&format!("done; see {place}")),
         (Some(Reason::Spent), _) => {
             let why = format!("the run is over, but nobody has kept the model; see {place}/worker-*.log");
             return Err(Failure::Machine(why));
