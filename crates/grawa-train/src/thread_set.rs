@@ -11,7 +11,7 @@ use crate::worker_set::{
 #[cfg(test)]
 use crate::{Recipe, snapshot::Part};
 use grawa_comm::{Heartbeat, Outcome};
-use grawa_core::{Key, Layout, Plan, Prox, Replica, Sgd, StateKind, StepRequest, mix_part, pull_part};
+use grawa_core::{Key, Layout, Optimizer, Plan, Prox, Replica, StateKind, StepRequest, mix_part, pull_part};
 use grawa_session::Error;
 use grawa_session::process::broke_down;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -327,7 +327,7 @@ fn take_steps(
         let taken = seat.replica.steps(&StepRequest {
             key: state.key(cycle),
             rates: &[rate as f32],
-            sgd: &cycle.sgd(),
+            optimizer: &cycle.optimizer(),
             radius: cycle.radius(),
             prox: &prox,
             norms: cycle.norms,
@@ -363,11 +363,19 @@ impl WorkerSet for ThreadSet {
         })
     }
 
-    fn descend(&mut self, workers: &[usize], sgd: Sgd, rate: f32, prox: [f32; 2]) -> PerWorker<bool> {
+    fn descend(
+        &mut self,
+        workers: &[usize],
+        optimizer: Optimizer,
+        rate: f32,
+        prox: [f32; 2],
+    ) -> PerWorker<bool> {
         let centres = self.centres.clone();
         let jobs = workers.iter().map(|&index| (index, ())).collect();
         // Where gradients are shared there are no inner groups.
-        self.each(jobs, move |seat, (), _| Ok(seat.replica.descend(&sgd, rate, &centres.prox(prox, 0))?))
+        self.each(jobs, move |seat, (), _| {
+            Ok(seat.replica.descend(&optimizer, rate, &centres.prox(prox, 0))?)
+        })
     }
 
     fn score(&mut self, keys: &[(usize, Key)], dropout: bool) -> PerWorker<Vec<f64>> {

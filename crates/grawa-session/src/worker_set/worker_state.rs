@@ -6,7 +6,7 @@ use crate::milestones::Position;
 use crate::process::{Common, Note};
 use crate::round_message::{RoundMessage, Tally};
 use crate::snapshot::{Part, Past};
-use grawa_core::{Key, Purpose, Report, Sgd, Share, Tracker};
+use grawa_core::{Key, Optimizer, Purpose, Report, Share, Tracker};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,9 +32,9 @@ pub struct Cycle {
 }
 
 impl Cycle {
-    /// The settings of SGD.
-    pub fn sgd(&self) -> Sgd {
-        self.common.sgd
+    /// The optimizer of the local steps.
+    pub fn optimizer(&self) -> Optimizer {
+        self.common.optimizer
     }
 
     /// The radius of SAM, where the method has one.

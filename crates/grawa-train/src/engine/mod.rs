@@ -1,6 +1,6 @@
 //! The training engine: a network compiled once, the cores divided among the workers, and the data.
 //!
-//! A worker owns its parameters, momentum and statistics. The memory of a pass is much larger and belongs to a
+//! A worker owns its parameters, moments and statistics. The memory of a pass is much larger and belongs to a
 //! `ComputeSlot`: one for each core (or group of cores) that runs passes, borrowed for a step. So 64 workers on two
 //! cores need the memory of two passes, not of 64.
 
@@ -159,6 +159,7 @@ impl Engine {
         let seat = |part: &mut Part| {
             let mut replica = self.worker(part.worker, take_state(part), part.taken)?;
             replica.put(StateKind::Velocity, &part.velocity)?;
+            replica.put(StateKind::SecondMoment, &part.second_moment)?;
             let (worker, waits) = (part.worker, Some(replica.waits()));
             Ok(Seat {
                 worker,

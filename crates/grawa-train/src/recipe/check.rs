@@ -1,16 +1,19 @@
 //! Which choices of a recipe go together.
 
-use super::{Device, Pace, Recipe};
-use grawa_core::Share;
+use super::{Device, OptimizerKind, Pace, Recipe};
+use grawa_core::{AdamW, Share};
 use grawa_data::Crop;
 use grawa_nn::zoo;
 
 /// More workers than this are a slip of the finger.
 const MOST_WORKERS: u32 = 4096;
 
+/// PyTorch's learning rate of AdamW: at that of SGD it diverges.
+const ADAMW_RATE: f64 = 1e-3;
+
 impl Recipe {
     /// Defaults that follow from what was set: one worker where workers do not communicate, no look-ahead without
-    /// momentum, images of the size that a network of one's own takes.
+    /// momentum, PyTorch's rate and weight decay for AdamW, images of the size that a network of one's own takes.
     pub(super) fn settle(&mut self, is_said: impl Fn(&str) -> bool) {
         if self.method.share == Share::Nothing && !is_said("train.workers") {
             self.train.workers = 1;
@@ -23,6 +26,15 @@ impl Recipe {
                 (&mut self.data.augment.crop, is_said("data.augment"))
             {
                 *size = own.input().height as u32;
+            }
+        }
+        if self.train.optimizer == OptimizerKind::AdamW {
+            if let (Ok(rate), false) = (self.train.rate.clone().with_base(ADAMW_RATE), is_said("train.rate"))
+            {
+                self.train.rate = rate;
+            }
+            if !is_said("train.weight_decay") {
+                self.train.sgd.weight_decay = AdamW::default().weight_decay;
             }
         }
         if self.train.sgd.momentum == 0.0 && !is_said("train.nesterov") {
@@ -71,6 +83,10 @@ impl Recipe {
         if train.sgd.nesterov && train.sgd.momentum == 0.0 {
             let why = "train.nesterov looks ahead along the momentum, which is 0; set train.momentum or train.nesterov = false";
             return wrong("train.nesterov", why.into());
+        }
+        if let Some(radius) = method.radius.filter(|&radius| train.sam > 0.0 && radius != train.sam) {
+            let why = format!("train.sam is {}, but method.radius is {radius}; set one of them", train.sam);
+            return wrong("train.sam", why);
         }
         if let Some(own) = self.model.own() {
             if self.model.name != own.name() {

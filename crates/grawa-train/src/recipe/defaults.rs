@@ -3,8 +3,11 @@
 //! The digits get a small network and a run of seconds; the others the paper's networks and settings, see
 //! `recipes/*.toml` for where each number comes from.
 
-use super::{BatchNorm, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, Pace, Recipe, Train};
-use grawa_core::{Amount, Method, Name, Preset, RateDrop, Schedule, Sgd};
+use super::{
+    BatchNorm, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, OptimizerKind, Pace, Recipe,
+    Train,
+};
+use grawa_core::{AdamW, Amount, Method, Name, Preset, RateDrop, Schedule, Sgd};
 use grawa_data::DatasetKind;
 use grawa_nn::Precision;
 
@@ -27,6 +30,7 @@ impl Recipe {
             matches!(kind, DatasetKind::Mnist | DatasetKind::FashionMnist).then_some(Amount::Epochs(1.0));
         let network = network.unwrap_or(usual);
         let drop = |share: f64| RateDrop { factor: 0.1, at: Amount::Epochs((epochs * share).round()) };
+        let adamw = AdamW::default();
         Ok(Recipe {
             data: Data { kind, dir: "data".into(), held_out: 0, augment: kind.augment(network) },
             model: Model { name: network.into(), graph: None, width: None, classes: None, init: None },
@@ -40,6 +44,11 @@ impl Recipe {
                 overlap: false,
                 wire: Format::F32,
                 rate: Schedule::new(rate, warmup, vec![drop(0.5), drop(0.75)])?,
+                optimizer: OptimizerKind::Sgd,
+                beta1: adamw.beta1,
+                beta2: adamw.beta2,
+                eps: adamw.eps,
+                sam: 0.0,
                 sgd: Sgd { weight_decay, ..Sgd::default() },
             },
             evaluate: Evaluation {

@@ -85,6 +85,18 @@ fn defaults_follow_from_what_was_said() {
     );
 }
 
+/// PyTorch's rate and weight decay, unless they are said; the drops of the data set stay.
+#[test]
+fn adamw_has_its_own_defaults() {
+    let train = set(&["train.optimizer=adamw"]).unwrap().train;
+    assert_eq!(train.local_optimizer(), grawa_core::AdamW::default().into());
+    assert_eq!(train.rate.to_string(), "0.001, x0.1 at 20epoch, x0.1 at 30epoch");
+    let said = ["train.optimizer=adamw", "train.rate=0.1", "train.weight_decay=0", "train.beta2=0.95"];
+    let train = set(&said).unwrap().train;
+    let adamw = grawa_core::AdamW { beta2: 0.95, weight_decay: 0.0, ..Default::default() };
+    assert_eq!((train.local_optimizer(), train.rate.to_string().as_str()), (adamw.into(), "0.1"));
+}
+
 #[test]
 fn mistakes_name_the_line_and_what_to_do() {
     for (text, words) in [
@@ -112,6 +124,17 @@ fn mistakes_name_the_line_and_what_to_do() {
         ("[train]\nmomentum = 1", "my.toml:2: train.momentum: found 1, expected a number from 0 to below 1"),
         ("[train]\nnesterov = 'yes'", "my.toml:2: train.nesterov: found \"yes\", expected true or false"),
         ("[train]\nmomentum = 0\nnesterov = true", "my.toml:3: train.nesterov looks ahead"),
+        (
+            "[train]\noptimizer = 'adam'",
+            "my.toml:2: train.optimizer: there is no optimizer 'adam' (did you mean 'adamw'?)",
+        ),
+        ("[train]\nbeta2 = 1", "my.toml:2: train.beta2: found 1, expected a number from 0 to below 1"),
+        ("[train]\neps = 0", "my.toml:2: train.eps: found 0, expected a positive number"),
+        ("[train]\nsam = -1", "my.toml:2: train.sam: found -1, expected a number, 0 or more"),
+        (
+            "[method]\nname = 'dp-sam'\n[train]\nsam = 0.1",
+            "my.toml:4: train.sam is 0.1, but method.radius is 0.05; set one of them",
+        ),
         ("[train]\npace = 'fre'", "my.toml:2: train.pace: there is no pace 'fre' (did you mean 'free'?)"),
         ("[train]\nweight_decay = nan", "my.toml:2: train.weight_decay: found nan"),
         (

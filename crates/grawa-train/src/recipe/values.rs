@@ -73,6 +73,18 @@ value!(
     |value| real(value, "a number, 0 or more", |x| x >= 0.0 && (x as f32).is_finite()).map(|x| x as f32),
     shortest
 );
+value!(beta, f64, |value| real(value, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x)), |beta| {
+    Some((*beta).into())
+});
+value!(
+    eps,
+    f32,
+    |value| real(value, "a positive number", |x| x as f32 > 0.0 && (x as f32).is_finite()).map(|x| x as f32),
+    shortest
+);
+value!(radius, f64, |value| real(value, "a number, 0 or more", |x| x >= 0.0), |radius| Some(
+    (*radius).into()
+));
 value!(
     /// A learning rate: a number, or a schedule.
     rate,

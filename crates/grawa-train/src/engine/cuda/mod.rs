@@ -127,6 +127,7 @@ impl CudaSet {
             self.put(index, StateKind::Statistics, &state.statistics)?;
             self.put(index, StateKind::Parameters, &state.parameters)?;
             self.put(index, StateKind::Velocity, &part.velocity)?;
+            self.put(index, StateKind::SecondMoment, &part.second_moment)?;
         }
         // Its memory also serves to combine the workers for other processes.
         let length = self.gpus.iter().flatten().next().map_or(0, |gpu| gpu.graph.parameters().len());
