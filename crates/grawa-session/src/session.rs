@@ -268,6 +268,7 @@ impl Session {
             layout: settings.layout.clone(),
             // The caller has an optimizer of its own.
             optimizer: Sgd::PLAIN.into(),
+            slow: Vec::new(),
             rate: Schedule::constant(0.0)?,
             seed: settings.seed,
             milestones,

@@ -358,6 +358,7 @@ impl Launch {
             method: recipe.method_with_sam(),
             layout: self.layout.clone(),
             optimizer: recipe.train.local_optimizer(),
+            slow: recipe.train.slow.all().to_vec(),
             rate: recipe.train.rate.clone(),
             seed: recipe.train.seed,
             milestones,

@@ -308,6 +308,9 @@ fn mix_shared_out(
     })
 }
 
+/// A worker that is made slower gives a sign of life this often.
+const NAP: Duration = Duration::from_millis(50);
+
 /// A worker's cycle of local steps.
 fn take_steps(
     seat: &mut Seat,
@@ -334,8 +337,15 @@ fn take_steps(
         })?;
         let (loss, finite) = (taken.losses[0], taken.finite[0]);
         state.record(cycle, &StepTaken { rate, loss, norms: &taken.norms, finite });
-        state.spend(cycle.now().saturating_sub(start), seat.take_waits());
         progress.step();
+        let mut pause = cycle.pause(&state, cycle.now().saturating_sub(start));
+        while !pause.is_zero() && !cycle.is_stopping() {
+            let nap = pause.min(NAP);
+            std::thread::sleep(nap);
+            pause -= nap;
+            progress.step();
+        }
+        state.spend(cycle.now().saturating_sub(start), seat.take_waits());
     }
     Ok(state)
 }

@@ -30,7 +30,8 @@ fn a_group_trains_as_threads_do() {
     for (method, setting) in [
         ("lgrawa:period=3", "train.sam=0"),
         ("easgd:period=3", "train.sam=0.05"),
-        ("lsgd:period=3", "train.sam=0"),
+        ("lsgd:period=3", "data.split=dirichlet:0.5"),
+        ("mean:period=3", "data.label_noise=worker 1: 0.5"),
         ("local-mgrawa:period=3", "train.optimizer=adamw"),
     ] {
         let recipe = recipe(method, &["train.workers=3", "machine.threads=1", setting]);

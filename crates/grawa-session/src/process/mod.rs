@@ -41,6 +41,8 @@ pub struct Common {
     pub layout: Layout,
     pub optimizer: Optimizer,
     pub rate: Schedule,
+    /// Workers whose steps are made slower, and how many times.
+    pub slow: Vec<(u32, f64)>,
     pub seed: u64,
     pub milestones: Milestones,
     pub pacing: Pacing,

@@ -42,6 +42,17 @@ impl Cycle {
         self.common.method.radius.map(|radius| radius as f32)
     }
 
+    /// How long a worker pauses after a step that took `spent`: more than nothing where it is made slower.
+    pub fn pause(&self, worker: &WorkerState, spent: Duration) -> Duration {
+        let slow = self.common.slow.iter().find(|(slow, _)| *slow == worker.id);
+        slow.map_or(Duration::ZERO, |(_, factor)| spent.mul_f64(factor - 1.0))
+    }
+
+    /// Whether a stop was requested.
+    pub fn is_stopping(&self) -> bool {
+        self.common.stop.load(Ordering::Relaxed)
+    }
+
     /// The time by the clock of the run.
     pub fn now(&self) -> Duration {
         (self.common.clock)()

@@ -72,7 +72,7 @@ impl CpuReplica {
             gradient: engine.keeps_gradient.then(|| vec![0.0; expected]),
             program: Arc::clone(&engine.program),
             slots: Arc::clone(&engine.slots),
-            order: engine.order,
+            order: engine.order.clone(),
             reader,
             state,
             slot: None,
@@ -177,10 +177,8 @@ impl Replica for CpuReplica {
     }
 
     fn assign_shard(&mut self, shard: u32, of: u32) -> Result<(), grawa_core::Error> {
-        let order =
-            Sampler::new(self.order.seed(), self.order.examples() as usize, of, self.order.batch_size());
-        let order = order.map_err(|error| replica_error(error.into()))?;
-        let reader = Loader::new(self.reader.feed().clone(), order, shard);
+        let order = self.order.for_workers(of).map_err(|error| replica_error(error.into()))?;
+        let reader = Loader::new(self.reader.feed().clone(), &order, shard);
         self.reader = reader.map_err(|error| replica_error(error.into()))?;
         // In the new shard, a step of the same number has another batch.
         (self.order, self.batches, self.key) = (order, None, None);

@@ -70,6 +70,7 @@ impl Workload {
         let feed = |part, augment: Augment| Feed::new(part, &data.normalise, augment);
         let (train, test) = (feed(&train, recipe.data.augment)?, feed(&test, recipe.data.augment)?);
         let order = Sampler::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
+        let order = order.skewed(&recipe.data.skew(), train.split().labels(), data.classes)?;
         Ok(Workload { graph: graph.clone(), order, train, test })
     }
 }
@@ -149,7 +150,7 @@ impl Engine {
 
     /// A worker with this state and no momentum, at this step of its data.
     pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<CpuReplica, Error> {
-        let reader = Loader::new(self.train.clone(), self.order, worker)?;
+        let reader = Loader::new(self.train.clone(), &self.order, worker)?;
         CpuReplica::new(self, reader, state, step)
     }
 

@@ -71,6 +71,20 @@ impl Recipe {
                 "on a GPU all workers step together; set train.pace = 'even', or machine.device = 'cpu'";
             return wrong("train.pace", why.into());
         }
+        for (key, setting) in [("data.label_noise", &self.data.label_noise), ("train.slow", &train.slow)] {
+            if let Some((worker, _)) = setting.all().iter().find(|(worker, _)| *worker >= train.workers) {
+                let why = format!(
+                    "{key} names worker {worker}, but the {} workers are numbered from 0",
+                    train.workers
+                );
+                return wrong(key, why);
+            }
+        }
+        if !train.slow.all().is_empty() && train.pace != Pace::Free {
+            let why = "at an even pace every worker takes the same steps and all wait for the slow one: it changes no result; \
+                       set train.pace = 'free', or remove train.slow";
+            return wrong("train.slow", why.into());
+        }
         if let Some(inner) = &method.inner
             && !train.workers.is_multiple_of(inner.group)
         {

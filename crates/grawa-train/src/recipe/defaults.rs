@@ -4,11 +4,11 @@
 //! `recipes/*.toml` for where each number comes from.
 
 use super::{
-    BatchNorm, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, OptimizerKind, Pace, Recipe,
-    Train,
+    BatchNorm, ByWorker, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, OptimizerKind, Pace,
+    Recipe, Train,
 };
 use grawa_core::{AdamW, Amount, Method, Name, Preset, RateDrop, Schedule, Sgd};
-use grawa_data::DatasetKind;
+use grawa_data::{DatasetKind, Sharding};
 use grawa_nn::Precision;
 
 /// Training images that batch norm is recalibrated on.
@@ -32,7 +32,14 @@ impl Recipe {
         let drop = |share: f64| RateDrop { factor: 0.1, at: Amount::Epochs((epochs * share).round()) };
         let adamw = AdamW::default();
         Ok(Recipe {
-            data: Data { kind, dir: "data".into(), held_out: 0, augment: kind.augment(network) },
+            data: Data {
+                kind,
+                dir: "data".into(),
+                held_out: 0,
+                augment: kind.augment(network),
+                split: Sharding::Iid,
+                label_noise: ByWorker::default(),
+            },
             model: Model { name: network.into(), graph: None, width: None, classes: None, init: None },
             method: Method::named(Name::Lgrawa, Preset::Paper),
             train: Train {
@@ -41,6 +48,7 @@ impl Recipe {
                 seed: 36,
                 budget: Amount::Epochs(epochs),
                 pace: Pace::Even,
+                slow: ByWorker::default(),
                 overlap: false,
                 wire: Format::F32,
                 rate: Schedule::new(rate, warmup, vec![drop(0.5), drop(0.75)])?,

@@ -17,6 +17,7 @@
 //! # Ok::<(), grawa_train::recipe::RecipeError>(())
 //! ```
 
+mod by_worker;
 mod check;
 mod choices;
 mod defaults;
@@ -27,6 +28,7 @@ mod recipe_error;
 mod study;
 mod values;
 
+pub use by_worker::ByWorker;
 pub use choices::{BatchNorm, Device, Format, OptimizerKind, Pace};
 pub use forecast::{Facts, Forecast};
 pub use overrides::Overrides;
@@ -35,7 +37,7 @@ pub use recipe_error::RecipeError;
 pub use study::{Point, Study};
 
 use grawa_core::{AdamW, Amount, Method, Optimizer, Schedule, Sgd};
-use grawa_data::{Augment, DatasetKind};
+use grawa_data::{Augment, DatasetKind, Sharding, Skew};
 use grawa_nn::Precision;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -74,6 +76,19 @@ pub struct Data {
     /// How training images are changed.
     #[serde(with = "values::word")]
     pub augment: Augment,
+    /// Which examples each worker holds.
+    #[serde(with = "values::word")]
+    pub split: Sharding,
+    /// Workers, and which share of the labels of their training examples is wrong.
+    #[serde(with = "values::label_noise")]
+    pub label_noise: ByWorker,
+}
+
+impl Data {
+    /// How the examples of workers differ.
+    pub fn skew(&self) -> Skew {
+        Skew { sharding: self.split, noise: self.label_noise.all().to_vec() }
+    }
 }
 
 /// What learns it.
@@ -115,6 +130,9 @@ pub struct Train {
     /// Whether every worker takes exactly τ steps a cycle.
     #[serde(with = "values::word")]
     pub pace: Pace,
+    /// Workers whose steps are made slower, and how many times; for experiments at a free pace.
+    #[serde(with = "values::slow")]
+    pub slow: ByWorker,
     /// The learning rate over the run.
     #[serde(with = "values::rate")]
     pub rate: Schedule,

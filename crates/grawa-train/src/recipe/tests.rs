@@ -128,6 +128,26 @@ fn mistakes_name_the_line_and_what_to_do() {
             "[train]\noptimizer = 'adam'",
             "my.toml:2: train.optimizer: there is no optimizer 'adam' (did you mean 'adamw'?)",
         ),
+        ("[data]\nsplit = 'sorted'", "my.toml:2: data.split: cannot read the split 'sorted': expected 'iid'"),
+        (
+            "[data]\nlabel_noise = 'worker 3'",
+            "my.toml:2: data.label_noise: found \"worker 3\", expected a share from 0 to 1 as in \"worker 3: 0.4\", or \"none\"",
+        ),
+        ("[data]\nlabel_noise = 'worker 3: 1.4'", "my.toml:2: data.label_noise: found"),
+        (
+            "[data]\nlabel_noise = 'worker 1: 0.4, worker 1: 0.2'",
+            "my.toml:2: data.label_noise: worker 1 is named twice",
+        ),
+        (
+            "[data]\nlabel_noise = 'worker 4: 0.4'",
+            "my.toml:2: data.label_noise names worker 4, but the 4 workers are numbered from 0",
+        ),
+        ("[train]\nslow = 'worker 2: 3'", "my.toml:2: train.slow: found \"worker 2: 3\", expected a factor"),
+        ("[train]\nslow = 'worker 2: 3x'", "my.toml:2: at an even pace every worker takes the same steps"),
+        (
+            "[train]\npace = 'free'\nslow = 'worker 2: 3x'\n[machine]\ndevice = 'cuda'",
+            "my.toml:2: on a GPU all workers step together",
+        ),
         ("[train]\nbeta2 = 1", "my.toml:2: train.beta2: found 1, expected a number from 0 to below 1"),
         ("[train]\neps = 0", "my.toml:2: train.eps: found 0, expected a positive number"),
         ("[train]\nsam = -1", "my.toml:2: train.sam: found -1, expected a number, 0 or more"),
@@ -270,6 +290,7 @@ proptest! {
             format!("train.weight_decay={decay}"), format!("train.momentum={momentum}"),
             format!("evaluate.every={}", every.unwrap_or("end".into())), format!("evaluate.batch_norm={batch_norm}"),
             format!("checkpoint.every={keep}"), format!("data.held_out={held_out}"),
+            "data.split=dirichlet:0.3".into(), "data.label_noise=worker 0: 0.25".into(),
         ];
         if let (Some(width), true) = (width, matches!(kind, DatasetKind::Digits | DatasetKind::Cifar10)) { settings.push(format!("model.width={width}")); }
         settings.extend(classes.map(|n| format!("model.classes={n}")));

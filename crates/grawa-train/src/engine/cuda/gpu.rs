@@ -6,7 +6,6 @@ use crate::Error;
 use crate::engine::{Counts, SHARE, recalibration, score_examples};
 use crate::worker_set::{Cycle, Shard, StepTaken, WorkerState};
 use grawa_core::{Key, Optimizer, Purpose, StateKind};
-use grawa_data::Sampler;
 use grawa_nn::Graph;
 use grawa_nn::cuda::{Model, ReplicaSet, Split};
 use std::ops::Range;
@@ -195,10 +194,20 @@ impl Gpu {
 
     /// A worker reads another shard of the examples.
     pub(super) fn assign_shard(&mut self, worker: usize, shard: u32, of: u32) -> Result<(), Error> {
-        let known = &self.data.order;
-        let order = Sampler::new(known.seed(), known.examples() as usize, of, known.batch_size())?;
-        self.streams[worker] = Stream::new(&self.data, order, shard, 0)?;
-        Ok(())
+        let order = self.data.order.for_workers(of)?;
+        self.streams[worker] = Stream::new(&self.data, &order, shard, 0)?;
+        self.load_labels()
+    }
+
+    /// Gives the GPU the labels of each worker, where some are wrong.
+    pub(super) fn load_labels(&mut self) -> Result<(), Error> {
+        let true_labels = self.data.train.split().labels();
+        if !self.data.on_device || self.data.order.is_alike() {
+            return Ok(());
+        }
+        let labels: Vec<&[u32]> =
+            self.streams.iter().map(|stream| stream.labels().unwrap_or(true_labels)).collect();
+        Ok(self.set.load_labels(&labels)?)
     }
 
     pub(super) fn copy(&self, worker: usize, what: StateKind) -> Result<Vec<f32>, Error> {

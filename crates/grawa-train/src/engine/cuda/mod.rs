@@ -194,12 +194,14 @@ fn open_gpu(
             set.load_dataset(split, data, View { flip: feed.augment().flip, crop }, steps)?;
         }
     }
-    let data = Data { order: *order, train: train.clone(), test: test.clone(), on_device };
+    let data = Data { order: order.clone(), train: train.clone(), test: test.clone(), on_device };
     let shard = |worker: u32| worker.min(order.workers().saturating_sub(1));
     let streams = (workers.clone())
-        .map(|worker| Stream::new(&data, *order, shard(worker), 0))
+        .map(|worker| Stream::new(&data, order, shard(worker), 0))
         .collect::<Result<_, _>>()?;
-    Ok(Gpu { set, workers, first, graph: graph.clone(), data, streams })
+    let mut gpu = Gpu { set, workers, first, graph: graph.clone(), data, streams };
+    gpu.load_labels()?;
+    Ok(gpu)
 }
 
 /// The most workers on one GPU.
