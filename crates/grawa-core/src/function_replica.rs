@@ -2,8 +2,8 @@
 
 use crate::error::expect_len;
 use crate::norm::norms;
-use crate::step::{ascend, descend};
-use crate::{Error, Key, Layout, Prox, Replica, Sgd, StateKind};
+use crate::step::ascend;
+use crate::{Error, Key, Layout, Moments, Optimizer, Prox, Replica, StateKind};
 use std::fmt;
 
 /// A function of a flat vector, with the state of a worker.
@@ -18,7 +18,7 @@ use std::fmt;
 /// };
 /// let mut replica = FunctionReplica::new(Layout::flat(2), vec![1.0, -2.0], bowl)?;
 /// assert_eq!(replica.gradient(Key::new(0, Purpose::Step))?, 2.5);
-/// replica.descend(&Sgd::PLAIN, 0.5, &[])?;
+/// replica.descend(&Sgd::PLAIN.into(), 0.5, &[])?;
 /// assert_eq!(replica.parameters(), [0.5, -1.0]);
 /// # Ok::<(), grawa_core::Error>(())
 /// ```
@@ -27,7 +27,7 @@ pub struct FunctionReplica<F> {
     function: F,
     bound: Option<fn(&mut [f32])>,
     parameters: Vec<f32>,
-    velocity: Vec<f32>,
+    moments: Moments,
     gradient: Vec<f32>,
     saved: Vec<f32>,
 }
@@ -37,8 +37,8 @@ impl<F: FnMut(&[f32], Key, &mut [f32]) -> f64> FunctionReplica<F> {
     pub fn new(layout: Layout, start: Vec<f32>, function: F) -> Result<Self, Error> {
         expect_len("the start", start.len(), layout.len())?;
         let zeros = || vec![0.0; start.len()];
-        let (velocity, gradient, saved) = (zeros(), zeros(), zeros());
-        Ok(FunctionReplica { layout, function, bound: None, parameters: start, velocity, gradient, saved })
+        let (moments, gradient, saved) = (Moments::new(start.len()), zeros(), zeros());
+        Ok(FunctionReplica { layout, function, bound: None, parameters: start, moments, gradient, saved })
     }
 
     /// The same replica, with every step brought back into a domain by `bound`.
@@ -56,8 +56,8 @@ impl<F: FnMut(&[f32], Key, &mut [f32]) -> f64> Replica for FunctionReplica<F> {
         Ok((self.function)(&self.parameters, key, &mut self.gradient))
     }
 
-    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error> {
-        let finite = descend(sgd, rate, &mut self.parameters, &mut self.velocity, &self.gradient, prox)?;
+    fn descend(&mut self, optimizer: &Optimizer, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error> {
+        let finite = self.moments.descend(optimizer, rate, &mut self.parameters, &self.gradient, prox)?;
         if let Some(bound) = self.bound {
             bound(&mut self.parameters);
         }
@@ -83,7 +83,7 @@ impl<F: FnMut(&[f32], Key, &mut [f32]) -> f64> Replica for FunctionReplica<F> {
     }
 
     fn reset(&mut self) {
-        self.velocity.fill(0.0);
+        self.moments.reset();
     }
 
     fn parameters(&mut self) -> &mut [f32] {
@@ -97,18 +97,15 @@ impl<F: FnMut(&[f32], Key, &mut [f32]) -> f64> Replica for FunctionReplica<F> {
     fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, Error> {
         Ok(match what {
             StateKind::Parameters => self.parameters.clone(),
-            StateKind::Velocity => self.velocity.clone(),
-            StateKind::Statistics => Vec::new(),
+            what => self.moments.copy(what),
         })
     }
 
     fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), Error> {
-        let to = match what {
-            StateKind::Parameters => &mut self.parameters[..],
-            StateKind::Velocity => &mut self.velocity,
-            StateKind::Statistics => &mut [],
-        };
-        what.fill(to, values)
+        match what {
+            StateKind::Parameters => what.fill(&mut self.parameters, values),
+            what => self.moments.put(what, values),
+        }
     }
 }
 

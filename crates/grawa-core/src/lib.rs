@@ -6,7 +6,7 @@
 //! - [`Method`]: a method is data; EASGD, LSGD, the GRAWA family, the plain mean and the gradient-sharing
 //!   baselines are rows of one table, read from and printed to text and TOML.
 //! - [`plan()`] decides a round, with reasons in words; [`mix()`] executes it on plain slices.
-//! - [`step`]: the local step; [`norm`]: gradient norms by span; [`Tracker`]: statistics of the local steps.
+//! - [`step`]: the local step; [`Optimizer`]: SGD or AdamW; [`norm`]: gradient norms by span; [`Tracker`]: statistics of the local steps.
 //! - [`Trigger`], [`Schedule`], [`Amount`]: when a round starts, the learning rate, the budget; time is an argument.
 //! - [`Key`]: random numbers as a pure function of the place of their use.
 //! - [`Replica`]: the interface to the trained model; [`Sequential`] runs replicas in turn.
@@ -22,6 +22,7 @@ mod layout;
 pub mod method;
 mod mix;
 pub mod norm;
+mod optimizer;
 mod plan;
 mod replica;
 mod schedule;
@@ -41,6 +42,7 @@ pub use method::{
     Weighting,
 };
 pub use mix::{centre_part, finish_centre, mix, mix_part, pull_part};
+pub use optimizer::{AdamW, Moments, Optimizer};
 pub use plan::{Plan, Weights, plan};
 pub use replica::{Replica, StateKind, StepRequest, StepResults};
 pub use schedule::{RateDrop, Schedule};

@@ -1,14 +1,16 @@
 //! The interface between the methods and the trained model.
 
-use crate::{Error, Key, Layout, Prox, Sgd};
+use crate::{Error, Key, Layout, Optimizer, Prox};
 
 /// The parts of a replica's state that a checkpoint keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateKind {
     /// The parameters.
     Parameters,
-    /// The momentum.
+    /// The momentum, or AdamW's first moment.
     Velocity,
+    /// AdamW's second moment, and its number of steps as the last number; empty before its first step, and with SGD.
+    SecondMoment,
     /// The running statistics of batch norm; empty if there are none.
     Statistics,
 }
@@ -20,6 +22,7 @@ impl StateKind {
             let what = match self {
                 StateKind::Parameters => "the restored parameters",
                 StateKind::Velocity => "the restored velocity",
+                StateKind::SecondMoment => "the restored second moment",
                 StateKind::Statistics => "the restored statistics",
             };
             return Err(Error::WrongLength { what: what.into(), found: values.len(), expected: to.len() });
@@ -37,7 +40,7 @@ pub struct StepRequest<'a> {
     /// The learning rate of each.
     pub rates: &'a [f32],
     /// The settings that are the same for all steps.
-    pub sgd: &'a Sgd,
+    pub optimizer: &'a Optimizer,
     /// SAM's radius, if the optimiser is SAM.
     pub radius: Option<f32>,
     /// The light pulls after each step.
@@ -68,9 +71,9 @@ pub trait Replica {
     /// that loss.
     fn gradient(&mut self, key: Key) -> Result<f64, Error>;
 
-    /// Takes a step of SGD with the last gradient, then the light pulls to the last centres. Returns whether
+    /// Takes a step of the optimizer with the last gradient, then the light pulls to the last centres. Returns whether
     /// the parameters are finite afterwards.
-    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error>;
+    fn descend(&mut self, optimizer: &Optimizer, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error>;
 
     /// Takes local steps and returns their results.
     fn steps(&mut self, request: &StepRequest<'_>) -> Result<StepResults, Error> {
@@ -89,7 +92,7 @@ pub trait Replica {
                 results.norms.resize(start + self.layout().spans().len(), 0.0);
                 self.norms(&mut results.norms[start..])?;
             }
-            results.finite.push(self.descend(request.sgd, rate, request.prox)?);
+            results.finite.push(self.descend(request.optimizer, rate, request.prox)?);
         }
         Ok(results)
     }
@@ -113,7 +116,7 @@ pub trait Replica {
         Ok(())
     }
 
-    /// Forgets the momentum: the parameters were replaced.
+    /// Forgets the state of the optimizer: the parameters were replaced.
     fn reset(&mut self);
 
     /// The parameters.

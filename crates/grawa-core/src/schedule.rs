@@ -68,6 +68,12 @@ impl Schedule {
         Schedule { cosine: Some(over), ..self }
     }
 
+    /// The same from another base rate.
+    pub fn with_base(self, base: f64) -> Result<Self, Error> {
+        let cosine = self.cosine;
+        Ok(Schedule { cosine, ..Schedule::new(base, self.warmup, self.drops)? })
+    }
+
     /// The rate at this point of the run.
     pub fn rate(&self, at: &Progress) -> f64 {
         let warm = self.warmup.map_or(1.0, |warmup| warmup.share(at).min(1.0));

@@ -38,6 +38,10 @@ pub enum Purpose {
     Direction = 7,
     /// Random problems of numerical experiments.
     Problem = 8,
+    /// Which examples a worker holds, and their order, where workers hold different ones.
+    Shard = 9,
+    /// Wrong labels.
+    LabelNoise = 10,
 }
 
 /// The place of a draw: seed, purpose, worker and step.

@@ -5,7 +5,8 @@
 
 use crate::method::{Evaluate, Score, Share, Source};
 use crate::{
-    Error, Key, Layout, Memory, Method, Plan, Prox, Purpose, Replica, Sgd, Tracker, mix, norm, plan, weights,
+    Error, Key, Layout, Memory, Method, Optimizer, Plan, Prox, Purpose, Replica, Tracker, mix, norm, plan,
+    weights,
 };
 use std::ops::Range;
 
@@ -29,7 +30,7 @@ use std::ops::Range;
 pub struct Sequential<R> {
     method: Method,
     layout: Layout,
-    sgd: Sgd,
+    optimizer: Optimizer,
     seed: u64,
     replicas: Vec<R>,
     /// The inner level, if there is one, then the level of all workers: the order of their rounds.
@@ -65,7 +66,12 @@ struct Group {
 impl<R: Replica> Sequential<R> {
     /// A run of these replicas, all of one layout. The centre starts as the mean of the finite starts, of which there must
     /// be at least one; the others are set to it at the first round.
-    pub fn new(method: Method, sgd: Sgd, seed: u64, mut replicas: Vec<R>) -> Result<Self, Error> {
+    pub fn new(
+        method: Method,
+        optimizer: impl Into<Optimizer>,
+        seed: u64,
+        mut replicas: Vec<R>,
+    ) -> Result<Self, Error> {
         method.check()?;
         let workers = replicas.len();
         let Some(layout) = replicas.first().map(|replica| replica.layout().clone()) else {
@@ -103,7 +109,7 @@ impl<R: Replica> Sequential<R> {
         Ok(Sequential {
             method,
             layout,
-            sgd,
+            optimizer: optimizer.into(),
             seed,
             losses: vec![f64::NAN; workers],
             replicas,
@@ -162,7 +168,7 @@ impl<R: Replica> Sequential<R> {
                     strength: level.method.prox_a_step(self.period.max(level.method.period.into())) as f32,
                 })
                 .collect();
-            let finite = replica.descend(&self.sgd, rate, &prox)?;
+            let finite = replica.descend(&self.optimizer, rate, &prox)?;
             for level in &mut self.levels {
                 level.trackers[worker].step(self.losses[worker], &self.norms, finite);
             }

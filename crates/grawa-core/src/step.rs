@@ -9,6 +9,7 @@ use crate::error::expect_len;
 use crate::mix::pull;
 use crate::norm::norm;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// The settings of SGD that do not change from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,30 +73,48 @@ pub fn descend(
     gradient: &[f32],
     prox: &[Prox<'_>],
 ) -> Result<bool, Error> {
-    expect_len("the velocity", velocity.len(), parameters.len())?;
-    expect_len("the gradient", gradient.len(), parameters.len())?;
-    for prox in prox {
-        expect_len("the centre", prox.centre.len(), parameters.len())?;
-    }
+    expect_lengths(parameters.len(), velocity.len(), gradient, prox)?;
     let Sgd { momentum, weight_decay, nesterov } = *sgd;
     let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
-    let mut all_finite = true;
-    let blocks = parameters.chunks_mut(BLOCK).zip(velocity.chunks_mut(BLOCK)).zip(gradient.chunks(BLOCK));
-    for (index, ((parameters, velocity), gradient)) in blocks.enumerate() {
-        for ((x, v), &g) in parameters.iter_mut().zip(velocity).zip(gradient) {
+    Ok(blockwise(parameters, prox, |at, block| {
+        for ((x, v), &g) in block.iter_mut().zip(&mut velocity[at.clone()]).zip(&gradient[at]) {
             let d = g + weight_decay * *x;
             *v = momentum * *v + d;
             *x -= rate * (direct * d + look_ahead * *v);
         }
-        let finite = parameters.iter().fold(true, |all, x| all & x.is_finite());
+    }))
+}
+
+/// Checks the vectors of a step.
+pub(crate) fn expect_lengths(
+    parameters: usize,
+    velocity: usize,
+    gradient: &[f32],
+    prox: &[Prox<'_>],
+) -> Result<(), Error> {
+    expect_len("the velocity", velocity, parameters)?;
+    expect_len("the gradient", gradient.len(), parameters)?;
+    prox.iter().try_for_each(|prox| expect_len("the centre", prox.centre.len(), parameters))
+}
+
+/// Updates the parameters block by block, each followed by the pulls. Returns whether all are finite.
+pub(crate) fn blockwise(
+    parameters: &mut [f32],
+    prox: &[Prox<'_>],
+    mut update: impl FnMut(Range<usize>, &mut [f32]),
+) -> bool {
+    let mut all_finite = true;
+    for (index, block) in parameters.chunks_mut(BLOCK).enumerate() {
+        let at = index * BLOCK..index * BLOCK + block.len();
+        update(at.clone(), block);
+        let finite = block.iter().fold(true, |all, x| all & x.is_finite());
         all_finite &= finite;
         // A pull clamps its result. A value that is not finite must stay so, to be seen at the round.
         for prox in prox.iter().filter(|_| finite) {
-            let start = index * BLOCK;
-            pull(parameters, &prox.centre[start..start + parameters.len()], prox.strength);
+            pull(block, &prox.centre[at.clone()], prox.strength);
         }
     }
-    Ok(all_finite)
+    all_finite
 }
 
 /// SAM's ascent: saves the parameters and moves them by `radius` along the gradient, x + ρ·g/(‖g‖ + 10⁻¹²).

@@ -7,6 +7,7 @@
 //!   folder.
 //! - [`Dataset`] is two [`Split`]s, images as bytes (or files) and labels.
 //! - [`Sampler`] selects the examples of each worker in each step; each epoch is one permutation, split among the workers.
+//! - [`Skew`] gives workers examples that are not alike, or wrong labels.
 //! - [`Augment`] is crops and flips as data; every draw has a documented key.
 //! - [`Feed`] fills a batch of normalised floats; [`Loader`] fills a worker's batches, [`PrefetchLoader`] in the background.
 #![deny(missing_docs)]
@@ -30,6 +31,7 @@ mod normalise;
 mod picture;
 mod sampler;
 mod shape;
+mod skew;
 
 pub use augment::{Augment, Crop, Rectangle, Window};
 pub use dataset::{Dataset, Images, Split};
@@ -45,6 +47,7 @@ pub use loader::{Batch, Loader, PrefetchLoader};
 pub use normalise::Normalise;
 pub use sampler::{Sampler, WorkerSampler};
 pub use shape::Shape;
+pub use skew::{Sharding, Skew};
 
 /// For the fuzz target.
 #[doc(hidden)]

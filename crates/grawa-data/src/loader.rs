@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::{Feed, Sampler, WorkerSampler};
 use grawa_core::{Key, Purpose};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
@@ -32,7 +33,7 @@ impl Batch {
 /// let set = digits()?;
 /// let feed = Feed::new(&set.train, &set.normalise, Augment::NONE)?;
 /// let order = Sampler::new(36, feed.len(), 4, 32)?;
-/// let mut loader = Loader::new(feed.clone(), order, 2)?;
+/// let mut loader = Loader::new(feed.clone(), &order, 2)?;
 /// let mut batch = Batch::new(&feed, 32);
 /// loader.fill(0, &mut batch)?;
 ///
@@ -46,24 +47,36 @@ pub struct Loader {
     feed: Feed,
     sampler: WorkerSampler,
     key: Key,
+    /// The labels as this worker sees them, where some are wrong.
+    labels: Option<Arc<Vec<u32>>>,
 }
 
 impl Loader {
     /// The stream of `worker`; augmentation uses the seed of `sampler`.
-    pub fn new(feed: Feed, sampler: Sampler, worker: u32) -> Result<Self> {
+    pub fn new(feed: Feed, sampler: &Sampler, worker: u32) -> Result<Self> {
         if sampler.examples() as usize != feed.len() {
             let (found, expected) = (sampler.examples() as usize, feed.len());
             return Err(Error::WrongRoom("the sampler", found, expected));
         }
         let key = Key::new(sampler.seed(), Purpose::Augment).worker(worker);
+        let labels = sampler.labels(worker).map(Arc::new);
         let sampler = sampler.for_worker(worker)?;
-        Ok(Loader { feed, sampler, key })
+        Ok(Loader { feed, sampler, key, labels })
     }
 
     /// Writes the batch of `step`.
     pub fn fill(&mut self, step: u64, batch: &mut Batch) -> Result<()> {
         let indices = self.sampler.batch(step)?;
-        self.feed.augmented(self.key.step(step), indices, &mut batch.images, &mut batch.labels)
+        self.feed.augmented(self.key.step(step), indices, &mut batch.images, &mut batch.labels)?;
+        if let Some(labels) = &self.labels {
+            batch.labels.iter_mut().zip(indices).for_each(|(label, &index)| *label = labels[index as usize]);
+        }
+        Ok(())
+    }
+
+    /// The labels as this worker sees them, where some are wrong.
+    pub fn labels(&self) -> Option<&[u32]> {
+        self.labels.as_ref().map(|labels| labels.as_slice())
     }
 
     /// Its feed.
@@ -166,7 +179,6 @@ impl Drop for PrefetchLoader {
 mod tests {
     use super::*;
     use crate::{Shape, Split};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn loader(worker: u32) -> Loader {
@@ -175,7 +187,7 @@ mod tests {
             Split::from_bytes(shape, (0..36 * 10).map(|i| i as u8).collect(), (0..10).collect(), 10).unwrap();
         let normalise = crate::Normalise::new(255.0, &[0.5], &[0.5]);
         let feed = Feed::new(&part, &normalise, "flip+pad1crop5".parse().unwrap()).unwrap();
-        Loader::new(feed, Sampler::new(5, 10, 3, 4).unwrap(), worker).unwrap()
+        Loader::new(feed, &Sampler::new(5, 10, 3, 4).unwrap(), worker).unwrap()
     }
 
     #[test]
@@ -242,6 +254,6 @@ mod tests {
     #[test]
     fn an_order_of_another_set_is_refused() {
         let feed = loader(0).feed;
-        assert!(Loader::new(feed, Sampler::new(5, 11, 3, 4).unwrap(), 0).is_err());
+        assert!(Loader::new(feed, &Sampler::new(5, 11, 3, 4).unwrap(), 0).is_err());
     }
 }

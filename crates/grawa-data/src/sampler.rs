@@ -6,10 +6,15 @@
 //! the ends of epochs. All of it is a pure function of (seed, examples, workers, batch size, worker, step).
 //!
 //! The permutation of epoch `e` is [`Key::permutation`] under [`Purpose::Shuffle`] at step `e`.
+//!
+//! With a [`Skew`] each worker holds its own examples. It reads them in permutations of its own: that of its pass `e` is under
+//! [`Purpose::Shard`] at the worker and step `e` + 2.
 
 use crate::error::{Error, Result, check_below};
+use crate::skew::{Skew, noisy};
 use grawa_core::{Key, Purpose};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Selects the examples of each worker in each step.
 ///
@@ -20,12 +25,23 @@ use std::collections::HashMap;
 /// assert_eq!(batch, order.for_worker(2)?.batch(1_000)?);
 /// # Ok::<(), grawa_data::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sampler {
     seed: u64,
     examples: u32,
     workers: u32,
     batch: u32,
+    skewed: Option<Arc<Skewed>>,
+}
+
+/// A skew, and what it makes of the labels.
+#[derive(Debug, PartialEq)]
+struct Skewed {
+    skew: Skew,
+    labels: Vec<u32>,
+    classes: u32,
+    /// The examples of each worker, where not all have all.
+    shards: Option<Vec<Vec<u32>>>,
 }
 
 impl Sampler {
@@ -41,7 +57,48 @@ impl Sampler {
             let hint = "every worker needs at least one: use fewer workers or a larger set";
             return Err(Error::TooFew { asked: workers.into(), of: "workers", have: examples, hint });
         }
-        Ok(Sampler { seed, examples: count, workers, batch })
+        Ok(Sampler { seed, examples: count, workers, batch, skewed: None })
+    }
+
+    /// The same for workers whose examples are not alike; `labels` are those of all examples.
+    pub fn skewed(self, skew: &Skew, labels: &[u32], classes: u32) -> Result<Self> {
+        if *skew == Skew::default() {
+            return Ok(self);
+        }
+        if labels.len() != self.examples as usize {
+            return Err(Error::WrongRoom("the list of labels", labels.len(), self.examples as usize));
+        }
+        let Sampler { seed, workers, batch, .. } = self;
+        let shards = skew.sharding.shards(seed, labels, classes, workers, batch)?;
+        let skewed = Skewed { skew: skew.clone(), labels: labels.to_vec(), classes, shards };
+        Ok(Sampler { skewed: Some(Arc::new(skewed)), ..self })
+    }
+
+    /// The same for another number of workers. A skew is drawn anew for them.
+    pub fn for_workers(&self, workers: u32) -> Result<Self> {
+        let plain = Sampler::new(self.seed, self.examples as usize, workers, self.batch)?;
+        match &self.skewed {
+            Some(skewed) => plain.skewed(&skewed.skew, &skewed.labels, skewed.classes),
+            None => Ok(plain),
+        }
+    }
+
+    /// Whether the workers' examples are alike.
+    pub fn is_alike(&self) -> bool {
+        self.skewed.is_none()
+    }
+
+    /// The examples that a worker holds, where not all have all.
+    pub fn shard(&self, worker: u32) -> Option<&[u32]> {
+        self.skewed.as_ref()?.shards.as_ref()?.get(worker as usize).map(Vec::as_slice)
+    }
+
+    /// The labels of all examples as a worker sees them in its steps, where some are wrong.
+    pub fn labels(&self, worker: u32) -> Option<Vec<u32>> {
+        let Skewed { skew, labels, classes, .. } = self.skewed.as_deref()?;
+        let (_, share) = *skew.noise.iter().find(|(noisy, share)| *noisy == worker && *share > 0.0)?;
+        let key = Key::new(self.seed, Purpose::LabelNoise).worker(worker);
+        Some(noisy(key, labels, *classes, self.shard(worker), share))
     }
 
     /// The seed.
@@ -81,7 +138,7 @@ impl Sampler {
     pub fn for_worker(&self, worker: u32) -> Result<WorkerSampler> {
         self.check(worker)?;
         let batch = Vec::with_capacity(self.batch as usize);
-        Ok(WorkerSampler { sampler: *self, worker, epoch: None, permutation: Vec::new(), batch })
+        Ok(WorkerSampler { sampler: self.clone(), worker, epoch: None, permutation: Vec::new(), batch })
     }
 
     /// `n` different examples of the whole training set to compute scores on in `round`.
@@ -112,16 +169,31 @@ impl Sampler {
         check_below("worker", worker.into(), self.workers.into())
     }
 
-    /// Epoch and position in it of the first example of a batch; the others follow at a distance of `workers`.
+    /// Epoch and position in it of the first example of a batch; the others follow at a distance of `stride`.
     fn place(&self, worker: u32, step: u64) -> Result<(u64, usize)> {
         self.check(worker)?;
+        let (examples, stride) = self.pass(worker);
+        let first = if stride == 1 { 0 } else { worker };
         let before = u128::from(step) * u128::from(self.batch);
-        let index = before * u128::from(self.workers) + u128::from(worker);
-        let epoch = index / u128::from(self.examples);
+        let index = before * stride as u128 + u128::from(first);
+        let epoch = index / examples as u128;
         if step > Key::MAX_STEP || epoch > u128::from(Key::MAX_STEP) {
             return Err(Error::OutOfRange("step", step, Key::MAX_STEP + 1));
         }
-        Ok((epoch as u64, (index % u128::from(self.examples)) as usize))
+        Ok((epoch as u64, (index % examples as u128) as usize))
+    }
+
+    /// The examples of a pass that a worker takes part in, and every which of them is its own.
+    fn pass(&self, worker: u32) -> (usize, usize) {
+        self.shard(worker).map_or((self.examples as usize, self.workers as usize), |shard| (shard.len(), 1))
+    }
+
+    /// The order of a worker's pass.
+    fn order(&self, worker: u32, epoch: u64) -> Result<Vec<u32>> {
+        let Some(shard) = self.shard(worker) else { return self.permutation(epoch) };
+        check_below("epoch", epoch, Key::MAX_STEP - 1)?;
+        let order = Key::new(self.seed, Purpose::Shard).worker(worker).step(epoch + 2);
+        Ok(order.permutation(shard.len() as u32).into_iter().map(|at| shard[at as usize]).collect())
     }
 }
 
@@ -140,7 +212,7 @@ impl WorkerSampler {
     /// The examples of the batch at `step`.
     pub fn batch(&mut self, step: u64) -> Result<&[u32]> {
         let (mut epoch, mut place) = self.sampler.place(self.worker, step)?;
-        let examples = self.sampler.examples as usize;
+        let (examples, stride) = self.sampler.pass(self.worker);
         self.batch.clear();
         for _ in 0..self.sampler.batch {
             while place >= examples {
@@ -148,11 +220,11 @@ impl WorkerSampler {
                 epoch += 1;
             }
             if self.epoch != Some(epoch) {
-                self.permutation = self.sampler.permutation(epoch)?;
+                self.permutation = self.sampler.order(self.worker, epoch)?;
                 self.epoch = Some(epoch);
             }
             self.batch.push(self.permutation[place]);
-            place += self.sampler.workers as usize;
+            place += stride;
         }
         Ok(&self.batch)
     }
@@ -238,6 +310,31 @@ mod tests {
                 let _ = order.score_batch(n + 1 - batch as usize % (n + 1), worker, round);
             }
         }
+    }
+
+    /// Each pass of a worker has each of its examples once, in another order; other numbers of workers divide anew.
+    #[test]
+    fn a_skewed_worker_reads_its_own_examples() {
+        let labels: Vec<u32> = (0..200).map(|at| at % 10).collect();
+        let skew = Skew { sharding: "classes:3".parse().unwrap(), noise: vec![(1, 0.5)] };
+        let order = Sampler::new(36, 200, 4, 5).unwrap();
+        assert_eq!(order.clone().skewed(&Skew::default(), &labels, 10).unwrap(), order);
+        let order = order.skewed(&skew, &labels, 10).unwrap();
+        for worker in 0..4 {
+            let held = order.shard(worker).unwrap().to_vec();
+            let mut cursor = order.for_worker(worker).unwrap();
+            let stream: Vec<u32> =
+                (0..3 * held.len() as u64).flat_map(|step| cursor.batch(step).unwrap().to_vec()).collect();
+            let mut passes = stream.chunks_exact(held.len());
+            assert_ne!(passes.next(), passes.next());
+            assert!(stream.chunks_exact(held.len()).all(|pass| sorted(pass.to_vec()) == held));
+            assert_eq!(order.batch(worker, 7).unwrap(), stream[35..40]);
+            assert_eq!(order.labels(worker).is_some(), worker == 1);
+        }
+        let five = order.for_workers(5).unwrap();
+        assert!((0..5).all(|worker| five.shard(worker).is_some()) && five.shard(5).is_none());
+        assert_eq!(order.for_workers(4).unwrap(), order);
+        assert!(order.for_workers(2).unwrap_err().to_string().contains("from 5 to 10"));
     }
 
     #[test]

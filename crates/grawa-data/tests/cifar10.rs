@@ -38,7 +38,7 @@ fn an_epoch_of_four_workers_shows_every_class_equally() {
     let mut counts = [0; 10];
     for worker in 0..4 {
         let mut ahead =
-            PrefetchLoader::training(Loader::new(feed.clone(), order, worker).unwrap(), 0, 2).unwrap();
+            PrefetchLoader::training(Loader::new(feed.clone(), &order, worker).unwrap(), 0, 2).unwrap();
         for _ in 0..100 {
             let batch = ahead.fetch().unwrap();
             batch.labels.iter().for_each(|&label| counts[label as usize] += 1);

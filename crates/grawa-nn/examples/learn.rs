@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let order = Sampler::new(36, data.train.len(), 1, BATCH as u32)?;
     let steps = epochs * data.train.len() as u64 / BATCH as u64;
-    let mut batches = PrefetchLoader::training(Loader::new(train, order, 0)?, 0, 4)?;
+    let mut batches = PrefetchLoader::training(Loader::new(train, &order, 0)?, 0, 4)?;
     let sgd = Sgd { weight_decay: 5e-4, ..Sgd::default() };
     let (start, mut loss) = (Instant::now(), 0.0);
     for step in 0..steps {

@@ -7,7 +7,8 @@ mod needs;
 mod networks;
 
 use grawa_core::{
-    Key, Layout, Memory, Method, Purpose, Report, Sgd, mix, norm::norm, norm::norms, plan, step::descend,
+    AdamW, Key, Layout, Memory, Method, Moments, Optimizer, Purpose, Report, Sgd, StateKind, mix, norm::norm,
+    norm::norms, plan, step::descend,
 };
 use grawa_nn::cuda::{
     AllReduce, DatasetBytes, DeviceShare, Model, MultiGpu, Participant, ReplicaSet, Settings, Split, Vectors,
@@ -305,6 +306,64 @@ fn kernels_compile() {
             }
         }
     }
+}
+
+/// Steps of AdamW with a pull on the GPU against those of grawa-core on the same gradients; its state goes both ways.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn adamw_is_that_of_the_cpu() {
+    let device = needs::gpu();
+    let graph = zoo::resnet("resnet", Shape::image(3, 9), 1, 8, 5).unwrap();
+    let settings = Settings { batch: BATCH, workers: 2, precision: Precision::F32, fixed: true };
+    let mut set = ReplicaSet::new(&device, &graph, settings).unwrap();
+    let mut draws = Key::new(7, Purpose::Problem).stream();
+    let images: Vec<f32> = (0..BATCH * graph.input().len()).map(|_| draws.normal() as f32).collect();
+    set.load_batches(&[(images.as_slice(), [0, 1, 2, 3, 4, 0].as_slice()); 2]).unwrap();
+    let length = graph.parameters().len();
+    let mut workers: Vec<(Vec<f32>, Moments)> =
+        (0..2).map(|seed| (smooth(&graph, seed).0, Moments::new(length))).collect();
+    for (worker, (parameters, _)) in workers.iter().enumerate() {
+        set.load(worker, parameters, &graph.initial_statistics()).unwrap();
+        assert!(set.second_moment(worker).unwrap().is_empty());
+    }
+    let centre = workers[0].0.clone();
+    set.load_centre(0, 0, &centre).unwrap();
+    let adamw: Optimizer = AdamW { beta2: 0.99, weight_decay: 0.1, ..AdamW::default() }.into();
+    for step in 0..6u64 {
+        set.set_position(Key::new(5, Purpose::Augment).step(step), &[0.01], [0.1, 0.0]).unwrap();
+        set.compute_gradients().unwrap();
+        let gradients: Vec<Vec<f32>> = (0..2).map(|worker| set.gradient_of(worker).unwrap()).collect();
+        match step % 2 {
+            0 => set.steps(adamw, 1).unwrap(),
+            _ => set.descend(adamw).unwrap(),
+        }
+        for (worker, (parameters, moments)) in workers.iter_mut().enumerate() {
+            let prox = grawa_core::Prox { centre: centre.as_slice(), strength: 0.1 };
+            moments.descend(&adamw, 0.01, parameters, &gradients[worker], &[prox]).unwrap();
+            for (what, found, expected) in [
+                ("the step", set.parameters(worker).unwrap(), parameters.clone()),
+                ("the first moment", set.velocity(worker).unwrap(), moments.copy(StateKind::Velocity)),
+                ("the second", set.second_moment(worker).unwrap(), moments.copy(StateKind::SecondMoment)),
+            ] {
+                let off = error(&found, &wide(&expected));
+                assert!(off < 1e-5, "{what} of worker {worker} at {step}: off by {off:.2e}");
+            }
+            // The next step starts from the same bits on both sides, and a worker that was reset from none.
+            parameters.copy_from_slice(&set.parameters(worker).unwrap());
+            if (worker, step) == (1, 2) {
+                moments.reset();
+                set.load_second_moment(worker, &[]).unwrap();
+                set.load_velocity(worker, &vec![0.0; length]).unwrap();
+                assert!(set.second_moment(worker).unwrap().is_empty());
+            }
+            moments.put(StateKind::Velocity, &set.velocity(worker).unwrap()).unwrap();
+            let second = set.second_moment(worker).unwrap();
+            moments.put(StateKind::SecondMoment, &second).unwrap();
+            set.load_second_moment(worker, &second).unwrap();
+            assert_eq!(set.second_moment(worker).unwrap(), second);
+        }
+    }
+    assert!(!set.profile(adamw).unwrap().is_empty());
 }
 
 /// Batches made on the GPU are those of grawa-data, bit for bit.

@@ -2,7 +2,7 @@
 
 use crate::attend::wrong;
 use grawa_core::{
-    Error, Key, Layout, Method, Name, Preset, Prox, Replica, Sequential, Sgd, Share, StateKind,
+    Error, Key, Layout, Method, Name, Optimizer, Preset, Prox, Replica, Sequential, Sgd, Share, StateKind,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -49,7 +49,7 @@ impl Replica for PythonReplica {
         Ok(loss)
     }
 
-    fn descend(&mut self, _: &Sgd, _: f32, prox: &[Prox<'_>]) -> Result<bool, Error> {
+    fn descend(&mut self, _: &Optimizer, _: f32, prox: &[Prox<'_>]) -> Result<bool, Error> {
         let call = |py: Python<'_>| {
             let array = |numbers: &[f32]| PyBytes::new(py, &bytes(numbers));
             let centre = prox.first().map(|prox| array(prox.centre));

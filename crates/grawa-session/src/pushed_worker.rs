@@ -6,7 +6,7 @@ use crate::worker_set::{
     Cycle, Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet, WorkerState,
 };
 use grawa_comm::{Heartbeat, Outcome};
-use grawa_core::{Key, Layout, Plan, Sgd, StateKind, mix, pull_part};
+use grawa_core::{Key, Layout, Optimizer, Plan, StateKind, mix, pull_part};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a session and the set in its loop share.
@@ -60,7 +60,7 @@ impl WorkerSet for PushedWorker {
         none()
     }
 
-    fn descend(&mut self, _: &[usize], _: Sgd, _: f32, _: [f32; 2]) -> PerWorker<bool> {
+    fn descend(&mut self, _: &[usize], _: Optimizer, _: f32, _: [f32; 2]) -> PerWorker<bool> {
         none()
     }
 

@@ -267,7 +267,8 @@ impl Session {
             method: settings.method.clone(),
             layout: settings.layout.clone(),
             // The caller has an optimizer of its own.
-            sgd: Sgd::PLAIN,
+            optimizer: Sgd::PLAIN.into(),
+            slow: Vec::new(),
             rate: Schedule::constant(0.0)?,
             seed: settings.seed,
             milestones,
@@ -285,6 +286,7 @@ impl Session {
         let start = Part {
             parameters: parameters.to_vec(),
             velocity: Vec::new(),
+            second_moment: Vec::new(),
             loss: f64::NAN,
             finite: true,
             ..Part::default()

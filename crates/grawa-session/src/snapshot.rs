@@ -61,8 +61,12 @@ pub struct Part {
     pub notes: Vec<Notes>,
     #[serde(skip)]
     pub parameters: Vec<f32>,
+    /// The velocity of SGD, or AdamW's first moment.
     #[serde(skip)]
     pub velocity: Vec<f32>,
+    /// See [`StateKind::SecondMoment`].
+    #[serde(skip)]
+    pub second_moment: Vec<f32>,
     #[serde(skip)]
     pub statistics: Vec<f32>,
     /// The centres of groups in which it is the first, with the velocities of outer optimizers: level, group, centre.
@@ -73,17 +77,18 @@ pub struct Part {
 impl Part {
     /// The bytes, for another process, with the vectors and the times.
     pub fn encode(&self) -> Result<Vec<u8>, CommError> {
-        let Part { parameters, velocity, statistics, centres, .. } = self;
-        postcard::to_allocvec(&(self, self.past.times, (parameters, velocity, statistics, centres)))
+        let Part { parameters, velocity, second_moment, statistics, centres, .. } = self;
+        let vectors = (parameters, velocity, second_moment, statistics, centres);
+        postcard::to_allocvec(&(self, self.past.times, vectors))
             .map_err(|error| CommError::Message { why: error.to_string() })
     }
 
     /// The part of `worker`, from its bytes.
     pub fn decode(worker: u32, bytes: &[u8]) -> Result<Self, Error> {
-        let (part, times, (parameters, velocity, statistics, centres)): (Part, Times, _) =
+        let (part, times, (parameters, velocity, second_moment, statistics, centres)): (Part, Times, _) =
             postcard::from_bytes(bytes).map_err(|_| Error::Garbled { worker, found: bytes.len() })?;
         let past = Past { times, ..part.past };
-        Ok(Part { past, parameters, velocity, statistics, centres, ..part })
+        Ok(Part { past, parameters, velocity, second_moment, statistics, centres, ..part })
     }
 }
 
@@ -240,6 +245,7 @@ impl Process {
                 false => self.set.copy(worker.index, StateKind::Parameters)?,
             },
             velocity: self.set.copy(worker.index, StateKind::Velocity)?,
+            second_moment: self.set.copy(worker.index, StateKind::SecondMoment)?,
             statistics: self.set.copy(worker.index, StateKind::Statistics)?,
             notes: worker.trackers.iter().map(Tracker::notes).cloned().collect(),
             // In an elastic group an interrupted cycle begins again.
@@ -267,6 +273,7 @@ mod tests {
             worker: 3,
             parameters: vec![1.0, f32::MIN_POSITIVE],
             velocity: vec![-0.0, 2.0],
+            second_moment: vec![3.0, 4.0, 7.0],
             taken: 7,
             loss: f64::INFINITY,
             past: Past { bytes: 9, times },

@@ -67,7 +67,7 @@ fn local_step(session: &mut Session, replica: &mut Toy) -> Result<Due, Error> {
     let centre = session.centre();
     let prox = Prox { centre: &centre, strength: session.prox() };
     let prox: &[Prox<'_>] = if prox.strength > 0.0 { &[prox] } else { &[] };
-    replica.descend(&SGD, RATE, prox).unwrap();
+    replica.descend(&SGD.into(), RATE, prox).unwrap();
     session.step(LocalStep { loss, norms: &norms, rate: f64::from(RATE) })
 }
 

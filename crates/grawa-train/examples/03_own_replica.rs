@@ -10,8 +10,8 @@
 
 use grawa_comm::group::{Joiner, Security};
 use grawa_core::norm::norms;
-use grawa_core::step::{ascend, descend};
-use grawa_core::{Error, Key, Layout, Prox, Purpose, Replica, Sgd, StateKind};
+use grawa_core::step::ascend;
+use grawa_core::{Error, Key, Layout, Moments, Optimizer, Prox, Purpose, Replica, StateKind};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome};
 use grawa_train::observe::About;
 use grawa_train::recipe::Overrides;
@@ -30,7 +30,7 @@ struct Logistic {
     layout: Layout,
     parameters: Vec<f32>,
     gradient: Vec<f32>,
-    velocity: Vec<f32>,
+    moments: Moments,
     saved: Vec<f32>,
     /// Which shard of the examples it reads, of how many.
     shard: (u32, u32),
@@ -40,8 +40,8 @@ impl Logistic {
     fn new() -> Result<Self, Error> {
         let layout = Layout::new([("weight", vec![INPUTS]), ("bias", vec![1])])?;
         let zeros = || vec![0.0; layout.len()];
-        let (parameters, gradient, velocity) = (zeros(), zeros(), zeros());
-        Ok(Logistic { layout, parameters, gradient, velocity, saved: Vec::new(), shard: (0, 1) })
+        let (parameters, gradient, moments) = (zeros(), zeros(), Moments::new(layout.len()));
+        Ok(Logistic { layout, parameters, gradient, moments, saved: Vec::new(), shard: (0, 1) })
     }
 
     /// The example of this number, and its class: whether the sum of the inputs is positive.
@@ -80,8 +80,8 @@ impl Replica for Logistic {
         Ok(self.pass((0..BATCH).map(number)))
     }
 
-    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error> {
-        descend(sgd, rate, &mut self.parameters, &mut self.velocity, &self.gradient, prox)
+    fn descend(&mut self, optimizer: &Optimizer, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error> {
+        self.moments.descend(optimizer, rate, &mut self.parameters, &self.gradient, prox)
     }
 
     fn ascend(&mut self, radius: f32) -> Result<(), Error> {
@@ -112,7 +112,7 @@ impl Replica for Logistic {
     }
 
     fn reset(&mut self) {
-        self.velocity.fill(0.0);
+        self.moments.reset();
     }
 
     fn parameters(&mut self) -> &mut [f32] {
@@ -126,16 +126,14 @@ impl Replica for Logistic {
     fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, Error> {
         Ok(match what {
             StateKind::Parameters => self.parameters.clone(),
-            StateKind::Velocity => self.velocity.clone(),
-            StateKind::Statistics => Vec::new(),
+            what => self.moments.copy(what),
         })
     }
 
     fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), Error> {
         match what {
             StateKind::Parameters => what.fill(&mut self.parameters, values),
-            StateKind::Velocity => what.fill(&mut self.velocity, values),
-            StateKind::Statistics => Ok(()),
+            what => self.moments.put(what, values),
         }
     }
 }

@@ -337,7 +337,7 @@ impl Launch {
         let milestones = milestones(recipe, self.examples);
         let started = Started {
             at: milestones.place(&at),
-            method: recipe.method.to_string(),
+            method: recipe.method_with_sam().to_string(),
             network: self.network.clone(),
             data: recipe.data.kind.to_string(),
             workers: recipe.train.workers,
@@ -355,9 +355,10 @@ impl Launch {
         // No snapshot is being written yet.
         let _ = written.send(());
         let common = Arc::new(Common {
-            method: recipe.method.clone(),
+            method: recipe.method_with_sam(),
             layout: self.layout.clone(),
-            sgd: recipe.train.sgd,
+            optimizer: recipe.train.local_optimizer(),
+            slow: recipe.train.slow.all().to_vec(),
             rate: recipe.train.rate.clone(),
             seed: recipe.train.seed,
             milestones,
@@ -410,6 +411,7 @@ fn revive(recipe: &Recipe, layout: &Layout, snapshot: &mut Snapshot) {
         if recipe.method.share == Share::Parameters {
             part.parameters = centre.clone().unwrap_or_else(|| model.parameters.clone());
             part.velocity.fill(0.0);
+            part.second_moment.clear();
             part.notes = (recipe.method.levels(recipe.train.workers).iter())
                 .map(|(method, _)| Tracker::new(method, layout).notes().clone())
                 .collect();

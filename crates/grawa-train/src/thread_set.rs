@@ -11,7 +11,7 @@ use crate::worker_set::{
 #[cfg(test)]
 use crate::{Recipe, snapshot::Part};
 use grawa_comm::{Heartbeat, Outcome};
-use grawa_core::{Key, Layout, Plan, Prox, Replica, Sgd, StateKind, StepRequest, mix_part, pull_part};
+use grawa_core::{Key, Layout, Optimizer, Plan, Prox, Replica, StateKind, StepRequest, mix_part, pull_part};
 use grawa_session::Error;
 use grawa_session::process::broke_down;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -316,6 +316,9 @@ fn mix_shared_out(
     })
 }
 
+/// A worker that is made slower gives a sign of life this often.
+const NAP: Duration = Duration::from_millis(50);
+
 /// A worker's cycle of local steps.
 fn take_steps(
     seat: &mut Seat,
@@ -335,15 +338,22 @@ fn take_steps(
         let taken = seat.replica.steps(&StepRequest {
             key: state.key(cycle),
             rates: &[rate as f32],
-            sgd: &cycle.sgd(),
+            optimizer: &cycle.optimizer(),
             radius: cycle.radius(),
             prox: &prox,
             norms: cycle.norms,
         })?;
         let (loss, finite) = (taken.losses[0], taken.finite[0]);
         state.record(cycle, &StepTaken { rate, loss, norms: &taken.norms, finite });
-        state.spend(cycle.now().saturating_sub(start), seat.take_waits());
         progress.step();
+        let mut pause = cycle.pause(&state, cycle.now().saturating_sub(start));
+        while !pause.is_zero() && !cycle.is_stopping() {
+            let nap = pause.min(NAP);
+            std::thread::sleep(nap);
+            pause -= nap;
+            progress.step();
+        }
+        state.spend(cycle.now().saturating_sub(start), seat.take_waits());
     }
     Ok(state)
 }
@@ -371,13 +381,19 @@ impl WorkerSet for ThreadSet {
         })
     }
 
-    fn descend(&mut self, workers: &[usize], sgd: Sgd, rate: f32, prox: [f32; 2]) -> PerWorker<bool> {
+    fn descend(
+        &mut self,
+        workers: &[usize],
+        optimizer: Optimizer,
+        rate: f32,
+        prox: [f32; 2],
+    ) -> PerWorker<bool> {
         let centres = self.centres.clone();
         let jobs = workers.iter().map(|&index| (index, ())).collect();
         // Where gradients are shared there are no inner groups.
         self.each(jobs, move |seat, (), _| {
             let len = seat.replica.layout().len();
-            Ok(seat.replica.descend(&sgd, rate, &centres.prox(prox, 0, len))?)
+            Ok(seat.replica.descend(&optimizer, rate, &centres.prox(prox, 0, len))?)
         })
     }
 

@@ -20,14 +20,22 @@ use tempfile::TempDir;
 #[test]
 fn a_run_of_networks_has_the_bits_of_the_sequential_one() {
     let data = digits().unwrap();
-    for method in ["lgrawa:period=3", "easgd:period=2", "dp-sam", "local-mgrawa:period=3"] {
+    for (method, setting) in [
+        ("lgrawa:period=3", "train.sam=0"),
+        ("easgd:period=2", "train.sam=0.1"),
+        ("dp-sam", "train.optimizer=adamw"),
+        ("local-mgrawa:period=3", "train.optimizer=sgd"),
+        ("mean:period=3", "train.optimizer=adamw"),
+        ("mgrawa:period=3", "data.split=dirichlet:0.5"),
+        ("mean:period=3", "data.label_noise=worker 2: 0.4"),
+    ] {
         // Enough lanes for all, since the sequential run holds the gradients of all at once.
-        let recipe = recipe(method, &["machine.threads=4", "train.rate=0.1"]);
+        let recipe = recipe(method, &["machine.threads=4", "train.rate=0.1", setting]);
         let engine = Engine::new(&recipe, &data).unwrap();
         let state = State::initial(engine.graph(), recipe.train.seed);
         let replicas = (0..4).map(|worker| engine.worker(worker, state.clone(), 0).unwrap()).collect();
-        let (train, method) = (&recipe.train, recipe.method.clone());
-        let mut sequential = Sequential::new(method, train.sgd, train.seed, replicas).unwrap();
+        let (train, method) = (&recipe.train, recipe.method_with_sam());
+        let mut sequential = Sequential::new(method, train.local_optimizer(), train.seed, replicas).unwrap();
         for _ in 0..10 {
             sequential.advance(0.1).unwrap();
         }
@@ -42,8 +50,17 @@ fn a_run_of_networks_has_the_bits_of_the_sequential_one() {
             for (name, expected) in [
                 ("parameters", replica.parameters().to_vec()),
                 ("momentum", replica.copy(StateKind::Velocity).unwrap()),
+                ("second_moment", replica.copy(StateKind::SecondMoment).unwrap()),
                 ("statistics", replica.copy(StateKind::Statistics).unwrap()),
             ] {
+                // SGD has no second moment, and writes none.
+                assert_eq!(
+                    name == "second_moment" && expected.is_empty(),
+                    tensors.find(&format!("worker.{worker}.{name}")).is_none()
+                );
+                if expected.is_empty() {
+                    continue;
+                }
                 let found = tensors.f32(&format!("worker.{worker}.{name}"), &[expected.len()]).unwrap();
                 assert!(found == expected, "{}: {name} of worker {worker}", recipe.method);
             }
@@ -59,6 +76,57 @@ fn a_run_that_was_stopped_and_resumed_leaves_the_same_files() {
         assert!(Checkpoint::newest(place.path()).unwrap().is_finished());
         assert_eq!(Checkpoint::newest(place.path()).unwrap().history().len(), 2);
     }
+    for (method, setting) in [
+        ("lgrawa:period=3", "train.optimizer=adamw"),
+        ("dp-sgd", "train.optimizer=adamw"),
+        ("mgrawa:period=3", "train.sam=0.05"),
+        ("mean:period=3", "data.split=classes:3"),
+    ] {
+        resumes_exactly(&recipe(method, &[setting]), &data);
+    }
+}
+
+/// A worker that is made slower takes fewer steps of a cycle at a free pace; the cycle has as many as ever.
+#[test]
+fn a_slow_worker_takes_fewer_steps() {
+    let data = digits().unwrap();
+    let settings =
+        ["train.pace=free", "train.slow=worker 2: 20x", "train.budget=40step", "machine.threads=4"];
+    let place = TempDir::new().unwrap();
+    let (end, _) = go(&recipe("mean:period=10", &settings), &data, place.path());
+    let total: Vec<u64> = end.workers.iter().map(|share| share.total).collect();
+    assert_eq!(total.iter().sum::<u64>(), 160);
+    assert!(total[2] < 20 && [0, 1, 3].iter().all(|&other| total[other] > 2 * total[2]), "{total:?}");
+}
+
+/// A split and wrong labels change what is learnt; a split that leaves an example to nobody is refused.
+#[test]
+fn examples_that_are_not_alike_change_the_run() {
+    let data = digits().unwrap();
+    let workers = |setting: &str| {
+        let place = TempDir::new().unwrap();
+        go(&recipe("mean:period=100", &[setting]), &data, place.path());
+        let checkpoint = Checkpoint::newest(place.path()).unwrap();
+        checkpoint.workers().map(|(_, parameters, _)| parameters.to_vec()).collect::<Vec<_>>()
+    };
+    let (alike, noisy) = (workers("data.split=iid"), workers("data.label_noise=worker 1: 0.5"));
+    assert!(alike != noisy && alike != workers("data.split=dirichlet:0.3"));
+    let error = Run::new(recipe("mean", &["data.split=classes:2"]), &data).unwrap_err().to_string();
+    assert!(error.contains("10 classes need from 3 to 10 for each worker"), "{error}");
+}
+
+/// `train.sam` is SAM as a knob of the method.
+#[test]
+fn sam_is_a_key_or_a_knob() {
+    let data = digits().unwrap();
+    let state = |method: &str, setting: &str| {
+        let place = TempDir::new().unwrap();
+        go(&recipe(method, &[setting]), &data, place.path());
+        fs::read(Checkpoint::newest(place.path()).unwrap().path().join("state.safetensors")).unwrap()
+    };
+    let with = state("lgrawa:period=3", "train.sam=0.05");
+    assert!(with == state("lgrawa:period=3,radius=0.05", "train.sam=0"));
+    assert!(with != state("lgrawa:period=3", "train.sam=0"));
 }
 
 /// 50 workers with batches of 32 need more examples for one step than there are.

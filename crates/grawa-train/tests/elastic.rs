@@ -27,8 +27,14 @@ fn evaluations(ear: &Ear) -> Vec<Event> {
 #[test]
 fn a_group_trains_as_threads_do() {
     let data = grawa_data::load("digits", ".".as_ref()).unwrap();
-    for method in ["lgrawa:period=3", "easgd:period=3", "lsgd:period=3", "local-mgrawa:period=3"] {
-        let recipe = recipe(method, &["train.workers=3", "machine.threads=1"]);
+    for (method, setting) in [
+        ("lgrawa:period=3", "train.sam=0"),
+        ("easgd:period=3", "train.sam=0.05"),
+        ("lsgd:period=3", "data.split=dirichlet:0.5"),
+        ("mean:period=3", "data.label_noise=worker 1: 0.5"),
+        ("local-mgrawa:period=3", "train.optimizer=adamw"),
+    ] {
+        let recipe = recipe(method, &["train.workers=3", "machine.threads=1", setting]);
         let threads = Ear::default();
         Run::new(recipe.clone(), &data).unwrap().go(&mut [Box::new(threads.clone())]).unwrap();
 

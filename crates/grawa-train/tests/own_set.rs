@@ -5,9 +5,10 @@
 
 use grawa_comm::{Heartbeat, Outcome};
 use grawa_core::norm::norms;
-use grawa_core::step::{ascend, descend};
+use grawa_core::step::ascend;
 use grawa_core::{
-    FunctionReplica, Key, Layout, Plan, Prox, Replica, Sequential, Sgd, StateKind, mix, pull_part,
+    FunctionReplica, Key, Layout, Moments, Optimizer, Plan, Prox, Replica, Sequential, StateKind, mix,
+    pull_part,
 };
 use grawa_session::worker_set::{
     Cycle, Evaluation, Measured, PerWorker, Shard, Slot, StepTaken, Vectors, WorkerSet, WorkerState,
@@ -32,7 +33,7 @@ fn layout() -> Layout {
 #[derive(Clone, Default)]
 struct Worker {
     parameters: Vec<f32>,
-    velocity: Vec<f32>,
+    moments: Moments,
     gradient: Vec<f32>,
 }
 
@@ -47,7 +48,7 @@ struct LockStep {
 impl LockStep {
     fn new(layout: Layout, workers: usize) -> Self {
         let zeros = || vec![0.0; layout.len()];
-        let worker = Worker { parameters: zeros(), velocity: zeros(), gradient: zeros() };
+        let worker = Worker { parameters: zeros(), moments: Moments::new(layout.len()), gradient: zeros() };
         let centres = [Arc::new(zeros()), Arc::new(zeros())];
         LockStep { workers: vec![worker; workers], centres, heartbeat: None, layout }
     }
@@ -65,11 +66,11 @@ impl LockStep {
         (loss, found)
     }
 
-    fn step(&mut self, index: usize, sgd: &Sgd, rate: f32, strength: f32) -> bool {
+    fn step(&mut self, index: usize, optimizer: &Optimizer, rate: f32, strength: f32) -> bool {
         let prox = Prox { centre: &self.centres[0][..self.layout.len()], strength };
         let prox: &[Prox<'_>] = if strength > 0.0 { &[prox] } else { &[] };
-        let Worker { parameters, velocity, gradient } = &mut self.workers[index];
-        descend(sgd, rate, parameters, velocity, gradient, prox).unwrap()
+        let Worker { parameters, moments, gradient } = &mut self.workers[index];
+        moments.descend(optimizer, rate, parameters, gradient, prox).unwrap()
     }
 
     fn slot(&mut self, slot: Slot) -> &mut Arc<Vec<f32>> {
@@ -104,7 +105,7 @@ impl WorkerSet for LockStep {
             for worker in &mut workers {
                 let (start, rate) = (cycle.now(), cycle.rate_after(worker.in_cycle));
                 let (loss, norms) = self.gradient(worker.index, worker.key(cycle), cycle.radius());
-                let finite = self.step(worker.index, &cycle.sgd(), rate as f32, cycle.prox[0]);
+                let finite = self.step(worker.index, &cycle.optimizer(), rate as f32, cycle.prox[0]);
                 worker.record(cycle, &StepTaken { rate, loss, norms: &norms, finite });
                 worker.spend(cycle.now().saturating_sub(start), (0.0, 0.0));
                 self.heartbeat.iter().for_each(|beat| beat());
@@ -119,8 +120,14 @@ impl WorkerSet for LockStep {
         keys.iter().map(|&(index, key)| (index, Ok(self.gradient(index, key, radius)))).collect()
     }
 
-    fn descend(&mut self, workers: &[usize], sgd: Sgd, rate: f32, prox: [f32; 2]) -> PerWorker<bool> {
-        workers.iter().map(|&index| (index, Ok(self.step(index, &sgd, rate, prox[0])))).collect()
+    fn descend(
+        &mut self,
+        workers: &[usize],
+        optimizer: Optimizer,
+        rate: f32,
+        prox: [f32; 2],
+    ) -> PerWorker<bool> {
+        workers.iter().map(|&index| (index, Ok(self.step(index, &optimizer, rate, prox[0])))).collect()
     }
 
     fn score(&mut self, keys: &[(usize, Key)], _: bool) -> PerWorker<Vec<f64>> {
@@ -178,22 +185,21 @@ impl WorkerSet for LockStep {
     }
 
     fn reset(&mut self, worker: usize) {
-        self.workers[worker].velocity.fill(0.0);
+        self.workers[worker].moments.reset();
     }
 
     fn copy(&mut self, worker: usize, what: StateKind) -> Result<Vec<f32>, Error> {
         Ok(match what {
             StateKind::Parameters => self.workers[worker].parameters.clone(),
-            StateKind::Velocity => self.workers[worker].velocity.clone(),
-            _ => Vec::new(),
+            what => self.workers[worker].moments.copy(what),
         })
     }
 
     fn put(&mut self, worker: usize, what: StateKind, values: &[f32]) -> Result<(), Error> {
         match what {
             StateKind::Parameters => self.workers[worker].parameters = values.to_vec(),
-            StateKind::Velocity => self.workers[worker].velocity = values.to_vec(),
-            _ => {}
+            StateKind::Statistics => {}
+            what => self.workers[worker].moments.put(what, values)?,
         }
         Ok(())
     }

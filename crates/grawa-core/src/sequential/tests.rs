@@ -1,5 +1,6 @@
 use super::*;
-use crate::{FunctionReplica, Name, Preset};
+
+use crate::{FunctionReplica, Name, Preset, Sgd};
 
 type Bowl = fn(&[f32], Key, &mut [f32]) -> f64;
 

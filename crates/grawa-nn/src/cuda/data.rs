@@ -75,6 +75,8 @@ impl Source {
 pub(crate) struct DeviceDataset {
     bytes: Memory,
     labels: Memory,
+    /// The labels of the training set as each worker sees them in its steps, where they differ.
+    own_labels: Option<Memory>,
     table: Memory,
     order: Memory,
     order_stride: u64,
@@ -142,6 +144,7 @@ impl ReplicaSet {
         let dataset = DeviceDataset {
             bytes,
             labels,
+            own_labels: None,
             table,
             order,
             order_stride,
@@ -151,6 +154,22 @@ impl ReplicaSet {
             centre_crop,
         };
         self.datasets[split as usize] = Some(dataset);
+        Ok(())
+    }
+
+    /// Gives each worker its own labels of all training examples, for augmented batches only.
+    pub fn load_labels(&mut self, labels: &[&[u32]]) -> Result<(), Error> {
+        expect_len("the list of labels", labels.len(), self.workers)?;
+        let examples = self.datasets[Split::Train as usize].as_ref().map_or(0, |dataset| dataset.examples);
+        for labels in labels {
+            expect_len("the labels of a worker", labels.len(), examples)?;
+            self.check_labels(labels)?;
+        }
+        let memory = Memory::holding(&self.context, &labels.concat())?;
+        self.forget_jobs();
+        if let Some(dataset) = &mut self.datasets[Split::Train as usize] {
+            dataset.own_labels = Some(memory);
+        }
         Ok(())
     }
 
@@ -207,11 +226,16 @@ impl ReplicaSet {
             false => dataset.augmented,
         };
         let [x, labels] = [self.program.values[0], self.program.offsets.labels].map(|o| pass.base + o);
-        let [bytes, all_labels, order, table] =
-            [&dataset.bytes, &dataset.labels, &dataset.order, &dataset.table].map(|memory| memory.start);
+        let (all_labels, label_stride) = match dataset.own_labels.as_ref().filter(|_| !is_centre_crop) {
+            Some(own) => (own.start, dataset.examples as u64),
+            None => (dataset.labels.start, 0),
+        };
+        let [bytes, order, table] =
+            [&dataset.bytes, &dataset.order, &dataset.table].map(|memory| memory.start);
         let (base, slab, stride) = (pass.base, self.program.slab, dataset.order_stride);
         let pixels = self.program.batch * self.program.graph.input().area();
-        let arguments = arguments![view, base, bytes, all_labels, order, table, x, labels, slab, stride];
+        let arguments =
+            arguments![view, base, bytes, all_labels, order, table, x, labels, slab, stride, label_stride];
         pass.start(&self.main, "augment", Grid::row(pixels.div_ceil(256)), arguments)
     }
 }

@@ -296,6 +296,7 @@ pub(crate) fn source() -> String {
         ("norm", include_str!("kernels/norm.cu")),
         ("simple", include_str!("kernels/simple.cu")),
         ("vector", include_str!("kernels/vector.cu")),
+        ("adamw", include_str!("kernels/adamw.cu")),
         ("device_share", include_str!("kernels/device_share.cu")),
     ]
     .map(|(name, text)| format!("#line 1 \"{name}.cu\"\n{text}\n"))

@@ -8,7 +8,7 @@ use super::limits;
 use super::pass::PassMode;
 use super::replica_set::{Job, ReplicaSet};
 use crate::Error;
-use grawa_core::{Key, Sgd};
+use grawa_core::{Key, Optimizer};
 
 /// A training pass.
 const TRAINING: PassMode = PassMode { of_batch: true, track: true, dropout: true };
@@ -42,8 +42,8 @@ impl ReplicaSet {
     }
 
     /// The update with the current gradients.
-    pub fn descend(&mut self, sgd: Sgd) -> Result<(), Error> {
-        self.run(Job::Descend { sgd })
+    pub fn descend(&mut self, optimizer: impl Into<Optimizer>) -> Result<(), Error> {
+        self.run(Job::Descend { optimizer: optimizer.into() })
     }
 
     /// The norms by span of each worker's summed gradient, on examples of the training set without augmentation; without

@@ -15,7 +15,7 @@ use super::pass::{Pass, PassMode, Times, summing_blocks, summing_columns};
 use crate::error::expect_len;
 use crate::{Error, Graph, Mode, Precision};
 use bytemuck::{Pod, Zeroable};
-use grawa_core::{Key, Sgd};
+use grawa_core::{AdamW, Key, Optimizer, Sgd};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +49,17 @@ pub(crate) struct Controls {
     pub(crate) loss: f64,
 }
 
+/// The settings of an update of AdamW; see `adamw.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct AdamWArgument {
+    beta1: f64,
+    beta2: f64,
+    eps: f32,
+    weight_decay: f32,
+    gather: i32,
+}
+
 /// The settings of an update; see `vector.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -60,15 +71,18 @@ struct Update {
     gather: i32,
 }
 
+/// Numbers of AdamW behind a worker's second moment, the first of which is its number of steps; see `adamw.cu`.
+const BEHIND: usize = 3;
+
 /// Work of a replica set, recorded as a graph the first time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Job {
     /// A local step.
-    Step { sgd: Sgd, from: Source },
+    Step { optimizer: Optimizer, from: Source },
     /// A gradient. Its loss is recorded in the history if `noted`.
     Gradient { pass_mode: PassMode, factor: f32, from: Source, noted: bool },
     /// The update with that gradient.
-    Descend { sgd: Sgd },
+    Descend { optimizer: Optimizer },
     /// A forward pass and its loss.
     Forward { pass_mode: PassMode, from: Source },
 }
@@ -76,7 +90,7 @@ pub(crate) enum Job {
 /// Kernels of every precision, of bf16 alone and of f32 alone. They are loaded before a graph is recorded.
 const KERNELS: &str = "norm_moments norm_fold norm_forward norm_reduce norm_backward add_forward add_moments add_backward \
      add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss \
-     channel_sums intake augment pack_all_weights collect update squares norms mix device_sum device_pull ascend";
+     channel_sums intake augment pack_all_weights collect update adamw_position adamw squares norms mix device_sum device_pull ascend";
 const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_128 wgrad_16 wgrad_32 wgrad_64";
 const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
 
@@ -109,6 +123,8 @@ pub struct ReplicaSet {
     rates: Memory,
     /// The weights of a round.
     pub(crate) weights: Memory,
+    /// The second moments of AdamW and the numbers behind them, worker by worker, from its first step on.
+    second: Option<Memory>,
     /// The centre of all workers, those of the groups, and the model to evaluate.
     pub(crate) centres: [Option<Memory>; 3],
     /// The velocity of the outer optimizer of the centre of all, if it has one.
@@ -225,6 +241,7 @@ impl ReplicaSet {
             datasets: [None, None],
             rates,
             weights,
+            second: None,
             centres: [None, None, None],
             outer: None,
             sums: None,
@@ -344,6 +361,40 @@ impl ReplicaSet {
     /// A worker's velocity.
     pub fn velocity(&self, worker: usize) -> Result<Vec<f32>, Error> {
         self.read_vector(worker, self.program.offsets.velocity)
+    }
+
+    /// A worker's second moment of AdamW, and its number of steps as the last number; empty before its first step.
+    pub fn second_moment(&self, worker: usize) -> Result<Vec<f32>, Error> {
+        limits::index("worker", worker, self.workers)?;
+        let Some(memory) = &self.second else { return Ok(Vec::new()) };
+        let length = self.program.graph.parameters().len();
+        let mut vector = vec![0.0f32; length + 1];
+        memory.read(4 * worker * (length + BEHIND), &mut vector)?;
+        Ok(if vector[length] == 0.0 { Vec::new() } else { self.relayout(&vector, false) })
+    }
+
+    /// Sets what [`ReplicaSet::second_moment`] has returned.
+    pub fn load_second_moment(&mut self, worker: usize, values: &[f32]) -> Result<(), Error> {
+        limits::index("worker", worker, self.workers)?;
+        let length = self.program.graph.parameters().len();
+        match values {
+            // What was never used is zero.
+            [] if self.second.is_none() => return Ok(()),
+            [] => {}
+            values => expect_len("the second moment", values.len(), length + 1)?,
+        }
+        self.reserve_second_moments()?;
+        let vector = if values.is_empty() { vec![0.0; length + 1] } else { self.relayout(values, true) };
+        let memory = self.second.as_ref();
+        memory.map_or(Ok(()), |memory| memory.write(4 * worker * (length + BEHIND), &vector))
+    }
+
+    fn reserve_second_moments(&mut self) -> Result<(), Error> {
+        if self.second.is_none() {
+            let stride = self.program.graph.parameters().len() + BEHIND;
+            self.second = Some(Memory::new(&self.context, 4 * stride * self.workers)?);
+        }
+        Ok(())
     }
 
     /// A worker's gradient.
@@ -467,8 +518,8 @@ impl ReplicaSet {
     }
 
     /// Enqueues `count` local steps of every worker.
-    pub fn steps(&mut self, sgd: Sgd, count: usize) -> Result<(), Error> {
-        let job = Job::Step { sgd, from: self.source() };
+    pub fn steps(&mut self, optimizer: impl Into<Optimizer>, count: usize) -> Result<(), Error> {
+        let job = Job::Step { optimizer: optimizer.into(), from: self.source() };
         self.check_slots(job, count)?;
         (0..count).try_for_each(|_| self.run(job))
     }
@@ -517,6 +568,7 @@ impl ReplicaSet {
         self.check_slots(job, 1)?;
         self.context.bind()?;
         if !self.jobs.iter().any(|(known, _)| *known == job) {
+            self.prepare(job)?;
             let captured = self.main.capture(|| self.enqueue(&self.pass(None), job))?;
             self.jobs.push((job, captured));
         }
@@ -524,6 +576,15 @@ impl ReplicaSet {
         found.map_or(Ok(()), |(_, captured)| self.main.replay(captured))?;
         self.advance_slot(job);
         Ok(())
+    }
+
+    /// Allocates what a job needs and its recording must not.
+    fn prepare(&mut self, job: Job) -> Result<(), Error> {
+        match job {
+            Job::Step { optimizer: Optimizer::AdamW(_), .. }
+            | Job::Descend { optimizer: Optimizer::AdamW(_) } => self.reserve_second_moments(),
+            _ => Ok(()),
+        }
     }
 
     /// The update of a step advances the GPU's count of steps.
@@ -540,14 +601,14 @@ impl ReplicaSet {
     fn enqueue(&self, pass: &Pass<'_>, job: Job) -> Result<(), Error> {
         let batch = self.program.batch;
         match job {
-            Job::Step { sgd, from } => {
+            Job::Step { optimizer, from } => {
                 self.fill(pass, from)?;
                 let pass_mode = PassMode { of_batch: true, track: true, dropout: true };
                 pass.forward(pass_mode)?;
                 let notes = (from != Source::Loaded).then_some(self.rates.start);
                 pass.loss(1.0 / batch as f32, true, notes)?;
                 pass.backward(pass_mode)?;
-                self.update(pass, sgd, true)
+                self.update(pass, optimizer, true)
             }
             Job::Gradient { pass_mode, factor, from, noted } => {
                 self.fill(pass, from)?;
@@ -556,7 +617,7 @@ impl ReplicaSet {
                 pass.backward(pass_mode)?;
                 pass.collect(pass_mode)
             }
-            Job::Descend { sgd } => self.update(pass, sgd, false),
+            Job::Descend { optimizer } => self.update(pass, optimizer, false),
             Job::Forward { pass_mode, from } => {
                 self.fill(pass, from)?;
                 pass.forward(pass_mode)?;
@@ -565,11 +626,9 @@ impl ReplicaSet {
         }
     }
 
-    /// The SGD update and its pulls. `gather`: the gradient is still where the backward pass left it.
-    fn update(&self, pass: &Pass<'_>, sgd: Sgd, gather: bool) -> Result<(), Error> {
-        let (look_ahead, direct) = if sgd.nesterov { (sgd.momentum, 1.0) } else { (1.0, 0.0) };
-        let Sgd { momentum, weight_decay, .. } = sgd;
-        let settings = Update { momentum, weight_decay, look_ahead, direct, gather: gather.into() };
+    /// The update and its pulls. `gather`: the gradient is still where the backward pass left it.
+    fn update(&self, pass: &Pass<'_>, optimizer: Optimizer, gather: bool) -> Result<(), Error> {
+        let gather = gather.into();
         let offsets = &self.program.offsets;
         let [x, velocity, gradient] =
             [offsets.parameters, offsets.velocity, offsets.gradient].map(|offset| pass.base + offset);
@@ -578,19 +637,47 @@ impl ReplicaSet {
         let (group, lead, slab) = (self.group as u32, self.lead as u32, self.program.slab);
         let length = self.program.graph.parameters().len() as u64;
         let (spans, chunks, base) = (self.spans.start, self.chunks.start, pass.base);
-        let arguments = arguments![
-            spans, chunks, base, settings, x, velocity, gradient, outer, inner, group, lead, length, base,
-            slab
-        ];
-        pass.start(&self.main, "update", Grid::row(self.program.chunks.len()), arguments)
+        let grid = Grid::row(self.program.chunks.len());
+        match optimizer {
+            Optimizer::Sgd(Sgd { momentum, weight_decay, nesterov }) => {
+                let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
+                let settings = Update { momentum, weight_decay, look_ahead, direct, gather };
+                let arguments = arguments![
+                    spans, chunks, base, settings, x, velocity, gradient, outer, inner, group, lead, length,
+                    base, slab
+                ];
+                pass.start(&self.main, "update", grid, arguments)
+            }
+            Optimizer::AdamW(AdamW { beta1, beta2, eps, weight_decay }) => {
+                let Some(second) = self.second.as_ref().map(|memory| memory.start) else {
+                    return Err(Error::device(
+                        "take a step of AdamW",
+                        "it has no memory for the second moment",
+                    ));
+                };
+                let settings = AdamWArgument { beta1, beta2, eps, weight_decay, gather };
+                let stride = length + BEHIND as u64;
+                let arguments = arguments![base, settings, second, length, stride, slab];
+                pass.start(&self.main, "adamw_position", Grid::row(1), arguments)?;
+                let arguments = arguments![
+                    spans, chunks, base, settings, x, velocity, second, gradient, outer, inner, group, lead,
+                    length, stride, base, slab
+                ];
+                pass.start(&self.main, "adamw", grid, arguments)
+            }
+        }
     }
 
     /// Times of the kernels of one local step, each run alone: name, calls, time; the longest first.
-    pub fn profile(&mut self, sgd: Sgd) -> Result<Vec<(String, usize, Duration)>, Error> {
+    pub fn profile(
+        &mut self,
+        optimizer: impl Into<Optimizer>,
+    ) -> Result<Vec<(String, usize, Duration)>, Error> {
         let times = Times::default();
-        let job = Job::Step { sgd, from: self.source() };
+        let job = Job::Step { optimizer: optimizer.into(), from: self.source() };
         self.check_slots(job, 1)?;
         self.context.bind()?;
+        self.prepare(job)?;
         self.enqueue(&self.pass(Some(&times)), job)?;
         self.advance_slot(job);
         let mut table: HashMap<String, (usize, Duration)> = HashMap::new();

@@ -22,7 +22,7 @@ use crate::round_message::{ProcessMessage, RoundMessage, Tally};
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::worker_set::{PerWorker, Slot, WorkerSet, WorkerState};
 use grawa_comm::{Collective, Error as CommError};
-use grawa_core::{Layout, Memory, Method, Schedule, Sgd, Share, Tracker};
+use grawa_core::{Layout, Memory, Method, Optimizer, Schedule, Share, Tracker};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,8 +39,10 @@ pub type Messages = Vec<(u32, RoundMessage)>;
 pub struct Common {
     pub method: Method,
     pub layout: Layout,
-    pub sgd: Sgd,
+    pub optimizer: Optimizer,
     pub rate: Schedule,
+    /// Workers whose steps are made slower, and how many times.
+    pub slow: Vec<(u32, f64)>,
     pub seed: u64,
     pub milestones: Milestones,
     pub pacing: Pacing,

@@ -80,7 +80,7 @@ impl Process {
         let cycle = self.cycle_of(1, None);
         let others = self.workers.first().map_or(0, |worker| worker.in_cycle.saturating_sub(1));
         let rate = cycle.rate_after(others);
-        let finite = self.set.descend(&self.indices(), common.sgd, rate as f32, cycle.prox);
+        let finite = self.set.descend(&self.indices(), common.optimizer, rate as f32, cycle.prox);
         self.take(finite, |worker, finite| {
             worker.rate = rate;
             worker.note(finite, &common, &cycle.at);

@@ -14,7 +14,7 @@ use crate::BatchNorm;
 use crate::Error;
 use crate::evaluate::Counts;
 use grawa_comm::{Heartbeat, Outcome};
-use grawa_core::{Key, Layout, Plan, Sgd, StateKind};
+use grawa_core::{Key, Layout, Optimizer, Plan, StateKind};
 use std::sync::Arc;
 
 /// Which vectors of the workers.
@@ -79,7 +79,13 @@ pub trait WorkerSet: Send {
     fn gradients(&mut self, keys: &[(usize, Key)], radius: Option<f32>) -> PerWorker<(f64, Vec<f64>)>;
 
     /// A step of these workers with their gradients. Returns whether their parameters are finite.
-    fn descend(&mut self, workers: &[usize], sgd: Sgd, rate: f32, prox: [f32; 2]) -> PerWorker<bool>;
+    fn descend(
+        &mut self,
+        workers: &[usize],
+        optimizer: Optimizer,
+        rate: f32,
+        prox: [f32; 2],
+    ) -> PerWorker<bool>;
 
     /// The norms of these workers' gradients on their score batches, by span.
     fn score(&mut self, keys: &[(usize, Key)], dropout: bool) -> PerWorker<Vec<f64>>;
@@ -112,7 +118,7 @@ pub trait WorkerSet: Send {
     /// Replaces a centre.
     fn set_centre(&mut self, slot: Slot, centre: Arc<Vec<f32>>) -> Result<(), Error>;
 
-    /// Forgets the momentum of a worker whose parameters were replaced.
+    /// Forgets the state of the optimizer of a worker whose parameters were replaced.
     fn reset(&mut self, worker: usize);
 
     /// A copy of a part of a worker's state.

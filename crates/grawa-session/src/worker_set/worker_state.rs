@@ -6,7 +6,7 @@ use crate::milestones::Position;
 use crate::process::{Common, Note};
 use crate::round_message::{RoundMessage, Tally};
 use crate::snapshot::{Part, Past};
-use grawa_core::{Key, Purpose, Report, Sgd, Share, Tracker};
+use grawa_core::{Key, Optimizer, Purpose, Report, Share, Tracker};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,14 +32,25 @@ pub struct Cycle {
 }
 
 impl Cycle {
-    /// The settings of SGD.
-    pub fn sgd(&self) -> Sgd {
-        self.common.sgd
+    /// The optimizer of the local steps.
+    pub fn optimizer(&self) -> Optimizer {
+        self.common.optimizer
     }
 
     /// The radius of SAM, where the method has one.
     pub fn radius(&self) -> Option<f32> {
         self.common.method.radius.map(|radius| radius as f32)
+    }
+
+    /// How long a worker pauses after a step that took `spent`: more than nothing where it is made slower.
+    pub fn pause(&self, worker: &WorkerState, spent: Duration) -> Duration {
+        let slow = self.common.slow.iter().find(|(slow, _)| *slow == worker.id);
+        slow.map_or(Duration::ZERO, |(_, factor)| spent.mul_f64(factor - 1.0))
+    }
+
+    /// Whether a stop was requested.
+    pub fn is_stopping(&self) -> bool {
+        self.common.stop.load(Ordering::Relaxed)
     }
 
     /// The time by the clock of the run.

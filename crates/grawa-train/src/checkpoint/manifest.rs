@@ -158,6 +158,8 @@ impl Manifest {
         for (index, part) in parts.iter_mut().enumerate() {
             let vector = |kind: &str| vector(&format!("worker.{}.{kind}", part.worker));
             (part.parameters, part.velocity) = (vector("parameters")?, vector("momentum")?);
+            // SGD has none.
+            part.second_moment = vector("second_moment").unwrap_or_default();
             part.statistics = vector("statistics")?;
             part.past.times = timing.workers.get(index).copied().unwrap_or_default();
         }

@@ -4,7 +4,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `state.safetensors` | every worker's parameters, momentum and running statistics, and the centres, as flat vectors |
+//! | `state.safetensors` | every worker's parameters, momentum (with AdamW both moments, and its number of steps behind the second) and running statistics, and the centres, as flat vectors |
 //! | `manifest.toml` | everything else that a resume needs, the evaluations so far, and digests of recipe and network |
 //! | `timing.toml` | seconds, and the number of the checkpoint in the order of writing: these differ between two runs of a recipe |
 //! | `model.safetensors` | the evaluated model, as PyTorch's `state_dict` of the network's twin |

@@ -86,6 +86,10 @@ impl Writer {
         for part in &mut snapshot.parts {
             put(format!("worker.{}.parameters", part.worker), std::mem::take(&mut part.parameters));
             put(format!("worker.{}.momentum", part.worker), std::mem::take(&mut part.velocity));
+            let second_moment = std::mem::take(&mut part.second_moment);
+            if !second_moment.is_empty() {
+                put(format!("worker.{}.second_moment", part.worker), second_moment);
+            }
             put(format!("worker.{}.statistics", part.worker), std::mem::take(&mut part.statistics));
             for (level, group, centre) in std::mem::take(&mut part.centres) {
                 put(format!("centre.{level}.{group}"), centre);

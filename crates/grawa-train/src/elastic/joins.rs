@@ -6,7 +6,7 @@ use crate::engine::{CpuReplica, Engine};
 use crate::recipe::Overrides;
 use grawa_comm::group::{CoordinatorServer, Security, Settings};
 use grawa_core::StateKind;
-use grawa_core::{Key, Layout, Name, Prox, Replica, Sgd};
+use grawa_core::{Key, Layout, Name, Optimizer, Prox, Replica};
 use grawa_nn::State;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -87,8 +87,13 @@ impl Replica for Watched {
         self.net.gradient(key)
     }
 
-    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_>]) -> Result<bool, grawa_core::Error> {
-        self.net.descend(sgd, rate, prox)
+    fn descend(
+        &mut self,
+        optimizer: &Optimizer,
+        rate: f32,
+        prox: &[Prox<'_>],
+    ) -> Result<bool, grawa_core::Error> {
+        self.net.descend(optimizer, rate, prox)
     }
 
     fn ascend(&mut self, radius: f32) -> Result<(), grawa_core::Error> {

@@ -95,7 +95,7 @@ fn step(net: &mut CpuReplica, seat: u32, step: u64) -> Result<Vec<f64>, grawa_co
     let taken = net.steps(&StepRequest {
         key,
         rates: &[0.0],
-        sgd: &Sgd::PLAIN,
+        optimizer: &Sgd::PLAIN.into(),
         radius: None,
         prox: &[],
         norms: true,

@@ -1,4 +1,4 @@
-//! A worker's replica on the CPU: parameters, momentum, running statistics, and its stream of batches.
+//! A worker's replica on the CPU: parameters, moments, running statistics, and its stream of batches.
 //!
 //! Between a gradient and the step that uses it, the worker keeps the compute slot that holds the gradient. Where
 //! gradients are shared it has a gradient of its own, because all workers hold theirs at the same time.
@@ -7,8 +7,8 @@ use super::compute_slots::SlotGuard;
 use super::{ComputeSlots, Engine};
 use crate::Error;
 use grawa_core::norm::norms;
-use grawa_core::step::{ascend, descend};
-use grawa_core::{Key, Layout, Prox, Purpose, Replica, Sgd, StateKind};
+use grawa_core::step::ascend;
+use grawa_core::{Key, Layout, Moments, Optimizer, Prox, Purpose, Replica, StateKind};
 use grawa_data::{Loader, PrefetchLoader, Sampler};
 use grawa_nn::{Mode, Program, State};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct CpuReplica {
     order: Sampler,
     reader: Loader,
     state: State,
-    velocity: Vec<f32>,
+    moments: Moments,
     /// Its own gradient, where gradients are shared.
     gradient: Option<Vec<f32>>,
     slot: Option<SlotGuard>,
@@ -68,11 +68,11 @@ impl CpuReplica {
             return Err(grawa_core::Error::WrongLength { what, found, expected }.into());
         }
         Ok(CpuReplica {
-            velocity: vec![0.0; expected],
+            moments: Moments::new(expected),
             gradient: engine.keeps_gradient.then(|| vec![0.0; expected]),
             program: Arc::clone(&engine.program),
             slots: Arc::clone(&engine.slots),
-            order: engine.order,
+            order: engine.order.clone(),
             reader,
             state,
             slot: None,
@@ -87,14 +87,6 @@ impl CpuReplica {
     /// Its waiting times.
     pub(crate) fn waits(&self) -> Arc<WaitTimes> {
         Arc::clone(&self.waits)
-    }
-
-    fn kept(&mut self, what: StateKind) -> &mut [f32] {
-        match what {
-            StateKind::Parameters => &mut self.state.parameters,
-            StateKind::Velocity => &mut self.velocity,
-            StateKind::Statistics => &mut self.state.statistics,
-        }
     }
 
     fn slot(&mut self) -> SlotGuard {
@@ -185,10 +177,8 @@ impl Replica for CpuReplica {
     }
 
     fn assign_shard(&mut self, shard: u32, of: u32) -> Result<(), grawa_core::Error> {
-        let order =
-            Sampler::new(self.order.seed(), self.order.examples() as usize, of, self.order.batch_size());
-        let order = order.map_err(|error| replica_error(error.into()))?;
-        let reader = Loader::new(self.reader.feed().clone(), order, shard);
+        let order = self.order.for_workers(of).map_err(|error| replica_error(error.into()))?;
+        let reader = Loader::new(self.reader.feed().clone(), &order, shard);
         self.reader = reader.map_err(|error| replica_error(error.into()))?;
         // In the new shard, a step of the same number has another batch.
         (self.order, self.batches, self.key) = (order, None, None);
@@ -204,14 +194,19 @@ impl Replica for CpuReplica {
         Ok(loss)
     }
 
-    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_>]) -> Result<bool, grawa_core::Error> {
+    fn descend(
+        &mut self,
+        optimizer: &Optimizer,
+        rate: f32,
+        prox: &[Prox<'_>],
+    ) -> Result<bool, grawa_core::Error> {
         let slot = self.slot.take();
         let gradient = match (&self.gradient, &slot) {
             (Some(own), _) => own,
             (None, Some(slot)) => &slot.gradient,
             (None, None) => return Err(no_gradient()),
         };
-        descend(sgd, rate, &mut self.state.parameters, &mut self.velocity, gradient, prox)
+        self.moments.descend(optimizer, rate, &mut self.state.parameters, gradient, prox)
     }
 
     fn ascend(&mut self, radius: f32) -> Result<(), grawa_core::Error> {
@@ -250,7 +245,7 @@ impl Replica for CpuReplica {
     }
 
     fn reset(&mut self) {
-        self.velocity.fill(0.0);
+        self.moments.reset();
     }
 
     fn parameters(&mut self) -> &mut [f32] {
@@ -266,11 +261,19 @@ impl Replica for CpuReplica {
     }
 
     fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, grawa_core::Error> {
-        Ok(self.kept(what).to_vec())
+        Ok(match what {
+            StateKind::Parameters => self.state.parameters.clone(),
+            StateKind::Statistics => self.state.statistics.clone(),
+            what => self.moments.copy(what),
+        })
     }
 
     fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), grawa_core::Error> {
-        what.fill(self.kept(what), values)
+        match what {
+            StateKind::Parameters => what.fill(&mut self.state.parameters, values),
+            StateKind::Statistics => what.fill(&mut self.state.statistics, values),
+            what => self.moments.put(what, values),
+        }
     }
 }
 

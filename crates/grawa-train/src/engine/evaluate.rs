@@ -172,7 +172,7 @@ impl CpuEvaluator {
         CpuEvaluator {
             program: Arc::clone(&engine.program),
             slots: Arc::clone(&engine.slots),
-            order: engine.order,
+            order: engine.order.clone(),
             train: engine.train.clone(),
             test: engine.test.clone(),
             policy: recipe.evaluate.batch_norm,

@@ -1,6 +1,6 @@
 //! The training engine: a network compiled once, the cores divided among the workers, and the data.
 //!
-//! A worker owns its parameters, momentum and statistics. The memory of a pass is much larger and belongs to a
+//! A worker owns its parameters, moments and statistics. The memory of a pass is much larger and belongs to a
 //! `ComputeSlot`: one for each core (or group of cores) that runs passes, borrowed for a step. So 64 workers on two
 //! cores need the memory of two passes, not of 64.
 
@@ -70,6 +70,7 @@ impl Workload {
         let feed = |part, augment: Augment| Feed::new(part, &data.normalise, augment);
         let (train, test) = (feed(&train, recipe.data.augment)?, feed(&test, recipe.data.augment)?);
         let order = Sampler::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
+        let order = order.skewed(&recipe.data.skew(), train.split().labels(), data.classes)?;
         Ok(Workload { graph: graph.clone(), order, train, test })
     }
 }
@@ -149,7 +150,7 @@ impl Engine {
 
     /// A worker with this state and no momentum, at this step of its data.
     pub fn worker(&self, worker: u32, state: State, step: u64) -> Result<CpuReplica, Error> {
-        let reader = Loader::new(self.train.clone(), self.order, worker)?;
+        let reader = Loader::new(self.train.clone(), &self.order, worker)?;
         CpuReplica::new(self, reader, state, step)
     }
 
@@ -159,6 +160,7 @@ impl Engine {
         let seat = |part: &mut Part| {
             let mut replica = self.worker(part.worker, take_state(part), part.taken)?;
             replica.put(StateKind::Velocity, &part.velocity)?;
+            replica.put(StateKind::SecondMoment, &part.second_moment)?;
             let (worker, waits) = (part.worker, Some(replica.waits()));
             Ok(Seat {
                 worker,

@@ -1,16 +1,19 @@
 //! Which choices of a recipe go together.
 
-use super::{Device, Pace, Recipe};
-use grawa_core::{Centre, Share};
+use super::{Device, OptimizerKind, Pace, Recipe};
+use grawa_core::{AdamW, Centre, Share};
 use grawa_data::Crop;
 use grawa_nn::zoo;
 
 /// More workers than this are a slip of the finger.
 const MOST_WORKERS: u32 = 4096;
 
+/// PyTorch's learning rate of AdamW: at that of SGD it diverges.
+const ADAMW_RATE: f64 = 1e-3;
+
 impl Recipe {
     /// Defaults that follow from what was set: one worker where workers do not communicate, no look-ahead without
-    /// momentum, images of the size that a network of one's own takes.
+    /// momentum, PyTorch's rate and weight decay for AdamW, images of the size that a network of one's own takes.
     pub(super) fn settle(&mut self, is_said: impl Fn(&str) -> bool) {
         if self.method.share == Share::Nothing && !is_said("train.workers") {
             self.train.workers = 1;
@@ -23,6 +26,15 @@ impl Recipe {
                 (&mut self.data.augment.crop, is_said("data.augment"))
             {
                 *size = own.input().height as u32;
+            }
+        }
+        if self.train.optimizer == OptimizerKind::AdamW {
+            if let (Ok(rate), false) = (self.train.rate.clone().with_base(ADAMW_RATE), is_said("train.rate"))
+            {
+                self.train.rate = rate;
+            }
+            if !is_said("train.weight_decay") {
+                self.train.sgd.weight_decay = AdamW::default().weight_decay;
             }
         }
         if self.train.sgd.momentum == 0.0 && !is_said("train.nesterov") {
@@ -67,6 +79,20 @@ impl Recipe {
                 "on a GPU all workers step together; set train.pace = 'even', or machine.device = 'cpu'";
             return wrong("train.pace", why.into());
         }
+        for (key, setting) in [("data.label_noise", &self.data.label_noise), ("train.slow", &train.slow)] {
+            if let Some((worker, _)) = setting.all().iter().find(|(worker, _)| *worker >= train.workers) {
+                let why = format!(
+                    "{key} names worker {worker}, but the {} workers are numbered from 0",
+                    train.workers
+                );
+                return wrong(key, why);
+            }
+        }
+        if !train.slow.all().is_empty() && train.pace != Pace::Free {
+            let why = "at an even pace every worker takes the same steps and all wait for the slow one: it changes no result; \
+                       set train.pace = 'free', or remove train.slow";
+            return wrong("train.slow", why.into());
+        }
         if let Some(inner) = &method.inner
             && !train.workers.is_multiple_of(inner.group)
         {
@@ -79,6 +105,10 @@ impl Recipe {
         if train.sgd.nesterov && train.sgd.momentum == 0.0 {
             let why = "train.nesterov looks ahead along the momentum, which is 0; set train.momentum or train.nesterov = false";
             return wrong("train.nesterov", why.into());
+        }
+        if let Some(radius) = method.radius.filter(|&radius| train.sam > 0.0 && radius != train.sam) {
+            let why = format!("train.sam is {}, but method.radius is {radius}; set one of them", train.sam);
+            return wrong("train.sam", why);
         }
         if let Some(own) = self.model.own() {
             if self.model.name != own.name() {

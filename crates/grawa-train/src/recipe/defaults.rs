@@ -3,9 +3,12 @@
 //! The digits get a small network and a run of seconds; the others the paper's networks and settings, see
 //! `recipes/*.toml` for where each number comes from.
 
-use super::{BatchNorm, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, Pace, Recipe, Train};
-use grawa_core::{Amount, Method, Name, Preset, RateDrop, Schedule, Sgd};
-use grawa_data::DatasetKind;
+use super::{
+    BatchNorm, ByWorker, Checkpoint, Data, Device, Evaluation, Format, Machine, Model, OptimizerKind, Pace,
+    Recipe, Train,
+};
+use grawa_core::{AdamW, Amount, Method, Name, Preset, RateDrop, Schedule, Sgd};
+use grawa_data::{DatasetKind, Sharding};
 use grawa_nn::Precision;
 
 /// Training images that batch norm is recalibrated on.
@@ -27,8 +30,16 @@ impl Recipe {
             matches!(kind, DatasetKind::Mnist | DatasetKind::FashionMnist).then_some(Amount::Epochs(1.0));
         let network = network.unwrap_or(usual);
         let drop = |share: f64| RateDrop { factor: 0.1, at: Amount::Epochs((epochs * share).round()) };
+        let adamw = AdamW::default();
         Ok(Recipe {
-            data: Data { kind, dir: "data".into(), held_out: 0, augment: kind.augment(network) },
+            data: Data {
+                kind,
+                dir: "data".into(),
+                held_out: 0,
+                augment: kind.augment(network),
+                split: Sharding::Iid,
+                label_noise: ByWorker::default(),
+            },
             model: Model { name: network.into(), graph: None, width: None, classes: None, init: None },
             method: Method::named(Name::Lgrawa, Preset::Paper),
             train: Train {
@@ -37,9 +48,15 @@ impl Recipe {
                 seed: 36,
                 budget: Amount::Epochs(epochs),
                 pace: Pace::Even,
+                slow: ByWorker::default(),
                 overlap: false,
                 wire: Format::F32,
                 rate: Schedule::new(rate, warmup, vec![drop(0.5), drop(0.75)])?,
+                optimizer: OptimizerKind::Sgd,
+                beta1: adamw.beta1,
+                beta2: adamw.beta2,
+                eps: adamw.eps,
+                sam: 0.0,
                 sgd: Sgd { weight_decay, ..Sgd::default() },
             },
             evaluate: Evaluation {

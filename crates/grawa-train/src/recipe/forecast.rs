@@ -3,7 +3,7 @@
 //! A pure function of the recipe and a few [`Facts`] about the data. Bytes on the wire are the payload that every worker
 //! sends: its parameters (or gradients) once a round, and its message before it.
 
-use super::{Device, Recipe};
+use super::{Device, OptimizerKind, Recipe};
 use crate::engine::network_shape;
 use crate::human_format::{bytes, group, rate};
 use crate::round_message;
@@ -67,7 +67,7 @@ pub struct Forecast {
     pub rounds: Option<u64>,
     /// Rounds inside groups only.
     pub inner_rounds: Option<u64>,
-    /// Bytes a worker owns: parameters, momentum, batch-norm statistics, two batches; its gradient where those are shared.
+    /// Bytes a worker owns: parameters, moments, batch-norm statistics, two batches; its gradient where those are shared.
     pub worker_bytes: u64,
     /// Bytes of the centres that all workers share.
     pub centre_bytes: u64,
@@ -117,7 +117,8 @@ impl Forecast {
             _ => 4 * parameters + round_message::LENGTH + 8 * method.scores(spans) as u64,
         };
         // Where gradients are shared each worker keeps its own; else a gradient belongs to whoever computes.
-        let vectors = if method.share == Share::Gradients { 3 } else { 2 };
+        let adamw = u64::from(recipe.train.optimizer == OptimizerKind::AdamW);
+        let vectors = 2 + adamw + u64::from(method.share == Share::Gradients);
         // A round of all also has its groups' round.
         let mixes =
             |rounds: u64, inner: u64| rounds + inner + if method.inner.is_some() { rounds } else { 0 };

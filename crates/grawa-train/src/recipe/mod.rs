@@ -17,6 +17,7 @@
 //! # Ok::<(), grawa_train::recipe::RecipeError>(())
 //! ```
 
+mod by_worker;
 mod check;
 mod choices;
 mod defaults;
@@ -27,15 +28,16 @@ mod recipe_error;
 mod study;
 mod values;
 
-pub use choices::{BatchNorm, Device, Format, Pace};
+pub use by_worker::ByWorker;
+pub use choices::{BatchNorm, Device, Format, OptimizerKind, Pace};
 pub use forecast::{Facts, Forecast};
 pub use overrides::Overrides;
 pub(crate) use overrides::TABLES;
 pub use recipe_error::RecipeError;
 pub use study::{Point, Study};
 
-use grawa_core::{Amount, Method, Schedule, Sgd};
-use grawa_data::{Augment, DatasetKind};
+use grawa_core::{AdamW, Amount, Method, Optimizer, Schedule, Sgd};
+use grawa_data::{Augment, DatasetKind, Sharding, Skew};
 use grawa_nn::Precision;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -74,6 +76,19 @@ pub struct Data {
     /// How training images are changed.
     #[serde(with = "values::word")]
     pub augment: Augment,
+    /// Which examples each worker holds.
+    #[serde(with = "values::word")]
+    pub split: Sharding,
+    /// Workers, and which share of the labels of their training examples is wrong.
+    #[serde(with = "values::label_noise")]
+    pub label_noise: ByWorker,
+}
+
+impl Data {
+    /// How the examples of workers differ.
+    pub fn skew(&self) -> Skew {
+        Skew { sharding: self.split, noise: self.label_noise.all().to_vec() }
+    }
 }
 
 /// What learns it.
@@ -115,6 +130,9 @@ pub struct Train {
     /// Whether every worker takes exactly τ steps a cycle.
     #[serde(with = "values::word")]
     pub pace: Pace,
+    /// Workers whose steps are made slower, and how many times; for experiments at a free pace.
+    #[serde(with = "values::slow")]
+    pub slow: ByWorker,
     /// The learning rate over the run.
     #[serde(with = "values::rate")]
     pub rate: Schedule,
@@ -124,7 +142,22 @@ pub struct Train {
     /// How vectors travel between such workers.
     #[serde(with = "values::word")]
     pub wire: Format,
-    /// Momentum, Nesterov, weight decay.
+    /// The optimizer of the local steps.
+    #[serde(with = "values::word")]
+    pub optimizer: OptimizerKind,
+    /// AdamW's β₁.
+    #[serde(with = "values::beta")]
+    pub beta1: f64,
+    /// AdamW's β₂.
+    #[serde(with = "values::beta")]
+    pub beta2: f64,
+    /// AdamW's ε.
+    #[serde(with = "values::eps")]
+    pub eps: f32,
+    /// The radius ρ of SAM in the local steps; 0 for none.
+    #[serde(with = "values::radius")]
+    pub sam: f64,
+    /// Momentum, Nesterov; weight decay, of AdamW too.
     #[serde(flatten, with = "SgdKeys")]
     pub sgd: Sgd,
 }
@@ -139,6 +172,25 @@ struct SgdKeys {
     nesterov: bool,
     #[serde(with = "values::weight_decay")]
     weight_decay: f32,
+}
+
+impl Train {
+    /// The optimizer of the local steps, with its settings.
+    pub fn local_optimizer(&self) -> Optimizer {
+        let Train { beta1, beta2, eps, sgd, .. } = *self;
+        match self.optimizer {
+            OptimizerKind::Sgd => sgd.into(),
+            OptimizerKind::AdamW => AdamW { beta1, beta2, eps, weight_decay: sgd.weight_decay }.into(),
+        }
+    }
+}
+
+impl Recipe {
+    /// The method, with SAM's radius where `train.sam` sets one.
+    pub fn method_with_sam(&self) -> Method {
+        let own = Some(self.train.sam).filter(|&radius| radius > 0.0);
+        Method { radius: own.or(self.method.radius), ..self.method.clone() }
+    }
 }
 
 /// How and when the model is evaluated. Which model that is belongs to the method.

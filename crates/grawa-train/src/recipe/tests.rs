@@ -85,6 +85,18 @@ fn defaults_follow_from_what_was_said() {
     );
 }
 
+/// PyTorch's rate and weight decay, unless they are said; the drops of the data set stay.
+#[test]
+fn adamw_has_its_own_defaults() {
+    let train = set(&["train.optimizer=adamw"]).unwrap().train;
+    assert_eq!(train.local_optimizer(), grawa_core::AdamW::default().into());
+    assert_eq!(train.rate.to_string(), "0.001, x0.1 at 20epoch, x0.1 at 30epoch");
+    let said = ["train.optimizer=adamw", "train.rate=0.1", "train.weight_decay=0", "train.beta2=0.95"];
+    let train = set(&said).unwrap().train;
+    let adamw = grawa_core::AdamW { beta2: 0.95, weight_decay: 0.0, ..Default::default() };
+    assert_eq!((train.local_optimizer(), train.rate.to_string().as_str()), (adamw.into(), "0.1"));
+}
+
 #[test]
 fn mistakes_name_the_line_and_what_to_do() {
     for (text, words) in [
@@ -112,6 +124,37 @@ fn mistakes_name_the_line_and_what_to_do() {
         ("[train]\nmomentum = 1", "my.toml:2: train.momentum: found 1, expected a number from 0 to below 1"),
         ("[train]\nnesterov = 'yes'", "my.toml:2: train.nesterov: found \"yes\", expected true or false"),
         ("[train]\nmomentum = 0\nnesterov = true", "my.toml:3: train.nesterov looks ahead"),
+        (
+            "[train]\noptimizer = 'adam'",
+            "my.toml:2: train.optimizer: there is no optimizer 'adam' (did you mean 'adamw'?)",
+        ),
+        ("[data]\nsplit = 'sorted'", "my.toml:2: data.split: cannot read the split 'sorted': expected 'iid'"),
+        (
+            "[data]\nlabel_noise = 'worker 3'",
+            "my.toml:2: data.label_noise: found \"worker 3\", expected a share from 0 to 1 as in \"worker 3: 0.4\", or \"none\"",
+        ),
+        ("[data]\nlabel_noise = 'worker 3: 1.4'", "my.toml:2: data.label_noise: found"),
+        (
+            "[data]\nlabel_noise = 'worker 1: 0.4, worker 1: 0.2'",
+            "my.toml:2: data.label_noise: worker 1 is named twice",
+        ),
+        (
+            "[data]\nlabel_noise = 'worker 4: 0.4'",
+            "my.toml:2: data.label_noise names worker 4, but the 4 workers are numbered from 0",
+        ),
+        ("[train]\nslow = 'worker 2: 3'", "my.toml:2: train.slow: found \"worker 2: 3\", expected a factor"),
+        ("[train]\nslow = 'worker 2: 3x'", "my.toml:2: at an even pace every worker takes the same steps"),
+        (
+            "[train]\npace = 'free'\nslow = 'worker 2: 3x'\n[machine]\ndevice = 'cuda'",
+            "my.toml:2: on a GPU all workers step together",
+        ),
+        ("[train]\nbeta2 = 1", "my.toml:2: train.beta2: found 1, expected a number from 0 to below 1"),
+        ("[train]\neps = 0", "my.toml:2: train.eps: found 0, expected a positive number"),
+        ("[train]\nsam = -1", "my.toml:2: train.sam: found -1, expected a number, 0 or more"),
+        (
+            "[method]\nname = 'dp-sam'\n[train]\nsam = 0.1",
+            "my.toml:4: train.sam is 0.1, but method.radius is 0.05; set one of them",
+        ),
         ("[train]\npace = 'fre'", "my.toml:2: train.pace: there is no pace 'fre' (did you mean 'free'?)"),
         ("[train]\nweight_decay = nan", "my.toml:2: train.weight_decay: found nan"),
         (
@@ -247,6 +290,7 @@ proptest! {
             format!("train.weight_decay={decay}"), format!("train.momentum={momentum}"),
             format!("evaluate.every={}", every.unwrap_or("end".into())), format!("evaluate.batch_norm={batch_norm}"),
             format!("checkpoint.every={keep}"), format!("data.held_out={held_out}"),
+            "data.split=dirichlet:0.3".into(), "data.label_noise=worker 0: 0.25".into(),
         ];
         if let (Some(width), true) = (width, matches!(kind, DatasetKind::Digits | DatasetKind::Cifar10)) { settings.push(format!("model.width={width}")); }
         settings.extend(classes.map(|n| format!("model.classes={n}")));

@@ -2,6 +2,7 @@
 //!
 //! Every module here is for `#[serde(with = …)]` on a field of a recipe. Values come from TOML.
 
+use super::ByWorker;
 use grawa_core::Amount;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt::Display;
@@ -72,6 +73,34 @@ value!(
     f32,
     |value| real(value, "a number, 0 or more", |x| x >= 0.0 && (x as f32).is_finite()).map(|x| x as f32),
     shortest
+);
+value!(beta, f64, |value| real(value, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x)), |beta| {
+    Some((*beta).into())
+});
+value!(
+    eps,
+    f32,
+    |value| real(value, "a positive number", |x| x as f32 > 0.0 && (x as f32).is_finite()).map(|x| x as f32),
+    shortest
+);
+value!(radius, f64, |value| real(value, "a number, 0 or more", |x| x >= 0.0), |radius| Some(
+    (*radius).into()
+));
+value!(
+    label_noise,
+    ByWorker,
+    |value| ByWorker::read(text(value)?, "", "a share from 0 to 1 as in \"worker 3: 0.4\"", |share| {
+        (0.0..=1.0).contains(&share)
+    }),
+    |noise| Some(noise.print("").into())
+);
+value!(
+    slow,
+    ByWorker,
+    |value| ByWorker::read(text(value)?, "x", "a factor from 1 to 1000 as in \"worker 2: 3x\"", |factor| {
+        (1.0..=1000.0).contains(&factor)
+    }),
+    |slow| Some(slow.print("x").into())
 );
 value!(
     /// A learning rate: a number, or a schedule.

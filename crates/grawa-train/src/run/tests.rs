@@ -4,7 +4,9 @@ use super::*;
 use crate::Fault;
 use crate::event::Reason;
 use crate::thread_set::{Seat, on_threads};
-use grawa_core::{Amount, FunctionReplica, Key, Name, Prox, Replica, Schedule, Sequential, Sgd, StateKind};
+use grawa_core::{
+    Amount, FunctionReplica, Key, Name, Optimizer, Prox, Replica, Schedule, Sequential, Sgd, StateKind,
+};
 use grawa_data::DatasetKind;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -72,8 +74,13 @@ impl<R: Replica> Replica for Odd<R> {
         Ok(loss)
     }
 
-    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_>]) -> Result<bool, grawa_core::Error> {
-        self.inner.descend(sgd, rate, prox)
+    fn descend(
+        &mut self,
+        optimizer: &Optimizer,
+        rate: f32,
+        prox: &[Prox<'_>],
+    ) -> Result<bool, grawa_core::Error> {
+        self.inner.descend(optimizer, rate, prox)
     }
 
     fn ascend(&mut self, radius: f32) -> Result<(), grawa_core::Error> {

@@ -328,9 +328,10 @@ struct View { int n, channels, h, w, oh, ow, pitch, pad, flip, random, row, colu
 
 extern "C" __global__ void __launch_bounds__(256)
     augment(View view, const Controls* controls, const u8* bytes, const u32* all_labels, const u32* order, const float* table,
-            T* x, u32* labels, u64 slab, u64 order_stride) {
+            T* x, u32* labels, u64 slab, u64 order_stride, u64 label_stride) {
     controls = mine(controls, slab); x = mine(x, slab); labels = mine(labels, slab);
     order += order_stride * blockIdx.z + (u64)controls->slot * view.n;
+    all_labels += label_stride * blockIdx.z;  // 0 where all workers have the same labels
     const Key key = key_of(controls, 3);
     EACH(at, (u64)view.n * view.oh * view.ow) {
         const int ox = at % view.ow, oy = at / view.ow % view.oh, image = at / view.ow / view.oh;

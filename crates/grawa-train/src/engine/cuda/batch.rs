@@ -79,13 +79,18 @@ pub(super) struct Stream {
 
 impl Stream {
     /// The stream of a shard, from this step on.
-    pub(super) fn new(data: &Data, order: Sampler, shard: u32, step: u64) -> Result<Self, Error> {
+    pub(super) fn new(data: &Data, order: &Sampler, shard: u32, step: u64) -> Result<Self, Error> {
         Ok(Stream {
             cursor: order.for_worker(shard)?,
             reader: Loader::new(data.train.clone(), order, shard)?,
             host_batches: (!data.on_device).then_some((None, step)),
             waited: 0.0,
         })
+    }
+
+    /// The labels as its worker sees them, where some are wrong.
+    pub(super) fn labels(&self) -> Option<&[u32]> {
+        self.reader.labels()
     }
 
     /// The batches of `count` steps.

@@ -5,8 +5,7 @@ use super::evaluate::{chunks_of_batches, with_models};
 use crate::Error;
 use crate::engine::{Counts, SHARE, recalibration, score_examples};
 use crate::worker_set::{Cycle, Shard, StepTaken, WorkerState};
-use grawa_core::{Key, Purpose, Sgd, StateKind};
-use grawa_data::Sampler;
+use grawa_core::{Key, Optimizer, Purpose, StateKind};
 use grawa_nn::Graph;
 use grawa_nn::cuda::{Model, ReplicaSet, Split};
 use std::ops::Range;
@@ -31,7 +30,7 @@ pub(super) struct Gpu {
 struct Steps<'a> {
     keys: &'a [Key],
     rates: &'a [f32],
-    sgd: Sgd,
+    optimizer: Optimizer,
     radius: Option<f32>,
     prox: [f32; 2],
     norms: bool,
@@ -71,7 +70,7 @@ impl Gpu {
             let results = self.take_steps(&Steps {
                 keys: &keys,
                 rates: &rates.iter().map(|&rate| rate as f32).collect::<Vec<_>>(),
-                sgd: cycle.sgd(),
+                optimizer: cycle.optimizer(),
                 radius: cycle.radius(),
                 prox: cycle.prox,
                 norms: cycle.norms,
@@ -119,7 +118,7 @@ impl Gpu {
         set.set_positions(steps.keys, steps.rates, steps.prox)?;
         let mut norms: Vec<Vec<f64>> = vec![Vec::new(); batches.len()];
         if steps.radius.is_none() && !steps.norms && !from_host {
-            set.steps(steps.sgd, count)?;
+            set.steps(steps.optimizer, count)?;
         } else {
             for step in 0..count {
                 if from_host {
@@ -137,7 +136,7 @@ impl Gpu {
                 if steps.norms {
                     norms.iter_mut().zip(set.norms()?).for_each(|(all, norms)| all.extend(norms));
                 }
-                set.descend(steps.sgd)?;
+                set.descend(steps.optimizer)?;
             }
         }
         (norms.into_iter().enumerate())
@@ -173,9 +172,14 @@ impl Gpu {
     }
 
     /// A step with the current gradients. Returns which workers are finite.
-    pub(super) fn descend(&mut self, sgd: Sgd, rate: f32, prox: [f32; 2]) -> Result<Vec<bool>, Error> {
+    pub(super) fn descend(
+        &mut self,
+        optimizer: Optimizer,
+        rate: f32,
+        prox: [f32; 2],
+    ) -> Result<Vec<bool>, Error> {
         self.set.set_rate(rate, prox)?;
-        self.set.descend(sgd)?;
+        self.set.descend(optimizer)?;
         (0..self.workers.len()).map(|worker| Ok(!self.set.losses(worker, 1)?.1)).collect()
     }
 
@@ -190,16 +194,27 @@ impl Gpu {
 
     /// A worker reads another shard of the examples.
     pub(super) fn assign_shard(&mut self, worker: usize, shard: u32, of: u32) -> Result<(), Error> {
-        let known = &self.data.order;
-        let order = Sampler::new(known.seed(), known.examples() as usize, of, known.batch_size())?;
-        self.streams[worker] = Stream::new(&self.data, order, shard, 0)?;
-        Ok(())
+        let order = self.data.order.for_workers(of)?;
+        self.streams[worker] = Stream::new(&self.data, &order, shard, 0)?;
+        self.load_labels()
+    }
+
+    /// Gives the GPU the labels of each worker, where some are wrong.
+    pub(super) fn load_labels(&mut self) -> Result<(), Error> {
+        let true_labels = self.data.train.split().labels();
+        if !self.data.on_device || self.data.order.is_alike() {
+            return Ok(());
+        }
+        let labels: Vec<&[u32]> =
+            self.streams.iter().map(|stream| stream.labels().unwrap_or(true_labels)).collect();
+        Ok(self.set.load_labels(&labels)?)
     }
 
     pub(super) fn copy(&self, worker: usize, what: StateKind) -> Result<Vec<f32>, Error> {
         Ok(match what {
             StateKind::Parameters => self.set.parameters(worker),
             StateKind::Velocity => self.set.velocity(worker),
+            StateKind::SecondMoment => self.set.second_moment(worker),
             StateKind::Statistics => self.set.statistics(worker),
         }?)
     }
@@ -208,6 +223,7 @@ impl Gpu {
         Ok(match what {
             StateKind::Parameters => self.set.load_parameters(worker, values),
             StateKind::Velocity => self.set.load_velocity(worker, values),
+            StateKind::SecondMoment => self.set.load_second_moment(worker, values),
             StateKind::Statistics => self.set.load_statistics(worker, values),
         }?)
     }

@@ -127,6 +127,7 @@ impl CudaSet {
             self.put(index, StateKind::Statistics, &state.statistics)?;
             self.put(index, StateKind::Parameters, &state.parameters)?;
             self.put(index, StateKind::Velocity, &part.velocity)?;
+            self.put(index, StateKind::SecondMoment, &part.second_moment)?;
         }
         // Its memory also serves to combine the workers for other processes.
         let length = self.gpus.iter().flatten().next().map_or(0, |gpu| gpu.graph.parameters().len());
@@ -193,12 +194,14 @@ fn open_gpu(
             set.load_dataset(split, data, View { flip: feed.augment().flip, crop }, steps)?;
         }
     }
-    let data = Data { order: *order, train: train.clone(), test: test.clone(), on_device };
+    let data = Data { order: order.clone(), train: train.clone(), test: test.clone(), on_device };
     let shard = |worker: u32| worker.min(order.workers().saturating_sub(1));
     let streams = (workers.clone())
-        .map(|worker| Stream::new(&data, *order, shard(worker), 0))
+        .map(|worker| Stream::new(&data, order, shard(worker), 0))
         .collect::<Result<_, _>>()?;
-    Ok(Gpu { set, workers, first, graph: graph.clone(), data, streams })
+    let mut gpu = Gpu { set, workers, first, graph: graph.clone(), data, streams };
+    gpu.load_labels()?;
+    Ok(gpu)
 }
 
 /// The most workers on one GPU.

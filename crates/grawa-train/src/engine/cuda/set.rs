@@ -11,7 +11,7 @@ use crate::worker_set::{
     Cycle, Evaluation, Measured, PerWorker, Shard, Slot, Vectors, WorkerSet, WorkerState,
 };
 use grawa_comm::{Heartbeat, Outcome};
-use grawa_core::{Key, Layout, Plan, Sgd, StateKind, Toward};
+use grawa_core::{Key, Layout, Optimizer, Plan, StateKind, Toward};
 use grawa_nn::cuda::{self, DeviceShare, Model, Participant};
 use grawa_session::Error;
 use std::ops::Range;
@@ -130,9 +130,15 @@ impl WorkerSet for CudaSet {
         found
     }
 
-    fn descend(&mut self, workers: &[usize], sgd: Sgd, rate: f32, prox: [f32; 2]) -> PerWorker<bool> {
+    fn descend(
+        &mut self,
+        workers: &[usize],
+        optimizer: Optimizer,
+        rate: f32,
+        prox: [f32; 2],
+    ) -> PerWorker<bool> {
         let workers = workers.iter().map(|&index| (index, ())).collect();
-        self.each(workers, |gpu, _| gpu.descend(sgd, rate, prox))
+        self.each(workers, |gpu, _| gpu.descend(optimizer, rate, prox))
     }
 
     fn score(&mut self, keys: &[(usize, Key)], dropout: bool) -> PerWorker<Vec<f64>> {
@@ -243,6 +249,7 @@ impl WorkerSet for CudaSet {
             let zeros = vec![0.0; gpu.graph.parameters().len()];
             // If the GPU fails, the next step reports it.
             let _ = gpu.set.load_velocity(worker, &zeros);
+            let _ = gpu.set.load_second_moment(worker, &[]);
         }
     }
 
