@@ -58,7 +58,7 @@ pub struct LocalStep<'a> {
     pub loss: f64,
     /// The norm of each tensor's gradient, where [`Session::wants_norms`]; empty otherwise.
     pub norms: &'a [f64],
-    /// The learning rate, for the record.
+    /// The learning rate: for the record, and for methods that depend on it (`slowmo`, `qsr`), which stand still at 0.
     pub rate: f64,
 }
 
