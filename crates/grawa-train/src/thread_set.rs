@@ -293,7 +293,10 @@ fn mix_shared_out(
             let cut = length.min(centre.len());
             let (part, rest) = std::mem::take(&mut centre).split_at_mut(cut);
             centre = rest;
-            let (moved, rest) = std::mem::take(&mut velocity).split_at_mut(cut.min(velocity.len()));
+            // Empty without an outer optimizer.
+            let has_velocity = !velocity.is_empty();
+            let (moved, rest) =
+                std::mem::take(&mut velocity).split_at_mut(if has_velocity { cut } else { 0 });
             velocity = rest;
             let mut parts = Vec::with_capacity(vectors.len());
             for vector in &mut vectors {
