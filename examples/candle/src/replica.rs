@@ -2,8 +2,8 @@
 
 use crate::{FlatVars, Network, score_batch, train_batch};
 use grawa_core::norm::norms;
-use grawa_core::step::{ascend, descend};
-use grawa_core::{Error, Key, Layout, Prox, Purpose, Replica, Sgd, StateKind};
+use grawa_core::step::ascend;
+use grawa_core::{Error, Key, Layout, Moments, Optimizer, Prox, Purpose, Replica, StateKind};
 
 /// A replica of the network. The vector of its parameters is what counts: each pass copies it into Candle's variables.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub struct CandleReplica {
     layout: Layout,
     parameters: Vec<f32>,
     gradient: Vec<f32>,
-    velocity: Vec<f32>,
+    moments: Moments,
     saved: Vec<f32>,
     /// Which shard of the examples it reads, of how many.
     shard: (u32, u32),
@@ -25,15 +25,14 @@ impl CandleReplica {
         let (network, vars) = Network::new().map_err(Error::replica)?;
         let layout = vars.layout()?;
         let parameters = initial(&layout);
-        let zeros = || vec![0.0; layout.len()];
-        let (gradient, velocity) = (zeros(), zeros());
+        let (gradient, moments) = (vec![0.0; layout.len()], Moments::new(layout.len()));
         Ok(CandleReplica {
             network,
             vars,
             layout,
             parameters,
             gradient,
-            velocity,
+            moments,
             saved: Vec::new(),
             shard: (shard, of),
         })
@@ -72,8 +71,8 @@ impl Replica for CandleReplica {
         self.pass(&train_batch(shard, of, step)).map_err(Error::replica)
     }
 
-    fn descend(&mut self, sgd: &Sgd, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error> {
-        descend(sgd, rate, &mut self.parameters, &mut self.velocity, &self.gradient, prox)
+    fn descend(&mut self, optimizer: &Optimizer, rate: f32, prox: &[Prox<'_>]) -> Result<bool, Error> {
+        self.moments.descend(optimizer, rate, &mut self.parameters, &self.gradient, prox)
     }
 
     fn ascend(&mut self, radius: f32) -> Result<(), Error> {
@@ -101,7 +100,7 @@ impl Replica for CandleReplica {
     }
 
     fn reset(&mut self) {
-        self.velocity.fill(0.0);
+        self.moments.reset();
     }
 
     fn parameters(&mut self) -> &mut [f32] {
@@ -115,16 +114,14 @@ impl Replica for CandleReplica {
     fn copy(&mut self, what: StateKind) -> Result<Vec<f32>, Error> {
         Ok(match what {
             StateKind::Parameters => self.parameters.clone(),
-            StateKind::Velocity => self.velocity.clone(),
-            StateKind::Statistics => Vec::new(),
+            what => self.moments.copy(what),
         })
     }
 
     fn put(&mut self, what: StateKind, values: &[f32]) -> Result<(), Error> {
         match what {
             StateKind::Parameters => what.fill(&mut self.parameters, values),
-            StateKind::Velocity => what.fill(&mut self.velocity, values),
-            StateKind::Statistics => Ok(()),
+            what => self.moments.put(what, values),
         }
     }
 }
