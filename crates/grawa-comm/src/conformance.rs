@@ -69,7 +69,8 @@ pub fn check<C: Collective>(member: &mut C) -> Result<(), String> {
     messages(member).map_err(|why| format!("gather: {why}"))?;
     let outcome = member.barrier().map_err(|error| format!("barrier: {error}"))?;
     whole(&outcome, member).map_err(|why| format!("barrier: {why}"))?;
-    let mut centre = vec![0.0; STATE];
+    // Of the last check, if there was one.
+    let mut centre = member.centre().to_vec();
     for (step, text) in (0..).zip(METHODS) {
         mixing(member, text, step, &mut centre).map_err(|why| format!("mix of {text}: {why}"))?;
     }
