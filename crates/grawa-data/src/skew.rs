@@ -59,7 +59,7 @@ pub struct Skew {
     pub noise: Vec<(u32, f64)>,
 }
 
-/// A Dirichlet division that leaves a worker without a batch is drawn again, so many times.
+/// How often a Dirichlet division is drawn until every worker has a batch.
 const DRAWS: u32 = 1000;
 
 impl Sharding {

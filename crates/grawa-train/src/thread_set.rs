@@ -319,7 +319,7 @@ fn mix_shared_out(
     })
 }
 
-/// A worker that is made slower gives a sign of life this often.
+/// The pauses of a worker that `train.slow` slows down are cut into naps of this length, each with a heartbeat.
 const NAP: Duration = Duration::from_millis(50);
 
 /// A worker's cycle of local steps.
