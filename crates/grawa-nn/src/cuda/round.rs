@@ -145,7 +145,9 @@ impl ReplicaSet {
         let expected = self.program.graph.parameters().len();
         let (centre, velocity) = centre.split_at(centre.len().min(expected));
         expect_len("the centre", centre.len(), expected)?;
-        if level == 0 && !velocity.is_empty() {
+        if level == 0 && velocity.is_empty() {
+            self.outer = None;
+        } else if level == 0 {
             expect_len("the velocity of the centre", velocity.len(), expected)?;
             let velocity = self.relayout(velocity, true);
             let memory = match self.outer.take() {

@@ -92,8 +92,7 @@ class SharedParameters:
     @torch.no_grad()
     def put_back(self, copies: list[torch.Tensor]) -> None:
         """Writes copies back."""
-        for parameter, copy in zip(self.parameters, copies):
-            parameter.copy_(copy)
+        torch._foreach_copy_(self.parameters, copies)
 
     @torch.no_grad()
     def norms(self, gradients: list[torch.Tensor | None]) -> torch.Tensor:

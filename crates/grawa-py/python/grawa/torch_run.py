@@ -115,7 +115,7 @@ class Run:
         if buffers not in buffer_policy.CHOICES:
             raise ValueError(f"buffers is {buffers!r}; choose one of {', '.join(buffer_policy.CHOICES)}")
         if not hasattr(optimizer, "register_step_post_hook"):
-            raise TypeError(f"a torch.optim.Optimizer is needed, of PyTorch 2.0 or later; this is a {type(optimizer).__name__}")
+            raise TypeError(f"a torch.optim.Optimizer is needed, of PyTorch 2.1 or later; this is a {type(optimizer).__name__}")
         running = None if _joined is None else _joined()
         if running is not None and not running._has_left:
             raise RuntimeError("this process has joined a run already: a process is one worker; leave the first with `with` or run.leave()")
@@ -395,11 +395,14 @@ class Run:
 
     def _hand_over_steps(self) -> None:
         """Reads the losses and norms of the last steps, with one copy each."""
-        losses = [loss if isinstance(loss, torch.Tensor) else torch.tensor(loss) for loss, _ in self._steps]
+        losses = [loss for loss, _ in self._steps]
         norms = [norms for _, norms in self._steps if norms is not None]
-        devices = {loss.device for loss in losses}
-        flat = [loss.reshape(()).double() if len(devices) == 1 else loss.reshape(()).double().cpu() for loss in losses]
-        self.session.measured(torch.stack(flat).tolist(), torch.stack(norms).tolist() if norms else [])
+        kinds = {(loss.device, loss.dtype) if isinstance(loss, torch.Tensor) else None for loss in losses}
+        if len(kinds) == 1 and None not in kinds:
+            read = torch.stack([loss.reshape(()) for loss in losses]).tolist()
+        else:
+            read = [float(loss) for loss in losses]
+        self.session.measured(read, torch.stack(norms).tolist() if norms else [])
         self._steps.clear()
 
     @torch.no_grad()
