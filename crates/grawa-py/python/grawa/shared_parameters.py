@@ -62,14 +62,13 @@ class SharedParameters:
     @torch.no_grad()
     def gather(self) -> torch.Tensor:
         """The parameters in ``flat``."""
-        parts = [parameter.detach().reshape(-1).to(torch.float32) for parameter in self.parameters]
-        if self.device == self.flat.device:
-            torch.cat(parts, out=self.flat)
-        elif self.device is not None:
-            self.flat.copy_(torch.cat(parts))
-        else:
-            for part, place in zip(parts, self.flat.split(self.sizes)):
-                place.copy_(part)
+        near = self.flat
+        if self.device is not None and self.device != near.device:
+            # One copy from the device, not one for each parameter.
+            near = torch.empty(self.length, dtype=torch.float32, device=self.device)
+        torch._foreach_copy_(self.parts(near), self.parameters)
+        if near is not self.flat:
+            self.flat.copy_(near)
         return self.flat
 
     @torch.no_grad()
@@ -77,12 +76,10 @@ class SharedParameters:
         """Writes ``flat`` to the parameters, in place."""
         self.put_back(self.parts(self.flat if flat is None else flat))
 
-    @torch.no_grad()
     def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The parts of a vector, each with the shape, type and device of its parameter."""
-        if self.device is not None:
-            flat = flat.to(self.device)
-        return [part.view(p.shape).to(p) for p, part in zip(self.parameters, flat.split(self.sizes))]
+        """The parts of a vector, each with the shape of its parameter, on its device if all parameters share one."""
+        flat = flat if self.device is None else flat.to(self.device)
+        return [part.view(parameter.shape) for parameter, part in zip(self.parameters, flat.split(self.sizes))]
 
     @torch.no_grad()
     def copies(self) -> list[torch.Tensor]:

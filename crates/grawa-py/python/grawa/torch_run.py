@@ -408,7 +408,8 @@ class Run:
     @torch.no_grad()
     def _apply_prox(self, strength: float) -> None:
         if self._centre is None:
-            self._centre = self._shared.parts(self.session.centre(torch.empty_like(self._shared.flat)))
+            parts = self._shared.parts(self.session.centre(torch.empty_like(self._shared.flat)))
+            self._centre = [part.to(parameter) for part, parameter in zip(parts, self._shared.parameters)]
         # One call for all: a call for each would take longer than the optimizer's step.
         torch._foreach_lerp_(self._shared.parameters, self._centre, strength)
 
