@@ -8,6 +8,8 @@ mod bar;
 mod bench;
 #[cfg(feature = "cuda")]
 mod bench_cuda;
+#[cfg(feature = "plots")]
+mod compare;
 #[cfg(feature = "group")]
 mod coordinate;
 mod data;
@@ -40,6 +42,7 @@ mod page;
 mod probe;
 #[cfg(feature = "plots")]
 mod report;
+mod seeds;
 mod source_args;
 mod stop;
 #[cfg(feature = "plots")]
@@ -70,6 +73,8 @@ struct Cli {
 enum Command {
     Demo(demo::Arguments),
     Train(train::Arguments),
+    #[cfg(feature = "plots")]
+    Compare(compare::Arguments),
     #[cfg(feature = "group")]
     Launch(launch::Arguments),
     #[cfg(feature = "group")]
@@ -118,6 +123,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "group")]
         Command::Join(arguments) => join::run(&arguments),
         Command::Train(arguments) => train::run(&arguments),
+        #[cfg(feature = "plots")]
+        Command::Compare(arguments) => compare::run(&arguments),
         #[cfg(feature = "plots")]
         Command::Lab(arguments) => lab::run(&arguments),
         #[cfg(feature = "plots")]

@@ -49,4 +49,4 @@ pub use group_checkpoint::make_room;
 pub use measure::{Class, Evaluator, Measured};
 pub use recipe::Recipe;
 pub use recording::read_recording;
-pub use run::Run;
+pub use run::{NextStep, Run};

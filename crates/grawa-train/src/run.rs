@@ -32,6 +32,19 @@ pub(crate) use workers::{AnyEngine, Workers};
 /// A worker that takes no step for so long while others wait is given up.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
 
+/// The next step of a run that goes on from a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NextStep {
+    /// Local steps of each worker so far.
+    pub steps: u64,
+    /// Epochs so far.
+    pub epochs: f64,
+    /// Its learning rate.
+    pub rate: f64,
+    /// Whether the budget is spent: there is no next step.
+    pub is_spent: bool,
+}
+
 /// A run that is ready to start.
 ///
 /// ```
@@ -186,6 +199,28 @@ impl Run {
             Some(checkpoint) => fits(self.recipe(), &self.workers, checkpoint),
             None => self.workers.start(self.recipe()).map(|_| ()),
         }
+    }
+
+    /// Which tensors of `model.init` the run starts with, in words; none if it starts at random, or from a checkpoint.
+    pub fn start_in_words(&self) -> Result<Option<String>, Error> {
+        if self.checkpoint.is_none() {
+            self.workers.start(self.recipe())?;
+        }
+        Ok(self.workers.start_in_words().map(str::to_owned))
+    }
+
+    /// The next step of a run that goes on from a checkpoint.
+    pub fn next_step(&self) -> Option<NextStep> {
+        let (at, recipe) = (&self.checkpoint.as_ref()?.snapshot.at, self.recipe());
+        let milestones = milestones(recipe, self.launch.examples);
+        let progress = milestones.progress(at, 0, 0);
+        let (steps, epochs) = (progress.steps, progress.epochs);
+        Some(NextStep {
+            steps,
+            epochs,
+            rate: recipe.train.rate.rate(&progress),
+            is_spent: milestones.is_spent(at),
+        })
     }
 
     /// Trains. Returns how it ended; an error if every worker was lost, or what happened could not be recorded.

@@ -34,7 +34,7 @@ pub use forecast::{Facts, Forecast};
 pub use overrides::Overrides;
 pub(crate) use overrides::TABLES;
 pub use recipe_error::RecipeError;
-pub use study::{Point, Study};
+pub use study::{Point, Study, Variant};
 
 use grawa_core::{AdamW, Amount, Method, Optimizer, Schedule, Sgd};
 use grawa_data::{Augment, DatasetKind, Sharding, Skew};
