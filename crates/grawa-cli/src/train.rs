@@ -128,7 +128,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "model", "method", "preset", "workers", "seed", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) resume: Option<PathBuf>,
     /// With --resume: resume from this checkpoint, a name in DIR/checkpoints; later ones are removed as the run continues
-    #[arg(long, value_name = "NAME", requires = "resume")]
+    #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "model", "method", "preset", "workers", "seed", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) checkpoint: Option<String>,
     /// Repeat the run in this folder: its recipe and, at a free pace, the number of steps of each worker
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
@@ -173,6 +173,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         ControlFlow::Continue(task) => {
             let (end, place) = carry_out(arguments, task, &stop)?;
             print(&summary(&end, &place, "grawa train"));
+            if let Some((best, error)) = folder::best(&place)? {
+                print(&format!("best model: test error {:.2} %, in {}", 100.0 * error, best.display()));
+            }
             Ok(succeeded(&end))
         }
         ControlFlow::Break(has_succeeded) => Ok(has_succeeded),
@@ -185,7 +188,11 @@ pub(crate) fn carry_out(
     mut task: Task,
     stop: &Arc<AtomicBool>,
 ) -> Result<(Finished, PathBuf), Failure> {
-    let data = grawa_data::load(task.recipe.data.kind.name(), &task.recipe.data.dir)?;
+    let data = grawa_data::load(task.recipe.data.kind.name(), &task.recipe.data.dir);
+    if let (Err(_), Some(place)) = (&data, &arguments.resume) {
+        warn(&format!("if the data was moved: grawa train --resume {} --dir DIR", place.display()));
+    }
+    let data = data?;
     let from = task.checkpoint.as_ref().map(|checkpoint| checkpoint.path().to_owned());
     let run = start(Run::new(task.recipe.clone(), &data)?, task.recording.take(), task.checkpoint.take());
     // All that can be wrong with the request is found before a folder is made, or a record is cut back.

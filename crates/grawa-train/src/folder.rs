@@ -1,11 +1,11 @@
 //! A run's folder: its recipe, its events, its checkpoints. Existing files are never overwritten.
 
-use crate::checkpoint::{FOLDER, crc, io, tidy};
+use crate::checkpoint::{BEST, FOLDER, MODEL, best_error, crc, io, tidy};
 use crate::recipe::{Overrides, TABLES};
 use crate::{Error, Recipe, durable};
 use grawa_nn::zoo;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use toml::{Table, Value};
 
@@ -93,11 +93,14 @@ pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
 /// Removes what processes that were killed have left: checkpoints, and files that were written aside.
 fn tidy_all(path: &Path) -> Result<(), Error> {
     tidy(&path.join(FOLDER))?;
-    for entry in fs::read_dir(path).map_err(io("look into", path))?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_aside = |file: &str| name.starts_with(&format!(".{file}-"));
-        if is_aside(RECIPE) || is_aside(COORDINATOR) {
-            fs::remove_file(entry.path()).map_err(io("remove", &entry.path()))?;
+    let best = path.join(BEST);
+    for place in [path, &best].into_iter().filter(|place| place.is_dir()) {
+        for entry in fs::read_dir(place).map_err(io("look into", place))?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_aside = |file: &&str| name.starts_with(&format!(".{file}-"));
+            if [RECIPE, COORDINATOR, MODEL].iter().any(is_aside) {
+                fs::remove_file(entry.path()).map_err(io("remove", &entry.path()))?;
+            }
         }
     }
     Ok(())
@@ -106,6 +109,12 @@ fn tidy_all(path: &Path) -> Result<(), Error> {
 /// The recipe of a run's folder.
 pub fn recipe(path: &Path) -> Result<Recipe, Error> {
     Ok(Recipe::resolve(&overrides(path)?)?)
+}
+
+/// The folder of the best model of a run, and its test error from 0 to 1; none if it has none.
+pub fn best(path: &Path) -> Result<Option<(PathBuf, f64)>, Error> {
+    let best = path.join(BEST);
+    Ok(best_error(&best.join(MODEL))?.map(|error| (best, error)))
 }
 
 /// What the recipe of a run's folder sets: every key.

@@ -60,13 +60,13 @@ mod tests {
         let (ten, three) = (digits(10, 4), digits(3, 4));
         let saved = State::initial(&ten, 1);
         saved.save(&ten, &path).unwrap();
-        let all = format!("8 of 8 tensors from {}", path.display());
+        let all = format!("12 of 12 tensors from {}", path.display());
         assert_eq!(start(&ten, &path, 2).unwrap(), (State { batches: 0, ..saved.clone() }, all.clone()));
 
         let (state, words) = start(&three, &path, 2).unwrap();
         let fresh =
             "linear.weight [10, 128] → [3, 128] starts at random; linear.bias [10] → [3] starts at random";
-        assert_eq!(words, format!("{}; {fresh}", all.replace("8 of", "6 of")));
+        assert_eq!(words, format!("{}; {fresh}", all.replace("12 of 12", "10 of 12")));
         let body = three.parameters().find("linear.weight").unwrap().range().start;
         assert_eq!(state.parameters[..body], saved.parameters[..body]);
         assert_eq!(state.parameters[body..], State::initial(&three, 2).parameters[body..]);

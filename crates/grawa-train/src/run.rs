@@ -156,8 +156,10 @@ impl Run {
         engine: impl FnOnce(&Recipe, Workload) -> Result<AnyEngine, Error>,
     ) -> Result<Self, Error> {
         let (graph, examples) = (Box::new(workload.graph.clone()), workload.order.examples() as usize);
+        let metadata = workload.metadata.clone();
         let engine = engine(&recipe, workload)?;
-        Ok(Run::by(recipe, Workers::Network { graph, engine, start: OnceLock::new() }, examples))
+        let workers = Workers::Network { graph, metadata, engine, start: OnceLock::new() };
+        Ok(Run::by(recipe, workers, examples))
     }
 
     fn by(recipe: Recipe, workers: Workers, examples: usize) -> Self {
@@ -248,7 +250,7 @@ impl Run {
     /// What the run needs besides its workers, and these.
     pub(crate) fn launch(self) -> (Launch, Workers) {
         let Run { mut launch, workers, folder, checkpoint } = self;
-        let writer = |folder: &Path| Writer::new(folder, &launch.recipe, workers.graph().cloned());
+        let writer = |folder: &Path| Writer::new(folder, &launch.recipe, workers.described());
         (launch.writer, launch.resumed) = (folder.as_deref().map(writer), checkpoint.is_some());
         (launch, workers)
     }
@@ -403,7 +405,7 @@ impl Launch {
             notes,
             reporter: self.reporter.clone(),
             together: Arc::clone(&self.together),
-            snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
+            snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged, recipe.checkpoint.best)),
         });
         let process = make(&common)?;
         let mut supervisor = Supervisor::new(&self, observers, written, started.at);

@@ -213,6 +213,9 @@ pub struct Checkpoint {
     /// How often, at the first round after; only at start and end if `None`.
     #[serde(with = "values::interval")]
     pub every: Option<Amount>,
+    /// Whether the model with the smallest test error is kept besides.
+    #[serde(with = "values::flag")]
+    pub best: bool,
 }
 
 /// What a run uses of the machine. With `pace = even` the number of cores changes no bit of the result; another device,

@@ -8,7 +8,7 @@ use crate::thread_set::{Seat, ThreadSet};
 use crate::worker_set::WorkerSet;
 use crate::{Error, Recipe};
 use grawa_core::{Layout, Replica, StateKind};
-use grawa_nn::{Graph, State};
+use grawa_nn::{Graph, Metadata, State};
 use std::fmt;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -51,9 +51,23 @@ type OwnReplica = (Box<dyn Replica + Send>, Option<Box<dyn EvaluateShard>>);
 
 /// The workers of a run in this process.
 pub(crate) enum Workers {
-    Network { graph: Box<Graph>, engine: AnyEngine, start: OnceLock<(State, Option<String>)> },
-    Own { name: String, layout: Layout, make: Box<dyn Fn(u32) -> Result<OwnReplica, Error>> },
-    Set { name: String, layout: Layout, start: Vec<f32>, make: MakeSet },
+    Network {
+        graph: Box<Graph>,
+        metadata: Metadata,
+        engine: AnyEngine,
+        start: OnceLock<(State, Option<String>)>,
+    },
+    Own {
+        name: String,
+        layout: Layout,
+        make: Box<dyn Fn(u32) -> Result<OwnReplica, Error>>,
+    },
+    Set {
+        name: String,
+        layout: Layout,
+        start: Vec<f32>,
+        make: MakeSet,
+    },
 }
 
 /// Makes a set of the caller's own, of these workers.
@@ -91,6 +105,12 @@ impl Workers {
 
     pub(crate) fn graph(&self) -> Option<&Graph> {
         if let Workers::Network { graph, .. } = self { Some(graph) } else { None }
+    }
+
+    /// The network, and what files of its models say.
+    pub(crate) fn described(&self) -> Option<(Graph, Metadata)> {
+        let Workers::Network { graph, metadata, .. } = self else { return None };
+        Some((Graph::clone(graph), metadata.clone()))
     }
 
     /// What all workers start with: parameters and statistics.
