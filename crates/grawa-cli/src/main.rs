@@ -39,6 +39,7 @@ mod mpi;
 mod output;
 #[cfg(feature = "group")]
 mod page;
+mod predict;
 mod probe;
 #[cfg(feature = "plots")]
 mod report;
@@ -84,6 +85,7 @@ enum Command {
     #[cfg(feature = "group")]
     Key(key::Arguments),
     Eval(eval::Arguments),
+    Predict(predict::Arguments),
     #[cfg(feature = "plots")]
     Vincent(vincent::Arguments),
     #[cfg(feature = "plots")]
@@ -114,6 +116,7 @@ fn main() -> ExitCode {
     let is_finished = match command {
         Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
         Command::Eval(arguments) => eval::run(&arguments).map(|()| true),
+        Command::Predict(arguments) => predict::run(&arguments).map(|()| true),
         #[cfg(feature = "group")]
         Command::Key(arguments) => key::run(&arguments).map(|()| true),
         #[cfg(feature = "group")]

@@ -531,3 +531,50 @@ fn a_run_can_start_from_another() {
     assert!(words.contains("tensors from first/checkpoints/step-00000008/model.safetensors; "), "{words}");
     assert!(words.contains("linear.bias [10] → [12] starts at random"), "{words}");
 }
+
+/// A run that ends worse than it was keeps both models. The best one says what it is, is measured by `eval`, and classifies pictures
+/// without the data set.
+#[test]
+fn the_best_model_is_kept_and_used() {
+    let place = TempDir::new().unwrap();
+    let mut worse = small("40step", "worse");
+    worse.extend(["--set", "train.rate=0.1, x1000 at 21step"]);
+    let output = train(place.path(), &worse);
+    let words = text(&output.stdout);
+    assert!(words.contains("in worse/best"), "{words}{}", text(&output.stderr));
+    let metrics = fs::read_to_string(place.path().join("worse/metrics.csv")).unwrap();
+    let evaluated = metrics.lines().filter(|line| line.starts_with("evaluated"));
+    let errors: Vec<f64> = evaluated.map(|line| line.split(',').nth(8).unwrap().parse().unwrap()).collect();
+    assert!(errors.len() == 2 && errors[0] < errors[1], "{metrics}");
+    let grawa = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_grawa"));
+        command.args(arguments).current_dir(place.path()).output().unwrap()
+    };
+    let eval = grawa(&["eval", "worse/best"]);
+    assert!(text(&eval.stdout).contains(&format!("{:.2}", 100.0 * errors[0])), "{}", text(&eval.stdout));
+    let best = fs::read(place.path().join("worse/best/model.safetensors")).unwrap();
+    let header = text(&best[8..8 + u64::from_le_bytes(best[..8].try_into().unwrap()) as usize]);
+    for part in ["\"step\":\"20\"", "\"network\":\"digits\"", "\"mean\":\"[0.3058]\"", "recipe_digest"] {
+        assert!(header.contains(part), "{part}: {header}");
+    }
+    let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/../grawa-data/tests/pictures/rgb.jpg");
+    let shown = grawa(&["predict", "worse/best", picture, "--top", "2"]);
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+    assert!(text(&shown.stdout).matches(" %").count() == 2, "{}", text(&shown.stdout));
+    let json = grawa(&["predict", "worse", picture, picture, "--top", "10", "--json"]);
+    let found: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(found.as_array().unwrap().len(), 2);
+    let classes = found[0]["classes"].as_array().unwrap();
+    let sum: f64 = classes.iter().map(|class| class["probability"].as_f64().unwrap()).sum();
+    assert!(classes.len() == 10 && (sum - 1.0).abs() < 1e-9, "{found}");
+    let none = grawa(&["predict", "worse", "nowhere.png"]);
+    assert!(
+        none.status.code() == Some(1) && text(&none.stderr).contains("nowhere.png"),
+        "{}",
+        text(&none.stderr)
+    );
+    let mut without = small("20step", "without");
+    without.extend(["--set", "checkpoint.best=false"]);
+    assert_eq!(train(place.path(), &without).status.code(), Some(0));
+    assert!(!place.path().join("without/best").exists());
+}
