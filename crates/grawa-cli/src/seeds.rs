@@ -38,7 +38,8 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
             train::claim(arguments, &name, |path| folder::create_for_seeds(path, &recipe, count))?
         }
     };
-    let seeds = folder::seeds(&all)?;
+    let (seeds, _hold) = (folder::seeds(&all)?, folder::hold(&all, true)?);
+    train::listen_for_stop(stop)?;
     let mut table = Table::new(["seed", "test error %", "run"]);
     let (mut errors, mut is_good) = (Vec::new(), true);
     for (number, seed) in seeds.iter().enumerate() {
@@ -92,7 +93,7 @@ fn one(
     }
     match train::decide(&own, None)? {
         ControlFlow::Continue(task) => {
-            let (end, place) = train::carry_out(&own, task, stop)?;
+            let (end, place) = train::carry_out(&own, task, stop, || Ok(()))?;
             let words = train::summary(&end, &place, "grawa train");
             words.lines().take(1).for_each(print);
             Ok(train::succeeded(&end))

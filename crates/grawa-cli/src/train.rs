@@ -165,13 +165,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         ));
     }
     let stop = Arc::new(AtomicBool::new(false));
-    listen_for_stop(&stop)?;
     if seeds::is_asked(arguments) {
         return seeds::run(arguments, &stop);
     }
     match decide(arguments, None)? {
         ControlFlow::Continue(task) => {
-            let (end, place) = carry_out(arguments, task, &stop)?;
+            let (end, place) = carry_out(arguments, task, &stop, || listen_for_stop(&stop))?;
             print(&summary(&end, &place, "grawa train"));
             if let Some((best, error)) = folder::best(&place)? {
                 print(&format!("best model: test error {:.2} %, in {}", 100.0 * error, best.display()));
@@ -182,11 +181,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
 }
 
-/// Trains until the run is over or `stop` is true. Returns how it ended, and the run's folder.
+/// Trains until the run is over or `stop` is true; `ready` is called just before. Returns how it ended, and the run's folder.
 pub(crate) fn carry_out(
     arguments: &Arguments,
     mut task: Task,
     stop: &Arc<AtomicBool>,
+    ready: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(Finished, PathBuf), Failure> {
     let data = grawa_data::load(task.recipe.data.kind.name(), &task.recipe.data.dir);
     if let (Err(_), Some(place)) = (&data, &arguments.resume) {
@@ -198,6 +198,7 @@ pub(crate) fn carry_out(
     // All that can be wrong with the request is found before a folder is made, or a record is cut back.
     check(&run, arguments)?;
     let (place, (_hold, files)) = open(arguments, &task.recipe, task.hold.zip(from))?;
+    ready()?;
     let mut observers = observers(files, arguments.quiet);
     let end = run.keep_in(&place).stop_by(Arc::clone(stop)).go(&mut observers)?;
     Ok((end, place))

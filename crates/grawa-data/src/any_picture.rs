@@ -83,13 +83,13 @@ mod tests {
         assert_eq!(split.bytes().unwrap(), bytes);
     }
 
-    /// Of a wide picture the middle square counts: its ends are never seen.
+    /// Of a wide picture the middle square counts, and what the filter reads beside it, as with Pillow's `box`: its ends are not seen.
     #[test]
     fn another_shape_is_cut_in_the_middle_and_resized() {
-        let row: Vec<u8> = [[255, 0, 0]; 16]
+        let row: Vec<u8> = [[255, 0, 0]; 12]
             .into_iter()
-            .chain([[30, 60, 90]; 32])
-            .chain([[0, 255, 0]; 16])
+            .chain([[30, 60, 90]; 40])
+            .chain([[0, 255, 0]; 12])
             .flatten()
             .collect();
         let (_place, path) = write(&row.repeat(32), (64, 32), png::ColorType::Rgb);
