@@ -274,7 +274,7 @@ mod tests {
         assert_eq!((own.to_string(), own.title()), ("easgd:pull=0.2".into(), "EASGD pull=0.2".into()));
         let points = study.points(&own, 1).unwrap();
         assert_eq!(points.len(), 2 * 3);
-        assert_eq!(points[0].recipe.method.to_string(), "easgd:period=4,pull=0.2");
+        assert_eq!(points[1].recipe.method.to_string(), "easgd:period=8,pull=0.2");
         assert!("easgd:perid=4".parse::<Variant>().is_err() && "lgrwa".parse::<Variant>().is_err());
 
         // The knobs of the recipe belong to its method; what a method sets goes over them.
