@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if arguments.train.checkpoint.is_some() {
         return Err(ONLY_TRAIN);
     }
+    train::refuse_changes(&arguments.train)?;
     if arguments.train.per_process.is_some() {
         return Err(Failure::Usage(
             "every process that joins says how many workers it has: `grawa join HOST:PORT --workers N`",

@@ -13,14 +13,14 @@ use std::path::PathBuf;
 
 /// Measure a trained model: loss and error on the test set, in all and class by class.
 ///
-/// MODEL is a run's folder (its newest checkpoint), one of its checkpoints, or a file of tensors such as PyTorch's state_dict
+/// MODEL is a run's folder (its newest checkpoint), RUN/best, one of its checkpoints, or a file of tensors such as PyTorch's state_dict
 /// saved as safetensors; such a file does not name its network and data, so give --model and --data.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa eval runs/lgrawa\n  grawa eval runs/lgrawa/checkpoints/step-00000064 --batch-norm keep\n  grawa eval resnet20.safetensors --model resnet20 --data cifar10 --dir data"
+    after_help = "Examples:\n  grawa eval runs/lgrawa\n  grawa eval runs/lgrawa/best\n  grawa eval runs/lgrawa/checkpoints/step-00000064 --batch-norm keep\n  grawa eval resnet20.safetensors --model resnet20 --data cifar10 --dir data"
 )]
 pub(crate) struct Arguments {
-    /// The run's folder, a checkpoint, or a file of tensors
+    /// The run's folder, RUN/best, a checkpoint, or a file of tensors
     #[arg(value_name = "MODEL")]
     what: PathBuf,
     #[command(flatten)]

@@ -6,11 +6,11 @@ use crate::output::print;
 use crate::train::{about, listen_for_stop};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use grawa_core::Name;
 use grawa_lab::Table;
 use grawa_lab::lab::{
     self, Cell, EXPERIMENTS, Finding, Plan, Progress, Request, Scale, Scheduler, Select, Stage, Store,
 };
+use grawa_train::recipe::Variant;
 use indicatif::{HumanDuration, ProgressBar};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     /// A recipe with a table `[study]`, instead of the scale's own; may be given several times
     #[arg(long = "recipe", value_name = "FILE")]
     recipes: Vec<PathBuf>,
-    /// Only this method; may be given several times
+    /// Only this method; knobs given with it, as in lgrawa:pull=0.5, are not searched for; may be given several times
     #[arg(long = "method", value_name = "METHOD")]
     methods: Vec<String>,
     /// How many seeds
@@ -77,19 +77,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let Some(out) = arguments.out.as_ref().filter(|_| !arguments.dry_run) else {
         return dry_run(&plan).map(|()| true);
     };
-    let store = Store::open(out, &plan)?;
+    carry_out(&plan, &Store::open(out, &plan)?, arguments.jobs)
+}
+
+/// Runs what is not finished, and concludes; false if it was stopped before its end.
+pub(crate) fn carry_out(plan: &Plan, store: &Store, jobs: Option<u16>) -> Result<bool, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     listen_for_stop(&stop)?;
-    let jobs = arguments.jobs.map(usize::from);
-    let bar = bar(1000, "lab");
-    let scheduler = Scheduler { plan: &plan, store: &store, jobs, about: about(), stop };
+    let jobs = jobs.map(usize::from);
+    let bar = bar(1000, plan.experiment.name);
+    let scheduler = Scheduler { plan, store, jobs, about: about(), stop };
     let (found, is_all) = scheduler.run(&|progress| show(&bar, progress))?;
     bar.finish_and_clear();
     if !is_all {
         print(&format!("stopped with {} finished cells; the same command continues", found.len()));
         return Ok(false);
     }
-    let (output, path) = lab::conclude(&plan, &store, &found)?;
+    let (output, path) = lab::conclude(plan, store, &found)?;
     for table in &output.tables {
         print(&table.text());
     }
@@ -111,15 +115,20 @@ fn plan(arguments: &Arguments) -> Result<Plan, Failure> {
         scale: arguments.scale,
         select: arguments.select,
         seeds: arguments.seeds.map(usize::from),
-        methods: arguments.methods.iter().map(|name| name.parse()).collect::<Result<Vec<Name>, _>>()?,
+        methods: variants(&arguments.methods)?,
         settings,
         recipes: arguments.recipes.clone(),
     };
     Ok(Plan::new(experiment, &request)?)
 }
 
+/// Methods with their knobs.
+pub(crate) fn variants(methods: &[String]) -> Result<Vec<Variant>, Failure> {
+    Ok(methods.iter().map(|method| method.parse()).collect::<Result<_, grawa_core::Error>>()?)
+}
+
 /// The cells that are known, and what all of them cost.
-fn dry_run(plan: &Plan) -> Result<(), Failure> {
+pub(crate) fn dry_run(plan: &Plan) -> Result<(), Failure> {
     let cells = plan.cells(&lab::Found::new())?;
     let unnamed = plan.unnamed(&cells);
     let mut table =
@@ -130,7 +139,7 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
             cell.recipe.data.kind.to_string(),
             cell.network(),
             cell.seed().to_string(),
-            cell.method().to_string(),
+            cell.variant.to_string(),
             cell.settings.join(", "),
             cell.recipe.train.budget.to_string(),
             cell.work.map_or("unknown".into(), |work| format!("{work:.2e}")),
@@ -139,8 +148,13 @@ fn dry_run(plan: &Plan) -> Result<(), Failure> {
     print(table.text().trim_end());
     let (work, unknown) = plan.cost(&cells);
     print(&format!(
-        "\n{} cells, and {unnamed} more when settings have been chosen: {work:.1e} multiplications and additions of training.",
-        cells.len()
+        "\n{} cells{}: {work:.1e} multiplications and additions of training.",
+        cells.len(),
+        if unnamed > 0 {
+            format!(", and {unnamed} more when settings have been chosen")
+        } else {
+            String::new()
+        }
     ));
     plan.notes().into_iter().for_each(print);
     if unknown > 0 {
@@ -180,8 +194,7 @@ fn news(cell: &Cell, finding: &Finding) -> String {
         Some(found) => format!("{stage} error {:.2} % in {:.1} s", 100.0 * found.test.error, found.seconds),
         None => "diverged".into(),
     };
-    let mut words =
-        vec![format!("{}, {}:", cell.recipe.data.kind, cell.network()), cell.method().title().into()];
+    let mut words = vec![format!("{}, {}:", cell.recipe.data.kind, cell.network()), cell.variant.title()];
     words.extend(cell.settings.iter().cloned());
     format!("{} seed {}: {what}", words.join(" "), cell.seed())
 }

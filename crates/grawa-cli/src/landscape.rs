@@ -2,7 +2,7 @@
 
 use crate::bar::bar;
 use crate::failure::Failure;
-use crate::model_args::{ModelArgs, View};
+use crate::model_args::{ModelArgs, View, name_of};
 use crate::output::print;
 use clap::Args;
 use grawa_core::{Key, Purpose};
@@ -42,8 +42,8 @@ pub(crate) struct Arguments {
     /// Places along each side [default: 41 on a line, 21 on a plane]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(3..=401))]
     points: Option<u32>,
-    /// Folder for the results; must be new, empty, or hold the same results [default: out/landscape, or the next free
-    /// name]
+    /// Folder for the results; must be new, empty, or hold the same results [default: out/landscape-RUN, or the next
+    /// free name]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -73,7 +73,7 @@ fn others_of(arguments: &Arguments, view: &View, named: &[PathBuf]) -> Result<Ve
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let view = arguments.model_args.open(&arguments.checkpoint)?;
-    let middle = &view.state;
+    let (middle, name) = (&view.state, name_of(&arguments.checkpoint));
     let others: Vec<PathBuf> = arguments.to.iter().chain(&arguments.worker).cloned().collect();
     let states = others_of(arguments, &view, &others)?;
     let is_line = arguments.to.is_some();
@@ -83,14 +83,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         arguments.model_args.settings("landscape", &view, &others),
         states.len()
     );
-    let mut folder = Folder::claim_or_next(arguments.out.as_deref(), "out/landscape", &described)?;
+    let mut folder =
+        Folder::claim_or_next(arguments.out.as_deref(), &format!("out/landscape-{name}"), &described)?;
     let mut losses = Losses::new(&view.graph, &view.examples, view.mode, view.threads)?;
-    let title = view.words.clone();
+    let title = format!("{name}: {}", view.words);
     if let ([to], true) = (states.as_slice(), is_line) {
         let bar = bar(count as u64, "line");
         let line = Line::between(&mut losses, middle, to, evenly(-0.5, 1.5, count), || bar.inc(1))?;
         bar.finish_and_clear();
-        put_line(&line, &title, &mut folder)?;
+        let other = arguments.to.as_deref().map(name_of).unwrap_or_default();
+        put_line(&line, &title, [&name, &other], &mut folder)?;
         let highest = line.values.iter().zip(&line.places).filter(|(_, place)| (0.0..=1.0).contains(*place));
         let highest = highest.map(|(value, _)| value.loss).fold(f64::NEG_INFINITY, f64::max);
         let first = losses.at(&middle.parameters, &middle.statistics)?.loss;

@@ -94,6 +94,7 @@ const STOP: Duration = Duration::from_secs(60);
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let (quiet, each) = (arguments.train.quiet, arguments.train.per_process.unwrap_or(1));
     let is_own = arguments.command.is_empty();
+    train::refuse_changes(&arguments.train)?;
     // What would be wrong for every worker is found before anything is written.
     let check = |recipe: Option<&Recipe>| {
         if recipe.is_some_and(|recipe| !recipe.train.workers.is_multiple_of(each)) {
@@ -101,7 +102,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         if let Some(recipe) = recipe.filter(|_| is_own) {
             let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-            grawa_train::check(recipe, &data)?;
+            if let Some(words) = grawa_train::check(recipe, &data)?.filter(|_| !quiet) {
+                print(&words);
+            }
             if recipe.machine.device == Device::Cuda {
                 first_gpu()?;
             }

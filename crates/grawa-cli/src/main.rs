@@ -8,6 +8,8 @@ mod bar;
 mod bench;
 #[cfg(feature = "cuda")]
 mod bench_cuda;
+#[cfg(feature = "plots")]
+mod compare;
 #[cfg(feature = "group")]
 mod coordinate;
 mod data;
@@ -37,9 +39,11 @@ mod mpi;
 mod output;
 #[cfg(feature = "group")]
 mod page;
+mod predict;
 mod probe;
 #[cfg(feature = "plots")]
 mod report;
+mod seeds;
 mod source_args;
 mod stop;
 #[cfg(feature = "plots")]
@@ -70,6 +74,8 @@ struct Cli {
 enum Command {
     Demo(demo::Arguments),
     Train(train::Arguments),
+    #[cfg(feature = "plots")]
+    Compare(compare::Arguments),
     #[cfg(feature = "group")]
     Launch(launch::Arguments),
     #[cfg(feature = "group")]
@@ -79,6 +85,7 @@ enum Command {
     #[cfg(feature = "group")]
     Key(key::Arguments),
     Eval(eval::Arguments),
+    Predict(predict::Arguments),
     #[cfg(feature = "plots")]
     Vincent(vincent::Arguments),
     #[cfg(feature = "plots")]
@@ -109,6 +116,7 @@ fn main() -> ExitCode {
     let is_finished = match command {
         Command::Demo(arguments) => demo::run(&arguments).map(|()| true),
         Command::Eval(arguments) => eval::run(&arguments).map(|()| true),
+        Command::Predict(arguments) => predict::run(&arguments).map(|()| true),
         #[cfg(feature = "group")]
         Command::Key(arguments) => key::run(&arguments).map(|()| true),
         #[cfg(feature = "group")]
@@ -118,6 +126,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "group")]
         Command::Join(arguments) => join::run(&arguments),
         Command::Train(arguments) => train::run(&arguments),
+        #[cfg(feature = "plots")]
+        Command::Compare(arguments) => compare::run(&arguments),
         #[cfg(feature = "plots")]
         Command::Lab(arguments) => lab::run(&arguments),
         #[cfg(feature = "plots")]

@@ -46,6 +46,20 @@ pub(crate) struct View {
     pub(crate) words: String,
 }
 
+/// What a model is called in tables, pictures and the names of folders: the run's folder, with the checkpoint if one was named.
+pub(crate) fn name_of(model: &Path) -> String {
+    let path = model.canonicalize().unwrap_or_else(|_| model.into());
+    let words = path.iter().map(|word| word.to_string_lossy()).filter(|word| word != "checkpoints");
+    let mut words: Vec<String> = words.map(|word| word.trim_end_matches(".safetensors").to_owned()).collect();
+    let is_part = |word: &String| word == "best" || word.starts_with("step-");
+    if words.len() > 1 && words.last().is_some_and(|last| last == "model") && is_part(&words[words.len() - 2])
+    {
+        words.pop();
+    }
+    let count = if words.last().is_some_and(is_part) { 2 } else { 1 };
+    words.split_off(words.len().saturating_sub(count)).join("-")
+}
+
 impl ModelArgs {
     /// Finds the model, builds its network, loads the data.
     pub(crate) fn open(&self, model: &Path) -> Result<View, Failure> {
@@ -88,5 +102,24 @@ impl ModelArgs {
             view.words,
             self.seed
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of;
+
+    #[test]
+    fn a_model_is_called_as_its_run() {
+        for (path, name) in [
+            ("runs/lgrawa", "lgrawa"),
+            ("runs/lgrawa/best", "lgrawa-best"),
+            ("runs/lgrawa/best/model.safetensors", "lgrawa-best"),
+            ("runs/a/checkpoints/step-00000064", "a-step-00000064"),
+            ("nets/resnet20.safetensors", "resnet20"),
+            ("model.safetensors", "model"),
+        ] {
+            assert_eq!(name_of(path.as_ref()), name, "{path}");
+        }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let (recipe, run) = agree(&job, &mut talk, each, prepare(&recipe, recording, checkpoint, ranks))?;
     let opened = match is_first {
         true => {
-            let checked = run.check().map_err(Failure::from);
+            let checked = train::check(&run, arguments);
             checked.and_then(|()| train::open(arguments, &recipe, hold.zip(from))).map(Some)
         }
         false => Ok(None),

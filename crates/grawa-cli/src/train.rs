@@ -2,15 +2,97 @@
 
 use crate::failure::Failure;
 use crate::output::{print, warn, warn_of_skipped};
+use crate::seeds;
 use crate::stop::on_signal;
 use clap::Args;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
-use grawa_train::recipe::{Facts, Forecast, Format, Overrides, Recipe};
+use grawa_train::recipe::{Facts, Forecast, Format, Overrides, Recipe, RecipeError};
+#[cfg(feature = "plots")]
+use grawa_train::recipe::{Study, Variant};
 use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder, read_recording};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What defines a run, besides its method: options over those of a recipe file.
+#[derive(Args, Clone, Default)]
+pub(crate) struct RecipeArgs {
+    /// A recipe: everything that defines a run, as TOML
+    #[arg(long, value_name = "FILE")]
+    pub(crate) recipe: Option<PathBuf>,
+    /// The data set: digits, cifar10, cifar100, mnist, fashion-mnist, folder
+    #[arg(long, value_name = "NAME")]
+    data: Option<String>,
+    /// The folder of the data set
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<String>,
+    /// The network, one of `grawa models`; for one from PyTorch: --set model.graph=net.json
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Defaults of the method: the paper's pseudo-code (paper) or the authors' published code (reference)
+    #[arg(long, value_parser = ["paper", "reference"])]
+    preset: Option<String>,
+    /// Workers
+    #[arg(long)]
+    workers: Option<u32>,
+    /// Seed of every random draw
+    #[arg(long)]
+    seed: Option<u32>,
+    /// How much training: 5000step, 60epoch or 10m
+    #[arg(long, value_name = "AMOUNT")]
+    pub(crate) budget: Option<String>,
+    /// Device: cpu or cuda
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// Number format of a GPU: bf16, tf32 or f32
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<String>,
+    /// Start from the model of this run, checkpoint or file of tensors; the last layer may differ
+    #[arg(long, value_name = "MODEL")]
+    init: Option<String>,
+    /// Any key of a recipe, such as train.batch=64; may be given several times, the last value counts
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<String>,
+}
+
+impl RecipeArgs {
+    /// The recipe file.
+    fn file(&self) -> Result<Overrides, Failure> {
+        Ok(self.recipe.as_deref().map_or(Ok(Overrides::default()), |path| Overrides::default().read(path))?)
+    }
+
+    /// Adds the options, but not those of --set.
+    fn options(&self, overrides: Overrides) -> Result<Overrides, Failure> {
+        let overrides = overrides.options(&[
+            ("method.preset", &self.preset, "--preset"),
+            ("data.kind", &self.data, "--data"),
+            ("data.dir", &self.dir, "--dir"),
+            ("model.name", &self.model, "--model"),
+            ("model.init", &self.init, "--init"),
+            ("train.budget", &self.budget, "--budget"),
+            ("machine.device", &self.device, "--device"),
+            ("machine.precision", &self.precision, "--precision"),
+        ])?;
+        Ok(overrides.options(&[
+            ("train.workers", &self.workers, "--workers"),
+            ("train.seed", &self.seed, "--seed"),
+        ])?)
+    }
+
+    /// Methods over one recipe, with consecutive seeds from its own on.
+    #[cfg(feature = "plots")]
+    pub(crate) fn study(&self, methods: Vec<Variant>, seeds: u16) -> Result<Study, Failure> {
+        let overrides = self.options(self.file()?)?;
+        // What --set says of the method is for all of them.
+        let (of_method, others): (Vec<String>, Vec<String>) =
+            self.settings.iter().cloned().partition(|setting| setting.trim_start().starts_with("method."));
+        let overrides = overrides.set_all(&others)?;
+        let first = Recipe::resolve(&overrides)?.train.seed;
+        let study = Study::of(overrides, methods, (first..first + u64::from(seeds)).collect())?;
+        Ok(of_method.iter().try_fold(study, |study, setting| study.set(setting))?)
+    }
+}
 
 /// Train a network on many workers.
 ///
@@ -19,64 +101,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// 1: the run is not finished). A second Ctrl-C, a second or more later, ends the process at once.
 ///
 /// A run at whose end no worker's parameters are finite has diverged: its files stay, and the exit code is 1.
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(
-    after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --data cifar10 --set model.graph=net.json\n  grawa train --resume runs/first\n  grawa train --resume runs/first --checkpoint step-00000064\n  grawa train --replay runs/free --out runs/again\n  mpirun -n 4 grawa train --comm mpi --data digits --method lgrawa"
+    after_help = "Examples:\n  grawa train --data digits --method lgrawa --workers 4 --seed 7 --out runs/first\n  grawa train --recipe recipes/cifar10-resnet20.toml --method lgrawa --seed 36 --set train.budget=500step\n  grawa train --data cifar10 --set model.graph=net.json\n  grawa train --data digits --method lgrawa --seeds 5 --out runs/five\n  grawa train --resume runs/first\n  grawa train --resume runs/first --budget 80epoch\n  grawa train --resume runs/first --checkpoint step-00000064\n  grawa train --replay runs/free --out runs/again\n  mpirun -n 4 grawa train --comm mpi --data digits --method lgrawa"
 )]
 pub(crate) struct Arguments {
-    /// A recipe: everything that defines a run, as TOML
-    #[arg(long, value_name = "FILE")]
-    recipe: Option<PathBuf>,
-    /// The data set: digits, cifar10, cifar100, mnist, fashion-mnist, folder
-    #[arg(long, value_name = "NAME")]
-    data: Option<String>,
-    /// The folder of the data set
-    #[arg(long, value_name = "DIR")]
-    dir: Option<String>,
-    /// The network, one of `grawa models`; for one from PyTorch: --set model.graph=net.json
-    #[arg(long, value_name = "NAME")]
-    model: Option<String>,
     /// The method with any of its knobs, such as lgrawa:period=16,pull=0.7; see `grawa methods`
     #[arg(long, value_name = "METHOD")]
-    method: Option<String>,
-    /// Defaults of the method: the paper's pseudo-code (paper) or the authors' published code (reference)
-    #[arg(long, value_parser = ["paper", "reference"])]
-    preset: Option<String>,
-    /// Workers
-    #[arg(long)]
-    workers: Option<u32>,
+    pub(crate) method: Option<String>,
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArgs,
     /// With `launch` and --comm mpi: workers in each process; vectors travel once for each process [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) per_process: Option<u32>,
-    /// Seed of every random draw
-    #[arg(long)]
-    seed: Option<u32>,
-    /// How much training: 5000step, 60epoch or 10m
-    #[arg(long, value_name = "AMOUNT")]
-    budget: Option<String>,
-    /// Device: cpu or cuda
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<String>,
-    /// Number format of a GPU: bf16, tf32 or f32
-    #[arg(long, value_name = "PRECISION")]
-    precision: Option<String>,
     /// With `launch` and `coordinate`: workers train while vectors are sent, one round behind
     #[arg(long)]
-    overlap: bool,
-    /// Start from the tensors of this file; the last layer may differ
-    #[arg(long, value_name = "FILE")]
-    init: Option<String>,
-    /// Any key of a recipe, such as train.batch=64; may be given several times, the last value counts
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    settings: Vec<String>,
+    pub(crate) overlap: bool,
+    /// Train once with each of N consecutive seeds, and print mean ± standard deviation; the folder then holds one run per seed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with_all = ["resume", "replay"])]
+    pub(crate) seeds: Option<u16>,
     /// The run's folder, which must be new or empty [default: runs/DATA-METHOD-SEED]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Resume the run in this folder, from its newest complete checkpoint
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
+    pub(crate) out: Option<PathBuf>,
+    /// Resume the run in this folder, from its newest complete checkpoint. With --budget AMOUNT: train to that amount in all, also if the
+    /// run was finished. With --dir DIR: the data is there now
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "model", "method", "preset", "workers", "seed", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) resume: Option<PathBuf>,
     /// With --resume: resume from this checkpoint, a name in DIR/checkpoints; later ones are removed as the run continues
-    #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
+    #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "model", "method", "preset", "workers", "seed", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) checkpoint: Option<String>,
     /// Repeat the run in this folder: its recipe and, at a free pace, the number of steps of each worker
     #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
@@ -98,6 +150,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             "--per-process is for `grawa launch` and --comm mpi; without them all workers are in one process",
         ));
     }
+    if arguments.comm == "mpi" && arguments.seeds.is_some() {
+        return Err(Failure::Usage(
+            "--seeds is for workers in one process; start the ranks once for each --seed",
+        ));
+    }
     if arguments.comm == "mpi" {
         #[cfg(feature = "mpi")]
         return crate::mpi::run(arguments);
@@ -107,23 +164,74 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
              libopenmpi-dev libclang-dev), then build it with: cargo build --release --features mpi",
         ));
     }
-    let mut task = match decide(arguments, None)? {
-        ControlFlow::Continue(task) => task,
-        ControlFlow::Break(has_succeeded) => return Ok(has_succeeded),
-    };
-    let data = grawa_data::load(task.recipe.data.kind.name(), &task.recipe.data.dir)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    if seeds::is_asked(arguments) {
+        return seeds::run(arguments, &stop);
+    }
+    match decide(arguments, None)? {
+        ControlFlow::Continue(task) => {
+            let (end, place) = carry_out(arguments, task, &stop, || listen_for_stop(&stop))?;
+            print(&summary(&end, &place, "grawa train"));
+            if let Some((best, error)) = folder::best(&place)? {
+                print(&format!("best model: test error {:.2} %, in {}", 100.0 * error, best.display()));
+            }
+            Ok(succeeded(&end))
+        }
+        ControlFlow::Break(has_succeeded) => Ok(has_succeeded),
+    }
+}
+
+/// Trains until the run is over or `stop` is true; `ready` is called just before. Returns how it ended, and the run's folder.
+pub(crate) fn carry_out(
+    arguments: &Arguments,
+    mut task: Task,
+    stop: &Arc<AtomicBool>,
+    ready: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(Finished, PathBuf), Failure> {
+    let data = grawa_data::load(task.recipe.data.kind.name(), &task.recipe.data.dir);
+    if let (Err(_), Some(place)) = (&data, &arguments.resume) {
+        warn(&format!("if the data was moved: grawa train --resume {} --dir DIR", place.display()));
+    }
+    let data = data?;
     let from = task.checkpoint.as_ref().map(|checkpoint| checkpoint.path().to_owned());
     let run = start(Run::new(task.recipe.clone(), &data)?, task.recording.take(), task.checkpoint.take());
     // All that can be wrong with the request is found before a folder is made, or a record is cut back.
-    run.check()?;
+    check(&run, arguments)?;
     let (place, (_hold, files)) = open(arguments, &task.recipe, task.hold.zip(from))?;
-    let stop = Arc::new(AtomicBool::new(false));
-    listen_for_stop(&stop)?;
+    ready()?;
     let mut observers = observers(files, arguments.quiet);
-    let end = run.keep_in(&place).stop_by(stop).go(&mut observers)?;
-    drop(observers);
-    print(&summary(&end, &place, "grawa train"));
-    Ok(succeeded(&end))
+    let end = run.keep_in(&place).stop_by(Arc::clone(stop)).go(&mut observers)?;
+    Ok((end, place))
+}
+
+/// That the run can start. Prints what it starts from: tensors of a file, or the learning rate of a run that is prolonged.
+pub(crate) fn check(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
+    run.check()?;
+    if let Some(words) = run.start_in_words()?.filter(|_| !arguments.quiet) {
+        print(&words);
+    }
+    let (Some(budget), Some(next)) = (&arguments.recipe.budget, run.next_step()) else { return Ok(()) };
+    let schedule = &run.recipe().train.rate;
+    let wrong = |why: String| Err(RecipeError::new(format!("--budget {budget}"), why).into());
+    if next.is_spent {
+        return wrong(format!(
+            "the run has taken {} steps a worker, {:.1} epochs: this budget is spent; give the amount of the whole run",
+            next.steps, next.epochs
+        ));
+    }
+    if next.rate == 0.0 {
+        return wrong(format!(
+            "the learning rate is 0 from here on (train.rate = \"{schedule}\"), so nothing would be learnt; start a new run from this \
+             model: grawa train --init RUN, with a train.rate of its own"
+        ));
+    }
+    if !arguments.quiet {
+        print(&format!(
+            "the learning rate continues as it was set, train.rate = \"{schedule}\": {:.3e} at the next step",
+            next.rate
+        ));
+    }
+    Ok(())
 }
 
 /// What a command line asks to train.
@@ -138,10 +246,12 @@ pub(crate) struct Task {
 /// What is to be trained, by `ranks` where the job has some; if there is nothing to do, whether that is a success.
 pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<ControlFlow<bool, Task>, Failure> {
     if let Some(place) = &arguments.resume {
-        let recipe = folder::recipe(place)?;
+        let RecipeArgs { dir, budget, .. } = &arguments.recipe;
+        let changes = [("data.dir", dir, "--dir"), ("train.budget", budget, "--budget")];
+        let recipe = Recipe::resolve(&folder::overrides(place)?.options(&changes)?)?;
         let hold = Some(folder::hold(place, true)?);
         let checkpoint = choose(place, arguments)?;
-        if is_finished(place, &checkpoint)? {
+        if budget.is_none() && is_finished(place, &checkpoint)? {
             return Ok(ControlFlow::Break(!checkpoint.has_diverged()));
         }
         if is_for_processes(&recipe) {
@@ -161,11 +271,7 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
             Recipe::resolve(&overrides)?
         }
     };
-    if is_for_processes(&recipe) {
-        return Err(Failure::Usage(
-            "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away",
-        ));
-    }
+    expect_threads(&recipe)?;
     if let (Some(ranks), Some(each)) = (ranks, arguments.per_process)
         && recipe.train.workers != ranks.saturating_mul(each)
     {
@@ -196,6 +302,7 @@ pub(crate) fn open(
     resumed: Option<(folder::Hold, PathBuf)>,
 ) -> Result<(PathBuf, (folder::Hold, Files)), Failure> {
     if let (Some(place), Some((hold, checkpoint))) = (&arguments.resume, resumed) {
+        let hold = folder::amend(place, recipe, hold)?;
         // The folder of a worker of a group has checkpoints and no record: then the record begins here.
         let files = match place.join(EVENTS).exists() {
             true => Files::resume(place, &checkpoint)?,
@@ -218,6 +325,16 @@ pub(crate) fn observers(files: Files, quiet: bool) -> Vec<Box<dyn Observer>> {
     observers
 }
 
+/// That the recipe can be trained by workers in one process.
+pub(crate) fn expect_threads(recipe: &Recipe) -> Result<(), Failure> {
+    match is_for_processes(recipe) {
+        true => Err(Failure::Usage(
+            "train.overlap and train.wire are for workers in processes of their own: use `grawa launch` or `grawa coordinate`, or leave them away",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Whether the recipe has settings for vectors between processes.
 fn is_for_processes(recipe: &Recipe) -> bool {
     recipe.train.overlap || recipe.train.wire != Format::F32
@@ -226,12 +343,23 @@ fn is_for_processes(recipe: &Recipe) -> bool {
 /// The recipe of a new run, for commands that start one; and whether nothing but the number of workers was said.
 #[cfg(feature = "group")]
 pub(crate) fn recipe(arguments: &Arguments) -> Result<(Recipe, bool), Failure> {
-    if arguments.resume.is_some() || arguments.replay.is_some() || arguments.comm != "threads" {
+    let is_for_train = arguments.resume.is_some() || arguments.replay.is_some() || arguments.seeds.is_some();
+    if is_for_train || arguments.comm != "threads" {
         return Err(crate::failure::ONLY_TRAIN);
     }
     let overrides = overrides(arguments)?;
-    let has_only_workers = arguments.recipe.is_none() && overrides.says_nothing_but("train.workers");
+    let has_only_workers = arguments.recipe.recipe.is_none() && overrides.says_nothing_but("train.workers");
     Ok((Recipe::resolve(&overrides)?, has_only_workers))
+}
+
+/// That a group is not resumed with options that only `grawa train --resume` can apply.
+#[cfg(feature = "group")]
+pub(crate) fn refuse_changes(arguments: &Arguments) -> Result<(), Failure> {
+    let RecipeArgs { budget, dir, .. } = &arguments.recipe;
+    match arguments.resume.is_some() && (budget.is_some() || dir.is_some()) {
+        true => Err(Failure::Usage("--resume with --budget or --dir is for `grawa train`")),
+        false => Ok(()),
+    }
 }
 
 /// Sets the flag at the first Ctrl-C.
@@ -247,30 +375,14 @@ pub(crate) fn about() -> About {
 
 /// The options of the command line, over those of the recipe file.
 fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
-    let mut overrides = match &arguments.recipe {
-        Some(path) => Overrides::default().read(path)?,
-        None => Overrides::default(),
-    };
+    let mut overrides = arguments.recipe.file()?;
     if let Some(method) = &arguments.method {
         overrides = overrides.method(method, "--method")?;
     }
-    let overrides = overrides
-        .options(&[
-            ("method.preset", &arguments.preset, "--preset"),
-            ("data.kind", &arguments.data, "--data"),
-            ("data.dir", &arguments.dir, "--dir"),
-            ("model.name", &arguments.model, "--model"),
-            ("model.init", &arguments.init, "--init"),
-            ("train.budget", &arguments.budget, "--budget"),
-            ("machine.device", &arguments.device, "--device"),
-            ("machine.precision", &arguments.precision, "--precision"),
-        ])?
-        .options(&[("train.overlap", &arguments.overlap.then_some(true), "--overlap")])?
-        .options(&[
-            ("train.workers", &arguments.workers, "--workers"),
-            ("train.seed", &arguments.seed, "--seed"),
-        ])?;
-    Ok(overrides.set_all(&arguments.settings)?)
+    let overrides = arguments.recipe.options(overrides)?;
+    let overrides =
+        overrides.options(&[("train.overlap", &arguments.overlap.then_some(true), "--overlap")])?;
+    Ok(overrides.set_all(&arguments.recipe.settings)?)
 }
 
 pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
@@ -332,7 +444,9 @@ fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, Failure> {
     match (checkpoint.skipped().is_empty(), arguments.quiet) {
         (false, false) => print(&format!("resuming from {path} instead")),
         (false, true) => warn(&format!("resuming from {path} instead")),
-        (true, false) if !checkpoint.is_finished() => print(&format!("resuming from {path}")),
+        (true, false) if !checkpoint.is_finished() || arguments.recipe.budget.is_some() => {
+            print(&format!("resuming from {path}"))
+        }
         (true, _) => {}
     }
     Ok(checkpoint)

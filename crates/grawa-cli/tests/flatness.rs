@@ -110,6 +110,16 @@ fn a_runs_folder_says_what_it_is_of() {
     assert!(
         text(&output.stdout).contains("digits on digits, 64 examples in batches of 32, batch norm: train")
     );
+    // Several models: one table, and files that name them.
+    let both = ["flatness", "run", "run/best", "--steps", "4", "--draws", "1", "--extra", "2"];
+    let output = grawa(place.path(), &[&both[..], &few].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let together = place.path().join("out/flatness-run-run-best");
+    assert!(together.join("run-best-spectrum.png").exists() && together.join("run-ritz.csv").exists());
+    let table = fs::read_to_string(together.join("figures.csv")).unwrap();
+    assert!(table.starts_with("figure,run,run-best,what it is\n") && table.lines().count() == 14, "{table}");
+    let twice = grawa(place.path(), &["flatness", "run", "run"]);
+    assert_eq!(twice.status.code(), Some(2), "{}", text(&twice.stderr));
     let landscape = ["landscape", "run", "--points", "3", "--out", "plane"];
     let output = grawa(place.path(), &[&landscape[..], &few].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -298,3 +298,46 @@ fn choosing_on_the_test_set_is_marked() {
         assert!(found.contains("CHOSEN ON THE TEST SET"), "{file}");
     }
 }
+
+/// Methods with knobs of their own against the first: a table, pictures, a page; the same command goes on with its folder.
+#[test]
+fn methods_are_compared() {
+    let place = TempDir::new().unwrap();
+    let compare = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_grawa"));
+        command.args(["compare", "--method", "lgrawa", "--method", "lgrawa:pull=0.9", "--method", "mean"]);
+        command.args(["--set", "method.period=4", "--set", "model.width=4", "--workers", "2"]);
+        command.args(["--budget", "12step", "--seeds", "3"]).args(more).current_dir(place.path());
+        command.output().unwrap()
+    };
+    let planned = compare(&["--dry-run"]);
+    assert!(text(&planned.stdout).contains("9 cells:"), "{}", text(&planned.stdout));
+    assert!(!place.path().join("out").exists());
+    let output = compare(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("9/9"), "{}", text(&output.stderr));
+    let found = files(&place.path().join("out/compare-digits/results"));
+    for file in ["errors.png", "differences.png", "index.html", "tables.md", "cells.csv"] {
+        assert!(found.contains_key(file), "{file}");
+    }
+    let table = text(&found["comparison.csv"]);
+    let rows: Vec<&str> = table.lines().collect();
+    assert!(rows.len() == 4 && rows[0].contains("difference to LGRAWA"), "{table}");
+    assert!(rows[2].starts_with("LGRAWA pull=0.9,\"lgrawa:period=4,pull=0.9\",3,"), "{table}");
+    assert!(rows[3].starts_with("Mean,mean:period=4,3,") && rows[3].contains('±'), "{table}");
+    // Nothing is trained again.
+    let again = compare(&[]);
+    assert_eq!((again.status.code(), &again.stdout), (Some(0), &output.stdout));
+    assert!(!text(&again.stderr).contains("/9"), "{}", text(&again.stderr));
+}
+
+/// A knob that comes with the method is not searched for.
+#[test]
+fn a_method_may_bring_its_knobs() {
+    let place = TempDir::new().unwrap();
+    let all = lab(place.path(), &["table2", "--method", "lgrawa", "--dry-run"]);
+    let some = lab(place.path(), &["table2", "--method", "lgrawa:pull=0.5", "--dry-run"]);
+    assert!(text(&all.stdout).contains("method.pull="), "{}", text(&all.stdout));
+    assert_eq!(some.status.code(), Some(0), "{}", text(&some.stderr));
+    assert!(!text(&some.stdout).contains("method.pull="), "{}", text(&some.stdout));
+}

@@ -460,3 +460,121 @@ fn a_polite_kill_that_comes_twice_leaves_a_checkpoint() {
         names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
     assert!(names.iter().any(|name| name.contains("-stopped-")), "{names:?}");
 }
+
+/// A finished run that is given a larger budget ends with the bits of one that had it from the start, even if it ended between two
+/// rounds; what cannot be meant is refused and changes nothing.
+#[test]
+fn a_finished_run_is_prolonged() {
+    let place = TempDir::new().unwrap();
+    for (budget, out) in [("18step", "short"), ("40step", "long")] {
+        assert_eq!(train(place.path(), &small(budget, out)).status.code(), Some(0));
+    }
+    let recipe = || fs::read_to_string(place.path().join("short/recipe.toml")).unwrap();
+    let before = recipe();
+    let spent = train(place.path(), &["--resume", "short", "--budget", "12step"]);
+    assert_eq!((spent.status.code(), recipe()), (Some(2), before));
+    assert!(text(&spent.stderr).contains("18 steps a worker"), "{}", text(&spent.stderr));
+    let longer = train(place.path(), &["--resume", "short", "--budget", "40step"]);
+    let words = text(&longer.stdout);
+    assert_eq!(longer.status.code(), Some(0), "{}", text(&longer.stderr));
+    assert!(words.contains("learning rate continues") && words.contains("done: 40 steps"), "{words}");
+    assert!(recipe().contains("40step"));
+    for file in ["state.safetensors", "model.safetensors"] {
+        let read = |run: &str| {
+            fs::read(place.path().join(run).join("checkpoints/step-00000040").join(file)).unwrap()
+        };
+        assert!(read("short") == read("long"), "{file}");
+    }
+    // Nothing is learnt where the schedule has come to its end.
+    let mut cosine = small("16step", "cosine");
+    cosine.extend(["--set", "train.rate=0.1, cosine over 16step"]);
+    assert_eq!(train(place.path(), &cosine).status.code(), Some(0));
+    let refused = train(place.path(), &["--resume", "cosine", "--budget", "32step"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--init"), "{}", text(&refused.stderr));
+}
+
+/// One run for each seed; what was not done is done by a resume of the folder of all.
+#[test]
+fn several_seeds_are_runs_of_their_own() {
+    let place = TempDir::new().unwrap();
+    let mut arguments = small("16step", "all");
+    arguments.extend(["--seeds", "2", "--quiet"]);
+    let first = train(place.path(), &arguments);
+    assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
+    assert!(text(&first.stdout).contains("standard deviation of 2 seeds"), "{}", text(&first.stdout));
+    let model = |seed: u64| {
+        let run = place.path().join(format!("all/seed-{seed}"));
+        fs::read(run.join("checkpoints/step-00000016/model.safetensors")).unwrap()
+    };
+    let (seven, eight) = (model(7), model(8));
+    assert!(seven != eight);
+    fs::remove_dir_all(place.path().join("all/seed-8")).unwrap();
+    let again = train(place.path(), &["--resume", "all", "--quiet"]);
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+    assert!(model(7) == seven && model(8) == eight);
+    let last =
+        |output: &Output| text(&output.stdout).lines().rev().take(2).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(last(&first), last(&again));
+}
+
+/// A start from a run says which tensors are new.
+#[test]
+fn a_run_can_start_from_another() {
+    let place = TempDir::new().unwrap();
+    assert_eq!(train(place.path(), &small("8step", "first")).status.code(), Some(0));
+    let mut other = small("8step", "second");
+    other.extend(["--init", "first", "--set", "model.classes=12"]);
+    let output = train(place.path(), &other);
+    let words = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(words.contains("tensors from first/checkpoints/step-00000008/model.safetensors; "), "{words}");
+    assert!(words.contains("linear.bias [10] → [12] starts at random"), "{words}");
+}
+
+/// A run that ends worse than it was keeps both models. The best one says what it is, is measured by `eval`, and classifies pictures
+/// without the data set.
+#[test]
+fn the_best_model_is_kept_and_used() {
+    let place = TempDir::new().unwrap();
+    let mut worse = small("40step", "worse");
+    worse.extend(["--set", "train.rate=0.1, x1000 at 21step"]);
+    let output = train(place.path(), &worse);
+    let words = text(&output.stdout);
+    assert!(words.contains("in worse/best"), "{words}{}", text(&output.stderr));
+    let metrics = fs::read_to_string(place.path().join("worse/metrics.csv")).unwrap();
+    let evaluated = metrics.lines().filter(|line| line.starts_with("evaluated"));
+    let errors: Vec<f64> = evaluated.map(|line| line.split(',').nth(8).unwrap().parse().unwrap()).collect();
+    assert!(errors.len() == 2 && errors[0] < errors[1], "{metrics}");
+    let grawa = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_grawa"));
+        command.args(arguments).current_dir(place.path()).output().unwrap()
+    };
+    let eval = grawa(&["eval", "worse/best"]);
+    assert!(text(&eval.stdout).contains(&format!("{:.2}", 100.0 * errors[0])), "{}", text(&eval.stdout));
+    let best = fs::read(place.path().join("worse/best/model.safetensors")).unwrap();
+    let header = text(&best[8..8 + u64::from_le_bytes(best[..8].try_into().unwrap()) as usize]);
+    for part in ["\"step\":\"20\"", "\"network\":\"digits\"", "\"mean\":\"[0.3058]\"", "recipe_digest"] {
+        assert!(header.contains(part), "{part}: {header}");
+    }
+    let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/../grawa-data/tests/pictures/rgb.jpg");
+    let shown = grawa(&["predict", "worse/best", picture, "--top", "2"]);
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+    assert!(text(&shown.stdout).matches(" %").count() == 2, "{}", text(&shown.stdout));
+    let json = grawa(&["predict", "worse", picture, picture, "--top", "10", "--json"]);
+    let found: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(found.as_array().unwrap().len(), 2);
+    let classes = found[0]["classes"].as_array().unwrap();
+    let sum: f64 = classes.iter().map(|class| class["probability"].as_f64().unwrap()).sum();
+    assert!(classes.len() == 10 && (sum - 1.0).abs() < 1e-9, "{found}");
+    let none = grawa(&["predict", "worse", "nowhere.png"]);
+    assert!(
+        none.status.code() == Some(1) && text(&none.stderr).contains("nowhere.png"),
+        "{}",
+        text(&none.stderr)
+    );
+    let mut without = small("20step", "without");
+    without.extend(["--set", "checkpoint.best=false"]);
+    assert_eq!(train(place.path(), &without).status.code(), Some(0));
+    assert!(!place.path().join("without/best").exists());
+}

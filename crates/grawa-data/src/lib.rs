@@ -9,9 +9,11 @@
 //! - [`Sampler`] selects the examples of each worker in each step; each epoch is one permutation, split among the workers.
 //! - [`Skew`] gives workers examples that are not alike, or wrong labels.
 //! - [`Augment`] is crops and flips as data; every draw has a documented key.
+//! - [`unlabelled`] makes a split of any pictures, to ask a trained network about them.
 //! - [`Feed`] fills a batch of normalised floats; [`Loader`] fills a worker's batches, [`PrefetchLoader`] in the background.
 #![deny(missing_docs)]
 
+mod any_picture;
 mod augment;
 mod cifar;
 mod dataset;
@@ -33,6 +35,7 @@ mod sampler;
 mod shape;
 mod skew;
 
+pub use any_picture::unlabelled;
 pub use augment::{Augment, Crop, Rectangle, Window};
 pub use dataset::{Dataset, Images, Split};
 pub use dataset_kind::DatasetKind;

@@ -1,6 +1,6 @@
 //! Errors of the studies and the report.
 
-use grawa_core::Name;
+use grawa_train::recipe::Variant;
 use std::path::PathBuf;
 
 /// Why an experiment cannot run or failed. [`Error::is_usage`] separates the two.
@@ -48,7 +48,7 @@ pub enum Error {
     NoStudy(PathBuf),
     /// A method that a study does not compare, and those that it does.
     #[error("{} is none of the methods of the study; they are {}", .0, .1.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
-    NotInStudy(Name, Vec<Name>),
+    NotInStudy(Variant, Vec<Variant>),
     /// A folder that is not a run's, and why.
     #[error("{} is not a run: {}", .0.display(), .1)]
     NotARun(PathBuf, String),

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::error::expect_len;
-use crate::{Error, Graph, Tensor, Tensors};
+use crate::{Error, Graph, Metadata, Tensor, Tensors};
 use std::path::Path;
 
 /// Parameters and running statistics of one worker.
@@ -37,9 +37,11 @@ impl State {
         self.tensors(graph, path)?.write()
     }
 
-    /// The bytes of the file.
-    pub fn to_bytes(&self, graph: &Graph) -> Result<Vec<u8>, Error> {
-        self.tensors(graph, Path::new(""))?.to_bytes()
+    /// The bytes of the file, with metadata.
+    pub fn to_bytes(&self, graph: &Graph, metadata: Metadata) -> Result<Vec<u8>, Error> {
+        let mut file = self.tensors(graph, Path::new(""))?;
+        file.metadata = metadata;
+        file.to_bytes()
     }
 
     fn tensors(&self, graph: &Graph, path: &Path) -> Result<Tensors, Error> {
@@ -97,7 +99,7 @@ mod tests {
         let state = State { batches: 12, ..State::initial(&graph, 3) };
         state.save(&graph, &path).unwrap();
         assert_eq!(State::load(&graph, &path).unwrap(), state);
-        assert_eq!(std::fs::read(&path).unwrap(), state.to_bytes(&graph).unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), state.to_bytes(&graph, Metadata::new()).unwrap());
         assert!(state.save(&graph, &path).is_err(), "it was overwritten");
         let wider = zoo::digits("wider", Shape::image(1, 8), 5, 10).unwrap();
         let error = State::load(&wider, &path).unwrap_err().to_string();

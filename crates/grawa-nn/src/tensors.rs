@@ -46,18 +46,23 @@ impl Tensor {
     }
 }
 
+/// The metadata of a file: words by name, in the order of the names.
+pub type Metadata = BTreeMap<String, String>;
+
 /// The tensors of a file, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tensors {
     path: PathBuf,
     owner: String,
     tensors: BTreeMap<String, Tensor>,
+    /// What the file says besides its tensors.
+    pub metadata: Metadata,
 }
 
 impl Tensors {
     /// No tensors yet. `owner` is the network's name, for messages.
     pub fn new(path: &Path, owner: &str) -> Self {
-        Tensors { path: path.into(), owner: owner.into(), tensors: BTreeMap::new() }
+        Tensors { path: path.into(), owner: owner.into(), ..Tensors::default() }
     }
 
     /// Reads a file.
@@ -76,6 +81,7 @@ impl Tensors {
         let wrong = |why: String| Error::NotSafetensors { path: path.into(), why };
         let file = SafeTensors::deserialize(bytes).map_err(|error| wrong(error.to_string()))?;
         let mut all = Tensors::new(path, owner);
+        all.metadata = metadata_of(bytes).map_err(wrong)?;
         for (name, view) in file.iter() {
             let data = match view.dtype() {
                 Dtype::F32 => {
@@ -218,8 +224,36 @@ impl Tensors {
         for (name, kind, shape, bytes) in &raw {
             views.push((name.as_str(), TensorView::new(*kind, (*shape).clone(), bytes).map_err(wrong)?));
         }
-        safetensors::serialize(views, None).map_err(wrong)
+        let bytes = safetensors::serialize(views, None).map_err(wrong)?;
+        Ok(if self.metadata.is_empty() { bytes } else { with_metadata(&bytes, &self.metadata) })
     }
+}
+
+/// The metadata of a file's bytes.
+fn metadata_of(bytes: &[u8]) -> Result<Metadata, String> {
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| error.to_string())?;
+    Ok(header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())).collect())
+}
+
+/// A file with metadata before its tensors' places. The library that writes the file would put several words in a random order.
+fn with_metadata(bytes: &[u8], metadata: &Metadata) -> Vec<u8> {
+    let (length, rest) =
+        bytes.split_first_chunk().map_or((0, bytes), |(n, rest)| (u64::from_le_bytes(*n), rest));
+    let (header, tensors) = rest.split_at(rest.len().min(length as usize));
+    let places = header.trim_ascii().strip_prefix(b"{").unwrap_or(header);
+    let words: Vec<String> =
+        metadata.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
+    let comma = if places == b"}" { "" } else { "," };
+    let mut header = format!("{{\"__metadata__\":{{{}}}{comma}", words.join(",")).into_bytes();
+    header.extend_from_slice(places);
+    // Tensors begin at a multiple of eight bytes, so that they can be mapped into memory.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    [&(header.len() as u64).to_le_bytes()[..], &header, tensors].concat()
+}
+
+/// A text as JSON.
+fn json(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 #[cfg(test)]
@@ -238,6 +272,27 @@ mod tests {
     fn what_is_written_reads_back() {
         let tensors = some();
         assert_eq!(Tensors::parse(&tensors.to_bytes().unwrap(), Path::new("file"), "net").unwrap(), tensors);
+    }
+
+    /// The same words give the same bytes, and the tensors' bytes are those of a file without them.
+    #[test]
+    fn metadata_goes_both_ways() {
+        let plain = some().to_bytes().unwrap();
+        let words =
+            [("network", "resnet20"), ("classes", r#"["a \"b\"", "ü"]"#), ("step", "9"), ("mean", "[0.5]")];
+        let metadata: Metadata = words.map(|(key, value)| (key.into(), value.into())).into();
+        let bytes = Tensors { metadata, ..some() }.to_bytes().unwrap();
+        let read = Tensors::parse(&bytes, Path::new("file"), "net").unwrap();
+        assert_eq!(
+            read.metadata.keys().map(String::as_str).collect::<Vec<_>>(),
+            ["classes", "mean", "network", "step"]
+        );
+        assert_eq!(read.metadata["classes"], words[1].1);
+        assert_eq!(Tensors { metadata: Metadata::new(), ..read }, some());
+        assert!(bytes.ends_with(&plain[plain.len() - 16..]) && bytes.len() % 8 == plain.len() % 8);
+        let mut none = Tensors::new(Path::new("file"), "net");
+        none.metadata.insert("step".into(), "1".into());
+        assert_eq!(Tensors::parse(&none.to_bytes().unwrap(), Path::new("file"), "net").unwrap(), none);
     }
 
     #[test]

@@ -227,6 +227,14 @@ pub struct Model {
     pub examples: u64,
 }
 
+impl Evaluated {
+    /// The share of examples that were classified wrong, from 0 to 1, in the mean of the models; none if none was measured.
+    pub fn error(&self) -> Option<f64> {
+        let count = self.models.len();
+        (count > 0).then(|| self.models.iter().map(Model::error).sum::<f64>() / count as f64)
+    }
+}
+
 impl Model {
     /// The share that was classified wrong, from 0 to 1.
     pub fn error(&self) -> f64 {

@@ -96,10 +96,12 @@ impl Milestones {
         self.steps
     }
 
-    /// Local steps of each worker from here to the end of the cycle.
+    /// Local steps of each worker from here to the end of the cycle. A run that ended inside a cycle and was given a larger budget
+    /// begins with the rest of that cycle.
     pub fn quota(&self, at: &Position) -> u64 {
         let left = self.steps.map_or(u64::MAX, |steps| steps.saturating_sub(at.steps));
-        self.period(at).min(left)
+        let taken = if self.method.qsr == 0.0 { at.steps % self.cycle } else { 0 };
+        (self.period(at) - taken).min(left)
     }
 
     /// Local steps of each worker in the whole cycle.

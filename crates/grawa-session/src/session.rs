@@ -673,7 +673,7 @@ impl Session {
                     events.push(event);
                 }
                 Note::NotReported(error) => return Err(error),
-                Note::Snapshot(_) | Note::Ended(_) => {}
+                Note::Snapshot(_) | Note::Best(_) | Note::Ended(_) => {}
             }
         }
         Ok(events)

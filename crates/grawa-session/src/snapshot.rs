@@ -11,7 +11,7 @@ use crate::process::{Note, Process};
 use crate::round_message::Tally;
 use crate::worker_set::Slot;
 use grawa_comm::Error as CommError;
-use grawa_core::{Layout, Memory, Method, Notes, Share, StateKind, Tracker, mean};
+use grawa_core::{Evaluate, Layout, Memory, Method, Notes, Share, StateKind, Tracker, mean};
 use serde::{Deserialize, Serialize};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +35,21 @@ pub struct Snapshot {
     pub calibrated: Option<Vec<f32>>,
     /// The state of an elastic group.
     pub held: Option<GroupCheckpoint>,
+}
+
+/// The evaluated model, when it erred less than all before it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BestModel {
+    pub parameters: Vec<f32>,
+    pub statistics: Vec<f32>,
+    pub evaluated: Evaluated,
+}
+
+/// Whether the last evaluation is better than all before it. The mean of several models is no model that could be kept.
+fn is_best(history: &[Evaluated]) -> bool {
+    let Some((last, before)) = history.split_last() else { return false };
+    let error = |evaluated: &Evaluated| evaluated.error().unwrap_or(f64::INFINITY);
+    last.models.len() == 1 && before.iter().all(|one| error(last) < error(one))
 }
 
 /// The state of an elastic group beside the centre: of which run, and before which operation.
@@ -146,18 +161,21 @@ pub fn fresh(method: &Method, layout: &Layout, starts: Vec<(Vec<f32>, Vec<f32>)>
 
 /// At most one snapshot is being written while the next one is made: there is a message in here when none is being written.
 #[derive(Debug)]
-pub struct Snapshots(Mutex<Receiver<()>>);
+pub struct Snapshots {
+    written: Mutex<Receiver<()>>,
+    best: bool,
+}
 
 impl Snapshots {
-    /// `written` receives a message at the start, and one for each snapshot that has been written.
-    pub fn new(written: Receiver<()>) -> Self {
-        Snapshots(Mutex::new(written))
+    /// `written` receives a message at the start, and one for each snapshot that has been written. `best`: the best model is kept too.
+    pub fn new(written: Receiver<()>, best: bool) -> Self {
+        Snapshots { written: Mutex::new(written), best }
     }
 
     /// Waits until the snapshot before is written.
     fn wait(&self) {
         // There is no supervisor only when the run was given up.
-        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let _ = self.written.lock().unwrap_or_else(PoisonError::into_inner).recv();
     }
 }
 
@@ -205,6 +223,26 @@ impl Process {
             };
             let _ = common.notes.send(Note::Snapshot(Box::new(snapshot)));
         }
+        Ok(())
+    }
+
+    /// Hands the model that was just evaluated to the supervisor, if it is the best so far, in the process that writes checkpoints. No
+    /// other process is needed, so members of a group that know different evaluations may decide differently.
+    pub fn keep_best(&mut self) -> Result<(), Error> {
+        let is_elastic = self.membership.is_elastic();
+        let keeps = if is_elastic { self.keeps() } else { self.membership.is_first() };
+        let wants = self.common.snapshots.as_ref().is_some_and(|snapshots| snapshots.best);
+        let Some(evaluated) =
+            self.history.last().filter(|_| wants && keeps && is_best(&self.history)).cloned()
+        else {
+            return Ok(());
+        };
+        let slot = if self.common.method.evaluate == Evaluate::Centre { Slot::All } else { Slot::View };
+        let mut parameters = self.set.centre(slot)?.to_vec();
+        // An outer optimizer keeps its velocity behind the centre.
+        parameters.truncate(self.common.layout.len());
+        let statistics = self.calibrated.clone();
+        let _ = self.common.notes.send(Note::Best(Box::new(BestModel { parameters, statistics, evaluated })));
         Ok(())
     }
 

@@ -7,9 +7,14 @@ use std::path::Path;
 
 /// Creates a file that appears under its name only when it is on the disk. No file may have that name yet.
 pub fn place(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    if fs::symlink_metadata(path).is_ok() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there already"));
+    match fs::symlink_metadata(path).is_ok() {
+        true => Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is there already")),
+        false => replace(path, bytes),
     }
+}
+
+/// The same for a file that may exist: whoever reads it finds the old content or the new.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<File> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().display();
     let aside = folder.join(format!(".{name}-{}", unique()));

@@ -12,7 +12,7 @@ use grawa_comm::group::{Joiner, TransferOptions};
 use grawa_data::Dataset;
 use grawa_session::Pacing;
 use grawa_session::enter::{Entered, first_shard, workers_of};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Why workers cannot join and leave in a run of this recipe, if they cannot.
@@ -26,14 +26,12 @@ pub(crate) fn expect_elastic(recipe: &Recipe) -> Result<(), Error> {
     objection(recipe).map_or(Ok(()), refuse)
 }
 
-/// The same, and that they can train it on this data.
-pub fn check(recipe: &Recipe, data: &Dataset) -> Result<(), Error> {
+/// The same, and that they can train it on this data. Returns which tensors of `model.init` they start with, in words.
+pub fn check(recipe: &Recipe, data: &Dataset) -> Result<Option<String>, Error> {
     expect_elastic(recipe)?;
     let workload = Workload::new(recipe, data)?;
-    match &recipe.model.init {
-        Some(path) => crate::init::start(&workload.graph, path, recipe.train.seed).map(|_| ()),
-        None => Ok(()),
-    }
+    let start = |path: &PathBuf| crate::init::start(&workload.graph, path, recipe.train.seed);
+    Ok(recipe.model.init.as_ref().map(start).transpose()?.map(|(_, words)| words))
 }
 
 /// Takes part in a run as one process. It writes checkpoints to `folder` while it is the first member that has one. Its events go to the

@@ -33,7 +33,7 @@ impl FoundModel {
     }
 }
 
-/// Finds the model that a path means: a run's folder (its newest checkpoint), a checkpoint, or a file of tensors.
+/// Finds the model that a path means: a run's folder (its newest checkpoint), a checkpoint, `RUN/best`, or a file of tensors.
 pub fn find_model(path: &Path) -> Result<FoundModel, Error> {
     if path.is_file() {
         return Ok(FoundModel { model: path.into(), recipe: None, skipped: Vec::new(), origin: None });
@@ -44,9 +44,9 @@ pub fn find_model(path: &Path) -> Result<FoundModel, Error> {
         let found = Checkpoint::newest(path)?;
         (found.path().to_owned(), found.skipped().iter().map(ToString::to_string).collect(), found.origin)
     };
-    // A checkpoint lies two folders below the run's own.
-    let recipe = checkpoint.ancestors().nth(2).map(|run| run.join(folder::RECIPE));
-    let recipe = recipe.filter(|recipe| recipe.is_file());
+    // A checkpoint lies two folders below the run's own, the best model one.
+    let mut above = checkpoint.ancestors().skip(1).take(2).map(|run| run.join(folder::RECIPE));
+    let recipe = above.find(|recipe| recipe.is_file());
     recipe.as_deref().map_or(Ok(()), folder::check_recipe)?;
     Ok(FoundModel { model: checkpoint.join(MODEL), recipe, skipped, origin })
 }

@@ -1,11 +1,11 @@
 //! A run's folder: its recipe, its events, its checkpoints. Existing files are never overwritten.
 
-use crate::checkpoint::{FOLDER, crc, io, tidy};
+use crate::checkpoint::{BEST, FOLDER, MODEL, best_error, crc, io, tidy};
 use crate::recipe::{Overrides, TABLES};
 use crate::{Error, Recipe, durable};
 use grawa_nn::zoo;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use toml::{Table, Value};
 
@@ -14,7 +14,7 @@ const DYING: Duration = Duration::from_secs(2);
 /// The file that identifies a coordinated run.
 pub(crate) const COORDINATOR: &str = "coordinator.toml";
 /// The recipe as it was resolved.
-pub(crate) const RECIPE: &str = "recipe.toml";
+pub const RECIPE: &str = "recipe.toml";
 
 /// In the place of a recipe: a run that its workers define, programs with a session.
 const SESSION: &str = "session.toml";
@@ -93,11 +93,14 @@ pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
 /// Removes what processes that were killed have left: checkpoints, and files that were written aside.
 fn tidy_all(path: &Path) -> Result<(), Error> {
     tidy(&path.join(FOLDER))?;
-    for entry in fs::read_dir(path).map_err(io("look into", path))?.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_aside = |file: &str| name.starts_with(&format!(".{file}-"));
-        if is_aside(RECIPE) || is_aside(COORDINATOR) {
-            fs::remove_file(entry.path()).map_err(io("remove", &entry.path()))?;
+    let best = path.join(BEST);
+    for place in [path, &best].into_iter().filter(|place| place.is_dir()) {
+        for entry in fs::read_dir(place).map_err(io("look into", place))?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_aside = |file: &&str| name.starts_with(&format!(".{file}-"));
+            if [RECIPE, COORDINATOR, MODEL].iter().any(is_aside) {
+                fs::remove_file(entry.path()).map_err(io("remove", &entry.path()))?;
+            }
         }
     }
     Ok(())
@@ -105,12 +108,64 @@ fn tidy_all(path: &Path) -> Result<(), Error> {
 
 /// The recipe of a run's folder.
 pub fn recipe(path: &Path) -> Result<Recipe, Error> {
+    Ok(Recipe::resolve(&overrides(path)?)?)
+}
+
+/// The folder of the best model of a run, and its test error from 0 to 1; none if it has none.
+pub fn best(path: &Path) -> Result<Option<(PathBuf, f64)>, Error> {
+    let best = path.join(BEST);
+    Ok(best_error(&best.join(MODEL))?.map(|error| (best, error)))
+}
+
+/// What the recipe of a run's folder sets: every key.
+pub fn overrides(path: &Path) -> Result<Overrides, Error> {
     let file = path.join(RECIPE);
     if !file.exists() {
         return Err(Error::NoCheckpoint { path: path.into() });
     }
     check_recipe(&file)?;
-    Ok(Recipe::resolve(&Overrides::default().read(&file)?)?)
+    Ok(Overrides::default().read(&file)?)
+}
+
+/// Writes a changed recipe over that of a folder, whose lock is `hold`. Returns the lock of the new file.
+pub fn amend(path: &Path, recipe: &Recipe, hold: Hold) -> Result<Hold, Error> {
+    let (file, text) = (path.join(RECIPE), recipe.to_toml());
+    if fs::read_to_string(&file).map_err(io("read", &file))? == text {
+        return Ok(hold);
+    }
+    durable::replace(&file, text.as_bytes()).map_err(io("write", &file))?;
+    // Locks belong to files, not to names.
+    let renewed = self::hold(path, true)?;
+    drop(hold);
+    Ok(renewed)
+}
+
+/// The seeds of a folder that holds a run for each of several.
+const SEEDS: &str = "seeds.toml";
+
+/// Makes a folder for runs of a recipe with `count` consecutive seeds from its own on.
+pub fn create_for_seeds(path: &Path, recipe: &Recipe, count: u64) -> Result<(), Error> {
+    create(path, recipe)?;
+    let seeds: Vec<u64> = (recipe.train.seed..recipe.train.seed + count).collect();
+    let (file, text) = (path.join(SEEDS), format!("# A run for each seed, in seed-N.\nseeds = {seeds:?}\n"));
+    durable::place(&file, text.as_bytes()).map(drop).map_err(io("write", &file))
+}
+
+/// Whether a folder holds a run for each of several seeds.
+pub fn has_seeds(path: &Path) -> bool {
+    path.join(SEEDS).exists()
+}
+
+/// The seeds of such a folder.
+pub fn seeds(path: &Path) -> Result<Vec<u64>, Error> {
+    let file = path.join(SEEDS);
+    let text = fs::read_to_string(&file).map_err(io("read", &file))?;
+    let said = text.parse::<Table>().ok();
+    let seeds = said.as_ref().and_then(|said| said.get("seeds")?.as_array()).map(|seeds| {
+        seeds.iter().map(|seed| u64::try_from(seed.as_integer()?).ok()).collect::<Option<Vec<u64>>>()
+    });
+    let why = || "it must have a line such as 'seeds = [36, 37]'".to_owned();
+    seeds.flatten().ok_or_else(|| Error::Damaged { path: file.clone(), line: 1, why: why() })
 }
 
 /// Checks that a recipe was written by a run and is complete, and that its network can be built here. An empty or truncated file would

@@ -1,25 +1,35 @@
-//! A start from a file: every tensor of the network that the file has, with another head allowed.
+//! A start from a model: every tensor of the network that its file has, with another head allowed.
 
-use crate::Error;
+use crate::{Error, find_model};
 use grawa_nn::{Data, Graph, State, Tensors};
 use std::path::Path;
 
-/// The state to start from, and the tensors that are new: those of the last layer, where the file has them for another number of
-/// classes or not at all. They start as the seed says. Everything else must be in the file.
-pub(crate) fn start(graph: &Graph, path: &Path, seed: u64) -> Result<(State, Vec<String>), Error> {
+/// The state to start from, and in words where its tensors come from. `path` is a run's folder, a checkpoint or a file of tensors. Those
+/// of the last layer start as the seed says where the file has them for another number of classes or not at all. Everything else
+/// must be in the file.
+pub(crate) fn start(graph: &Graph, path: &Path, seed: u64) -> Result<(State, String), Error> {
+    let path = if path.exists() { &find_model(path)?.model } else { path };
     let file = Tensors::read(path, graph.name())?;
     let mut state = State::initial(graph, seed);
-    let mut fresh = Vec::new();
+    let (mut all, mut fresh) = (0, Vec::new());
     let layer = |name: &str| name.rsplit_once('.').map_or("", |(layer, _)| layer).to_owned();
     let head = graph.parameters().spans().last().map(|span| layer(span.name()));
     for (layout, vector) in
         [(graph.parameters(), &mut state.parameters), (graph.statistics(), &mut state.statistics)]
     {
         for span in layout.spans() {
-            let found = file.find(span.name()).filter(|tensor| tensor.shape == span.shape());
+            all += 1;
+            let there = file.find(span.name());
+            let found = there.filter(|tensor| tensor.shape == span.shape());
             match found.map(|tensor| &tensor.data) {
                 Some(Data::F32(numbers)) => vector[span.range()].copy_from_slice(numbers),
-                _ if Some(layer(span.name())) == head => fresh.push(span.name().to_owned()),
+                _ if Some(layer(span.name())) == head => {
+                    let (name, shape) = (span.name(), span.shape());
+                    fresh.push(match there {
+                        Some(tensor) => format!("{name} {:?} → {shape:?} starts at random", tensor.shape),
+                        None => format!("{name} {shape:?} is not there and starts at random"),
+                    });
+                }
                 _ => {
                     // The reader says in what it differs.
                     file.f32(span.name(), span.shape())?;
@@ -33,7 +43,8 @@ pub(crate) fn start(graph: &Graph, path: &Path, seed: u64) -> Result<(State, Vec
             why: format!("it holds a parameter that is {bad}"),
         });
     }
-    Ok((state, fresh))
+    let loaded = format!("{} of {all} tensors from {}", all - fresh.len(), path.display());
+    Ok((state, [vec![loaded], fresh].concat().join("; ")))
 }
 
 #[cfg(test)]
@@ -49,10 +60,13 @@ mod tests {
         let (ten, three) = (digits(10, 4), digits(3, 4));
         let saved = State::initial(&ten, 1);
         saved.save(&ten, &path).unwrap();
-        assert_eq!(start(&ten, &path, 2).unwrap(), (State { batches: 0, ..saved.clone() }, vec![]));
+        let all = format!("12 of 12 tensors from {}", path.display());
+        assert_eq!(start(&ten, &path, 2).unwrap(), (State { batches: 0, ..saved.clone() }, all.clone()));
 
-        let (state, fresh) = start(&three, &path, 2).unwrap();
-        assert_eq!(fresh, ["linear.weight", "linear.bias"]);
+        let (state, words) = start(&three, &path, 2).unwrap();
+        let fresh =
+            "linear.weight [10, 128] → [3, 128] starts at random; linear.bias [10] → [3] starts at random";
+        assert_eq!(words, format!("{}; {fresh}", all.replace("12 of 12", "10 of 12")));
         let body = three.parameters().find("linear.weight").unwrap().range().start;
         assert_eq!(state.parameters[..body], saved.parameters[..body]);
         assert_eq!(state.parameters[body..], State::initial(&three, 2).parameters[body..]);

@@ -26,6 +26,7 @@ mod group_checkpoint;
 mod human_format;
 mod init;
 mod measure;
+mod model_metadata;
 pub mod observe;
 pub mod recipe;
 mod recording;
@@ -47,6 +48,7 @@ pub use grawa_session::{Error as SessionError, Recording, Stop, event_codec};
 #[cfg(feature = "group")]
 pub use group_checkpoint::make_room;
 pub use measure::{Class, Evaluator, Measured};
+pub use model_metadata::data_of;
 pub use recipe::Recipe;
 pub use recording::read_recording;
-pub use run::Run;
+pub use run::{NextStep, Run};

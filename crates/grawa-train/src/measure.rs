@@ -91,11 +91,30 @@ impl Evaluator {
         Ok(Measured { loss: counts.loss / counts.examples.max(1) as f64, classes })
     }
 
+    /// The probability of each class for every example of the test set, in order.
+    pub fn probabilities(&self, model: &State) -> Result<Vec<Vec<f64>>, Error> {
+        let mut evaluator = self.evaluator.lock().unwrap_or_else(PoisonError::into_inner);
+        let statistics = settle(&mut **evaluator, model)?;
+        let mut all = Vec::with_capacity(self.examples);
+        evaluator.each(&model.parameters, &statistics, (0, 1), &mut || {}, &mut |logits, _| {
+            all.push(softmax(logits));
+        })?;
+        Ok(all)
+    }
+
     /// Batch norm's statistics that a model is measured with: those it has (`keep`, `average`), or those of training batches
     /// as training shows them, augmented, with dropout off (`recalibrate`).
     pub fn statistics(&self, model: &State) -> Result<Vec<f32>, Error> {
         settle(&mut **self.evaluator.lock().unwrap_or_else(PoisonError::into_inner), model)
     }
+}
+
+/// exp(x) over their sum; the largest is subtracted first, so that none overflows.
+fn softmax(logits: &[f32]) -> Vec<f64> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let exps: Vec<f64> = logits.iter().map(|&x| libm::exp(f64::from(x) - f64::from(largest))).collect();
+    let sum: f64 = exps.iter().sum();
+    exps.into_iter().map(|x| x / sum).collect()
 }
 
 fn settle(evaluator: &mut dyn EvaluateShard, model: &State) -> Result<Vec<f32>, Error> {
@@ -113,6 +132,12 @@ mod tests {
     use super::*;
     use grawa_data::DatasetKind;
 
+    #[test]
+    fn probabilities_sum_to_one_whatever_the_logits() {
+        let found = softmax(&[1000.0, 1000.0 + 3f32.ln(), -1000.0]);
+        assert!((found[0] - 0.25).abs() < 1e-4 && (found[1] - 0.75).abs() < 1e-4 && found[2] < 1e-300);
+    }
+
     /// A network that knows nothing gives every class the same: nothing is right, and the loss is ln 10.
     #[test]
     fn a_blank_network_is_wrong_everywhere() {
@@ -127,6 +152,8 @@ mod tests {
             let measured = meter.measure(&blank, |share| last = share).unwrap();
             assert!((measured.loss - 10f64.ln()).abs() < 1e-6, "{}", measured.loss);
             assert_eq!((measured.total(), last), (Class { examples: 359, wrong: 359 }, 1.0));
+            let all = meter.probabilities(&blank).unwrap();
+            assert!(all.len() == 359 && all.iter().flatten().all(|p| (p - 0.1).abs() < 1e-12));
             let labels = data.test.labels();
             for (label, class) in measured.classes.iter().enumerate() {
                 assert_eq!(class.examples, labels.iter().filter(|&&it| it as usize == label).count() as u64);

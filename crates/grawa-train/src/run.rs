@@ -32,6 +32,19 @@ pub(crate) use workers::{AnyEngine, Workers};
 /// A worker that takes no step for so long while others wait is given up.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(600);
 
+/// The next step of a run that goes on from a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NextStep {
+    /// Local steps of each worker so far.
+    pub steps: u64,
+    /// Epochs so far.
+    pub epochs: f64,
+    /// Its learning rate.
+    pub rate: f64,
+    /// Whether the budget is spent: there is no next step.
+    pub is_spent: bool,
+}
+
 /// A run that is ready to start.
 ///
 /// ```
@@ -143,8 +156,10 @@ impl Run {
         engine: impl FnOnce(&Recipe, Workload) -> Result<AnyEngine, Error>,
     ) -> Result<Self, Error> {
         let (graph, examples) = (Box::new(workload.graph.clone()), workload.order.examples() as usize);
+        let metadata = workload.metadata.clone();
         let engine = engine(&recipe, workload)?;
-        Ok(Run::by(recipe, Workers::Network { graph, engine, start: OnceLock::new() }, examples))
+        let workers = Workers::Network { graph, metadata, engine, start: OnceLock::new() };
+        Ok(Run::by(recipe, workers, examples))
     }
 
     fn by(recipe: Recipe, workers: Workers, examples: usize) -> Self {
@@ -188,6 +203,28 @@ impl Run {
         }
     }
 
+    /// Which tensors of `model.init` the run starts with, in words; none if it starts at random, or from a checkpoint.
+    pub fn start_in_words(&self) -> Result<Option<String>, Error> {
+        if self.checkpoint.is_none() {
+            self.workers.start(self.recipe())?;
+        }
+        Ok(self.workers.start_in_words().map(str::to_owned))
+    }
+
+    /// The next step of a run that goes on from a checkpoint.
+    pub fn next_step(&self) -> Option<NextStep> {
+        let (at, recipe) = (&self.checkpoint.as_ref()?.snapshot.at, self.recipe());
+        let milestones = milestones(recipe, self.launch.examples);
+        let progress = milestones.progress(at, 0, 0);
+        let (steps, epochs) = (progress.steps, progress.epochs);
+        Some(NextStep {
+            steps,
+            epochs,
+            rate: recipe.train.rate.rate(&progress),
+            is_spent: milestones.is_spent(at),
+        })
+    }
+
     /// Trains. Returns how it ended; an error if every worker was lost, or what happened could not be recorded.
     pub fn go(self, observers: &mut [Box<dyn Observer>]) -> Result<Finished, Error> {
         let snapshot = match &self.checkpoint {
@@ -213,7 +250,7 @@ impl Run {
     /// What the run needs besides its workers, and these.
     pub(crate) fn launch(self) -> (Launch, Workers) {
         let Run { mut launch, workers, folder, checkpoint } = self;
-        let writer = |folder: &Path| Writer::new(folder, &launch.recipe, workers.graph().cloned());
+        let writer = |folder: &Path| Writer::new(folder, &launch.recipe, workers.described());
         (launch.writer, launch.resumed) = (folder.as_deref().map(writer), checkpoint.is_some());
         (launch, workers)
     }
@@ -368,7 +405,7 @@ impl Launch {
             notes,
             reporter: self.reporter.clone(),
             together: Arc::clone(&self.together),
-            snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged)),
+            snapshots: self.writer.as_ref().map(|_| Snapshots::new(acknowledged, recipe.checkpoint.best)),
         });
         let process = make(&common)?;
         let mut supervisor = Supervisor::new(&self, observers, written, started.at);

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::event::{Event, Fault, Finished, Observer, Place};
 use crate::process::{Common, Note, Process};
 use crate::run::{Launch, milestones};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{BestModel, Snapshot};
 use grawa_session::OwnReports;
 use grawa_session::process::broke_down;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -74,6 +74,7 @@ impl<'a> Supervisor<'a> {
                 Ok(Note::Event(event)) => self.show(&event),
                 Ok(Note::NotReported(error)) => self.fail(error.into()),
                 Ok(Note::Snapshot(snapshot)) => self.keep(*snapshot),
+                Ok(Note::Best(best)) => self.keep_best(*best),
                 Ok(Note::Ended(ended)) => break ended,
                 // The loop sends its end last.
                 Err(_) => break Ok(()),
@@ -112,6 +113,14 @@ impl<'a> Supervisor<'a> {
     fn fail(&mut self, error: Error) {
         self.launch.stop.store(true, Ordering::Relaxed);
         self.failure.get_or_insert(error);
+    }
+
+    /// Writes the best model so far. If it cannot be written that is reported, and the run continues.
+    fn keep_best(&mut self, best: BestModel) {
+        if let Some(Err(error)) = self.launch.writer.as_ref().map(|writer| writer.write_best(best)) {
+            let what = format!("the best model was not kept: {error}; the run continues");
+            self.tell(&Event::Fault(Fault { at: self.place, worker: None, what }));
+        }
     }
 
     /// Writes a checkpoint. If it cannot be written that is reported, and the run continues: the older ones are still there. Without a

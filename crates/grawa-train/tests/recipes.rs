@@ -26,10 +26,14 @@ fn every_recipe_resolves_prints_and_reads_back_with_every_point_of_its_study() {
         let (recipe, study) = recipe(&name);
         let again = Overrides::default().file("printed.toml", &recipe.to_toml()).unwrap();
         assert_eq!(Recipe::resolve(&again).unwrap(), recipe, "{name}");
-        for &method in &study.methods {
+        for method in &study.methods {
             for &seed in &study.seeds {
                 for point in study.points(method, seed).unwrap() {
-                    assert_eq!((point.recipe.method.name, point.recipe.train.seed), (method, seed), "{name}");
+                    assert_eq!(
+                        (point.recipe.method.name, point.recipe.train.seed),
+                        (method.name, seed),
+                        "{name}"
+                    );
                 }
             }
         }
@@ -75,7 +79,7 @@ fn the_settings_are_the_papers() {
 /// The sizes of the paper's grids; 162 models in the gradient-norm study, and 81 with the weight decay that its plot leaves out.
 #[test]
 fn the_grids_are_the_papers() {
-    let points = |name: &str, method| recipe(name).1.points(method, 36).unwrap().len();
+    let points = |name: &str, method: Name| recipe(name).1.points(&method.into(), 36).unwrap().len();
     for name in ["cifar10-resnet20", "cifar100-wrn"] {
         let sizes = [Name::Easgd, Name::Lsgd, Name::Mgrawa, Name::Lgrawa, Name::DpSgd]
             .map(|method| points(name, method));
@@ -85,7 +89,7 @@ fn the_grids_are_the_papers() {
     assert_eq!(points("gradient-norm", Name::Sgd), 162 + 81);
     assert_eq!(points("cifar10-resnet20-workers", Name::Lgrawa), 3);
     let (_, study) = recipe("imagenet-resnet50");
-    let lsgd = &study.points(Name::Lsgd, 36).unwrap()[0].recipe.method;
+    let lsgd = &study.points(&Name::Lsgd.into(), 36).unwrap()[0].recipe.method;
     let inner = lsgd.inner.as_deref().unwrap();
     assert_eq!((lsgd.period, inner.group, inner.method.period), (4, 4, 1));
 }

@@ -4,4 +4,4 @@ mod slices;
 mod spectrum;
 
 pub use slices::{put_line, put_plane};
-pub use spectrum::{put, table};
+pub use spectrum::{put, side_by_side, table};

@@ -6,7 +6,7 @@ use crate::{Error, Folder, Table};
 use grawa_flat::{Line, LossAndError, Plane};
 
 /// Puts loss and error along a line, and their picture, into a folder.
-pub fn put_line(line: &Line, title: &str, folder: &mut Folder) -> Result<(), Error> {
+pub fn put_line(line: &Line, title: &str, ends: [&str; 2], folder: &mut Folder) -> Result<(), Error> {
     let mut table = Table::new(["place", "loss", "error"]);
     for (place, value) in line.places.iter().zip(&line.values) {
         table.push([place, &value.loss, &value.error].map(f64::to_string));
@@ -16,7 +16,7 @@ pub fn put_line(line: &Line, title: &str, folder: &mut Folder) -> Result<(), Err
         name: name.into(),
         points: line.places.iter().copied().zip(line.values.iter().map(figure)).collect(),
     };
-    let axes = ["0: first checkpoint, 1: second", "loss, and share of wrong examples"];
+    let axes = [&format!("0: {}, 1: {}", ends[0], ends[1]), "loss, and share of wrong examples"];
     let lines = vec![of("loss", |value| value.loss), of("error", |value| value.error)];
     let chart = Chart { marks: vec![0.0, 1.0], ..Chart::new(title, axes, [false; 2], lines) };
     Ok(folder.put_pictures(&[chart.figure("line")?])?)
@@ -64,7 +64,7 @@ mod tests {
         let places = std::env::temp_dir().join(format!("grawa-slices-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&places);
         let mut folder = Folder::claim(&places, "a = 1").unwrap();
-        put_line(&line, "line", &mut folder).unwrap();
+        put_line(&line, "line", ["a", "b"], &mut folder).unwrap();
         let plane = Plane {
             places: [vec![-1.0, 0.0, 1.0], vec![-1.0, 1.0]],
             values: [3.0, 1.0, 3.0, 4.0, 2.0, 4.0].map(at).into(),

@@ -49,15 +49,34 @@ pub fn table(figures: &Figures, settings: &Settings) -> Table {
     table
 }
 
-/// Puts measurements, Ritz values, the picture of their density and the numbers of the examples into a folder.
+/// The measurements of several models side by side.
+pub fn side_by_side(all: &[(String, Figures)], settings: &Settings) -> Table {
+    let tables: Vec<Table> = all.iter().map(|(_, figures)| table(figures, settings)).collect();
+    let names = all.iter().map(|(name, _)| name.clone());
+    let mut sides =
+        Table::new(["figure".to_owned()].into_iter().chain(names).chain(["what it is".to_owned()]));
+    for (at, row) in tables.first().map_or(&[][..], |first| &first.rows).iter().enumerate() {
+        let value = |table: &Table| match &table.rows[at][..] {
+            [_, value, error, _] if !error.is_empty() => format!("{value} ± {error}"),
+            [_, value, ..] => value.clone(),
+            _ => String::new(),
+        };
+        let what = row.last().cloned().into_iter();
+        sides.push([row[0].clone()].into_iter().chain(tables.iter().map(value)).chain(what));
+    }
+    sides
+}
+
+/// Puts measurements, Ritz values, the picture of their density and the numbers of the examples into a folder. The names of its files
+/// begin with `before`.
 pub fn put(
     figures: &Figures,
     settings: &Settings,
-    title: &str,
+    (before, title): (&str, &str),
     chosen: &[u32],
     folder: &mut Folder,
 ) -> Result<(), Error> {
-    folder.put("figures.csv", table(figures, settings).csv());
+    folder.put(format!("{before}figures.csv"), table(figures, settings).csv());
     let mut values = Table::new(["run", "number", "value", "weight", "residual"]);
     for (run, ritz) in figures.ritz.iter().enumerate() {
         for (index, value) in ritz.values.iter().enumerate() {
@@ -65,11 +84,12 @@ pub fn put(
             values.push([run.to_string(), index.to_string()].into_iter().chain(cells));
         }
     }
-    folder.put("ritz.csv", values.csv());
+    folder.put(format!("{before}ritz.csv"), values.csv());
     let mut table = Table::new(["example"]);
     chosen.iter().for_each(|number| table.push([number.to_string()]));
     folder.put("examples.csv", table.csv());
-    Ok(folder.put_pictures(&[spectrum(figures, title).figure("spectrum")?])?)
+    let name = format!("{before}spectrum");
+    Ok(folder.put_pictures(&[spectrum(figures, title).figure(&name)?])?)
 }
 
 /// The picture of the density.

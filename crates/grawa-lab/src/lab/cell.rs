@@ -4,7 +4,7 @@ use super::finding::Finding;
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use grawa_core::{Amount, Name};
 use grawa_train::Recipe;
-use grawa_train::recipe::Facts;
+use grawa_train::recipe::{Facts, Variant};
 use std::collections::BTreeMap;
 
 /// Finished cells by their names.
@@ -61,6 +61,8 @@ pub struct Cell {
     pub study: usize,
     /// What it is for.
     pub stage: Stage,
+    /// The method as the study names it.
+    pub variant: Variant,
     /// The number of its point in the grid.
     pub point: usize,
     /// The settings of that point, such as `method.period=4`.
@@ -77,7 +79,7 @@ impl Cell {
     /// The cell of a recipe, with the known facts about its data. The number of cores is left out: it changes no result.
     pub(super) fn new(
         (study, setup): (usize, &str),
-        stage: Stage,
+        (stage, variant): (Stage, &Variant),
         (point, settings): (usize, Vec<String>),
         mut recipe: Recipe,
         measurements: Measurements,
@@ -93,7 +95,7 @@ impl Cell {
             (crc_fast::checksum(Crc32Iscsi, described.as_bytes()) as u32)
         );
         let work = facts.and_then(|facts| work(&recipe, &facts));
-        Cell { name, study, stage, point, settings, recipe, measurements, work }
+        Cell { name, study, stage, variant: variant.clone(), point, settings, recipe, measurements, work }
     }
 
     /// The method.

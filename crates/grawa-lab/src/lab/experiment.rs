@@ -25,6 +25,13 @@ pub struct Experiment {
     pub(super) conclude: fn(&Results<'_>) -> Result<Output, Error>,
 }
 
+impl Experiment {
+    /// Whether it has studies of its own.
+    pub(super) fn has_scales(&self) -> bool {
+        self.studies.iter().any(|studies| !studies.is_empty())
+    }
+}
+
 /// A study that comes with the program: its name, its recipe, and settings over it.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -58,7 +65,11 @@ const ROW: Experiment = Experiment {
     conclude: |results| compared("Test error by method and network", results, &tables::TEST_ERRORS),
 };
 
-/// All experiments.
+/// Methods against the first of them, with everything else the same: the experiment of `grawa compare`, whose study the user gives.
+pub static COMPARE: Experiment =
+    Experiment { name: "compare", studies: [&[]; 3], search: false, conclude: tables::against_first, ..ROW };
+
+/// All experiments of the paper.
 pub static EXPERIMENTS: [Experiment; 7] = [
     Experiment { name: "table1", studies: [TWO_DIGITS, SMALL, WITH_IMAGENET], ..ROW },
     Experiment {

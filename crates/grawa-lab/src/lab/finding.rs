@@ -137,8 +137,7 @@ impl Score {
         let models = &evaluated.models;
         let count = models.len().max(1) as f64;
         let loss: Option<f64> = models.iter().map(|model| model.loss).sum();
-        let error = models.iter().map(grawa_train::Model::error).sum::<f64>() / count;
-        Score { loss: loss.map(|loss| loss / count), error }
+        Score { loss: loss.map(|loss| loss / count), error: evaluated.error().unwrap_or(0.0) }
     }
 }
 

@@ -18,7 +18,7 @@ mod store;
 mod tables;
 
 pub use cell::{Cell, Found, HessianSettings, Measurements, Stage};
-pub use experiment::{EXPERIMENTS, Experiment, Scale, experiment};
+pub use experiment::{COMPARE, EXPERIMENTS, Experiment, Scale, experiment};
 pub use finding::{CurvePoint, Finding, Flatness, Gradient, Measured, Outcome, Score};
 pub(crate) use finding::{clocked, mean_times};
 pub use plan::{HELD_OUT, Plan, Request, SEARCH_SEED, Select};

@@ -5,14 +5,14 @@
 //! others finish. An experiment is complete when all of its cells have findings.
 
 use super::cell::{Cell, Found, Measurements, Stage};
-use super::experiment::{Experiment, Scale, Source};
+use super::experiment::{COMPARE, Experiment, Scale, Source};
 use super::published;
 use crate::Error;
 use crate::statistics::mean_of;
 use grawa_core::Name;
 use grawa_data::DatasetKind;
 use grawa_train::Recipe;
-use grawa_train::recipe::{Facts, Point, Study};
+use grawa_train::recipe::{Facts, Point, Study, Variant};
 
 /// The seed of searches; where a study uses it, the next one that it does not use.
 pub const SEARCH_SEED: u64 = 7;
@@ -39,8 +39,8 @@ pub struct Request {
     pub select: Option<Select>,
     /// How many seeds; by default those of the studies.
     pub seeds: Option<usize>,
-    /// Only these methods.
-    pub methods: Vec<Name>,
+    /// Only these methods; knobs that they bring are not searched for.
+    pub methods: Vec<Variant>,
     /// Settings that override every cell.
     pub settings: Vec<String>,
     /// Recipes with studies, instead of the scale's own.
@@ -60,7 +60,7 @@ impl Named {
     /// Counts class folders once. Where they are missing, the ImageNet study has ImageNet's published size.
     fn new(name: String, study: Study) -> Result<Self, Error> {
         let methods = study.methods.first();
-        let points = methods.map_or(Ok(Vec::new()), |&method| study.points(method, SEARCH_SEED))?;
+        let points = methods.map_or(Ok(Vec::new()), |method| study.points(method, SEARCH_SEED))?;
         let data = points.first().map(|point| &point.recipe.data);
         let dir = data.filter(|data| data.kind == DatasetKind::Folder).map(|data| &data.dir);
         let folders = dir.map(|dir| match (grawa_data::folder(dir), published::size(&name)) {
@@ -129,11 +129,20 @@ impl Plan {
             for setting in &request.settings {
                 *study = study.clone().set(setting)?;
             }
-            if let Some(&stray) = request.methods.iter().find(|name| !study.methods.contains(name)) {
-                return Err(Error::NotInStudy(stray, study.methods.clone()));
+            let is_in = |method: &Variant| study.methods.iter().any(|own| own.name == method.name);
+            if let Some(stray) = request.methods.iter().find(|method| !is_in(method)) {
+                return Err(Error::NotInStudy(stray.clone(), study.methods.clone()));
             }
             if !request.methods.is_empty() {
-                study.methods.retain(|name| request.methods.contains(name));
+                // In the order of the study, each once.
+                let asked = std::mem::take(&mut study.methods).into_iter().flat_map(|own| {
+                    request.methods.iter().filter(move |method| method.name == own.name).cloned()
+                });
+                for method in asked {
+                    if !study.methods.contains(&method) {
+                        study.methods.push(method);
+                    }
+                }
             }
             let next = study.seeds.iter().max().map_or(1, |last| last + 1);
             if let Some(count) = request.seeds {
@@ -141,14 +150,23 @@ impl Plan {
                 study.seeds.truncate(count);
             }
         }
-        let select = request.select.unwrap_or_default();
-        let studies =
+        let (select, settings) = (request.select.unwrap_or_default(), request.settings.clone());
+        Plan { experiment, select, scale: request.scale, settings, studies: Vec::new() }.with(studies)
+    }
+
+    /// The plan of [`COMPARE`]: the methods of a study against the first of them.
+    pub fn compare(name: &str, study: Study) -> Result<Self, Error> {
+        let (experiment, settings) = (&COMPARE, study.settings());
+        let (select, scale) = (Select::default(), Scale::default());
+        Plan { experiment, select, scale, settings, studies: Vec::new() }.with(vec![(name.into(), study)])
+    }
+
+    fn with(mut self, studies: Vec<(String, Study)>) -> Result<Self, Error> {
+        self.studies =
             studies.into_iter().map(|(name, study)| Named::new(name, study)).collect::<Result<_, _>>()?;
-        let settings = request.settings.clone();
-        let plan = Plan { experiment, select, scale: request.scale, settings, studies };
         // Report a wrong setting before anything runs.
-        plan.cells(&Found::new())?;
-        Ok(plan)
+        self.cells(&Found::new())?;
+        Ok(self)
     }
 
     /// The number of studies: each is one or more rows of a table.
@@ -168,24 +186,26 @@ impl Plan {
     }
 
     /// The methods of a study.
-    pub fn methods(&self, study: usize) -> &[Name] {
+    pub fn methods(&self, study: usize) -> &[Variant] {
         &self.studies[study].study.methods
     }
 
     /// The manifest of the folder: what determines the cells, as TOML.
     pub fn manifest(&self) -> String {
         let mut text = format!(
-            "# Written by grawa lab. The folder belongs to this experiment; the same command goes on with it.\n\
-             experiment = {:?}\nscale = {:?}\n",
-            self.experiment.name,
-            self.scale.as_str()
+            "# Written by grawa. The folder belongs to this experiment; the same command goes on with it.\n\
+             experiment = {:?}\n",
+            self.experiment.name
         );
+        if self.experiment.has_scales() {
+            text += &format!("scale = {:?}\n", self.scale.as_str());
+        }
         if self.experiment.search {
             text += &format!("select = {:?}\n", self.select.as_str());
         }
         text += &format!("settings = {:?}\n", self.settings);
         for Named { name, study: Study { methods, seeds, .. }, .. } in &self.studies {
-            let methods: Vec<&str> = methods.iter().map(|name| name.as_str()).collect();
+            let methods: Vec<String> = methods.iter().map(ToString::to_string).collect();
             text += &format!("\n[[study]]\nname = {name:?}\nmethods = {methods:?}\nseeds = {seeds:?}\n");
         }
         text
@@ -195,7 +215,7 @@ impl Plan {
     pub fn cells(&self, found: &Found) -> Result<Vec<Cell>, Error> {
         let mut cells = Vec::new();
         for number in 0..self.studies.len() {
-            for &method in self.methods(number) {
+            for method in self.methods(number) {
                 cells.extend(self.of(number, method, found)?);
             }
         }
@@ -229,8 +249,8 @@ impl Plan {
     fn waiting(&self, cells: &[Cell]) -> Vec<Option<f64>> {
         let mut waiting = Vec::new();
         for (number, Named { study, .. }) in self.studies.iter().enumerate() {
-            for &method in &study.methods {
-                let own = || cells.iter().filter(|cell| cell.study == number && cell.method() == method);
+            for method in &study.methods {
+                let own = || cells.iter().filter(|cell| cell.study == number && cell.variant == *method);
                 if own().all(|cell| cell.stage == Stage::Search) {
                     let work = mean_of(own().filter_map(|cell| cell.work));
                     waiting.extend(std::iter::repeat_n(work, study.seeds.len()));
@@ -241,12 +261,12 @@ impl Plan {
     }
 
     /// The cells of a method.
-    fn of(&self, number: usize, method: Name, found: &Found) -> Result<Vec<Cell>, Error> {
+    fn of(&self, number: usize, method: &Variant, found: &Found) -> Result<Vec<Cell>, Error> {
         let named @ Named { name, study, .. } = &self.studies[number];
         let cell =
             |stage: Stage, measurements: Measurements, point: usize, Point { settings, recipe }: Point| {
                 let facts = named.facts(&recipe);
-                Cell::new((number, name), stage, (point, settings), recipe, measurements, facts)
+                Cell::new((number, name), (stage, method), (point, settings), recipe, measurements, facts)
             };
         let seed = (SEARCH_SEED..).find(|seed| !study.seeds.contains(seed)).unwrap_or(SEARCH_SEED);
         let grid = study.points(method, seed)?;
@@ -369,7 +389,7 @@ mod tests {
         // All seeds of one point were better.
         let found = find(&cells, |cell| Some(if cell.point == 1 { 0.1 } else { 0.2 }));
         let results = crate::lab::Results::new(&plan, &found).unwrap();
-        let finals = results.finals(0, Name::Easgd);
+        let finals = results.finals(0, &Name::Easgd.into());
         assert!(finals.len() == 3 && finals.iter().all(|(cell, _)| cell.point == 1));
         assert!(results.remarks()[0].contains("CHOSEN ON THE TEST SET"));
     }
@@ -414,7 +434,7 @@ mod tests {
     fn a_request_is_obeyed() {
         let request = Request {
             seeds: Some(5),
-            methods: vec![Name::Mean],
+            methods: vec![Name::Mean.into()],
             settings: vec!["train.budget=8step".into(), "method.pull=0.2".into()],
             ..Request::default()
         };
@@ -428,7 +448,7 @@ mod tests {
         assert_eq!(names.len(), cells.len());
         for (request, words) in [
             (Request { settings: vec!["train.seed=1".into()], ..Request::default() }, "--seeds"),
-            (Request { methods: vec![Name::Grawa], ..Request::default() }, "none of the methods"),
+            (Request { methods: vec![Name::Grawa.into()], ..Request::default() }, "none of the methods"),
             (Request { settings: vec!["train.bugdet=1step".into()], ..Request::default() }, "did you mean"),
         ] {
             let error = Plan::new(experiment("table1").unwrap(), &request).unwrap_err();

@@ -6,8 +6,7 @@ use super::plan::{Plan, Select};
 use crate::picture::Picture;
 use crate::statistics::mean;
 use crate::{Error, Figure, Table, TableOutput};
-use grawa_core::Name;
-use grawa_train::recipe::Device;
+use grawa_train::recipe::{Device, Variant};
 
 /// The finished cells of a plan.
 #[derive(Debug)]
@@ -31,20 +30,20 @@ impl<'a> Results<'a> {
     }
 
     /// Those of a method at a stage.
-    fn at(&self, stage: Stage, study: usize, method: Name) -> Vec<(&Cell, &'a Finding)> {
-        let own = |cell: &Cell| cell.stage == stage && cell.study == study && cell.method() == method;
+    fn at(&self, stage: Stage, study: usize, method: &Variant) -> Vec<(&Cell, &'a Finding)> {
+        let own = |cell: &Cell| cell.stage == stage && cell.study == study && cell.variant == *method;
         self.all().filter(|(cell, _)| own(cell)).collect()
     }
 
     /// The runs that count for a method: after a search those of the chosen setting.
-    pub fn finals(&self, study: usize, method: Name) -> Vec<(&Cell, &'a Finding)> {
+    pub fn finals(&self, study: usize, method: &Variant) -> Vec<(&Cell, &'a Finding)> {
         let all = self.at(Stage::Final, study, method);
         let chosen = if self.plan.experiment.search { best(&all) } else { None };
         all.into_iter().filter(|(cell, _)| chosen.is_none_or(|chosen| cell.point == chosen)).collect()
     }
 
     /// The error of the chosen setting in its search, in percent, and the number of settings.
-    pub fn search(&self, study: usize, method: Name) -> Option<(f64, usize)> {
+    pub fn search(&self, study: usize, method: &Variant) -> Option<(f64, usize)> {
         let point = self.finals(study, method).first()?.0.point;
         let searched = self.at(Stage::Search, study, method);
         let chosen = searched.iter().find(|(cell, _)| cell.point == point)?;
@@ -55,7 +54,7 @@ impl<'a> Results<'a> {
     pub fn values(
         &self,
         study: usize,
-        method: Name,
+        method: &Variant,
         figure: &dyn Fn(&Measured) -> Option<f64>,
     ) -> Vec<(u64, f64)> {
         let finals = self.finals(study, method).into_iter();
@@ -80,10 +79,10 @@ impl<'a> Results<'a> {
 
     /// How settings were chosen.
     fn choice(&self) -> String {
-        let all: Vec<(usize, Name)> = (0..self.plan.studies())
-            .flat_map(|study| self.plan.methods(study).iter().map(move |&method| (study, method)))
+        let all: Vec<(usize, &Variant)> = (0..self.plan.studies())
+            .flat_map(|study| self.plan.methods(study).iter().map(move |method| (study, method)))
             .collect();
-        let is_searched = |&&(study, method): &&(usize, Name)| match self.plan.select {
+        let is_searched = |&&(study, method): &&(usize, &Variant)| match self.plan.select {
             Select::HeldOut => !self.at(Stage::Search, study, method).is_empty(),
             Select::Test => self.at(Stage::Final, study, method).iter().any(|(cell, _)| cell.point > 0),
         };

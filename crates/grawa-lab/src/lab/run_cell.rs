@@ -131,7 +131,7 @@ mod tests {
     /// A plan of one cell, its folder, and the context to run it.
     fn one() -> (tempfile::TempDir, Store, Cell, CellContext) {
         let request = Request {
-            methods: vec![grawa_core::Name::Mean],
+            methods: vec![grawa_core::Name::Mean.into()],
             seeds: Some(1),
             settings: ["train.budget=16step", "method.pull=0.5", "checkpoint.every=4step"]
                 .map(String::from)

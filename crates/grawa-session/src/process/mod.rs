@@ -19,7 +19,7 @@ use crate::milestones::{Milestones, Position};
 use crate::pace::Pacing;
 use crate::reporter::SendReport;
 use crate::round_message::{ProcessMessage, RoundMessage, Tally};
-use crate::snapshot::{Snapshot, Snapshots};
+use crate::snapshot::{BestModel, Snapshot, Snapshots};
 use crate::worker_set::{PerWorker, Slot, WorkerSet, WorkerState};
 use grawa_comm::{Collective, Error as CommError};
 use grawa_core::{Layout, Memory, Method, Optimizer, Schedule, Share, Tracker};
@@ -75,6 +75,7 @@ pub enum Note {
     /// A report could not be sent to the coordinator.
     NotReported(Error),
     Snapshot(Box<Snapshot>),
+    Best(Box<BestModel>),
     /// The process is done with the run.
     Ended(Result<(), Error>),
 }
@@ -293,6 +294,7 @@ impl Process {
         let due = self.settled.is_some_and(|before| milestones.evaluates(&before, &self.at));
         if (spent || due) && is_new(&self.history, &self.at) {
             self.evaluate()?;
+            self.keep_best()?;
         }
         let saves = self.settled.is_none_or(|before| milestones.saves(&before, &self.at));
         self.settled = Some(self.at);

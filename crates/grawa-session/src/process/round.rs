@@ -12,7 +12,8 @@ use std::sync::Arc;
 impl Process {
     /// The round: inside every group where there are groups, and of all workers where it is due.
     pub(crate) fn round(&mut self, messages: &Messages, quota: u64) -> Result<Vec<Mixed>, Error> {
-        let cycle = (self.at.steps + quota) / quota.max(1);
+        let end = crate::milestones::Position { steps: self.at.steps + quota, ..self.at };
+        let cycle = self.common.milestones.cycle(&end);
         let all = self.levels.len() - 1;
         let last = if self.common.method.is_outer(cycle) { all } else { all.saturating_sub(1) };
         let mut reports: Vec<Report> = messages.iter().map(|(id, message)| message.report(*id)).collect();

@@ -23,7 +23,7 @@ mod write;
 
 pub(crate) use checksums::crc;
 pub(crate) use manifest::Origin;
-pub(crate) use write::{Writer, tidy};
+pub(crate) use write::{Writer, best_error, tidy};
 
 use crate::snapshot::Snapshot;
 use crate::{Error, folder};
@@ -173,6 +173,8 @@ impl Checkpoint {
     }
 }
 
+/// The folder of the model with the smallest test error, in a run's folder.
+pub(crate) const BEST: &str = "best";
 /// The folder of all checkpoints in a run's folder.
 pub(crate) const FOLDER: &str = "checkpoints";
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::Recipe;
 use crate::durable::crash;
 use crate::milestones::Position;
-use crate::snapshot::fresh;
+use crate::snapshot::{BestModel, fresh};
 use grawa_core::Layout;
 use grawa_data::DatasetKind;
 use tempfile::TempDir;
@@ -222,4 +222,38 @@ fn what_is_no_checkpoint_is_refused_with_words() {
     fs::write(folder.join(MANIFEST), "form = 99\n").unwrap();
     let error = words(Checkpoint::newest(place.path()));
     assert!(error.contains("form 99") && error.contains("the version of grawa that wrote it"), "{error}");
+}
+
+/// The process ends after any of the changes of a write: the best model is the old one or the new one, whole, and the file says which. A
+/// model that is not better changes nothing, whoever offers it.
+#[test]
+fn the_best_model_is_whole_whenever_the_process_ends() {
+    use grawa_nn::{Metadata, Shape, State, zoo};
+    let graph = zoo::digits("digits", Shape::image(1, 8), 4, 10).unwrap();
+    let offer = |folder: &Path, steps: u64, wrong: u64| {
+        let State { parameters, statistics, .. } = State::initial(&graph, steps);
+        let at = crate::Place { steps, ..crate::Place::default() };
+        let models = vec![crate::Model { which: "mean".into(), loss: None, wrong, examples: 100 }];
+        let evaluated = crate::Evaluated { at, models };
+        let network = Some((graph.clone(), Metadata::new()));
+        Writer::new(folder, &recipe(), network).write_best(BestModel { parameters, statistics, evaluated })
+    };
+    for changes in 0.. {
+        let folder = tempfile::tempdir().unwrap();
+        offer(folder.path(), 8, 20).unwrap();
+        let written = crash::after(changes, || offer(folder.path(), 16, 10));
+        let path = folder.path().join(BEST).join(MODEL);
+        let (steps, error) = (State::load(&graph, &path).unwrap().batches, best_error(&path).unwrap());
+        assert!(
+            [(8, Some(0.2)), (16, Some(0.1))].contains(&(steps, error)),
+            "after {changes}: {steps} {error:?}"
+        );
+        assert_eq!(State::load(&graph, &path).unwrap().parameters, graph.initial(steps));
+        if written.is_ok() {
+            assert_eq!(steps, 16);
+            offer(folder.path(), 24, 10).unwrap();
+            assert_eq!(State::load(&graph, &path).unwrap().batches, 16);
+            break;
+        }
+    }
 }

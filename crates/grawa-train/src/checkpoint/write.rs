@@ -3,10 +3,10 @@
 use super::checksums::{CHECKSUMS, Checksums, crc};
 use super::manifest::Manifest;
 use super::order::{self, Entry};
-use super::{FOLDER, GROUP, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
-use crate::snapshot::Snapshot;
-use crate::{Error, Recipe, durable};
-use grawa_nn::{Graph, State, Tensor, Tensors};
+use super::{BEST, FOLDER, GROUP, MANIFEST, MODEL, Name, Origin, STATE, TIMING, io, model};
+use crate::snapshot::{BestModel, Snapshot};
+use crate::{Error, Evaluated, Recipe, durable};
+use grawa_nn::{Graph, Metadata, State, Tensor, Tensors};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,19 +15,54 @@ const PARTIAL: &str = ".partial-";
 const OLD: &str = ".old-";
 const GONE: &str = ".gone-";
 
+/// The key of the best model's error, from 0 to 1.
+const TEST_ERROR: &str = "test_error";
+
 /// Writes the checkpoints of a run.
 #[derive(Debug)]
 pub(crate) struct Writer {
     place: PathBuf,
+    best: PathBuf,
     recipe: Recipe,
-    graph: Option<Graph>,
+    /// The network, and what files of its models say.
+    network: Option<(Graph, Metadata)>,
     origin: Origin,
 }
 
 impl Writer {
-    pub(crate) fn new(folder: &Path, recipe: &Recipe, graph: Option<Graph>) -> Self {
-        let origin = Origin::of(crate::folder::digest(folder), graph.as_ref());
-        Writer { place: folder.join(FOLDER), recipe: recipe.clone(), graph, origin }
+    pub(crate) fn new(folder: &Path, recipe: &Recipe, mut network: Option<(Graph, Metadata)>) -> Self {
+        let origin = Origin::of(crate::folder::digest(folder), network.as_ref().map(|(graph, _)| graph));
+        if let (Some((_, metadata)), Some(digest)) = (&mut network, &origin.recipe) {
+            metadata.insert("recipe_digest".into(), digest.clone());
+        }
+        let (place, best) = (folder.join(FOLDER), folder.join(BEST));
+        Writer { place, best, recipe: recipe.clone(), network, origin }
+    }
+
+    /// Keeps a model if it errs less than the one that is there. The file is replaced as a whole: whenever the process ends, the old one
+    /// or the new one is there, and says itself which it is.
+    pub(crate) fn write_best(&self, best: BestModel) -> Result<(), Error> {
+        let (Some((graph, metadata)), Some(error)) = (&self.network, best.evaluated.error()) else {
+            return Ok(());
+        };
+        let path = self.best.join(MODEL);
+        if best_error(&path)?.is_some_and(|kept| kept <= error) {
+            return Ok(());
+        }
+        durable::create_folders(&self.best).map_err(io("create", &self.best))?;
+        let (Evaluated { at, models }, mut metadata) = (best.evaluated, metadata.clone());
+        let which = models.first().map_or(String::new(), |model| model.which.clone());
+        for (key, value) in [
+            ("step", at.steps.to_string()),
+            ("epochs", at.epochs.to_string()),
+            (TEST_ERROR, error.to_string()),
+            ("model", which),
+        ] {
+            metadata.insert(key.into(), value);
+        }
+        let (parameters, statistics) = (best.parameters, best.statistics);
+        let bytes = State { parameters, statistics, batches: at.steps }.to_bytes(graph, metadata)?;
+        durable::replace(&path, &bytes).map(drop).map_err(io("write", &path))
     }
 
     /// The path of a snapshot.
@@ -77,9 +112,11 @@ impl Writer {
             let bytes = serde_json::to_vec(held);
             write(GROUP, &bytes.map_err(|error| io("write", Path::new(GROUP))(error.into()))?)?;
         }
-        if let Some(graph) = &self.graph {
+        if let Some((graph, metadata)) = &self.network {
             let model: State = model::model(&self.recipe, graph, &mut snapshot)?;
-            write(MODEL, &model.to_bytes(graph)?)?;
+            let mut metadata = metadata.clone();
+            metadata.insert("step".into(), snapshot.at.steps.to_string());
+            write(MODEL, &model.to_bytes(graph, metadata)?)?;
         }
         let mut state = Tensors::new(&aside.join(STATE), "the run");
         let mut put = |name: String, vector: Vec<f32>| state.put(name, Tensor::f32(&[vector.len()], vector));
@@ -104,6 +141,16 @@ impl Writer {
         durable::create(&path, text.as_bytes()).map_err(io("write", &path))?;
         durable::sync(aside).map_err(io("write", aside))
     }
+}
+
+/// The error of the best model in a file; none if there is no such file.
+pub(crate) fn best_error(path: &Path) -> Result<Option<f64>, Error> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let said = Tensors::read(path, "the best model")?.metadata.get(TEST_ERROR).and_then(|it| it.parse().ok());
+    let why = || "its metadata have no test_error; move it away".to_owned();
+    said.map(Some).ok_or_else(|| Error::NotACheckpoint { path: path.into(), why: why() })
 }
 
 /// Gives a folder its name. One that has the name already is renamed to `old` first, and removed when all of it is done: if the process

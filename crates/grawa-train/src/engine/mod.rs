@@ -23,12 +23,13 @@ pub use evaluate::EvaluateShard;
 pub(crate) use evaluate::{SHARE, recalibration, recalibration_batches};
 pub use grawa_session::evaluate::Counts;
 
+use crate::model_metadata::describe;
 use crate::snapshot::Part;
 use crate::thread_set::Seat;
 use crate::{Error, Recipe};
 use grawa_core::{Key, Replica, Share, StateKind};
 use grawa_data::{Augment, Dataset, Feed, Loader, Sampler};
-use grawa_nn::{Compiled as _, Graph, Program, Shape, State};
+use grawa_nn::{Compiled as _, Graph, Metadata, Program, Shape, State};
 use std::sync::Arc;
 
 /// Takes the state of a worker's network out of its part.
@@ -47,6 +48,8 @@ pub(crate) struct Workload {
     pub(crate) order: Sampler,
     pub(crate) train: Feed,
     pub(crate) test: Feed,
+    /// What files of its models say.
+    pub(crate) metadata: Metadata,
 }
 
 impl Workload {
@@ -71,7 +74,8 @@ impl Workload {
         let (train, test) = (feed(&train, recipe.data.augment)?, feed(&test, recipe.data.augment)?);
         let order = Sampler::new(recipe.train.seed, train.len(), recipe.train.workers, recipe.train.batch)?;
         let order = order.skewed(&recipe.data.skew(), train.split().labels(), data.classes)?;
-        Ok(Workload { graph: graph.clone(), order, train, test })
+        let metadata = describe(recipe, data, graph);
+        Ok(Workload { graph: graph.clone(), order, train, test, metadata })
     }
 }
 
@@ -122,7 +126,7 @@ impl Engine {
         workers: usize,
         cores: Option<u32>,
     ) -> Result<Self, Error> {
-        let Workload { graph, order, train, test } = workload;
+        let Workload { graph, order, train, test, .. } = workload;
         let program = Arc::new(Program::compile(&graph, recipe.train.batch as usize)?);
         let cores = cores.map_or_else(
             || std::thread::available_parallelism().map_or(1, usize::from),

@@ -64,7 +64,7 @@ impl Recipe {
                 batch_norm: BatchNorm::Recalibrate,
                 images: RECALIBRATE,
             },
-            checkpoint: Checkpoint { every: Some(Amount::Epochs(4.0)) },
+            checkpoint: Checkpoint { every: Some(Amount::Epochs(4.0)), best: true },
             machine: Machine {
                 device: Device::Cpu,
                 precision: Precision::Bf16,

@@ -34,7 +34,7 @@ pub use forecast::{Facts, Forecast};
 pub use overrides::Overrides;
 pub(crate) use overrides::TABLES;
 pub use recipe_error::RecipeError;
-pub use study::{Point, Study};
+pub use study::{Point, Study, Variant};
 
 use grawa_core::{AdamW, Amount, Method, Optimizer, Schedule, Sgd};
 use grawa_data::{Augment, DatasetKind, Sharding, Skew};
@@ -213,6 +213,9 @@ pub struct Checkpoint {
     /// How often, at the first round after; only at start and end if `None`.
     #[serde(with = "values::interval")]
     pub every: Option<Amount>,
+    /// Whether the model with the smallest test error is kept besides.
+    #[serde(with = "values::flag")]
+    pub best: bool,
 }
 
 /// What a run uses of the machine. With `pace = even` the number of cores changes no bit of the result; another device,

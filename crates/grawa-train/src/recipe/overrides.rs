@@ -160,6 +160,11 @@ impl Overrides {
         self.entries.iter().all(|entry| entry.key == key)
     }
 
+    /// What was set, as `key=value`.
+    pub(super) fn settings(&self) -> impl Iterator<Item = String> {
+        self.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value))
+    }
+
     fn find(&self, key: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.key == key)
     }

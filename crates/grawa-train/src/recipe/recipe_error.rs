@@ -13,7 +13,8 @@ pub struct RecipeError {
 }
 
 impl RecipeError {
-    pub(crate) fn new(place: impl Into<String>, why: impl Into<String>) -> Self {
+    /// What is wrong at a place: a line of a file, or an option.
+    pub fn new(place: impl Into<String>, why: impl Into<String>) -> Self {
         RecipeError { place: place.into(), why: why.into() }
     }
 }

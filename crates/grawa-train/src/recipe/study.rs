@@ -6,7 +6,7 @@
 //! ```toml
 //! [study]
 //! seeds = [36, 720, 1042]
-//! methods = ["easgd", "lgrawa"]
+//! methods = ["easgd", "lgrawa", "lgrawa:pull=0.7"]
 //!
 //! [study.grid.easgd]          # every choice of this is tried with every choice of that
 //! method.period = [4, 8, 16]
@@ -18,8 +18,10 @@
 
 use super::overrides::{Entry, entries, read_file};
 use super::{Overrides, Recipe, RecipeError};
-use grawa_core::{Name, did_you_mean};
+use grawa_core::{Method, Name, did_you_mean};
+use std::fmt;
 use std::path::Path;
+use std::str::FromStr;
 use toml::Value;
 
 /// The table's name.
@@ -28,13 +30,64 @@ pub(super) const TABLE: &str = "study";
 /// A key, the values it takes, and where they were set.
 type Axis = (String, Vec<Value>, String);
 
+/// A method of a study, with the knobs that are set for it alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// The method.
+    pub name: Name,
+    /// `knob=value` each.
+    knobs: Vec<String>,
+}
+
+impl Variant {
+    /// The name as the paper spells it, and the knobs.
+    pub fn title(&self) -> String {
+        match self.knobs.is_empty() {
+            true => self.name.title().into(),
+            false => format!("{} {}", self.name.title(), self.knobs.join(", ")),
+        }
+    }
+
+    /// Whether it sets this key of a recipe.
+    fn sets(&self, key: &str) -> bool {
+        let knob = key.strip_prefix("method.");
+        self.knobs.iter().any(|own| own.split_once('=').map(|(own, _)| own.trim()) == knob)
+    }
+}
+
+impl From<Name> for Variant {
+    fn from(name: Name) -> Self {
+        Variant { name, knobs: Vec::new() }
+    }
+}
+
+impl FromStr for Variant {
+    type Err = grawa_core::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let name = text.parse::<Method>()?.name;
+        let knobs = text.split_once(':').map_or("", |(_, knobs)| knobs).split(',');
+        Ok(Variant {
+            name,
+            knobs: knobs.map(str::trim).filter(|it| !it.is_empty()).map(Into::into).collect(),
+        })
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colon = if self.knobs.is_empty() { "" } else { ":" };
+        write!(f, "{}{colon}{}", self.name, self.knobs.join(","))
+    }
+}
+
 /// What is to be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Study {
     /// The recipe they all share.
     overrides: Overrides,
     /// The methods; those of the recipe alone if none are named.
-    pub methods: Vec<Name>,
+    pub methods: Vec<Variant>,
     /// The seeds.
     pub seeds: Vec<u64>,
     every: Vec<Axis>,
@@ -53,6 +106,20 @@ pub struct Point {
 }
 
 impl Study {
+    /// Methods over one recipe, without grids: everything else is the same.
+    pub fn of(overrides: Overrides, methods: Vec<Variant>, seeds: Vec<u64>) -> Result<Self, RecipeError> {
+        let is_again = |&(at, method): &(usize, &Variant)| methods[..at].contains(method);
+        if let Some((_, twice)) = methods.iter().enumerate().find(is_again) {
+            return Err(RecipeError::new("--method", format!("{twice} is named twice")));
+        }
+        Ok(Study { overrides, methods, seeds, every: vec![], grids: vec![], last: vec![] })
+    }
+
+    /// What was set for all runs, as `key=value`.
+    pub fn settings(&self) -> Vec<String> {
+        self.overrides.settings().chain(self.last.iter().cloned()).collect()
+    }
+
     /// The study of a recipe file; `None` if it has none.
     pub fn read(path: &Path) -> Result<Option<Self>, RecipeError> {
         Study::parse(&path.display().to_string(), &read_file(path)?)
@@ -103,9 +170,10 @@ impl Study {
         }
         let Some(whole) = whole else { return Ok(None) };
         if study.methods.is_empty() {
-            study.methods.push(Recipe::resolve(&study.overrides)?.method.name);
+            study.methods.push(Recipe::resolve(&study.overrides)?.method.name.into());
         }
-        if let Some((stray, _)) = study.grids.iter().find(|(name, _)| !study.methods.contains(name)) {
+        let is_stray = |(name, _): &&(Name, _)| study.methods.iter().all(|method| method.name != *name);
+        if let Some((stray, _)) = study.grids.iter().find(is_stray) {
             return Err(RecipeError::new(
                 whole,
                 format!("there is a grid for {stray}, which is none of the methods of the study"),
@@ -125,16 +193,18 @@ impl Study {
         Ok(self)
     }
 
-    /// Every run for one method and one seed: each choice of a key with each choice of the others.
-    pub fn points(&self, method: Name, seed: u64) -> Result<Vec<Point>, RecipeError> {
+    /// Every run for one method and one seed: each choice of a key with each choice of the others. A knob that the method sets itself
+    /// has that value only.
+    pub fn points(&self, method: &Variant, seed: u64) -> Result<Vec<Point>, RecipeError> {
         let place = format!("{TABLE}.methods");
         let start = self.overrides.clone().value("train.seed", seed.cast_signed(), "study.seeds")?;
         // The knobs a file sets belong to the method it names: another one has its own.
-        let same = Recipe::resolve(&self.overrides)?.method.name == method;
-        let start = if same { start } else { start.method(method.as_str(), &place)? };
-        let grid = self.grids.iter().find(|(name, _)| *name == method).map_or(&[][..], |(_, axes)| axes);
+        let same = Recipe::resolve(&self.overrides)?.method.name == method.name;
+        let start = if same { start.value("method.name", method.name.as_str(), &place)? } else { start };
+        let start = start.method(&method.to_string(), &place)?;
+        let grid = self.grids.iter().find(|(name, _)| *name == method.name).map_or(&[][..], |(_, axes)| axes);
         let mut points = vec![(Vec::new(), start)];
-        for (key, values, place) in self.every.iter().chain(grid) {
+        for (key, values, place) in self.every.iter().chain(grid).filter(|axis| !method.sets(&axis.0)) {
             let mut next = Vec::with_capacity(points.len() * values.len());
             for (settings, said) in points {
                 for value in values {
@@ -183,7 +253,7 @@ mod tests {
     fn every_choice_is_tried_with_every_other() {
         let study = Study::parse("a.toml", TEXT).unwrap().unwrap();
         assert_eq!((study.seeds.as_slice(), study.methods.len()), (&[1, 2][..], 3));
-        let easgd = study.points(Name::Easgd, 2).unwrap();
+        let easgd = study.points(&Name::Easgd.into(), 2).unwrap();
         assert_eq!(easgd.len(), 2 * 3 * 2);
         assert_eq!(easgd[0].settings, ["train.workers=4", "method.period=4", "method.pull=0.1"]);
         let last = &easgd[11].recipe;
@@ -191,16 +261,42 @@ mod tests {
             (last.train.seed, last.train.workers, last.method.to_string().as_str()),
             (2, 8, "easgd:period=16,pull=0.3")
         );
-        assert_eq!(study.points(Name::Lgrawa, 1).unwrap().len(), 2);
-        assert_eq!(study.points(Name::DpSgd, 1).unwrap()[3].recipe.train.batch, 64);
+        assert_eq!(study.points(&Name::Lgrawa.into(), 1).unwrap().len(), 2);
+        assert_eq!(study.points(&Name::DpSgd.into(), 1).unwrap()[3].recipe.train.batch, 64);
         assert_eq!(Study::parse("a.toml", "[train]\nworkers = 4\n").unwrap(), None);
+    }
+
+    /// Two settings of one method are two methods, and a knob that one sets is not searched for.
+    #[test]
+    fn a_method_may_bring_its_knobs() {
+        let study = Study::parse("a.toml", TEXT).unwrap().unwrap();
+        let own: Variant = "easgd: pull=0.2".parse().unwrap();
+        assert_eq!((own.to_string(), own.title()), ("easgd:pull=0.2".into(), "EASGD pull=0.2".into()));
+        let points = study.points(&own, 1).unwrap();
+        assert_eq!(points.len(), 2 * 3);
+        assert_eq!(points[1].recipe.method.to_string(), "easgd:period=8,pull=0.2");
+        assert!("easgd:perid=4".parse::<Variant>().is_err() && "lgrwa".parse::<Variant>().is_err());
+
+        // The knobs of the recipe belong to its method; what a method sets goes over them.
+        let text = "[method]\nname = 'lgrawa'\nperiod = 4\n[train]\nworkers = 2";
+        let overrides = Overrides::default().file("a.toml", text).unwrap();
+        let methods = || ["lgrawa", "lgrawa:pull=0.7", "mean"].map(|text| text.parse().unwrap()).to_vec();
+        let study = Study::of(overrides.clone(), methods(), vec![3]).unwrap().set("train.batch=8").unwrap();
+        let found = study.methods.iter().map(|method| study.points(method, 3).unwrap().remove(0).recipe);
+        let found: Vec<_> =
+            found.map(|it| (it.method.to_string(), it.train.batch, it.train.workers)).collect();
+        assert_eq!(found[0], ("lgrawa:period=4".into(), 8, 2));
+        assert_eq!(found[1], ("lgrawa:period=4,pull=0.7".into(), 8, 2));
+        assert_eq!(found[2].0, "mean");
+        let twice = [methods(), methods()].concat();
+        assert!(Study::of(overrides, twice, vec![3]).unwrap_err().to_string().contains("named twice"));
     }
 
     #[test]
     fn a_setting_has_the_last_word() {
         let study = Study::parse("a.toml", TEXT).unwrap().unwrap();
         let study = study.set("train.workers=3").unwrap().set("method.pull = 0.2").unwrap();
-        let easgd = study.points(Name::Easgd, 1).unwrap();
+        let easgd = study.points(&Name::Easgd.into(), 1).unwrap();
         assert_eq!((easgd.len(), easgd[2].settings.as_slice()), (3, &["method.period=16".to_owned()][..]));
         assert!(easgd.iter().all(|point| point.recipe.train.workers == 3));
         assert_eq!(easgd[2].recipe.method.to_string(), "easgd:period=16,pull=0.2");
@@ -222,7 +318,12 @@ mod tests {
             assert!(error.contains(words), "{text}: {error}");
         }
         let study = |text: &str| {
-            Study::parse("a.toml", text).unwrap().unwrap().points(Name::Lgrawa, 1).unwrap_err().to_string()
+            Study::parse("a.toml", text)
+                .unwrap()
+                .unwrap()
+                .points(&Name::Lgrawa.into(), 1)
+                .unwrap_err()
+                .to_string()
         };
         assert!(
             study("[study.every]\ntrain.wokers = [4]")

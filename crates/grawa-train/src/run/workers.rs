@@ -8,7 +8,7 @@ use crate::thread_set::{Seat, ThreadSet};
 use crate::worker_set::WorkerSet;
 use crate::{Error, Recipe};
 use grawa_core::{Layout, Replica, StateKind};
-use grawa_nn::{Graph, State};
+use grawa_nn::{Graph, Metadata, State};
 use std::fmt;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -51,9 +51,23 @@ type OwnReplica = (Box<dyn Replica + Send>, Option<Box<dyn EvaluateShard>>);
 
 /// The workers of a run in this process.
 pub(crate) enum Workers {
-    Network { graph: Box<Graph>, engine: AnyEngine, start: OnceLock<State> },
-    Own { name: String, layout: Layout, make: Box<dyn Fn(u32) -> Result<OwnReplica, Error>> },
-    Set { name: String, layout: Layout, start: Vec<f32>, make: MakeSet },
+    Network {
+        graph: Box<Graph>,
+        metadata: Metadata,
+        engine: AnyEngine,
+        start: OnceLock<(State, Option<String>)>,
+    },
+    Own {
+        name: String,
+        layout: Layout,
+        make: Box<dyn Fn(u32) -> Result<OwnReplica, Error>>,
+    },
+    Set {
+        name: String,
+        layout: Layout,
+        start: Vec<f32>,
+        make: MakeSet,
+    },
 }
 
 /// Makes a set of the caller's own, of these workers.
@@ -93,6 +107,12 @@ impl Workers {
         if let Workers::Network { graph, .. } = self { Some(graph) } else { None }
     }
 
+    /// The network, and what files of its models say.
+    pub(crate) fn described(&self) -> Option<(Graph, Metadata)> {
+        let Workers::Network { graph, metadata, .. } = self else { return None };
+        Some((Graph::clone(graph), metadata.clone()))
+    }
+
     /// What all workers start with: parameters and statistics.
     pub(crate) fn start(&self, recipe: &Recipe) -> Result<(Vec<f32>, Vec<f32>), Error> {
         match self {
@@ -100,12 +120,15 @@ impl Workers {
                 if start.get().is_none() {
                     let seed = recipe.train.seed;
                     let made = match &recipe.model.init {
-                        Some(path) => crate::init::start(graph, path, seed)?.0,
-                        None => State::initial(graph, seed),
+                        Some(path) => {
+                            let (state, words) = crate::init::start(graph, path, seed)?;
+                            (state, Some(words))
+                        }
+                        None => (State::initial(graph, seed), None),
                     };
                     let _ = start.set(made);
                 }
-                let start = start.get().ok_or(grawa_session::Error::Left)?;
+                let (start, _) = start.get().ok_or(grawa_session::Error::Left)?;
                 Ok((start.parameters.clone(), start.statistics.clone()))
             }
             Workers::Own { make, layout, .. } => {
@@ -119,6 +142,11 @@ impl Workers {
                 Ok((start.clone(), Vec::new()))
             }
         }
+    }
+
+    /// Which tensors of a file the workers start with, in words, where they start from one and that has been read.
+    pub(crate) fn start_in_words(&self) -> Option<&str> {
+        if let Workers::Network { start, .. } = self { start.get()?.1.as_deref() } else { None }
     }
 
     /// Whether workers at these positions of a cycle can continue together.

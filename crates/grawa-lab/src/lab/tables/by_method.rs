@@ -4,10 +4,11 @@ use crate::lab::finding::Measured;
 use crate::lab::published::{Published, Row};
 use crate::lab::results::Results;
 use crate::picture::rows::{Row as DotRow, Rows};
-use crate::statistics::{CONFIDENCE, Interval, interval, mean, paired, summary, surely_lowest};
+use crate::statistics::{CONFIDENCE, interval, mean, paired, summary, surely_lowest};
 use crate::{Error, Output, TableOutput};
 use crate::{Table, picture::palette};
 use grawa_core::Name;
+use grawa_train::recipe::Variant;
 
 /// A number of each run, and how it is shown.
 pub(in crate::lab) struct Comparison {
@@ -31,11 +32,11 @@ pub(super) fn compare(
 ) -> Result<(), Error> {
     let methods = methods(results);
     let head = ["data", "network", "workers", "seeds"].map(String::from).into_iter();
-    let mut table = Table::new(head.chain(methods.iter().map(|name| name.title().to_owned())));
+    let mut table = Table::new(head.chain(methods.iter().map(Variant::title)));
     let mut bold = Vec::new();
     for study in 0..results.plan.studies() {
         let columns: Vec<Vec<(u64, f64)>> =
-            methods.iter().map(|&method| results.values(study, method, &comparison.figure)).collect();
+            methods.iter().map(|method| results.values(study, method, &comparison.figure)).collect();
         let most = columns.iter().map(Vec::len).max().unwrap_or(0);
         if let Some(lowest) = lowest(&columns) {
             bold.push((table.rows.len(), 4 + lowest));
@@ -47,7 +48,7 @@ pub(super) fn compare(
         });
         table.push(results.setup(study).into_iter().chain([most.to_string()]).chain(cells));
         let published: Vec<_> =
-            methods.iter().map(|&it| results.plan.published(comparison.paper, study, it)).collect();
+            methods.iter().map(|it| results.plan.published(comparison.paper, study, it.name)).collect();
         if published.iter().any(Option::is_some) {
             let places = comparison.places;
             let words = |(mean, spread): Published| format!("{mean:.places$} ± {spread:.places$}");
@@ -56,7 +57,7 @@ pub(super) fn compare(
         }
         let measured = methods.iter().zip(&columns).filter(|(_, column)| !column.is_empty());
         let row =
-            |(&method, column): (&Name, &Vec<_>)| dot_row(method.title().into(), method, numbers(column));
+            |(method, column): (&Variant, &Vec<_>)| dot_row(method.title(), method.name, numbers(column));
         let (title, axis) = (results.title(study), comparison.axis.into());
         let picture = Rows { title, axis, rows: measured.map(row).collect() };
         let caption = format!("{}: {}. {}", picture.title, comparison.title, picture.key());
@@ -79,11 +80,14 @@ pub(super) fn dot_row(name: String, method: Name, values: Vec<f64>) -> DotRow {
 }
 
 /// The methods of all studies, in the order of pictures and legends.
-pub(super) fn methods(results: &Results<'_>) -> Vec<Name> {
-    let studies = 0..results.plan.studies();
-    let mut methods: Vec<Name> = studies.flat_map(|study| results.plan.methods(study).to_vec()).collect();
-    methods.sort_by_key(|name| palette::rank(name.as_str()));
-    methods.dedup();
+pub(super) fn methods(results: &Results<'_>) -> Vec<Variant> {
+    let mut methods: Vec<Variant> = Vec::new();
+    for method in (0..results.plan.studies()).flat_map(|study| results.plan.methods(study)) {
+        if !methods.contains(method) {
+            methods.push(method.clone());
+        }
+    }
+    methods.sort_by_key(|method| palette::rank(method.name.as_str()));
     methods
 }
 
@@ -107,35 +111,25 @@ fn lowest(columns: &[Vec<(u64, f64)>]) -> Option<usize> {
 }
 
 /// Differences to the plain mean, seed by seed; none where the mean is not among the methods.
-fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Name]) -> Option<TableOutput> {
-    let control = Name::Mean;
-    let others: Vec<Name> = methods.iter().copied().filter(|&method| method != control).collect();
+fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Variant]) -> Option<TableOutput> {
+    let control = Variant::from(Name::Mean);
+    let others: Vec<&Variant> = methods.iter().filter(|method| **method != control).collect();
     if !methods.contains(&control) || others.is_empty() {
         return None;
     }
     let head = ["data", "network", "workers"].map(String::from).into_iter();
-    let mut table = Table::new(head.chain(others.iter().map(|name| name.title().to_owned())));
+    let mut table = Table::new(head.chain(others.iter().map(|method| method.title())));
     let mut bold = Vec::new();
     for study in 0..results.plan.studies() {
-        let own = results.values(study, control, &comparison.figure);
+        let own = results.values(study, &control, &comparison.figure);
         let mut row: Vec<String> = results.setup(study).into();
         for (number, &method) in others.iter().enumerate() {
-            let pairs: Vec<(f64, f64)> = results
-                .values(study, method, &comparison.figure)
-                .into_iter()
-                .filter_map(|(seed, x)| Some((x, own.iter().find(|it| it.0 == seed)?.1)))
-                .collect();
-            let (a, b): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+            let (a, b) = pairs(&results.values(study, method, &comparison.figure), &own);
             let found = paired(&a, &b, CONFIDENCE);
             if found.is_some_and(|found| found.excludes_zero()) {
                 bold.push((study, 3 + number));
             }
-            let places = comparison.places;
-            row.push(match found {
-                Some(found) => difference(&found, places),
-                None if a.is_empty() => "–".into(),
-                None => format!("{:+.places$}", mean(&a) - mean(&b)).replace('-', "−"),
-            });
+            row.push(difference(&a, &b, comparison.places));
         }
         table.push(row);
     }
@@ -151,9 +145,19 @@ fn differences(results: &Results<'_>, comparison: &Comparison, methods: &[Name])
     })
 }
 
-/// A mean difference with half of its interval.
-pub(super) fn difference(found: &Interval, places: usize) -> String {
-    format!("{:+.places$} ± {:.places$}", found.mean, found.half).replace('-', "−")
+/// The numbers of two methods for the seeds that both have.
+pub(super) fn pairs(a: &[(u64, f64)], b: &[(u64, f64)]) -> (Vec<f64>, Vec<f64>) {
+    a.iter().filter_map(|(seed, x)| Some((x, b.iter().find(|it| it.0 == *seed)?.1))).unzip()
+}
+
+/// The mean of a − b, pair by pair, with half of its interval where there is one.
+pub(super) fn difference(a: &[f64], b: &[f64], places: usize) -> String {
+    match paired(a, b, CONFIDENCE) {
+        Some(found) => format!("{:+.places$} ± {:.places$}", found.mean, found.half),
+        None if a.is_empty() => return "–".into(),
+        None => format!("{:+.places$}", mean(a) - mean(b)),
+    }
+    .replace('-', "−")
 }
 
 /// The setting of each method, and its error in the search.
@@ -162,13 +166,13 @@ pub(super) fn settings(results: &Results<'_>) -> Option<TableOutput> {
     for study in 0..results.plan.studies() {
         let [data, network, _] = results.setup(study);
         for method in methods(results) {
-            let Some(cell) = results.finals(study, method).first().map(|it| it.0.clone()) else { continue };
+            let Some(cell) = results.finals(study, &method).first().map(|it| it.0.clone()) else { continue };
             let setting =
                 if cell.settings.is_empty() { "as in the recipe".into() } else { cell.settings.join(", ") };
-            let search = results.search(study, method);
+            let search = results.search(study, &method);
             let (error, count) =
                 search.map(|(error, count)| (format!("{error:.2}"), count.to_string())).unwrap_or_default();
-            table.push([data.clone(), network.clone(), method.title().into(), setting, count, error]);
+            table.push([data.clone(), network.clone(), method.title(), setting, count, error]);
         }
     }
     (!table.rows.is_empty()).then(|| TableOutput {

@@ -17,13 +17,13 @@ pub(in crate::lab) fn communication(results: &Results<'_>) -> Result<Output, Err
         let [data, network, _] = results.setup(study);
         for method in methods(results) {
             let of = |figure: &dyn Fn(&Measured) -> f64| {
-                numbers(&results.values(study, method, &|measured| Some(figure(measured))))
+                numbers(&results.values(study, &method, &|measured| Some(figure(measured))))
             };
             if of(&|it| it.seconds).is_empty() {
                 continue;
             }
             let parts: [Vec<f64>; 7] = std::array::from_fn(|part| of(&|it| clocked(&it.times)[part].1));
-            let mut row = vec![data.clone(), network.clone(), method.title().into()];
+            let mut row = vec![data.clone(), network.clone(), method.title()];
             row.push(format!("{:.0}", mean(&of(&|it| it.rounds as f64))));
             row.push(format!("{:.2}", mean(&of(&|it| it.bytes as f64 / 1e6))));
             row.push(shown(&of(&|it| it.seconds), 2));

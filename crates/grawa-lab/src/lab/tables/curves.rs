@@ -6,7 +6,7 @@ use crate::lab::results::Results;
 use crate::picture::chart::{Chart, Line};
 use crate::statistics::mean;
 use crate::{Error, Output, Table};
-use grawa_core::Name;
+use grawa_train::recipe::Variant;
 
 /// Shares of the budget at which errors are listed.
 const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.0];
@@ -21,7 +21,7 @@ pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
         let [data, network, _] = results.setup(study);
         let (mut over_epochs, mut over_time) = (Vec::new(), Vec::new());
         for method in methods(results) {
-            let runs = runs(results, study, method);
+            let runs = runs(results, study, &method);
             let Some(length) = runs.iter().map(|curve| curve.len()).min().filter(|length| *length > 0) else {
                 continue;
             };
@@ -29,14 +29,14 @@ pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
                 mean(&runs.iter().map(|curve| figure(&curve[index])).collect::<Vec<_>>())
             };
             let line = |x: fn(&CurvePoint) -> f64| Line {
-                name: method.title().into(),
+                name: method.title(),
                 points: (0..length)
                     .map(|index| (at(index, x), at(index, |spot| 100.0 * spot.score.error)))
                     .collect(),
             };
             over_epochs.push(line(|spot| spot.epochs));
             over_time.push(line(|spot| spot.seconds));
-            let mut row = vec![data.clone(), network.clone(), method.title().into(), runs.len().to_string()];
+            let mut row = vec![data.clone(), network.clone(), method.title(), runs.len().to_string()];
             let last = runs.iter().map(|curve| curve[length - 1].steps).max().unwrap_or(0) as f64;
             for share in SHARES {
                 // The last evaluation up to that share.
@@ -67,7 +67,7 @@ pub(in crate::lab) fn curves(results: &Results<'_>) -> Result<Output, Error> {
 }
 
 /// The curves of a method, without lost runs.
-fn runs<'a>(results: &Results<'a>, study: usize, method: Name) -> Vec<&'a [CurvePoint]> {
+fn runs<'a>(results: &Results<'a>, study: usize, method: &Variant) -> Vec<&'a [CurvePoint]> {
     let finals = results.finals(study, method).into_iter();
     finals.filter_map(|(_, finding)| Some(finding.measured()?.curve.as_slice())).collect()
 }

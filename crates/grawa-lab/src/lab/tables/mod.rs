@@ -1,5 +1,6 @@
 //! The tables and pictures of each experiment.
 
+mod against_first;
 mod all_cells;
 mod by_method;
 mod communication;
@@ -7,6 +8,7 @@ mod curves;
 mod gradnorm;
 mod scalability;
 
+pub(super) use against_first::against_first;
 pub(super) use all_cells::all_cells;
 pub(super) use communication::communication;
 pub(super) use curves::curves;

@@ -5,7 +5,7 @@ use crate::lab::results::Results;
 use crate::picture::rows::Rows;
 use crate::statistics::{CONFIDENCE, paired};
 use crate::{Error, Output, Table};
-use grawa_core::Name;
+use grawa_train::recipe::Variant;
 
 /// The paper's table of scalability.
 pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error> {
@@ -23,21 +23,19 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
         let [data, network, _] = results.setup(study);
         let mut rows = Vec::new();
         for method in methods(results) {
-            let of = |count: u32| errors(results, study, method, count);
+            let of = |count: u32| errors(results, study, &method, count);
             let seeds = counts.iter().map(|&count| of(count).len()).max().unwrap_or(0);
-            let mut row = vec![data.clone(), network.clone(), method.title().into(), seeds.to_string()];
+            let mut row = vec![data.clone(), network.clone(), method.title(), seeds.to_string()];
             row.extend(counts.iter().map(|&count| shown(&of(count), 2)));
             let found = paired(&of(most), &of(fewest), CONFIDENCE).filter(|_| most > fewest);
             if found.is_some_and(|found| found.excludes_zero()) {
                 bold.push((table.rows.len(), row.len()));
             }
-            row.push(found.map_or("–".into(), |found| difference(&found, 2)));
+            row.push(if found.is_some() { difference(&of(most), &of(fewest), 2) } else { "–".into() });
             table.push(row);
-            rows.extend(
-                counts
-                    .iter()
-                    .map(|&count| dot_row(format!("{}, {count} workers", method.title()), method, of(count))),
-            );
+            rows.extend(counts.iter().map(|&count| {
+                dot_row(format!("{}, {count} workers", method.title()), method.name, of(count))
+            }));
         }
         let title = format!("{data}, {network}");
         let picture = Rows { title, axis: "test error, %".into(), rows };
@@ -51,7 +49,7 @@ pub(in crate::lab) fn scalability(results: &Results<'_>) -> Result<Output, Error
 }
 
 /// The errors of a method with this number of workers, in the order of the seeds.
-fn errors(results: &Results<'_>, study: usize, method: Name, count: u32) -> Vec<f64> {
+fn errors(results: &Results<'_>, study: usize, method: &Variant, count: u32) -> Vec<f64> {
     let finals = results.finals(study, method).into_iter();
     let own = finals.filter(|(cell, _)| cell.recipe.train.workers == count);
     own.filter_map(|(_, finding)| Some(100.0 * finding.measured()?.test.error)).collect()

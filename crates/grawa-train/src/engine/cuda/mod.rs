@@ -165,7 +165,7 @@ fn open_gpu(
     workers: Range<u32>,
     first: usize,
 ) -> Result<Gpu, Error> {
-    let Workload { graph, order, train, test } = workload;
+    let Workload { graph, order, train, test, .. } = workload;
     let settings = Settings {
         batch: recipe.train.batch as usize,
         workers: workers.len(),

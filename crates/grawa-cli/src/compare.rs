@@ -1,0 +1,76 @@
+//! `grawa compare`: methods against the first of them, with several seeds and everything else the same.
+
+use crate::failure::Failure;
+use crate::lab::{carry_out, dry_run, variants};
+use crate::train::{RecipeArgs, expect_threads};
+use clap::Args;
+use grawa_lab::Error;
+use grawa_lab::lab::{Found, Plan, Store};
+use std::path::{Path, PathBuf};
+
+/// Compare methods: the same data, network, budget and seeds for all.
+///
+/// Every method is trained with each of N consecutive seeds. A table shows test errors, and the differences to the first method, paired
+/// by seed, with their 95 % intervals (Student's t). The table is printed; results/ in the folder holds it as Markdown, CSV and LaTeX,
+/// with pictures (PNG, SVG) and a page, index.html. Runs go side by side, one per core. After Ctrl-C or a kill the same
+/// command continues: finished runs are kept, and a started one resumes from its checkpoint.
+///
+/// Takes the options of `grawa train` that define a run. Knobs of the recipe file belong to the method that it names; --set
+/// method.KNOB=VALUE sets one for all methods that have it.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  grawa compare --method lgrawa --method mean --seeds 5\n  grawa compare --method lgrawa:pull=0.5 --method lgrawa:pull=0.7 --data digits --budget 20epoch --out out/pulls\n  grawa compare --method mean --method lgrawa --recipe recipes/cifar10-resnet20.toml --device cuda --dry-run"
+)]
+pub(crate) struct Arguments {
+    /// A method with any of its knobs, such as lgrawa:period=16,pull=0.7; give it twice or more, the first is the one to compare with
+    #[arg(long = "method", value_name = "METHOD", required = true)]
+    methods: Vec<String>,
+    /// How many seeds: --seed, or the recipe's, and the next ones
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    seeds: u16,
+    #[command(flatten)]
+    recipe: RecipeArgs,
+    /// Folder for runs and results: a new one, or that of the same comparison, which is then continued [default: out/compare-DATA, or
+    /// the next free name]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Runs at a time [default: one per core; one on a GPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+    /// List the runs and what they cost; train nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs the comparison; false if it was stopped before its end.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    if arguments.methods.len() < 2 {
+        return Err(Failure::Usage(
+            "give --method twice or more; for one method with several seeds use `grawa train --seeds N`",
+        ));
+    }
+    let study = arguments.recipe.study(variants(&arguments.methods)?, arguments.seeds)?;
+    let recipes = Plan::compare("compare", study.clone())?.cells(&Found::new())?;
+    recipes.iter().try_for_each(|cell| expect_threads(&cell.recipe))?;
+    let data = recipes.first().map_or(String::new(), |cell| cell.recipe.data.kind.to_string());
+    let plan = Plan::compare(&data, study)?;
+    if arguments.dry_run {
+        return dry_run(&plan).map(|()| true);
+    }
+    carry_out(&plan, &open(arguments.out.as_deref(), &data, &plan)?, arguments.jobs)
+}
+
+/// The folder that was named, or the first of the default names that is free or belongs to this comparison.
+fn open(named: Option<&Path>, data: &str, plan: &Plan) -> Result<Store, Failure> {
+    let mut number = 1;
+    loop {
+        let tail = if number == 1 { String::new() } else { format!("-{number}") };
+        let default = PathBuf::from(format!("out/compare-{data}{tail}"));
+        match Store::open(named.unwrap_or(&default), plan) {
+            Err(Error::AnotherExperiment(..) | Error::Output(_)) if named.is_none() && number < 1000 => {
+                number += 1
+            }
+            opened => return Ok(opened?),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! `grawa train --seeds N`: one run for each of N consecutive seeds, one after the other, and their mean.
+//!
+//! The folder of all holds the recipe, the list of seeds, and a run's folder for each seed. `--resume` of that folder finishes what is
+//! left: runs that were stopped are resumed, and those that were not started begin.
+
+use crate::failure::Failure;
+use crate::output::print;
+use crate::train::{self, Arguments, RecipeArgs};
+use grawa_lab::Table;
+use grawa_lab::statistics::summary;
+use grawa_train::recipe::RecipeError;
+use grawa_train::{Checkpoint, Event, folder, observe};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether a command line asks for several seeds, or for the rest of them.
+pub(crate) fn is_asked(arguments: &Arguments) -> bool {
+    arguments.seeds.is_some() || arguments.resume.as_deref().is_some_and(folder::has_seeds)
+}
+
+pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool, Failure> {
+    let all = match (&arguments.resume, arguments.seeds) {
+        (Some(all), _) if arguments.checkpoint.is_some() => {
+            let why = format!("{} holds several runs; resume one of them: {0}/seed-…", all.display());
+            return Err(RecipeError::new("--checkpoint", why).into());
+        }
+        (Some(all), _) => all.clone(),
+        (None, count) => {
+            let recipe = match train::decide(arguments, None)? {
+                ControlFlow::Continue(task) => task.recipe,
+                ControlFlow::Break(shown) => return Ok(shown),
+            };
+            let (first, count) = (recipe.train.seed, u64::from(count.unwrap_or(1)));
+            let name =
+                format!("{}-{}-{first}-to-{}", recipe.data.kind, recipe.method.name, first + count - 1);
+            train::claim(arguments, &name, |path| folder::create_for_seeds(path, &recipe, count))?
+        }
+    };
+    let (seeds, _hold) = (folder::seeds(&all)?, folder::hold(&all, true)?);
+    train::listen_for_stop(stop)?;
+    let mut table = Table::new(["seed", "test error %", "run"]);
+    let (mut errors, mut is_good) = (Vec::new(), true);
+    for (number, seed) in seeds.iter().enumerate() {
+        let place = all.join(format!("seed-{seed}"));
+        if !arguments.quiet {
+            print(&format!("seed {seed}, run {} of {}", number + 1, seeds.len()));
+        }
+        is_good &= one(arguments, &all, &place, *seed, stop)?;
+        if stop.load(Ordering::Relaxed) {
+            print(&format!("stopped; continue with: grawa train --resume {}", all.display()));
+            return Ok(false);
+        }
+        let error = last_error(&place)?;
+        errors.extend(error);
+        let shown = error.map_or("none".into(), |error| format!("{error:.2}"));
+        table.push([seed.to_string(), shown, place.display().to_string()]);
+    }
+    print(&format!("\n{}", table.text().trim_end()));
+    print(&format!(
+        "test error {} % (mean ± standard deviation of {} seeds)",
+        summary(&errors, 2),
+        errors.len()
+    ));
+    print(&format!("compare their curves with: grawa report {}/seed-* --out report.html", all.display()));
+    Ok(is_good)
+}
+
+/// Trains with one seed, or finishes it. Returns whether it succeeded.
+fn one(
+    arguments: &Arguments,
+    all: &Path,
+    place: &Path,
+    seed: u64,
+    stop: &Arc<AtomicBool>,
+) -> Result<bool, Failure> {
+    let mut own = arguments.clone();
+    (own.seeds, own.out, own.resume) = (None, None, None);
+    if Checkpoint::newest_path(place).is_ok() {
+        own.resume = Some(place.into());
+    } else {
+        // Killed before its first checkpoint: it begins again.
+        if place.exists() {
+            std::fs::remove_dir_all(place)
+                .map_err(|error| Failure::Machine(format!("cannot remove {}: {error}", place.display())))?;
+        }
+        own.recipe = RecipeArgs::default();
+        (own.recipe.recipe, own.recipe.settings) =
+            (Some(all.join(folder::RECIPE)), vec![format!("train.seed={seed}")]);
+        (own.recipe.budget, own.recipe.dir) = (arguments.recipe.budget.clone(), arguments.recipe.dir.clone());
+        (own.method, own.overlap, own.out) = (None, false, Some(place.into()));
+    }
+    match train::decide(&own, None)? {
+        ControlFlow::Continue(task) => {
+            let (end, place) = train::carry_out(&own, task, stop, || Ok(()))?;
+            let words = train::summary(&end, &place, "grawa train");
+            words.lines().take(1).for_each(print);
+            Ok(train::succeeded(&end))
+        }
+        ControlFlow::Break(has_succeeded) => Ok(has_succeeded),
+    }
+}
+
+/// The last test error of a run, in percent.
+fn last_error(place: &Path) -> Result<Option<f64>, Failure> {
+    let events = observe::read(place)?;
+    let last = events.iter().rev().find_map(|(event, _)| match event {
+        Event::Evaluated(evaluated) => Some(evaluated.error()),
+        _ => None,
+    });
+    Ok(last.flatten().map(|error| 100.0 * error))
+}
