@@ -1,11 +1,14 @@
 //! `grawa train`: a run from a recipe, resumed, or replayed.
 
+use crate::bar::bar;
+use crate::dry_run::{Place, dry_run, warn_of_memory};
 use crate::failure::Failure;
 use crate::output::{print, warn, warn_of_skipped};
 use crate::stop::on_signal;
 use clap::Args;
+use grawa_data::Dataset;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
-use grawa_train::recipe::{Facts, Forecast, Format, Overrides, Recipe};
+use grawa_train::recipe::{Facts, Format, Overrides, Recipe};
 use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder, read_recording};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -43,17 +46,29 @@ pub(crate) struct Arguments {
     #[arg(long, value_parser = ["paper", "reference"])]
     preset: Option<String>,
     /// Workers
-    #[arg(long)]
-    workers: Option<u32>,
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    workers: Option<String>,
+    /// Images in the batch of each worker
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    batch: Option<String>,
+    /// Learning rate: 0.1, or a schedule such as "0.1, warmup 5epoch, cosine over 60epoch"
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    rate: Option<String>,
+    /// Local steps of each worker between two rounds
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    period: Option<String>,
     /// With `launch` and --comm mpi: workers in each process; vectors travel once for each process [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) per_process: Option<u32>,
     /// Seed of every random draw
-    #[arg(long)]
-    seed: Option<u32>,
-    /// How much training: 5000step, 60epoch or 10m
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    seed: Option<String>,
+    /// How much training: 5000step (of each worker), 60epoch (passes over the data, by all workers together), or a time: 90s, 10m, 1h30m
+    #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
     budget: Option<String>,
+    /// The same in epochs: --epochs 60 is --budget 60epoch
+    #[arg(long, value_name = "N", allow_hyphen_values = true, conflicts_with = "budget")]
+    epochs: Option<String>,
     /// Device: cpu or cuda
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
@@ -73,18 +88,19 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Resume the run in this folder, from its newest complete checkpoint
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "batch", "rate", "period", "budget", "epochs", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) resume: Option<PathBuf>,
     /// With --resume: resume from this checkpoint, a name in DIR/checkpoints; later ones are removed as the run continues
-    #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
+    #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "batch", "rate", "period", "budget", "epochs", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) checkpoint: Option<String>,
     /// Repeat the run in this folder: its recipe and, at a free pace, the number of steps of each worker
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "batch", "rate", "period", "budget", "epochs", "device", "precision", "overlap", "init", "settings", "dry_run"])]
     pub(crate) replay: Option<PathBuf>,
     /// How workers communicate: as threads of this process, or as the ranks of an MPI job started by `mpirun`
     #[arg(long, value_parser = ["threads", "mpi"], default_value = "threads")]
     comm: String,
-    /// Print the recipe with every key, and what the run will take; train nothing
+    /// Print the recipe with every key and what the run will take, check all that a start checks, and measure a second of training;
+    /// nothing is written
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print nothing until the end
@@ -111,7 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         ControlFlow::Continue(task) => task,
         ControlFlow::Break(has_succeeded) => return Ok(has_succeeded),
     };
-    let data = grawa_data::load(task.recipe.data.kind.name(), &task.recipe.data.dir)?;
+    let data = load(&task.recipe)?;
     let from = task.checkpoint.as_ref().map(|checkpoint| checkpoint.path().to_owned());
     let run = start(Run::new(task.recipe.clone(), &data)?, task.recording.take(), task.checkpoint.take());
     // All that can be wrong with the request is found before a folder is made, or a record is cut back.
@@ -119,10 +135,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let (place, (_hold, files)) = open(arguments, &task.recipe, task.hold.zip(from))?;
     let stop = Arc::new(AtomicBool::new(false));
     listen_for_stop(&stop)?;
+    let examples = Some(run.examples());
+    if !arguments.quiet {
+        warn_of(&task.recipe, examples, None);
+        warn_of_memory(&task.recipe, &Facts::of(&task.recipe, &data))?;
+    }
     let mut observers = observers(files, arguments.quiet);
     let end = run.keep_in(&place).stop_by(stop).go(&mut observers)?;
     drop(observers);
     print(&summary(&end, &place, "grawa train"));
+    if end.reason == Reason::Spent {
+        warn_of(&task.recipe, examples, Some(end.at.rounds));
+    }
     Ok(succeeded(&end))
 }
 
@@ -158,7 +182,7 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
                 let workers = i64::from(ranks) * i64::from(arguments.per_process.unwrap_or(1));
                 overrides = overrides.value("train.workers", workers, "the number of ranks")?;
             }
-            Recipe::resolve(&overrides)?
+            resolve(overrides, arguments.quiet)?
         }
     };
     if is_for_processes(&recipe) {
@@ -174,7 +198,7 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
         ));
     }
     if arguments.dry_run {
-        return dry_run(&recipe).map(|()| ControlFlow::Break(true));
+        return dry_run(&recipe, Place::Here).map(|()| ControlFlow::Break(true));
     }
     let recording = arguments.replay.as_deref().map(read_recording).transpose()?;
     Ok(ControlFlow::Continue(Task { recipe, recording, checkpoint: None, hold: None }))
@@ -231,7 +255,38 @@ pub(crate) fn recipe(arguments: &Arguments) -> Result<(Recipe, bool), Failure> {
     }
     let overrides = overrides(arguments)?;
     let has_only_workers = arguments.recipe.is_none() && overrides.says_nothing_but("train.workers");
-    Ok((Recipe::resolve(&overrides)?, has_only_workers))
+    let elsewhere = |failure: Failure| match failure {
+        Failure::Data(error) => Failure::Machine(format!(
+            "{error}. If only the workers have the pictures, give --recipe, or --model and --set data.augment=AUGMENT"
+        )),
+        failure => failure,
+    };
+    Ok((resolve(overrides, arguments.quiet).map_err(elsewhere)?, has_only_workers))
+}
+
+/// The recipe of these settings. Those that nobody set are chosen to fit the pictures, where there are some, and printed.
+fn resolve(overrides: Overrides, quiet: bool) -> Result<Recipe, Failure> {
+    if !overrides.need_a_survey()? {
+        return Ok(Recipe::resolve(&overrides)?);
+    }
+    let recipe = Recipe::resolve(&overrides)?;
+    let survey = grawa_data::survey(&recipe.data.dir, &recipe.reading())?;
+    let (overrides, chosen) = overrides.for_pictures(&survey)?;
+    if !quiet {
+        print(&format!("{}\n", chosen.join("\n  ")));
+    }
+    Ok(Recipe::resolve(&overrides)?)
+}
+
+/// The data set of a recipe, with a progress bar while pictures are decoded.
+pub(crate) fn load(recipe: &Recipe) -> Result<Dataset, Failure> {
+    let bar = bar(0, "reading pictures");
+    let data = recipe.load_data(&|done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    Ok(data?)
 }
 
 /// Sets the flag at the first Ctrl-C.
@@ -243,6 +298,14 @@ pub(crate) fn listen_for_stop(stop: &Arc<AtomicBool>) -> Result<(), Failure> {
 /// This program, for the record of a run.
 pub(crate) fn about() -> About {
     About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"))
+}
+
+/// A number of epochs as an amount; an amount stays as it is.
+fn with_unit(epochs: &str) -> String {
+    match epochs.trim().ends_with(|c: char| c.is_ascii_digit() || c == '.') {
+        true => format!("{}epoch", epochs.trim()),
+        false => epochs.into(),
+    }
 }
 
 /// The options of the command line, over those of the recipe file.
@@ -262,35 +325,26 @@ fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
             ("model.name", &arguments.model, "--model"),
             ("model.init", &arguments.init, "--init"),
             ("train.budget", &arguments.budget, "--budget"),
+            ("train.budget", &arguments.epochs.as_deref().map(with_unit), "--epochs"),
             ("machine.device", &arguments.device, "--device"),
             ("machine.precision", &arguments.precision, "--precision"),
         ])?
         .options(&[("train.overlap", &arguments.overlap.then_some(true), "--overlap")])?
-        .options(&[
+        .written(&[
+            ("method.period", &arguments.period, "--period"),
             ("train.workers", &arguments.workers, "--workers"),
+            ("train.batch", &arguments.batch, "--batch"),
+            ("train.rate", &arguments.rate, "--rate"),
             ("train.seed", &arguments.seed, "--seed"),
         ])?;
     Ok(overrides.set_all(&arguments.settings)?)
 }
 
-pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
-    let facts = match Facts::published(recipe) {
-        Some(facts) => facts,
-        None => {
-            let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-            let examples = (data.train.len() as u64).saturating_sub(recipe.data.held_out.into());
-            let shape = recipe.data.augment.output(data.train.shape());
-            Facts { examples, classes: data.classes, shape }
-        }
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut shown = recipe.clone();
-    if let Some(graph) = &mut shown.model.graph {
-        *graph = format!("(the network {}, {} bytes)", recipe.model.name, graph.len());
+/// Prints what is probably not meant by a recipe; `rounds` are those that there were.
+pub(crate) fn warn_of(recipe: &Recipe, examples: Option<u64>, rounds: Option<u64>) {
+    for warning in recipe.warnings(examples, rounds) {
+        warn(&format!("warning: {warning}"));
     }
-    print(shown.to_toml().trim_end());
-    print(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
-    Ok(())
 }
 
 /// The folder of a new run of a recipe.

@@ -80,7 +80,7 @@ fn wrong_usage_is_told_and_leaves_nothing() {
         (&["--data", "digits", "--method", "lgrava", "--out", "x"], "did you mean 'lgrawa'?"),
         (&["--data", "digits", "--set", "train.budgte=5step", "--out", "x"], "did you mean 'train.budget'?"),
         (&["--data", "digits", "--method", "sgd", "--workers", "4", "--out", "x"], "one worker by itself"),
-        (&["--resume", "nowhere"], "holds no checkpoint"),
+        (&["--resume", "nowhere"], "there is no folder nowhere"),
         (&["--resume", "x", "--seed", "3"], "cannot be used with"),
     ] {
         let output = train(place.path(), arguments);

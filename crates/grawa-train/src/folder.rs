@@ -14,7 +14,7 @@ const DYING: Duration = Duration::from_secs(2);
 /// The file that identifies a coordinated run.
 pub(crate) const COORDINATOR: &str = "coordinator.toml";
 /// The recipe as it was resolved.
-pub(crate) const RECIPE: &str = "recipe.toml";
+pub const RECIPE: &str = "recipe.toml";
 
 /// In the place of a recipe: a run that its workers define, programs with a session.
 const SESSION: &str = "session.toml";
@@ -53,7 +53,9 @@ fn create_with(path: &Path, name: &str, text: &str) -> Result<(), Error> {
     let mut entries = fs::read_dir(path).map_err(io("look into", path))?;
     if let Some(entry) = entries.next() {
         let name = entry.map_err(io("look into", path))?.file_name();
-        return Err(Error::FolderInUse { path: path.into(), found: format!("'{}'", name.display()) });
+        let is_run = path.join(RECIPE).is_file() || path.join(SESSION).is_file();
+        let found = if is_run { "a run".into() } else { format!("'{}'", name.display()) };
+        return Err(Error::FolderInUse { path: path.into(), found });
     }
     let file = path.join(name);
     durable::place(&file, text.as_bytes()).map(drop).map_err(io("write", &file))
@@ -106,6 +108,9 @@ fn tidy_all(path: &Path) -> Result<(), Error> {
 /// The recipe of a run's folder.
 pub fn recipe(path: &Path) -> Result<Recipe, Error> {
     let file = path.join(RECIPE);
+    if !path.exists() {
+        return Err(Error::Missing { what: "folder", path: path.into() });
+    }
     if !file.exists() {
         return Err(Error::NoCheckpoint { path: path.into() });
     }
@@ -162,7 +167,7 @@ mod tests {
         create(&path, &recipe).unwrap();
         assert_eq!(super::recipe(&path).unwrap(), recipe);
         let again = create(&path, &recipe).unwrap_err().to_string();
-        assert!(again.contains("already holds 'recipe.toml'"), "{again}");
+        assert!(again.contains("already holds a run"), "{again}");
         assert!(super::recipe(place.path()).unwrap_err().to_string().contains("no checkpoint"));
         let (first, second) = (hold(&path, false).unwrap(), hold(&path, false).unwrap());
         assert!(hold(&path, true).unwrap_err().to_string().contains("is at work"));
