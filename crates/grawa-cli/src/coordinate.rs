@@ -1,6 +1,7 @@
 //! `grawa coordinate`: a run whose workers are elsewhere, and join and leave.
 
 use crate::address::check_free;
+use crate::dry_run::{Place, dry_run};
 use crate::failure::{Failure, ONLY_TRAIN};
 use crate::output::{print, warn};
 use crate::page::{self, Page};
@@ -84,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let patience = Duration::from_secs(arguments.patience);
     let mut connect =
         Connect { listen: arguments.listen.clone(), wire: arguments.security.wire()?, patience };
-    let mut is_for_sessions = false;
+    let (mut is_for_sessions, mut planned) = (false, None);
     let run = match &arguments.train.resume {
         Some(folder) => match CoordinatedRun::resume(folder, &connect, &about)? {
             Some(run) => run,
@@ -102,13 +103,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
                 {
                     facts.network(recipe)?;
                 }
+                if let Some(recipe) = recipe.filter(|_| !quiet) {
+                    train::warn_of(recipe, Facts::published(recipe).map(|facts| facts.examples), None);
+                }
                 check_free(&listen)?;
                 arguments.page.address(quiet).map_or(Ok(()), check_free)
             };
-            match prepare(&arguments.train, true, check)? {
+            match prepare(&arguments.train, true, Place::Elsewhere, check)? {
                 None => return Ok(true),
                 Some(Task::Recipe(recipe, folder)) => {
-                    CoordinatedRun::begin(&recipe, &folder, &connect, &about)?
+                    let run = CoordinatedRun::begin(&recipe, &folder, &connect, &about)?;
+                    planned = Some(recipe);
+                    run
                 }
                 Some(Task::Sessions(workers, folder)) => {
                     is_for_sessions = true;
@@ -147,6 +153,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     });
     if !outcome.has_checkpoint && !is_for_sessions {
         print("no worker has saved the model: the first of those that join with --out DIR does");
+    }
+    if let Some((recipe, end)) = planned.as_ref().zip(end.as_ref()) {
+        let examples = Facts::published(recipe).map(|facts| facts.examples);
+        train::warn_of(recipe, examples, Some(end.at.rounds));
     }
     Ok(end.is_some_and(|end| !end.diverged))
 }
@@ -208,10 +218,11 @@ pub(crate) enum Task {
 }
 
 /// A new run, which must pass a check; nothing if only a plan was asked for. Without a recipe and its options, except the number of
-/// workers, it is one of programs that define it, where there may be such.
+/// workers, it is one of programs that define it, where there may be such. `workers` says where they will be.
 pub(crate) fn prepare(
     arguments: &train::Arguments,
     may_be_sessions: bool,
+    workers: Place,
     check: impl FnOnce(Option<&Recipe>) -> Result<(), Failure>,
 ) -> Result<Option<Task>, Failure> {
     let (recipe, has_only_workers) = train::recipe(arguments)?;
@@ -228,7 +239,7 @@ pub(crate) fn prepare(
         return Err(grawa_train::Error::from(grawa_train::SessionError::NotElastic { why }).into());
     }
     if arguments.dry_run {
-        return train::dry_run(&recipe).map(|()| None);
+        return dry_run(&recipe, workers).map(|()| None);
     }
     check(Some(&recipe))?;
     let place = train::claim_for(arguments, &recipe)?;

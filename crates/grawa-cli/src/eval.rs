@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             ("machine.device", &Some(arguments.device.clone()), "--device"),
         ],
     )?;
-    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    let data = crate::train::load(&recipe)?;
     let evaluator = Evaluator::new(&recipe, &data)?;
     found.check(evaluator.graph())?;
     let state = State::load(evaluator.graph(), &found.model)?;

@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         None => None,
     };
-    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    let data = crate::train::load(&recipe)?;
     print(&match joiner.workers {
         1 => format!("taking part as worker {}", joiner.worker),
         several => format!("taking part as workers {} to {}", joiner.worker, joiner.worker + several - 1),

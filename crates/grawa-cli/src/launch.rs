@@ -3,6 +3,7 @@
 use crate::address::check_free;
 use crate::coordinate::{Task, follow, observers, prepare};
 use crate::device::first_gpu;
+use crate::dry_run::Place;
 use crate::failure::Failure;
 use crate::output::print;
 use crate::page;
@@ -11,8 +12,9 @@ use crate::workers::{Tail, Workers};
 use clap::Args;
 use grawa_comm::group::{Security, new_key, variables};
 use grawa_train::coordinate::{Connect, Control, CoordinatedRun};
-use grawa_train::recipe::Device;
+use grawa_train::recipe::{Device, Facts};
 use grawa_train::{Checkpoint, Reason, Recipe};
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -95,15 +97,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let (quiet, each) = (arguments.train.quiet, arguments.train.per_process.unwrap_or(1));
     let is_own = arguments.command.is_empty();
     train::refuse_changes(&arguments.train)?;
+    let examples = Cell::new(None);
     // What would be wrong for every worker is found before anything is written.
     let check = |recipe: Option<&Recipe>| {
         if recipe.is_some_and(|recipe| !recipe.train.workers.is_multiple_of(each)) {
             return Err(Failure::Usage("--workers must be a multiple of --per-process"));
         }
         if let Some(recipe) = recipe.filter(|_| is_own) {
-            let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-            if let Some(words) = grawa_train::check(recipe, &data)?.filter(|_| !quiet) {
-                print(&words);
+            let data = train::load(recipe)?;
+            let start = grawa_train::check(recipe, &data)?;
+            examples.set(Some(Facts::of(recipe, &data).examples));
+            if !quiet {
+                start.iter().for_each(|words| print(words));
+                train::warn_of(recipe, examples.get(), None);
             }
             if recipe.machine.device == Device::Cuda {
                 first_gpu()?;
@@ -117,6 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Ok::<_, Failure>((key, Connect { listen: Some("127.0.0.1:0".into()), wire, patience: PATIENCE }))
     };
     let about = train::about();
+    let mut planned = None;
     let (run, key, place, threads) = match &arguments.train.resume {
         Some(place) if !is_own => {
             let (key, connect) = connect(place)?;
@@ -126,12 +133,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             };
             (run, key, place.clone(), None)
         }
-        _ => match prepare(&arguments.train, !is_own, check)? {
+        _ => match prepare(
+            &arguments.train,
+            !is_own,
+            if is_own { Place::Here } else { Place::Elsewhere },
+            check,
+        )? {
             None => return Ok(true),
             Some(Task::Recipe(recipe, place)) => {
                 let (key, connect) = connect(&place)?;
                 let run = CoordinatedRun::begin(&recipe, &place, &connect, &about)?;
-                (run, key, place, recipe.machine.threads)
+                let threads = recipe.machine.threads;
+                planned = Some(recipe);
+                (run, key, place, threads)
             }
             Some(Task::Sessions(workers, place)) => {
                 let (key, connect) = connect(&place)?;
@@ -214,6 +228,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         return Err(failure);
     }
     let diverged = end.as_ref().is_some_and(|end| end.diverged);
+    let rounds = end.as_ref().map(|end| end.at.rounds);
     let end = end.map(|end| end.reason);
     let (ended, has_begun) = (workers.ended(), has_begun());
     workers.let_end();
@@ -262,6 +277,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             let why = format!("every worker has ended; their output is in {place}/worker-*.log; {resume}");
             return Err(Failure::Machine(why));
         }
+    }
+    if let Some(recipe) = planned.filter(|_| end == Some(Reason::Spent)) {
+        train::warn_of(&recipe, examples.get(), rounds);
     }
     Ok(end == Some(Reason::Spent) && !diverged)
 }

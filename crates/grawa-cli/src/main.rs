@@ -15,6 +15,7 @@ mod coordinate;
 mod data;
 mod demo;
 mod device;
+mod dry_run;
 mod eval;
 mod failure;
 #[cfg(feature = "plots")]
@@ -31,6 +32,7 @@ mod landscape;
 mod launch;
 mod licenses;
 mod methods;
+mod mistakes;
 #[cfg(feature = "plots")]
 mod model_args;
 mod models;
@@ -108,8 +110,19 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // clap itself ends wrong usage with code 2, and --help and --version with 0.
-    let command = Cli::parse().command;
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => match mistakes::explain(&error, &words) {
+            Some(why) => {
+                output::warn(&format!("error: {why}"));
+                return ExitCode::from(2);
+            }
+            // clap itself ends wrong usage with code 2, and --help and --version with 0.
+            None => error.exit(),
+        },
+    };
     // Every connection is an open file, and the usual limit is small.
     #[cfg(feature = "group")]
     grawa_comm::group::raise_file_limit();

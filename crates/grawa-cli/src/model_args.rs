@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::source_args::SourceArgs;
 use clap::Args;
-use grawa_data::{Feed, load};
+use grawa_data::Feed;
 use grawa_flat::Examples;
 use grawa_nn::{Graph, Mode, Shape, State};
 use grawa_train::FoundModel;
@@ -64,7 +64,7 @@ impl ModelArgs {
     /// Finds the model, builds its network, loads the data.
     pub(crate) fn open(&self, model: &Path) -> Result<View, Failure> {
         let (found, recipe) = self.source.find(model, &[])?;
-        let set = load(recipe.data.kind.name(), &recipe.data.dir)?;
+        let set = crate::train::load(&recipe)?;
         let train = match recipe.data.held_out {
             0 => set.train,
             n => set.train.hold_out(n as usize, recipe.train.seed)?.0,

@@ -58,6 +58,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     drop(talk);
 
     let command = format!("mpirun -n {} grawa train --comm mpi", job.size());
+    let examples = Some(run.examples());
+    if is_first && !arguments.quiet {
+        train::warn_of(&recipe, examples, None);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     let mut observers = files.map_or_else(Vec::new, |files| train::observers(files, arguments.quiet));
     let ended = listen(&stop, job.rank(), format!("{command} --resume {}", place.display()), place.clone())
@@ -67,6 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Ok(end) => {
             if is_first {
                 print(&train::summary(&end, &place, &command));
+                train::warn_of(&recipe, examples, Some(end.at.rounds));
             }
             Ok(train::succeeded(&end))
         }
@@ -89,7 +94,7 @@ fn prepare(
     (rank, neighbours): ((u32, u32), u32),
 ) -> Result<(Recipe, Run), Failure> {
     let recipe = Recipe::resolve(&Overrides::default().file("the first rank's recipe", recipe)?)?;
-    let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
+    let data = crate::train::load(&recipe)?;
     let run = Run::in_process(recipe.clone(), &data, rank, neighbours)?;
     Ok((recipe, train::start(run, recording, checkpoint)))
 }

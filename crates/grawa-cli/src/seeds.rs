@@ -88,7 +88,7 @@ fn one(
         own.recipe = RecipeArgs::default();
         (own.recipe.recipe, own.recipe.settings) =
             (Some(all.join(folder::RECIPE)), vec![format!("train.seed={seed}")]);
-        (own.recipe.budget, own.recipe.dir) = (arguments.recipe.budget.clone(), arguments.recipe.dir.clone());
+        (own.recipe.budget, own.recipe.dir) = (arguments.recipe.budget(), arguments.recipe.dir.clone());
         (own.method, own.overlap, own.out) = (None, false, Some(place.into()));
     }
     match train::decide(&own, None)? {

@@ -1,12 +1,15 @@
 //! `grawa train`: a run from a recipe, resumed, or replayed.
 
+use crate::bar::bar;
+use crate::dry_run::{Place, dry_run, warn_of_memory};
 use crate::failure::Failure;
 use crate::output::{print, warn, warn_of_skipped};
 use crate::seeds;
 use crate::stop::on_signal;
 use clap::Args;
+use grawa_data::Dataset;
 use grawa_train::observe::{About, EVENTS, Files, Screen};
-use grawa_train::recipe::{Facts, Forecast, Format, Overrides, Recipe, RecipeError};
+use grawa_train::recipe::{Facts, Format, Overrides, Recipe, RecipeError};
 #[cfg(feature = "plots")]
 use grawa_train::recipe::{Study, Variant};
 use grawa_train::{Checkpoint, Error, Finished, Observer, Reason, Recording, Run, folder, read_recording};
@@ -34,14 +37,26 @@ pub(crate) struct RecipeArgs {
     #[arg(long, value_parser = ["paper", "reference"])]
     preset: Option<String>,
     /// Workers
-    #[arg(long)]
-    workers: Option<u32>,
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    workers: Option<String>,
+    /// Images in the batch of each worker
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    batch: Option<String>,
+    /// Learning rate: 0.1, or a schedule such as "0.1, warmup 5epoch, cosine over 60epoch"
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    rate: Option<String>,
+    /// Local steps of each worker between two rounds
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    period: Option<String>,
     /// Seed of every random draw
-    #[arg(long)]
-    seed: Option<u32>,
-    /// How much training: 5000step, 60epoch or 10m
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    seed: Option<String>,
+    /// How much training: 5000step (of each worker), 60epoch (passes over the data, by all workers together), or a time: 90s, 10m, 1h30m
+    #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
     pub(crate) budget: Option<String>,
+    /// The same in epochs: --epochs 60 is --budget 60epoch
+    #[arg(long, value_name = "N", allow_hyphen_values = true, conflicts_with = "budget")]
+    epochs: Option<String>,
     /// Device: cpu or cuda
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
@@ -62,7 +77,12 @@ impl RecipeArgs {
         Ok(self.recipe.as_deref().map_or(Ok(Overrides::default()), |path| Overrides::default().read(path))?)
     }
 
-    /// Adds the options, but not those of --set.
+    /// How much training: --budget or --epochs.
+    pub(crate) fn budget(&self) -> Option<String> {
+        self.budget.clone().or_else(|| self.epochs.as_deref().map(with_unit))
+    }
+
+    /// Adds the options, but not --period and those of --set.
     fn options(&self, overrides: Overrides) -> Result<Overrides, Failure> {
         let overrides = overrides.options(&[
             ("method.preset", &self.preset, "--preset"),
@@ -71,11 +91,14 @@ impl RecipeArgs {
             ("model.name", &self.model, "--model"),
             ("model.init", &self.init, "--init"),
             ("train.budget", &self.budget, "--budget"),
+            ("train.budget", &self.epochs.as_deref().map(with_unit), "--epochs"),
             ("machine.device", &self.device, "--device"),
             ("machine.precision", &self.precision, "--precision"),
         ])?;
-        Ok(overrides.options(&[
+        Ok(overrides.written(&[
             ("train.workers", &self.workers, "--workers"),
+            ("train.batch", &self.batch, "--batch"),
+            ("train.rate", &self.rate, "--rate"),
             ("train.seed", &self.seed, "--seed"),
         ])?)
     }
@@ -84,10 +107,11 @@ impl RecipeArgs {
     #[cfg(feature = "plots")]
     pub(crate) fn study(&self, methods: Vec<Variant>, seeds: u16) -> Result<Study, Failure> {
         let overrides = self.options(self.file()?)?;
-        // What --set says of the method is for all of them.
-        let (of_method, others): (Vec<String>, Vec<String>) =
+        // What --period and --set say of the method is for all of them.
+        let (mut of_method, others): (Vec<String>, Vec<String>) =
             self.settings.iter().cloned().partition(|setting| setting.trim_start().starts_with("method."));
-        let overrides = overrides.set_all(&others)?;
+        of_method.extend(self.period.iter().map(|period| format!("method.period={period}")));
+        let overrides = fit_pictures(overrides.set_all(&others)?, false)?;
         let first = Recipe::resolve(&overrides)?.train.seed;
         let study = Study::of(overrides, methods, (first..first + u64::from(seeds)).collect())?;
         Ok(of_method.iter().try_fold(study, |study, setting| study.set(setting))?)
@@ -125,18 +149,19 @@ pub(crate) struct Arguments {
     pub(crate) out: Option<PathBuf>,
     /// Resume the run in this folder, from its newest complete checkpoint. With --budget AMOUNT: train to that amount in all, also if the
     /// run was finished. With --dir DIR: the data is there now
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "model", "method", "preset", "workers", "seed", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "model", "method", "preset", "workers", "seed", "batch", "rate", "period", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) resume: Option<PathBuf>,
     /// With --resume: resume from this checkpoint, a name in DIR/checkpoints; later ones are removed as the run continues
-    #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "model", "method", "preset", "workers", "seed", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
+    #[arg(long, value_name = "NAME", requires = "resume", conflicts_with_all = ["recipe", "data", "model", "method", "preset", "workers", "seed", "batch", "rate", "period", "device", "precision", "overlap", "init", "settings", "out", "replay", "dry_run"])]
     pub(crate) checkpoint: Option<String>,
     /// Repeat the run in this folder: its recipe and, at a free pace, the number of steps of each worker
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "budget", "device", "precision", "overlap", "init", "settings", "dry_run"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["recipe", "data", "dir", "model", "method", "preset", "workers", "seed", "batch", "rate", "period", "budget", "epochs", "device", "precision", "overlap", "init", "settings", "dry_run"])]
     pub(crate) replay: Option<PathBuf>,
     /// How workers communicate: as threads of this process, or as the ranks of an MPI job started by `mpirun`
     #[arg(long, value_parser = ["threads", "mpi"], default_value = "threads")]
     comm: String,
-    /// Print the recipe with every key, and what the run will take; train nothing
+    /// Print the recipe with every key and what the run will take, check all that a start checks, and measure a second of training;
+    /// nothing is written
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print nothing until the end
@@ -188,7 +213,7 @@ pub(crate) fn carry_out(
     stop: &Arc<AtomicBool>,
     ready: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(Finished, PathBuf), Failure> {
-    let data = grawa_data::load(task.recipe.data.kind.name(), &task.recipe.data.dir);
+    let data = load(&task.recipe);
     if let (Err(_), Some(place)) = (&data, &arguments.resume) {
         warn(&format!("if the data was moved: grawa train --resume {} --dir DIR", place.display()));
     }
@@ -199,8 +224,16 @@ pub(crate) fn carry_out(
     check(&run, arguments)?;
     let (place, (_hold, files)) = open(arguments, &task.recipe, task.hold.zip(from))?;
     ready()?;
+    let examples = Some(run.examples());
+    if !arguments.quiet {
+        warn_of(&task.recipe, examples, None);
+        warn_of_memory(&task.recipe, &Facts::of(&task.recipe, &data))?;
+    }
     let mut observers = observers(files, arguments.quiet);
     let end = run.keep_in(&place).stop_by(Arc::clone(stop)).go(&mut observers)?;
+    if end.reason == Reason::Spent {
+        warn_of(&task.recipe, examples, Some(end.at.rounds));
+    }
     Ok((end, place))
 }
 
@@ -210,7 +243,7 @@ pub(crate) fn check(run: &Run, arguments: &Arguments) -> Result<(), Failure> {
     if let Some(words) = run.start_in_words()?.filter(|_| !arguments.quiet) {
         print(&words);
     }
-    let (Some(budget), Some(next)) = (&arguments.recipe.budget, run.next_step()) else { return Ok(()) };
+    let (Some(budget), Some(next)) = (arguments.recipe.budget(), run.next_step()) else { return Ok(()) };
     let schedule = &run.recipe().train.rate;
     let wrong = |why: String| Err(RecipeError::new(format!("--budget {budget}"), why).into());
     if next.is_spent {
@@ -246,8 +279,8 @@ pub(crate) struct Task {
 /// What is to be trained, by `ranks` where the job has some; if there is nothing to do, whether that is a success.
 pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<ControlFlow<bool, Task>, Failure> {
     if let Some(place) = &arguments.resume {
-        let RecipeArgs { dir, budget, .. } = &arguments.recipe;
-        let changes = [("data.dir", dir, "--dir"), ("train.budget", budget, "--budget")];
+        let (dir, budget) = (&arguments.recipe.dir, arguments.recipe.budget());
+        let changes = [("data.dir", dir, "--dir"), ("train.budget", &budget, "--budget")];
         let recipe = Recipe::resolve(&folder::overrides(place)?.options(&changes)?)?;
         let hold = Some(folder::hold(place, true)?);
         let checkpoint = choose(place, arguments)?;
@@ -268,7 +301,7 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
                 let workers = i64::from(ranks) * i64::from(arguments.per_process.unwrap_or(1));
                 overrides = overrides.value("train.workers", workers, "the number of ranks")?;
             }
-            Recipe::resolve(&overrides)?
+            resolve(overrides, arguments.quiet)?
         }
     };
     expect_threads(&recipe)?;
@@ -280,7 +313,7 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
         ));
     }
     if arguments.dry_run {
-        return dry_run(&recipe).map(|()| ControlFlow::Break(true));
+        return dry_run(&recipe, Place::Here).map(|()| ControlFlow::Break(true));
     }
     let recording = arguments.replay.as_deref().map(read_recording).transpose()?;
     Ok(ControlFlow::Continue(Task { recipe, recording, checkpoint: None, hold: None }))
@@ -349,14 +382,50 @@ pub(crate) fn recipe(arguments: &Arguments) -> Result<(Recipe, bool), Failure> {
     }
     let overrides = overrides(arguments)?;
     let has_only_workers = arguments.recipe.recipe.is_none() && overrides.says_nothing_but("train.workers");
-    Ok((Recipe::resolve(&overrides)?, has_only_workers))
+    let elsewhere = |failure: Failure| match failure {
+        Failure::Data(error) => Failure::Machine(format!(
+            "{error}. If only the workers have the pictures, give --recipe, or --model and --set data.augment=AUGMENT"
+        )),
+        failure => failure,
+    };
+    Ok((resolve(overrides, arguments.quiet).map_err(elsewhere)?, has_only_workers))
+}
+
+/// The recipe of these settings, with those that fit the pictures.
+fn resolve(overrides: Overrides, quiet: bool) -> Result<Recipe, Failure> {
+    Ok(Recipe::resolve(&fit_pictures(overrides, quiet)?)?)
+}
+
+/// Where there are pictures: adds settings that fit them in the place of those that nobody set, and prints them.
+fn fit_pictures(overrides: Overrides, quiet: bool) -> Result<Overrides, Failure> {
+    if !overrides.need_a_survey()? {
+        return Ok(overrides);
+    }
+    let recipe = Recipe::resolve(&overrides)?;
+    let survey = grawa_data::survey(&recipe.data.dir, &recipe.reading())?;
+    let (overrides, chosen) = overrides.for_pictures(&survey)?;
+    if !quiet {
+        print(&format!("{}\n", chosen.join("\n  ")));
+    }
+    Ok(overrides)
+}
+
+/// The data set of a recipe, with a progress bar while pictures are decoded.
+pub(crate) fn load(recipe: &Recipe) -> Result<Dataset, Failure> {
+    let bar = bar(0, "reading pictures");
+    let data = recipe.load_data(&|done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    Ok(data?)
 }
 
 /// That a group is not resumed with options that only `grawa train --resume` can apply.
 #[cfg(feature = "group")]
 pub(crate) fn refuse_changes(arguments: &Arguments) -> Result<(), Failure> {
-    let RecipeArgs { budget, dir, .. } = &arguments.recipe;
-    match arguments.resume.is_some() && (budget.is_some() || dir.is_some()) {
+    let RecipeArgs { budget, epochs, dir, .. } = &arguments.recipe;
+    match arguments.resume.is_some() && (budget.is_some() || epochs.is_some() || dir.is_some()) {
         true => Err(Failure::Usage("--resume with --budget or --dir is for `grawa train`")),
         false => Ok(()),
     }
@@ -373,6 +442,14 @@ pub(crate) fn about() -> About {
     About::here(concat!("grawa ", env!("CARGO_PKG_VERSION")), option_env!("GRAWA_COMMIT"))
 }
 
+/// A number of epochs as an amount; an amount stays as it is.
+fn with_unit(epochs: &str) -> String {
+    match epochs.trim().ends_with(|c: char| c.is_ascii_digit() || c == '.') {
+        true => format!("{}epoch", epochs.trim()),
+        false => epochs.into(),
+    }
+}
+
 /// The options of the command line, over those of the recipe file.
 fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
     let mut overrides = arguments.recipe.file()?;
@@ -380,29 +457,17 @@ fn overrides(arguments: &Arguments) -> Result<Overrides, Failure> {
         overrides = overrides.method(method, "--method")?;
     }
     let overrides = arguments.recipe.options(overrides)?;
-    let overrides =
-        overrides.options(&[("train.overlap", &arguments.overlap.then_some(true), "--overlap")])?;
+    let overrides = overrides
+        .options(&[("train.overlap", &arguments.overlap.then_some(true), "--overlap")])?
+        .written(&[("method.period", &arguments.recipe.period, "--period")])?;
     Ok(overrides.set_all(&arguments.recipe.settings)?)
 }
 
-pub(crate) fn dry_run(recipe: &Recipe) -> Result<(), Failure> {
-    let facts = match Facts::published(recipe) {
-        Some(facts) => facts,
-        None => {
-            let data = grawa_data::load(recipe.data.kind.name(), &recipe.data.dir)?;
-            let examples = (data.train.len() as u64).saturating_sub(recipe.data.held_out.into());
-            let shape = recipe.data.augment.output(data.train.shape());
-            Facts { examples, classes: data.classes, shape }
-        }
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut shown = recipe.clone();
-    if let Some(graph) = &mut shown.model.graph {
-        *graph = format!("(the network {}, {} bytes)", recipe.model.name, graph.len());
+/// Prints what is probably not meant by a recipe; `rounds` are those that there were.
+pub(crate) fn warn_of(recipe: &Recipe, examples: Option<u64>, rounds: Option<u64>) {
+    for warning in recipe.warnings(examples, rounds) {
+        warn(&format!("warning: {warning}"));
     }
-    print(shown.to_toml().trim_end());
-    print(Forecast::of(recipe, &facts, cores)?.plan(recipe).trim_end());
-    Ok(())
 }
 
 /// The folder of a new run of a recipe.
@@ -444,7 +509,7 @@ fn choose(place: &Path, arguments: &Arguments) -> Result<Checkpoint, Failure> {
     match (checkpoint.skipped().is_empty(), arguments.quiet) {
         (false, false) => print(&format!("resuming from {path} instead")),
         (false, true) => warn(&format!("resuming from {path} instead")),
-        (true, false) if !checkpoint.is_finished() || arguments.recipe.budget.is_some() => {
+        (true, false) if !checkpoint.is_finished() || arguments.recipe.budget().is_some() => {
             print(&format!("resuming from {path}"))
         }
         (true, _) => {}

@@ -184,6 +184,70 @@ fn wrong_usage_is_explained_and_writes_nothing() {
     refused(&["theory", "--out", "o", "--slow"], "--slow");
 }
 
+/// What people type who know PyTorch, and mistakes of a first hour: each answer says what to type.
+#[test]
+fn typed_mistakes_lead_to_what_is_meant() {
+    for (typed, words) in [
+        ("--lr 0.05", "there is no option '--lr'; use --rate 0.05"),
+        ("--learning-rate=0.05", "there is no option '--learning-rate'; use --rate 0.05"),
+        ("--batch_size 64", "use --batch 64"),
+        ("--batch-size 64 --lr 0.1", "use --batch 64"),
+        ("--num-epochs 15", "use --budget 15epoch"),
+        ("--max-steps 500", "use --budget 500step"),
+        ("--gpu", "use --device cuda"),
+        ("--num-workers 8", "use --workers 8"),
+        ("--momentum 0.8", "use --set train.momentum=0.8"),
+        ("--weight-decay 1e-4", "use --set train.weight_decay=1e-4"),
+        ("--wd", "use --set train.weight_decay=VALUE"),
+        ("--optimizer adamw", "use --set train.optimizer=adamw"),
+        ("--pull 0.3", "use --set method.pull=0.3"),
+        ("--tau 16", "use --period 16"),
+        ("--perod 16", "a similar argument exists: '--period'"),
+        ("--set train.lr=0.1", "did you mean 'train.rate'?"),
+        ("--set lr=0.1", "did you mean 'train.rate'?"),
+        ("--device gpu", "did you mean 'cuda'?"),
+        ("--set train.budget=3", "a unit is missing; write 3epoch, 3step or 3m"),
+        ("--budget 3", "a unit is missing; write 3epoch, 3step or 3m"),
+        ("--set evaluate.every=4", "a unit is missing; write 4epoch"),
+        ("--set train.budget=-3epoch", "it must not be negative"),
+        ("--budget -3epoch", "it must not be negative"),
+        ("--epochs -3", "it must not be negative"),
+        ("--epochs ten", "expected a number with a unit"),
+        ("--method lgrawa:period=4:pull=0.3", "write a comma between knobs"),
+        ("--method lgrawa:period=often", "period cannot be \"often\": expected a whole number"),
+        ("--set method.pull=much", "pull"),
+        ("--workers four", "--workers: train.workers: found \"four\", expected a whole number, 1 or more"),
+        ("--workers -1", "--workers: train.workers: found -1, expected a whole number, 1 or more"),
+        ("--batch 1.5", "--batch: train.batch: found 1.5, expected a whole number, 1 or more"),
+        ("--seed x", "--seed: train.seed: found \"x\", expected a whole number"),
+        ("--rate fast", "--rate: train.rate: cannot read the schedule 'fast'"),
+        ("--per-process two", "'two' cannot be the value of '--per-process <N>'; expected a whole number"),
+        ("--resume nope", "there is no folder nope"),
+    ] {
+        let arguments: Vec<&str> = ["train"].into_iter().chain(typed.split(' ')).collect();
+        refused(&arguments, words);
+        let place = TempDir::new().unwrap();
+        let error = text(&grawa(place.path(), &arguments).stderr);
+        for rust in ["u32", "f64", "i64", "invalid digit", "text in quotes", "invalid type"] {
+            assert!(!error.contains(rust), "{typed}: {error}");
+        }
+    }
+    // What was refused once has an option now.
+    let place = TempDir::new().unwrap();
+    let short = ["train", "--batch", "64", "--rate", "0.05", "--period", "16", "--epochs", "15", "--dry-run"];
+    let plan = text(&grawa(place.path(), &short).stdout);
+    for line in ["batch = 64\n", "rate = \"0.05\"", "period = 16\n", "budget = \"15epoch\""] {
+        assert!(plan.contains(line), "{line}: {plan}");
+    }
+    let run = ["train", "--budget", "4step", "--period", "2", "--out", "run", "--quiet"];
+    assert_eq!(grawa(place.path(), &run).status.code(), Some(0));
+    let again = text(&grawa(place.path(), &run).stderr);
+    assert!(again.contains("run already holds a run"), "{again}");
+    fs::remove_file(place.path().join("run/events.jsonl")).unwrap();
+    let report = text(&grawa(place.path(), &["report", "run", "--out", "page.html"]).stderr);
+    assert!(report.contains("it holds no events.jsonl"), "{report}");
+}
+
 #[test]
 fn what_a_user_has_is_not_touched() {
     let place = TempDir::new().unwrap();

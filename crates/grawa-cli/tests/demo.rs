@@ -69,5 +69,5 @@ fn an_evaluated_model_is_the_runs_own() {
     assert_eq!(grawa(place.path(), &given).status.code(), Some(0));
     let refused = grawa(place.path(), &["eval", "nothing"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
-    assert!(text(&refused.stderr).contains("holds no checkpoint"));
+    assert!(text(&refused.stderr).contains("there is no file or folder nothing"));
 }

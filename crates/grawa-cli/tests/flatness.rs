@@ -142,7 +142,7 @@ fn bad_input_is_refused_in_words_and_nothing_is_written() {
         assert!(error.contains(words), "{arguments:?} should mention '{words}': {error}");
         assert_eq!(names(place.path()), before);
     };
-    refused(&with(&["flatness", "none.safetensors"], &[]), 2, "none.safetensors holds no checkpoint");
+    refused(&with(&["flatness", "none.safetensors"], &[]), 2, "there is no file or folder none.safetensors");
     refused(&with(&["flatness", "text.safetensors"], &[]), 1, "not a safetensors file");
     refused(&with(&["flatness", "0.safetensors"], &["--batch", "30"]), 2, "cannot be used multiple times");
     let other = ["--data", "digits", "--examples", "64"];

@@ -324,7 +324,7 @@ fn what_cannot_be_is_refused_once_and_leaves_nothing() {
         (&["--data", "digits", "--overlap"], "train.overlap and train.wire are for"),
         (&["--data", "digits", "--method", "sgd"], "one worker by itself"),
         (&["--data", "digits", "--method", "lgrava"], "did you mean 'lgrawa'?"),
-        (&["--resume", "nowhere"], "holds no checkpoint"),
+        (&["--resume", "nowhere"], "there is no folder nowhere"),
     ] {
         let output = ranks(place.path(), 2, words);
         let printed = text(&output);

@@ -80,7 +80,7 @@ fn wrong_usage_is_told_and_leaves_nothing() {
         (&["--data", "digits", "--method", "lgrava", "--out", "x"], "did you mean 'lgrawa'?"),
         (&["--data", "digits", "--set", "train.budgte=5step", "--out", "x"], "did you mean 'train.budget'?"),
         (&["--data", "digits", "--method", "sgd", "--workers", "4", "--out", "x"], "one worker by itself"),
-        (&["--resume", "nowhere"], "holds no checkpoint"),
+        (&["--resume", "nowhere"], "there is no folder nowhere"),
         (&["--resume", "x", "--seed", "3"], "cannot be used with"),
     ] {
         let output = train(place.path(), arguments);
@@ -102,14 +102,118 @@ fn without_mpi_it_is_said_how_to_get_it() {
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
 }
 
+/// A PNG of grey pixels, stored without compression.
+fn png(side: u32, pixel: impl Fn(u32, u32) -> u8) -> Vec<u8> {
+    let check = |bytes: &[u8]| {
+        !bytes.iter().fold(!0u32, |sum, &byte| {
+            (0..8)
+                .fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ if sum & 1 == 1 { 0xedb8_8320 } else { 0 })
+        })
+    };
+    let chunk = |name: &[u8; 4], data: &[u8]| {
+        let named = [name, data].concat();
+        [&(data.len() as u32).to_be_bytes()[..], &named, &check(&named).to_be_bytes()].concat()
+    };
+    let rows: Vec<u8> = (0..side)
+        .flat_map(|y| [0].into_iter().chain((0..side).map(|x| pixel(x, y)).collect::<Vec<_>>()))
+        .collect();
+    let (a, b) = rows.iter().fold((1u32, 0u32), |(a, b), &byte| {
+        let a = (a + u32::from(byte)) % 65521;
+        (a, (b + a) % 65521)
+    });
+    let length = rows.len() as u16;
+    let zlib = [
+        &[0x78, 1, 1][..],
+        &length.to_le_bytes(),
+        &(!length).to_le_bytes(),
+        &rows,
+        &(b << 16 | a).to_be_bytes(),
+    ];
+    let size = [side.to_be_bytes(), side.to_be_bytes()].concat();
+    let header = chunk(b"IHDR", &[&size[..], &[8, 0, 0, 0, 0]].concat());
+    [&b"\x89PNG\r\n\x1a\n"[..], &header, &chunk(b"IDAT", &zlib.concat()), &chunk(b"IEND", &[])].concat()
+}
+
+/// A folder of pictures and nothing else: what is chosen is in the recipe, it learns, and evaluation, replay and resume need no more.
 #[test]
-fn a_dry_run_tells_and_trains_nothing() {
+fn a_folder_of_pictures_needs_one_command() {
     let place = TempDir::new().unwrap();
-    let output = train(place.path(), &["--data", "cifar10", "--method", "lgrawa", "--dry-run"]);
-    let plan = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(plan.contains("[method]") && plan.contains("resnet20") && plan.contains("269"), "{plan}");
+    for number in 0..48u32 {
+        let class = ["down", "across"][number as usize % 2];
+        let folder = place.path().join("mine").join(class);
+        fs::create_dir_all(&folder).unwrap();
+        let stripe = |x: u32, y: u32| if number % 2 == 0 { x } else { y } + number / 8;
+        let noise = |x: u32, y: u32| (x * 7 + y * 13 + number * 29) % 61;
+        let pixel = |x, y| (stripe(x, y) % 4 / 2 * 150 + noise(x, y)) as u8;
+        fs::write(folder.join(format!("{number}.png")), png(8, pixel)).unwrap();
+    }
+    let done = |arguments: &[&str]| {
+        let output = train(place.path(), arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let printed = done(&["--data", "folder", "--dir", "mine", "--out", "run"]);
+    assert!(
+        printed.contains("greyscale pictures all of 8×8, in 2 classes: 38 to train on, 10 for testing"),
+        "{printed}"
+    );
+    assert!(printed.contains("data.augment = \"pad1crop8\""), "{printed}");
+    let recipe = fs::read_to_string(place.path().join("run/recipe.toml")).unwrap();
+    for line in
+        ["split_test = 0.2", "shrink = 8", "augment = \"pad1crop8\"", "name = \"resnet20\"", "batch = 8"]
+    {
+        assert!(recipe.contains(line), "{line}: {recipe}");
+    }
+    let mut eval = Command::new(env!("CARGO_BIN_EXE_grawa"));
+    let eval = text(&eval.args(["eval", "run"]).current_dir(place.path()).output().unwrap().stdout);
+    let all = eval.lines().find(|line| line.starts_with("all")).unwrap();
+    let error: f64 = all.split_whitespace().last().unwrap().parse().unwrap();
+    assert!(error <= 20.0, "{eval}");
+    done(&["--replay", "run", "--out", "again"]);
+    same(&place.path().join("run"), &place.path().join("again"));
+    let kept = fs::read_dir(place.path().join("again/checkpoints")).unwrap();
+    let mut kept: Vec<String> = kept.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    kept.sort();
+    done(&["--resume", "again", "--checkpoint", &kept[0]]);
+    same(&place.path().join("run"), &place.path().join("again"));
+}
+
+/// The plan of published data comes without the data; what a start would refuse is refused, and nothing is written.
+#[test]
+fn a_dry_run_tells_checks_and_trains_nothing() {
+    let place = TempDir::new().unwrap();
+    let digits = train(place.path(), &["--data", "digits", "--budget", "2epoch", "--dry-run"]);
+    assert_eq!(digits.status.code(), Some(0), "{}", text(&digits.stderr));
+    assert!(text(&digits.stdout).contains("steps of each worker per second"), "{}", text(&digits.stdout));
+    assert!(text(&digits.stderr).contains("warning: only 0 rounds"), "{}", text(&digits.stderr));
+    for (arguments, code, words) in [
+        (&["--data", "cifar10"][..], 1, "holds no CIFAR-10"),
+        (&["--workers", "2000"], 2, "2000 workers asked for"),
+        (&["--init", "nothing.safetensors"], 1, "nothing.safetensors"),
+        (&["--data", "folder", "--dir", "nowhere"], 1, "a folder of this name"),
+    ] {
+        let output = train(place.path(), &[arguments, &["--dry-run"]].concat());
+        let (plan, error) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert!(error.contains(words), "{arguments:?}: {error}");
+        assert!(
+            arguments.contains(&"folder") || plan.contains("[method]") && plan.contains("memory"),
+            "{plan}"
+        );
+    }
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+/// What is probably not meant is said before a run and after it.
+#[test]
+fn warnings_come_at_the_start_and_at_the_end() {
+    let place = TempDir::new().unwrap();
+    let output = train(place.path(), &["--budget", "8step", "--rate", "0.1", "--out", "run"]);
+    let error = text(&output.stderr);
+    assert_eq!(error.matches("warning: only 0 rounds: 8 steps of each worker").count(), 2, "{error}");
+    let output =
+        train(place.path(), &["--budget", "8step", "--rate", "0.1", "--period", "1", "--out", "good"]);
+    assert!(!text(&output.stderr).contains("warning"), "{}", text(&output.stderr));
 }
 
 fn start(place: &Path, arguments: &[&str]) -> Child {

@@ -70,6 +70,15 @@ impl FromStr for Amount {
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = || Error::Unreadable { what: "the amount", found: text.into(), expected: FORM.into() };
         let compact: String = text.chars().filter(|c| !c.is_whitespace() && *c != '_').collect();
+        if compact.starts_with('-') {
+            let expected = "it must not be negative".into();
+            return Err(Error::Unreadable { what: "the amount", found: text.into(), expected });
+        }
+        if !compact.is_empty() && compact.parse::<f64>().is_ok() {
+            let expected =
+                format!("a unit is missing; write {compact}epoch, {compact}step or {compact}m (minutes)");
+            return Err(Error::Unreadable { what: "the amount", found: text.into(), expected });
+        }
         let mut rest = compact.as_str();
         let mut time: Option<f64> = None;
         let mut last_unit = f64::INFINITY;

@@ -39,7 +39,7 @@ pub use function_replica::FunctionReplica;
 pub use layout::{Layout, Span};
 pub use method::{
     By, Centre, Evaluate, Inner, Method, Name, Norm, Outer, Preset, Pull, Rise, Score, Share, Source, Toward,
-    Weighting,
+    Weighting, knobs,
 };
 pub use mix::{centre_part, finish_centre, mix, mix_part, pull_part};
 pub use optimizer::{AdamW, Moments, Optimizer};

@@ -74,6 +74,26 @@ impl Schedule {
         Ok(Schedule { cosine, ..Schedule::new(base, self.warmup, self.drops)? })
     }
 
+    /// The rate before warm-up, drops and cosine.
+    pub fn base(&self) -> f64 {
+        self.base
+    }
+
+    /// How long the rate rises.
+    pub fn warmup(&self) -> Option<Amount> {
+        self.warmup
+    }
+
+    /// Its drops.
+    pub fn drops(&self) -> &[RateDrop] {
+        &self.drops
+    }
+
+    /// How long it falls along half a cosine.
+    pub fn cosine(&self) -> Option<Amount> {
+        self.cosine
+    }
+
     /// The rate at this point of the run.
     pub fn rate(&self, at: &Progress) -> f64 {
         let warm = self.warmup.map_or(1.0, |warmup| warmup.share(at).min(1.0));

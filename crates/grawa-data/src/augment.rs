@@ -1,4 +1,4 @@
-//! Augmentation of training images: `flip+crop28`, `flip+pad4crop32`, `flip+resized224`.
+//! Augmentation of training images: `flip+crop28`, `flip+pad4crop32`, `flip+resized224`, `resized64from50`.
 //!
 //! Every draw is a word of [`Key::block`] under [`Purpose::Augment`] at the worker and step of the batch, so
 //! any machine, and a GPU kernel, computes the same ones. Example `i` of a batch has one block of four words:
@@ -51,10 +51,12 @@ pub enum Crop {
         /// The side of the square.
         size: u32,
     },
-    /// A random part of 8 % to 100 % of the area and 3:4 to 4:3 in shape, resized to a square of `size`.
+    /// A random part of `least` to 100 % of the area and 3:4 to 4:3 in shape, resized to a square of `size`.
     Resized {
         /// The side of the square.
         size: u32,
+        /// The smallest part, in percent of the area: 8 as in torchvision, more where a part does not show the class.
+        least: u32,
     },
 }
 
@@ -84,6 +86,8 @@ pub struct Rectangle {
 
 /// The longest side of a crop: products of sides stay far from overflow.
 const LONGEST: u32 = 1 << 14;
+/// The smallest part of a picture that a resized crop shows, in percent of its area: torchvision's.
+pub(crate) const LEAST: u32 = 8;
 /// Blocks of an example whose crop is resized.
 const BLOCKS: u32 = 16;
 /// Attempts at a resized crop before the middle of the image is used.
@@ -97,7 +101,7 @@ impl Augment {
     pub fn output(&self, shape: Shape) -> Shape {
         match self.crop {
             Crop::Whole => shape,
-            Crop::Random { size, .. } | Crop::Resized { size } => Shape::new(shape.channels, size, size),
+            Crop::Random { size, .. } | Crop::Resized { size, .. } => Shape::new(shape.channels, size, size),
         }
     }
 
@@ -118,13 +122,15 @@ impl Augment {
 
     /// Whether example `example` is mirrored, and which rectangle of its `height` × `width` pixels is resized.
     ///
-    /// Each try draws, from word 0, the area as a uniform share of 8 % to 100 %; from word 1, width : height
+    /// Each try draws, from word 0, the area as a uniform share of `least` to 100 %; from word 1, width : height
     /// uniform in its logarithm from 3:4 to 4:3; from words 2 and 3, the first row and column among those that
     /// fit. A rectangle that does not fit is tried again, and the tenth failure gives the middle of the image
     /// at the nearest allowed ratio. Numbers are f64 and round half to even; word ÷ 2³² is uniform in [0, 1).
     pub fn resized(&self, key: Key, example: u32, height: u32, width: u32) -> (bool, Rectangle) {
         let key = key.purpose(Purpose::Augment);
         let first = example.wrapping_mul(BLOCKS);
+        let least = if let Crop::Resized { least, .. } = self.crop { least } else { LEAST };
+        let least = f64::from(least) / 100.0;
         let flip = self.flip && key.block(first)[0] >> 31 == 1;
         let (narrow, wide) = (3.0 / 4.0, 4.0 / 3.0);
         let (from, to) = (libm::log(narrow), libm::log(wide));
@@ -132,7 +138,7 @@ impl Augment {
         for t in 0..TRIES {
             let words = key.block(first + 1 + t);
             let unit = |word: u32| f64::from(word) * (1.0 / 4_294_967_296.0);
-            let area = h * w * (0.08 + unit(words[0]) * (1.0 - 0.08));
+            let area = h * w * (least + unit(words[0]) * (1.0 - least));
             let ratio = libm::exp(from + unit(words[1]) * (to - from));
             // A cast of a float saturates, and sides are at most a few thousand.
             let part_w = (area * ratio).sqrt().round_ties_even() as u32;
@@ -160,7 +166,7 @@ impl Augment {
         let (pad, size, largest) = match self.crop {
             Crop::Whole => return Ok(()),
             Crop::Random { pad, size } => (pad, size, shape.height.min(shape.width)),
-            Crop::Resized { size } => (0, size, LONGEST),
+            Crop::Resized { size, .. } => (0, size, LONGEST),
         };
         let why = match size {
             1..=LONGEST if size <= largest && pad <= LONGEST => return Ok(()),
@@ -176,8 +182,7 @@ fn scale(word: u32, choices: u32) -> u32 {
     ((u64::from(word) * u64::from(choices)) >> 32) as u32
 }
 
-const FORM: &str =
-    "write 'none', or 'flip' and one of cropN, padPcropN, resizedN joined by '+', such as flip+pad4crop32";
+const FORM: &str = "write 'none', or 'flip' and one of cropN, padPcropN, resizedN, resizedNfromPERCENT joined by '+', such as flip+pad4crop32";
 
 impl fmt::Display for Augment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -187,7 +192,8 @@ impl fmt::Display for Augment {
             (false, Crop::Whole) => f.write_str("none"),
             (_, Crop::Random { pad: 0, size }) => write!(f, "{join}crop{size}"),
             (_, Crop::Random { pad, size }) => write!(f, "{join}pad{pad}crop{size}"),
-            (_, Crop::Resized { size }) => write!(f, "{join}resized{size}"),
+            (_, Crop::Resized { size, least: LEAST }) => write!(f, "{join}resized{size}"),
+            (_, Crop::Resized { size, least }) => write!(f, "{join}resized{size}from{least}"),
         }
     }
 }
@@ -207,7 +213,13 @@ impl FromStr for Augment {
             _ => text.strip_prefix("flip+").map_or((false, text), |rest| (true, rest)),
         };
         let crop = if let Some(size) = rest.strip_prefix("resized") {
-            Crop::Resized { size: number(size)? }
+            let (size, least) = match size.split_once("from") {
+                Some((size, least)) => {
+                    (size, number(least).ok().filter(|n| (1..=100).contains(n)).ok_or_else(wrong)?)
+                }
+                None => (size, LEAST),
+            };
+            Crop::Resized { size: number(size)?, least }
         } else if let Some(size) = rest.strip_prefix("crop") {
             Crop::Random { pad: 0, size: number(size)? }
         } else {
@@ -228,14 +240,32 @@ mod tests {
 
     #[test]
     fn text_reads_back() {
-        for text in
-            ["none", "flip", "crop28", "flip+crop28", "pad4crop32", "flip+pad4crop32", "flip+resized224"]
-        {
+        for text in [
+            "none",
+            "flip",
+            "crop28",
+            "flip+crop28",
+            "pad4crop32",
+            "flip+pad4crop32",
+            "flip+resized224",
+            "resized64from50",
+        ] {
             assert_eq!(text.parse::<Augment>().unwrap().to_string(), text);
         }
-        for text in
-            ["", "flop", "flip+", "crop", "crop-1", "crop+3", "pad4", "padcrop3", "flip+none", "resized99999"]
-        {
+        for text in [
+            "",
+            "flop",
+            "flip+",
+            "crop",
+            "crop-1",
+            "crop+3",
+            "pad4",
+            "padcrop3",
+            "flip+none",
+            "resized99999",
+            "resized9from0",
+            "resized9from",
+        ] {
             let error = text.parse::<Augment>().unwrap_err().to_string();
             assert!(error.contains(&format!("'{text}'")) && error.contains("pad4crop32"), "{error}");
         }
@@ -287,6 +317,10 @@ mod tests {
         // A large crop of a square fits less often: the mean stays below that of the uniform share, 0.54.
         let mean = area / f64::from(n);
         assert!((0.45..0.54).contains(&mean), "{mean}");
+        let large: Augment = "resized64from50".parse().unwrap();
+        let smallest = (0..n).map(|i| large.resized(Key::new(5, Purpose::Augment), i, 500, 500).1);
+        let smallest = smallest.map(|part| part.height * part.width).min().unwrap();
+        assert!((120_000..140_000).contains(&smallest), "{smallest}");
         assert!((1_850..2_150).contains(&flips), "{flips}");
     }
 
@@ -310,7 +344,7 @@ mod tests {
 
         #[test]
         fn rectangles_lie_inside(seed: u64, example in 0u32..1 << 20, height in 1u32..5_000, width in 1u32..5_000) {
-            let augment = Augment { flip: true, crop: Crop::Resized { size: 224 } };
+            let augment = Augment { flip: true, crop: Crop::Resized { size: 224, least: LEAST } };
             let (_, part) = augment.resized(Key::new(seed, Purpose::Augment), example, height, width);
             prop_assert!(part.height > 0 && part.width > 0);
             prop_assert!(part.row + part.height <= height && part.column + part.width <= width);

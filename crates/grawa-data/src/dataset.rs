@@ -5,6 +5,7 @@
 //! the size of floats the whole set fits on a GPU. Class folders are only listed; their files are decoded when needed.
 
 use crate::error::{Error, Result, check_below};
+use crate::picture::Picture;
 use crate::{DatasetKind, Normalise, Shape};
 use grawa_core::{Key, Purpose};
 use std::path::PathBuf;
@@ -31,6 +32,8 @@ pub struct Split {
     shape: Shape,
     images: Images,
     labels: Arc<Vec<u32>>,
+    /// Bytes that decoding its pictures needs, on all cores.
+    decoding: usize,
 }
 
 /// Where the images of a split are.
@@ -40,6 +43,8 @@ pub enum Images {
     Bytes(Arc<Vec<u8>>),
     /// In files, decoded when needed.
     Files(Arc<Vec<PathBuf>>),
+    /// Decoded from these files and in memory, of any size.
+    Pictures(Arc<Vec<(PathBuf, Picture)>>),
 }
 
 impl Dataset {
@@ -74,7 +79,7 @@ impl Split {
         }
         check_below("example", labels.len() as u64, 1 << 32)?;
         labels.iter().try_for_each(|&label| check_below("label", label.into(), classes.into()))?;
-        Ok(Split { shape, images, labels: Arc::new(labels) })
+        Ok(Split { shape, images, labels: Arc::new(labels), decoding: 0 })
     }
 
     /// The shape of its images; of class folders, that of the first file.
@@ -102,11 +107,27 @@ impl Split {
         &self.images
     }
 
-    /// All bytes, for images in memory.
+    /// The same, whose largest picture has this many bytes.
+    pub(crate) fn with_largest(self, bytes: usize) -> Self {
+        // Every core has one decoded and, while it is resized, parts of it again.
+        Split { decoding: 2 * bytes * rayon::current_num_threads(), ..self }
+    }
+
+    /// The memory of its images, and of decoding them.
+    pub fn memory(&self) -> usize {
+        self.decoding
+            + match &self.images {
+                Images::Bytes(bytes) => bytes.len(),
+                Images::Files(_) => 0,
+                Images::Pictures(pictures) => pictures.iter().map(|(_, picture)| picture.pixels.len()).sum(),
+            }
+    }
+
+    /// All bytes, for images in memory that have one shape.
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.images {
             Images::Bytes(bytes) => Some(bytes),
-            Images::Files(_) => None,
+            Images::Files(_) | Images::Pictures(_) => None,
         }
     }
 
@@ -123,9 +144,12 @@ impl Split {
             Images::Files(files) => {
                 Images::Files(Arc::new(chosen().map(|index| files[index].clone()).collect()))
             }
+            Images::Pictures(pictures) => {
+                Images::Pictures(Arc::new(chosen().map(|index| pictures[index].clone()).collect()))
+            }
         };
         let labels = chosen().map(|index| self.labels[index]).collect();
-        Ok(Split { shape: self.shape, images, labels: Arc::new(labels) })
+        Ok(Split { shape: self.shape, images, labels: Arc::new(labels), decoding: self.decoding })
     }
 
     /// Holds out `n` images, chosen by `seed` alone: (the others, the held-out ones), each in their old order.

@@ -1,5 +1,6 @@
 //! The data sets this crate knows by name, and what belongs to each: normalisation and augmentation.
 
+use crate::augment::LEAST;
 use crate::{Augment, Crop, Error, Normalise, Result};
 use std::fmt;
 use std::str::FromStr;
@@ -79,7 +80,7 @@ impl DatasetKind {
             DatasetKind::Cifar10 | DatasetKind::Cifar100 => {
                 Augment { flip: true, crop: Crop::Random { pad: 4, size: 32 } }
             }
-            DatasetKind::Folder => Augment { flip: true, crop: Crop::Resized { size: 224 } },
+            DatasetKind::Folder => Augment { flip: true, crop: Crop::Resized { size: 224, least: LEAST } },
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Fills batches: bytes in, normalised floats out.
 //!
 //! A [`Feed`] is a split of a data set together with how it is shown. Filling copies rows through a table of
-//! 256 floats for each channel and allocates nothing; pictures in files are decoded on all cores.
+//! 256 floats for each channel and allocates nothing; pictures are decoded, cut and resized on all cores.
 
 use crate::augment::Window;
 use crate::error::{Error, Result};
-use crate::{Augment, Crop, Images, Normalise, Shape, Split, folder, picture};
+use crate::picture::{self, Picture};
+use crate::{Augment, Crop, Images, Normalise, Shape, Split, folder};
 use fast_image_resize::Resizer;
 use grawa_core::Key;
 use rayon::prelude::*;
@@ -143,12 +144,21 @@ impl Feed {
                 }
                 Ok(())
             }
-            Images::Files(files) => images
-                .par_chunks_exact_mut(n)
-                .enumerate()
-                .try_for_each_init(Resizer::new, |resizer, (at, out)| {
-                    self.picture(key, at as u32, &files[index(at)], out, resizer)
-                }),
+            Images::Files(files) => images.par_chunks_exact_mut(n).enumerate().try_for_each_init(
+                Resizer::new,
+                |resizer, (at, out)| {
+                    let path = &files[index(at)];
+                    let picture = picture::decode(&folder::read(path)?, path)?;
+                    self.picture(key, at as u32, &picture, path, out, resizer)
+                },
+            ),
+            Images::Pictures(pictures) => images.par_chunks_exact_mut(n).enumerate().try_for_each_init(
+                Resizer::new,
+                |resizer, (at, out)| {
+                    let (path, picture) = &pictures[index(at)];
+                    self.picture(key, at as u32, picture, path, out, resizer)
+                },
+            ),
         }
     }
 
@@ -203,24 +213,27 @@ impl Feed {
         }
     }
 
-    /// Decodes a file and writes it as example `at` of a batch.
+    /// Writes a picture, which is that of a file, as example `at` of a batch.
     fn picture(
         &self,
         key: Option<Key>,
         at: u32,
+        picture: &Picture,
         path: &Path,
         out: &mut [f32],
         resizer: &mut Resizer,
     ) -> Result<()> {
-        let picture = picture::decode(&folder::read(path)?, path)?;
+        let resized;
         let (picture, window) = match (key, self.augment.crop) {
-            (Some(key), Crop::Resized { size }) => {
+            (Some(key), Crop::Resized { size, .. }) => {
                 let (flip, part) = self.augment.resized(key, at, picture.height, picture.width);
-                (picture.resized(part, size, size, resizer)?, (0, Window { flip, row: 0, column: 0 }))
+                resized = picture.resized(part, size, size, resizer)?;
+                (&resized, (0, Window { flip, row: 0, column: 0 }))
             }
-            (None, Crop::Resized { size }) => {
+            (None, Crop::Resized { size, .. }) => {
                 let (whole, row, column) = picture.shortened(size, resizer)?;
-                (whole, (0, Window { flip: false, row, column }))
+                resized = whole;
+                (&resized, (0, Window { flip: false, row, column }))
             }
             _ if picture.shape() == self.part.shape() => (picture, self.window(key, at)),
             _ => {

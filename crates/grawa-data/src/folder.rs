@@ -1,33 +1,100 @@
-//! Class folders of pictures, as ImageNet has them: `train/<class>/*.JPEG`, `val/<class>/*.JPEG`.
+//! Class folders of pictures, as ImageNet has them: `train/<class>/*.JPEG`, `val/<class>/*.JPEG`; or without `val`, split by a seed.
 //!
-//! The folders are only listed, sorted by name, so the numbers of classes and pictures do not depend on the file system. A
-//! picture is read and decoded when a batch needs it.
+//! The folders are listed sorted by name, so the numbers of classes and pictures do not depend on the file system. A
+//! picture is decoded when a batch needs it, or once, shrunk, into memory.
 
 use crate::error::{Error, Result, io};
-use crate::{Dataset, DatasetKind, Images, Shape, Split, find_folder, picture};
+use crate::picture::{self, Picture};
+use crate::{Dataset, DatasetKind, Images, Shape, Split, find_folder};
+use fast_image_resize::Resizer;
+use grawa_core::{Key, Purpose};
+use rayon::prelude::*;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Lists the pictures below `dir`: `train/<class>/…`, and `val/<class>/…` or `test/<class>/…`.
+/// How class folders are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The share of each class that is for testing, where there is no folder `val` or `test`; 0 if there must be one.
+    pub split_test: f64,
+    /// What the split is drawn from.
+    pub seed: u64,
+    /// Pictures are decoded once and kept in memory, those with a longer shorter side shrunk to this; 0: decoded when needed.
+    pub shrink: u32,
+}
+
+/// The worker number of the split's draws. No worker has it; [`Split::hold_out`] has the one after.
+const SPLIT: u32 = u32::MAX - 1;
+
+/// The files of a folder of pictures: training first, then testing.
+pub(crate) struct Listed {
+    pub(crate) names: Vec<OsString>,
+    pub(crate) parts: [(Vec<PathBuf>, Vec<u32>); 2],
+    /// Whether the folder itself says which pictures are for testing.
+    pub(crate) is_split: bool,
+}
+
+/// Reads the pictures below `dir`: `train/<class>/…`, and `val/<class>/…` or `test/<class>/…`; or `<class>/…`, or `train/<class>/…`
+/// alone, which are split. `progress` is told how many of how many pictures are decoded.
 ///
-/// The classes are the folders of `train` in the order of their names; files that are not called .jpg, .jpeg
-/// or .png are left out.
-pub fn folder(dir: &Path) -> Result<Dataset> {
-    let missing = |expected, hint| Error::missing(dir, "class folders of pictures", expected, hint);
+/// The classes are the folders in the order of their names; files that are not called .jpg, .jpeg or .png are left out.
+pub fn folder(dir: &Path, reading: &Reading, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Dataset> {
+    let Listed { names, parts, .. } = list(dir, reading)?;
+    let (count, all) = (names.len() as u32, parts.iter().map(|(files, _)| files.len()).sum());
+    let (done, largest) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let split = |(files, labels): (Vec<PathBuf>, Vec<u32>)| {
+        let (height, width) = picture::size(&read(&files[0])?, &files[0])?;
+        largest.fetch_max(3 * height as usize * width as usize, Ordering::Relaxed);
+        let images = match reading.shrink {
+            0 => Images::Files(Arc::new(files)),
+            side => {
+                let decode = |resizer: &mut Resizer, path: PathBuf| {
+                    let picture = picture::decode(&read(&path)?, &path)?;
+                    largest.fetch_max(picture.pixels.len(), Ordering::Relaxed);
+                    let picture = picture.shrunk(side, resizer)?;
+                    progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
+                    Ok((path, picture))
+                };
+                let pictures = files.into_par_iter().map_init(Resizer::new, decode);
+                Images::Pictures(Arc::new(pictures.collect::<Result<Vec<(PathBuf, Picture)>>>()?))
+            }
+        };
+        let shape = match &images {
+            Images::Pictures(pictures) => pictures[0].1.shape(),
+            _ => Shape::new(3, height, width),
+        };
+        Ok(Split::new(shape, images, labels, count)?.with_largest(largest.load(Ordering::Relaxed)))
+    };
+    let [train, test] = parts;
+    let class_names = names.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    Ok(Dataset::of(DatasetKind::Folder, class_names, count, [split(train)?, split(test)?]))
+}
+
+/// Lists the pictures below `dir`. Neither part is empty.
+pub(crate) fn list(dir: &Path, reading: &Reading) -> Result<Listed> {
+    let missing = |expected, hint| Err(Error::missing(dir, "class folders of pictures", expected, hint));
+    if !dir.is_dir() {
+        return missing("a folder of this name", "Give the folder that holds the class folders: --dir DIR");
+    }
     let train_dir = dir.join("train");
     let test_dir = [dir.join("val"), dir.join("test")].into_iter().find(|path| path.is_dir());
-    let Some(test_dir) = test_dir.filter(|_| train_dir.is_dir()) else {
-        return Err(missing("folders train and val (or test)", "Give the folder that holds both"));
+    let train_dir = match (train_dir.is_dir(), &test_dir) {
+        (true, _) => train_dir,
+        (false, None) => dir.to_owned(),
+        (false, Some(_)) => return missing("a folder train beside it", "Give the folder that holds both"),
     };
     let classes = find_folder::subfolders(&train_dir)?;
     if classes.is_empty() {
-        return Err(missing("train/<class>/*.jpg", "Put each class's pictures in a folder of its own"));
+        return missing(
+            "<class>/*.jpg or train/<class>/*.jpg",
+            "Put each class's pictures in a folder of its own",
+        );
     }
     let names: Vec<OsString> =
         classes.iter().filter_map(|path| path.file_name().map(OsStr::to_owned)).collect();
-    let count = names.len() as u32;
     let part = |at: &Path, folders: Vec<PathBuf>, may_be_empty: bool| {
         let (mut files, mut labels) = (Vec::new(), Vec::new());
         for folder in folders {
@@ -45,17 +112,52 @@ pub fn folder(dir: &Path) -> Result<Dataset> {
             labels.resize(labels.len() + pictures.len(), class as u32);
             files.extend(pictures);
         }
-        let Some(first) = files.first() else {
+        if files.is_empty() {
             let expected = "class folders with files called .jpg, .jpeg or .png";
             return Err(Error::wrong_format(at, "no picture at all", expected));
-        };
-        let (height, width) = picture::size(&read(first)?, first)?;
-        Split::new(Shape::new(3, height, width), Images::Files(Arc::new(files)), labels, count)
+        }
+        Ok((files, labels))
     };
-    let test_folders = find_folder::subfolders(&test_dir)?;
-    let parts = [part(&train_dir, classes, false)?, part(&test_dir, test_folders, true)?];
-    let class_names = names.iter().map(|name| name.to_string_lossy().into_owned()).collect();
-    Ok(Dataset::of(DatasetKind::Folder, class_names, count, parts))
+    let all = part(&train_dir, classes, false)?;
+    let parts = match &test_dir {
+        Some(test_dir) => [all, part(test_dir, find_folder::subfolders(test_dir)?, true)?],
+        None if reading.split_test > 0.0 => divide(all, reading)?,
+        None => {
+            let hint =
+                "Give the folder that holds both, or let a fifth be for testing: --set data.split_test=0.2";
+            return missing("folders train and val (or test)", hint);
+        }
+    };
+    Ok(Listed { names, parts, is_split: test_dir.is_some() })
+}
+
+/// Divides every class by the seed; each part has at least one picture of it.
+fn divide(
+    (files, labels): (Vec<PathBuf>, Vec<u32>),
+    reading: &Reading,
+) -> Result<[(Vec<PathBuf>, Vec<u32>); 2]> {
+    let mut is_test = vec![false; files.len()];
+    let mut first = 0;
+    for class in labels.chunk_by(|a, b| a == b) {
+        let (count, label) = (class.len(), class[0]);
+        if count < 2 {
+            let expected = "two or more in each class: one to train on, one to test on";
+            return Err(Error::wrong_format(&files[first], "the only picture of its class", expected));
+        }
+        let tests = ((count as f64 * reading.split_test).round() as usize).clamp(1, count - 1);
+        let order = Key::new(reading.seed, Purpose::Shuffle).worker(SPLIT).step(label.into());
+        for place in &order.permutation(count as u32)[..tests] {
+            is_test[first + *place as usize] = true;
+        }
+        first += count;
+    }
+    let mut parts = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+    for ((file, label), is_test) in files.into_iter().zip(labels).zip(is_test) {
+        let (files, labels) = &mut parts[usize::from(is_test)];
+        files.push(file);
+        labels.push(label);
+    }
+    Ok(parts)
 }
 
 /// The bytes of a file.
@@ -90,7 +192,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &["train/dog/b.png", "train/dog/a.PNG", "train/cat/z.jpeg", "train/cat/notes.txt"]);
         write(dir.path(), &["train/cat/.hidden.png", "val/dog/q.JPEG", "train/ant/x.png"]);
-        let set = folder(dir.path()).unwrap();
+        let set = folder(dir.path(), &Reading::default(), &|_, _| ()).unwrap();
         assert_eq!(set.class_names, ["ant", "cat", "dog"]);
         assert_eq!((set.train.labels(), set.test.labels()), (&[0, 1, 2, 2][..], &[2][..]));
         assert_eq!(set.train.shape(), Shape::new(3, 4, 5));
@@ -101,13 +203,46 @@ mod tests {
         assert_eq!((rest.len(), held.len()), (2, 2));
     }
 
+    /// A fifth of every class, the same for the same seed, and the same pictures whether they are kept or not.
+    #[test]
+    fn a_folder_without_a_split_is_divided_by_the_seed() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..20 {
+            let class = if number < 15 { "dog" } else { "ant" };
+            let path = dir.path().join(format!("{class}/{number:02}.png"));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, png(20 + number, 40, png::ColorType::Rgb, 1)).unwrap();
+        }
+        let names = |seed, shrink| {
+            let set = folder(dir.path(), &Reading { split_test: 0.2, seed, shrink }, &|_, _| ()).unwrap();
+            assert_eq!((set.train.len(), set.test.labels()), (16, &[0, 1, 1, 1][..]));
+            match set.test.images() {
+                Images::Files(files) => files.to_vec(),
+                Images::Pictures(pictures) => {
+                    assert!(pictures.iter().all(|(_, picture)| picture.height.min(picture.width) == 8));
+                    assert!(set.test.memory() > pictures.iter().map(|(_, p)| p.pixels.len()).sum());
+                    pictures.iter().map(|(path, _)| path.clone()).collect()
+                }
+                Images::Bytes(_) => panic!("pictures"),
+            }
+        };
+        assert_eq!(names(7, 0), names(7, 8));
+        assert_ne!(names(7, 0), names(8, 0));
+        let alone =
+            |share| folder(dir.path(), &Reading { split_test: share, ..Reading::default() }, &|_, _| ());
+        assert_eq!(alone(0.999).unwrap().train.labels(), [0, 1]);
+        write(dir.path(), &["cat/only.png"]);
+        let text = alone(0.2).unwrap_err().to_string();
+        assert!(text.contains("only.png") && text.contains("two or more in each class"), "{text}");
+    }
+
     #[test]
     fn what_is_missing_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let refused = || folder(dir.path()).unwrap_err().to_string();
-        assert!(refused().contains("train and val"));
+        let refused = || folder(dir.path(), &Reading::default(), &|_, _| ()).unwrap_err().to_string();
+        assert!(refused().contains("a folder of its own"));
         write(dir.path(), &["train/dog/b.png"]);
-        assert!(refused().contains("train and val"));
+        assert!(refused().contains("train and val") && refused().contains("data.split_test=0.2"));
         write(dir.path(), &["val/cow/b.png"]);
         let text = refused();
         assert!(text.contains("cow") && text.contains("not in train"), "{text}");

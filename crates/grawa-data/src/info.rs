@@ -1,8 +1,11 @@
 //! Describes a folder: which data sets it holds, how many images, and what is wrong with them.
 
 use crate::error::{Error, Result};
-use crate::{DatasetKind, cifar, idx, load};
+use crate::{DatasetKind, Reading, cifar, folder, idx, load};
 use std::path::Path;
+
+/// Class folders without a test set are split as a run splits them, with some seed.
+const UNSPLIT: Reading = Reading { split_test: 0.2, seed: 0, shrink: 0 };
 
 /// Finds the data sets in `dir`, and reads and checks them completely; class folders are only listed. The description has
 /// a line for each, with what is wrong with it, and one for each archive that [`download`](crate::download) would use.
@@ -29,7 +32,7 @@ pub fn info(dir: &Path) -> Result<String> {
             places.push(at);
         }
     }
-    if dir.join("train").is_dir() {
+    if dir.join("train").is_dir() || lines.is_empty() && folder::list(dir, &UNSPLIT).is_ok() {
         lines.push(describe(DatasetKind::Folder, dir));
     }
     for cifar::Format { archive: (name, _), kind, .. } in [&cifar::CIFAR10, &cifar::CIFAR100] {
@@ -53,7 +56,11 @@ pub fn info(dir: &Path) -> Result<String> {
 /// One data set, or what is wrong with it.
 fn describe(kind: DatasetKind, at: &Path) -> String {
     let place = format!("{kind} in {}", at.display());
-    let set = match load(kind.name(), at) {
+    let set = match kind {
+        DatasetKind::Folder => folder(at, &UNSPLIT, &|_, _| ()),
+        _ => load(kind.name(), at),
+    };
+    let set = match set {
         Ok(set) => set,
         Err(problem) => return format!("{place}\n  problem: {problem}"),
     };

@@ -4,7 +4,7 @@
 //!
 //! - [`load`] reads a data set by name: the digits inside the program, CIFAR-10 and CIFAR-100, MNIST and
 //!   Fashion-MNIST, class folders of pictures. [`download`] downloads the CIFAR archives, [`info`] describes a
-//!   folder.
+//!   folder, [`survey`] its pictures.
 //! - [`Dataset`] is two [`Split`]s, images as bytes (or files) and labels.
 //! - [`Sampler`] selects the examples of each worker in each step; each epoch is one permutation, split among the workers.
 //! - [`Skew`] gives workers examples that are not alike, or wrong labels.
@@ -34,6 +34,7 @@ mod picture;
 mod sampler;
 mod shape;
 mod skew;
+mod survey;
 
 pub use any_picture::unlabelled;
 pub use augment::{Augment, Crop, Rectangle, Window};
@@ -43,14 +44,16 @@ pub use digits::digits;
 pub use download::download;
 pub use error::{Error, Result};
 pub use feed::Feed;
-pub use folder::folder;
+pub use folder::{Reading, folder};
 pub use info::info;
 pub use load::load;
 pub use loader::{Batch, Loader, PrefetchLoader};
 pub use normalise::Normalise;
+pub use picture::Picture;
 pub use sampler::{Sampler, WorkerSampler};
 pub use shape::Shape;
 pub use skew::{Sharding, Skew};
+pub use survey::{Survey, survey};
 
 /// For the fuzz target.
 #[doc(hidden)]

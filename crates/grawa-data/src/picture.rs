@@ -51,6 +51,19 @@ pub(crate) fn size(bytes: &[u8], path: &Path) -> Result<(u32, u32)> {
     size.map_err(|why| Error::broken_picture(path, &why))
 }
 
+/// Whether a JPEG or PNG file has no colours, from its header.
+pub(crate) fn is_grey(bytes: &[u8]) -> bool {
+    match is_jpeg(bytes) {
+        Ok(true) => jpeg_header(bytes, false).is_ok_and(|(decoder, ..)| {
+            decoder.input_colorspace().is_some_and(|space| space.num_components() == 1)
+        }),
+        Ok(false) => png_header(bytes).is_ok_and(|reader| {
+            matches!(reader.info().color_type, png::ColorType::Grayscale | png::ColorType::GrayscaleAlpha)
+        }),
+        Err(_) => false,
+    }
+}
+
 /// Whether a file is a JPEG or, if not, a PNG.
 fn is_jpeg(bytes: &[u8]) -> Result<bool, String> {
     match bytes {
@@ -174,6 +187,17 @@ impl Picture {
         );
         resizer.resize_typed(&from, &mut to, &options).map_err(|e| fault(e.to_string()))?;
         Ok(Picture { height, width, pixels })
+    }
+
+    /// The picture with a shorter side of at most `side`; in proportion.
+    pub(crate) fn shrunk(self, side: u32, resizer: &mut Resizer) -> Result<Picture> {
+        let (height, width, short) = (self.height, self.width, self.height.min(self.width));
+        if short <= side {
+            return Ok(self);
+        }
+        let whole = Rectangle { row: 0, column: 0, height, width };
+        let new = |long: u32| ((u64::from(side) * u64::from(long)) / u64::from(short)) as u32;
+        self.resized(whole, new(height), new(width), resizer)
     }
 
     /// The whole picture resized for evaluation, its shorter side to 256 for a square of 224 and in proportion for

@@ -27,7 +27,7 @@ pub(crate) fn learn(folder: &Path, budget: &str) -> Result<u64, Box<dyn std::err
         .set("data.augment=flip+resized32")?
         .set("train.batch=16")?
         .set(&format!("train.budget={budget}"))?;
-    let data = grawa_data::folder(folder)?;
+    let data = grawa_data::load("folder", folder)?;
     let run = Run::with_network(Recipe::resolve(&said)?, &data, &network(data.classes as usize)?)?;
     let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(Screen::new())];
     Ok(run.go(&mut observers)?.at.steps)

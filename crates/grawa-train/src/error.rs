@@ -38,8 +38,16 @@ pub enum Error {
         /// The run's folder.
         path: PathBuf,
     },
+    /// Nothing of that name.
+    #[error("there is no {what} {}; give a run's folder, one with a folder 'checkpoints'", path.display())]
+    Missing {
+        /// What was expected.
+        what: &'static str,
+        /// The name.
+        path: PathBuf,
+    },
     /// A folder without a checkpoint.
-    #[error("{} holds no checkpoint; a run that can be resumed has a folder 'checkpoints'", path.display())]
+    #[error("{} holds no checkpoint; give a run's folder, one with a folder 'checkpoints'", path.display())]
     NoCheckpoint {
         /// The folder.
         path: PathBuf,
@@ -213,6 +221,7 @@ impl Error {
                 error,
                 Error::Recipe(_)
                     | Error::TooFewClasses { .. }
+                    | Error::Missing { .. }
                     | Error::NoCheckpoint { .. }
                     | Error::NoSuchCheckpoint { .. }
                     | Error::OwnNetwork { .. }

@@ -53,7 +53,9 @@ fn create_with(path: &Path, name: &str, text: &str) -> Result<(), Error> {
     let mut entries = fs::read_dir(path).map_err(io("look into", path))?;
     if let Some(entry) = entries.next() {
         let name = entry.map_err(io("look into", path))?.file_name();
-        return Err(Error::FolderInUse { path: path.into(), found: format!("'{}'", name.display()) });
+        let is_run = path.join(RECIPE).is_file() || path.join(SESSION).is_file();
+        let found = if is_run { "a run".into() } else { format!("'{}'", name.display()) };
+        return Err(Error::FolderInUse { path: path.into(), found });
     }
     let file = path.join(name);
     durable::place(&file, text.as_bytes()).map(drop).map_err(io("write", &file))
@@ -120,6 +122,9 @@ pub fn best(path: &Path) -> Result<Option<(PathBuf, f64)>, Error> {
 /// What the recipe of a run's folder sets: every key.
 pub fn overrides(path: &Path) -> Result<Overrides, Error> {
     let file = path.join(RECIPE);
+    if !path.exists() {
+        return Err(Error::Missing { what: "folder", path: path.into() });
+    }
     if !file.exists() {
         return Err(Error::NoCheckpoint { path: path.into() });
     }
@@ -217,7 +222,7 @@ mod tests {
         create(&path, &recipe).unwrap();
         assert_eq!(super::recipe(&path).unwrap(), recipe);
         let again = create(&path, &recipe).unwrap_err().to_string();
-        assert!(again.contains("already holds 'recipe.toml'"), "{again}");
+        assert!(again.contains("already holds a run"), "{again}");
         assert!(super::recipe(place.path()).unwrap_err().to_string().contains("no checkpoint"));
         let (first, second) = (hold(&path, false).unwrap(), hold(&path, false).unwrap());
         assert!(hold(&path, true).unwrap_err().to_string().contains("is at work"));

@@ -144,6 +144,11 @@ impl Run {
         Run { workers, ..self }
     }
 
+    /// The number of training examples.
+    pub fn examples(&self) -> u64 {
+        self.launch.examples as u64
+    }
+
     /// The recipe, which names the network that is trained: the one to make a folder with.
     pub fn recipe(&self) -> &Recipe {
         &self.launch.recipe

@@ -16,7 +16,7 @@ mod table;
 mod text;
 
 pub use table::{Name, names};
-pub(crate) use text::knobs;
+pub use text::knobs;
 
 use crate::Error;
 use crate::mix::finite;

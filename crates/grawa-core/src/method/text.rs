@@ -74,7 +74,7 @@ const LEVEL: [&str; 20] = [
 const WHOLE: [&str; 3] = ["preset", "radius", "evaluate"];
 
 /// The knobs a user may set, in words.
-pub(crate) fn knobs() -> Vec<&'static str> {
+pub fn knobs() -> Vec<&'static str> {
     [&WHOLE[..], &LEVEL, &["inner.group", "inner.KNOB"]].concat()
 }
 
@@ -412,7 +412,7 @@ impl Method {
             Value::Table(alone).try_into::<Knobs>().map_err(|error| Error::WrongKnob {
                 method: name.into(),
                 knob: knob.clone(),
-                why: format!("cannot be {value}: {}", error.message().trim()),
+                why: format!("cannot be {value}: {}", in_words(error.message().trim())),
             })?;
             level.insert(key.into(), value.clone());
         }
@@ -447,12 +447,25 @@ impl FromStr for Method {
                 wrong(format!("'{part}' should be knob=value, as in lgrawa:period=16,pull=0.7"))
             })?;
             let (knob, value) = (knob.trim(), value.trim());
+            if value.contains(':') {
+                return Err(wrong("write a comma between knobs, as in lgrawa:period=16,pull=0.7".into()));
+            }
             if knobs.iter().any(|(other, _)| other == knob) {
                 return Err(wrong(format!("'{knob}' stands in it twice")));
             }
             knobs.push((knob.into(), read_value(value)));
         }
         Method::from_knobs(knobs)
+    }
+}
+
+/// What serde says of a value of the wrong type, without the names of Rust's types.
+fn in_words(message: &str) -> &str {
+    match message.rsplit_once("expected ").map_or("", |(_, expected)| expected) {
+        "u32" | "u64" => "expected a whole number, 0 or more",
+        "f32" | "f64" => "expected a number",
+        "a boolean" => "expected true or false",
+        _ => message,
     }
 }
 

@@ -127,7 +127,7 @@ fn pictures_in_files_are_cropped_resized_and_named_when_broken() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, png(width, height, png::ColorType::Rgb, 1)).unwrap();
     }
-    let set = crate::folder(dir.path()).unwrap();
+    let set = crate::folder(dir.path(), &crate::Reading::default(), &|_, _| ()).unwrap();
     let feed = Feed::new(&set.train, &set.normalise, "flip+resized16".parse().unwrap()).unwrap();
     assert_eq!(feed.output(), Shape::new(3, 16, 16));
     let key = Key::new(1, Purpose::Augment).worker(1).step(9);

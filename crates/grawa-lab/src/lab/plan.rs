@@ -10,7 +10,7 @@ use super::published;
 use crate::Error;
 use crate::statistics::mean_of;
 use grawa_core::Name;
-use grawa_data::DatasetKind;
+use grawa_data::{DatasetKind, Reading};
 use grawa_train::Recipe;
 use grawa_train::recipe::{Facts, Point, Study, Variant};
 
@@ -61,13 +61,18 @@ impl Named {
     fn new(name: String, study: Study) -> Result<Self, Error> {
         let methods = study.methods.first();
         let points = methods.map_or(Ok(Vec::new()), |method| study.points(method, SEARCH_SEED))?;
-        let data = points.first().map(|point| &point.recipe.data);
-        let dir = data.filter(|data| data.kind == DatasetKind::Folder).map(|data| &data.dir);
-        let folders = dir.map(|dir| match (grawa_data::folder(dir), published::size(&name)) {
+        let recipe = points.first().map(|point| &point.recipe);
+        let recipe = recipe.filter(|recipe| recipe.data.kind == DatasetKind::Folder);
+        let count = |recipe: &Recipe| {
+            let listed = Reading { shrink: 0, ..recipe.reading() };
+            grawa_data::folder(&recipe.data.dir, &listed, &|_, _| ())
+        };
+        let folders = recipe.map(|recipe| match (count(recipe), published::size(&name)) {
             (Ok(data), _) => {
                 let (examples, classes, shape) = (data.train.len() as u64, data.classes, data.train.shape());
                 let counted = format!("{examples} training images of {classes} classes were counted.");
-                (Some(Facts { examples, classes, shape }), format!("{}: {counted}", dir.display()))
+                let facts = Facts { examples, classes, shape, data_bytes: 0 };
+                (Some(facts), format!("{}: {counted}", recipe.data.dir.display()))
             }
             (Err(why), Some(facts)) => {
                 let size = format!("{} training images of {} classes", facts.examples, facts.classes);
@@ -483,8 +488,12 @@ mod tests {
         let here = ask(place.path());
         let cells = here.cells(&Found::new()).unwrap();
         // Five of six pictures ten times, three passes, over the digits' network at 32 × 32 with three classes.
-        let facts =
-            grawa_train::recipe::Facts { examples: 6, classes: 3, shape: grawa_data::Shape::new(3, 32, 32) };
+        let facts = grawa_train::recipe::Facts {
+            examples: 6,
+            classes: 3,
+            shape: grawa_data::Shape::new(3, 32, 32),
+            data_bytes: 0,
+        };
         let dp = cells.iter().find(|cell| cell.method() == Name::DpSgd).unwrap();
         assert_eq!(dp.recipe.data.held_out, 1);
         let flops = facts.network(&dp.recipe).unwrap().flops() as f64;

@@ -52,7 +52,8 @@ pub(super) fn published(table: &[Row], study: &str, method: Name) -> Option<Publ
 
 /// The published size of a study's training set in class folders: that of ImageNet (ILSVRC 2012), whose pictures are resized.
 pub(super) fn size(study: &str) -> Option<Facts> {
-    let imagenet = Facts { examples: 1_281_167, classes: 1_000, shape: Shape::new(3, 224, 224) };
+    let imagenet =
+        Facts { examples: 1_281_167, classes: 1_000, shape: Shape::new(3, 224, 224), data_bytes: 0 };
     (study == "imagenet-resnet50").then_some(imagenet)
 }
 

@@ -10,7 +10,7 @@ use super::run_cell::{CellContext, run_cell};
 use super::store::Store;
 use crate::Error;
 use crate::statistics::mean;
-use grawa_data::Dataset;
+use grawa_data::{Dataset, DatasetKind};
 use grawa_train::observe::About;
 use grawa_train::recipe::Device;
 use std::collections::BTreeMap;
@@ -60,7 +60,18 @@ enum Message {
     Ended(Cell, std::thread::Result<Result<Option<Finding>, Error>>),
 }
 
-type Datasets = BTreeMap<(&'static str, PathBuf), Dataset>;
+type Datasets = BTreeMap<DataKey, Dataset>;
+/// What decides what is read: kind, folder, and how folders are split and shrunk.
+type DataKey = (&'static str, PathBuf, String);
+
+fn data_key(cell: &Cell) -> DataKey {
+    let recipe = &cell.recipe;
+    let reading = match recipe.data.kind {
+        DatasetKind::Folder => format!("{:?}", recipe.reading()),
+        _ => String::new(),
+    };
+    (recipe.data.kind.name(), recipe.data.dir.clone(), reading)
+}
 
 impl Scheduler<'_> {
     /// Runs all cells that are not finished yet. Returns all findings, and whether every cell has one.
@@ -164,15 +175,14 @@ impl Scheduler<'_> {
 fn datasets<'a>(cells: impl Iterator<Item = &'a Cell>) -> Result<Datasets, Error> {
     let mut data = BTreeMap::new();
     for cell in cells {
-        let (kind, dir) = (cell.recipe.data.kind.name(), &cell.recipe.data.dir);
-        if let Entry::Vacant(entry) = data.entry((kind, dir.clone())) {
-            entry.insert(grawa_data::load(kind, dir).map_err(grawa_train::Error::from)?);
+        if let Entry::Vacant(entry) = data.entry(data_key(cell)) {
+            entry.insert(cell.recipe.load_data(&|_, _| ()).map_err(grawa_train::Error::from)?);
         }
     }
     Ok(data)
 }
 
 fn data_of<'a>(cell: &Cell, data: &'a Datasets) -> Result<&'a Dataset, Error> {
-    let key = (cell.recipe.data.kind.name(), cell.recipe.data.dir.clone());
+    let key = data_key(cell);
     data.get(&key).ok_or(Error::NoEnd(key.1))
 }

@@ -6,8 +6,9 @@ use crate::Error;
 use crate::lab::{Score, mean_times};
 use crate::picture::palette;
 use grawa_core::Name;
+use grawa_train::folder::{self, RECIPE};
 use grawa_train::observe::{EVENTS, read};
-use grawa_train::{Event, Finished, Reason, Recipe, Times, folder};
+use grawa_train::{Event, Finished, Reason, Recipe, Times};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -39,15 +40,15 @@ impl RunSummary {
     /// Reads a run's folder.
     pub(super) fn read(path: &Path, budget: usize) -> Result<Self, Error> {
         let not_a_run = |why: &str| Error::NotARun(path.into(), why.into());
-        let wrong = match (path.exists(), path.is_dir(), path.join(EVENTS).exists()) {
-            (false, ..) => Some("there is nothing of that name"),
-            (_, false, _) => Some("it is a file; name the run's folder"),
-            (.., false) => {
-                Some("it holds no recipe.toml and events.jsonl, as `grawa train --out` leaves them")
-            }
-            _ => None,
-        };
-        wrong.map_or(Ok(()), |why| Err(not_a_run(why)))?;
+        let missing = [RECIPE, EVENTS].into_iter().find(|name| !path.join(name).exists());
+        match (path.exists(), path.is_dir(), missing) {
+            (false, ..) => Err(not_a_run("there is nothing of that name")),
+            (_, false, _) => Err(not_a_run("it is a file; name the run's folder")),
+            (.., Some(name)) => Err(not_a_run(&format!(
+                "it holds no {name}, which `grawa train --out` leaves in a run's folder"
+            ))),
+            _ => Ok(()),
+        }?;
         let recipe = folder::recipe(path).map_err(|error| not_a_run(&error.to_string()))?;
         let events: Vec<Event> = read(path)?.into_iter().map(|(event, _)| event).collect();
         let name =

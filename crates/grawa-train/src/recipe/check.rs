@@ -2,7 +2,7 @@
 
 use super::{Device, OptimizerKind, Pace, Recipe};
 use grawa_core::{AdamW, Centre, Share};
-use grawa_data::Crop;
+use grawa_data::{Crop, DatasetKind};
 use grawa_nn::zoo;
 
 /// More workers than this are a slip of the finger.
@@ -22,7 +22,7 @@ impl Recipe {
             if !is_said("model.name") {
                 self.model.name = own.name().into();
             }
-            if let (Crop::Random { size, .. } | Crop::Resized { size }, false) =
+            if let (Crop::Random { size, .. } | Crop::Resized { size, .. }, false) =
                 (&mut self.data.augment.crop, is_said("data.augment"))
             {
                 *size = own.input().height as u32;
@@ -92,6 +92,17 @@ impl Recipe {
             let why = "at an even pace every worker takes the same steps and all wait for the slow one: it changes no result; \
                        set train.pace = 'free', or remove train.slow";
             return wrong("train.slow", why.into());
+        }
+        let of_folders =
+            [("data.split_test", self.data.split_test > 0.0), ("data.shrink", self.data.shrink > 0)];
+        if let Some((key, _)) =
+            of_folders.iter().find(|(_, is_set)| *is_set && self.data.kind != DatasetKind::Folder)
+        {
+            let why = format!(
+                "{key} is for class folders, and {} has a form of its own; leave {key} out",
+                self.data.kind
+            );
+            return wrong(key, why);
         }
         if let Some(inner) = &method.inner
             && !train.workers.is_multiple_of(inner.group)

@@ -14,6 +14,9 @@ use grawa_nn::Precision;
 /// Training images that batch norm is recalibrated on.
 const RECALIBRATE: u32 = 25_600;
 
+/// The share of pictures to test on, where a folder does not say which.
+const SPLIT_TEST: f64 = 0.2;
+
 impl Recipe {
     /// The recipe of a data set, and of a network other than its usual one, when nothing else is set.
     pub fn for_data(kind: DatasetKind, network: Option<&str>) -> Result<Self, grawa_core::Error> {
@@ -36,6 +39,8 @@ impl Recipe {
                 kind,
                 dir: "data".into(),
                 held_out: 0,
+                split_test: if kind == DatasetKind::Folder { SPLIT_TEST } else { 0.0 },
+                shrink: 0,
                 augment: kind.augment(network),
                 split: Sharding::Iid,
                 label_noise: ByWorker::default(),

@@ -8,8 +8,11 @@ use crate::engine::network_shape;
 use crate::human_format::{bytes, group, rate};
 use crate::round_message;
 use grawa_core::{Amount, Progress, Share};
-use grawa_data::{DatasetKind, Shape};
+use grawa_data::{Dataset, DatasetKind, Shape};
 use grawa_nn::{Arena, Error, Program};
+
+/// Memory of the program itself, its threads and its record, measured with the digits and rounded up.
+const PROGRAM: u64 = 64 << 20;
 
 /// What a forecast needs to know of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,19 +23,29 @@ pub struct Facts {
     pub classes: u32,
     /// The shape of an image as the network sees it.
     pub shape: Shape,
+    /// Bytes of the images that are kept in memory.
+    pub data_bytes: u64,
 }
 
 impl Facts {
     /// What is known of a published data set without reading it; `None` for folders.
     pub fn published(recipe: &Recipe) -> Option<Self> {
-        let (examples, classes, shape) = match recipe.data.kind {
-            DatasetKind::Digits => (1_438, 10, Shape::new(1, 8, 8)),
-            DatasetKind::Cifar10 => (50_000, 10, Shape::new(3, 32, 32)),
-            DatasetKind::Cifar100 => (50_000, 100, Shape::new(3, 32, 32)),
-            DatasetKind::Mnist | DatasetKind::FashionMnist => (60_000, 10, Shape::new(1, 28, 28)),
+        let (examples, tests, classes, shape) = match recipe.data.kind {
+            DatasetKind::Digits => (1_438, 359, 10, Shape::new(1, 8, 8)),
+            DatasetKind::Cifar10 => (50_000, 10_000, 10, Shape::new(3, 32, 32)),
+            DatasetKind::Cifar100 => (50_000, 10_000, 100, Shape::new(3, 32, 32)),
+            DatasetKind::Mnist | DatasetKind::FashionMnist => (60_000, 10_000, 10, Shape::new(1, 28, 28)),
             DatasetKind::Folder => return None,
         };
-        Some(Facts { examples, classes, shape }.for_recipe(recipe))
+        let data_bytes = (examples + tests) * shape.len() as u64;
+        Some(Facts { examples, classes, shape, data_bytes }.for_recipe(recipe))
+    }
+
+    /// What a recipe makes of a data set that was read.
+    pub fn of(recipe: &Recipe, data: &Dataset) -> Self {
+        let data_bytes = (data.train.memory() + data.test.memory()) as u64;
+        let (examples, shape) = (data.train.len() as u64, data.train.shape());
+        Facts { examples, classes: data.classes, shape, data_bytes }.for_recipe(recipe)
     }
 
     /// What a recipe makes of a data set whose training set is this.
@@ -75,12 +88,32 @@ pub struct Forecast {
     pub arena_bytes: u64,
     /// Arenas.
     pub arenas: u64,
+    /// Bytes of the images in memory, and of reading them.
+    pub data_bytes: u64,
+    /// Bytes of what the workers own again, while a checkpoint is written.
+    pub checkpoint_bytes: u64,
     /// Bytes a worker hands over in one round.
     pub round_bytes: u64,
     /// Bytes all workers hand over in the whole run.
     pub total_bytes: Option<u64>,
     /// Multiplications and additions of the whole run: three forward passes a step.
     pub flops: Option<f64>,
+}
+
+impl Recipe {
+    /// The share of an epoch that a step of every worker is.
+    pub(super) fn epochs_a_step(&self, examples: u64) -> f64 {
+        (u64::from(self.train.workers) * u64::from(self.train.batch)) as f64 / examples.max(1) as f64
+    }
+
+    /// An amount of training in steps of each worker; unknown if it is a time.
+    pub(super) fn steps(&self, amount: Amount, examples: u64) -> Option<u64> {
+        match amount {
+            Amount::Steps(steps) => Some(steps),
+            Amount::Epochs(epochs) => Some((epochs / self.epochs_a_step(examples)).ceil() as u64),
+            Amount::Time(_) => None,
+        }
+    }
 }
 
 impl Forecast {
@@ -94,14 +127,8 @@ impl Forecast {
         let arena = Arena::new(&Program::compile(&graph, train.batch as usize)?, 1)?.bytes() as u64;
         let images = u64::from(train.batch) * facts.shape.len() as u64;
 
-        let epoch = |steps: u64| {
-            steps as f64 * (workers * u64::from(train.batch)) as f64 / facts.examples.max(1) as f64
-        };
-        let steps = match train.budget {
-            Amount::Steps(steps) => Some(steps),
-            Amount::Epochs(epochs) => Some((epochs / epoch(1)).ceil() as u64),
-            Amount::Time(_) => None,
-        };
+        let epoch = |steps: u64| steps as f64 * recipe.epochs_a_step(facts.examples);
+        let steps = recipe.steps(train.budget, facts.examples);
         let (inner_rounds, rounds) = match (steps, method.share) {
             (_, Share::Nothing) => (Some(0), Some(0)),
             (None, _) => (None, None),
@@ -141,6 +168,8 @@ impl Forecast {
             centre_bytes: 4 * parameters * centres,
             arena_bytes: arena + 4 * (parameters + images),
             arenas: arenas as u64,
+            data_bytes: facts.data_bytes,
+            checkpoint_bytes: 4 * workers * (vectors * parameters + graph.statistics().len() as u64),
             round_bytes,
             total_bytes: rounds
                 .zip(inner_rounds)
@@ -150,9 +179,12 @@ impl Forecast {
         })
     }
 
-    /// All memory of the run, the data set left out.
+    /// All memory of the run, with the program's own.
     pub fn memory(&self, workers: u32) -> u64 {
-        u64::from(workers) * self.worker_bytes + self.centre_bytes + self.arenas * self.arena_bytes
+        let training =
+            u64::from(workers) * self.worker_bytes + self.centre_bytes + self.arenas * self.arena_bytes;
+        // A checkpoint is a copy, and the bytes of the file.
+        training + self.data_bytes + 2 * self.checkpoint_bytes + PROGRAM
     }
 
     /// The plan in words, for a user to read before the run.
@@ -192,13 +224,16 @@ impl Forecast {
                         .into()
                 } else {
                     format!(
-                        "{}: {} workers × {}, centre {}, {} arenas × {}",
+                        "{}: {} workers × {}, centre {}, {} arenas × {}, data {}, checkpoints {}, program {}",
                         bytes(self.memory(train.workers)),
                         train.workers,
                         bytes(self.worker_bytes),
                         bytes(self.centre_bytes),
                         self.arenas,
-                        bytes(self.arena_bytes)
+                        bytes(self.arena_bytes),
+                        bytes(self.data_bytes),
+                        bytes(2 * self.checkpoint_bytes),
+                        bytes(PROGRAM)
                     )
                 },
             ),

@@ -24,20 +24,22 @@ mod defaults;
 mod forecast;
 mod model;
 mod overrides;
+mod own_pictures;
 mod recipe_error;
 mod study;
 mod values;
+mod warnings;
 
 pub use by_worker::ByWorker;
 pub use choices::{BatchNorm, Device, Format, OptimizerKind, Pace};
 pub use forecast::{Facts, Forecast};
-pub use overrides::Overrides;
 pub(crate) use overrides::TABLES;
+pub use overrides::{Overrides, key_of_word};
 pub use recipe_error::RecipeError;
 pub use study::{Point, Study, Variant};
 
 use grawa_core::{AdamW, Amount, Method, Optimizer, Schedule, Sgd};
-use grawa_data::{Augment, DatasetKind, Sharding, Skew};
+use grawa_data::{Augment, Dataset, DatasetKind, Reading, Sharding, Skew};
 use grawa_nn::Precision;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -73,6 +75,13 @@ pub struct Data {
     /// How many training examples are kept from training and evaluated instead of the test set; 0 for the test set.
     #[serde(with = "values::count")]
     pub held_out: u32,
+    /// Of class folders without a test set, the share of each class that is for testing, drawn by the seed.
+    #[serde(with = "values::share")]
+    pub split_test: f64,
+    /// Of class folders: pictures are decoded once and kept in memory, those with a longer shorter side shrunk to this; 0: decoded
+    /// whenever a batch needs them.
+    #[serde(with = "values::count")]
+    pub shrink: u32,
     /// How training images are changed.
     #[serde(with = "values::word")]
     pub augment: Augment,
@@ -186,6 +195,19 @@ impl Train {
 }
 
 impl Recipe {
+    /// How class folders are read.
+    pub fn reading(&self) -> Reading {
+        Reading { split_test: self.data.split_test, seed: self.train.seed, shrink: self.data.shrink }
+    }
+
+    /// Reads the data set. `progress` is told how many of how many pictures of class folders are decoded.
+    pub fn load_data(&self, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Dataset, grawa_data::Error> {
+        match self.data.kind {
+            DatasetKind::Folder => grawa_data::folder(&self.data.dir, &self.reading(), progress),
+            kind => grawa_data::load(kind.name(), &self.data.dir),
+        }
+    }
+
     /// The method, with SAM's radius where `train.sam` sets one.
     pub fn method_with_sam(&self) -> Method {
         let own = Some(self.train.sam).filter(|&radius| radius > 0.0);

@@ -107,6 +107,14 @@ impl Overrides {
         })
     }
 
+    /// The same for options whose values are written as those of [`Overrides::set`].
+    pub fn written(self, options: &[(&str, &Option<String>, &str)]) -> Result<Self, RecipeError> {
+        options.iter().try_fold(self, |overrides, (key, text, flag)| match text {
+            Some(text) => overrides.value(key, read_value(text.trim()), flag),
+            None => Ok(overrides),
+        })
+    }
+
     /// Adds settings of the command line, `key=value` each.
     pub fn set_all(self, settings: &[String]) -> Result<Self, RecipeError> {
         settings.iter().try_fold(self, |overrides, setting| overrides.set(setting))
@@ -144,6 +152,10 @@ impl Overrides {
                 let value = weights.to_string_lossy().as_ref().into();
                 self.entries.push(Entry { key: "model.init".into(), value, place: BESIDE.into() });
             }
+        }
+        let other = |(word, of, _): &&(&str, &str, &str)| *of == key && value.as_str() == Some(word);
+        if let Some((word, of, here)) = OTHER_VALUES.iter().find(other) {
+            return Err(RecipeError::new(place, format!("{of} cannot be '{word}' (did you mean '{here}'?)")));
         }
         self.entries.retain(|entry| entry.key != key);
         self.entries.push(Entry { key, value, place });
@@ -324,9 +336,13 @@ fn split(key: &str) -> (&str, &str) {
     key.split_once('.').unwrap_or((key, ""))
 }
 
+/// What other tools call a value, the key it belongs to, and its name here.
+const OTHER_VALUES: [(&str, &str, &str); 2] =
+    [("gpu", "machine.device", "cuda"), ("nvidia", "machine.device", "cuda")];
+
 /// What other tools call a key, and its name here.
 #[rustfmt::skip]
-const ELSEWHERE: [(&[&str], &str); 12] = [
+const ELSEWHERE: [(&[&str], &str); 15] = [
     (&["lr", "learning_rate", "base_lr"], "train.rate"),
     (&["epochs", "num_epochs", "max_epochs", "steps", "max_steps", "iterations"], "train.budget"),
     (&["batch_size", "bs"], "train.batch"),
@@ -338,15 +354,42 @@ const ELSEWHERE: [(&[&str], &str); 12] = [
     (&["data_dir", "data_path", "root"], "data.dir"),
     (&["num_threads"], "machine.threads"),
     (&["dtype", "amp"], "machine.precision"),
+    (&["gpu", "cuda"], "machine.device"),
+    (&["gpus", "num_gpus", "n_gpus"], "machine.cards"),
+    (&["tau", "sync_every", "local_steps"], "method.period"),
     (&["eval_every", "eval_interval"], "evaluate.every"),
 ];
+
+/// The key that other tools call this, in small letters and with `_` between words.
+fn key_elsewhere(word: &str) -> Option<&'static str> {
+    ELSEWHERE.iter().find(|(words, _)| words.contains(&word)).map(|(_, here)| *here)
+}
+
+/// The key that a word means: its name without the table, or its name in other tools.
+///
+/// ```
+/// use grawa_train::recipe::key_of_word;
+/// assert_eq!(key_of_word("lr").as_deref(), Some("train.rate"));
+/// assert_eq!(key_of_word("weight-decay").as_deref(), Some("train.weight_decay"));
+/// assert_eq!(key_of_word("colour"), None);
+/// ```
+pub fn key_of_word(word: &str) -> Option<String> {
+    let word = word.to_lowercase().replace('-', "_");
+    let own = || KEYS.iter().find(|key| split(key).1 == word).cloned();
+    let knob = || {
+        Some(&word)
+            .filter(|word| grawa_core::knobs().contains(&word.as_str()))
+            .map(|word| format!("method.{word}"))
+    };
+    key_elsewhere(&word).map(str::to_owned).or_else(own).or_else(knob)
+}
 
 /// The message for a key that does not exist.
 fn unknown(key: &str) -> String {
     let known = || KEYS.iter().map(String::as_str).chain(["method.name"]);
     let own = |key: &str| key.rsplit('.').next().unwrap_or_default().to_lowercase().replace('-', "_");
     // A word of another tool is not a typing error. Whoever forgets the table, or misspells it, has the key's own name right.
-    let elsewhere = ELSEWHERE.iter().find(|(words, _)| words.contains(&&*own(key))).map(|(_, here)| *here);
+    let elsewhere = key_elsewhere(&own(key));
     let same_name = || known().find(|known| own(known) == own(key));
     let hint = match elsewhere {
         Some(here) => format!(" (did you mean '{here}'?)"),
@@ -374,7 +417,7 @@ mod tests {
     #[test]
     fn words_of_other_tools_lead_to_ours() {
         for (words, here) in ELSEWHERE {
-            assert!(KEYS.iter().any(|key| key == here), "{here}");
+            assert!(here == "method.period" || KEYS.iter().any(|key| key == here), "{here}");
             for word in words {
                 for key in [format!("train.{word}"), word.to_uppercase()] {
                     let error = Overrides::default().set(&format!("{key}=1")).unwrap_err().to_string();

@@ -118,7 +118,10 @@ fn mistakes_name_the_line_and_what_to_do() {
         ("[train]\nworkers = 4.5", "my.toml:2: train.workers: found 4.5"),
         ("[train]\nworkers = 99999", "my.toml:2: 99999 workers are more than 4096"),
         ("[train]\nseed = -1", "my.toml:2: train.seed: found -1"),
-        ("[train]\nbudget = 500", "my.toml:2: train.budget: found 500, expected a text in quotes"),
+        (
+            "[train]\nbudget = 500",
+            "my.toml:2: train.budget: cannot read the amount '500': a unit is missing; write 500epoch",
+        ),
         ("[train]\nbudget = '500'", "my.toml:2: train.budget: cannot read the amount '500'"),
         ("[train]\nrate = 'fast'", "my.toml:2: train.rate: cannot read the schedule 'fast'"),
         ("[train]\nmomentum = 1", "my.toml:2: train.momentum: found 1, expected a number from 0 to below 1"),
@@ -194,7 +197,10 @@ fn mistakes_name_the_line_and_what_to_do() {
     for (setting, words) in [
         ("train.budget", "--set train.budget: expected key=value"),
         ("budget=3step", "--set budget=3step: there is no key 'budget' (did you mean 'train.budget'?)"),
-        ("train.budget=3", "--set train.budget=3: train.budget: found 3"),
+        (
+            "train.budget=3",
+            "--set train.budget=3: train.budget: cannot read the amount '3': a unit is missing",
+        ),
         ("method.pul=3", "--set method.pul=3: lgrawa has no knob 'pul' (did you mean 'pull'?)"),
     ] {
         let error = set(&[setting]).expect_err(setting).to_string();

@@ -5,6 +5,7 @@
 use super::ByWorker;
 use grawa_core::Amount;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -51,12 +52,12 @@ value!(path, PathBuf, read_path, |path| Some(path.to_string_lossy().as_ref().int
 value!(optional_path, Option<PathBuf>, |value| read_path(value).map(Some), |path| path
     .as_ref()
     .map(|path| path.to_string_lossy().as_ref().into()));
-value!(name, String, |value| text(value).map(str::to_owned), |name| Some(name.clone().into()));
+value!(name, String, |value| text(value).map(Cow::into_owned), |name| Some(name.clone().into()));
 value!(
     /// A network as JSON.
     optional_graph,
     Option<String>,
-    |value| match grawa_nn::Graph::from_json(text(value)?) {
+    |value| match grawa_nn::Graph::from_json(&text(value)?) {
         Ok(_) => Ok(value.as_str().map(str::to_owned)),
         Err(error) => Err(error.to_string()),
     },
@@ -83,13 +84,19 @@ value!(
     |value| real(value, "a positive number", |x| x as f32 > 0.0 && (x as f32).is_finite()).map(|x| x as f32),
     shortest
 );
+value!(
+    share,
+    f64,
+    |value| real(value, "a share from 0 to below 1, such as 0.2", |x| (0.0..1.0).contains(&x)),
+    |share| { Some((*share).into()) }
+);
 value!(radius, f64, |value| real(value, "a number, 0 or more", |x| x >= 0.0), |radius| Some(
     (*radius).into()
 ));
 value!(
     label_noise,
     ByWorker,
-    |value| ByWorker::read(text(value)?, "", "a share from 0 to 1 as in \"worker 3: 0.4\"", |share| {
+    |value| ByWorker::read(&text(value)?, "", "a share from 0 to 1 as in \"worker 3: 0.4\"", |share| {
         (0.0..=1.0).contains(&share)
     }),
     |noise| Some(noise.print("").into())
@@ -97,7 +104,7 @@ value!(
 value!(
     slow,
     ByWorker,
-    |value| ByWorker::read(text(value)?, "x", "a factor from 1 to 1000 as in \"worker 2: 3x\"", |factor| {
+    |value| ByWorker::read(&text(value)?, "x", "a factor from 1 to 1000 as in \"worker 2: 3x\"", |factor| {
         (1.0..=1000.0).contains(&factor)
     }),
     |slow| Some(slow.print("x").into())
@@ -149,12 +156,17 @@ pub(super) mod word {
 /// The word for "only at the end".
 const END: &str = "end";
 
-fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| wrong(value, "a text in quotes"))
+/// The text of a value. A number or a truth value is taken as it is written: `dir = 3` and `dir = "3"` mean the same.
+fn text(value: &Value) -> Result<Cow<'_, str>, String> {
+    match value {
+        Value::String(text) => Ok(text.into()),
+        Value::Array(_) | Value::Table(_) => Err(wrong(value, "one value")),
+        value => Ok(value.to_string().into()),
+    }
 }
 
 fn read_path(value: &Value) -> Result<PathBuf, String> {
-    match text(value)? {
+    match text(value)?.as_ref() {
         "" => Err("a path cannot be empty".into()),
         text => Ok(text.into()),
     }

@@ -1,0 +1,194 @@
+//! `--dry-run`: the plan of a run, all checks of a start, and a second of training.
+
+use crate::failure::Failure;
+use crate::output::{print, warn};
+use crate::train::{load, warn_of};
+use grawa_core::Amount;
+use grawa_data::Dataset;
+use grawa_train::recipe::{BatchNorm, Device, Facts, Forecast, Recipe};
+use grawa_train::{Event, Observer, Run};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long steps are measured.
+const MEASURED: Duration = Duration::from_secs(1);
+
+/// Where the workers of a run will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On this machine: its data, device and speed are those of the run.
+    Here,
+    /// On others.
+    #[cfg_attr(not(feature = "group"), allow(dead_code))]
+    Elsewhere,
+}
+
+/// Prints the recipe, the plan and the warnings; then checks all that a start checks, and measures.
+pub(crate) fn dry_run(recipe: &Recipe, workers: Place) -> Result<(), Failure> {
+    let mut shown = recipe.clone();
+    if let Some(graph) = &mut shown.model.graph {
+        *graph = format!("(the network {}, {} bytes)", recipe.model.name, graph.len());
+    }
+    print(shown.to_toml().trim_end());
+    // The plan of a published data set needs no data: it is printed even if the data is missing.
+    let published = Facts::published(recipe);
+    if let Some(facts) = &published {
+        print_plan(recipe, facts)?;
+    }
+    let examples = published.map(|facts| facts.examples);
+    if workers == Place::Elsewhere {
+        warn_of(recipe, examples, None);
+        print(
+            "The data and devices of the workers' machines are not checked. The model is kept by workers that join with --out DIR.",
+        );
+        return Ok(());
+    }
+    let data = load(recipe)?;
+    let facts = Facts::of(recipe, &data);
+    if published.is_none() {
+        print_plan(recipe, &facts)?;
+    }
+    // A run that neither ends nor evaluates before it is stopped.
+    let mut endless = recipe.clone();
+    (endless.train.budget, endless.evaluate.every) = (Amount::Steps(u64::MAX >> 1), None);
+    let run = Run::new(endless, &data)?;
+    run.check()?;
+    warn_of_memory(recipe, &facts)?;
+    let pace = measure(run)?;
+    print(&format!("time            {}", estimate(recipe, &facts, &data, pace)));
+    let rounds = match recipe.train.budget {
+        Amount::Time(time) => {
+            Some((time.as_secs_f64() / pace) as u64 / u64::from(recipe.method.period.max(1)))
+        }
+        _ => None,
+    };
+    warn_of(recipe, Some(facts.examples), rounds);
+    Ok(())
+}
+
+fn print_plan(recipe: &Recipe, facts: &Facts) -> Result<(), Failure> {
+    print(Forecast::of(recipe, facts, cores())?.plan(recipe).trim_end());
+    Ok(())
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Prints that the memory of this machine may not do.
+pub(crate) fn warn_of_memory(recipe: &Recipe, facts: &Facts) -> Result<(), Failure> {
+    let Some(free) = free_memory().filter(|_| recipe.machine.device == Device::Cpu) else { return Ok(()) };
+    let needed = Forecast::of(recipe, facts, cores())?.memory(recipe.train.workers);
+    if needed > free {
+        let (needed, free) = (needed as f64 / 1e9, free as f64 / 1e9);
+        let smaller = (recipe.train.batch / 2).max(1);
+        warn(&format!(
+            "warning: the run needs about {needed:.1} GB of memory, and {free:.1} GB are free. Use --batch {smaller}, or a smaller --model"
+        ));
+    }
+    Ok(())
+}
+
+/// Memory that is free on this machine, where it can be known.
+fn free_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kilobytes| 1024 * kilobytes)
+}
+
+/// Seconds of a step of every worker, rounds included: a run of about a second, of which nothing is kept.
+fn measure(run: Run) -> Result<f64, Failure> {
+    let (stop, started) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let workers = f64::from(run.recipe().train.workers.max(1));
+    let timer = Timer { stop: Arc::clone(&stop), started: Arc::clone(&started) };
+    let end = run.stop_by(stop).go(&mut [Box::new(timer)])?;
+    let seconds = started.get().map_or(MEASURED, Instant::elapsed).as_secs_f64();
+    // Stopped in its first step, a worker has done about one.
+    let steps = end.workers.iter().map(|share| share.steps).sum::<u64>() as f64 / workers;
+    Ok(seconds / steps.max(1.0))
+}
+
+/// Stops a run a while after its start.
+struct Timer {
+    stop: Arc<AtomicBool>,
+    started: Arc<OnceLock<Instant>>,
+}
+
+impl Observer for Timer {
+    fn event(&mut self, event: &Event) -> Result<(), grawa_train::Error> {
+        if matches!(event, Event::Started(_)) && self.started.set(Instant::now()).is_ok() {
+            let stop = Arc::clone(&self.stop);
+            std::thread::spawn(move || {
+                std::thread::sleep(MEASURED);
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// How long the run will take, in words. An image that is evaluated takes a third of one that is trained on.
+fn estimate(recipe: &Recipe, facts: &Facts, data: &Dataset, pace: f64) -> String {
+    let measured = format!("measured: {:.1} steps of each worker per second", 1.0 / pace);
+    let Some((steps, epochs)) =
+        Forecast::of(recipe, facts, cores()).ok().and_then(|it| it.steps.zip(it.epochs))
+    else {
+        return format!("{} and evaluations; {measured}", recipe.train.budget);
+    };
+    let count = |every: Amount| match every {
+        Amount::Steps(every) => steps / every.max(1),
+        Amount::Epochs(every) => (epochs / every) as u64,
+        Amount::Time(every) => (steps as f64 * pace / every.as_secs_f64()) as u64,
+    };
+    let evaluations = recipe.evaluate.every.map_or(1, count).max(1);
+    let tests =
+        if recipe.data.held_out > 0 { u64::from(recipe.data.held_out) } else { data.test.len() as u64 };
+    let recalibrated = match recipe.evaluate.batch_norm {
+        BatchNorm::Recalibrate => u64::from(recipe.evaluate.images).min(facts.examples),
+        BatchNorm::Keep | BatchNorm::Average => 0,
+    };
+    let image = pace / f64::from(recipe.train.workers * recipe.train.batch);
+    let (training, evaluating) =
+        (steps as f64 * pace, evaluations as f64 * (tests + recalibrated) as f64 * image / 3.0);
+    format!(
+        "about {}, {} of it for {evaluations} evaluations; {measured}",
+        clock(training + evaluating),
+        clock(evaluating)
+    )
+}
+
+/// Seconds in words.
+fn clock(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} minutes", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} hours", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grawa_train::recipe::Overrides;
+
+    /// 449 steps, and ten evaluations of 359 and 1,438 images at a third of a step's 128.
+    #[test]
+    fn times_are_those_of_steps_and_evaluations() {
+        let recipe = Recipe::resolve(&Overrides::default()).unwrap();
+        let data = grawa_data::digits().unwrap();
+        let facts = Facts::of(&recipe, &data);
+        let words = estimate(&recipe, &facts, &data, 1.0);
+        assert_eq!(
+            words,
+            "about 8 minutes, 47 s of it for 10 evaluations; measured: 1.0 steps of each worker per second"
+        );
+        let timed = Recipe::resolve(&Overrides::default().set("train.budget=5m").unwrap()).unwrap();
+        assert!(estimate(&timed, &facts, &data, 0.1).starts_with("5m and evaluations; measured: 10.0 steps"));
+        assert_eq!(
+            [3.4, 600.0, 7200.0, 864_000.0].map(clock),
+            ["3 s", "10 minutes", "2.0 hours", "10.0 days"]
+        );
+    }
+}
