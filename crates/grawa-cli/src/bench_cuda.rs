@@ -1,7 +1,7 @@
 //! `grawa bench step --device cuda`: how fast a GPU trains.
 
 use crate::bench::{StepArguments, random_batch};
-use crate::device::first_gpu;
+use crate::doctor::first_gpu;
 use crate::failure::Failure;
 use crate::output::print;
 use grawa_core::{Key, Purpose, Sgd};

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// that loses its connection continues to train and reconnects. Ctrl-C leaves the run; the others continue.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa join HOST:7117 --key run.key\n  grawa join HOST:7117 --key run.key --workers 4 --device cuda\n  grawa join HOST:7117 --key run.key --restarts 3 -- python train.py"
+    after_help = "Examples:\n  grawa join HOST:7117 --key run.key --out kept\n  grawa join HOST:7117 --key run.key --workers 4 --device cuda --out kept\n  grawa join HOST:7117 --key run.key --restarts 3 -- python train.py"
 )]
 pub(crate) struct Arguments {
     /// Where the coordinator listens

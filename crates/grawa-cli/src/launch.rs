@@ -2,7 +2,7 @@
 
 use crate::address::check_free;
 use crate::coordinate::{Task, follow, observers, prepare};
-use crate::device::first_gpu;
+use crate::doctor::first_gpu;
 use crate::dry_run::Place;
 use crate::failure::Failure;
 use crate::output::print;

@@ -10,11 +10,12 @@ mod bench;
 mod bench_cuda;
 #[cfg(feature = "plots")]
 mod compare;
+mod completions;
 #[cfg(feature = "group")]
 mod coordinate;
 mod data;
 mod demo;
-mod device;
+mod doctor;
 mod dry_run;
 mod eval;
 mod failure;
@@ -97,7 +98,8 @@ enum Command {
     Probe(probe::Arguments),
     Bench(bench::Arguments),
     Data(data::Arguments),
-    Devices(device::Arguments),
+    #[command(alias = "devices")]
+    Doctor(doctor::Arguments),
     #[cfg(feature = "plots")]
     Flatness(flatness::Arguments),
     #[cfg(feature = "plots")]
@@ -107,6 +109,7 @@ enum Command {
     #[cfg(feature = "plots")]
     Report(report::Arguments),
     Licenses(licenses::Arguments),
+    Completions(completions::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -152,7 +155,7 @@ fn main() -> ExitCode {
         Command::Probe(arguments) => probe::run(&arguments).map(|()| true),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Data(arguments) => data::run(&arguments).map(|()| true),
-        Command::Devices(arguments) => device::run(&arguments).map(|()| true),
+        Command::Doctor(arguments) => doctor::run(&arguments).map(|()| true),
         #[cfg(feature = "plots")]
         Command::Flatness(arguments) => flatness::run(&arguments).map(|()| true),
         #[cfg(feature = "plots")]
@@ -160,6 +163,9 @@ fn main() -> ExitCode {
         #[cfg(feature = "plots")]
         Command::Report(arguments) => report::run(&arguments).map(|()| true),
         Command::Licenses(arguments) => licenses::run(&arguments).map(|()| true),
+        Command::Completions(arguments) => {
+            completions::run(&arguments, &mut <Cli as clap::CommandFactory>::command()).map(|()| true)
+        }
     };
     // A run that is not finished has not succeeded.
     ExitCode::from(is_finished.map_or_else(|error| print_error(&error), |finished| u8::from(!finished)))

@@ -6,7 +6,7 @@ use std::error::Error as _;
 use std::num::{ParseFloatError, ParseIntError};
 
 /// Commands that take the settings of a recipe.
-const WITH_RECIPE: [&str; 3] = ["train", "launch", "coordinate"];
+const WITH_RECIPE: [&str; 4] = ["train", "launch", "coordinate", "compare"];
 
 /// Keys that have an option of their own.
 const OPTIONS: [(&str, &str); 13] = [

@@ -1,7 +1,7 @@
 //! `grawa probe`: one pass on given values, compared with what was expected.
 
 #[cfg(feature = "cuda")]
-use crate::device::first_gpu;
+use crate::doctor::first_gpu;
 use crate::failure::Failure;
 use crate::output::print;
 use clap::Args;

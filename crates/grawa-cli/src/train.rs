@@ -111,7 +111,17 @@ impl RecipeArgs {
         let (mut of_method, others): (Vec<String>, Vec<String>) =
             self.settings.iter().cloned().partition(|setting| setting.trim_start().starts_with("method."));
         of_method.extend(self.period.iter().map(|period| format!("method.period={period}")));
-        let overrides = fit_pictures(overrides.set_all(&others)?, false)?;
+        let overrides = overrides.set_all(&others)?;
+        let said = overrides.says("method.period") || of_method.iter().any(|it| it.contains("method.period"));
+        let overrides = fit_pictures(overrides, false)?;
+        let methods = match !said && overrides.says("method.period") {
+            // Few pictures make few steps: the period that was chosen for them is for all methods.
+            true => {
+                let period = Recipe::resolve(&overrides)?.method.period;
+                methods.into_iter().map(|method| method.with_period_at_most(period)).collect()
+            }
+            false => methods,
+        };
         let first = Recipe::resolve(&overrides)?.train.seed;
         let study = Study::of(overrides, methods, (first..first + u64::from(seeds)).collect())?;
         Ok(of_method.iter().try_fold(study, |study, setting| study.set(setting))?)

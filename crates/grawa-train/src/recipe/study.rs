@@ -18,6 +18,7 @@
 
 use super::overrides::{Entry, entries, read_file};
 use super::{Overrides, Recipe, RecipeError};
+use grawa_core::method::{Preset, Share};
 use grawa_core::{Method, Name, did_you_mean};
 use std::fmt;
 use std::path::Path;
@@ -46,6 +47,15 @@ impl Variant {
             true => self.name.title().into(),
             false => format!("{} {}", self.name.title(), self.knobs.join(", ")),
         }
+    }
+
+    /// The same with this period, if its own is a longer default.
+    pub fn with_period_at_most(mut self, period: u32) -> Self {
+        let usual = Method::named(self.name, Preset::default());
+        if !self.sets("method.period") && usual.share == Share::Parameters && usual.period > period {
+            self.knobs.push(format!("period={period}"));
+        }
+        self
     }
 
     /// Whether it sets this key of a recipe.

@@ -145,7 +145,7 @@ fn usable(most: u32, all: bool) -> Result<Vec<Device>, Error> {
     let asked = most as usize;
     if found.is_empty() || (all && asked > found.len()) {
         let (action, why) = match found.len() {
-            0 => ("use a GPU".into(), "the driver reports none; see `grawa devices`".into()),
+            0 => ("use a GPU".into(), "the driver reports none; see `grawa doctor`".into()),
             count => {
                 let why = format!("there are {count}; set machine.cards to {count} or less");
                 (format!("use {asked} GPUs"), why)
