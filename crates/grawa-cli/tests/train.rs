@@ -134,19 +134,60 @@ fn png(side: u32, pixel: impl Fn(u32, u32) -> u8) -> Vec<u8> {
     [&b"\x89PNG\r\n\x1a\n"[..], &header, &chunk(b"IDAT", &zlib.concat()), &chunk(b"IEND", &[])].concat()
 }
 
-/// A folder of pictures and nothing else: what is chosen is in the recipe, it learns, and evaluation, replay and resume need no more.
-#[test]
-fn a_folder_of_pictures_needs_one_command() {
-    let place = TempDir::new().unwrap();
+/// Stripes down and across, 24 pictures each.
+fn draw_stripes(place: &Path) {
     for number in 0..48u32 {
-        let class = ["down", "across"][number as usize % 2];
-        let folder = place.path().join("mine").join(class);
+        let folder = place.join(["down", "across"][number as usize % 2]);
         fs::create_dir_all(&folder).unwrap();
         let stripe = |x: u32, y: u32| if number % 2 == 0 { x } else { y } + number / 8;
         let noise = |x: u32, y: u32| (x * 7 + y * 13 + number * 29) % 61;
         let pixel = |x, y| (stripe(x, y) % 4 / 2 * 150 + noise(x, y)) as u8;
         fs::write(folder.join(format!("{number}.png")), png(8, pixel)).unwrap();
     }
+}
+
+/// The commands of `docs/walk-through.md`, as a new user would type them. A line that ends with & runs beside the next ones.
+#[test]
+#[cfg(all(feature = "group", feature = "plots"))]
+fn the_walk_through_works() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/walk-through.md");
+    let page = fs::read_to_string(page).unwrap().replace("\\\n", "");
+    let place = TempDir::new().unwrap();
+    draw_stripes(&place.path().join("pictures"));
+    let start = |line: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_grawa"));
+        command.args(line.split_whitespace().skip(1)).current_dir(place.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let succeeds = |line: &str, child: Child| {
+        let output = child.wait_with_output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{line}\n{}\n{error}", text(&output.stdout));
+        assert!(!error.contains("warning:"), "{line}\n{error}");
+    };
+    let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
+    assert_eq!(blocks.len(), 11);
+    for block in blocks {
+        let mut beside = Vec::new();
+        for line in block.lines().skip(1) {
+            assert!(line.starts_with("grawa "), "{line}");
+            match line.strip_suffix('&') {
+                Some(line) => beside.push((line, start(line))),
+                None => succeeds(line, start(line)),
+            }
+        }
+        beside.into_iter().for_each(|(line, child)| succeeds(line, child));
+    }
+    for file in ["report.html", "out/vincent/index.html", "out/compare/results/index.html"] {
+        assert!(place.path().join(file).exists(), "{file}");
+    }
+}
+
+/// A folder of pictures and nothing else: what is chosen is in the recipe, it learns, and evaluation, replay and resume need no more.
+#[test]
+fn a_folder_of_pictures_needs_one_command() {
+    let place = TempDir::new().unwrap();
+    draw_stripes(&place.path().join("mine"));
     let done = |arguments: &[&str]| {
         let output = train(place.path(), arguments);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
