@@ -19,7 +19,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_demo_ends_in_a_table() {
+fn the_demo_ends_in_a_table_and_a_page() {
     let place = tempfile::tempdir().unwrap();
     let output = grawa(place.path(), &["demo", "--method", "mean", "--method", "sgd", "--seeds", "2"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -28,7 +28,17 @@ fn the_demo_ends_in_a_table() {
     assert!(row.contains(" ± ") && row.contains(" 40 "), "{table}");
     // No terminal here: a line for each run.
     assert_eq!(lines.lines().filter(|line| line.contains("test error")).count(), 4, "{lines}");
-    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "the demo wrote something");
+    let page = fs::read_to_string(place.path().join("out/demo/index.html")).unwrap();
+    assert!(
+        lines.contains("out/demo/index.html") && page.contains("mean-2") && page.contains("sgd-1"),
+        "{lines}"
+    );
+    // What is there is kept: a named folder must be new, and the default is the next free name.
+    let demo = ["demo", "--method", "sgd", "--quiet"];
+    let taken = grawa(place.path(), &[&demo[..], &["--out", "out/demo"]].concat());
+    assert_eq!(taken.status.code(), Some(2), "{}", text(&taken.stderr));
+    assert_eq!(grawa(place.path(), &demo).status.code(), Some(0));
+    assert!(place.path().join("out/demo-2/sgd-1/events.jsonl").exists());
     let slip = grawa(place.path(), &["demo", "--method", "maen"]);
     assert_eq!(slip.status.code(), Some(2));
     assert!(text(&slip.stderr).contains("did you mean 'mean'?"));
