@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use grawa_core::{Key, Purpose};
-use grawa_nn::{Builder, Conv, Error, Graph, Shape, Window, zoo};
+use grawa_nn::{Builder, Conv, Error, Graph, Op, Shape, Window, zoo};
 
 /// A small variant of each network of the zoo, as `oracle/fixtures.py` builds them.
 pub(crate) fn small_networks() -> Vec<(&'static str, Graph)> {
@@ -80,6 +80,19 @@ fn build_plain_operations() -> Result<Graph, Error> {
     net.relu(y);
     let z = net.linear(z, "f", 4)?;
     net.finish(z)
+}
+
+/// The names of a network's operations that have only their plain form, each once.
+pub(crate) fn plain_names(graph: &Graph) -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for node in graph.nodes() {
+        if let Op::Plain { plain, .. } = &node.op
+            && !names.contains(&plain.name())
+        {
+            names.push(plain.name());
+        }
+    }
+    names
 }
 
 /// Parameters and statistics that keep ReLUs away from their kinks: shifts of about five scales, every fourth negative.
