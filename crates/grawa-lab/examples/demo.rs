@@ -5,7 +5,7 @@ use grawa_lab::{Error, demo};
 
 fn main() -> Result<(), Error> {
     let data = grawa_data::load("digits", ".".as_ref()).map_err(grawa_train::Error::from)?;
-    let run = |method| demo::run(demo::recipe(method, 4, 36)?, &data, None);
+    let run = |method| demo::run(demo::recipe(method, 4, 36)?, &data, Vec::new());
     println!("{}", demo::table(&[run(Name::Mean)?, run(Name::Lgrawa)?]).text());
     Ok(())
 }
