@@ -89,7 +89,7 @@ fn slips_are_explained() {
         ("lgrawa:period", "should be knob=value"),
         ("lgrawa:period=4,period=8", "'period' stands in it twice"),
         ("lgrawa:period=0", "period is 0, but must be at least 1"),
-        ("lgrawa:period=-1", "invalid value"),
+        ("lgrawa:period=-1", "expected a whole number, 0 or more"),
         ("lgrawa:period=4.5", "invalid type"),
         ("lgrawa:pull=1.5", "pull is 1.5, but must be from 0 to 1"),
         ("lgrawa:pull=-0.1", "pull is -0.1, but must be from 0 to 1"),
