@@ -90,7 +90,7 @@ fn slips_are_explained() {
         ("lgrawa:period=4,period=8", "'period' stands in it twice"),
         ("lgrawa:period=0", "period is 0, but must be at least 1"),
         ("lgrawa:period=-1", "expected a whole number, 0 or more"),
-        ("lgrawa:period=4.5", "invalid type"),
+        ("lgrawa:period=4.5", "expected a whole number, 0 or more"),
         ("lgrawa:pull=1.5", "pull is 1.5, but must be from 0 to 1"),
         ("lgrawa:pull=-0.1", "pull is -0.1, but must be from 0 to 1"),
         ("lgrawa:pull=nan", "pull is NaN, but must be from 0 to 1"),
