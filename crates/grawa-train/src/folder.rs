@@ -132,13 +132,24 @@ pub fn overrides(path: &Path) -> Result<Overrides, Error> {
     Ok(Overrides::default().read(&file)?)
 }
 
-/// Writes a changed recipe over that of a folder, whose lock is `hold`. Returns the lock of the new file.
+/// Writes the budget and the data's folder of a changed recipe to that of a folder, whose lock is `hold`. Returns the lock of the new
+/// file. All other lines stay: keys that an older program did not write must not appear, since its checkpoints have a digest of them.
 pub fn amend(path: &Path, recipe: &Recipe, hold: Hold) -> Result<Hold, Error> {
-    let (file, text) = (path.join(RECIPE), recipe.to_toml());
-    if fs::read_to_string(&file).map_err(io("read", &file))? == text {
+    let file = path.join(RECIPE);
+    let read = |text: &str| text.parse::<Table>().unwrap_or_default();
+    let (mut said, now) =
+        (read(&fs::read_to_string(&file).map_err(io("read", &file))?), read(&recipe.to_toml()));
+    let before = said.clone();
+    for (table, key) in [("data", "dir"), ("train", "budget")] {
+        let value = now.get(table).and_then(|table| table.get(key));
+        if let (Some(Value::Table(table)), Some(value)) = (said.get_mut(table), value) {
+            table.insert(key.into(), value.clone());
+        }
+    }
+    if said == before {
         return Ok(hold);
     }
-    durable::replace(&file, text.as_bytes()).map_err(io("write", &file))?;
+    durable::replace(&file, said.to_string().as_bytes()).map_err(io("write", &file))?;
     // Locks belong to files, not to names.
     let renewed = self::hold(path, true)?;
     drop(hold);
@@ -213,6 +224,24 @@ pub(crate) fn digest(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
     use grawa_data::DatasetKind;
+
+    /// The recipe of an older program has fewer keys. A resume keeps it, and with it the digest that checkpoints have.
+    #[test]
+    fn only_budget_and_data_folder_are_amended() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run");
+        let mut recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
+        create(&path, &recipe).unwrap();
+        let older = recipe.to_toml().replace("shrink = 0\n", "");
+        fs::write(path.join(RECIPE), &older).unwrap();
+        let before = digest(&path).unwrap();
+        let locked = amend(&path, &recipe, hold(&path, true).unwrap()).unwrap();
+        assert_eq!(fs::read_to_string(path.join(RECIPE)).unwrap(), older);
+        (recipe.train.budget, recipe.data.dir) = ("77epoch".parse().unwrap(), "elsewhere".into());
+        drop(amend(&path, &recipe, locked).unwrap());
+        assert_eq!(digest(&path).unwrap(), before);
+        assert_eq!(super::recipe(&path).unwrap(), recipe);
+    }
 
     #[test]
     fn a_folder_is_for_one_run_and_says_which() {
