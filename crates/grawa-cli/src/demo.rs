@@ -5,9 +5,9 @@ use crate::output::print;
 use crate::train::about;
 use clap::Args;
 use grawa_core::Name;
-use grawa_lab::demo;
+use grawa_lab::{Folder, demo};
 use grawa_train::observe::{Files, Screen};
-use grawa_train::{Observer, folder};
+use grawa_train::{Error, Observer, folder};
 use std::path::{Path, PathBuf};
 
 /// Four workers learn the embedded digits with every method, live on the terminal; a table and a page at the end.
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Workers
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
-    /// Folder for the runs' records and the page; nothing in it is overwritten [default: out/demo, or the next free name]
+    /// Folder for the runs' records and the page, which must be new or empty [default: out/demo, or the next free name]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Show nothing but the table
@@ -44,6 +44,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let data = grawa_data::digits()?;
     let place = arguments.out.clone().unwrap_or_else(free_place);
+    // Not among the files of something else.
+    if let Some(name) = Folder::entries(&place).map_err(grawa_lab::Error::from)?.first() {
+        return Err(Error::FolderInUse { path: place, found: format!("'{name}'") }.into());
+    }
     let (mut outcomes, mut runs) = (Vec::new(), Vec::new());
     for &method in &methods {
         for seed in 1..=arguments.seeds {

@@ -37,6 +37,12 @@ fn the_demo_ends_in_a_table_and_a_page() {
     let demo = ["demo", "--method", "sgd", "--quiet"];
     let taken = grawa(place.path(), &[&demo[..], &["--out", "out/demo"]].concat());
     assert_eq!(taken.status.code(), Some(2), "{}", text(&taken.stderr));
+    fs::create_dir(place.path().join("theirs")).unwrap();
+    fs::write(place.path().join("theirs/thesis"), "long").unwrap();
+    let theirs = grawa(place.path(), &[&demo[..], &["--out", "theirs"]].concat());
+    assert_eq!(theirs.status.code(), Some(2), "{}", text(&theirs.stderr));
+    assert!(text(&theirs.stderr).contains("thesis"), "{}", text(&theirs.stderr));
+    assert_eq!(fs::read_dir(place.path().join("theirs")).unwrap().count(), 1);
     assert_eq!(grawa(place.path(), &demo).status.code(), Some(0));
     assert!(place.path().join("out/demo-2/sgd-1/events.jsonl").exists());
     let slip = grawa(place.path(), &["demo", "--method", "maen"]);

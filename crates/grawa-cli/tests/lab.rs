@@ -299,7 +299,7 @@ fn choosing_on_the_test_set_is_marked() {
     }
 }
 
-/// Methods with knobs of their own against the first: a table, pictures, a page; the same command goes on with its folder.
+/// Methods with knobs of their own against the first: a table, pictures, a page; the same command continues in its folder.
 #[test]
 fn methods_are_compared() {
     let place = TempDir::new().unwrap();

@@ -136,9 +136,11 @@ pub fn overrides(path: &Path) -> Result<Overrides, Error> {
 /// file. All other lines stay: keys that an older program did not write must not appear, since its checkpoints have a digest of them.
 pub fn amend(path: &Path, recipe: &Recipe, hold: Hold) -> Result<Hold, Error> {
     let file = path.join(RECIPE);
-    let read = |text: &str| text.parse::<Table>().unwrap_or_default();
+    let damaged =
+        |error: toml::de::Error| Error::Damaged { path: file.clone(), line: 1, why: error.message().into() };
+    let read = |text: &str| text.parse::<Table>().map_err(damaged);
     let (mut said, now) =
-        (read(&fs::read_to_string(&file).map_err(io("read", &file))?), read(&recipe.to_toml()));
+        (read(&fs::read_to_string(&file).map_err(io("read", &file))?)?, read(&recipe.to_toml())?);
     let before = said.clone();
     for (table, key) in [("data", "dir"), ("train", "budget")] {
         let value = now.get(table).and_then(|table| table.get(key));

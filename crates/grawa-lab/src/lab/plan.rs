@@ -198,7 +198,7 @@ impl Plan {
     /// The manifest of the folder: what determines the cells, as TOML.
     pub fn manifest(&self) -> String {
         let mut text = format!(
-            "# Written by grawa. The folder belongs to this experiment; the same command goes on with it.\n\
+            "# Written by grawa. The folder belongs to this experiment; the same command continues it.\n\
              experiment = {:?}\n",
             self.experiment.name
         );

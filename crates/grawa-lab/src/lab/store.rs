@@ -35,7 +35,7 @@ impl Store {
         let manifest = folder.join(MANIFEST);
         let expected = plan.manifest();
         match fs::read_to_string(&manifest) {
-            Ok(found) if found == expected => {}
+            Ok(found) if settings(&found).eq(settings(&expected)) => {}
             Ok(found) => return Err(another(folder, &found, &expected)),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 if let Some(name) = Folder::entries(folder)?.into_iter().find(|name| !name.starts_with('.')) {
@@ -101,10 +101,28 @@ impl Store {
     }
 }
 
+/// The lines of a manifest without its comments, whose words may change.
+fn settings(manifest: &str) -> impl Iterator<Item = &str> {
+    manifest.lines().filter(|line| !line.starts_with('#'))
+}
+
 /// The first difference of two manifests.
 fn another(folder: &Path, found: &str, expected: &str) -> Error {
-    let mut pairs = found.lines().zip(expected.lines());
+    let mut pairs = settings(found).zip(settings(expected));
     let (found, expected) =
         pairs.find(|(found, expected)| found != expected).unwrap_or(("more studies", "fewer"));
     Error::AnotherExperiment(folder.into(), found.into(), expected.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_words_in_a_comment_are_no_other_experiment() {
+        let (older, newer) = ("# Before.\nscale = \"smoke\"\n", "# Now.\nscale = \"smoke\"\n");
+        assert!(settings(older).eq(settings(newer)));
+        let error = another(Path::new("lab"), older, "# Now.\nscale = \"small\"\n").to_string();
+        assert!(error.contains("smoke") && error.contains("small") && !error.contains('#'), "{error}");
+    }
 }

@@ -54,7 +54,7 @@ pub(in crate::lab) fn against_first(results: &Results<'_>) -> Result<Output, Err
     );
     let mut output = Output { title: format!("Comparison: {title}"), ..Output::default() };
     output.tables.push(results.table(("comparison", &title, &rule), table, bold));
-    let against = format!("test error less that of {}, % points", control.title());
+    let against = format!("test error minus that of {}, % points", control.title());
     for (name, axis, rows) in [("errors", "test error, %", errors), ("differences", &against, differences)] {
         if !rows.is_empty() {
             let picture = Rows { title: title.clone(), axis: axis.into(), rows };
