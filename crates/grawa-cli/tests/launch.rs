@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod one_gpu;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -33,6 +35,22 @@ fn processes_learn_what_threads_learn() {
         assert!(output.status.success(), "{}", text(&output));
     }
     assert_eq!(last_line(folder.path(), "launch"), last_line(folder.path(), "train"));
+}
+
+/// Processes with a set of workers each share a GPU.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn processes_on_a_gpu_learn_what_one_process_learns() {
+    let folder = tempfile::tempdir().unwrap();
+    for (workers, each) in [("4", "1"), ("8", "4")] {
+        let of = |kind: &str| format!("{kind}-{workers}");
+        for (command, more) in [("train", &[][..]), ("launch", &["--per-process", each])] {
+            let mut run = grawa(folder.path(), &[command, "--workers", workers, "--out", &of(command)]);
+            let output = run.args(one_gpu::RUN).args(more).output().unwrap();
+            assert!(output.status.success(), "{}", text(&output));
+        }
+        one_gpu::agree(&folder.path().join(of("launch")), &folder.path().join(of("train")));
+    }
 }
 
 /// A program of one's own joins with what it finds in the environment. Here it is `grawa join` behind a shell.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod one_gpu;
 mod repeated;
 
 use repeated::same;
@@ -96,6 +97,20 @@ fn ranks_learn_what_threads_learn() {
         same(&place.path().join("ranks"), &place.path().join("threads"));
         fs::remove_dir_all(place.path().join("threads")).unwrap();
         fs::remove_dir_all(place.path().join("ranks")).unwrap();
+    }
+}
+
+/// Ranks with a set of workers each share a GPU.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn ranks_on_a_gpu_learn_what_one_process_learns() {
+    let place = TempDir::new().unwrap();
+    for (count, workers, each) in [(4, "4", "1"), (2, "8", "4")] {
+        let words = [&one_gpu::RUN[..], &["--workers", workers, "--out"]].concat();
+        done(&threads(place.path(), &[&words[..], &[workers]].concat()));
+        let out = format!("ranks-{workers}");
+        done(&ranks(place.path(), count, &[&words[..], &[&out, "--per-process", each]].concat()));
+        one_gpu::agree(&place.path().join(out), &place.path().join(workers));
     }
 }
 
