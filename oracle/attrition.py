@@ -10,7 +10,7 @@ time, steps per living worker and second, bits. Needs only Python and the progra
     oracle/attrition.py --grawa target/release/grawa --minutes 3 --every 20 --program "python oracle/torch_worker.py"
 
 The number of steps for that time is measured first. Options after `--` go to `grawa coordinate`. A program gets the number of steps as
-its last word.
+its last word. It may print `begins TIME` when it is about to join: its worker lives from then on, not while Python imports its modules.
 """
 
 import argparse
@@ -43,21 +43,28 @@ class Group:
         self.coordinator = subprocess.Popen(
             [*command, "--workers", str(args.workers), "--out", place, *options], stdout=subprocess.PIPE, text=True)
         self.address = self.coordinator.stdout.readline().split(" ")[2]
-        self.living, self.lives = {}, []
+        self.living, self.lives, self.logs = {}, [], {}
         for _ in range(args.workers // self.each):
             self.join()
 
     def join(self):
-        log = open(self.place.parent / f"{self.place.name}-workers.log", "a")
+        path = self.place.parent / f"{self.place.name}-worker-{len(self.logs)}.log"
+        log = open(path, "w")
         command = [self.grawa, "join", self.address, "--wire", "plain", *self.join_options]
         # `grawa join` and its program end together.
         child = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self.living[child] = time.time()
+        self.living[child], self.logs[child] = time.time(), path
 
     def kill(self, child):
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        self.lives.append(time.time() - self.living.pop(child))
+        self.lives.append(time.time() - self.birth(child))
+        del self.living[child]
+
+    def birth(self, child):
+        """When a process began to live: when it said so, else when it was started."""
+        said = [line.split()[1] for line in open(self.logs[child]) if line.startswith("begins ")]
+        return float(said[0]) if said else self.living[child]
 
     def stop(self):
         for child in [*self.living, self.coordinator]:
@@ -125,7 +132,8 @@ def main():
 
     print("measuring the speed", flush=True)
     trial = pair("trial", 100_000_000)
-    time.sleep(min(45, 6 * args.minutes))
+    # Long enough for a program that imports much.
+    time.sleep(45)
     rates = [rate(group) for group in trial]
     for group in trial:
         group.stop()
@@ -170,7 +178,7 @@ def report(args, calm, dying, deaths, steps):
         end = [event["models"][0] for event in group.events("evaluated")][-1:]
         faults = [fault["what"] for fault in group.events("fault")]
         # Seconds that workers were alive.
-        alive = group.each * (sum(group.lives) + sum(walls[-1] - born for born in group.living.values()))
+        alive = group.each * (sum(group.lives) + sum(walls[-1] - group.birth(child) for child in group.living))
         figures[name] = {
             "minutes": (walls[-1] - walls[0]) / 60,
             "rounds": len(rounds),

@@ -3,6 +3,7 @@
 
 import hashlib
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ import grawa
 sys.path.insert(0, str(Path(__file__).parents[1] / "crates/grawa-py/examples"))
 from cifar10_resnet import ResNet, random_pictures  # noqa: E402
 
+print("begins", time.time(), flush=True)
 torch.set_num_threads(1)
 torch.manual_seed(0)
 data, model = random_pictures(2048, 1), ResNet()
