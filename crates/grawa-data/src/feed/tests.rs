@@ -148,6 +148,10 @@ fn pictures_in_files_are_cropped_resized_and_named_when_broken() {
     let whole = Feed::new(&set.train, &set.normalise, Augment::NONE).unwrap();
     let mut images = vec![0.0; whole.output().len()];
     whole.plain(&[0], &mut images, &mut [0]).unwrap();
+    let first = dir.path().join("train/a/0.png");
+    let planes = picture::decode(&fs::read(&first).unwrap(), &first).unwrap().planes();
+    let defined = |at: usize| whole.table()[at / (60 * 40)][usize::from(planes[at])];
+    assert!(images.iter().enumerate().all(|(at, &found)| found == defined(at)));
     let text = whole.plain(&[1], &mut images, &mut [0]).unwrap_err().to_string();
     assert!(text.contains("1.png") && text.contains("3×77×31") && text.contains("3×40×60"), "{text}");
 
