@@ -7,7 +7,7 @@ use grawa_nn::Error;
 #[cfg(feature = "cuda")]
 use {
     grawa_lab::Table,
-    grawa_nn::cuda::{self, Library, VARIABLE, open},
+    grawa_nn::cuda::{self, CACHE, Library, VARIABLE, kernel_cache, open},
 };
 
 /// The first GPU.
@@ -26,7 +26,7 @@ pub(crate) fn first_gpu() -> Result<std::convert::Infallible, Error> {
 /// What this machine has for training, what is missing, and how to get it: cores, SIMD, limits, MPI, ports, GPUs and their libraries.
 #[derive(Args)]
 #[command(
-    after_help = "A GPU needs the driver and libnvrtc; libcudnn makes wide layers fast; libnccl is for training on several GPUs. The variable GRAWA_CUDA_PATH names\nfolders to look in first; the folders of Python's NVIDIA wheels and of CUDA are looked in after those."
+    after_help = "A GPU needs the driver and libnvrtc; libcudnn makes wide layers fast; libnccl is for training on several GPUs. The variable GRAWA_CUDA_PATH names\nfolders to look in first; the folders of Python's NVIDIA wheels and of CUDA are looked in after those.\nCompiled kernels are kept in the user's cache folder; the variable GRAWA_CACHE names another, or turns that off: GRAWA_CACHE=off."
 )]
 pub(crate) struct Arguments {}
 
@@ -124,6 +124,9 @@ fn print_gpus() {
         let remedy = library.remedy();
         print(&format!("{library} is missing: {remedy}, or name its folder in {VARIABLE}."));
     }
+    let place =
+        kernel_cache().map_or("nowhere: every start compiles them".into(), |path| path.display().to_string());
+    print(&format!("compiled kernels are kept in: {place} ({CACHE})"));
 }
 
 #[cfg(feature = "cuda")]

@@ -27,7 +27,7 @@ impl Compiled for ReplicaSet {
     fn warnings(&self) -> Vec<String> {
         let names = self.program.graph.plain_operations();
         let warning = |name| format!("{name} has no CUDA kernel: its plain form runs on the host, slowly");
-        names.into_iter().map(warning).collect()
+        names.into_iter().map(warning).chain(self.kernels.warning.clone()).collect()
     }
 
     /// A pass of the first worker; the others see the same examples.

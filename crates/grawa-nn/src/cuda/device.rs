@@ -3,6 +3,8 @@
 //! Thin wrappers over the driver. Every error says what was tried and why it failed. Everything is freed when it is dropped.
 #![allow(unsafe_code)]
 
+use super::kernel_cache::{self, kernel_cache};
+use super::kernel_file::Origin;
 use super::library::{self, Name};
 use super::limits;
 use crate::Error;
@@ -260,6 +262,8 @@ pub(crate) struct Kernels {
     pub(crate) context: Arc<Context>,
     module: Handle<sys::CUmodule>,
     functions: std::sync::Mutex<HashMap<String, Function>>,
+    /// Why the compiled kernels could not be kept.
+    pub(crate) warning: Option<String>,
 }
 
 /// A kernel, and the shared memory it may be launched with.
@@ -303,16 +307,52 @@ pub(crate) fn source() -> String {
     .concat()
 }
 
-/// The machine code of the kernels for an architecture, compiled once per process.
-fn code(architecture: &str, narrow: bool) -> Result<Arc<Vec<u8>>, Error> {
+/// The machine code of the kernels for an architecture, read or compiled once per process; and a warning if it cannot be kept.
+fn code(architecture: &str, narrow: bool) -> Result<(Arc<Vec<u8>>, Option<String>), Error> {
     type Codes = HashMap<(String, bool), Arc<Vec<u8>>>;
     static CODES: std::sync::LazyLock<std::sync::Mutex<Codes>> = std::sync::LazyLock::new(Default::default);
     let mut codes = CODES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let key = (architecture.to_owned(), narrow);
-    if !codes.contains_key(&key) {
-        codes.insert(key.clone(), Arc::new(compile_kernels(architecture, narrow)?));
+    if let Some(known) = codes.get(&key) {
+        return Ok((known.clone(), None));
     }
-    Ok(codes[&key].clone())
+    let origin = Origin {
+        source: &source(),
+        options: &options(architecture, narrow),
+        compiler: compiler_version()?,
+        driver: driver_version()?,
+    };
+    let compile = || compile_kernels(architecture, narrow);
+    let (code, warning) = kernel_cache::load_or(kernel_cache().as_deref(), origin.key(), compile)?;
+    let code = Arc::new(code);
+    codes.insert(key, code.clone());
+    Ok((code, warning))
+}
+
+fn compiler_version() -> Result<(i32, i32), Error> {
+    library::open(Name::Nvrtc)?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the compiler is loaded, and two numbers are written.
+    let asked = unsafe { nvrtc::sys::nvrtcVersion(&mut major, &mut minor) };
+    asked.result().map_err(|why| Error::device("query the compiler's version", format!("{why:?}")))?;
+    Ok((major, minor))
+}
+
+fn driver_version() -> Result<i32, Error> {
+    let mut version = 0;
+    // SAFETY: the driver is loaded wherever a GPU is, and one number is written.
+    unsafe { sys::cuDriverGetVersion(&mut version) }
+        .result()
+        .map_err(failed("query the driver's version"))?;
+    Ok(version)
+}
+
+fn options(architecture: &str, narrow: bool) -> [String; 3] {
+    [
+        format!("--gpu-architecture={architecture}"),
+        format!("-DBF16={}", u8::from(narrow)),
+        "--std=c++17".to_owned(),
+    ]
 }
 
 /// Compiles the kernels to machine code of an architecture such as `sm_90`. `narrow` stores bf16, otherwise f32. Needs the
@@ -323,11 +363,7 @@ pub fn compile_kernels(architecture: &str, narrow: bool) -> Result<Vec<u8>, Erro
     let wrong = |why: String| Error::device("compile the kernels", why);
     let source = CString::new(source()).map_err(|why| wrong(why.to_string()))?;
     let program = compiler::create_program(&source, None).map_err(|why| wrong(format!("{why:?}")))?;
-    let options = [
-        format!("--gpu-architecture={architecture}"),
-        format!("-DBF16={}", u8::from(narrow)),
-        "--std=c++17".to_owned(),
-    ];
+    let options = options(architecture, narrow);
     // SAFETY: the program was created above and is destroyed below.
     let done = unsafe { compiler::compile_program(program, &options) };
     let result = done.map_err(|why| {
@@ -353,20 +389,20 @@ pub fn compile_kernels(architecture: &str, narrow: bool) -> Result<Vec<u8>, Erro
 }
 
 impl Kernels {
-    /// Compiles the kernels for a GPU; `narrow` stores bf16, else f32.
+    /// Loads the kernels, compiled for a GPU; `narrow` stores bf16, else f32.
     pub(crate) fn new(context: &Arc<Context>, narrow: bool) -> Result<Arc<Self>, Error> {
         let (major, minor) = context.device.capability;
         if !context.device.is_usable() {
             let why = format!("its compute capability is {major}.{minor}; 8.0 or newer is needed");
             return Err(Error::device(format!("use {}", context.device.name), why));
         }
-        let code = code(&format!("sm_{major}{minor}"), narrow)?;
+        let (code, warning) = code(&format!("sm_{major}{minor}"), narrow)?;
         context.bind()?;
         let module =
             // SAFETY: the image is machine code that was compiled for this GPU.
             unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(failed("load the kernels"))?;
         let module = Handle { context: context.clone(), handle: module, release: result::module::unload };
-        Ok(Arc::new(Kernels { context: context.clone(), module, functions: Default::default() }))
+        Ok(Arc::new(Kernels { context: context.clone(), module, functions: Default::default(), warning }))
     }
 
     /// Finds a kernel and loads it at once: loading is not allowed while a graph is recorded.

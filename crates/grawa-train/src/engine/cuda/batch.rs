@@ -71,19 +71,19 @@ fn host_batch(
 pub(super) struct Stream {
     cursor: WorkerSampler,
     reader: Loader,
-    /// Batches from the host and the step of the next one, if the data are not on the GPU.
-    host_batches: Option<(Option<PrefetchLoader>, u64)>,
+    /// Batches from the host and the step of the next one, once the first was asked for.
+    prefetch: Option<(PrefetchLoader, u64)>,
     /// Seconds waited for data.
     pub(super) waited: f64,
 }
 
 impl Stream {
-    /// The stream of a shard, from this step on.
-    pub(super) fn new(data: &Data, order: &Sampler, shard: u32, step: u64) -> Result<Self, Error> {
+    /// The stream of a shard.
+    pub(super) fn new(data: &Data, order: &Sampler, shard: u32) -> Result<Self, Error> {
         Ok(Stream {
             cursor: order.for_worker(shard)?,
             reader: Loader::new(data.train.clone(), order, shard)?,
-            host_batches: (!data.on_device).then_some((None, step)),
+            prefetch: None,
             waited: 0.0,
         })
     }
@@ -93,27 +93,29 @@ impl Stream {
         self.reader.labels()
     }
 
-    /// The batches of `count` steps.
-    pub(super) fn batches(&mut self, first: u64, count: usize) -> Result<Vec<Batch>, Error> {
-        (first..first + count as u64).map(|step| self.batch(step)).collect()
+    /// The examples of `count` steps, one batch after the other.
+    pub(super) fn examples(&mut self, first: u64, count: u64) -> Result<Vec<u32>, Error> {
+        let mut examples = Vec::new();
+        for step in first..first + count {
+            examples.extend_from_slice(self.cursor.batch(step)?);
+        }
+        Ok(examples)
     }
 
-    fn batch(&mut self, step: u64) -> Result<Batch, Error> {
-        let Some((prefetch, next)) = &mut self.host_batches else {
-            return Ok(Batch::Examples(self.cursor.batch(step)?.to_vec()));
+    /// The images and labels of a step, prepared ahead on the host.
+    pub(super) fn host_batch(&mut self, step: u64) -> Result<(&[f32], &[u32]), Error> {
+        let (prefetch, next) = match self.prefetch.take() {
+            Some((prefetch, next)) if next == step => self.prefetch.insert((prefetch, next)),
+            _ => {
+                let prefetch = PrefetchLoader::training(self.reader.clone(), step, AHEAD)?;
+                self.prefetch.insert((prefetch, step))
+            }
         };
-        if prefetch.is_none() || *next != step {
-            *prefetch = Some(PrefetchLoader::training(self.reader.clone(), step, AHEAD)?);
-        }
-        *next = step + 1;
         let start = Instant::now();
-        let Some(prefetch) = prefetch else {
-            return Err(grawa_data::Error::NoMoreBatches { panicked: false }.into());
-        };
-        prefetch.fetch()?;
+        let batch = prefetch.fetch()?;
         self.waited += start.elapsed().as_secs_f64();
-        let batch = prefetch.current().ok_or(grawa_data::Error::NoMoreBatches { panicked: false })?;
-        Ok(Batch::Images(batch.images.clone(), batch.labels.clone()))
+        *next += 1;
+        Ok((&batch.images, &batch.labels))
     }
 }
 

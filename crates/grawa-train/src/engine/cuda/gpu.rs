@@ -1,6 +1,6 @@
 //! The workers of one GPU, in lock-step: every operation is that of all of them.
 
-use super::batch::{Batch, Data, Stream, load_host_batches};
+use super::batch::{Data, Stream, load_host_batches};
 use super::evaluate::{chunks_of_batches, with_models};
 use crate::Error;
 use crate::engine::{Counts, SHARE, recalibration, score_examples};
@@ -95,38 +95,29 @@ impl Gpu {
         Ok(workers)
     }
 
+    /// Gives the GPU the training batches of `count` steps: one step, if they come from the host.
+    fn load_train_batches(&mut self, keys: &[Key], count: u64) -> Result<(), Error> {
+        let streams = self.streams.iter_mut().zip(keys).map(|(stream, key)| (stream, key.place().1));
+        if self.data.on_device {
+            for (worker, (stream, step)) in streams.enumerate() {
+                self.set.assign(Split::Train, worker, &stream.examples(step, count)?)?;
+            }
+            return Ok(());
+        }
+        let shown: Result<Vec<_>, Error> = streams.map(|(stream, step)| stream.host_batch(step)).collect();
+        Ok(self.set.load_batches(&shown?)?)
+    }
+
     fn take_steps(&mut self, steps: &Steps<'_>) -> Result<Vec<StepsTaken>, Error> {
         let count = steps.rates.len();
-        let mut batches = Vec::with_capacity(steps.keys.len());
-        for (stream, key) in self.streams.iter_mut().zip(steps.keys) {
-            batches.push(stream.batches(key.place().1, count)?);
-        }
-        let set = &mut self.set;
-        let from_host = !self.data.on_device;
-        if !from_host {
-            for (worker, batches) in batches.iter().enumerate() {
-                let examples: Vec<u32> = (batches.iter())
-                    .flat_map(|batch| match batch {
-                        Batch::Examples(examples) => examples.as_slice(),
-                        Batch::Images(..) => &[],
-                    })
-                    .copied()
-                    .collect();
-                set.assign(Split::Train, worker, &examples)?;
-            }
-        }
+        self.load_train_batches(steps.keys, count as u64)?;
+        let (set, on_device) = (&mut self.set, self.data.on_device);
         set.set_positions(steps.keys, steps.rates, steps.prox)?;
-        let mut norms: Vec<Vec<f64>> = vec![Vec::new(); batches.len()];
-        if steps.radius.is_none() && !steps.norms && !from_host {
+        let mut norms: Vec<Vec<f64>> = vec![Vec::new(); steps.keys.len()];
+        if steps.radius.is_none() && !steps.norms && on_device {
             set.steps(steps.optimizer, count)?;
         } else {
-            for step in 0..count {
-                if from_host {
-                    let next = batches
-                        .iter_mut()
-                        .map(|batches| std::mem::replace(&mut batches[step], Batch::Examples(Vec::new())));
-                    load_host_batches(set, next.collect())?;
-                }
+            for _ in 0..count {
                 set.compute_gradients()?;
                 if let Some(radius) = steps.radius {
                     set.ascend(radius)?;
@@ -150,16 +141,8 @@ impl Gpu {
 
     /// The gradients of all workers at these keys. Returns the losses.
     pub(super) fn gradients(&mut self, keys: &[Key], radius: Option<f32>) -> Result<Vec<f64>, Error> {
-        let mut batches = Vec::with_capacity(keys.len());
-        for (stream, key) in self.streams.iter_mut().zip(keys) {
-            batches.extend(stream.batches(key.place().1, 1)?);
-        }
+        self.load_train_batches(keys, 1)?;
         let set = &mut self.set;
-        if let Some(examples) = load_host_batches(set, batches)? {
-            for (worker, examples) in examples.iter().enumerate() {
-                set.assign(Split::Train, worker, examples)?;
-            }
-        }
         set.set_positions(keys, &[0.0], [0.0; 2])?;
         set.compute_gradients()?;
         let losses = (0..keys.len()).map(|worker| Ok(set.losses(worker, 1)?.0[0])).collect();
@@ -195,7 +178,7 @@ impl Gpu {
     /// A worker reads another shard of the examples.
     pub(super) fn assign_shard(&mut self, worker: usize, shard: u32, of: u32) -> Result<(), Error> {
         let order = self.data.order.for_workers(of)?;
-        self.streams[worker] = Stream::new(&self.data, &order, shard, 0)?;
+        self.streams[worker] = Stream::new(&self.data, &order, shard)?;
         self.load_labels()
     }
 

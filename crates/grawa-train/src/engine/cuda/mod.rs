@@ -196,9 +196,8 @@ fn open_gpu(
     }
     let data = Data { order: order.clone(), train: train.clone(), test: test.clone(), on_device };
     let shard = |worker: u32| worker.min(order.workers().saturating_sub(1));
-    let streams = (workers.clone())
-        .map(|worker| Stream::new(&data, order, shard(worker), 0))
-        .collect::<Result<_, _>>()?;
+    let streams =
+        (workers.clone()).map(|worker| Stream::new(&data, order, shard(worker))).collect::<Result<_, _>>()?;
     let mut gpu = Gpu { set, workers, first, graph: graph.clone(), data, streams };
     gpu.load_labels()?;
     Ok(gpu)

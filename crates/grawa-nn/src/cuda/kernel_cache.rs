@@ -1,0 +1,184 @@
+//! Compiled kernels on disk, so that only the first start compiles.
+//!
+//! A file that is missing or damaged is compiled anew. Files are written aside and renamed: processes that start at once each see
+//! a whole file or none. A folder that cannot be written costs time and one warning, never a run.
+
+use super::kernel_file::{self, Key};
+use crate::Error;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fs, io};
+
+/// The variable that names the cache's folder, or turns it `off`.
+pub const CACHE: &str = "GRAWA_CACHE";
+
+/// The newest files are kept: a few programs, drivers and precisions of 1 to 2 MB each.
+const KEPT: usize = 16;
+
+/// The folder of compiled kernels; none if the cache is off or there is no home folder.
+pub fn kernel_cache() -> Option<PathBuf> {
+    place(std::env::var_os(CACHE), std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))
+}
+
+fn place(named: Option<OsString>, cache: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    // By the XDG standard a relative path there is ignored.
+    let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = match named {
+        Some(named) if named.is_empty() || named == "off" => return None,
+        Some(named) => PathBuf::from(named),
+        None => absolute(cache).or_else(|| Some(absolute(home)?.join(".cache")))?.join("grawa"),
+    };
+    Some(folder.join("kernels"))
+}
+
+/// The code of `key`: from its file, or compiled and written there. Also a warning if it could not be written.
+pub(crate) fn load_or(
+    folder: Option<&Path>,
+    key: Key,
+    compile: impl FnOnce() -> Result<Vec<u8>, Error>,
+) -> Result<(Vec<u8>, Option<String>), Error> {
+    let Some(folder) = folder else { return Ok((compile()?, None)) };
+    let path = folder.join(key.file_name());
+    let kept = fs::read(&path).ok();
+    if let Some(code) = kept.as_deref().and_then(|file| kernel_file::unpack(key, file)) {
+        return Ok((code.to_owned(), None));
+    }
+    let code = compile()?;
+    let warning = write(folder, &path, &kernel_file::pack(key, &code)).err().map(|why| {
+        format!(
+            "compiled kernels cannot be kept in {folder:?} ({why}), so that every start compiles them; name another folder in \
+             {CACHE}, or turn the cache off: {CACHE}=off"
+        )
+    });
+    Ok((code, warning))
+}
+
+fn write(folder: &Path, path: &Path, file: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let mut aside = tempfile::Builder::new().suffix(".cubin.new").tempfile_in(folder)?;
+    io::Write::write_all(&mut aside, file)?;
+    aside.persist(path)?;
+    // Files that cannot be listed or removed do no harm.
+    let _ = prune(folder, path);
+    Ok(())
+}
+
+/// Removes all but `newest` and the next newest files. What a killed process left half-written becomes old too.
+fn prune(folder: &Path, newest: &Path) -> io::Result<()> {
+    let is_ours = |name: &OsStr| {
+        let name = name.to_string_lossy();
+        name.ends_with(".cubin") || name.ends_with(".cubin.new")
+    };
+    let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)?
+        .flatten()
+        .filter(|entry| is_ours(&entry.file_name()) && entry.path() != newest)
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    files.sort();
+    let old = files.len().saturating_sub(KEPT - 1);
+    files[..old].iter().try_for_each(|(_, path)| fs::remove_file(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernel_file::Origin;
+    use super::*;
+
+    fn key(source: &str) -> Key {
+        Origin { source, options: &[], compiler: (13, 0), driver: 13_000 }.key()
+    }
+
+    /// The code of a compiler that need not be asked.
+    fn cached(folder: &Path, key: Key) -> Option<Vec<u8>> {
+        let asked = || Err(Error::device("compile", "the file should have been used"));
+        load_or(Some(folder), key, asked).ok().map(|(code, _)| code)
+    }
+
+    #[test]
+    fn the_folder_is_the_user_s_own_unless_named() {
+        let of = |named: Option<&str>, cache: Option<&str>, home: Option<&str>| {
+            place(named.map(Into::into), cache.map(Into::into), home.map(Into::into))
+        };
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(of(None, None, Some("/home/u")), path("/home/u/.cache/grawa/kernels"));
+        assert_eq!(of(None, Some("/c"), Some("/home/u")), path("/c/grawa/kernels"));
+        assert_eq!(of(None, Some("c"), Some("/home/u")), path("/home/u/.cache/grawa/kernels"));
+        assert_eq!(of(Some("/mine"), Some("/c"), None), path("/mine/kernels"));
+        assert_eq!(of(None, None, None), None);
+        for off in ["", "off"] {
+            assert_eq!(of(Some(off), Some("/c"), Some("/home/u")), None);
+        }
+    }
+
+    #[test]
+    fn only_a_missing_or_damaged_file_is_compiled() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("new/kernels");
+        let code = vec![7; 1000];
+        let compiled = |key| load_or(Some(&folder), key, || Ok(code.clone())).unwrap();
+        assert_eq!(cached(&folder, key("a")), None);
+        assert_eq!(compiled(key("a")), (code.clone(), None));
+        assert_eq!(cached(&folder, key("a")), Some(code.clone()));
+        assert_eq!(cached(&folder, key("b")), None);
+        let path = folder.join(key("a").file_name());
+        let file = fs::read(&path).unwrap();
+        fs::write(&path, &file[..500]).unwrap();
+        assert_eq!(cached(&folder, key("a")), None);
+        assert_eq!(compiled(key("a")).1, None);
+        assert_eq!(fs::read(&path).unwrap(), file);
+        // A failed compilation is an error and leaves nothing.
+        assert!(load_or(Some(&folder), key("b"), || Err(Error::device("compile", "no"))).is_err());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(load_or(None, key("a"), || Ok(vec![1])).unwrap(), (vec![1], None));
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_a_warning() {
+        let place = tempfile::tempdir().unwrap();
+        // A file where the folder should be; root may write to read-only folders.
+        let folder = place.path().join("kernels");
+        fs::write(&folder, "mine").unwrap();
+        let (code, warning) = load_or(Some(&folder), key("a"), || Ok(vec![1, 2])).unwrap();
+        assert_eq!(code, [1, 2]);
+        let warning = warning.unwrap();
+        assert!(warning.contains("kernels") && warning.contains("GRAWA_CACHE=off"), "{warning}");
+        assert_eq!(fs::read(&folder).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn processes_may_start_at_once_and_the_newest_files_are_kept() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path();
+        fs::write(folder.join("notes.txt"), "the user's").unwrap();
+        let code = vec![3; 100_000];
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let (found, warning) = load_or(Some(folder), key("a"), || Ok(code.clone())).unwrap();
+                        assert!(found == code && warning.is_none());
+                        let _ = fs::remove_file(folder.join(key("a").file_name()));
+                    }
+                });
+            }
+        });
+        fs::write(folder.join("x.cubin.new"), "half").unwrap();
+        let begin = SystemTime::now() - std::time::Duration::from_secs(3600);
+        let date = |path: &Path, second: usize| {
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(begin + std::time::Duration::from_secs(second as u64)).unwrap();
+        };
+        date(&folder.join("x.cubin.new"), 0);
+        for number in 0..2 * KEPT {
+            let key = key(&number.to_string());
+            load_or(Some(folder), key, || Ok(vec![1])).unwrap();
+            date(&folder.join(key.file_name()), number);
+        }
+        assert_eq!(fs::read_dir(folder).unwrap().count(), KEPT + 1);
+        assert!(folder.join("notes.txt").exists());
+        for number in 0..2 * KEPT {
+            assert_eq!(cached(folder, key(&number.to_string())).is_some(), number >= KEPT, "{number}");
+        }
+    }
+}
