@@ -229,7 +229,7 @@ fn wrong_requests_write_nothing() {
         (&["table1", "--out", "x", "--set", "train.seed=3"], "--seeds"),
         (&["table1", "--out", "x", "--set", "train.bugdet=3step"], "did you mean"),
         (&["gradnorm", "--out", "x", "--select", "test"], "no grid"),
-        (&["table1", "--out", "x", "--recipe", "none.toml"], "cannot read the recipe"),
+        (&["table1", "--out", "x", "--recipe", "none.toml"], "there is no such file; give a recipe"),
         (&["table1", "--out", "x", "--device", "tpu"], "tpu"),
     ] {
         let place = TempDir::new().unwrap();
