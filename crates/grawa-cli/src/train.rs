@@ -1,7 +1,7 @@
 //! `grawa train`: a run from a recipe, resumed, or replayed.
 
 use crate::bar::bar;
-use crate::dry_run::{Place, dry_run, warn_of_memory};
+use crate::dry_run::{ALL, Place, dry_run, warn_of_memory};
 use crate::failure::Failure;
 use crate::output::{print, warn, warn_of_skipped};
 use crate::seeds;
@@ -237,7 +237,7 @@ pub(crate) fn carry_out(
     let examples = Some(run.examples());
     if !arguments.quiet {
         warn_of(&task.recipe, examples, None);
-        warn_of_memory(&task.recipe, &Facts::of(&task.recipe, &data))?;
+        warn_of_memory(&task.recipe, &Facts::of(&task.recipe, &data), ALL)?;
     }
     let mut observers = observers(files, arguments.quiet);
     let end = run.keep_in(&place).stop_by(Arc::clone(stop)).go(&mut observers)?;
@@ -323,7 +323,7 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
         ));
     }
     if arguments.dry_run {
-        return dry_run(&recipe, Place::Here).map(|()| ControlFlow::Break(true));
+        return dry_run(&recipe, Place::Here(ALL)).map(|()| ControlFlow::Break(true));
     }
     let recording = arguments.replay.as_deref().map(read_recording).transpose()?;
     Ok(ControlFlow::Continue(Task { recipe, recording, checkpoint: None, hold: None }))
