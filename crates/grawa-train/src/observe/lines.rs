@@ -5,12 +5,29 @@
 
 use super::{View, line};
 use crate::Event;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Rounds make a line at every such share of the budget.
 const PART: f64 = 0.1;
 /// The least time between two lines that tell how far the run is: a file should stay readable.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Lets lines of several runs through, at most one a second.
+#[derive(Clone, Debug, Default)]
+pub struct LinePace(Arc<Mutex<Option<Instant>>>);
+
+impl LinePace {
+    /// Whether a line may be written now; it then counts as written.
+    pub fn is_due(&self) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|last| last.elapsed() >= PAUSE);
+        if is_due {
+            *last = Some(Instant::now());
+        }
+        is_due
+    }
+}
 
 /// What was written so far.
 #[derive(Debug, Default)]
