@@ -95,8 +95,9 @@ pub(crate) fn warn_of_memory(recipe: &Recipe, facts: &Facts, each: u32) -> Resul
     if needed > free {
         let (needed, free) = (needed as f64 / 1e9, free as f64 / 1e9);
         let smaller = (recipe.train.batch / 2).max(1);
+        let fewer = if each < recipe.train.workers { "a larger --per-process, " } else { "" };
         warn(&format!(
-            "warning: the run needs about {needed:.1} GB of memory, and {free:.1} GB are free. Use --batch {smaller}, or a smaller --model"
+            "warning: the run needs about {needed:.1} GB of memory, and {free:.1} GB are free. Use {fewer}--batch {smaller}, or a smaller --model"
         ));
     }
     Ok(())

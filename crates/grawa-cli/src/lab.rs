@@ -88,7 +88,8 @@ pub(crate) fn carry_out(plan: &Plan, store: &Store, jobs: Option<u16>) -> Result
     let jobs = jobs.map(usize::from);
     let (bar, pace) = (bar(1000, plan.experiment.name), LinePace::default());
     let scheduler = Scheduler { plan, store, jobs, about: about(), stop };
-    let (found, is_all) = scheduler.run(&|progress| show(&bar, &pace, progress))?;
+    let ran = scheduler.run(&|progress| show(&bar, &pace, progress));
+    let (found, is_all) = ran.inspect_err(|_| store.remove_if_unused())?;
     bar.finish_and_clear();
     if !is_all {
         print(&format!("stopped with {} finished cells; the same command continues", found.len()));

@@ -115,10 +115,10 @@ fn a_dry_run_tells_checks_and_trains_nothing() {
     assert!(text(&digits.stdout).contains("steps of each worker per second"), "{}", text(&digits.stdout));
     assert!(text(&digits.stderr).contains("warning: only 0 rounds"), "{}", text(&digits.stderr));
     for (arguments, code, words) in [
-        (&["--data", "cifar10"][..], 1, "holds no CIFAR-10"),
+        (&["--data", "cifar10", "--dir", "."][..], 1, "holds no CIFAR-10"),
         (&["--workers", "2000"], 2, "2000 workers asked for"),
-        (&["--init", "nothing.safetensors"], 1, "nothing.safetensors"),
-        (&["--data", "folder", "--dir", "nowhere"], 1, "a folder of this name"),
+        (&["--init", "nothing.safetensors"], 2, "there is no file or folder nothing.safetensors; give"),
+        (&["--data", "folder", "--dir", "nowhere"], 1, "there is no folder \"nowhere\"; expected"),
     ] {
         let output = train(place.path(), &[arguments, &["--dry-run"]].concat());
         let (plan, error) = (text(&output.stdout), text(&output.stderr));

@@ -206,7 +206,7 @@ mod tests {
                 for (other, b) in found[..index].iter().enumerate() {
                     assert!(a.0 != b.0 && a.1 != b.1, "{methods:?}: {index} and {other}");
                     let seen = seen(a.1, b.1);
-                    assert!(methods[index] != methods[other] || seen > 5.0, "{methods:?}: {seen}");
+                    assert!(methods[index] != methods[other] || seen > 4.0, "{methods:?}: {seen}");
                 }
             }
         }

@@ -55,8 +55,11 @@ impl Lines {
         let mut lines = Vec::new();
         match event {
             Event::Started(started) => {
-                let (verb, what) = (if started.resumed { "goes on" } else { "starts" }, &started.method);
-                let on = format!("{} on {}, {} workers", started.network, started.data, started.workers);
+                let (verb, what) = (if started.resumed { "continues" } else { "starts" }, &started.method);
+                let on = format!(
+                    "network {}, data {}, {} workers",
+                    started.network, started.data, started.workers
+                );
                 lines.push(format!("{what} {verb}: {on}, seed {}, {}", started.seed, started.budget));
             }
             Event::Fault(fault) => lines.push(format!("step {}: {}", fault.at.steps, fault.what)),
