@@ -7,7 +7,7 @@ use crate::train::{RecipeArgs, expect_threads, load};
 use clap::Args;
 use grawa_lab::Error;
 use grawa_lab::lab::{Found, Plan, Store};
-use grawa_train::recipe::Facts;
+use grawa_train::recipe::{Facts, Recipe};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -60,13 +60,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if arguments.dry_run {
         dry_run(&plan)?;
     }
-    let examples = match recipes.first().map(|cell| &cell.recipe) {
-        Some(recipe) => match Facts::published(recipe) {
-            Some(facts) => Some(facts.examples),
-            None => Some(Facts::of(recipe, &load(recipe)?).examples),
-        },
-        None => None,
+    let facts = |recipe: &Recipe| {
+        Facts::published(recipe).map_or_else(|| Ok(Facts::of(recipe, &load(recipe)?)), Ok::<_, Failure>)
     };
+    let examples = recipes.first().map(|cell| facts(&cell.recipe)).transpose()?.map(|facts| facts.examples);
     let each = recipes.iter().map(|cell| (cell.variant.title(), cell.recipe.warnings(examples, None)));
     together(each.collect()).iter().for_each(|words| warn(&format!("warning: {words}")));
     if arguments.dry_run {

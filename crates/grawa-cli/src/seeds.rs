@@ -5,11 +5,11 @@
 
 use crate::failure::Failure;
 use crate::output::print;
-use crate::train::{self, Arguments, RecipeArgs};
+use crate::train::{self, Arguments, RecipeArgs, Trained};
 use grawa_lab::Table;
 use grawa_lab::statistics::summary;
 use grawa_train::observe::LinePace;
-use grawa_train::recipe::RecipeError;
+use grawa_train::recipe::{Facts, Recipe, RecipeError};
 use grawa_train::{Checkpoint, Event, folder, observe};
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -53,7 +53,8 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
         }
         let mut own = arguments.clone();
         own.quiet = quiet;
-        is_good &= one(own, &all, &place, *seed, stop)?;
+        let ends = (number == 0, number + 1 == seeds.len());
+        is_good &= one(own, ends, &all, &place, *seed, stop)?;
         if stop.load(Ordering::Relaxed) {
             print(&format!("stopped; continue with: grawa train --resume {}", all.display()));
             return Ok(false);
@@ -73,9 +74,10 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
     Ok(is_good)
 }
 
-/// Trains with one seed, or finishes it. Returns whether it succeeded.
+/// Trains with one seed, or finishes it. Returns whether it succeeded. The first warns at its start, the last at its end: for all.
 fn one(
     mut own: Arguments,
+    (is_first, is_last): (bool, bool),
     all: &Path,
     place: &Path,
     seed: u64,
@@ -99,7 +101,15 @@ fn one(
     }
     match train::decide(&own, None)? {
         ControlFlow::Continue(task) => {
-            let (end, place) = train::carry_out(&own, task, stop, || Ok(()))?;
+            let warns = is_first && !own.quiet;
+            let ready = |recipe: &Recipe, facts: &Facts| match warns {
+                true => train::warn_at_start(recipe, facts),
+                false => Ok(()),
+            };
+            let Trained { recipe, facts, end, place } = train::carry_out(&own, task, stop, ready)?;
+            if is_last {
+                train::warn_at_end(&recipe, &facts, &end);
+            }
             let words = train::summary(&end, &place, "grawa train");
             let is_good = train::succeeded(&end);
             words.lines().take(1).filter(|_| !is_good || !own.quiet).for_each(print);

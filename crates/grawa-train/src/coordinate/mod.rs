@@ -327,8 +327,11 @@ impl Following<'_> {
         {
             return Ok(());
         }
-        let is_kept = if let Report::Shared { is_kept, .. } = &report { *is_kept } else { self.is_kept };
-        for event in self.inbox.accept(worker, report) {
+        let said = if let Report::Shared { is_kept, .. } = &report { Some(*is_kept) } else { None };
+        let events = self.inbox.accept(worker, report);
+        // A report that was seen before says nothing of now.
+        let is_kept = said.filter(|_| !events.is_empty()).unwrap_or(self.is_kept);
+        for event in events {
             match event {
                 Event::Finished(end) => self.votes.add(worker, end),
                 event => {
