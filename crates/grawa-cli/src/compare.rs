@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     };
     let examples = recipes.first().map(|cell| facts(&cell.recipe)).transpose()?.map(|facts| facts.examples);
     let each = recipes.iter().map(|cell| (cell.variant.title(), cell.recipe.warnings(examples, None)));
-    together(each.collect()).iter().for_each(|words| warn(&format!("warning: {words}")));
+    together(&each.collect()).iter().for_each(|words| warn(&format!("warning: {words}")));
     if arguments.dry_run {
         return Ok(true);
     }
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
 }
 
 /// The warnings of methods, each once; those that not all methods have name theirs.
-fn together(of_each: BTreeMap<String, Vec<String>>) -> Vec<String> {
+fn together(of_each: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let mut found: Vec<(&String, Vec<&str>)> = Vec::new();
     for (method, warning) in of_each.iter().flat_map(|(method, all)| all.iter().map(move |it| (method, it))) {
         match found.iter_mut().find(|(known, _)| *known == warning) {
@@ -112,7 +112,7 @@ mod tests {
         let of_each =
             [("easgd", vec!["late"]), ("lgrawa", vec!["few", "late"]), ("mean", vec!["few", "late"])];
         let owned = |(name, all): (&str, Vec<&str>)| (name.into(), all.into_iter().map(Into::into).collect());
-        assert_eq!(together(of_each.map(owned).into()), ["late", "lgrawa and mean: few"]);
-        assert_eq!(together(BTreeMap::new()), [""; 0]);
+        assert_eq!(together(&of_each.map(owned).into()), ["late", "lgrawa and mean: few"]);
+        assert_eq!(together(&BTreeMap::new()), [""; 0]);
     }
 }

@@ -193,7 +193,7 @@ mod tests {
     /// Of any two methods, each with several settings, alone or among all the others.
     #[test]
     fn lines_of_one_picture_differ_and_methods_keep_their_looks() {
-        let all = Name::ALL.map(|name| name.as_str());
+        let all = Name::ALL.map(Name::as_str);
         let pairs = all.iter().flat_map(|a| all.iter().map(move |b| vec![*a, *b, *a, *a, *b]));
         let others = ["loss", "mean", "error", "loss", "share", "mean"].to_vec();
         for methods in pairs.chain([all.to_vec(), others]) {
