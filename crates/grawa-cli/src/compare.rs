@@ -2,10 +2,13 @@
 
 use crate::failure::Failure;
 use crate::lab::{carry_out, dry_run, variants};
-use crate::train::{RecipeArgs, expect_threads};
+use crate::output::warn;
+use crate::train::{RecipeArgs, expect_threads, load};
 use clap::Args;
 use grawa_lab::Error;
 use grawa_lab::lab::{Found, Plan, Store};
+use grawa_train::recipe::{Facts, Recipe};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Compare methods: the same data, network, budget and seeds for all.
@@ -55,9 +58,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let data = recipes.first().map_or(String::new(), |cell| cell.recipe.data.kind.to_string());
     let plan = Plan::compare(&data, study)?;
     if arguments.dry_run {
-        return dry_run(&plan).map(|()| true);
+        dry_run(&plan)?;
+    }
+    let facts = |recipe: &Recipe| {
+        Facts::published(recipe).map_or_else(|| Ok(Facts::of(recipe, &load(recipe)?)), Ok::<_, Failure>)
+    };
+    let examples = recipes.first().map(|cell| facts(&cell.recipe)).transpose()?.map(|facts| facts.examples);
+    let each = recipes.iter().map(|cell| (cell.variant.title(), cell.recipe.warnings(examples, None)));
+    together(&each.collect()).iter().for_each(|words| warn(&format!("warning: {words}")));
+    if arguments.dry_run {
+        return Ok(true);
     }
     carry_out(&plan, &open(arguments.out.as_deref(), &data, &plan)?, arguments.jobs)
+}
+
+/// The warnings of methods, each once; those that not all methods have name theirs.
+fn together(of_each: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let mut found: Vec<(&String, Vec<&str>)> = Vec::new();
+    for (method, warning) in of_each.iter().flat_map(|(method, all)| all.iter().map(move |it| (method, it))) {
+        match found.iter_mut().find(|(known, _)| *known == warning) {
+            Some((_, methods)) => methods.push(method),
+            None => found.push((warning, vec![method])),
+        }
+    }
+    let words = |(warning, methods): (&String, Vec<&str>)| match methods.len() == of_each.len() {
+        true => warning.clone(),
+        false => format!("{}: {warning}", methods.join(" and ")),
+    };
+    found.into_iter().map(words).collect()
 }
 
 /// The folder that was named, or the first of the default names that is free or belongs to this comparison.
@@ -72,5 +100,19 @@ fn open(named: Option<&Path>, data: &str, plan: &Plan) -> Result<Store, Failure>
             }
             opened => return Ok(opened?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_given_once_and_names_its_methods() {
+        let of_each =
+            [("easgd", vec!["late"]), ("lgrawa", vec!["few", "late"]), ("mean", vec!["few", "late"])];
+        let owned = |(name, all): (&str, Vec<&str>)| (name.into(), all.into_iter().map(Into::into).collect());
+        assert_eq!(together(&of_each.map(owned).into()), ["late", "lgrawa and mean: few"]);
+        assert_eq!(together(&BTreeMap::new()), [""; 0]);
     }
 }

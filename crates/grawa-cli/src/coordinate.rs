@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the command prints what the run waits for, before it begins.
+/// How often it is checked who has joined, before the run begins.
+const CHECK: Duration = Duration::from_secs(1);
+/// How often that is printed if it does not change.
 const REMIND: Duration = Duration::from_secs(10);
 /// Where a coordinator listens by default.
 const LISTEN: &str = "127.0.0.1:7117";
@@ -151,8 +153,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Some(_) => format!("done; see {folder}"),
         None => format!("stopped, and its workers with it; what was recorded is in {folder}"),
     });
-    if !outcome.has_checkpoint && !is_for_sessions {
-        print("no worker has saved the model: the first of those that join with --out DIR does");
+    match outcome.keeper {
+        _ if is_for_sessions => {}
+        Some((worker, kept)) => print(&format!(
+            "worker {worker} has saved the model; on its machine: grawa eval {}",
+            kept.display()
+        )),
+        None if outcome.has_checkpoint => {}
+        None => print("the model was not saved: no worker joined with --out DIR"),
     }
     if let Some((recipe, end)) = planned.as_ref().zip(end.as_ref()) {
         let examples = Facts::published(recipe).map(|facts| facts.examples);
@@ -187,15 +195,20 @@ pub(crate) fn follow(
     quiet: bool,
     mut poll: impl FnMut() -> Control,
 ) -> Result<Outcome, Failure> {
-    let (server, mut reminded) = (Arc::clone(run.server()), Instant::now());
+    let (server, founders) = (Arc::clone(run.server()), run.workers());
+    let (mut checked, mut reminded, mut shown) = (Instant::now(), Instant::now(), 0);
     let outcome = run.follow(&mut observers, || {
-        if !quiet && reminded.elapsed() > REMIND {
-            reminded = Instant::now();
+        if !quiet && checked.elapsed() > CHECK {
+            checked = Instant::now();
             let status = server.status();
-            if status.workers.is_empty() {
-                warn(&format!("no worker has joined; listening at {}", server.address()));
-            } else if status.committed.is_none() {
-                warn(&status.reason);
+            let joined: u32 = status.workers.iter().map(|one| one.workers).sum();
+            let is_waiting = status.committed.is_none() || joined == 0;
+            if is_waiting && (joined != shown || reminded.elapsed() > REMIND) {
+                (reminded, shown) = (Instant::now(), joined);
+                warn(&format!(
+                    "{joined} of {founders} workers have joined; listening at {}",
+                    server.address()
+                ));
             }
         }
         poll()

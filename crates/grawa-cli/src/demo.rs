@@ -6,7 +6,7 @@ use crate::train::about;
 use clap::Args;
 use grawa_core::Name;
 use grawa_lab::{Folder, demo};
-use grawa_train::observe::{Files, Screen};
+use grawa_train::observe::{Files, LinePace, Screen};
 use grawa_train::{Error, Observer, folder};
 use std::path::{Path, PathBuf};
 
@@ -49,6 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err(Error::FolderInUse { path: place, found: format!("'{name}'") }.into());
     }
     let (mut outcomes, mut runs) = (Vec::new(), Vec::new());
+    let pace = LinePace::default();
     for &method in &methods {
         for seed in 1..=arguments.seeds {
             let recipe = demo::recipe(method, arguments.workers, seed)?;
@@ -56,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             folder::create(&run, &recipe)?;
             let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(Files::create(&run, &about())?)];
             if !arguments.quiet {
-                observers.push(Box::new(Screen::passing()));
+                observers.push(Box::new(Screen::passing(&pace)));
             }
             outcomes.push(demo::run(recipe, &data, observers)?);
             runs.push(run);

@@ -17,8 +17,8 @@ const MEASURED: Duration = Duration::from_secs(1);
 /// Where the workers of a run will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// On this machine: its data, device and speed are those of the run.
-    Here,
+    /// On this machine, at most so many in each process: its data, device and speed are those of the run.
+    Here(u32),
     /// On others.
     #[cfg_attr(not(feature = "group"), allow(dead_code))]
     Elsewhere,
@@ -37,13 +37,13 @@ pub(crate) fn dry_run(recipe: &Recipe, workers: Place) -> Result<(), Failure> {
         print_plan(recipe, facts)?;
     }
     let examples = published.map(|facts| facts.examples);
-    if workers == Place::Elsewhere {
+    let Place::Here(each) = workers else {
         warn_of(recipe, examples, None);
         print(
             "The data and devices of the workers' machines are not checked. The model is kept by workers that join with --out DIR.",
         );
         return Ok(());
-    }
+    };
     let data = load(recipe)?;
     let facts = Facts::of(recipe, &data);
     if published.is_none() {
@@ -54,7 +54,7 @@ pub(crate) fn dry_run(recipe: &Recipe, workers: Place) -> Result<(), Failure> {
     (endless.train.budget, endless.evaluate.every) = (Amount::Steps(u64::MAX >> 1), None);
     let run = Run::new(endless, &data)?;
     run.check()?;
-    warn_of_memory(recipe, &facts)?;
+    warn_of_memory(recipe, &facts, each)?;
     let pace = measure(run)?;
     print(&format!("time            {}", estimate(recipe, &facts, &data, pace)));
     let rounds = match recipe.train.budget {
@@ -76,15 +76,28 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Prints that the memory of this machine may not do.
-pub(crate) fn warn_of_memory(recipe: &Recipe, facts: &Facts) -> Result<(), Failure> {
+/// Where all workers are in one process.
+pub(crate) const ALL: u32 = u32::MAX;
+
+/// Memory of a run with at most `each` workers in a process, on a machine with so many cores. Every process has its own program and data.
+fn memory(recipe: &Recipe, facts: &Facts, each: u32, cores: usize) -> Result<u64, Failure> {
+    let mut part = recipe.clone();
+    part.train.workers = each.min(recipe.train.workers).max(1);
+    let processes = recipe.train.workers.div_ceil(part.train.workers);
+    let of_one = Forecast::of(&part, facts, cores / processes.max(1) as usize)?;
+    Ok(u64::from(processes) * of_one.memory(part.train.workers))
+}
+
+/// Prints that the memory of this machine may not do for a run with at most `each` workers in a process.
+pub(crate) fn warn_of_memory(recipe: &Recipe, facts: &Facts, each: u32) -> Result<(), Failure> {
     let Some(free) = free_memory().filter(|_| recipe.machine.device == Device::Cpu) else { return Ok(()) };
-    let needed = Forecast::of(recipe, facts, cores())?.memory(recipe.train.workers);
+    let needed = memory(recipe, facts, each, cores())?;
     if needed > free {
         let (needed, free) = (needed as f64 / 1e9, free as f64 / 1e9);
         let smaller = (recipe.train.batch / 2).max(1);
+        let fewer = if each < recipe.train.workers { "a larger --per-process, " } else { "" };
         warn(&format!(
-            "warning: the run needs about {needed:.1} GB of memory, and {free:.1} GB are free. Use --batch {smaller}, or a smaller --model"
+            "warning: the run needs about {needed:.1} GB of memory, and {free:.1} GB are free. Use {fewer}--batch {smaller}, or a smaller --model"
         ));
     }
     Ok(())
@@ -172,6 +185,18 @@ fn clock(seconds: f64) -> String {
 mod tests {
     use super::*;
     use grawa_train::recipe::Overrides;
+
+    /// Each process has a program and the data of its own, and one worker's share of the rest.
+    #[test]
+    fn memory_is_that_of_all_processes() {
+        let recipe = Recipe::resolve(&Overrides::default().set("train.workers=4").unwrap()).unwrap();
+        let facts = Facts { data_bytes: 1 << 30, ..Facts::published(&recipe).unwrap() };
+        let of = |each: u32| memory(&recipe, &facts, each, 4).unwrap();
+        let together = Forecast::of(&recipe, &facts, 4).unwrap().memory(4);
+        assert_eq!((of(ALL), of(4)), (together, together));
+        assert!(of(1) > together + 3 * facts.data_bytes && of(1) < 4 * together, "{} {together}", of(1));
+        assert!((of(4)..of(1)).contains(&of(2)));
+    }
 
     /// 449 steps, and ten evaluations of 359 and 1,438 images at a third of a step's 128.
     #[test]

@@ -7,7 +7,7 @@ use crate::source_args::SourceArgs;
 use clap::Args;
 use grawa_lab::Table;
 use grawa_nn::State;
-use grawa_train::recipe::Device;
+use grawa_train::recipe::{BatchNorm, Device};
 use grawa_train::{Class, Evaluator};
 use std::path::PathBuf;
 
@@ -62,6 +62,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Device::Cpu => String::new(),
         Device::Cuda => format!(", on a GPU in {}", recipe.machine.precision),
     };
-    print(&format!("loss {:.6}, batch norm {}{place}", measured.loss, recipe.evaluate.batch_norm));
+    let statistics = match recipe.evaluate.batch_norm {
+        BatchNorm::Keep => "batch-norm statistics as in the file".into(),
+        other => format!("batch norm {other}"),
+    };
+    print(&format!("loss {:.6}, {statistics}{place}", measured.loss));
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::workers::Workers;
 use clap::Args;
 use grawa_comm::group::{Contact, Joiner, variables};
 use grawa_train::recipe::Overrides;
-use grawa_train::{Error, Reason, Recipe, SessionError, Stop, join, make_room};
+use grawa_train::{Checkpoint, Error, Reason, Recipe, SessionError, Stop, join, make_room};
 use std::ffi::{OsStr, OsString};
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -115,6 +115,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         1 => format!("taking part as worker {}", joiner.worker),
         several => format!("taking part as workers {} to {}", joiner.worker, joiner.worker + several - 1),
     });
+    print(&format!("the run starts when {} workers have joined, if it has not started", joiner.founders));
+    if arguments.out.is_none() {
+        print("this process does not save the model: that needs --out DIR");
+    }
     let contact = joiner.contact();
     std::thread::spawn(move || watch_contact(&contact));
     match join(recipe, &data, joiner, arguments.out.as_deref(), stop, &mut []) {
@@ -128,6 +132,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
                 "the run is over after {} steps a worker and {} rounds{how}",
                 end.at.steps, end.at.rounds
             ));
+            if let Some(out) = arguments.out.as_ref().filter(|_| !arguments.launched) {
+                let place = out.display();
+                print(&match Checkpoint::newest(out) {
+                    Ok(checkpoint) if checkpoint.is_finished() => {
+                        format!("the model is in {place}; evaluate it with: grawa eval {place}")
+                    }
+                    _ => "another worker saves the model".into(),
+                });
+            }
             Ok(succeeded(&end))
         }
         Err(Error::Session(SessionError::Left)) => {

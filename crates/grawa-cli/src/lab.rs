@@ -10,6 +10,7 @@ use grawa_lab::Table;
 use grawa_lab::lab::{
     self, Cell, EXPERIMENTS, Finding, Plan, Progress, Request, Scale, Scheduler, Select, Stage, Store,
 };
+use grawa_train::observe::LinePace;
 use grawa_train::recipe::Variant;
 use indicatif::{HumanDuration, ProgressBar};
 use std::path::PathBuf;
@@ -85,9 +86,10 @@ pub(crate) fn carry_out(plan: &Plan, store: &Store, jobs: Option<u16>) -> Result
     let stop = Arc::new(AtomicBool::new(false));
     listen_for_stop(&stop)?;
     let jobs = jobs.map(usize::from);
-    let bar = bar(1000, plan.experiment.name);
+    let (bar, pace) = (bar(1000, plan.experiment.name), LinePace::default());
     let scheduler = Scheduler { plan, store, jobs, about: about(), stop };
-    let (found, is_all) = scheduler.run(&|progress| show(&bar, progress))?;
+    let ran = scheduler.run(&|progress| show(&bar, &pace, progress));
+    let (found, is_all) = ran.inspect_err(|_| store.remove_if_unused())?;
     bar.finish_and_clear();
     if !is_all {
         print(&format!("stopped with {} finished cells; the same command continues", found.len()));
@@ -173,14 +175,17 @@ pub(crate) fn dry_run(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows the progress: a bar on a terminal, elsewhere one line for each cell.
-fn show(bar: &ProgressBar, progress: &Progress<'_>) {
+/// Shows the progress: a bar on a terminal, elsewhere lines of finished cells, at most one a second.
+fn show(bar: &ProgressBar, pace: &LinePace, progress: &Progress<'_>) {
     bar.set_position((1000.0 * progress.share) as u64);
     bar.set_message(format!("{}/{} cells", progress.done, progress.all));
     let Some((cell, finding)) = progress.news else { return };
     let line = news(cell, finding);
     if !bar.is_hidden() {
         return bar.println(line);
+    }
+    if !pace.is_due() {
+        return;
     }
     let spent = bar.elapsed().as_secs_f64();
     let left = Duration::try_from_secs_f64(spent * (1.0 / progress.share - 1.0)).unwrap_or_default();

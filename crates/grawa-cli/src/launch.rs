@@ -3,7 +3,7 @@
 use crate::address::check_free;
 use crate::coordinate::{Task, follow, observers, prepare};
 use crate::doctor::first_gpu;
-use crate::dry_run::Place;
+use crate::dry_run::{Place, warn_of_memory};
 use crate::failure::Failure;
 use crate::output::print;
 use crate::page;
@@ -106,10 +106,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         if let Some(recipe) = recipe.filter(|_| is_own) {
             let data = train::load(recipe)?;
             let start = grawa_train::check(recipe, &data)?;
-            examples.set(Some(Facts::of(recipe, &data).examples));
+            let facts = Facts::of(recipe, &data);
+            examples.set(Some(facts.examples));
             if !quiet {
                 start.iter().for_each(|words| print(words));
                 train::warn_of(recipe, examples.get(), None);
+                warn_of_memory(recipe, &facts, each)?;
             }
             if recipe.machine.device == Device::Cuda {
                 first_gpu()?;
@@ -125,6 +127,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let about = train::about();
     let mut planned = None;
     let (run, key, place, threads) = match &arguments.train.resume {
+        Some(place) if !is_own && !place.is_dir() => {
+            return Err(grawa_train::Error::NoFolder { path: place.clone() }.into());
+        }
         Some(place) if !is_own => {
             let (key, connect) = connect(place)?;
             let Some(run) = CoordinatedRun::resume(place, &connect, &about)? else {
@@ -136,7 +141,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         _ => match prepare(
             &arguments.train,
             !is_own,
-            if is_own { Place::Here } else { Place::Elsewhere },
+            if is_own { Place::Here(each) } else { Place::Elsewhere },
             check,
         )? {
             None => return Ok(true),

@@ -6,7 +6,7 @@ use crate::source_args::SourceArgs;
 use clap::Args;
 use grawa_data::{Augment, Dataset, Sharding, unlabelled};
 use grawa_nn::{State, Tensors};
-use grawa_train::recipe::{BatchNorm, ByWorker, Device};
+use grawa_train::recipe::{BatchNorm, ByWorker, Device, RecipeError};
 use grawa_train::{Evaluator, data_of};
 use std::path::PathBuf;
 
@@ -57,6 +57,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         (0, Sharding::Iid, ByWorker::default());
     (recipe.evaluate.batch_norm, recipe.machine.device) = (BatchNorm::Keep, Device::Cpu);
     recipe.data.augment = Augment { flip: false, ..recipe.data.augment };
+    if let Some(wrong) = arguments.images.iter().find(|path| !path.is_file()) {
+        let why = if wrong.is_dir() { "it is a folder" } else { "there is no such file" };
+        let why = format!("{why}; give JPEG or PNG files");
+        return Err(RecipeError::new(wrong.display().to_string(), why).into());
+    }
     let pictures = unlabelled(&arguments.images, shape, &normalise, recipe.data.augment)?;
     let classes = class_names.len() as u32;
     let data = Dataset { classes, class_names, normalise, train: pictures.clone(), test: pictures };

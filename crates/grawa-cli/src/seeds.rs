@@ -5,11 +5,13 @@
 
 use crate::failure::Failure;
 use crate::output::print;
-use crate::train::{self, Arguments, RecipeArgs};
+use crate::train::{self, Arguments, RecipeArgs, Trained};
 use grawa_lab::Table;
 use grawa_lab::statistics::summary;
-use grawa_train::recipe::RecipeError;
+use grawa_train::observe::LinePace;
+use grawa_train::recipe::{Facts, Recipe, RecipeError};
 use grawa_train::{Checkpoint, Event, folder, observe};
+use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,13 +43,18 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
     let (seeds, _hold) = (folder::seeds(&all)?, folder::hold(&all, true)?);
     train::listen_for_stop(stop)?;
     let mut table = Table::new(["seed", "test error %", "run"]);
-    let (mut errors, mut is_good) = (Vec::new(), true);
+    let (mut errors, mut is_good, pace) = (Vec::new(), true, LinePace::default());
     for (number, seed) in seeds.iter().enumerate() {
         let place = all.join(format!("seed-{seed}"));
-        if !arguments.quiet {
+        // Short runs without a terminal: not each of them prints lines.
+        let quiet = arguments.quiet || !std::io::stderr().is_terminal() && !pace.is_due();
+        if !quiet {
             print(&format!("seed {seed}, run {} of {}", number + 1, seeds.len()));
         }
-        is_good &= one(arguments, &all, &place, *seed, stop)?;
+        let mut own = arguments.clone();
+        own.quiet = quiet;
+        let ends = (number == 0, number + 1 == seeds.len());
+        is_good &= one(own, ends, &all, &place, *seed, stop)?;
         if stop.load(Ordering::Relaxed) {
             print(&format!("stopped; continue with: grawa train --resume {}", all.display()));
             return Ok(false);
@@ -67,15 +74,15 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
     Ok(is_good)
 }
 
-/// Trains with one seed, or finishes it. Returns whether it succeeded.
+/// Trains with one seed, or finishes it. Returns whether it succeeded. The first warns at its start, the last at its end: for all.
 fn one(
-    arguments: &Arguments,
+    mut own: Arguments,
+    (is_first, is_last): (bool, bool),
     all: &Path,
     place: &Path,
     seed: u64,
     stop: &Arc<AtomicBool>,
 ) -> Result<bool, Failure> {
-    let mut own = arguments.clone();
     (own.seeds, own.out, own.resume) = (None, None, None);
     if Checkpoint::newest_path(place).is_ok() {
         own.resume = Some(place.into());
@@ -85,18 +92,28 @@ fn one(
             std::fs::remove_dir_all(place)
                 .map_err(|error| Failure::Machine(format!("cannot remove {}: {error}", place.display())))?;
         }
+        let (budget, dir) = (own.recipe.budget(), own.recipe.dir.take());
         own.recipe = RecipeArgs::default();
         (own.recipe.recipe, own.recipe.settings) =
             (Some(all.join(folder::RECIPE)), vec![format!("train.seed={seed}")]);
-        (own.recipe.budget, own.recipe.dir) = (arguments.recipe.budget(), arguments.recipe.dir.clone());
+        (own.recipe.budget, own.recipe.dir) = (budget, dir);
         (own.method, own.overlap, own.out) = (None, false, Some(place.into()));
     }
     match train::decide(&own, None)? {
         ControlFlow::Continue(task) => {
-            let (end, place) = train::carry_out(&own, task, stop, || Ok(()))?;
+            let warns = is_first && !own.quiet;
+            let ready = |recipe: &Recipe, facts: &Facts| match warns {
+                true => train::warn_at_start(recipe, facts),
+                false => Ok(()),
+            };
+            let Trained { recipe, facts, end, place } = train::carry_out(&own, task, stop, ready)?;
+            if is_last {
+                train::warn_at_end(&recipe, &facts, &end);
+            }
             let words = train::summary(&end, &place, "grawa train");
-            words.lines().take(1).for_each(print);
-            Ok(train::succeeded(&end))
+            let is_good = train::succeeded(&end);
+            words.lines().take(1).filter(|_| !is_good || !own.quiet).for_each(print);
+            Ok(is_good)
         }
         ControlFlow::Break(has_succeeded) => Ok(has_succeeded),
     }

@@ -1,7 +1,7 @@
 //! `grawa train`: a run from a recipe, resumed, or replayed.
 
 use crate::bar::bar;
-use crate::dry_run::{Place, dry_run, warn_of_memory};
+use crate::dry_run::{ALL, Place, dry_run, warn_of_memory};
 use crate::failure::Failure;
 use crate::output::{print, warn, warn_of_skipped};
 use crate::seeds;
@@ -205,7 +205,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     match decide(arguments, None)? {
         ControlFlow::Continue(task) => {
-            let (end, place) = carry_out(arguments, task, &stop, || listen_for_stop(&stop))?;
+            let Trained { recipe, facts, end, place } =
+                carry_out(arguments, task, &stop, |recipe, facts| {
+                    listen_for_stop(&stop)?;
+                    if arguments.quiet { Ok(()) } else { warn_at_start(recipe, facts) }
+                })?;
+            warn_at_end(&recipe, &facts, &end);
             print(&summary(&end, &place, "grawa train"));
             if let Some((best, error)) = folder::best(&place)? {
                 print(&format!("best model: test error {:.2} %, in {}", 100.0 * error, best.display()));
@@ -216,13 +221,34 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
 }
 
-/// Trains until the run is over or `stop` is true; `ready` is called just before. Returns how it ended, and the run's folder.
+/// A run that was carried out, and its folder.
+pub(crate) struct Trained {
+    pub(crate) recipe: Recipe,
+    pub(crate) facts: Facts,
+    pub(crate) end: Finished,
+    pub(crate) place: PathBuf,
+}
+
+/// Prints what is probably not meant before a run.
+pub(crate) fn warn_at_start(recipe: &Recipe, facts: &Facts) -> Result<(), Failure> {
+    warn_of(recipe, Some(facts.examples), None);
+    warn_of_memory(recipe, facts, ALL)
+}
+
+/// Prints what was probably not meant after a run that was not stopped.
+pub(crate) fn warn_at_end(recipe: &Recipe, facts: &Facts, end: &Finished) {
+    if end.reason == Reason::Spent {
+        warn_of(recipe, Some(facts.examples), Some(end.at.rounds));
+    }
+}
+
+/// Trains until the run is over or `stop` is true; `ready` is called just before.
 pub(crate) fn carry_out(
     arguments: &Arguments,
     mut task: Task,
     stop: &Arc<AtomicBool>,
-    ready: impl FnOnce() -> Result<(), Failure>,
-) -> Result<(Finished, PathBuf), Failure> {
+    ready: impl FnOnce(&Recipe, &Facts) -> Result<(), Failure>,
+) -> Result<Trained, Failure> {
     let data = load(&task.recipe);
     if let (Err(_), Some(place)) = (&data, &arguments.resume) {
         warn(&format!("if the data was moved: grawa train --resume {} --dir DIR", place.display()));
@@ -233,18 +259,11 @@ pub(crate) fn carry_out(
     // All that can be wrong with the request is found before a folder is made, or a record is cut back.
     check(&run, arguments)?;
     let (place, (_hold, files)) = open(arguments, &task.recipe, task.hold.zip(from))?;
-    ready()?;
-    let examples = Some(run.examples());
-    if !arguments.quiet {
-        warn_of(&task.recipe, examples, None);
-        warn_of_memory(&task.recipe, &Facts::of(&task.recipe, &data))?;
-    }
+    let facts = Facts::of(&task.recipe, &data);
+    ready(&task.recipe, &facts)?;
     let mut observers = observers(files, arguments.quiet);
     let end = run.keep_in(&place).stop_by(Arc::clone(stop)).go(&mut observers)?;
-    if end.reason == Reason::Spent {
-        warn_of(&task.recipe, examples, Some(end.at.rounds));
-    }
-    Ok((end, place))
+    Ok(Trained { recipe: task.recipe, facts, end, place })
 }
 
 /// That the run can start. Prints what it starts from: tensors of a file, or the learning rate of a run that is prolonged.
@@ -323,7 +342,7 @@ pub(crate) fn decide(arguments: &Arguments, ranks: Option<u32>) -> Result<Contro
         ));
     }
     if arguments.dry_run {
-        return dry_run(&recipe, Place::Here).map(|()| ControlFlow::Break(true));
+        return dry_run(&recipe, Place::Here(ALL)).map(|()| ControlFlow::Break(true));
     }
     let recording = arguments.replay.as_deref().map(read_recording).transpose()?;
     Ok(ControlFlow::Continue(Task { recipe, recording, checkpoint: None, hold: None }))

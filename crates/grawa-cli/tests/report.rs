@@ -107,9 +107,9 @@ const USE: &str = r"
     const all = paths();
     const signs = new Set([...document.querySelectorAll('#methods polygon')].map(node => node.getAttribute('points') + node.getAttribute('fill')));
     const marked = new Set([...document.querySelectorAll('#curves polygon')].map(node => node.getAttribute('points')));
-    document.querySelector('[data-method=lgrawa]').click();
+    document.querySelector('[data-method=LGRAWA]').click();
     const without = paths().length;
-    document.querySelector('[data-method=lgrawa]').click();
+    document.querySelector('[data-method=LGRAWA]').click();
     input('log', node => { node.checked = true; });
     const log = paths();
     input('log', node => { node.checked = false; });

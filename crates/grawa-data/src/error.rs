@@ -70,7 +70,10 @@ impl Error {
 
     /// A folder without the files of a data set.
     pub(crate) fn missing(path: &Path, what: &str, expected: &str, hint: &str) -> Self {
-        Error::File(format!("{path:?} holds no {what}: looked for {expected}. {hint}"))
+        Error::File(match path.exists() {
+            true => format!("{path:?} holds no {what}: looked for {expected}. {hint}"),
+            false => format!("there is no folder {path:?}; expected one with {what}. {hint}"),
+        })
     }
 
     /// An existing file or folder that cannot be used; it is not touched.

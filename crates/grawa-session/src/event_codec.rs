@@ -23,6 +23,8 @@ pub enum Report {
         sequence: Sequence,
         /// The events.
         events: Vec<Event>,
+        /// Whether a member writes checkpoints.
+        is_kept: bool,
     },
     /// An event of one process alone.
     Own {
@@ -140,7 +142,7 @@ mod tests {
             assert_eq!(serde_json::to_vec(&found).unwrap(), line);
         }
         let sequence = Sequence::of(&all[0]).unwrap();
-        let shared = Report::Shared { sequence, events: all };
+        let shared = Report::Shared { sequence, events: all, is_kept: true };
         assert_eq!(Report::decode(&shared.encode().unwrap()).unwrap(), shared);
     }
 

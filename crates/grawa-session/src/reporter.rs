@@ -68,10 +68,10 @@ impl SharedReports {
     }
 
     /// Adds the report of these events, which all members make alike.
-    pub fn add(&mut self, at: &Place, events: Vec<Event>) -> Report {
+    pub fn add(&mut self, at: &Place, events: Vec<Event>, is_kept: bool) -> Report {
         let is_evaluation = matches!(events.first(), Some(Event::Evaluated(_)));
         let sequence = Sequence { rounds: at.rounds, steps: at.steps, is_evaluation };
-        let report = Report::Shared { sequence, events };
+        let report = Report::Shared { sequence, events, is_kept };
         self.pending.push_back(report.clone());
         self.keep_last(KEPT);
         report

@@ -37,19 +37,12 @@ pub struct Snapshot {
     pub held: Option<GroupCheckpoint>,
 }
 
-/// The evaluated model, when it erred less than all before it.
+/// The evaluated model, which is kept if it errs less than the one that is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BestModel {
     pub parameters: Vec<f32>,
     pub statistics: Vec<f32>,
     pub evaluated: Evaluated,
-}
-
-/// Whether the last evaluation is better than all before it. The mean of several models is no model that could be kept.
-fn is_best(history: &[Evaluated]) -> bool {
-    let Some((last, before)) = history.split_last() else { return false };
-    let error = |evaluated: &Evaluated| evaluated.error().unwrap_or(f64::INFINITY);
-    last.models.len() == 1 && before.iter().all(|one| error(last) < error(one))
 }
 
 /// The state of an elastic group beside the centre: of which run, and before which operation.
@@ -226,15 +219,15 @@ impl Process {
         Ok(())
     }
 
-    /// Hands the model that was just evaluated to the supervisor, if it is the best so far, in the process that writes checkpoints. No
-    /// other process is needed, so members of a group that know different evaluations may decide differently.
+    /// Hands the model that was just evaluated to the supervisor, in the process that writes checkpoints. Only the folder says whether it is
+    /// the best: what another process has kept before may be in another folder, or lost. The mean of several models is no model that could
+    /// be kept.
     pub fn keep_best(&mut self) -> Result<(), Error> {
         let is_elastic = self.membership.is_elastic();
         let keeps = if is_elastic { self.keeps() } else { self.membership.is_first() };
         let wants = self.common.snapshots.as_ref().is_some_and(|snapshots| snapshots.best);
-        let Some(evaluated) =
-            self.history.last().filter(|_| wants && keeps && is_best(&self.history)).cloned()
-        else {
+        let is_one = |last: &&Evaluated| last.models.len() == 1;
+        let Some(evaluated) = self.history.last().filter(|_| wants && keeps).filter(is_one).cloned() else {
             return Ok(());
         };
         let slot = if self.common.method.evaluate == Evaluate::Centre { Slot::All } else { Slot::View };

@@ -106,6 +106,8 @@ impl Run {
 }
 
 #[cfg(test)]
+mod best_model;
+#[cfg(test)]
 mod joins;
 #[cfg(test)]
 mod tests;

@@ -39,10 +39,14 @@ pub enum Error {
         path: PathBuf,
     },
     /// Nothing of that name.
-    #[error("there is no {what} {}; give a run's folder, one with a folder 'checkpoints'", path.display())]
-    Missing {
-        /// What was expected.
-        what: &'static str,
+    #[error("there is no folder {}; give a run's folder, one with a folder 'checkpoints'", path.display())]
+    NoFolder {
+        /// The name.
+        path: PathBuf,
+    },
+    /// Nothing of that name, where a model was expected.
+    #[error("there is no file or folder {}; give a run's folder, a checkpoint, or a model.safetensors", path.display())]
+    NoModel {
         /// The name.
         path: PathBuf,
     },
@@ -221,7 +225,8 @@ impl Error {
                 error,
                 Error::Recipe(_)
                     | Error::TooFewClasses { .. }
-                    | Error::Missing { .. }
+                    | Error::NoFolder { .. }
+                    | Error::NoModel { .. }
                     | Error::NoCheckpoint { .. }
                     | Error::NoSuchCheckpoint { .. }
                     | Error::OwnNetwork { .. }

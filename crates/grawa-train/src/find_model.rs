@@ -36,7 +36,7 @@ impl FoundModel {
 /// Finds the model that a path means: a run's folder (its newest checkpoint), a checkpoint, `RUN/best`, or a file of tensors.
 pub fn find_model(path: &Path) -> Result<FoundModel, Error> {
     if !path.exists() {
-        return Err(Error::Missing { what: "file or folder", path: path.into() });
+        return Err(Error::NoModel { path: path.into() });
     }
     if path.is_file() {
         return Ok(FoundModel { model: path.into(), recipe: None, skipped: Vec::new(), origin: None });

@@ -50,6 +50,9 @@ fn create_with(path: &Path, name: &str, text: &str) -> Result<(), Error> {
         }
         _ => io("create", path)(source),
     })?;
+    // One process at a time: workers that share a folder may be started at once. Where folders cannot be locked the user must see to it.
+    let gate = fs::File::open(path);
+    let _ = gate.as_ref().map(fs::File::lock);
     let mut entries = fs::read_dir(path).map_err(io("look into", path))?;
     if let Some(entry) = entries.next() {
         let name = entry.map_err(io("look into", path))?.file_name();
@@ -123,7 +126,7 @@ pub fn best(path: &Path) -> Result<Option<(PathBuf, f64)>, Error> {
 pub fn overrides(path: &Path) -> Result<Overrides, Error> {
     let file = path.join(RECIPE);
     if !path.exists() {
-        return Err(Error::Missing { what: "folder", path: path.into() });
+        return Err(Error::NoFolder { path: path.into() });
     }
     if !file.exists() {
         return Err(Error::NoCheckpoint { path: path.into() });

@@ -36,8 +36,10 @@ pub(crate) struct Restored {
 /// Makes a folder for the checkpoints of a worker, or checks that it belongs to the same run. Returns its lock, and what is wrong with
 /// checkpoints in it that are not complete.
 pub fn make_room(path: &Path, recipe: &Recipe, run: u64) -> Result<(folder::Hold, Vec<String>), Error> {
-    if !path.join(folder::RECIPE).exists() {
-        folder::create(path, recipe)?;
+    match folder::create(path, recipe) {
+        // It was made before, or by another worker of this machine.
+        Err(Error::FolderInUse { .. }) if path.join(folder::RECIPE).exists() => {}
+        made => made?,
     }
     let hold = folder::hold(path, false)?;
     let kept = newest(path)?;
@@ -57,6 +59,27 @@ mod tests {
     use crate::snapshot::fresh;
     use grawa_core::Layout;
     use grawa_data::DatasetKind;
+
+    /// Workers that are started at once may share a folder.
+    #[test]
+    fn several_workers_make_one_folder() {
+        let recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
+        for _ in 0..20 {
+            let place = tempfile::tempdir().unwrap();
+            let path = place.path().join("runs/kept");
+            let start = std::sync::Barrier::new(6);
+            std::thread::scope(|scope| {
+                for _ in 0..6 {
+                    scope.spawn(|| {
+                        start.wait();
+                        make_room(&path, &recipe, 7).unwrap();
+                    });
+                }
+            });
+            assert_eq!(folder::recipe(&path).unwrap(), recipe);
+            assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1);
+        }
+    }
 
     /// A group that was rewound restores what it wrote since, not what it abandoned; a damaged checkpoint is skipped, and reported.
     #[test]

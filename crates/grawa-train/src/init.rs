@@ -8,7 +8,7 @@ use std::path::Path;
 /// of the last layer start as the seed says where the file has them for another number of classes or not at all. Everything else
 /// must be in the file.
 pub(crate) fn start(graph: &Graph, path: &Path, seed: u64) -> Result<(State, String), Error> {
-    let path = if path.exists() { &find_model(path)?.model } else { path };
+    let path = &find_model(path)?.model;
     let file = Tensors::read(path, graph.name())?;
     let mut state = State::initial(graph, seed);
     let (mut all, mut fresh) = (0, Vec::new());

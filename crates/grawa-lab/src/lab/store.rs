@@ -58,6 +58,16 @@ impl Store {
         Ok(Store { folder: folder.into(), _manifest: held })
     }
 
+    /// Removes the folder again if nothing was done in it: data that is missing is noticed when the first cell starts.
+    pub fn remove_if_unused(&self) {
+        let is_empty =
+            ["cells", "runs"].into_iter().all(|part| fs::remove_dir(self.folder.join(part)).is_ok());
+        if is_empty && fs::remove_file(self.folder.join(MANIFEST)).is_ok() {
+            // The user may have put something there.
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+
     /// Its path.
     pub fn folder(&self) -> &Path {
         &self.folder

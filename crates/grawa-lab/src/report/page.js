@@ -76,26 +76,30 @@
     }
     make('text', { x: (left + right) / 2, y: high - 8, 'text-anchor': 'middle' }, svg).textContent = axes[0];
     make('text', { x: 4, y: 14 }, svg).textContent = axes[1];
+    const places = lines.map(line => line.x.map((x, at) => usable(x, line.y[at]) ? [across(x), down(line.y[at])] : null));
+    // How many later lines run over a stretch of each: it is drawn wider, so that it is seen on both sides of them.
+    const heights = places.map(all => new Map(all.filter(place => place).map(place => [Math.round(place[0]), place[1]])));
+    const runsOver = (over, under) => over.some((place, at) => at > 0 && [over[at - 1], place].every(it => it && Math.abs(under.get(Math.round(it[0])) - it[1]) < 2));
+    const wider = places.map((_, index) => Math.min(4, places.slice(index + 1).filter(over => runsOver(over, heights[index])).length));
     const points = [];
     for (const [index, line] of lines.entries()) {
       const from = points.length;
       let path = '', pen = false;
       const curve = make('path', { class: 'curve', stroke: line.colour }, svg);
+      curve.style.setProperty('--wider', `${2.4 * wider[index]}px`);
       if (line.dash) curve.setAttribute('stroke-dasharray', line.dash);
-      line.x.forEach((x, at) => {
-        const y = line.y[at];
-        if (!usable(x, y)) { pen = false; return; }
-        const place = [across(x), down(y)];
+      places[index].forEach((place, at) => {
+        if (!place) { pen = false; return; }
         path += `${pen ? 'L' : 'M'}${place[0].toFixed(1)} ${place[1].toFixed(1)}`;
         pen = true;
-        points.push([place[0], place[1], line, x, y, curve]);
+        points.push([place[0], place[1], line, line.x[at], line.y[at], curve]);
       });
       curve.setAttribute('d', path);
       // Marks at some places, not the same for all lines: where lines coincide, each can be seen.
-      const own = points.slice(from), every = Math.max(1, Math.ceil(own.length / 12));
+      const own = points.slice(from), every = Math.max(1, Math.ceil(own.length / 12)), size = 1 + 0.5 * wider[index];
       if (line.marker && lines.length > 1)
         for (let at = index % every; at < own.length; at += every)
-          make('polygon', { class: 'mark', points: line.marker, fill: line.colour, transform: `translate(${own[at][0].toFixed(1)} ${own[at][1].toFixed(1)})` }, svg);
+          make('polygon', { class: 'mark', points: line.marker, fill: line.colour, transform: `translate(${own[at][0].toFixed(1)} ${own[at][1].toFixed(1)}) scale(${size})` }, svg);
     }
     const tip = box.querySelector('.tip') || html('div', { className: 'tip' }, box);
     let lit = null;
@@ -144,7 +148,7 @@
   const DASHES = ['', '6 3', '2 3', '9 3 2 3'];
   const lines = () => {
     const share = Number(smoothing.value);
-    const shown = data.runs.filter(run => !off.has(run.method) && run.metrics[metric.value]);
+    const shown = data.runs.filter(run => !off.has(run.label) && run.metrics[metric.value]);
     const line = run => {
       const series = run.metrics[metric.value];
       return { name: run.name, colour: run.colour, marker: run.marker, x: series[axis.value], y: smooth(series.y, share) };
@@ -152,32 +156,32 @@
     if (!mean.checked) {
       const seen = {};
       return shown.map(run => {
-        seen[run.method] = (seen[run.method] || 0) + 1;
-        return { ...line(run), dash: DASHES[(seen[run.method] - 1) % DASHES.length] };
+        seen[run.label] = (seen[run.label] || 0) + 1;
+        return { ...line(run), dash: DASHES[(seen[run.label] - 1) % DASHES.length] };
       });
     }
     // The mean of a method's runs, point by point, as far as all of them go.
     const groups = new Map();
-    for (const run of shown) groups.set(run.method, [...(groups.get(run.method) || []), run]);
+    for (const run of shown) groups.set(run.label, [...(groups.get(run.label) || []), run]);
     return [...groups.values()].map(runs => {
       const all = runs.map(line), length = Math.min(...all.map(one => one.x.length));
       const middle = key => Array.from({ length }, (_, at) => {
         const numbers = all.map(one => one[key][at]);
         return numbers.includes(null) ? null : numbers.reduce((sum, x) => sum + x, 0) / numbers.length;
       });
-      return { name: `${runs[0].title}, mean of ${runs.length}`, colour: runs[0].colour, marker: runs[0].marker, x: middle('x'), y: middle('y') };
+      return { name: `${runs[0].label}, mean of ${runs.length}`, colour: runs[0].colour, marker: runs[0].marker, x: middle('x'), y: middle('y') };
     });
   };
   const curves = () => plot(byId('curves'), lines(), [AXES[axis.value], metric.value], log.checked);
   const chips = byId('methods');
-  const methods = new Map(data.runs.map(run => [run.method, run]));
+  const methods = new Map(data.runs.map(run => [run.label, run]));
   for (const [method, run] of methods) {
     const chip = html('button', { type: 'button', className: 'chip' }, chips);
     chip.dataset.method = method;
     const sign = make('svg', { viewBox: '-13 -6 26 12', 'aria-hidden': 'true' }, chip);
     make('line', { x1: -13, x2: 13, y1: 0, y2: 0, stroke: run.colour, 'stroke-width': 1.6 }, sign);
     make('polygon', { points: run.marker, fill: run.colour }, sign);
-    chip.append(run.title);
+    chip.append(run.label);
     chip.setAttribute('aria-pressed', 'true');
     chip.addEventListener('click', () => {
       if (!off.delete(method)) off.add(method);
@@ -213,8 +217,8 @@
       for (let round = 0; round < rounds.length; round++)
         image.data.set([...shade(byte(round, layer)), 255], 4 * (layer * rounds.length + round));
     context.putImageData(image, 0, 0);
-    byId('first').textContent = `round ${rounds[0]}, above ${layers[0]}`;
-    byId('last').textContent = `round ${rounds[rounds.length - 1]}, below ${layers[layers.length - 1]}`;
+    byId('first').textContent = `left: round ${rounds[0]}, top: ${layers[0]}`;
+    byId('last').textContent = `right: round ${rounds[rounds.length - 1]}, bottom: ${layers[layers.length - 1]}`;
     const tip = box.querySelector('.tip') || html('div', { className: 'tip' }, box);
     canvas.onpointerleave = () => { tip.style.display = 'none'; };
     canvas.onpointermove = event => {
@@ -262,8 +266,8 @@
   const split = byId('split');
   const timed = data.runs.filter(run => run.times.some(seconds => seconds > 0));
   const rows = timed.length <= 16 ? timed.map(run => [run.name, run.times]) : [...methods.values()].map(first => {
-    const own = timed.filter(run => run.method === first.method);
-    return [`${first.title}, mean of ${own.length}`, data.parts.map((_, at) => own.reduce((sum, run) => sum + run.times[at], 0) / Math.max(1, own.length))];
+    const own = timed.filter(run => run.label === first.label);
+    return [`${first.label}, mean of ${own.length}`, data.parts.map((_, at) => own.reduce((sum, run) => sum + run.times[at], 0) / Math.max(1, own.length))];
   });
   const longest = Math.max(...rows.map(([, parts]) => parts.reduce((sum, x) => sum + x, 0)), 1e-12);
   for (const [name, parts] of rows) {

@@ -10,6 +10,7 @@ use crate::statistics::{mean, summary};
 use crate::{Error, Table};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use grawa_core::Name;
 use grawa_train::Times;
 use serde_json::{Value, json};
 
@@ -20,23 +21,27 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// The page of some runs.
 pub fn html(runs: &[RunSummary]) -> Result<String, Error> {
-    let mut runs: Vec<&RunSummary> = runs.iter().collect();
-    runs.sort_by(|a, b| {
-        let key = |run: &RunSummary| (palette::rank(run.method().as_str()), run.recipe.train.seed);
-        key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
+    let mut named: Vec<(String, &RunSummary)> = labels(runs).into_iter().zip(runs).collect();
+    named.sort_by(|(label, a), (other, b)| {
+        let rank = |run: &RunSummary| palette::rank(run.method().as_str());
+        let key = |run: &RunSummary| (run.recipe.train.seed, run.name.clone());
+        (rank(a), label).cmp(&(rank(b), other)).then_with(|| key(a).cmp(&key(b)))
     });
+    let (labels, runs): (Vec<String>, Vec<&RunSummary>) = named.into_iter().unzip();
+    let signs = signs(&labels, &runs);
     let html = |table: &Table| page::table(table, &[]);
     let (different, common) = configuration(&runs);
     let unfinished = runs.iter().filter(|run| !run.finished).count();
-    let data = serde_json::to_string(&data(&runs));
+    let data = serde_json::to_string(&data(&signs, &runs));
     let data = data.map_err(|error| Error::NothingShared(error.to_string()))?;
     let value = |name: &str| match name {
         "unfinished" if unfinished > 0 => {
             format!("<p>{unfinished} of {} runs are not finished.</p>\n", runs.len())
         }
-        "methods" => html(&by_method(&runs)),
+        "methods" => html(&by_method(&labels, &runs)),
         "options" => metrics(&runs).iter().map(|it| format!("<option>{}</option>", escaped(it))).collect(),
-        "checked" if runs.len() > 12 => " checked".into(),
+        // Several seeds: their lines would lie on each other.
+        "checked" if labels.windows(2).any(|two| two[0] == two[1]) => " checked".into(),
         "runs" => html(&table_of_runs(&runs)),
         "differences" if different.header.len() > 1 => format!(
             "<section>\n<h2>In what the recipes differ</h2>\n{}<p>Keys that are not the same in all runs; a key that a recipe does not have is empty.</p>\n</section>\n",
@@ -88,15 +93,59 @@ fn metrics(runs: &[&RunSummary]) -> Vec<String> {
 /// A metric that does not show how well a run did.
 pub(super) const RATE: &str = "learning rate";
 
-fn by_method(runs: &[&RunSummary]) -> Table {
+/// What each run is called in legends: its method, and the settings that not all runs of the method share. Seeds, paths and the machine
+/// are no settings.
+fn labels(runs: &[RunSummary]) -> Vec<String> {
+    let is_setting = |key: &str| !["train.seed", "data.dir"].contains(&key) && !key.starts_with("machine.");
+    let settings = |run: &RunSummary| -> Vec<(String, String)> {
+        flat(&run.recipe.to_toml()).into_iter().filter(|(key, _)| is_setting(key)).collect()
+    };
+    let all: Vec<_> = runs.iter().map(settings).collect();
+    let label = |(run, own): (&RunSummary, &Vec<(String, String)>)| {
+        let others = || runs.iter().zip(&all).filter(|(other, _)| other.method() == run.method());
+        let differs = |setting: &&(String, String)| others().any(|(_, it)| !it.contains(setting));
+        let words = own
+            .iter()
+            .filter(differs)
+            .map(|(key, value)| format!("{}={value}", key.strip_prefix("method.").unwrap_or(key)));
+        let words: Vec<String> = words.collect();
+        format!("{} {}", run.method().title(), words.join(", ")).trim_end().to_owned()
+    };
+    runs.iter().zip(&all).map(label).collect()
+}
+
+/// How the lines of a label are drawn: the colour in CSS, and the marker as the points of a polygon around 0, 0. Runs of one label follow
+/// each other.
+fn signs(labels: &[String], runs: &[&RunSummary]) -> Vec<(String, String, String)> {
+    let mut different: Vec<(&String, Name)> =
+        labels.iter().zip(runs.iter().map(|run| run.method())).collect();
+    different.dedup();
+    let looks = palette::looks(&different.iter().map(|(_, method)| method.as_str()).collect::<Vec<_>>());
+    let sign = |label: &String| {
+        let at = different.iter().position(|(other, _)| *other == label).unwrap_or(0);
+        let (marker, colour) = looks[at];
+        // Black becomes the colour of text, which is visible in dark mode.
+        let is_black = colour == palette::look(Name::Mean.as_str()).colour;
+        let point = |(x, y): (i32, i32)| format!("{:.1},{:.1}", f64::from(x) / 10.0, f64::from(y) / 10.0);
+        let outline: Vec<String> = marker.outline((0.0, 0.0), 4.5).into_iter().map(point).collect();
+        let colour = if is_black { "currentColor".into() } else { palette::css(colour) };
+        (label.clone(), colour, outline.join(" "))
+    };
+    labels.iter().map(sign).collect()
+}
+
+fn by_method(labels: &[String], runs: &[&RunSummary]) -> Table {
     let mut table =
         Table::new(["method", "runs", "last error %", "lowest error %", "rounds", "MB", "seconds"]);
-    for own in runs.chunk_by(|a, b| a.method() == b.method()) {
+    let mut left = runs;
+    for label in labels.chunk_by(|a, b| a == b) {
+        let own;
+        (own, left) = left.split_at(label.len());
         let all = |figure: &dyn Fn(&RunSummary) -> Option<f64>| {
             own.iter().filter_map(|run| figure(run)).collect::<Vec<_>>()
         };
         table.push([
-            own[0].method().title().to_owned(),
+            label[0].clone(),
             own.len().to_string(),
             summary(&all(&|run| run.errors.map(|it| it.0)), 2),
             summary(&all(&|run| run.errors.map(|it| it.1)), 2),
@@ -171,23 +220,22 @@ fn flat(toml: &str) -> Vec<(String, String)> {
     keys
 }
 
-fn data(runs: &[&RunSummary]) -> Value {
-    let runs: Vec<Value> = runs.iter().copied().map(data_of).collect();
+fn data(signs: &[(String, String, String)], runs: &[&RunSummary]) -> Value {
+    let runs: Vec<Value> = signs.iter().zip(runs).map(|(sign, run)| data_of(sign, run)).collect();
     let series: Vec<String> =
         (0..palette::SERIES_COLOURS).map(|index| palette::css(palette::series(index))).collect();
     let parts = clocked(&Times::default()).map(|(part, _)| part);
     json!({ "parts": parts, "series": series, "runs": runs })
 }
 
-fn data_of(run: &RunSummary) -> Value {
+fn data_of((label, colour, marker): &(String, String, String), run: &RunSummary) -> Value {
     let metrics: serde_json::Map<String, Value> =
         run.metrics.iter().map(|(name, points)| (name.clone(), curve(points))).collect();
     json!({
         "name": run.name,
-        "method": run.method().as_str(),
-        "title": run.method().title(),
-        "colour": run.colour(),
-        "marker": run.marker(),
+        "label": label,
+        "colour": colour,
+        "marker": marker,
         "metrics": metrics,
         "times": clocked(&run.times).map(|(_, seconds)| number(Some(seconds))),
         "weights": run.weights.as_ref().map(weights),
@@ -225,7 +273,7 @@ fn number(x: Option<f64>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grawa_core::Name;
+    use std::collections::BTreeSet;
 
     /// What a user calls a folder is shown as text, in tables and inside the data.
     #[test]
@@ -242,20 +290,41 @@ mod tests {
         );
     }
 
+    fn run(method: &str, seed: u64, batch: u32) -> RunSummary {
+        let mut recipe = grawa_train::Recipe::for_data(grawa_data::DatasetKind::Digits, None).unwrap();
+        recipe.method = method.parse().unwrap();
+        (recipe.train.seed, recipe.train.batch) = (seed, batch);
+        RunSummary::of(format!("{method}-{seed}-{batch}"), recipe, &[], crate::report::weights::budget(1))
+    }
+
     /// Every method has a colour and a marker of its own, and every part of the time a colour.
     #[test]
     fn legends_tell_their_entries_apart() {
-        let mut recipe = grawa_train::Recipe::for_data(grawa_data::DatasetKind::Digits, None).unwrap();
-        let mut signs = std::collections::BTreeSet::new();
-        for method in Name::ALL {
-            recipe.method = grawa_core::Method::named(method, grawa_core::Preset::Paper);
-            let budget = crate::report::weights::budget(1);
-            let run = RunSummary::of(method.to_string(), recipe.clone(), &[], budget);
-            // A grey for black would be that of SGD.
-            assert!(method == Name::Sgd || !["#696969", "#777777"].contains(&run.colour().as_str()));
-            assert!(signs.insert(run.colour()) && signs.insert(run.marker()), "{method}");
-        }
+        let mut runs = Name::ALL.map(|name| run(name.as_str(), 1, 32)).to_vec();
+        runs.extend(["lgrawa:pull=0.7", "lgrawa:pull=0.3"].map(|method| run(method, 1, 32)));
+        let labels = labels(&runs);
+        let signs = signs(&labels, &runs.iter().collect::<Vec<_>>());
+        let names: BTreeSet<&String> = signs.iter().map(|sign| &sign.0).collect();
+        let colours: BTreeSet<&String> = signs.iter().map(|sign| &sign.1).collect();
+        assert_eq!((names.len(), colours.len()), (runs.len(), runs.len()), "{signs:?}");
+        // A grey for black would be that of SGD.
+        assert!(signs.iter().all(|sign| sign.0 == "SGD" || !["#696969", "#777777"].contains(&&*sign.1)));
         assert!(clocked(&Times::default()).len() <= palette::SERIES_COLOURS);
+    }
+
+    /// Seeds are runs of one label; other settings are in the label, where runs of the method differ in them.
+    #[test]
+    fn runs_with_other_settings_have_other_labels() {
+        let runs = [
+            run("mean", 1, 32),
+            run("lgrawa:pull=0.7", 1, 32),
+            run("lgrawa:pull=0.7", 2, 32),
+            run("lgrawa:pull=0.3", 1, 64),
+        ];
+        let (seven, three) = ("LGRAWA pull=0.7, train.batch=32", "LGRAWA pull=0.3, train.batch=64");
+        assert_eq!(labels(&runs), ["Mean", seven, seven, three]);
+        let table = by_method(&labels(&runs), &runs.iter().collect::<Vec<_>>());
+        assert_eq!(table.rows.iter().map(|row| row[1].clone()).collect::<Vec<_>>(), ["1", "2", "1"]);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use super::downsample::{Place, Point, average, pick};
 use super::weights::Weights;
 use crate::Error;
 use crate::lab::{Score, mean_times};
-use crate::picture::palette;
 use grawa_core::Name;
 use grawa_train::folder::{self, RECIPE};
 use grawa_train::observe::{EVENTS, read};
@@ -120,20 +119,5 @@ impl RunSummary {
     /// The method.
     pub fn method(&self) -> Name {
         self.recipe.method.name
-    }
-
-    /// The method's colour in CSS. Black becomes the colour of text, which is visible in dark mode.
-    pub(super) fn colour(&self) -> String {
-        match self.method() {
-            Name::Mean => "currentColor".into(),
-            method => palette::css(palette::look(method.as_str()).colour),
-        }
-    }
-
-    /// The method's marker, as the points of a polygon around 0, 0.
-    pub(super) fn marker(&self) -> String {
-        let outline = palette::look(self.method().as_str()).marker.outline((0.0, 0.0), 4.5);
-        let point = |(x, y): (i32, i32)| format!("{:.1},{:.1}", f64::from(x) / 10.0, f64::from(y) / 10.0);
-        outline.into_iter().map(point).collect::<Vec<_>>().join(" ")
     }
 }

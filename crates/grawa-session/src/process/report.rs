@@ -22,7 +22,7 @@ impl Process {
         let (is_reporter, report) = match self.membership.elastic_mut() {
             None => (is_first, None),
             Some(elastic) => {
-                let report = elastic.reports.add(&at, events.clone());
+                let report = elastic.reports.add(&at, events.clone(), !elastic.keepers.is_empty());
                 (elastic.reports.is_reporter(), Some(report))
             }
         };

@@ -75,11 +75,17 @@ impl Chart {
                 let (x, _) = axes.inside(share.clamp(0.0, 1.0), 0.0);
                 line(root, &[(x, BOTTOM), (x, BOTTOM - 14.0)], palette::FAINT, 1.0)?;
             }
-            for (index, shown) in self.lines.iter().enumerate() {
-                let (marker, colour) = self.look(index);
-                let points: Vec<Option<Point>> = shown.points.iter().map(|&point| axes.at(point)).collect();
+            let places: Vec<Vec<Option<Point>>> = (self.lines.iter())
+                .map(|line| line.points.iter().map(|&point| axes.at(point)).collect())
+                .collect();
+            let (looks, covers) = (self.looks(), covers(&places));
+            for (index, (shown, points)) in self.lines.iter().zip(&places).enumerate() {
+                let (marker, colour) = looks[index];
+                // Wider than the lines upon it, so that it is seen on both sides of them.
+                let wider = if self.scatter { 0.0 } else { covers[index].min(MOST) as f64 };
                 for piece in points.split(Option::is_none).filter(|_| !self.scatter) {
-                    line(root, &piece.iter().flatten().copied().collect::<Vec<_>>(), colour, 1.8)?;
+                    let piece: Vec<Point> = piece.iter().flatten().copied().collect();
+                    line(root, &piece, colour, 1.8 + 2.4 * wider)?;
                 }
                 // Markers at some points, not the same for all lines, distinguish lines without colours. One line needs none.
                 let every = if self.scatter { 1 } else { points.len().div_ceil(12).max(1) };
@@ -89,9 +95,13 @@ impl Chart {
                 if !self.scatter {
                     line(root, &sample, colour, 1.8)?;
                 }
+                let radius = if self.scatter { 5.5 } else { 5.0 };
                 let marked = points.iter().skip(index % every).step_by(every).flatten();
-                for at in marked.chain([&(legend + 13.0, y)]).filter(|_| is_marked) {
-                    marker.fill(root, *at, if self.scatter { 5.5 } else { 5.0 }, colour)?;
+                for at in marked.filter(|_| is_marked) {
+                    marker.fill(root, *at, radius + 2.4 * wider, colour)?;
+                }
+                if is_marked {
+                    marker.fill(root, (legend + 13.0, y), radius, colour)?;
                 }
                 SMALL.write(root, &shown.name, (legend + SAMPLE, y), HPos::Left)?;
             }
@@ -99,28 +109,33 @@ impl Chart {
         })
     }
 
-    /// Marker and colour of a line. Several lines of one method get lighter colours; names that are no method's have looks in
-    /// their order.
-    fn look(&self, index: usize) -> (Marker, RGBColor) {
+    /// Marker and colour of each line.
+    fn looks(&self) -> Vec<(Marker, RGBColor)> {
         if self.scatter {
-            return (palette::series_marker(index), palette::series(index));
+            let each = 0..self.lines.len();
+            return each.map(|index| (palette::series_marker(index), palette::series(index))).collect();
         }
-        let mut before: Vec<String> = self.lines[..index].iter().map(|line| method_of(&line.name)).collect();
-        let method = method_of(&self.lines[index].name);
-        let earlier = before.iter().filter(|name| **name == method).count();
-        let is_other = |name: &String| palette::rank(name) == palette::rank("");
-        before.retain(|name| is_other(name) && *name != method);
-        before.dedup();
-        let own = palette::look(&method);
-        let (marker, colour) = match before.len() {
-            number @ 1.. if is_other(&method) => {
-                let markers = [Marker::SQUARE, Marker::CIRCLE, Marker::DIAMOND, Marker::UP];
-                (markers[(number - 1) % 4], palette::series(number - 1))
-            }
-            _ => (own.marker, own.colour),
-        };
-        (marker, palette::mix(colour, WHITE, (0.33 * earlier as f64).min(0.7)))
+        let methods: Vec<String> = self.lines.iter().map(|line| method_of(&line.name)).collect();
+        palette::looks(&methods.iter().map(String::as_str).collect::<Vec<_>>())
     }
+}
+
+/// A line is widened for so many lines upon it.
+const MOST: usize = 4;
+
+/// How many of the lines drawn after each one run over a stretch of it: two points that follow each other coincide.
+fn covers(lines: &[Vec<Option<Point>>]) -> Vec<usize> {
+    let near = |a: &Point, b: &Point| (a.0 - b.0).abs() < 1.0 && (a.1 - b.1).abs() < 2.0;
+    let runs_over = |over: &Vec<Option<Point>>, under: &Vec<Option<Point>>| {
+        let mut both = over.iter().map(|a| {
+            let is_there = |b: &Option<Point>| a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| near(a, b));
+            under.iter().any(is_there)
+        });
+        let mut before = false;
+        both.any(|now| std::mem::replace(&mut before, now) && now)
+    };
+    let count = |(index, under)| lines[index + 1..].iter().filter(|over| runs_over(over, under)).count();
+    lines.iter().enumerate().map(count).collect()
 }
 
 /// `LGRAWA, centre` is a line of `lgrawa`, and `DP+SGD` one of `dp-sgd`.
@@ -155,13 +170,26 @@ mod tests {
         let named = |name: &str| Line { name: name.into(), ..Line::default() };
         let lines = ["loss", "lgrawa", "loss", "error", "easgd"].map(named).into();
         let chart = Chart { lines, ..Chart::default() };
-        let [first, _, again, second, easgd] = [0, 1, 2, 3, 4].map(|index| chart.look(index));
-        assert!(first.0 != second.0 && first.1 != second.1);
+        let looks = chart.looks();
         let known = palette::look("easgd");
-        assert_eq!(easgd, (known.marker, known.colour));
-        // The same name again has the same marker, in a lighter colour.
-        assert_eq!(again, (first.0, palette::mix(first.1, WHITE, 0.33)));
+        assert_eq!(looks[4], (known.marker, known.colour));
+        // The same name again has another marker, and a lighter colour.
+        assert_eq!(looks[2].1, palette::mix(looks[0].1, WHITE, 0.33));
+        assert!(looks[0].0 != looks[3].0 && looks[0].1 != looks[3].1 && looks[2].0 != looks[0].0);
         assert!(Name::ALL.iter().all(|name| method_of(name.title()) == name.as_str()));
+    }
+
+    #[test]
+    fn lines_know_how_many_cover_them() {
+        let line = |ys: [f64; 3]| (0..3).map(|x| Some((50.0 * f64::from(x), ys[x as usize]))).collect();
+        let mut lines: Vec<Vec<Option<Point>>> =
+            [[9.0, 9.0, 30.0], [9.0, 9.0, 9.0], [0.0, 9.0, 60.0], [9.5, 9.5, 30.5]].map(line).into();
+        // They cross the third, and no more.
+        assert_eq!(covers(&lines), [2, 1, 0, 0]);
+        // A gap is no stretch.
+        lines[3][0] = None;
+        assert_eq!(covers(&lines), [2, 0, 0, 0]);
+        assert_eq!(covers(&[]), [0; 0]);
     }
 
     #[test]

@@ -63,6 +63,36 @@ pub fn look(method: &str) -> Look<'_> {
     )
 }
 
+/// Marker and colour of lines, by the names of their methods. The first line of a method has the method's look, whatever the others are;
+/// further ones have lighter colours, and markers of methods that are not shown. Names of no method have the colours of a series.
+pub fn looks(methods: &[&str]) -> Vec<(Marker, RGBColor)> {
+    let is_shown = |name: &Name| methods.contains(&name.as_str());
+    let free: Vec<Marker> = METHODS.iter().filter(|(name, ..)| !is_shown(name)).map(|it| it.2).collect();
+    let (mut taken, mut found, mut others) = (0, Vec::new(), Vec::<&str>::new());
+    for (index, method) in methods.iter().enumerate() {
+        let is_other = rank(method) == METHODS.len();
+        if is_other && !others.contains(method) {
+            others.push(method);
+        }
+        let colour = match others.iter().position(|other| other == method) {
+            Some(number @ 1..) => series(number - 1),
+            _ => look(method).colour,
+        };
+        let before = methods[..index].iter().filter(|it| *it == method).count();
+        let all = methods.iter().filter(|it| *it == method).count();
+        let marker = match before == 0 && !(is_other && others.len() > 1) || free.is_empty() {
+            true => look(method).marker,
+            false => {
+                taken += 1;
+                free[(taken - 1) % free.len()]
+            }
+        };
+        let lighter = before as f64 * (0.66 / (all.max(2) - 1) as f64).min(0.33);
+        found.push((marker, mix(colour, RGBColor(255, 255, 255), lighter)));
+    }
+    found
+}
+
 /// The position of a method in lists and legends; unknown ones come last.
 pub fn rank(method: &str) -> usize {
     METHODS.iter().position(|(name, ..)| name.as_str() == method).unwrap_or(METHODS.len())
@@ -158,6 +188,28 @@ mod tests {
         }
         assert_eq!((look("local-mgrawa").label, look("other").label), ("Local-MGRAWA", "other"));
         assert!(rank("easgd") < rank("mean") && rank("mean") < rank("other"));
+    }
+
+    /// Of any two methods, each with several settings, alone or among all the others.
+    #[test]
+    fn lines_of_one_picture_differ_and_methods_keep_their_looks() {
+        let all = Name::ALL.map(Name::as_str);
+        let pairs = all.iter().flat_map(|a| all.iter().map(move |b| vec![*a, *b, *a, *a, *b]));
+        let others = ["loss", "mean", "error", "loss", "share", "mean"].to_vec();
+        for methods in pairs.chain([all.to_vec(), others]) {
+            let found = looks(&methods);
+            for (index, a) in found.iter().enumerate() {
+                let is_first = !methods[..index].contains(&methods[index]);
+                if is_first && rank(methods[index]) < METHODS.len() {
+                    assert_eq!(*a, (look(methods[index]).marker, look(methods[index]).colour));
+                }
+                for (other, b) in found[..index].iter().enumerate() {
+                    assert!(a.0 != b.0 && a.1 != b.1, "{methods:?}: {index} and {other}");
+                    let seen = seen(a.1, b.1);
+                    assert!(methods[index] != methods[other] || seen > 4.0, "{methods:?}: {seen}");
+                }
+            }
+        }
     }
 
     #[test]

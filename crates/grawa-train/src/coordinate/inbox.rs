@@ -4,6 +4,7 @@ use crate::Event;
 use crate::event_codec::{Report, Sequence};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// What was received so far.
 #[derive(Debug, Default)]
@@ -13,6 +14,8 @@ pub(crate) struct Inbox {
     last: Option<Sequence>,
     /// The name of the last checkpoint.
     checkpoint: Option<OsString>,
+    /// The worker that wrote it, and its folder.
+    keeper: Option<(u32, PathBuf)>,
     /// Each worker's process and the number of its last own report.
     own: BTreeMap<u32, (u64, u64)>,
 }
@@ -35,6 +38,11 @@ impl Inbox {
         self.checkpoint.is_some()
     }
 
+    /// The worker that wrote the last checkpoint, and the folder that it was given.
+    pub(crate) fn keeper(&self) -> Option<(u32, PathBuf)> {
+        self.keeper.clone()
+    }
+
     /// Whether there are rounds between the last report and this one.
     pub(crate) fn skips(&self, sequence: Sequence) -> bool {
         sequence.rounds > self.last.map_or(0, |last| last.rounds) + 1
@@ -49,7 +57,7 @@ impl Inbox {
     /// the end is up to the caller.
     pub(crate) fn accept(&mut self, worker: u32, report: Report) -> Vec<Event> {
         match report {
-            Report::Shared { sequence, mut events } => {
+            Report::Shared { sequence, mut events, .. } => {
                 if self.last.is_some_and(|last| sequence <= last) {
                     return Vec::new();
                 }
@@ -72,6 +80,10 @@ impl Inbox {
                     Event::Round(_) | Event::Evaluated(_) => false,
                 };
                 self.note(&event);
+                if let Event::Checkpoint { path, .. } = &event {
+                    let folder = path.parent().and_then(Path::parent);
+                    self.keeper = folder.map(|folder| (worker, folder.into()));
+                }
                 Vec::from_iter(is_new.then_some(event))
             }
         }
@@ -94,7 +106,7 @@ mod tests {
     /// The events of a run as reports: shared ones from the reporter, the others from the same process.
     fn reports(events: &[Event]) -> Vec<Report> {
         let report = |(number, event): (u64, &Event)| match Sequence::of(event) {
-            Some(sequence) => Report::Shared { sequence, events: vec![event.clone()] },
+            Some(sequence) => Report::Shared { sequence, events: vec![event.clone()], is_kept: true },
             None => Report::Own { sender: 7, number, event: event.clone() },
         };
         (1..).zip(events).map(report).collect()
@@ -113,6 +125,7 @@ mod tests {
             log.write(event, 1.0).unwrap();
         }
         assert!(inbox.has_started() && inbox.has_checkpoint());
+        assert!(inbox.keeper().is_some());
         let recorded: Vec<Event> = read(folder.path()).unwrap().into_iter().map(|(event, _)| event).collect();
         let mut inbox = Inbox::after(&recorded);
         for report in reports(&events).into_iter().rev().take(3) {
@@ -122,7 +135,8 @@ mod tests {
         let is_round = |event: &&Event| matches!(event, Event::Round(_));
         let first = events.iter().find(is_round).cloned().unwrap();
         let sequence = Sequence::of(&first).unwrap();
-        assert_eq!(inbox.accept(1, Report::Shared { sequence, events: vec![first.clone()] }), [first]);
+        let again = Report::Shared { sequence, events: vec![first.clone()], is_kept: true };
+        assert_eq!(inbox.accept(1, again), [first]);
     }
 
     /// A process that takes the number of one that was lost begins to count anew.

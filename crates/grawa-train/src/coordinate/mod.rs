@@ -70,6 +70,8 @@ pub struct Outcome {
     pub finished: Option<Finished>,
     /// Whether any worker has written a checkpoint.
     pub has_checkpoint: bool,
+    /// The worker that has written the last one, and the folder on its machine.
+    pub keeper: Option<(u32, PathBuf)>,
     /// At a free pace: steps that workers took beyond what a round asks for, before all knew of the round.
     pub overshot: u64,
 }
@@ -204,6 +206,8 @@ impl CoordinatedRun {
             departed: Vec::new(),
             at: recorded.last().map_or(Place::default(), |(event, _)| *event.place()),
             phase: Phase::Running,
+            is_kept: true,
+            has_recipe: folder.join(folder::RECIPE).exists(),
         };
         recorded.clear();
         following.begin()?;
@@ -267,6 +271,10 @@ struct Following<'a> {
     /// Where the last event left the run.
     at: Place,
     phase: Phase,
+    /// Whether some worker writes checkpoints, as far as it is known.
+    is_kept: bool,
+    /// Programs with a session keep their models themselves.
+    has_recipe: bool,
 }
 
 impl Following<'_> {
@@ -319,7 +327,11 @@ impl Following<'_> {
         {
             return Ok(());
         }
-        for event in self.inbox.accept(worker, report) {
+        let said = if let Report::Shared { is_kept, .. } = &report { Some(*is_kept) } else { None };
+        let events = self.inbox.accept(worker, report);
+        // A report that was seen before says nothing of now.
+        let is_kept = said.filter(|_| !events.is_empty()).unwrap_or(self.is_kept);
+        for event in events {
             match event {
                 Event::Finished(end) => self.votes.add(worker, end),
                 event => {
@@ -330,7 +342,15 @@ impl Following<'_> {
                 }
             }
         }
-        Ok(())
+        if is_kept == self.is_kept || !self.has_recipe {
+            return Ok(());
+        }
+        self.is_kept = is_kept;
+        let what = match is_kept {
+            false => "no worker saves the model: it is lost at the end, unless a worker joins with --out DIR",
+            true => "the model is saved from now on: a worker with --out DIR takes part",
+        };
+        self.fault(None, what.into())
     }
 
     fn receive_notice(&mut self, notice: CoordinatorEvent) -> Result<(), Error> {
@@ -399,8 +419,8 @@ impl Following<'_> {
         if let Some(end) = &finished {
             self.record(&Event::Finished(end.clone()))?;
         }
-        let (has_checkpoint, overshot) = (self.inbox.has_checkpoint(), self.server.status().extra_steps);
-        Ok(Outcome { finished, has_checkpoint, overshot })
+        let (has_checkpoint, keeper) = (self.inbox.has_checkpoint(), self.inbox.keeper());
+        Ok(Outcome { finished, has_checkpoint, keeper, overshot: self.server.status().extra_steps })
     }
 }
 

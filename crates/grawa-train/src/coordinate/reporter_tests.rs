@@ -47,7 +47,7 @@ proptest! {
                 .collect();
             for (id, one) in &mut members {
                 one.on_the_way.extend(one.reports.elect(*id, &messages));
-                let report = one.reports.add(event(rounds).place(), vec![event(rounds)]);
+                let report = one.reports.add(event(rounds).place(), vec![event(rounds)], true);
                 if one.reports.is_reporter() {
                     one.on_the_way.push_back(report);
                 }
@@ -69,7 +69,7 @@ proptest! {
 #[test]
 fn what_is_kept_is_bounded() {
     let mut reports = SharedReports::default();
-    (1..=1000).for_each(|rounds| drop(reports.add(event(rounds).place(), vec![event(rounds)])));
+    (1..=1000).for_each(|rounds| drop(reports.add(event(rounds).place(), vec![event(rounds)], true)));
     let again = reports.elect(0, &[(0, ProcessMessage::default()), (1, ProcessMessage::default())]);
     assert!(again.len() == KEPT && reports.is_reporter());
     assert_eq!(again.last(), reports.pending.back());

@@ -5,12 +5,29 @@
 
 use super::{View, line};
 use crate::Event;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Rounds make a line at every such share of the budget.
 const PART: f64 = 0.1;
 /// The least time between two lines that tell how far the run is: a file should stay readable.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Lets lines of several runs through, at most one a second.
+#[derive(Clone, Debug, Default)]
+pub struct LinePace(Arc<Mutex<Option<Instant>>>);
+
+impl LinePace {
+    /// Whether a line may be written now; it then counts as written.
+    pub fn is_due(&self) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|last| last.elapsed() >= PAUSE);
+        if is_due {
+            *last = Some(Instant::now());
+        }
+        is_due
+    }
+}
 
 /// What was written so far.
 #[derive(Debug, Default)]
@@ -38,8 +55,11 @@ impl Lines {
         let mut lines = Vec::new();
         match event {
             Event::Started(started) => {
-                let (verb, what) = (if started.resumed { "goes on" } else { "starts" }, &started.method);
-                let on = format!("{} on {}, {} workers", started.network, started.data, started.workers);
+                let (verb, what) = (if started.resumed { "continues" } else { "starts" }, &started.method);
+                let on = format!(
+                    "network {}, data {}, {} workers",
+                    started.network, started.data, started.workers
+                );
                 lines.push(format!("{what} {verb}: {on}, seed {}, {}", started.seed, started.budget));
             }
             Event::Fault(fault) => lines.push(format!("step {}: {}", fault.at.steps, fault.what)),

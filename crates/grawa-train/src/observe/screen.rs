@@ -1,7 +1,7 @@
 //! A run on a terminal: drawn in place, at most ten times a second. Where standard error is no terminal, plain
 //! lines are printed.
 
-use super::lines::Lines;
+use super::lines::{LinePace, Lines};
 use super::{View, line, render};
 use crate::{Error, Event, Observer};
 use console::Term;
@@ -17,7 +17,8 @@ pub struct Screen {
     view: View,
     term: Term,
     live: bool,
-    passing: bool,
+    /// One of many runs: who decides which of them make a line.
+    passing: Option<LinePace>,
     drawn: usize,
     last: Option<Instant>,
     began: Instant,
@@ -33,7 +34,7 @@ impl Screen {
             view: View::default(),
             term,
             live,
-            passing: false,
+            passing: None,
             drawn: 0,
             last: None,
             began: Instant::now(),
@@ -49,13 +50,16 @@ impl Screen {
         screen
     }
 
-    /// The same, and when the run is over one line of it is left: for one of many runs.
-    pub fn passing() -> Self {
-        Screen { passing: true, ..Screen::new() }
+    /// The same, and when the run is over one line of it is left: for one of many runs. Without a terminal at most one line a second.
+    pub fn passing(pace: &LinePace) -> Self {
+        Screen { passing: Some(pace.clone()), ..Screen::new() }
     }
 
     /// Takes the picture away and leaves one line.
     fn pass(&mut self) -> io::Result<()> {
+        if !self.live && self.passing.as_ref().is_some_and(|pace| !pace.is_due()) {
+            return Ok(());
+        }
         self.term.clear_last_lines(std::mem::take(&mut self.drawn))?;
         let name = self.view.started.as_ref().map_or("", |started| started.method.as_str());
         self.term.write_line(&format!("{name:<28}  {}", line(&self.view)))?;
@@ -95,7 +99,7 @@ impl Observer for Screen {
         self.view.event(event);
         let urgent = !matches!(event, Event::Round(_) | Event::Checkpoint { .. });
         // A closed terminal does not stop the run: its record is elsewhere.
-        let _ = match (self.passing, self.live) {
+        let _ = match (self.passing.is_some(), self.live) {
             (true, _) if matches!(event, Event::Finished(_)) => self.pass(),
             (true, false) => Ok(()),
             (false, false) => self.tell(event),

@@ -7,6 +7,7 @@
 use super::{Recipe, RecipeError, study};
 use grawa_core::{Method, Name, did_you_mean};
 use grawa_data::DatasetKind;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use toml::de::{DeTable, DeValue};
@@ -320,7 +321,16 @@ fn read_graph(path: &Path) -> Result<String, String> {
 
 pub(super) fn read_file(path: &Path) -> Result<String, RecipeError> {
     std::fs::read_to_string(path).map_err(|error| {
-        RecipeError::new(path.display().to_string(), format!("cannot read the recipe: {error}"))
+        let why = match error.kind() {
+            ErrorKind::NotFound => {
+                "there is no such file; give a recipe, such as recipes/cifar10-resnet20.toml".into()
+            }
+            ErrorKind::IsADirectory => {
+                "it is a folder; give the recipe.toml of a run, or another recipe".into()
+            }
+            _ => format!("cannot read the recipe: {error}"),
+        };
+        RecipeError::new(path.display().to_string(), why)
     })
 }
 

@@ -108,7 +108,7 @@ impl Joiner {
                     let after = patience.as_secs_f64();
                     let why = match state.has_wrong_key {
                         false => format!(
-                            "no coordinator answers at {address} within {after:.0} s: {why}; do both have the same key, or none?"
+                            "no coordinator answers at {address} within {after:.0} s: {why}; is one running at that address and port, and do both have the same key, or none?"
                         ),
                         true => format!("{why}; give the key of the run that {address} coordinates"),
                     };

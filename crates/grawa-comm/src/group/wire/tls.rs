@@ -46,7 +46,15 @@ impl Security {
     pub fn with_key(path: &Path) -> Result<Self, Error> {
         let wrong = |why: String| Error::Key { path: path.into(), why };
         let failed = |error: std::io::Error| wrong(error.to_string());
-        let file = File::open(path).map_err(failed)?;
+        let missing = |error: std::io::Error| {
+            match error.kind() {
+            ErrorKind::NotFound => wrong(
+                "there is no such file; `grawa key new FILE` makes a key, and all machines of a run need the same".into(),
+            ),
+            _ => failed(error),
+        }
+        };
+        let file = File::open(path).map_err(missing)?;
         if let Some(mode) = shared_mode(&file).map_err(failed)? {
             let why = format!(
                 "others than its owner have access to it (mode {mode:04o}), and whoever holds it can join; run: chmod 600 {}",

@@ -63,7 +63,7 @@ pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Pict
             pen::line(root, &[(x - 10.0, y), (x + 10.0, y)], colour, width)
         };
         for index in 0..path.workers.len().min(NAMED) {
-            sample(sheet.entry(&format!("worker {}", index + 1), "")?, palette::series(index), 2.0)?;
+            sample(sheet.entry(&format!("worker {index}"), "")?, palette::series(index), 2.0)?;
         }
         if path.workers.len() > NAMED {
             sheet.entry(&format!("… {} workers in all", path.workers.len()), "")?;

@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod own_pictures;
+#[path = "../repeated/mod.rs"]
 mod repeated;
+#[cfg(all(feature = "group", feature = "plots"))]
+mod walk_through;
 
 use repeated::same;
 use std::fs;
@@ -102,123 +106,6 @@ fn without_mpi_it_is_said_how_to_get_it() {
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
 }
 
-/// A PNG of grey pixels, stored without compression.
-fn png(side: u32, pixel: impl Fn(u32, u32) -> u8) -> Vec<u8> {
-    let check = |bytes: &[u8]| {
-        !bytes.iter().fold(!0u32, |sum, &byte| {
-            (0..8)
-                .fold(sum ^ u32::from(byte), |sum, _| (sum >> 1) ^ if sum & 1 == 1 { 0xedb8_8320 } else { 0 })
-        })
-    };
-    let chunk = |name: &[u8; 4], data: &[u8]| {
-        let named = [name, data].concat();
-        [&(data.len() as u32).to_be_bytes()[..], &named, &check(&named).to_be_bytes()].concat()
-    };
-    let rows: Vec<u8> = (0..side)
-        .flat_map(|y| [0].into_iter().chain((0..side).map(|x| pixel(x, y)).collect::<Vec<_>>()))
-        .collect();
-    let (a, b) = rows.iter().fold((1u32, 0u32), |(a, b), &byte| {
-        let a = (a + u32::from(byte)) % 65521;
-        (a, (b + a) % 65521)
-    });
-    let length = rows.len() as u16;
-    let zlib = [
-        &[0x78, 1, 1][..],
-        &length.to_le_bytes(),
-        &(!length).to_le_bytes(),
-        &rows,
-        &(b << 16 | a).to_be_bytes(),
-    ];
-    let size = [side.to_be_bytes(), side.to_be_bytes()].concat();
-    let header = chunk(b"IHDR", &[&size[..], &[8, 0, 0, 0, 0]].concat());
-    [&b"\x89PNG\r\n\x1a\n"[..], &header, &chunk(b"IDAT", &zlib.concat()), &chunk(b"IEND", &[])].concat()
-}
-
-/// Stripes down and across, 24 pictures each.
-fn draw_stripes(place: &Path) {
-    for number in 0..48u32 {
-        let folder = place.join(["down", "across"][number as usize % 2]);
-        fs::create_dir_all(&folder).unwrap();
-        let stripe = |x: u32, y: u32| if number % 2 == 0 { x } else { y } + number / 8;
-        let noise = |x: u32, y: u32| (x * 7 + y * 13 + number * 29) % 61;
-        let pixel = |x, y| (stripe(x, y) % 4 / 2 * 150 + noise(x, y)) as u8;
-        fs::write(folder.join(format!("{number}.png")), png(8, pixel)).unwrap();
-    }
-}
-
-/// The commands of `docs/walk-through.md`, as a new user would type them. A line that ends with & runs beside the next ones.
-#[test]
-#[cfg(all(feature = "group", feature = "plots"))]
-fn the_walk_through_works() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/walk-through.md");
-    let page = fs::read_to_string(page).unwrap().replace("\\\n", "");
-    let place = TempDir::new().unwrap();
-    draw_stripes(&place.path().join("pictures"));
-    let start = |line: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_grawa"));
-        command.args(line.split_whitespace().skip(1)).current_dir(place.path());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let succeeds = |line: &str, child: Child| {
-        let output = child.wait_with_output().unwrap();
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{line}\n{}\n{error}", text(&output.stdout));
-        assert!(!error.contains("warning:"), "{line}\n{error}");
-    };
-    let blocks: Vec<&str> = page.split("```").skip(1).step_by(2).collect();
-    assert_eq!(blocks.len(), 11);
-    for block in blocks {
-        let mut beside = Vec::new();
-        for line in block.lines().skip(1) {
-            assert!(line.starts_with("grawa "), "{line}");
-            match line.strip_suffix('&') {
-                Some(line) => beside.push((line, start(line))),
-                None => succeeds(line, start(line)),
-            }
-        }
-        beside.into_iter().for_each(|(line, child)| succeeds(line, child));
-    }
-    for file in ["report.html", "out/vincent/index.html", "out/compare/results/index.html"] {
-        assert!(place.path().join(file).exists(), "{file}");
-    }
-}
-
-/// A folder of pictures and nothing else: what is chosen is in the recipe, it learns, and evaluation, replay and resume need no more.
-#[test]
-fn a_folder_of_pictures_needs_one_command() {
-    let place = TempDir::new().unwrap();
-    draw_stripes(&place.path().join("mine"));
-    let done = |arguments: &[&str]| {
-        let output = train(place.path(), arguments);
-        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    };
-    let printed = done(&["--data", "folder", "--dir", "mine", "--out", "run"]);
-    assert!(
-        printed.contains("greyscale pictures all of 8×8, in 2 classes: 38 to train on, 10 for testing"),
-        "{printed}"
-    );
-    assert!(printed.contains("data.augment = \"pad1crop8\""), "{printed}");
-    let recipe = fs::read_to_string(place.path().join("run/recipe.toml")).unwrap();
-    for line in
-        ["split_test = 0.2", "shrink = 8", "augment = \"pad1crop8\"", "name = \"resnet20\"", "batch = 8"]
-    {
-        assert!(recipe.contains(line), "{line}: {recipe}");
-    }
-    let mut eval = Command::new(env!("CARGO_BIN_EXE_grawa"));
-    let eval = text(&eval.args(["eval", "run"]).current_dir(place.path()).output().unwrap().stdout);
-    let all = eval.lines().find(|line| line.starts_with("all")).unwrap();
-    let error: f64 = all.split_whitespace().last().unwrap().parse().unwrap();
-    assert!(error <= 20.0, "{eval}");
-    done(&["--replay", "run", "--out", "again"]);
-    same(&place.path().join("run"), &place.path().join("again"));
-    let kept = fs::read_dir(place.path().join("again/checkpoints")).unwrap();
-    let mut kept: Vec<String> = kept.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    kept.sort();
-    done(&["--resume", "again", "--checkpoint", &kept[0]]);
-    same(&place.path().join("run"), &place.path().join("again"));
-}
-
 /// The plan of published data comes without the data; what a start would refuse is refused, and nothing is written.
 #[test]
 fn a_dry_run_tells_checks_and_trains_nothing() {
@@ -228,10 +115,10 @@ fn a_dry_run_tells_checks_and_trains_nothing() {
     assert!(text(&digits.stdout).contains("steps of each worker per second"), "{}", text(&digits.stdout));
     assert!(text(&digits.stderr).contains("warning: only 0 rounds"), "{}", text(&digits.stderr));
     for (arguments, code, words) in [
-        (&["--data", "cifar10"][..], 1, "holds no CIFAR-10"),
+        (&["--data", "cifar10", "--dir", "."][..], 1, "holds no CIFAR-10"),
         (&["--workers", "2000"], 2, "2000 workers asked for"),
-        (&["--init", "nothing.safetensors"], 1, "nothing.safetensors"),
-        (&["--data", "folder", "--dir", "nowhere"], 1, "a folder of this name"),
+        (&["--init", "nothing.safetensors"], 2, "there is no file or folder nothing.safetensors; give"),
+        (&["--data", "folder", "--dir", "nowhere"], 1, "there is no folder \"nowhere\"; expected"),
     ] {
         let output = train(place.path(), &[arguments, &["--dry-run"]].concat());
         let (plan, error) = (text(&output.stdout), text(&output.stderr));
@@ -714,7 +601,7 @@ fn the_best_model_is_kept_and_used() {
     assert!(classes.len() == 10 && (sum - 1.0).abs() < 1e-9, "{found}");
     let none = grawa(&["predict", "worse", "nowhere.png"]);
     assert!(
-        none.status.code() == Some(1) && text(&none.stderr).contains("nowhere.png"),
+        none.status.code() == Some(2) && text(&none.stderr).contains("nowhere.png"),
         "{}",
         text(&none.stderr)
     );
