@@ -137,7 +137,7 @@ def main():
     rates = [rate(group) for group in trial]
     for group in trial:
         group.stop()
-    assert None not in rates, "fewer than ten rounds in the trial: more --minutes"
+    assert None not in rates, "fewer than ten rounds in a trial of 45 s: smaller batches or a shorter period"
     steps = int(min(rates) * 60 * args.minutes / 40 + 1) * 40
     print(f"{rates[0]:.1f} and {rates[1]:.1f} steps per worker and second: {steps} steps each", flush=True)
 

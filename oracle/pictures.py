@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent.parent
 
 
 def make(folder):
-    """Smooth shapes with some noise: about 50 KB each at quality 90, as photographs of this size."""
+    """Smooth shapes with some noise: about 60 KB each at quality 90, as photographs of this size."""
     draws = numpy.random.default_rng(7)
     for number in range(400):
         small = Image.fromarray(draws.integers(0, 256, (24, 32, 3), dtype=numpy.uint8))

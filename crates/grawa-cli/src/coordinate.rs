@@ -8,18 +8,18 @@ use crate::page::{self, Page};
 use crate::train;
 use clap::Args;
 use grawa_comm::group::Security;
-use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome};
+use grawa_train::coordinate::{Connect, Control, CoordinatedRun, Outcome, WrittenCheckpoint};
 use grawa_train::observe::Screen;
 use grawa_train::recipe::Facts;
-use grawa_train::{Event, Observer, Reason, Recipe, folder, objection};
+use grawa_train::{Event, Finished, Observer, Reason, Recipe, folder, objection};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often it is checked who has joined, before the run begins.
+/// How often it is checked who has joined.
 const CHECK: Duration = Duration::from_secs(1);
-/// How often that is printed if it does not change.
+/// How often it is printed that workers are missing.
 const REMIND: Duration = Duration::from_secs(10);
 /// Where a coordinator listens by default.
 const LISTEN: &str = "127.0.0.1:7117";
@@ -142,31 +142,40 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let server = Arc::clone(run.server());
     let poll = || if stop.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue };
     let outcome = follow(run, observers, quiet, poll)?;
-    let end = outcome.finished.filter(|end| end.reason == Reason::Spent);
+    let end = outcome.finished.as_ref().filter(|end| end.reason == Reason::Spent);
     server.dismiss(if end.is_some() { "the run is over" } else { "the run was stopped" });
     // The last message must be sent before this process ends.
     std::thread::sleep(Duration::from_millis(300));
-    print(&match &end {
+    print(&match end {
         Some(end) if end.diverged => {
             format!("diverged: no worker's parameters are finite; its files stay in {folder}")
         }
         Some(_) => format!("done; see {folder}"),
         None => format!("stopped, and its workers with it; what was recorded is in {folder}"),
     });
-    match outcome.keeper {
-        _ if is_for_sessions => {}
-        Some((worker, kept)) => print(&format!(
-            "worker {worker} has saved the model; on its machine: grawa eval {}",
-            kept.display()
-        )),
-        None if outcome.has_checkpoint => {}
-        None => print("the model was not saved: no worker joined with --out DIR"),
+    if !is_for_sessions && let Some(words) = saved_model(&outcome, end) {
+        print(&words);
     }
-    if let Some((recipe, end)) = planned.as_ref().zip(end.as_ref()) {
+    if let Some((recipe, end)) = planned.as_ref().zip(end) {
         let examples = Facts::published(recipe).map(|facts| facts.examples);
         train::warn_of(recipe, examples, Some(end.at.rounds));
     }
     Ok(end.is_some_and(|end| !end.diverged))
+}
+
+/// Where the model of a run is; nothing if only an earlier coordinator could say.
+fn saved_model(outcome: &Outcome, end: Option<&Finished>) -> Option<String> {
+    let Some(WrittenCheckpoint { worker, folder, step }) = &outcome.written else {
+        let words = "the model was not saved: no worker joined with --out DIR";
+        return (!outcome.has_checkpoint).then(|| words.into());
+    };
+    let what = match end {
+        Some(end) if end.at.steps > *step => {
+            format!("the model of the end was not saved; worker {worker} saved that of step {step}")
+        }
+        _ => format!("worker {worker} has saved the model"),
+    };
+    Some(format!("{what}; on its machine: grawa eval {}", folder.display()))
 }
 
 /// Who sees the events: a page and the terminal.
@@ -202,13 +211,16 @@ pub(crate) fn follow(
             checked = Instant::now();
             let status = server.status();
             let joined: u32 = status.workers.iter().map(|one| one.workers).sum();
-            let is_waiting = status.committed.is_none() || joined == 0;
-            if is_waiting && (joined != shown || reminded.elapsed() > REMIND) {
+            let has_begun = status.committed.is_some();
+            if has_begun && joined > 0 {
+                reminded = Instant::now();
+            } else if reminded.elapsed() > REMIND || !has_begun && joined != shown {
                 (reminded, shown) = (Instant::now(), joined);
-                warn(&format!(
-                    "{joined} of {founders} workers have joined; listening at {}",
-                    server.address()
-                ));
+                let words = match has_begun {
+                    true => "no worker is left; one that joins continues the run".into(),
+                    false => format!("{joined} of {founders} workers have joined"),
+                };
+                warn(&format!("{words}; listening at {}", server.address()));
             }
         }
         poll()
@@ -257,4 +269,26 @@ pub(crate) fn prepare(
     check(Some(&recipe))?;
     let place = train::claim_for(arguments, &recipe)?;
     Ok(Some(Task::Recipe(Box::new(recipe), place)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grawa_train::Place;
+
+    #[test]
+    fn the_end_says_which_model_was_saved() {
+        let at = Place { steps: 64, ..Place::default() };
+        let end = Finished { at, reason: Reason::Spent, diverged: false, bytes: 0, workers: Vec::new() };
+        let outcome = |step: Option<u64>| {
+            let written = step.map(|step| WrittenCheckpoint { worker: 2, folder: "kept".into(), step });
+            Outcome { finished: Some(end.clone()), has_checkpoint: step.is_some(), written, overshot: 0 }
+        };
+        let of = |step| saved_model(&outcome(step), Some(&end)).unwrap();
+        assert_eq!(of(Some(64)), "worker 2 has saved the model; on its machine: grawa eval kept");
+        assert!(of(Some(32)).contains("was not saved; worker 2 saved that of step 32"));
+        assert!(of(None).contains("no worker joined with --out"));
+        // A coordinator that was replaced knows that there is one, but not whose.
+        assert_eq!(saved_model(&Outcome { has_checkpoint: true, ..outcome(None) }, Some(&end)), None);
+    }
 }

@@ -16,6 +16,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Runs that take less are many in a short time.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// Whether a command line asks for several seeds, or for the rest of them.
 pub(crate) fn is_asked(arguments: &Arguments) -> bool {
@@ -43,18 +47,23 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
     let (seeds, _hold) = (folder::seeds(&all)?, folder::hold(&all, true)?);
     train::listen_for_stop(stop)?;
     let mut table = Table::new(["seed", "test error %", "run"]);
-    let (mut errors, mut is_good, pace) = (Vec::new(), true, LinePace::default());
+    let (mut errors, mut is_good) = (Vec::new(), true);
+    let (pace, mut are_short) = (LinePace::default(), false);
     for (number, seed) in seeds.iter().enumerate() {
         let place = all.join(format!("seed-{seed}"));
-        // Short runs without a terminal: not each of them prints lines.
-        let quiet = arguments.quiet || !std::io::stderr().is_terminal() && !pace.is_due();
+        // Without a terminal not each of many short runs prints lines.
+        let is_skipped = || are_short && !std::io::stderr().is_terminal() && !pace.is_due();
+        let quiet = arguments.quiet || is_skipped();
         if !quiet {
             print(&format!("seed {seed}, run {} of {}", number + 1, seeds.len()));
         }
         let mut own = arguments.clone();
         own.quiet = quiet;
         let ends = (number == 0, number + 1 == seeds.len());
+        let (is_whole, began) = (Checkpoint::newest_path(&place).is_err(), Instant::now());
         is_good &= one(own, ends, &all, &place, *seed, stop)?;
+        // The rest of a run that was stopped says nothing about the next one.
+        are_short |= is_whole && began.elapsed() < SHORT;
         if stop.load(Ordering::Relaxed) {
             print(&format!("stopped; continue with: grawa train --resume {}", all.display()));
             return Ok(false);

@@ -26,8 +26,9 @@ fn the_demo_ends_in_a_table_and_a_page() {
     let (table, lines) = (text(&output.stdout), text(&output.stderr));
     let row = table.lines().find(|line| line.starts_with("Mean")).unwrap();
     assert!(row.contains(" ± ") && row.contains(" 40 "), "{table}");
-    // No terminal here: a line for each run.
-    assert_eq!(lines.lines().filter(|line| line.contains("test error")).count(), 4, "{lines}");
+    // No terminal here: a line for each run, but at most one a second.
+    let count = lines.lines().filter(|line| line.contains("test error")).count();
+    assert!((1..=4).contains(&count), "{lines}");
     let page = fs::read_to_string(place.path().join("out/demo/index.html")).unwrap();
     assert!(
         lines.contains("out/demo/index.html") && page.contains("mean-2") && page.contains("sgd-1"),

@@ -313,7 +313,8 @@ fn a_killed_worker_is_replaced() {
     ];
     let mut coordinator = grawa(folder.path(), &words).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(coordinator.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let mut printed = BufReader::new(coordinator.stdout.take().unwrap());
+    printed.read_line(&mut line).unwrap();
     let address = line.split(' ').nth(2).unwrap().to_owned();
     let mut coordinator = Kept(coordinator);
     let join = |more: &[&str]| {
@@ -330,14 +331,22 @@ fn a_killed_worker_is_replaced() {
         }
     };
     wait("\"event\":\"round\"");
+    wait("no worker saves the model");
     dies.0.kill().unwrap();
     wait("lost its connection");
     let mut comes = join(&["--out", "kept"]);
     wait("fetches the state at operation");
+    wait("the model is saved from now on");
     assert!(stays.ends_well() && comes.ends_well() && coordinator.ends_well());
     assert!(events().contains("\"event\":\"finished\""));
     // It is not the first of those present, but the only one that was given a folder.
     last_line(folder.path(), "kept");
+    let mut end = String::new();
+    printed.read_to_string(&mut end).unwrap();
+    assert!(
+        end.contains("has saved the model; on its machine: grawa eval ") && end.contains("kept"),
+        "{end}"
+    );
     let refused =
         grawa(folder.path(), &["join", &address, "--key", "run.key", "--patience", "1"]).output().unwrap();
     assert!(text(&refused).contains("no coordinator answers"), "{}", text(&refused));

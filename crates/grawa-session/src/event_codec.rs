@@ -23,7 +23,8 @@ pub enum Report {
         sequence: Sequence,
         /// The events.
         events: Vec<Event>,
-        /// Whether a member writes checkpoints.
+        /// Whether a member writes checkpoints. A program that does not say so may have one.
+        #[serde(default = "unknown")]
         is_kept: bool,
     },
     /// An event of one process alone.
@@ -35,6 +36,10 @@ pub enum Report {
         /// The event.
         event: Event,
     },
+}
+
+fn unknown() -> bool {
+    true
 }
 
 /// The number of a shared report. It grows as the run does.

@@ -61,7 +61,7 @@ impl Store {
     /// Removes the folder again if nothing was done in it: data that is missing is noticed when the first cell starts.
     pub fn remove_if_unused(&self) {
         let is_empty =
-            ["cells", "runs"].into_iter().all(|part| fs::remove_dir(self.folder.join(part)).is_ok());
+            ["runs", "cells"].into_iter().all(|part| fs::remove_dir(self.folder.join(part)).is_ok());
         if is_empty && fs::remove_file(self.folder.join(MANIFEST)).is_ok() {
             // The user may have put something there.
             let _ = fs::remove_dir(&self.folder);

@@ -7,7 +7,7 @@ use super::kernel_file::{self, Key};
 use crate::Error;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
 /// The variable that names the cache's folder, or turns it `off`.
@@ -15,6 +15,8 @@ pub const CACHE: &str = "GRAWA_CACHE";
 
 /// The newest files are kept: a few programs, drivers and precisions of 1 to 2 MB each.
 const KEPT: usize = 16;
+/// Longer than it takes to write a file.
+const WRITING: Duration = Duration::from_secs(600);
 
 /// The folder of compiled kernels; none if the cache is off or there is no home folder.
 pub fn kernel_cache() -> Option<PathBuf> {
@@ -64,16 +66,20 @@ fn write(folder: &Path, path: &Path, file: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes all but `newest` and the next newest files. What a killed process left half-written becomes old too.
+/// Removes all but `newest` and the next newest files, and what a killed process left half-written long ago.
 fn prune(folder: &Path, newest: &Path) -> io::Result<()> {
-    let is_ours = |name: &OsStr| {
+    let is_ours = |name: &OsStr, written: SystemTime| {
         let name = name.to_string_lossy();
-        name.ends_with(".cubin") || name.ends_with(".cubin.new")
+        // Another process may be writing a file that is still new.
+        let is_left = || written.elapsed().is_ok_and(|age| age > WRITING);
+        name.ends_with(".cubin") || name.ends_with(".cubin.new") && is_left()
     };
     let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)?
         .flatten()
-        .filter(|entry| is_ours(&entry.file_name()) && entry.path() != newest)
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .filter(|(written, path)| {
+            path.file_name().is_some_and(|name| is_ours(name, *written)) && path != newest
+        })
         .collect();
     files.sort();
     let old = files.len().saturating_sub(KEPT - 1);
@@ -164,10 +170,10 @@ mod tests {
             }
         });
         fs::write(folder.join("x.cubin.new"), "half").unwrap();
-        let begin = SystemTime::now() - std::time::Duration::from_secs(3600);
+        let begin = SystemTime::now() - Duration::from_secs(3600);
         let date = |path: &Path, second: usize| {
             let file = fs::File::options().write(true).open(path).unwrap();
-            file.set_modified(begin + std::time::Duration::from_secs(second as u64)).unwrap();
+            file.set_modified(begin + Duration::from_secs(second as u64)).unwrap();
         };
         date(&folder.join("x.cubin.new"), 0);
         for number in 0..2 * KEPT {

@@ -6,6 +6,17 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// A checkpoint of a group's run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WrittenCheckpoint {
+    /// The worker that wrote it.
+    pub worker: u32,
+    /// The run's folder on the worker's machine.
+    pub folder: PathBuf,
+    /// Where the run stood.
+    pub step: u64,
+}
+
 /// What was received so far.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
@@ -14,8 +25,8 @@ pub(crate) struct Inbox {
     last: Option<Sequence>,
     /// The name of the last checkpoint.
     checkpoint: Option<OsString>,
-    /// The worker that wrote it, and its folder.
-    keeper: Option<(u32, PathBuf)>,
+    /// The last one that a worker reported to this coordinator.
+    written: Option<WrittenCheckpoint>,
     /// Each worker's process and the number of its last own report.
     own: BTreeMap<u32, (u64, u64)>,
 }
@@ -38,9 +49,9 @@ impl Inbox {
         self.checkpoint.is_some()
     }
 
-    /// The worker that wrote the last checkpoint, and the folder that it was given.
-    pub(crate) fn keeper(&self) -> Option<(u32, PathBuf)> {
-        self.keeper.clone()
+    /// The last checkpoint that a worker reported.
+    pub(crate) fn written(&self) -> Option<WrittenCheckpoint> {
+        self.written.clone()
     }
 
     /// Whether there are rounds between the last report and this one.
@@ -80,9 +91,11 @@ impl Inbox {
                     Event::Round(_) | Event::Evaluated(_) => false,
                 };
                 self.note(&event);
-                if let Event::Checkpoint { path, .. } = &event {
+                if let Event::Checkpoint { path, at } = &event {
                     let folder = path.parent().and_then(Path::parent);
-                    self.keeper = folder.map(|folder| (worker, folder.into()));
+                    let step = at.steps;
+                    self.written =
+                        folder.map(|folder| WrittenCheckpoint { worker, folder: folder.into(), step });
                 }
                 Vec::from_iter(is_new.then_some(event))
             }
@@ -125,7 +138,8 @@ mod tests {
             log.write(event, 1.0).unwrap();
         }
         assert!(inbox.has_started() && inbox.has_checkpoint());
-        assert!(inbox.keeper().is_some());
+        let last = events.iter().rev().find(|event| matches!(event, Event::Checkpoint { .. })).unwrap();
+        assert_eq!(inbox.written().unwrap().step, last.place().steps);
         let recorded: Vec<Event> = read(folder.path()).unwrap().into_iter().map(|(event, _)| event).collect();
         let mut inbox = Inbox::after(&recorded);
         for report in reports(&events).into_iter().rev().take(3) {

@@ -10,6 +10,7 @@ mod inbox;
 mod reporter_tests;
 
 pub(crate) use inbox::Inbox;
+pub use inbox::WrittenCheckpoint;
 
 use crate::elastic::expect_elastic;
 use crate::event::{Event, Fault, Finished, Observer, Place, Reason};
@@ -70,8 +71,8 @@ pub struct Outcome {
     pub finished: Option<Finished>,
     /// Whether any worker has written a checkpoint.
     pub has_checkpoint: bool,
-    /// The worker that has written the last one, and the folder on its machine.
-    pub keeper: Option<(u32, PathBuf)>,
+    /// The last one that a worker reported.
+    pub written: Option<WrittenCheckpoint>,
     /// At a free pace: steps that workers took beyond what a round asks for, before all knew of the round.
     pub overshot: u64,
 }
@@ -419,8 +420,8 @@ impl Following<'_> {
         if let Some(end) = &finished {
             self.record(&Event::Finished(end.clone()))?;
         }
-        let (has_checkpoint, keeper) = (self.inbox.has_checkpoint(), self.inbox.keeper());
-        Ok(Outcome { finished, has_checkpoint, keeper, overshot: self.server.status().extra_steps })
+        let (has_checkpoint, written) = (self.inbox.has_checkpoint(), self.inbox.written());
+        Ok(Outcome { finished, has_checkpoint, written, overshot: self.server.status().extra_steps })
     }
 }
 

@@ -41,18 +41,17 @@ pub struct Keys {
     server: Arc<ServerConfig>,
 }
 
+const NO_KEY: &str =
+    "there is no such file; `grawa key new FILE` makes a key, and all machines of a run need the same";
+
 impl Security {
     /// With the key in this file. Only its owner may have access to the file.
     pub fn with_key(path: &Path) -> Result<Self, Error> {
         let wrong = |why: String| Error::Key { path: path.into(), why };
         let failed = |error: std::io::Error| wrong(error.to_string());
-        let missing = |error: std::io::Error| {
-            match error.kind() {
-            ErrorKind::NotFound => wrong(
-                "there is no such file; `grawa key new FILE` makes a key, and all machines of a run need the same".into(),
-            ),
+        let missing = |error: std::io::Error| match error.kind() {
+            ErrorKind::NotFound => wrong(NO_KEY.into()),
             _ => failed(error),
-        }
         };
         let file = File::open(path).map_err(missing)?;
         if let Some(mode) = shared_mode(&file).map_err(failed)? {
