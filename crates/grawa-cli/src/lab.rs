@@ -184,7 +184,8 @@ fn show(bar: &ProgressBar, pace: &LinePace, progress: &Progress<'_>) {
     if !bar.is_hidden() {
         return bar.println(line);
     }
-    if !pace.is_due() {
+    // The last line tells that all are finished.
+    if progress.done < progress.all && !pace.is_due() {
         return;
     }
     let spent = bar.elapsed().as_secs_f64();

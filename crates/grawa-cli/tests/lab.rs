@@ -149,7 +149,12 @@ fn killed_half_way_it_loses_no_finished_cell() {
     assert_eq!(found.len(), 35);
     // Each holds the seconds it took: the same bytes mean that it was not run again.
     assert!(kept.iter().all(|(name, bytes)| found.get(name) == Some(bytes)));
-    assert_eq!(text(&output.stderr).lines().count(), 35 - kept.len());
+    // Lines come for finished cells, at most one a second, and at the end.
+    let lines = text(&output.stderr);
+    assert!(
+        lines.lines().count() <= 35 - kept.len() && lines.lines().last().unwrap().starts_with("35/35 "),
+        "{lines}"
+    );
     // A run that was never interrupted comes to the same table.
     let whole = lab(place.path(), &["gap", "--out", "whole"]);
     let table = |name: &str| fs::read_to_string(place.path().join(name).join("results/gap.csv")).unwrap();
