@@ -201,6 +201,6 @@ mod tests {
         assert!(text.contains("data_batch_3.bin") && text.contains("grawa data get cifar10"), "{text}");
 
         let text = read(&CIFAR10, &dir.path().join("nowhere")).unwrap_err().to_string();
-        assert!(text.contains("nowhere") && text.contains("cifar-10-batches-bin"), "{text}");
+        assert!(text.contains("nowhere") && text.contains("grawa data get cifar10"), "{text}");
     }
 }
