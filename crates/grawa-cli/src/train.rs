@@ -242,7 +242,7 @@ pub(crate) fn warn_at_end(recipe: &Recipe, facts: &Facts, end: &Finished) {
     }
 }
 
-/// Trains until the run is over or `stop` is true; `ready` is called just before.
+/// Trains until the run is over or `stop` is true; `ready` is called when the data is loaded.
 pub(crate) fn carry_out(
     arguments: &Arguments,
     mut task: Task,
@@ -254,13 +254,14 @@ pub(crate) fn carry_out(
         warn(&format!("if the data was moved: grawa train --resume {} --dir DIR", place.display()));
     }
     let data = data?;
+    // What the run needs is known before it is allocated.
+    let facts = Facts::of(&task.recipe, &data);
+    ready(&task.recipe, &facts)?;
     let from = task.checkpoint.as_ref().map(|checkpoint| checkpoint.path().to_owned());
     let run = start(Run::new(task.recipe.clone(), &data)?, task.recording.take(), task.checkpoint.take());
     // All that can be wrong with the request is found before a folder is made, or a record is cut back.
     check(&run, arguments)?;
     let (place, (_hold, files)) = open(arguments, &task.recipe, task.hold.zip(from))?;
-    let facts = Facts::of(&task.recipe, &data);
-    ready(&task.recipe, &facts)?;
     let mut observers = observers(files, arguments.quiet);
     let end = run.keep_in(&place).stop_by(Arc::clone(stop)).go(&mut observers)?;
     Ok(Trained { recipe: task.recipe, facts, end, place })
