@@ -17,7 +17,7 @@ fn an_even_run_has_the_bits_of_the_sequential_one() {
         }
         assert_eq!(end.workers.len(), starts.len());
         assert!(end.workers.iter().all(|share| share.total == 14));
-        // Every byte is told of once, in the round that took it.
+        // Each byte is counted once, in its own round.
         let rounds = trial.ear.rounds();
         assert_eq!(rounds.iter().map(|round| round.bytes).sum::<u64>(), end.bytes, "{method}");
         let vectors = 4 * layout().len() as u64 * starts.len() as u64;
@@ -55,20 +55,8 @@ fn a_time_budget_is_by_the_given_clock() {
     trial.recipe.train.rate = "0.05, x0.1 at 5s".parse().unwrap();
     let seconds = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = Arc::clone(&seconds);
-    let launch = Launch {
-        recipe: trial.recipe.clone(),
-        layout: layout(),
-        network: "toy".into(),
-        warnings: Vec::new(),
-        examples: 100,
-        writer: None,
-        recording: None,
-        stop: Arc::default(),
-        clock: Arc::new(move || Duration::from_millis(seconds.load(Ordering::Relaxed))),
-        resumed: false,
-        reporter: None,
-        together: Arc::default(),
-    };
+    let clock = Arc::new(move || Duration::from_millis(seconds.load(Ordering::Relaxed)));
+    let launch = Launch { writer: None, clock, ..trial.plan(false) };
     let make = |part: &mut Part| {
         let count = Arc::clone(&count);
         let function = move |x: &[f32], key: Key, gradient: &mut [f32]| {

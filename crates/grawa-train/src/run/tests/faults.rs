@@ -144,21 +144,7 @@ fn an_observer_that_fails_stops_the_run_and_nothing_is_lost() {
         }
     }
     let trial = Trial::new("mean:period=2", &[1.0, 2.0], 1_000_000);
-    let started = Instant::now();
-    let launch = Launch {
-        recipe: trial.recipe.clone(),
-        layout: layout(),
-        network: "toy".into(),
-        warnings: Vec::new(),
-        examples: 100,
-        writer: Some(Writer::new(trial.folder.path(), &trial.recipe, None)),
-        recording: None,
-        stop: Arc::default(),
-        clock: Arc::new(move || started.elapsed()),
-        resumed: false,
-        reporter: None,
-        together: Arc::default(),
-    };
+    let launch = trial.plan(false);
     let make = |part: &mut Part| {
         let replica = FunctionReplica::new(layout(), part.parameters.clone(), bowl as Function)?;
         Ok(Seat { worker: part.worker, replica: Box::new(replica), waits: None, evaluator: None })

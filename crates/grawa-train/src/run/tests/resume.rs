@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Stopped at any step, even in the middle of a cycle, and gone on with: the same bits and the same files.
+/// A run that is stopped at any step, also between two rounds, and resumed has the same bits and the same files.
 #[test]
 fn a_run_that_was_stopped_and_resumed_leaves_what_an_unbroken_one_leaves() {
     for method in methods() {
@@ -61,7 +61,7 @@ impl Stopping<'_> {
     }
 }
 
-/// Who was lost comes back when the run is gone on with: at the centre, or as one of equal copies.
+/// A lost worker takes part again after a resume. It starts from the centre, or from the parameters that all workers share.
 #[test]
 fn a_lost_worker_comes_back_at_a_resume() {
     for method in ["mean:period=3", "dp-sgd", "lsgd:period=4,inner.group=2,inner.period=2"] {
