@@ -63,8 +63,17 @@ pub(crate) struct Plan<L> {
 impl<L: Copy + PartialEq> Plan<L> {
     /// Plans passes over a batch. `layouts` holds the memory layout of each node: a buffer serves nodes of one layout.
     pub(crate) fn new(graph: &Graph, batch: usize, layouts: &[L], reuse: Reuse) -> Result<Self, Error> {
+        Self::of_steps(fuse(graph), batch, layouts, reuse)
+    }
+
+    /// The same for steps that a backend has changed.
+    pub(crate) fn of_steps(
+        mut steps: Vec<Step>,
+        batch: usize,
+        layouts: &[L],
+        reuse: Reuse,
+    ) -> Result<Self, Error> {
         expect_len("the batch", batch.min(1), 1)?;
-        let mut steps = fuse(graph);
         let mut slots: Vec<Option<usize>> = vec![None; layouts.len()];
         // The layout of each buffer, and how many gradients it holds.
         let mut buffers: Vec<(L, usize)> = Vec::new();
@@ -116,7 +125,7 @@ impl<L: Copy + PartialEq> Plan<L> {
 }
 
 /// The steps of a graph. A batch norm takes the sum and the ReLU behind it into its step, a sum the ReLU.
-fn fuse(graph: &Graph) -> Vec<Step> {
+pub(crate) fn fuse(graph: &Graph) -> Vec<Step> {
     let nodes = graph.nodes();
     let mut taken = vec![false; nodes.len()];
     let mut steps: Vec<Step> = Vec::new();

@@ -3,9 +3,10 @@
 use super::compile::{ConvGeometry, Layer, Program};
 use super::cudnn::{Cudnn, Direction, Plan as CudnnPlan, timed};
 use super::device::{Context, Kernels, Memory, Stream, arguments};
-use super::kernel_choice::{KernelChoice, LayerKernels, own, own_sums};
-use super::pass::NormArgument;
+use super::kernel_choice::{KernelChoice, LayerKernels, Machine, own, own_sums};
+use super::pass::{NormArgument, SumsArgument};
 use crate::{Error, Precision};
+use bytemuck::Zeroable;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -38,13 +39,15 @@ pub(crate) struct Autotuner<'a> {
 }
 
 /// Assumed memory bandwidth in bytes per second: the cost of a pass over memory that a kernel saves.
-const BANDWIDTH: f64 = 2.5e12;
+const BANDWIDTH: f64 = 3.5e12;
 /// How much faster our kernel must be when it runs alone: beside other kernels it gains less than cuDNN's.
 const ALONE: f64 = 1.15;
-/// Assumed cost of a kernel launch, in seconds.
-const START: f64 = 3e-6;
+/// Assumed cost of a kernel, in seconds: of any, and of one that sums channels.
+const LAUNCH: f64 = 3e-6;
+const SUMS: f64 = 6e-6;
 
-type Cache = HashMap<(ConvGeometry, usize, usize, Direction), (KernelChoice, Option<f64>, Option<f64>)>;
+type Cache =
+    HashMap<(ConvGeometry, usize, usize, (bool, bool), Direction), (KernelChoice, Option<f64>, Option<f64>)>;
 
 impl Autotuner<'_> {
     /// Chooses the kernels of every layer.
@@ -53,16 +56,16 @@ impl Autotuner<'_> {
         let (mut cache, mut layer_kernels, mut choices) = (Cache::new(), Vec::new(), Vec::new());
         for layer in &program.layers {
             let narrow = self.precision == Precision::Bf16;
-            let (sums, stretch, splits) =
-                own_sums(layer, narrow, self.context.device.processors, self.replicas);
+            let machine = Machine { processors: self.context.device.processors, replicas: self.replicas };
+            let (sums, stretch) = own_sums(layer, narrow, machine);
             let name = program.graph.parameters().spans()[layer.weight.0].name();
             let mut pick = |direction: Direction, ours: KernelChoice| -> Result<KernelChoice, Error> {
-                let key = (layer.forward, layer.stride, layer.pad, direction);
+                let key =
+                    (layer.forward, layer.stride, layer.pad, (layer.adds, layer.source.is_some()), direction);
                 let (kernel, own, cudnn) = match cache.entry(key) {
                     Entry::Occupied(known) => known.get().clone(),
                     Entry::Vacant(new) => {
-                        let found =
-                            self.pick(program, layer, direction, ours, (stretch, splits), &mut scratch)?;
+                        let found = self.pick(program, layer, direction, ours, stretch, &mut scratch)?;
                         new.insert(found).clone()
                     }
                 };
@@ -83,11 +86,13 @@ impl Autotuner<'_> {
                 Ok(kernel)
             };
             layer_kernels.push(LayerKernels {
-                forward: pick(Direction::Forward, own(&layer.forward, narrow))?,
-                backward_data: pick(Direction::BackwardData, own(&layer.backward, narrow))?,
+                forward: pick(
+                    Direction::Forward,
+                    own(&layer.forward, narrow, layer.bias.is_some(), machine),
+                )?,
+                backward_data: pick(Direction::BackwardData, own(&layer.backward, narrow, false, machine))?,
                 backward_weights: pick(Direction::BackwardWeights, sums)?,
                 stretch,
-                splits,
             });
         }
         Ok((layer_kernels, choices))
@@ -101,15 +106,15 @@ impl Autotuner<'_> {
         layer: &Layer,
         direction: Direction,
         ours: KernelChoice,
-        stretches: (usize, usize),
+        stretch: usize,
         scratch: &mut Option<Memory>,
     ) -> Result<(KernelChoice, Option<f64>, Option<f64>), Error> {
         let geometry = &layer.forward;
-        // cuDNN cannot compute padded output channels.
-        let fits = geometry.o == geometry.op;
         let narrow_layer = geometry.cp <= 32 && geometry.op <= 32;
-        let Some(cudnn) = self.cudnn.filter(|_| fits && (self.precision == Precision::Tf32 || !narrow_layer))
-        else {
+        // cuDNN rounds before a bias is added: classifiers, whose channels are often padded, stay exact with our kernels.
+        let exact = geometry.o != geometry.op && layer.bias.is_some() && layer.norm.is_none();
+        let wanted = !exact && (self.precision == Precision::Tf32 || !narrow_layer);
+        let Some(cudnn) = self.cudnn.filter(|_| wanted) else {
             return Ok((ours, None, None));
         };
         let plans = cudnn.plans(layer, direction, self.precision == Precision::Bf16)?;
@@ -118,8 +123,12 @@ impl Autotuner<'_> {
             return Ok((first.map_or(ours, KernelChoice::Cudnn), None, None));
         }
         let sizes = tensors(program, layer);
-        let (_, splits) = stretches;
-        let partial = splits * geometry.o as usize * geometry.columns() * 4;
+        let partial = match &ours {
+            KernelChoice::Own { grid, .. } => {
+                grid.blocks.0 as usize * geometry.o as usize * geometry.columns() * 4
+            }
+            KernelChoice::Cudnn(_) => 0,
+        };
         if scratch.is_none() {
             let most = |of: fn(&[usize; 3]) -> usize| {
                 program.layers.iter().map(|layer| of(&tensors(program, layer))).max()
@@ -137,16 +146,29 @@ impl Autotuner<'_> {
         // SAFETY: the scratch memory holds the largest input, weights and output of all layers, one after the other.
         let best = unsafe { cudnn.fastest(plans, self.stream, addresses) }?;
         // SAFETY: as above.
-        let own_time = unsafe { self.time_own(layer, direction, &ours, addresses, stretches.0, partial) }?;
+        let own_time = unsafe { self.time_own(layer, direction, &ours, addresses, stretch, partial) }?;
         let Some(best) = best else { return Ok((ours, Some(own_time), None)) };
         let cudnn_time = best.seconds;
-        let (ours_all, theirs_all) = match direction {
-            Direction::Forward if layer.norm.is_some() => {
-                (own_time, cudnn_time + START + sizes[2] as f64 / BANDWIDTH)
+        // What each costs besides: passes over a tensor, in seconds.
+        let pass = |tensor: usize, times: f64| times * sizes[tensor] as f64 / BANDWIDTH;
+        let (ours_more, theirs_more) = match direction {
+            // Our kernel computes the moments for the batch norm.
+            Direction::Forward if layer.norm.is_some() => (0.0, SUMS + pass(2, 1.0)),
+            Direction::Forward => (0.0, 0.0),
+            Direction::BackwardData => {
+                // cuDNN's result is added to earlier contributions by a kernel of its own.
+                let (adding, sum) =
+                    if layer.adds { (pass(0, 1.0), LAUNCH + pass(0, 3.0)) } else { (0.0, 0.0) };
+                // Our kernel also computes the backward sums of the batch norm before the layer; it reads one tensor less.
+                let (ours, theirs) = match layer.source {
+                    Some(_) => (pass(0, 1.5), SUMS + pass(0, 2.5)),
+                    None => (0.0, 0.0),
+                };
+                (adding + ours, sum + theirs)
             }
-            Direction::BackwardWeights => (own_time + partial as f64 / BANDWIDTH, cudnn_time),
-            _ => (own_time, cudnn_time),
+            Direction::BackwardWeights => (partial as f64 / BANDWIDTH, 0.0),
         };
+        let (ours_all, theirs_all) = (own_time + ours_more, cudnn_time + theirs_more);
         let ours_wins = ours_all * ALONE <= theirs_all && self.precision == Precision::Bf16;
         let kernel = if ours_wins { ours } else { KernelChoice::Cudnn(best) };
         Ok((kernel, Some(own_time), Some(cudnn_time)))
@@ -168,7 +190,7 @@ impl Autotuner<'_> {
         stretch: usize,
         partial: usize,
     ) -> Result<f64, Error> {
-        let KernelChoice::Own { name, grid } = kernel else { return Ok(f64::INFINITY) };
+        let KernelChoice::Own { name, grid, rows } = kernel else { return Ok(f64::INFINITY) };
         let (none, no, stretch) = (0u64, 0i32, stretch as i32);
         // Unused with `moments = 0`, but the kernel has the parameter.
         let norm = NormArgument::unused();
@@ -185,7 +207,9 @@ impl Autotuner<'_> {
                 } else {
                     (&layer.backward, y, x)
                 };
-                let arguments = arguments![*geometry, from, weight, none, to, no, no, norm, none];
+                let sums = SumsArgument::zeroed();
+                let arguments =
+                    arguments![*geometry, from, weight, none, to, no, no, norm, sums, *rows, none];
                 // SAFETY: the arguments are those of `conv_*`. The addresses are the caller's promise, `timed` waits for the
                 // kernel, and it skips what has address 0.
                 unsafe { self.stream.launch(self.kernels, name, *grid, 1, arguments) }

@@ -6,20 +6,22 @@
 use super::compile::pitch;
 use super::device::{Grid, arguments};
 use super::kernel_choice::KernelChoice;
-use super::pass::{NormArgument, Pass, PassMode};
+use super::pass::{NormArgument, Pass, PassMode, SumsArgument};
 use crate::plan::{Flow, NO_STEP, Step};
 use crate::{Error, Op};
+use bytemuck::Zeroable;
 
 impl Pass<'_> {
     /// Enqueues a backward pass, after a forward pass and the loss. It leaves the gradient where `collect` finds it.
     pub(crate) fn backward(&self, pass_mode: PassMode) -> Result<(), Error> {
         // For each buffer, the event of the side stream's last reader.
         let mut readers: Vec<Option<usize>> = vec![None; self.program.buffers.len()];
-        for step in self.program.steps.iter().rev() {
+        for (index, step) in self.program.steps.iter().enumerate().rev() {
             if self.program.slots[step.output].is_none() {
                 continue;
             }
-            for (&input, flow) in step.inputs.iter().zip(&step.flows) {
+            let padding = self.program.padding(index).map(|(pad, _)| pad.inputs.iter().zip(&pad.flows));
+            for (&input, flow) in step.inputs.iter().zip(&step.flows).chain(padding.into_iter().flatten()) {
                 if let (true, Some(slot)) =
                     (matches!(flow, Flow::Store | Flow::Add), self.program.slots[input])
                     && let Some(reader) = readers[slot].take()
@@ -27,7 +29,7 @@ impl Pass<'_> {
                     self.main.wait_for(&self.events[reader])?;
                 }
             }
-            self.step_backward(step, pass_mode, &mut readers)?;
+            self.step_backward(index, pass_mode, &mut readers)?;
         }
         if self.profile.is_none() {
             let last = &self.events[2 * self.program.layers.len()];
@@ -47,10 +49,14 @@ impl Pass<'_> {
 
     pub(super) fn step_backward(
         &self,
-        step: &Step,
+        index: usize,
         pass_mode: PassMode,
         readers: &mut [Option<usize>],
     ) -> Result<(), Error> {
+        if self.program.left_out(index) {
+            return Ok(());
+        }
+        let step = &self.program.steps[index];
         let (main, slab) = (&self.main, self.program.slab);
         let (input, output) = (step.inputs[0], step.output);
         let (x, y, flow) = (self.value(input), self.value(output), self.gradient(output));
@@ -64,19 +70,17 @@ impl Pass<'_> {
                 let layer = &self.program.norms[self.program.part(step)];
                 let norm = self.norm(layer, false);
                 let rows = self.program.batch * from.area();
-                let count = rows as i32;
-                let mask = match (step.relu, step.inputs.len()) {
-                    (false, _) => 0i32,
-                    (true, 1) => 1,
-                    (true, _) => 2,
-                };
-                let (dweight, dbias) = (self.slope(layer.weight), self.slope(layer.bias));
-                let of_batch = i32::from(pass_mode.of_batch);
-                let grid = self.sums("norm_reduce", rows, from.channels)?;
-                let arguments = arguments![flow, x, y, count, mask, of_batch, dweight, dbias, norm, slab];
-                self.start(main, "norm_reduce", grid, arguments)?;
-                let grid = self.down("norm_backward", rows, from.channels)?;
-                let arguments = arguments![flow, x, y, count, mask, dx, add, dother, add_other, norm, slab];
+                let (count, sums) = (rows as i32, self.backward_sums(step, pass_mode));
+                let (parts, flows) = (self.values(step), self.flows(step));
+                if !layer.flow_by_layer {
+                    let grid = self.sums("norm_reduce", rows, to.channels)?;
+                    self.start(main, "norm_reduce", grid, arguments![flow, parts, count, sums, norm, slab])?;
+                }
+                let grid = self.down("norm_backward", rows, to.channels)?;
+                let (_, of, (dother, add_other)) = self.other(index, step);
+                let mask = sums.mask;
+                let arguments =
+                    arguments![flow, parts, y, count, mask, flows, dother, of, add_other, norm, slab];
                 self.start(main, "norm_backward", grid, arguments)
             }
             Op::Plain { .. } => self.plain(step, true),
@@ -87,15 +91,14 @@ impl Pass<'_> {
                 self.start(main, "add_backward", per_eight, arguments)
             }
             Op::MaxPool(_) | Op::AveragePool(_) => {
-                let pool = self.pool(step);
+                let (pool, chosen) = (self.pool(step), self.address(self.program.chosen[step.node]));
                 // Most windows do not overlap: then every input is read once.
-                let tiles = pool.largest == 1 && pool.kernel == 2 && pool.stride == 2 && pool.pad == 0;
-                let (name, grid) = if tiles && from.height == 2 * to.height && from.width == 2 * to.width {
-                    ("pool_backward_tiles", per_eight)
-                } else {
-                    ("pool_backward", self.over(self.eights(input) as usize))
-                };
-                self.start(main, name, grid, arguments![pool, x, flow, dx, add, slab])
+                if self.program.tiles(step.node) {
+                    let arguments = arguments![pool, x, flow, dx, add, slab];
+                    return self.start(main, "pool_backward_tiles", per_eight, arguments);
+                }
+                let grid = self.over(self.eights(input) as usize);
+                self.start(main, "pool_backward", grid, arguments![pool, chosen, flow, dx, add, slab])
             }
             Op::GlobalAverage => {
                 let [n, area, wide] =
@@ -154,7 +157,7 @@ impl Pass<'_> {
         let span = &self.program.spans[layer.weight.0];
         let partial = self.address(span.partial);
         match &kernels.backward_weights {
-            KernelChoice::Own { name, grid } => {
+            KernelChoice::Own { name, grid, .. } => {
                 let (geometry, stretch) = (layer.forward, kernels.stretch as i32);
                 self.start(side, name, *grid, arguments![geometry, x, flow, partial, stretch, slab])?;
             }
@@ -179,10 +182,17 @@ impl Pass<'_> {
             return Ok(());
         }
         match &kernels.backward_data {
-            KernelChoice::Own { name, grid } => {
+            KernelChoice::Own { name, grid, rows } => {
                 let (geometry, flipped) = (layer.backward, self.address(span.flipped));
-                let unused = NormArgument::unused();
-                let arguments = arguments![geometry, flow, flipped, 0u64, dx, add, 0i32, unused, slab];
+                let source = layer.source.map(|step| &self.program.steps[step]);
+                let reader = source.map(|step| (step, &self.program.norms[self.program.part(step)]));
+                // 2 is FLOW in `conv.cu`.
+                let (kind, norm, sums) = match reader.filter(|(_, norm)| norm.flow_by_layer) {
+                    Some((step, norm)) => (2i32, self.norm(norm, false), self.backward_sums(step, pass_mode)),
+                    None => (0, NormArgument::unused(), SumsArgument::zeroed()),
+                };
+                let arguments =
+                    arguments![geometry, flow, flipped, 0u64, dx, add, kind, norm, sums, *rows, slab];
                 self.start(&self.main, name, *grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {

@@ -5,7 +5,8 @@
 //! contents are consumed.
 
 use super::device::integers;
-use crate::plan::{Plan, Reuse, Step};
+use super::joined::join;
+use crate::plan::{Flow, Plan, Reuse, Step, fuse};
 use crate::{Conv, Error, Graph, Node, Op, Shape, TensorId};
 use bytemuck::{Pod, Zeroable};
 
@@ -43,6 +44,11 @@ pub(crate) struct Layer {
     pub(crate) bias: Option<TensorId>,
     /// The batch norm whose moments it computes: its only reader. Its bias then has no gradient.
     pub(crate) norm: Option<usize>,
+    /// Whether the gradient of its input is added to earlier contributions.
+    pub(crate) adds: bool,
+    /// The step of the batch norm that made its input, if this layer has the last contribution to the gradient of it: then it can
+    /// compute the batch norm's backward sums.
+    pub(crate) source: Option<usize>,
 }
 
 impl Layer {
@@ -62,7 +68,18 @@ impl Layer {
         let (h, w, cp, oh, ow, op) = (oh, ow, op, h, w, cp);
         let backward = ConvGeometry { n, h, w, cp, oh, ow, op, o, kh, kw, mul, off_y, off_x, div };
         let (Conv { stride, pad, .. }, channels) = (conv, from.channels);
-        Layer { forward, backward, stride, pad, channels, weight, bias, norm: None }
+        Layer {
+            forward,
+            backward,
+            stride,
+            pad,
+            channels,
+            weight,
+            bias,
+            norm: None,
+            adds: false,
+            source: None,
+        }
     }
 }
 
@@ -77,8 +94,10 @@ pub(crate) struct Normed {
     pub(crate) epsilon: f64,
     /// Whether the layer before it computes its moments.
     pub(crate) by_layer: bool,
-    /// Whether the sum before it computes its moments.
+    /// Whether the sum or the batch norm before it computes its moments.
     pub(crate) by_sum: bool,
+    /// Whether the layer after it computes its backward sums.
+    pub(crate) flow_by_layer: bool,
     pub(crate) record: u64,
     pub(crate) partial: u64,
     pub(crate) arrived: u64,
@@ -113,6 +132,12 @@ pub(crate) struct Chunk {
     pub(crate) spare: u32,
 }
 
+/// Whether a step is a batch norm that reads the parts of a concatenation.
+fn is_joined(graph: &Graph, step: &Step) -> bool {
+    let channels = |node: usize| graph.nodes()[node].shape.channels;
+    matches!(step.op, Op::BatchNorm { .. }) && channels(step.inputs[0]) != channels(step.node)
+}
+
 /// Bytes of results of this shape for a whole batch.
 pub(crate) fn bytes(shape: Shape, batch: usize, wide: usize) -> usize {
     batch * shape.area() * pitch(shape.channels) * wide
@@ -124,7 +149,7 @@ const GROUP: usize = 32;
 /// Numbers in a chunk. Small vectors get small chunks, so that the whole GPU works on them. A thread has at most four numbers,
 /// so that neighbouring blocks read neighbouring memory.
 fn chunk(numbers: usize) -> usize {
-    (numbers / 1024).next_power_of_two().clamp(256, 1024)
+    (numbers / 2048).next_power_of_two().clamp(256, 1024)
 }
 
 /// Offsets in a slab, in bytes.
@@ -165,6 +190,8 @@ pub(crate) struct Program {
     parts: Vec<usize>,
     /// The offset of each node's result; 0 inside a fused step.
     pub(crate) values: Vec<u64>,
+    /// For each node, where its windows record the place of their maximum; 0 if they do not.
+    pub(crate) chosen: Vec<u64>,
     /// The index of the buffer of each node's gradient.
     pub(crate) slots: Vec<Option<usize>>,
     /// The bytes of each buffer, and its offset.
@@ -190,7 +217,7 @@ impl Reserve {
 }
 
 /// The memory that the chosen kernels of a layer need.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WorkspaceNeeds {
     /// Partial weight gradients to be summed afterwards; 0 if the gradient is one tensor of stored numbers.
     pub(crate) splits: usize,
@@ -198,6 +225,8 @@ pub(crate) struct WorkspaceNeeds {
     pub(crate) flipped: bool,
     /// Rows and columns of blocks that leave sums for the batch norm; 0 if there are none.
     pub(crate) blocks: (usize, usize),
+    /// The same for the gradient of the input.
+    pub(crate) backward_blocks: (usize, usize),
     pub(crate) workspace: usize,
     pub(crate) side_workspace: usize,
 }
@@ -206,7 +235,8 @@ impl Program {
     /// The steps of a network, before memory is allocated.
     pub(crate) fn new(graph: &Graph, batch: usize, wide: usize) -> Result<Self, Error> {
         let layouts: Vec<usize> = graph.nodes().iter().map(|node| bytes(node.shape, batch, wide)).collect();
-        let Plan { steps, slots, buffers } = Plan::new(graph, batch, &layouts, Reuse::ConsumedOrEqual)?;
+        let steps = join(graph, fuse(graph));
+        let Plan { steps, slots, buffers } = Plan::of_steps(steps, batch, &layouts, Reuse::ConsumedOrEqual)?;
         let mut program = Program {
             graph: graph.clone(),
             batch,
@@ -216,6 +246,7 @@ impl Program {
             norms: Vec::new(),
             parts: vec![0; graph.nodes().len()],
             values: vec![0; graph.nodes().len()],
+            chosen: vec![0; graph.nodes().len()],
             slots,
             sizes: buffers,
             buffers: Vec::new(),
@@ -226,8 +257,23 @@ impl Program {
             slab: 0,
         };
         graph.nodes().iter().enumerate().try_for_each(|(index, node)| program.add_part(index, node))?;
-        // A sum computes the moments for the first batch norm that reads it.
-        for step in program.steps.iter().filter(|step| step.op == Op::Add) {
+        for step in program.steps.iter().filter(|step| matches!(step.op, Op::Conv { .. } | Op::Linear { .. }))
+        {
+            let layer = &mut program.layers[program.parts[step.node]];
+            layer.adds = step.flows.first() == Some(&Flow::Add);
+            let input = step.inputs[0];
+            // Backward, the first step that reads the input comes last.
+            let is_first = program.steps.iter().find(|step| step.inputs.contains(&input)) == Some(step)
+                && step.flows.first().is_some_and(|flow| matches!(flow, Flow::Store | Flow::Add));
+            let maker = |maker: &Step| {
+                matches!(maker.op, Op::BatchNorm { .. })
+                    && maker.output == input
+                    && !is_joined(&program.graph, maker)
+            };
+            layer.source = program.steps.iter().position(maker).filter(|_| is_first);
+        }
+        // A sum or a batch norm computes the moments for the first batch norm that reads it.
+        for step in program.steps.iter().filter(|step| matches!(step.op, Op::Add | Op::BatchNorm { .. })) {
             if let Some(norm) = program.moments_reader(step.output) {
                 program.norms[norm].by_sum = true;
             }
@@ -275,6 +321,7 @@ impl Program {
                     epsilon,
                     by_layer: false,
                     by_sum: false,
+                    flow_by_layer: false,
                     record: 0,
                     partial: 0,
                     arrived: 0,
@@ -297,8 +344,68 @@ impl Program {
 
     /// The first batch norm that reads a node.
     pub(crate) fn moments_reader(&self, node: usize) -> Option<usize> {
-        let reads = |step: &&Step| matches!(step.op, Op::BatchNorm { .. }) && step.inputs[0] == node;
+        let reads = |step: &&Step| {
+            matches!(step.op, Op::BatchNorm { .. }) && step.inputs[0] == node && !self.is_joined(step)
+        };
         self.steps.iter().find(reads).map(|step| self.part(step))
+    }
+
+    /// Whether a batch norm reads the parts of a concatenation.
+    pub(crate) fn is_joined(&self, step: &Step) -> bool {
+        is_joined(&self.graph, step)
+    }
+
+    /// A batch norm before this one that read the first of its parts, and the channels of those: their moments are known.
+    pub(crate) fn known(&self, index: usize) -> Option<(&Normed, usize)> {
+        let step = &self.steps[index];
+        let reads = |before: &&Step| {
+            matches!(before.op, Op::BatchNorm { .. })
+                && (self.is_joined(before) || before.inputs.len() == 1)
+                && before.inputs.len() < step.inputs.len()
+                && step.inputs.starts_with(&before.inputs)
+        };
+        let before = self.steps[..index].iter().filter(reads).max_by_key(|before| before.inputs.len());
+        before
+            .filter(|_| self.is_joined(step))
+            .map(|before| (&self.norms[self.part(before)], self.shape(before.node).channels))
+    }
+
+    /// The step before a batch norm's step that only pads the channels of its second operand, and the zero channels in front.
+    /// The sum reads what is padded, and the step before is left out: it directly precedes, so nothing else changes in between.
+    pub(crate) fn padding(&self, index: usize) -> Option<(&Step, usize)> {
+        let (step, before) = (&self.steps[index], self.steps.get(index.checked_sub(1)?)?);
+        match (&step.op, &before.op, step.inputs.as_slice()) {
+            (Op::BatchNorm { .. }, Op::PadChannels { before: zeros, .. }, &[_, padded])
+                if !self.is_joined(step)
+                    && before.output == padded
+                    && zeros % 8 == 0
+                    && self.graph.only_user(padded).is_some() =>
+            {
+                Some((before, *zeros))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a step is left out because the next one does its work.
+    pub(crate) fn left_out(&self, index: usize) -> bool {
+        index + 1 < self.steps.len() && self.padding(index + 1).is_some()
+    }
+
+    /// Whether a node is a maximum over windows of 2 × 2 that tile its input: then each input is in one window, and the backward
+    /// pass finds the maximum again.
+    pub(crate) fn tiles(&self, node: usize) -> bool {
+        let Node { op: Op::MaxPool(window), shape: to, inputs } = &self.graph.nodes()[node] else {
+            return false;
+        };
+        let from = self.shape(inputs[0].0);
+        (window.kernel, window.stride, window.pad) == (2, 2, 0)
+            && (from.height, from.width) == (2 * to.height, 2 * to.width)
+    }
+
+    /// Whether the forward pass records where the maxima of a node are.
+    fn records_maxima(&self, node: usize) -> bool {
+        matches!(self.graph.nodes()[node].op, Op::MaxPool(_)) && !self.tiles(node)
     }
 
     /// Bytes of a node's result for the whole batch.
@@ -341,20 +448,22 @@ impl Program {
         for (layer, need) in self.layers.iter().zip(needs) {
             let columns = layer.forward.columns();
             let numbers = layer.forward.o as usize * columns;
+            // cuDNN computes padding channels like others: their weights are zero.
+            let padded = layer.forward.op as usize * columns;
             let span = &mut self.spans[layer.weight.0];
             span.taps = layer.forward.kh * layer.forward.kw;
             span.channels = layer.channels as i32;
             span.pitch = layer.forward.cp;
             span.out_pitch = layer.forward.op;
             span.out = layer.forward.o;
-            span.working = reserve.bytes(numbers * self.wide);
+            span.working = reserve.bytes(padded * self.wide);
             if need.flipped {
                 let flipped = layer.backward.o as usize * layer.backward.columns();
                 span.flipped = reserve.bytes(flipped * self.wide);
             }
             span.splits = need.splits as i32;
             (span.source, span.partial) = match need.splits {
-                0 => (2, reserve.bytes(numbers * self.wide)),
+                0 => (2, reserve.bytes(padded * self.wide)),
                 splits => (1, reserve.bytes(splits * numbers * 4)),
             };
             if let (Some(bias), true) = (layer.bias, layer.norm.is_some()) {
@@ -364,8 +473,13 @@ impl Program {
         for index in 0..self.norms.len() {
             let layer = self.layers.iter().position(|layer| layer.norm == Some(index));
             let (rows, columns) = layer.map_or((0, 0), |layer| needs[layer].blocks);
+            let reader = self.layers.iter().position(|layer| {
+                layer.source.is_some_and(|step| self.parts[self.steps[step].node] == index)
+            });
+            let (flow_rows, flow_columns) = reader.map_or((0, 0), |layer| needs[layer].backward_blocks);
             let norm = &mut self.norms[index];
-            norm.by_layer = rows > 0;
+            (norm.by_layer, norm.flow_by_layer) = (rows > 0, flow_rows > 0);
+            let (rows, columns) = (rows.max(flow_rows), columns.max(flow_columns));
             let wide = pitch(norm.shape.channels);
             norm.record = reserve.bytes(8 * wide * 4);
             // See `tally`: a row of two sums per channel for each block and for each group of blocks, a counter for each group,
@@ -380,6 +494,9 @@ impl Program {
         for node in 0..self.values.len() {
             if node == 0 || self.steps.iter().any(|step| step.output == node) {
                 self.values[node] = reserve.bytes(self.bytes(node));
+                if self.records_maxima(node) {
+                    self.chosen[node] = reserve.bytes(bytes(self.shape(node), self.batch, 2));
+                }
             }
         }
         self.buffers = self.sizes.iter().map(|&bytes| reserve.bytes(bytes)).collect();
@@ -421,17 +538,17 @@ mod tests {
 
     /// Steps, gradient buffers, and bytes of a slab at batch 32 in bf16, with the same kernels everywhere.
     const PLANS: [(&str, usize, usize, u64); 11] = [
-        ("resnet20", 44, 12, 37_544_960),
-        ("resnet56", 116, 12, 112_495_104),
-        ("vgg16", 38, 14, 608_457_472),
-        ("pyramidnet110", 331, 99, 2_189_184_512),
-        ("densenet121", 303, 113, 1_319_517_952),
-        ("wrn28-10", 67, 13, 1_768_851_456),
-        ("resnet18-w4", 42, 14, 156_661_760),
-        ("resnet18-w6", 42, 14, 308_624_896),
-        ("resnet18-w8", 42, 14, 510_469_888),
-        ("resnet50", 109, 18, 2_716_352_512),
-        ("digits", 6, 6, 3_119_872),
+        ("resnet20", 44, 12, 37_549_824),
+        ("resnet56", 116, 12, 112_502_528),
+        ("vgg16", 38, 14, 608_463_616),
+        ("pyramidnet110", 331, 99, 2_190_244_352),
+        ("densenet121", 245, 114, 944_889_600),
+        ("wrn28-10", 67, 13, 1_768_856_576),
+        ("resnet18-w4", 42, 14, 156_664_832),
+        ("resnet18-w6", 42, 14, 308_629_504),
+        ("resnet18-w8", 42, 14, 510_476_032),
+        ("resnet50", 109, 18, 2_729_197_568),
+        ("digits", 6, 6, 3_126_016),
     ];
 
     /// What is fused and how much memory a worker needs. A change to the plan must be meant: then copy the numbers that this
@@ -441,7 +558,14 @@ mod tests {
         let found = ZOO.map(|entry| {
             let mut program = Program::new(&entry.build(entry.input, entry.classes).unwrap(), 32, 2).unwrap();
             let (blocks, workspace, side_workspace) = ((0, 0), 1 << 20, 1 << 20);
-            let need = WorkspaceNeeds { splits: 4, flipped: true, blocks, workspace, side_workspace };
+            let need = WorkspaceNeeds {
+                splits: 4,
+                flipped: true,
+                blocks,
+                backward_blocks: blocks,
+                workspace,
+                side_workspace,
+            };
             program.allocate(&vec![need; program.layers.len()], |norm| {
                 (64, pitch(norm.shape.channels).div_ceil(128))
             });

@@ -249,7 +249,7 @@ impl Cudnn {
                 .finish()
         };
         let input = tensor(1, [geometry.n, geometry.cp, geometry.h, geometry.w])?;
-        let weights = tensor(2, [geometry.o, geometry.cp, geometry.kh, geometry.kw])?;
+        let weights = tensor(2, [geometry.op, geometry.cp, geometry.kh, geometry.kw])?;
         let output = tensor(3, [geometry.n, geometry.op, geometry.oh, geometry.ow])?;
         let (stride, pad) = (layer.stride as i64, layer.pad as i64);
         let exact = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;

@@ -296,6 +296,7 @@ pub(crate) fn source() -> String {
         ("prelude", include_str!("kernels/prelude.cu")),
         ("conv", include_str!("kernels/conv.cu")),
         ("wgrad", include_str!("kernels/wgrad.cu")),
+        ("narrow", include_str!("kernels/narrow.cu")),
         ("plain", include_str!("kernels/plain.cu")),
         ("norm", include_str!("kernels/norm.cu")),
         ("simple", include_str!("kernels/simple.cu")),
@@ -347,11 +348,13 @@ fn driver_version() -> Result<i32, Error> {
     Ok(version)
 }
 
-fn options(architecture: &str, narrow: bool) -> [String; 3] {
+fn options(architecture: &str, narrow: bool) -> [String; 4] {
     [
         format!("--gpu-architecture={architecture}"),
         format!("-DBF16={}", u8::from(narrow)),
         "--std=c++17".to_owned(),
+        // Older compilers take a lambda with a parameter `auto` for a function of the host.
+        "-default-device".to_owned(),
     ]
 }
 
@@ -510,14 +513,58 @@ impl Stream {
         let function = kernels.function(name, grid.shared)?;
         limits::arguments(name, arguments.iter().map(|argument| argument.bytes), &function.parameters)?;
         let mut pointers: Vec<*mut c_void> = arguments.iter().map(|argument| argument.pointer).collect();
-        let blocks = (grid.blocks.0, grid.blocks.1, replicas as u32);
-        let threads = (grid.threads, 1, 1);
+        use sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION as EARLY;
+        let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        let mut early = sys::CUlaunchAttribute { id: EARLY, pad: [0; 4], value };
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid.blocks.0,
+            gridDimY: grid.blocks.1,
+            gridDimZ: replicas as u32,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: grid.shared,
+            hStream: self.handle,
+            attrs: &mut early,
+            numAttrs: u32::from(self.follows_a_kernel()),
+        };
+        let none = std::ptr::null_mut();
         // SAFETY: the arguments match the parameters in number and size; their types and addresses are the caller's promise. The
         // function and the stream live as long as `kernels` and `self`.
-        unsafe {
-            result::launch_kernel(function.handle, blocks, threads, grid.shared, self.handle, &mut pointers)
+        unsafe { sys::cuLaunchKernelEx(&config, function.handle, pointers.as_mut_ptr(), none) }
+            .result()
+            .map_err(failed(format!("start {name}")))
+    }
+
+    /// Whether the next kernel is recorded behind one other kernel and nothing else. Then it may be resident before the other
+    /// ends, which hides the time to launch it; see `await_previous` in `prelude.cu`. GPUs before Hopper do not have this.
+    fn follows_a_kernel(&self) -> bool {
+        if self.context.device.capability < (9, 0) {
+            return false;
         }
-        .map_err(failed(format!("start {name}")))
+        use sys::CUstreamCaptureStatus_enum::{CU_STREAM_CAPTURE_STATUS_ACTIVE as ACTIVE, *};
+        let (mut status, mut id, mut graph) = (CU_STREAM_CAPTURE_STATUS_NONE, 0, std::ptr::null_mut());
+        let (mut nodes, mut edges, mut count) = (std::ptr::null(), std::ptr::null(), 0);
+        // SAFETY: the stream lives as long as self. Nodes and edges belong to the capture and are read before anything else is
+        // recorded.
+        let asked = unsafe {
+            sys::cuStreamGetCaptureInfo_v3(
+                self.handle,
+                &mut status,
+                &mut id,
+                &mut graph,
+                &mut nodes,
+                &mut edges,
+                &mut count,
+            )
+        };
+        if asked.result().is_err() || status != ACTIVE || count != 1 {
+            return false;
+        }
+        let mut kind = sys::CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_EMPTY;
+        // SAFETY: as above; there is one node.
+        let asked = unsafe { sys::cuGraphNodeGetType(*nodes, &mut kind) };
+        asked.result().is_ok() && kind == sys::CUgraphNodeType_enum::CU_GRAPH_NODE_TYPE_KERNEL
     }
 
     /// Copies bytes inside device memory.
@@ -600,5 +647,21 @@ impl Event {
         let milliseconds = unsafe { result::event::elapsed(self.handle, later.handle) }
             .map_err(failed("read the GPU's clock"))?;
         Ok(f64::from(milliseconds) / 1e3)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// A kernel that starts early and does not wait would read what the one before has not written yet.
+    #[test]
+    fn every_kernel_first_waits_for_the_one_before() {
+        let source = super::source();
+        let mut kernels = source.split("__global__").skip(1).peekable();
+        assert!(kernels.peek().is_some());
+        for kernel in kernels {
+            let body = kernel.split_once(" {").map_or("", |(_, body)| body);
+            let first = body.trim_start_matches(|c: char| c.is_whitespace() || c == '\\');
+            assert!(first.starts_with("await_previous();"), "{}", &kernel[..200]);
+        }
     }
 }

@@ -3,17 +3,22 @@
 use super::compile::pitch;
 use super::device::{Grid, arguments};
 use super::kernel_choice::KernelChoice;
-use super::pass::{NormArgument, Pass, PassMode};
-use crate::plan::{NO_STEP, Step};
+use super::pass::{NormArgument, Pass, PassMode, SumsArgument};
+use crate::plan::NO_STEP;
 use crate::{Error, Op};
+use bytemuck::Zeroable;
 
 impl Pass<'_> {
     /// Enqueues a forward pass; it computes the logits.
     pub(crate) fn forward(&self, pass_mode: PassMode) -> Result<(), Error> {
-        self.program.steps.iter().try_for_each(|step| self.step_forward(step, pass_mode))
+        (0..self.program.steps.len()).try_for_each(|index| self.step_forward(index, pass_mode))
     }
 
-    fn step_forward(&self, step: &Step, pass_mode: PassMode) -> Result<(), Error> {
+    fn step_forward(&self, index: usize, pass_mode: PassMode) -> Result<(), Error> {
+        if self.program.left_out(index) {
+            return Ok(());
+        }
+        let step = &self.program.steps[index];
         let (main, slab) = (&self.main, self.program.slab);
         let (input, output) = (step.inputs[0], step.output);
         let (x, y) = (self.value(input), self.value(output));
@@ -28,15 +33,26 @@ impl Pass<'_> {
             Op::BatchNorm { .. } => {
                 let layer = &self.program.norms[self.program.part(step)];
                 let norm = self.norm(layer, pass_mode.track);
-                let (relu, count) = (i32::from(step.relu), rows as i32);
+                let (relu, count, parts) = (i32::from(step.relu), rows as i32, self.values(step));
                 if !pass_mode.of_batch {
                     self.start(main, "norm_fold", Grid::row(1), arguments![norm, slab])?;
                 } else if !layer.by_layer && !layer.by_sum {
-                    let grid = self.sums("norm_moments", rows, from.channels)?;
-                    self.start(main, "norm_moments", grid, arguments![x, count, norm, slab])?;
+                    let (known, channels) = self.known(index);
+                    let grid = self.sums("norm_moments", rows, channels)?;
+                    self.start(main, "norm_moments", grid, arguments![parts, count, known, norm, slab])?;
                 }
-                let grid = self.down("norm_forward", rows, from.channels)?;
-                self.start(main, "norm_forward", grid, arguments![x, other, y, count, relu, norm, slab])
+                let (node, of, _) = self.other(index, step);
+                let other = node.map_or(0, |node| self.value(node));
+                let reader = self.program.moments_reader(output).map(|norm| &self.program.norms[norm]);
+                if let Some(reader) = reader.filter(|reader| reader.by_sum && pass_mode.of_batch) {
+                    let (name, next) = ("norm_forward_moments", self.norm(reader, pass_mode.track));
+                    let grid = self.sums(name, rows, to.channels)?;
+                    let arguments = arguments![parts, other, of, y, count, relu, norm, next, slab];
+                    return self.start(main, name, grid, arguments);
+                }
+                let grid = self.down("norm_forward", rows, to.channels)?;
+                let arguments = arguments![parts, other, of, y, count, relu, norm, slab];
+                self.start(main, "norm_forward", grid, arguments)
             }
             Op::Relu | Op::Add => {
                 let (relu, count, eights) = (i32::from(step.relu), rows as i32, self.eights(output));
@@ -54,8 +70,8 @@ impl Pass<'_> {
                 self.start(main, "add_forward", per_eight, arguments![x, other, y, eights, relu, slab])
             }
             Op::MaxPool(_) | Op::AveragePool(_) => {
-                let pool = self.pool(step);
-                self.start(main, "pool_forward", per_eight, arguments![pool, x, y, slab])
+                let (pool, chosen) = (self.pool(step), self.address(self.program.chosen[step.node]));
+                self.start(main, "pool_forward", per_eight, arguments![pool, x, y, chosen, slab])
             }
             Op::GlobalAverage => {
                 let (n, area) = (self.program.batch as i32, from.area() as i32);
@@ -92,7 +108,7 @@ impl Pass<'_> {
         let weight = self.address(self.program.spans[layer.weight.0].working);
         let bias = layer.bias.map_or(0, |bias| self.parameter(bias));
         match &self.layer_kernels[index].forward {
-            KernelChoice::Own { name, grid } => {
+            KernelChoice::Own { name, grid, rows } => {
                 let norms = &self.program.norms;
                 let reader = layer.norm.map(|norm| &norms[norm]);
                 let reader = reader.filter(|norm| norm.by_layer && pass_mode.of_batch);
@@ -101,7 +117,9 @@ impl Pass<'_> {
                     (None, None) => NormArgument::unused(),
                 };
                 let (moments, geometry) = (i32::from(reader.is_some()), layer.forward);
-                let arguments = arguments![geometry, x, weight, bias, y, 0i32, moments, norm, slab];
+                let none = SumsArgument::zeroed();
+                let arguments =
+                    arguments![geometry, x, weight, bias, y, 0i32, moments, norm, none, *rows, slab];
                 self.start(&self.main, name, *grid, arguments)
             }
             KernelChoice::Cudnn(plan) => {

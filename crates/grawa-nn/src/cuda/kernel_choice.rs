@@ -10,8 +10,8 @@ use super::device::Grid;
 /// A kernel for a layer.
 #[derive(Clone, Debug)]
 pub(crate) enum KernelChoice {
-    /// One of our kernels, with its grid.
-    Own { name: &'static str, grid: Grid },
+    /// One of our kernels, with its grid, and the rows of an image that a tile has, if it divides images into rows.
+    Own { name: &'static str, grid: Grid, rows: i32 },
     /// A cuDNN plan.
     Cudnn(cudnn::Plan),
 }
@@ -24,7 +24,6 @@ pub(crate) struct LayerKernels {
     pub(crate) backward_weights: KernelChoice,
     /// Pixels that one block sums for the weight gradient.
     pub(crate) stretch: usize,
-    pub(crate) splits: usize,
 }
 
 impl LayerKernels {
@@ -33,22 +32,61 @@ impl LayerKernels {
             KernelChoice::Own { .. } => 0,
             KernelChoice::Cudnn(plan) => plan.workspace,
         };
+        let blocks = |kernel: &KernelChoice| match kernel {
+            KernelChoice::Own { name: "conv_plain", .. } | KernelChoice::Cudnn(_) => (0, 0),
+            KernelChoice::Own { grid, .. } => (grid.blocks.0 as usize, grid.blocks.1 as usize),
+        };
         WorkspaceNeeds {
-            splits: if matches!(self.backward_weights, KernelChoice::Own { .. }) { self.splits } else { 0 },
-            flipped: matches!(self.backward_data, KernelChoice::Own { .. }),
-            blocks: match &self.forward {
-                KernelChoice::Own { name: "conv_plain", .. } | KernelChoice::Cudnn(_) => (0, 0),
-                KernelChoice::Own { grid, .. } => (grid.blocks.0 as usize, grid.blocks.1 as usize),
+            splits: match &self.backward_weights {
+                KernelChoice::Own { grid, .. } => grid.blocks.0 as usize,
+                KernelChoice::Cudnn(_) => 0,
             },
+            flipped: matches!(self.backward_data, KernelChoice::Own { .. }),
+            blocks: blocks(&self.forward),
+            backward_blocks: blocks(&self.backward_data),
             workspace: room(&self.forward).max(room(&self.backward_data)),
             side_workspace: room(&self.backward_weights),
         }
     }
 }
 
+/// Processors of the GPU, and replicas that share them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine {
+    pub(crate) processors: usize,
+    pub(crate) replicas: usize,
+}
+
+/// The most bytes of shared memory for a tile of rows: several blocks fit into a processor.
+const TILE: usize = 16 << 10;
+
+/// The rows of an image that a tile of `conv_rows_*` and `wgrad_rows_*` has, and the number of tiles; none if the layer is not a
+/// convolution of 3 × 3 with stride 1 between 16 or between 32 channels.
+fn tile_rows(geometry: &ConvGeometry, machine: Machine) -> Option<(usize, usize)> {
+    let ConvGeometry { n, h, w, cp, oh, ow, op, o, kh, kw, mul, off_y, off_x, div } = *geometry;
+    let kind = (kh, kw, mul, off_y, off_x, div) == (3, 3, 1, 1, 1, 1) && (h, w) == (oh, ow);
+    if !kind || cp != op || o != op || !matches!(o, 16 | 32) {
+        return None;
+    }
+    let most = (TILE / ((w + 2) * cp * 2) as usize).checked_sub(2).filter(|&rows| rows > 0)?;
+    let [n, h] = [n, oh].map(|x| x as usize);
+    // About two tiles for each processor, all of about the same height.
+    let wanted = (n * h * machine.replicas).div_ceil(2 * machine.processors).clamp(1, most.min(h));
+    let rows = h.div_ceil(h.div_ceil(wanted));
+    Some((rows, n * h.div_ceil(rows)))
+}
+
 /// Our kernel for the forward pass, or for the gradient of the input.
-pub(crate) fn own(geometry: &ConvGeometry, narrow: bool) -> KernelChoice {
+pub(crate) fn own(geometry: &ConvGeometry, narrow: bool, biased: bool, machine: Machine) -> KernelChoice {
     let (pixels, wide) = (geometry.pixels(), geometry.op as usize);
+    if let (true, false, Some((rows, tiles))) = (narrow, biased, tile_rows(geometry, machine)) {
+        let (name, resident) = if wide == 16 { ("conv_rows_16", 2) } else { ("conv_rows_32", 1) };
+        let blocks = tiles.min((resident * machine.processors).div_ceil(machine.replicas));
+        // The sums of the channels need 12 KB at the end.
+        let shared = (2 * (rows + 2) * (geometry.w as usize + 2) * wide * 2).max(12 << 10) as u32;
+        let grid = Grid { blocks: (blocks as u32, 1), threads: 256, shared };
+        return KernelChoice::Own { name, grid, rows: rows as i32 };
+    }
     // Name, pixels and channels of a block, depth of a stage, threads, stages.
     let (name, rows, columns, depth, threads, stages) = match wide {
         _ if !narrow => ("conv_plain", 64, 64, 0, 256, 0),
@@ -56,22 +94,34 @@ pub(crate) fn own(geometry: &ConvGeometry, narrow: bool) -> KernelChoice {
         17..=32 => ("conv_32", 128, 32, 32, 256, 3),
         // Small products are divided among more blocks.
         65.. if pixels * wide >= 1 << 20 => ("conv_128", 128, 128, 32, 256, 4),
+        33..=64 if pixels >= 1 << 18 => ("conv_64_tall", 256, 64, 32, 256, 3),
         _ => ("conv_64", 64, 64, 64, 256, 3),
     };
     let blocks = (pixels.div_ceil(rows) as u32, wide.div_ceil(columns) as u32);
     let shared = (stages * (rows + columns) * (depth + 8) * 2) as u32;
-    KernelChoice::Own { name, grid: Grid { blocks, threads, shared } }
+    KernelChoice::Own { name, grid: Grid { blocks, threads, shared }, rows: 0 }
 }
 
-/// Our kernel for the weight gradient, the pixels of a block, and the number of partial sums.
-pub(crate) fn own_sums(
-    layer: &Layer,
-    narrow: bool,
-    processors: usize,
-    replicas: usize,
-) -> (KernelChoice, usize, usize) {
+/// Our kernel for the weight gradient, and the pixels of a block or the rows of a tile.
+pub(crate) fn own_sums(layer: &Layer, narrow: bool, machine: Machine) -> (KernelChoice, usize) {
     let geometry = &layer.forward;
     let (pixels, columns, out) = (geometry.pixels(), geometry.columns(), geometry.o as usize);
+    let of = |name, blocks, threads, shared| KernelChoice::Own {
+        name,
+        grid: Grid { blocks, threads, shared },
+        rows: 0,
+    };
+    if let (true, Some((rows, tiles))) = (narrow, tile_rows(geometry, machine)) {
+        let name = if out == 16 { "wgrad_rows_16" } else { "wgrad_rows_32" };
+        // Few blocks leave few partial sums.
+        let blocks = tiles.min(machine.processors.div_ceil(machine.replicas));
+        let w = geometry.w as usize;
+        let tile = ((rows + 2) * (w + 2) + (rows * w).next_multiple_of(16)) * out * 2;
+        let threads = if out == 16 { 256 } else { 512 };
+        // At the end the sums of all warps are there, 72 numbers of each thread.
+        let shared = (2 * tile).max(72 * 4 * threads as usize) as u32;
+        return (of(name, (blocks as u32, 1), threads, shared), rows);
+    }
     let (name, rows, wide, threads) = match out {
         _ if !narrow => ("wgrad_plain", 64, 64, 256),
         ..=16 => ("wgrad_16", 16, 144, 128),
@@ -80,10 +130,59 @@ pub(crate) fn own_sums(
     };
     let tiles = out.div_ceil(rows) * columns.div_ceil(wide);
     // Two blocks for each multiprocessor, but enough pixels to be worth a block.
-    let wanted = (2 * processors).div_ceil(tiles * replicas).max(1);
+    let wanted = (2 * machine.processors).div_ceil(tiles * machine.replicas).max(1);
     let stretch = pixels.div_ceil(wanted).next_multiple_of(64).max(128);
     let splits = pixels.div_ceil(stretch);
     let shared = if narrow { (3 * 64 * (rows + 8 + wide + 8) * 2) as u32 } else { 0 };
-    let grid = Grid { blocks: (splits as u32, tiles as u32), threads, shared };
-    (KernelChoice::Own { name, grid }, stretch, splits)
+    (of(name, (splits as u32, tiles as u32), threads, shared), stretch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ResNet-20's first stage: 28 rows of 28 pixels with 16 channels.
+    const STAGE: ConvGeometry = ConvGeometry {
+        n: 128,
+        h: 28,
+        w: 28,
+        cp: 16,
+        oh: 28,
+        ow: 28,
+        op: 16,
+        o: 16,
+        kh: 3,
+        kw: 3,
+        mul: 1,
+        off_y: 1,
+        off_x: 1,
+        div: 1,
+    };
+
+    #[test]
+    fn tiles_of_rows_cover_every_image_and_fit_into_shared_memory() {
+        for (replicas, h, w, channels) in
+            [(1, 28, 28, 16), (4, 28, 28, 16), (16, 14, 14, 32), (1, 1, 1, 16), (64, 90, 13, 32)]
+        {
+            let machine = Machine { processors: 132, replicas };
+            let geometry =
+                ConvGeometry { h, w, cp: channels, oh: h, ow: w, op: channels, o: channels, ..STAGE };
+            let (rows, tiles) = tile_rows(&geometry, machine).unwrap();
+            assert_eq!(tiles, 128 * (h as usize).div_ceil(rows));
+            assert!((rows + 2) * (w as usize + 2) * channels as usize * 2 <= TILE);
+        }
+    }
+
+    #[test]
+    fn other_layers_are_not_divided_into_rows() {
+        let machine = Machine { processors: 132, replicas: 1 };
+        let others = [
+            ConvGeometry { mul: 2, oh: 14, ow: 14, ..STAGE },
+            ConvGeometry { o: 15, ..STAGE },
+            ConvGeometry { cp: 32, ..STAGE },
+            ConvGeometry { w: 1000, ow: 1000, ..STAGE },
+        ];
+        assert!(others.iter().all(|geometry| tile_rows(geometry, machine).is_none()));
+        assert!(tile_rows(&STAGE, machine).is_some());
+    }
 }

@@ -14,6 +14,7 @@ mod device;
 mod device_share;
 mod forward;
 mod host_step;
+mod joined;
 mod kernel_cache;
 mod kernel_choice;
 mod kernel_file;

@@ -4,6 +4,7 @@
 
 use super::compile::{Layer, Normed, pitch};
 use super::device::{Argument, Event, Grid, Kernels, Stream, arguments, integers};
+use super::joined::PARTS;
 use super::kernel_choice::{KernelChoice, LayerKernels};
 use super::replica_set::ReplicaSet;
 use crate::plan::{Flow, Step};
@@ -38,6 +39,39 @@ impl NormArgument {
     }
 }
 
+/// The backward sums of a batch norm as the kernels read them; see `prelude.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Zeroable)]
+pub(super) struct SumsArgument {
+    y: u64,
+    out: u64,
+    dweight: u64,
+    dbias: u64,
+    pub(super) mask: i32,
+    of_batch: i32,
+}
+
+/// The tensors that a batch norm reads, or the gradients that it adds to, as the kernels read them; see `norm.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Zeroable)]
+pub(super) struct PartsArgument {
+    count: i32,
+    spare: i32,
+    adds: u64,
+    first: [i32; PARTS],
+    pitch: [i32; PARTS],
+    at: [u64; PARTS],
+}
+
+/// Moments that another batch norm has computed, as the kernels read them; see `norm.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Zeroable)]
+pub(super) struct KnownArgument {
+    record: u64,
+    pitch: i32,
+    groups: i32,
+}
+
 integers! {
     /// The windows of a pooling; see `simple.cu`.
     struct Pool { n, h, w, oh, ow, pitch, kernel, stride, pad, largest }
@@ -46,6 +80,11 @@ integers! {
 integers! {
     /// A copy of channels; see `simple.cu`.
     struct Move { n, h, w, pitch, low, high, sh, sw, sp, channels, shift, mul, div }
+}
+
+integers! {
+    /// The second operand of a sum; see `norm.cu`.
+    struct Other { pitch, channels, before }
 }
 
 /// What batch norm and dropout do in a pass.
@@ -155,6 +194,21 @@ impl Pass<'_> {
         }
     }
 
+    /// The second operand of a batch norm's step: its node, its channels, and the step whose flow leads there. Channels padded
+    /// for the sum are not stored.
+    pub(super) fn other<'s>(&'s self, index: usize, step: &'s Step) -> (Option<usize>, Other, (u64, i32)) {
+        let Some(&node) = step.inputs.get(1).filter(|_| !self.program.is_joined(step)) else {
+            return (None, Other { pitch: 8, channels: 0, before: 0 }, (0, 0));
+        };
+        let (node, before, flow) = match self.program.padding(index) {
+            Some((pad, before)) => (pad.inputs[0], before, self.flow(pad, 0)),
+            None => (node, 0, self.flow(step, 1)),
+        };
+        let channels = self.program.shape(node).channels;
+        let [pitch, channels, before] = [pitch(channels), channels, before].map(|x| x as i32);
+        (Some(node), Other { pitch, channels, before }, flow)
+    }
+
     pub(super) fn parameter(&self, id: TensorId) -> u64 {
         self.base + self.program.offsets.parameters + 4 * u64::from(self.program.spans[id.0].start)
     }
@@ -183,6 +237,59 @@ impl Pass<'_> {
             pitch: pitch(norm.shape.channels) as i32,
             track: i32::from(track),
             count: (self.program.batch * norm.shape.area()) as f32,
+        }
+    }
+
+    /// The tensors that a batch norm's step reads: the address of each, and whether to add to it, comes from `place`.
+    fn parts(&self, step: &Step, place: impl Fn(usize) -> (u64, i32)) -> PartsArgument {
+        let count = if self.program.is_joined(step) { step.inputs.len() } else { 1 };
+        let mut parts = PartsArgument { count: count as i32, ..PartsArgument::zeroed() };
+        let mut groups = 0;
+        for (part, &node) in step.inputs[..count].iter().enumerate() {
+            let (at, add) = place(part);
+            let pitch = pitch(self.program.shape(node).channels);
+            (parts.first[part], parts.pitch[part], parts.at[part]) = (groups, pitch as i32, at);
+            parts.adds |= u64::from(at != 0 && add != 0) << part;
+            groups += pitch as i32 / 8;
+        }
+        parts
+    }
+
+    /// What a batch norm's step reads.
+    pub(super) fn values(&self, step: &Step) -> PartsArgument {
+        self.parts(step, |part| (self.value(step.inputs[part]), 0))
+    }
+
+    /// Where the gradients of that go.
+    pub(super) fn flows(&self, step: &Step) -> PartsArgument {
+        self.parts(step, |part| self.flow(step, part))
+    }
+
+    /// The moments that are known before a batch norm's step, and the channels whose moments are not.
+    pub(super) fn known(&self, index: usize) -> (KnownArgument, usize) {
+        let channels = self.program.shape(self.program.steps[index].node).channels;
+        let Some((norm, known)) = self.program.known(index) else {
+            return (KnownArgument::zeroed(), channels);
+        };
+        let pitch = pitch(norm.shape.channels) as i32;
+        let known_groups = known as i32 / 8;
+        (KnownArgument { record: self.address(norm.record), pitch, groups: known_groups }, channels - known)
+    }
+
+    /// The backward sums of a batch norm's step.
+    pub(super) fn backward_sums(&self, step: &Step, pass_mode: PassMode) -> SumsArgument {
+        let norm = &self.program.norms[self.program.part(step)];
+        SumsArgument {
+            y: self.value(step.inputs[0]),
+            out: self.value(step.output),
+            dweight: self.slope(norm.weight),
+            dbias: self.slope(norm.bias),
+            mask: match (step.relu, step.inputs.len() == 1 || self.program.is_joined(step)) {
+                (false, _) => 0,
+                (true, true) => 1,
+                (true, false) => 2,
+            },
+            of_batch: i32::from(pass_mode.of_batch),
         }
     }
 
@@ -335,7 +442,7 @@ impl Pass<'_> {
 /// The most blocks with which any kernel sums the channels of one replica.
 pub(crate) fn summing_blocks(kernels: &Kernels, wide: usize, replicas: usize) -> Result<usize, Error> {
     let shared = summing_room(wide);
-    ["norm_moments", "add_moments", "norm_reduce"]
+    ["norm_moments", "add_moments", "norm_forward_moments", "norm_reduce"]
         .iter()
         .try_fold(0, |most, name| Ok(most.max(shared_out(kernels.resident(name, shared)?, replicas))))
 }

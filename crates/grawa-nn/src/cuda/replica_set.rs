@@ -88,10 +88,11 @@ pub(crate) enum Job {
 }
 
 /// Kernels of every precision, of bf16 alone and of f32 alone. They are loaded before a graph is recorded.
-const KERNELS: &str = "norm_moments norm_fold norm_forward norm_reduce norm_backward add_forward add_moments add_backward \
+const KERNELS: &str = "norm_moments norm_fold norm_forward norm_forward_moments norm_reduce norm_backward add_forward add_moments add_backward \
      add_bias pool_forward pool_backward pool_backward_tiles global_forward global_backward move_one move_eight dropout loss \
      channel_sums intake augment pack_all_weights collect update adamw_position adamw squares norms mix device_sum device_pull ascend";
-const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_128 wgrad_16 wgrad_32 wgrad_64";
+const TENSOR_CORE_KERNELS: &str = "conv_16 conv_32 conv_64 conv_64_tall conv_128 conv_rows_16 conv_rows_32 wgrad_16 \
+     wgrad_32 wgrad_64 wgrad_rows_16 wgrad_rows_32";
 const PLAIN_KERNELS: &str = "conv_plain wgrad_plain";
 
 /// Replicas of one network on one GPU.

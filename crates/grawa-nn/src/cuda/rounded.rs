@@ -62,7 +62,7 @@ pub(super) struct Rounded<'p> {
     stored: Vec<bool>,
     /// For each node, the node whose result its step stores.
     home: Vec<usize>,
-    /// For each layer, whether cuDNN computes the gradients of its input and of its weights: it stores them itself.
+    /// For each layer, whether cuDNN computes the gradients of its input and of its weights: it rounds them itself.
     cudnn: Vec<[bool; 2]>,
 }
 
@@ -70,10 +70,14 @@ impl<'p> Rounded<'p> {
     /// For a program with these kernels; without any, with our own.
     pub(super) fn new(program: &'p Program, layer_kernels: &[LayerKernels]) -> Self {
         let nodes = program.graph.nodes();
-        let is_stored = |node: usize| node == 0 || program.steps.iter().any(|step| step.output == node);
+        let steps = program.steps.iter().enumerate().filter(|(index, _)| !program.left_out(*index));
+        let outputs: Vec<usize> = steps.map(|(_, step)| step.output).collect();
+        let is_stored = |node: usize| node == 0 || outputs.contains(&node);
         let stored: Vec<bool> = (0..nodes.len()).map(is_stored).collect();
         let mut home: Vec<usize> = (0..nodes.len()).collect();
-        for node in (0..nodes.len()).rev().filter(|&node| !stored[node]) {
+        // A concatenation that is not stored belongs to several steps: gradients pass through it.
+        let within = |node: &usize| !stored[*node] && nodes[*node].op != Op::Concat;
+        for node in (0..nodes.len()).rev().filter(within) {
             let user = (0..nodes.len()).find(|&user| nodes[user].inputs.iter().any(|input| input.0 == node));
             home[node] = user.map_or(node, |user| home[user]);
         }
@@ -153,25 +157,41 @@ impl<'p> Rounded<'p> {
         let twice = is_layer && self.cudnn[self.program.part(step)][0];
         for node in (0..self.home.len()).rev().filter(|&node| self.home[node] == step.output) {
             let Some(flow) = flows[node].take() else { continue };
-            let inputs = || tape.graph.nodes()[node].inputs.iter().map(|input| input.0);
-            let mut arriving: Vec<Vec<T>> = vec![Vec::new(); flows.len()];
-            inputs().for_each(|input| arriving[input] = vec![T::zero(); tape.values[input].len()]);
-            tape.flow_back(node, &flow, &mut arriving, parameters, gradient);
-            for input in inputs() {
-                // If both inputs are the same node, the first got everything.
-                let mut arriving = std::mem::take(&mut arriving[input]);
-                if arriving.is_empty() {
-                    continue;
-                }
-                if let Some(there) = flows[input].take() {
-                    if twice {
-                        round(&mut arriving);
-                    }
-                    arriving.iter_mut().zip(there).for_each(|(x, there)| *x += there);
-                }
-                round(&mut arriving);
-                flows[input] = Some(arriving);
+            self.pass_on(tape, (node, &flow, twice), flows, parameters, gradient);
+        }
+    }
+
+    /// Passes the gradient of a node on to its inputs; `twice` if it is rounded before it is added to what is there.
+    fn pass_on<T: Scalar>(
+        &self,
+        tape: &Tape<'_, T>,
+        (node, flow, twice): (usize, &[T], bool),
+        flows: &mut [Option<Vec<T>>],
+        parameters: &[T],
+        gradient: &mut [T],
+    ) {
+        let inputs = || tape.graph.nodes()[node].inputs.iter().map(|input| input.0);
+        let mut arriving: Vec<Vec<T>> = vec![Vec::new(); flows.len()];
+        inputs().for_each(|input| arriving[input] = vec![T::zero(); tape.values[input].len()]);
+        tape.flow_back(node, flow, &mut arriving, parameters, gradient);
+        for input in inputs() {
+            // If both inputs are the same node, the first got everything.
+            let mut arriving = std::mem::take(&mut arriving[input]);
+            if arriving.is_empty() {
+                continue;
             }
+            if !self.stored[input] && tape.graph.nodes()[input].op == Op::Concat {
+                self.pass_on(tape, (input, &arriving, twice), flows, parameters, gradient);
+                continue;
+            }
+            if let Some(there) = flows[input].take() {
+                if twice {
+                    round(&mut arriving);
+                }
+                arriving.iter_mut().zip(there).for_each(|(x, there)| *x += there);
+            }
+            round(&mut arriving);
+            flows[input] = Some(arriving);
         }
     }
 
@@ -254,7 +274,9 @@ impl<'r> Check<'r> {
                 self.magnitude[part].fill(most);
             }
         }
-        for &input in done.inputs.iter().filter(|&&input| rounded.program.slots[input].is_some()) {
+        let padded = rounded.program.padding(step).map(|(pad, _)| pad.inputs[0]);
+        let is_stored = |input: &usize| rounded.stored[*input] && rounded.program.slots[*input].is_some();
+        for input in done.inputs.iter().copied().chain(padded).filter(is_stored) {
             let what = format!("the gradient of node {input} after step {step}, {:?}", done.op);
             let (found, expected) = (flow(input), self.flows[input].take().unwrap_or_default());
             near(&what, &found, &expected)?;
@@ -335,8 +357,7 @@ mod tests {
     /// Simulates a pass that rounds as the GPU does, with sums in f32 and a fault. Returns the verdict of the check.
     fn played(graph: &Graph, mode: Mode, fault: Option<Fault>) -> Result<(), String> {
         let mut program = Program::new(graph, BATCH, 2).unwrap();
-        let need =
-            WorkspaceNeeds { splits: 1, flipped: true, blocks: (0, 0), workspace: 0, side_workspace: 0 };
+        let need = WorkspaceNeeds { splits: 1, flipped: true, ..WorkspaceNeeds::default() };
         program.allocate(&vec![need; program.layers.len()], |_| (1, 1));
         let (rounded, (images, labels)) = (Rounded::new(&program, &[]), batch(graph, 7));
         let (parameters, statistics) = smooth(graph, 1);
@@ -486,7 +507,7 @@ mod tests {
             if program.slots[step.output].is_none() {
                 continue;
             }
-            pass.step_backward(step, pass_mode, &mut readers).map_err(words)?;
+            pass.step_backward(number, pass_mode, &mut readers).map_err(words)?;
             for (worker, check) in checks.iter_mut().enumerate() {
                 check.step_back(number, |node| flow(worker, node))?;
             }

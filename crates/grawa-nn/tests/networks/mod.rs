@@ -23,8 +23,33 @@ pub(crate) fn small_networks() -> Vec<(&'static str, Graph)> {
 pub(crate) fn all_networks() -> Vec<(&'static str, Graph)> {
     let wide = zoo::resnet("resnet wide", Shape::image(3, 13), 1, 24, 5).unwrap();
     let plain = plain_operations();
-    let more = [("resnet wide", wide), ("everything", everything(false)), ("plain operations", plain)];
+    // Concatenations of whole groups of eight channels, which a GPU does not store.
+    let joined = zoo::densenet("densenet joined", Shape::image(3, 8), &[3, 2], 8, 5).unwrap();
+    let more = [
+        ("resnet wide", wide),
+        ("densenet joined", joined),
+        ("rows", rows().unwrap()),
+        ("everything", everything(false)),
+        ("plain operations", plain),
+    ];
     small_networks().into_iter().chain(more).collect()
+}
+
+/// Images so high that a GPU divides them into tiles of several rows, with convolutions between 16 channels.
+fn rows() -> Result<Graph, Error> {
+    let mut net = Builder::new("rows", Shape::image(3, 47));
+    let x = net.input();
+    let x = net.conv(x, "a", Conv::same(16))?;
+    let x = net.batch_norm(x, "b")?;
+    let x = net.relu(x);
+    let y = net.conv(x, "c", Conv::same(16))?;
+    let y = net.batch_norm(y, "d")?;
+    let y = net.add(x, y)?;
+    let y = net.relu(y);
+    let y = net.conv(y, "e", Conv::same(16))?;
+    let y = net.global_average(y);
+    let y = net.linear(y, "f", 4)?;
+    net.finish(y)
 }
 
 /// A network with every operation. With `relus`, also a ReLU after each operation that can have one, and two biases.

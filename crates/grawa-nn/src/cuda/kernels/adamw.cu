@@ -8,6 +8,7 @@ struct AdamW { double beta1, beta2; float eps, weight_decay; int gather; };
 // Counts the step, in a kernel of its own: no block of the update may see another count.
 extern "C" __global__ void __launch_bounds__(256)
     adamw_position(const Controls* controls, AdamW adamw, float* second, u64 length, u64 stride, u64 slab) {
+    await_previous();
     if (threadIdx.x) return;
     controls = mine(controls, slab);
     float* position = second + stride * blockIdx.z + length;
@@ -22,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(256)
           float* __restrict__ first, float* __restrict__ second, const float* __restrict__ gradient,
           const float* __restrict__ outer, const float* __restrict__ inner, u32 group, u32 lead, u64 length, u64 stride,
           char* base, u64 slab) {
+    await_previous();
     // As in `update`: the centre of the worker's group, and the position for the next step.
     if (inner) inner += (blockIdx.z + lead) / group * length;
     const Chunk chunk = chunks[blockIdx.x];
@@ -38,10 +40,8 @@ extern "C" __global__ void __launch_bounds__(256)
     const float into_first = (float)(1.0 - adamw.beta1), stay = (float)adamw.beta2, into_second = (float)(1.0 - adamw.beta2);
     const float pulls[2] = {outer ? controls->prox[0] : 0.0f, inner ? controls->prox[1] : 0.0f};
     bool lost = false;
-#pragma unroll 4
-    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
+    each_gradient(span, chunk, base, gradient, adamw.gather, [&](u32 i, float g) {
         float x = parameters[i], m = first[i], v = second[i];
-        const float g = adamw.gather && span.source ? gathered(span, base, i - span.start, 0.0f) : gradient[i];
         m += into_first * (g - m);
         v = stay * v + into_second * g * g;
         x = keep * x - size * (m / (sqrtf(v) / root + adamw.eps));
@@ -56,6 +56,6 @@ extern "C" __global__ void __launch_bounds__(256)
         first[i] = m;
         second[i] = v;
         pack_weights(span, base, i - span.start, x);
-    }
+    });
     if (lost) controls->lost = 1;
 }

@@ -28,10 +28,90 @@ __device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// What a convolution sums up for a batch norm besides its result.
+enum { NO_SUMS, MOMENTS /* of the result, which the batch norm reads */, FLOW /* the result is the gradient of the batch norm */ };
+
+// The sums of eight channels in one thread.
+struct Eight {
+    float first[8] = {}, second[8] = {};
+
+    // What a gradient is multiplied and masked by: fetched early, because memory is slow. `at` is the place in the tensor.
+    struct Values { uint4 y, result; };
+    __device__ static __forceinline__ Values values(int kind, const Sums& sums, u64 at) {
+        Values values;
+        if (kind == FLOW) {
+            values.y = *(const uint4*)(sums.y + at);
+            if (sums.mask == MASK_BY_RESULT) values.result = *(const uint4*)(sums.out + at);
+        }
+        return values;
+    }
+
+    // Adds stored values: their moments, or as a gradient.
+    __device__ __forceinline__ void add(int kind, const float (&stored)[8], const Sums& sums, const Rows& of, const Values& values) {
+        if (kind == MOMENTS) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                first[i] += stored[i];
+                second[i] += stored[i] * stored[i];
+            }
+            return;
+        }
+        float y[8], result[8];
+        unpack(values.y, y);
+        unpack(values.result, result);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float centred = y[i] - of.mean[i];
+            const float signal = sums.mask == MASK_BY_VALUE ? centred * of.scale[i] + of.bias[i] : result[i];
+            const float g = sums.mask == NO_MASK || signal > 0.0f ? stored[i] : 0.0f;
+            first[i] += g;
+            second[i] += g * centred;
+        }
+    }
+
+    // Adds what the lanes hold that differ in bits from `bit` to 16.
+    __device__ __forceinline__ void add_lanes(int bit) {
+        for (; bit < 32; bit *= 2)
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                first[i] += __shfl_xor_sync(0xffffffffu, first[i], bit);
+                second[i] += __shfl_xor_sync(0xffffffffu, second[i], bit);
+            }
+    }
+};
+
+// Sums the channels of this block and of all blocks; the last block computes the factors of the batch norm. The thread that
+// `writes` has the sums of its `group` of eight channels in row `slot` of `slots`. `memory` is free. All threads take part.
+template <int THREADS, int BN>
+__device__ __forceinline__ void sum_channels(char* memory, const Eight& eight, bool writes, int slot, int slots, int group, int kind,
+                                             const Norm& norm, const Sums& sums, int column, int width) {
+    float* parts = (float*)memory;
+    double* totals = (double*)(memory + slots * 2 * BN * 4);
+    __syncthreads();
+    if (writes)
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            parts[slot * 2 * BN + group * 8 + i] = eight.first[i];
+            parts[slot * 2 * BN + BN + group * 8 + i] = eight.second[i];
+        }
+    __syncthreads();
+    const u32 size = heap<THREADS>(2 * BN), heaps = (gridDim.x + size - 1) / size;
+    float* rows = norm.partial + (u64)blockIdx.y * (gridDim.x + heaps) * 2 * BN;
+    for (int at = threadIdx.x; at < 2 * BN; at += THREADS) {
+        float sum = 0.0f;
+        for (int row = 0; row < slots; row++) sum += parts[row * 2 * BN + at];
+        rows[(u64)blockIdx.x * 2 * BN + at] = sum;
+    }
+    if (!tally<THREADS>(rows, norm.arrived + blockIdx.y * (heaps + 1), 2 * BN, totals + 2 * BN, totals)) return;
+    for (int c = threadIdx.x; c < width; c += THREADS)
+        if (kind == MOMENTS) settle(norm, column + c, totals[c], totals[BN + c], 0.0);
+        else settle_flow(norm, sums, column + c, totals[c], totals[BN + c]);
+}
+
 // BM pixels × BN channels for each block, BK elements of a patch at a time, WM × WN warps.
 template <int BM, int BN, int BK, int WM, int WN, int STAGES>
 __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __restrict__ x, const u16* __restrict__ weight,
-                                     const float* __restrict__ bias, u16* y, int add, int moments, const Norm& norm) {
+                                     const float* __restrict__ bias, u16* y, int add, int kind, const Norm& norm, const Sums& of) {
     constexpr int THREADS = WM * WN * 32, PIECES = BK / 8, ROWS = THREADS / PIECES, PASSES = (BM + ROWS - 1) / ROWS;
     constexpr int WEIGHTS = (BN + ROWS - 1) / ROWS, PITCH = BK + 8;
     constexpr int MT = BM / WM / 16, NT = BN / WN / 8;
@@ -157,55 +237,42 @@ __device__ __forceinline__ void conv(const ConvGeometry& geometry, const u16* __
             *(float2*)(out + (m + 8) * OUT + c) = make_float2(sums[i][j][2] + b0, sums[i][j][3] + b1);
         }
     __syncthreads();
-    const int width = min(BN, geometry.op - column);
-    for (int at = thread; at < BM * BN / 8; at += THREADS) {
-        int m = at / (BN / 8), c = at % (BN / 8) * 8;
-        if (first + m < pixels && c < width) {
-            float v[8];
+    const int width = min(BN, geometry.op - column), of_eight = thread % (BN / 8), c = of_eight * 8;
+    Eight eight;
+    Rows factors;
+    if (kind == FLOW && c < width) factors = rows_of(norm, column / 8 + of_eight);
+    for (int m = thread / (BN / 8); m < BM; m += THREADS / (BN / 8)) {
+        if (first + m >= pixels || c >= width) break;
+        float v[8];
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = out[m * OUT + c + i];
-            flow8(y + (u64)(first + m) * geometry.op + column + c, v, add);
-        }
+        for (int i = 0; i < 8; i++) v[i] = out[m * OUT + c + i];
+        const u64 at = (u64)(first + m) * geometry.op + column + c;
+        const Eight::Values values = Eight::values(kind, of, at);
+        flow8(y + at, v, add);
+        if (kind == NO_SUMS) continue;
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = rounded(v[i], y);
+        eight.add(kind, v, of, factors, values);
     }
-    if (!moments) return;
-    // Sums of the stored values, in an order fixed by the shape.
-    constexpr int LANES = THREADS / BN > 0 ? THREADS / BN : 1;
-    __shared__ float parts[2][LANES][BN];
-    for (int c = thread % BN, part = thread / BN; c < BN && part < LANES; c += THREADS) {
-        float sum = 0.0f, squares = 0.0f;
-        for (int m = part; m < BM && first + m < pixels; m += LANES) {
-            float v = rounded(out[m * OUT + c], (const u16*)0);
-            sum += v;
-            squares += v * v;
-        }
-        parts[0][part][c] = sum;
-        parts[1][part][c] = squares;
-    }
-    __syncthreads();
-    const u32 size = heap<THREADS>(2 * BN), heaps = (gridDim.x + size - 1) / size;
-    float* rows = norm.partial + (u64)blockIdx.y * (gridDim.x + heaps) * 2 * BN;
-    for (int at = thread; at < 2 * BN; at += THREADS) {
-        float sum = 0.0f;
-        for (int part = 0; part < LANES; part++) sum += parts[at / BN][part][at % BN];
-        rows[(u64)blockIdx.x * 2 * BN + at] = sum;
-    }
-    // The staged outputs are no longer needed.
-    double* totals = (double*)memory;
-    if (!tally<THREADS>(rows, norm.arrived + blockIdx.y * (heaps + 1), 2 * BN, totals + 2 * BN, totals)) return;
-    for (int c = thread; c < width; c += THREADS) settle(norm, column + c, totals[c], totals[BN + c], 0.0);
+    if (kind == NO_SUMS) return;
+    // The order of the sums is fixed by the shape.
+    eight.add_lanes(BN / 8);
+    sum_channels<THREADS, BN>((char*)memory, eight, lane < BN / 8, warp, THREADS / 32, of_eight, kind, norm, of, column, width);
 }
 
 #define CONV(NAME, BM, BN, BK, WM, WN, STAGES)                                                                         \
     extern "C" __global__ void __launch_bounds__(WM * WN * 32)                                                         \
-        NAME(ConvGeometry geometry, const u16* x, const u16* weight, const float* bias, u16* y, int add, int moments, Norm norm,\
-             u64 slab) {                                                                                               \
+        NAME(ConvGeometry geometry, const u16* x, const u16* weight, const float* bias, u16* y, int add, int kind,     \
+             Norm norm, Sums of, int rows, u64 slab) {                                                                 \
+        await_previous();                                                                                              \
         conv<BM, BN, BK, WM, WN, STAGES>(geometry, mine(x, slab), mine(weight, slab), mine(bias, slab), mine(y, slab), \
-                                         add, moments, mine(norm, slab));                                              \
+                                         add, kind, mine(norm, slab), mine(of, slab));                                 \
     }
 
 CONV(conv_16, 256, 16, 32, 8, 1, 3)
 CONV(conv_32, 128, 32, 32, 4, 2, 3)
 CONV(conv_64, 64, 64, 64, 4, 2, 3)
+CONV(conv_64_tall, 256, 64, 32, 4, 2, 3)
 CONV(conv_128, 128, 128, 32, 4, 2, 4)
 
 #endif

@@ -8,6 +8,7 @@ __device__ __forceinline__ float pulled(float x, float target, float strength) {
 
 extern "C" __global__ void __launch_bounds__(256)
     device_sum(const Chunk* chunks, Round round, const float* weights, const float* vectors, float* sum, u64 slab) {
+    await_previous();
     const Chunk chunk = chunks[blockIdx.x];
     const float* w = row(round, weights, chunk);
     for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
@@ -22,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     device_pull(const Span* spans, const Chunk* chunks, Round round, const float* weights, const float* sum, float* vectors, float* centre,
               char* base, int copies, u64 slab) {
+    await_previous();
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     const bool any = row(round, weights, chunk)[round.members] > 0.0f;

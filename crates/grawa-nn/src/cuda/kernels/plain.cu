@@ -3,8 +3,9 @@
 #if !BF16
 
 extern "C" __global__ void __launch_bounds__(256)
-    conv_plain(ConvGeometry geometry, const float* x, const float* weight, const float* bias, float* y, int add, int moments, Norm norm,
-               u64 slab) {
+    conv_plain(ConvGeometry geometry, const float* x, const float* weight, const float* bias, float* y, int add, int kind, Norm norm,
+               Sums of, int rows, u64 slab) {
+    await_previous();
     x = mine(x, slab); weight = mine(weight, slab); bias = mine(bias, slab); y = mine(y, slab);
     constexpr int SIDE = 64, DEPTH = 16;
     __shared__ float as[DEPTH][SIDE + 1], bs[DEPTH][SIDE + 1];
@@ -48,6 +49,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     wgrad_plain(ConvGeometry geometry, const float* x, const float* dy, float* partial, int stretch, u64 slab) {
+    await_previous();
     x = mine(x, slab); dy = mine(dy, slab); partial = mine(partial, slab);
     constexpr int SIDE = 64, DEPTH = 16;
     __shared__ float as[DEPTH][SIDE + 1], bs[DEPTH][SIDE + 1];

@@ -17,6 +17,15 @@ typedef float T;
 typedef double Sum;
 #endif
 
+// The first statement of every kernel. Inside a CUDA graph a kernel may be resident before the one it follows has ended
+// (`Stream::launch`): it waits here, until everything before it is done and visible, and then admits its follower.
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 template <class P> __device__ __forceinline__ P* mine(P* pointer, u64 slab) {
     return pointer ? (P*)((char*)pointer + slab * blockIdx.z) : pointer;
 }
@@ -141,7 +150,7 @@ __device__ __forceinline__ void add_rows(const float* rows, int count, int wide,
         const int lane = quads < THREADS ? threadIdx.x / quads : 0, quad = quads < THREADS ? threadIdx.x - lane * quads : base + threadIdx.x;
         double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
         if (lane < lanes && quad < quads) {
-#pragma unroll 8
+#pragma unroll 16
             for (int row = lane; row < count; row += lanes) {
                 const float4 v = __ldcg((const float4*)(rows + (u64)row * wide) + quad);
                 a += (double)v.x; b += (double)v.y; c += (double)v.z; d += (double)v.w;
@@ -161,10 +170,10 @@ __device__ __forceinline__ void add_rows(const float* rows, int count, int wide,
     }
 }
 
-// How many rows of `wide` numbers one block sums: about sixteen for each thread.
+// How many rows of `wide` numbers one block sums: about 32 for each thread.
 template <int THREADS> __device__ __forceinline__ u32 heap(int wide) {
     const int quads = wide / 4;
-    return quads < THREADS ? max(32, 16 * (THREADS / quads)) : 32;
+    return quads < THREADS ? max(32, 32 * (THREADS / quads)) : 32;
 }
 
 // Sums the rows of all blocks of a column of the grid, first within groups ("heaps") and then over the groups, so that
@@ -183,11 +192,8 @@ __device__ __forceinline__ bool tally(float* rows, u32* counters, int wide, doub
     return true;
 }
 
-// Computes the forward factors of a channel from its sums. `shift` was subtracted before summing.
-__device__ __forceinline__ void settle(const Norm& norm, int c, double sum, double squares, double shift) {
-    double mean = sum / norm.count, variance = squares / norm.count - mean * mean;
-    if (variance < 0.0) variance = 0.0;
-    mean += shift;
+// Computes the forward factors of a channel from its moments.
+__device__ __forceinline__ void settle(const Norm& norm, int c, double mean, double variance) {
     double deviation = 1.0 / sqrt(variance + norm.epsilon);
     float scale = c < norm.channels ? norm.weight[c] * (float)deviation : 0.0f;
     norm.record[MEAN * norm.pitch + c] = (float)mean;
@@ -202,6 +208,57 @@ __device__ __forceinline__ void settle(const Norm& norm, int c, double sum, doub
         norm.running_mean[c] = 0.9f * norm.running_mean[c] + 0.1f * ((float)mean + offset);
         norm.running_variance[c] = 0.9f * norm.running_variance[c] + 0.1f * (float)(unbiased * variance);
     }
+}
+
+// The same from its sums. `shift` was subtracted before summing.
+__device__ __forceinline__ void settle(const Norm& norm, int c, double sum, double squares, double shift) {
+    double mean = sum / norm.count, variance = squares / norm.count - mean * mean;
+    settle(norm, c, mean + shift, variance < 0.0 ? 0.0 : variance);
+}
+
+// Mean, scale and shift of the eight channels of a group.
+struct Rows { float mean[8], scale[8], bias[8]; };
+
+__device__ __forceinline__ Rows rows_of(const Norm& norm, int group) {
+    Rows of;
+    load8(norm.record + MEAN * norm.pitch + group * 8, of.mean);
+    load8(norm.record + SCALE * norm.pitch + group * 8, of.scale);
+#pragma unroll
+    for (int i = 0; i < 8; i++) of.bias[i] = group * 8 + i < norm.channels ? norm.bias[group * 8 + i] : 0.0f;
+    return of;
+}
+
+enum { NO_MASK, MASK_BY_VALUE /* scale·y + shift > 0 */, MASK_BY_RESULT /* the stored result > 0 */ };
+
+// The backward sums of a batch norm: of the gradient, and of the gradient times the value without its mean. A kernel that
+// stores the last contribution to the gradient computes them too.
+struct Sums {
+    const T* y;        // what the batch norm normalised
+    const T* out;      // its result, if that masks
+    float* dweight;
+    float* dbias;
+    int mask, of_batch;
+};
+
+__device__ __forceinline__ Sums mine(Sums sums, u64 slab) {
+    sums.y = mine(sums.y, slab);
+    sums.out = mine(sums.out, slab);
+    sums.dweight = mine(sums.dweight, slab);
+    sums.dbias = mine(sums.dbias, slab);
+    return sums;
+}
+
+// Computes the backward factors of a channel, and the gradients of its scale and shift, from its sums.
+__device__ __forceinline__ void settle_flow(const Norm& norm, const Sums& sums, int c, double sum, double along) {
+    const double deviation = norm.record[DEVIATION * norm.pitch + c], scale = norm.record[SCALE * norm.pitch + c];
+    along *= deviation;
+    if (c < norm.channels) {
+        sums.dbias[c] = (float)sum;
+        sums.dweight[c] = (float)along;
+    }
+    norm.record[OF_FLOW * norm.pitch + c] = (float)scale;
+    norm.record[OF_VALUE * norm.pitch + c] = sums.of_batch ? (float)(-scale * along * deviation / norm.count) : 0.0f;
+    norm.record[CONSTANT * norm.pitch + c] = sums.of_batch ? (float)(-scale * sum / norm.count) : 0.0f;
 }
 
 __device__ __forceinline__ Norm mine(Norm norm, u64 slab) {

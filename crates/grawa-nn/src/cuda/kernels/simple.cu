@@ -6,6 +6,7 @@
 
 // a + b, or a alone; then ReLU if `relu`.
 extern "C" __global__ void __launch_bounds__(256) add_forward(const T* a, const T* b, T* y, u64 eights, int relu, u64 slab) {
+    await_previous();
     a = mine(a, slab); b = mine(b, slab); y = mine(y, slab);
     EACH(at, eights) {
         float v[8], w[8];
@@ -22,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(256) add_forward(const T* a, const 
 // Copies the gradient where the result `y` (if given) was positive, to one or two targets.
 extern "C" __global__ void __launch_bounds__(256)
     add_backward(const T* flow, const T* y, T* da, int add_a, T* db, int add_b, u64 eights, u64 slab) {
+    await_previous();
     flow = mine(flow, slab); y = mine(y, slab); da = mine(da, slab); db = mine(db, slab);
     EACH(at, eights) {
         float g[8], v[8];
@@ -42,65 +44,68 @@ struct Pool { int n, h, w, oh, ow, pitch, kernel, stride, pad, largest; };
 
 __device__ __forceinline__ bool beats(float v, float best) { return v > best || (v != v && best == best); }
 
-extern "C" __global__ void __launch_bounds__(256) pool_forward(Pool pool, const T* x, T* y, u64 slab) {
-    x = mine(x, slab); y = mine(y, slab);
+// `chosen`, if given, records the place of the maximum in its window: the first of equal values.
+extern "C" __global__ void __launch_bounds__(256) pool_forward(Pool pool, const T* x, T* y, u16* chosen, u64 slab) {
+    await_previous();
+    x = mine(x, slab); y = mine(y, slab); chosen = mine(chosen, slab);
     const int groups = pool.pitch / 8;
     EACH(at, (u64)pool.n * pool.oh * pool.ow * groups) {
         const int g = at % groups, ox = at / groups % pool.ow, oy = at / groups / pool.ow % pool.oh;
         const int n = at / groups / pool.ow / pool.oh;
-        const int y0 = max(oy * pool.stride - pool.pad, 0), y1 = min(oy * pool.stride + pool.kernel - pool.pad, pool.h);
-        const int x0 = max(ox * pool.stride - pool.pad, 0), x1 = min(ox * pool.stride + pool.kernel - pool.pad, pool.w);
+        const int top = oy * pool.stride - pool.pad, left = ox * pool.stride - pool.pad;
+        const int y0 = max(top, 0), y1 = min(top + pool.kernel, pool.h);
+        const int x0 = max(left, 0), x1 = min(left + pool.kernel, pool.w);
         float out[8] = {};
+        u32 place[8] = {};
         for (int iy = y0; iy < y1; iy++)
             for (int ix = x0; ix < x1; ix++) {
                 float v[8];
                 load8(x + (((u64)n * pool.h + iy) * pool.w + ix) * pool.pitch + g * 8, v);
                 const bool first = iy == y0 && ix == x0;
-                for (int i = 0; i < 8; i++) out[i] = pool.largest ? (first || beats(v[i], out[i]) ? v[i] : out[i]) : out[i] + v[i];
+                const u32 here = (iy - top) * pool.kernel + ix - left;
+                for (int i = 0; i < 8; i++) {
+                    const bool larger = first || beats(v[i], out[i]);
+                    out[i] = pool.largest ? (larger ? v[i] : out[i]) : out[i] + v[i];
+                    place[i] = larger ? here : place[i];
+                }
             }
         if (!pool.largest) for (int i = 0; i < 8; i++) out[i] /= (float)((y1 - y0) * (x1 - x0));
         store8(y + at * 8, out);
+        if (chosen)
+            *(uint4*)(chosen + at * 8) = make_uint4(place[0] | place[1] << 16, place[2] | place[3] << 16,
+                                                    place[4] | place[5] << 16, place[6] | place[7] << 16);
     }
 }
 
-// Each input pixel visits every window that contains it. The gradient of a maximum goes to the first of equal values.
+// Each input pixel visits every window that contains it.
 extern "C" __global__ void __launch_bounds__(256)
-    pool_backward(Pool pool, const T* x, const T* flow, T* dx, int add, u64 slab) {
-    x = mine(x, slab); flow = mine(flow, slab); dx = mine(dx, slab);
+    pool_backward(Pool pool, const u16* __restrict__ chosen, const T* __restrict__ flow, T* dx, int add, u64 slab) {
+    await_previous();
+    chosen = mine(chosen, slab); flow = mine(flow, slab); dx = mine(dx, slab);
     const int groups = pool.pitch / 8;
     EACH(at, (u64)pool.n * pool.h * pool.w * groups) {
         const int g = at % groups, ix = at / groups % pool.w, iy = at / groups / pool.w % pool.h;
         const int n = at / groups / pool.w / pool.h;
-        const T* image = x + (u64)n * pool.h * pool.w * pool.pitch + g * 8;
-        float d[8] = {}, here[8];
-        load8(image + ((u64)iy * pool.w + ix) * pool.pitch, here);
+        float d[8] = {};
         const int oy0 = max((iy + pool.pad - pool.kernel + pool.stride) / pool.stride, 0);
         const int ox0 = max((ix + pool.pad - pool.kernel + pool.stride) / pool.stride, 0);
         for (int oy = oy0; oy < pool.oh && oy * pool.stride - pool.pad <= iy; oy++)
             for (int ox = ox0; ox < pool.ow && ox * pool.stride - pool.pad <= ix; ox++) {
-                const int y0 = max(oy * pool.stride - pool.pad, 0), y1 = min(oy * pool.stride + pool.kernel - pool.pad, pool.h);
-                const int x0 = max(ox * pool.stride - pool.pad, 0), x1 = min(ox * pool.stride + pool.kernel - pool.pad, pool.w);
+                const int top = oy * pool.stride - pool.pad, left = ox * pool.stride - pool.pad;
+                const int y0 = max(top, 0), y1 = min(top + pool.kernel, pool.h);
+                const int x0 = max(left, 0), x1 = min(left + pool.kernel, pool.w);
                 if (iy >= y1 || ix >= x1) continue;
+                const u64 window = (((u64)n * pool.oh + oy) * pool.ow + ox) * pool.pitch + g * 8;
                 float g8[8];
-                load8(flow + (((u64)n * pool.oh + oy) * pool.ow + ox) * pool.pitch + g * 8, g8);
+                load8(flow + window, g8);
                 if (!pool.largest) {
                     for (int i = 0; i < 8; i++) d[i] += g8[i] / (float)((y1 - y0) * (x1 - x0));
                     continue;
                 }
-                bool chosen[8];
-                for (int i = 0; i < 8; i++) chosen[i] = true;
-                for (int my = y0; my < y1; my++)
-                    for (int mx = x0; mx < x1; mx++) {
-                        if (my == iy && mx == ix) continue;
-                        float v[8];
-                        load8(image + ((u64)my * pool.w + mx) * pool.pitch, v);
-                        const bool before = my < iy || (my == iy && mx < ix);
-                        for (int i = 0; i < 8; i++) {
-                            // Earlier values win ties; later ones must be larger.
-                            if (before ? !beats(here[i], v[i]) : beats(v[i], here[i])) chosen[i] = false;
-                        }
-                    }
-                for (int i = 0; i < 8; i++) if (chosen[i]) d[i] += g8[i];
+                const uint4 raw = *(const uint4*)(chosen + window);
+                const u32 place[4] = {raw.x, raw.y, raw.z, raw.w}, here = (iy - top) * pool.kernel + ix - left;
+#pragma unroll
+                for (int i = 0; i < 8; i++) d[i] += (place[i / 2] >> (i % 2 * 16) & 0xffffu) == here ? g8[i] : 0.0f;
             }
         flow8(dx + at * 8, d, add);
     }
@@ -109,6 +114,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // The same for the maximum of 2 × 2 windows that tile the input: one thread for each window.
 extern "C" __global__ void __launch_bounds__(256)
     pool_backward_tiles(Pool pool, const T* x, const T* flow, T* dx, int add, u64 slab) {
+    await_previous();
     x = mine(x, slab); flow = mine(flow, slab); dx = mine(dx, slab);
     const int groups = pool.pitch / 8;
     EACH(at, (u64)pool.n * pool.oh * pool.ow * groups) {
@@ -138,12 +144,13 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // The mean of each channel of an image: rows × pitch to pitch.
 extern "C" __global__ void __launch_bounds__(256) global_forward(const T* x, T* y, int n, int area, int pitch, u64 slab) {
+    await_previous();
     x = mine(x, slab); y = mine(y, slab);
     const int groups = pitch / 8;
     EACH(at, (u64)n * groups) {
         const int image = at / groups, g = at % groups;
         float sum[8] = {};
-#pragma unroll 4
+#pragma unroll 16
         for (int row = 0; row < area; row++) {
             float v[8];
             load8(x + ((u64)image * area + row) * pitch + g * 8, v);
@@ -156,6 +163,7 @@ extern "C" __global__ void __launch_bounds__(256) global_forward(const T* x, T* 
 
 extern "C" __global__ void __launch_bounds__(256)
     global_backward(const T* flow, T* dx, int n, int area, int pitch, int add, u64 slab) {
+    await_previous();
     flow = mine(flow, slab); dx = mine(dx, slab);
     const int groups = pitch / 8;
     EACH(at, (u64)n * area * groups) {
@@ -180,6 +188,7 @@ __device__ __forceinline__ bool source_of(const Move& move, u64 pixel, int c, u6
 }
 
 extern "C" __global__ void __launch_bounds__(256) move_one(Move move, const T* from, T* to, int add, u64 slab) {
+    await_previous();
     from = mine(from, slab); to = mine(to, slab);
     const int wide = move.high - move.low;
     EACH(at, (u64)move.n * move.h * move.w * wide) {
@@ -193,6 +202,7 @@ extern "C" __global__ void __launch_bounds__(256) move_one(Move move, const T* f
 }
 
 extern "C" __global__ void __launch_bounds__(256) move_eight(Move move, const T* from, T* to, int add, u64 slab) {
+    await_previous();
     from = mine(from, slab); to = mine(to, slab);
     const int wide = (move.high - move.low) / 8;
     EACH(at, (u64)move.n * move.h * move.w * wide) {
@@ -226,6 +236,7 @@ __device__ __forceinline__ Key key_of(const Controls* controls, u32 purpose) {
 extern "C" __global__ void __launch_bounds__(256)
     dropout(const Controls* controls, u32 node, u32 bound, float scale, const T* x, T* y, int n, int channels, int area,
             int pitch, int add, u64 slab) {
+    await_previous();
     controls = mine(controls, slab); x = mine(x, slab); y = mine(y, slab);
     const Key key = key_of(controls, 5);
     EACH(at, (u64)n * area * pitch) {
@@ -245,6 +256,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(1024)
     loss(Controls* controls, const T* logits, const u32* labels, T* dlogits, float* losses, int n, int classes, int pitch,
          float factor, double* history, const float* rates, u64 slab) {
+    await_previous();
     controls = mine(controls, slab); logits = mine(logits, slab); labels = mine(labels, slab);
     dlogits = mine(dlogits, slab); losses = mine(losses, slab); history = mine(history, slab);
     __shared__ u32 right;
@@ -299,6 +311,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 
 // The gradient of a bias: the sum of a channel's gradient over all pixels.
 extern "C" __global__ void __launch_bounds__(256) channel_sums(const T* flow, float* sums, int rows, int channels, int pitch, u64 slab) {
+    await_previous();
     flow = mine(flow, slab); sums = mine(sums, slab);
     __shared__ double parts[256];
     const int c = blockIdx.x;
@@ -315,6 +328,7 @@ extern "C" __global__ void __launch_bounds__(256) channel_sums(const T* flow, fl
 
 // Converts a batch from the host: images as f32 planes.
 extern "C" __global__ void __launch_bounds__(256) intake(const float* images, T* x, int n, int channels, int area, int pitch, u64 slab) {
+    await_previous();
     images = mine(images, slab); x = mine(x, slab);
     EACH(at, (u64)n * area * pitch) {
         const int c = at % pitch, place = at / pitch % area, image = at / pitch / area;
@@ -329,6 +343,7 @@ struct View { int n, channels, h, w, oh, ow, pitch, pad, flip, random, row, colu
 extern "C" __global__ void __launch_bounds__(256)
     augment(View view, const Controls* controls, const u8* bytes, const u32* all_labels, const u32* order, const float* table,
             T* x, u32* labels, u64 slab, u64 order_stride, u64 label_stride) {
+    await_previous();
     controls = mine(controls, slab); x = mine(x, slab); labels = mine(labels, slab);
     order += order_stride * blockIdx.z + (u64)controls->slot * view.n;
     all_labels += label_stride * blockIdx.z;  // 0 where all workers have the same labels
@@ -368,6 +383,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // Adds a bias to the output of cuDNN.
 extern "C" __global__ void __launch_bounds__(256) add_bias(T* y, const float* bias, int rows, int channels, int pitch, u64 slab) {
+    await_previous();
     y = mine(y, slab); bias = mine(bias, slab);
     const int groups = pitch / 8;
     EACH(at, (u64)rows * groups) {

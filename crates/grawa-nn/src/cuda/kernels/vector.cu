@@ -28,6 +28,7 @@ __device__ __forceinline__ void pack_weights(const Span& span, char* slab, u32 a
 
 extern "C" __global__ void __launch_bounds__(256)
     pack_all_weights(const Span* spans, const Chunk* chunks, const float* parameters, char* base, u64 slab) {
+    await_previous();
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     parameters = mine(parameters, slab);
@@ -36,11 +37,16 @@ extern "C" __global__ void __launch_bounds__(256)
         pack_weights(span, base, i - span.start, parameters[i]);
 }
 
+// Where padded weights have an element of the span.
+__device__ __forceinline__ u64 padded_place(const Span& span, u32 at) {
+    return span.channels == span.pitch ? at : (u64)(at / span.channels) * span.pitch + at % span.channels;
+}
+
 // One element of the gradient, from where the backward pass left it.
 __device__ __forceinline__ float gathered(const Span& span, const char* base, u32 at, float there) {
     if (span.source == 0) return there;
     if (span.source == 3) return 0.0f;
-    const u64 padded = span.channels == span.pitch ? at : (u64)(at / span.channels) * span.pitch + at % span.channels;
+    const u64 padded = padded_place(span, at);
     if (span.source == 2) return get((const T*)(base + span.partial) + padded);
     const u64 stride = (u64)span.out * span.taps * span.pitch;
     const float* from = (const float*)(base + span.partial) + padded;
@@ -50,16 +56,54 @@ __device__ __forceinline__ float gathered(const Span& span, const char* base, u3
     return g;
 }
 
+// The same for 256 elements from `first` on, one for each thread, when there are many partial sums: each warp adds every
+// eighth of them, with many loads in flight. All threads of the block take part.
+__device__ __forceinline__ float gathered_by_block(const Span& span, const char* base, u32 first) {
+    __shared__ float parts[8][256];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const u64 stride = (u64)span.out * span.taps * span.pitch;
+    const float* from = (const float*)(base + span.partial);
+    u64 place[8];
+    float sums[8] = {};
+#pragma unroll
+    for (int j = 0; j < 8; j++) place[j] = padded_place(span, min(first + j * 32 + lane, span.length - 1));
+#pragma unroll 2
+    for (int split = warp; split < span.splits; split += 8)
+#pragma unroll
+        for (int j = 0; j < 8; j++) sums[j] += from[split * stride + place[j]];
+#pragma unroll
+    for (int j = 0; j < 8; j++) parts[warp][j * 32 + lane] = sums[j];
+    __syncthreads();
+    float g = 0.0f;
+#pragma unroll
+    for (int w = 0; w < 8; w++) g += parts[w][threadIdx.x];
+    __syncthreads();
+    return g;
+}
+
+// The elements of a chunk and their gradients, from the vector or from where the backward pass left them.
+template <class Each>
+__device__ __forceinline__ void each_gradient(const Span& span, const Chunk& chunk, const char* base, const float* gradient, bool gather,
+                                              Each each) {
+    const bool many = gather && span.source == 1 && span.splits >= 16;
+    for (u32 first = chunk.start; first < chunk.start + chunk.length; first += 256) {
+        const u32 i = first + threadIdx.x;
+        const float sum = many ? gathered_by_block(span, base, first - span.start) : 0.0f;
+        if (i >= chunk.start + chunk.length) break;
+        each(i, many ? sum : gather && span.source ? gathered(span, base, i - span.start, 0.0f) : gradient[i]);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(256)
     collect(const Span* spans, const Chunk* chunks, float* gradient, char* base, int of_batch, u64 slab) {
+    await_previous();
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     // A bias before a batch norm has a gradient only if running statistics were used.
     if (span.source == 0 || (span.source == 3 && !of_batch)) return;
     gradient = mine(gradient, slab);
     base = mine(base, slab);
-    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256)
-        gradient[i] = gathered(span, base, i - span.start, 0.0f);
+    each_gradient(span, chunk, base, gradient, true, [&](u32 i, float g) { gradient[i] = g; });
 }
 
 // `gather`: the gradient is still where the backward pass left it.
@@ -72,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(256)
     update(const Span* spans, const Chunk* chunks, Controls* controls, Sgd sgd, float* __restrict__ parameters, float* __restrict__ velocity,
            const float* __restrict__ gradient, const float* __restrict__ outer, const float* __restrict__ inner, u32 group, u32 lead, u64 length,
            char* base, u64 slab) {
+    await_previous();
     // Consecutive groups of workers have a centre each, one after the other; `lead` workers of the first group are on
     // another GPU.
     if (inner) inner += (blockIdx.z + lead) / group * length;
@@ -120,22 +165,21 @@ extern "C" __global__ void __launch_bounds__(256)
         return;
     }
 #endif
-#pragma unroll 4
-    for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
+    // The gradient is not written here, which would cost a pass. Who needs it computes it before the step.
+    each_gradient(span, chunk, base, gradient, sgd.gather, [&](u32 i, float g) {
         float x = parameters[i], v = velocity[i];
-        // The gradient is not written here, which would cost a pass. Who needs it computes it before the step.
-        const float g = sgd.gather && span.source ? gathered(span, base, i - span.start, 0.0f) : gradient[i];
         step(i, g, x, v);
         parameters[i] = x;
         velocity[i] = v;
         pack_weights(span, base, i - span.start, x);
-    }
+    });
     if (lost) controls->lost = 1;
 }
 
 // Sums of squares by chunk, then by span: one warp for each, in an order fixed by the number of chunks.
 extern "C" __global__ void __launch_bounds__(256)
     squares(const Chunk* chunks, const float* vector, double* sums, u64 slab) {
+    await_previous();
     const Chunk chunk = chunks[blockIdx.x];
     vector = mine(vector, slab); sums = mine(sums, slab);
     __shared__ double parts[256];
@@ -152,6 +196,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     norms(const u32* first_chunk, int spans, const double* sums, double* out, u64 slab) {
+    await_previous();
     sums = mine(sums, slab); out = mine(out, slab);
     const int span = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (span >= spans) return;
@@ -189,6 +234,7 @@ __device__ __forceinline__ const float* row(const Round& round, const float* wei
 extern "C" __global__ void __launch_bounds__(256)
     mix(const Span* spans, const Chunk* chunks, Round round, const float* weights, float* vectors, float* centre, char* base,
         int copies, u64 slab) {
+    await_previous();
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     const float* w = row(round, weights, chunk);
@@ -227,6 +273,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // Sums of squares by chunk: of the difference of each member to the centre, then of the centre.
 extern "C" __global__ void __launch_bounds__(256)
     distances(const Chunk* chunks, Round round, const float* vectors, const float* centre, double* sums, u64 slab) {
+    await_previous();
     const Chunk chunk = chunks[blockIdx.x];
     __shared__ double parts[256];
     for (int m = 0; m <= round.members; m++) {
@@ -251,6 +298,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     push(const Span* spans, const Chunk* chunks, Round round, const float* pulls, float* vectors, const float* centre, char* base,
          int copies, u64 slab) {
+    await_previous();
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     for (u32 i = chunk.start + threadIdx.x; i < chunk.start + chunk.length; i += 256) {
@@ -270,6 +318,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     ascend(const Span* spans, const Chunk* chunks, const double* norm, int count, float radius, float* parameters, float* saved,
            const float* gradient, char* base, u64 slab) {
+    await_previous();
     const Chunk chunk = chunks[blockIdx.x];
     const Span span = spans[chunk.span];
     norm = mine(norm, slab); parameters = mine(parameters, slab); saved = mine(saved, slab); gradient = mine(gradient, slab);

@@ -112,6 +112,7 @@ __device__ __forceinline__ void wgrad(const ConvGeometry& geometry, const u16* _
 #define WGRAD(NAME, BM, WM)                                                                                            \
     extern "C" __global__ void __launch_bounds__(128)                                                                  \
         NAME(ConvGeometry geometry, const u16* x, const u16* dy, float* partial, int stretch, u64 slab) {              \
+        await_previous();                                                                                              \
         wgrad<BM, WM>(geometry, mine(x, slab), mine(dy, slab), mine(partial, slab), stretch);                          \
     }
 
