@@ -56,7 +56,8 @@ pub(super) struct SumsArgument {
 #[derive(Clone, Copy, Debug, Zeroable)]
 pub(super) struct PartsArgument {
     count: i32,
-    spare: i32,
+    only_pitch: i32,
+    only_at: u64,
     adds: u64,
     first: [i32; PARTS],
     pitch: [i32; PARTS],
@@ -252,6 +253,7 @@ impl Pass<'_> {
             parts.adds |= u64::from(at != 0 && add != 0) << part;
             groups += pitch as i32 / 8;
         }
+        (parts.only_pitch, parts.only_at) = (parts.pitch[0], parts.at[0]);
         parts
     }
 

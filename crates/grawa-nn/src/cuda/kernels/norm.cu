@@ -20,7 +20,8 @@ struct Share {
 
 // The tensors that have the channels of a batch norm's input, eight at a time: one tensor, or the parts of a concatenation.
 struct Parts {
-    int count, spare;
+    int count, only_pitch; // one tensor is looked up here: the tables below are read only if there are more
+    T* only_at;
     u64 adds;              // for gradients: a bit for each part, set if earlier contributions are there
     int first[64];         // the first group of eight channels of each part
     int pitch[64];
@@ -33,6 +34,12 @@ struct Place {
     int pitch;
     bool add;
     __device__ __forceinline__ Place(const Parts& parts, int group, u64 slab) {
+        if (parts.count == 1) {
+            at = parts.only_at ? mine(parts.only_at, slab) + group * 8 : nullptr;
+            pitch = parts.only_pitch;
+            add = parts.adds;
+            return;
+        }
         int i = 0;
         while (i + 1 < parts.count && parts.first[i + 1] <= group) i++;
         at = parts.at[i] ? mine(parts.at[i], slab) + (group - parts.first[i]) * 8 : nullptr;

@@ -85,13 +85,17 @@ __device__ __forceinline__ float gathered_by_block(const Span& span, const char*
 template <class Each>
 __device__ __forceinline__ void each_gradient(const Span& span, const Chunk& chunk, const char* base, const float* gradient, bool gather,
                                               Each each) {
-    const bool many = gather && span.source == 1 && span.splits >= 16;
-    for (u32 first = chunk.start; first < chunk.start + chunk.length; first += 256) {
-        const u32 i = first + threadIdx.x;
-        const float sum = many ? gathered_by_block(span, base, first - span.start) : 0.0f;
-        if (i >= chunk.start + chunk.length) break;
-        each(i, many ? sum : gather && span.source ? gathered(span, base, i - span.start, 0.0f) : gradient[i]);
+    const u32 end = chunk.start + chunk.length;
+    if (gather && span.source == 1 && span.splits >= 16) {
+        for (u32 first = chunk.start; first < end; first += 256) {
+            const float g = gathered_by_block(span, base, first - span.start);
+            if (first + threadIdx.x < end) each(first + threadIdx.x, g);
+        }
+        return;
     }
+#pragma unroll 4
+    for (u32 i = chunk.start + threadIdx.x; i < end; i += 256)
+        each(i, gather && span.source ? gathered(span, base, i - span.start, 0.0f) : gradient[i]);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
