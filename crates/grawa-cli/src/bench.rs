@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::print;
 use clap::{Args, Subcommand};
-use grawa_core::{Key, Purpose, Sgd, step::descend};
+use grawa_core::{Key, Moments, Purpose, Sgd};
 use grawa_lab::Table;
 use grawa_nn::{Arena, Error, Graph, Mode, Precision, Profile, Program, State, peak_flops, zoo};
 use grawa_train::recipe::Device;
@@ -83,23 +83,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// A worker's own vectors.
 struct Worker {
     state: State,
-    velocity: Vec<f32>,
+    moments: Moments,
     gradient: Vec<f32>,
 }
 
 impl Worker {
     fn new(graph: &Graph) -> Self {
-        let zeros = vec![0.0; graph.parameters().len()];
-        Worker { state: State::initial(graph, 1), velocity: zeros.clone(), gradient: zeros }
+        let len = graph.parameters().len();
+        Worker { state: State::initial(graph, 1), moments: Moments::new(len), gradient: vec![0.0; len] }
     }
 
     fn step(&mut self, program: &Program, arena: &mut Arena, batch: (&[f32], &[u32])) -> Result<(), Error> {
-        let Worker { state: State { parameters, statistics, .. }, velocity, gradient } = self;
+        let Worker { state: State { parameters, statistics, .. }, moments, gradient } = self;
         let mode = Mode::Train { dropout: Some(Key::new(0, Purpose::Dropout)) };
         let share = 1.0 / batch.1.len() as f64;
         program.gradient(arena, (&*parameters, &*statistics), batch, mode, share, gradient)?;
         program.track(arena, statistics)?;
-        descend(&Sgd::default(), 0.1, parameters, velocity, gradient, &[])?;
+        arena.update(moments.update(&Sgd::default().into(), 0.1, parameters, gradient, &[])?);
         Ok(())
     }
 }

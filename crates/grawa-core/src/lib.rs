@@ -42,7 +42,7 @@ pub use method::{
     Weighting, knobs,
 };
 pub use mix::{centre_part, finish_centre, mix, mix_part, pull_part};
-pub use optimizer::{AdamW, Moments, Optimizer};
+pub use optimizer::{AdamW, Moments, Optimizer, Update};
 pub use plan::{Plan, Weights, plan};
 pub use replica::{Replica, StateKind, StepRequest, StepResults};
 pub use schedule::{RateDrop, Schedule};

@@ -4,7 +4,7 @@
 //! v ← β₂·v + (1 − β₂)·g²; x ← x − η/(1 − β₁ᵗ) · m / (√v/√(1 − β₂ᵗ) + ε); then the pulls of [`step`](crate::step).
 
 use crate::error::expect_len;
-use crate::step::{blockwise, descend, expect_lengths};
+use crate::step::{BLOCK, blockwise, expect_lengths};
 use crate::{Error, Prox, Sgd, StateKind};
 
 /// The settings of AdamW that do not change from step to step. Weight decay is decoupled from the gradient.
@@ -85,39 +85,40 @@ impl Moments {
         gradient: &[f32],
         prox: &[Prox<'_>],
     ) -> Result<bool, Error> {
-        match optimizer {
-            Optimizer::Sgd(sgd) => descend(sgd, rate, parameters, &mut self.first, gradient, prox),
-            Optimizer::AdamW(adamw) => self.adamw(adamw, rate, parameters, gradient, prox),
-        }
+        Ok(self.update(optimizer, rate, parameters, gradient, prox)?.run())
     }
 
-    fn adamw(
-        &mut self,
-        adamw: &AdamW,
+    /// The same step, still to be run: as a whole, or in parts on several threads.
+    pub fn update<'a>(
+        &'a mut self,
+        optimizer: &Optimizer,
         rate: f32,
-        parameters: &mut [f32],
-        gradient: &[f32],
-        prox: &[Prox<'_>],
-    ) -> Result<bool, Error> {
+        parameters: &'a mut [f32],
+        gradient: &'a [f32],
+        prox: &'a [Prox<'a>],
+    ) -> Result<Update<'a>, Error> {
         expect_lengths(parameters.len(), self.first.len(), gradient, prox)?;
-        self.second.resize(parameters.len(), 0.0);
-        self.steps = self.steps.saturating_add(1);
-        // 1 − β in `f32` would be off by 10⁻⁵ for β = 0.999.
-        let AdamW { beta1, beta2, eps, weight_decay } = *adamw;
-        let left = |beta: f64| 1.0 - libm::pow(beta, self.steps.into());
-        let (wide_rate, root) = (f64::from(rate), libm::sqrt(left(beta2)) as f32);
-        let keep = (1.0 - wide_rate * f64::from(weight_decay)) as f32;
-        let size = (wide_rate / left(beta1)) as f32;
-        let (into_first, stay, into_second) = ((1.0 - beta1) as f32, beta2 as f32, (1.0 - beta2) as f32);
-        let (first, second) = (&mut self.first, &mut self.second);
-        Ok(blockwise(parameters, prox, |at, block| {
-            let moments = first[at.clone()].iter_mut().zip(&mut second[at.clone()]);
-            for ((x, (m, v)), &g) in block.iter_mut().zip(moments).zip(&gradient[at]) {
-                *m += into_first * (g - *m);
-                *v = stay * *v + into_second * g * g;
-                *x = keep * *x - size * (*m / (v.sqrt() / root + eps));
+        let rule = match *optimizer {
+            Optimizer::Sgd(sgd) => Rule::Sgd(sgd, rate),
+            Optimizer::AdamW(AdamW { beta1, beta2, eps, weight_decay }) => {
+                self.second.resize(parameters.len(), 0.0);
+                self.steps = self.steps.saturating_add(1);
+                // 1 − β in `f32` would be off by 10⁻⁵ for β = 0.999.
+                let left = |beta: f64| 1.0 - libm::pow(beta, self.steps.into());
+                let wide_rate = f64::from(rate);
+                Rule::AdamW {
+                    into_first: (1.0 - beta1) as f32,
+                    stay: beta2 as f32,
+                    into_second: (1.0 - beta2) as f32,
+                    keep: (1.0 - wide_rate * f64::from(weight_decay)) as f32,
+                    size: (wide_rate / left(beta1)) as f32,
+                    root: libm::sqrt(left(beta2)) as f32,
+                    eps,
+                }
             }
-        }))
+        };
+        let second = if let Rule::AdamW { .. } = rule { &mut self.second[..] } else { &mut [] };
+        Ok(Update { rule, offset: 0, parameters, first: &mut self.first, second, gradient, prox })
     }
 
     /// Forgets all of it: the parameters were replaced.
@@ -152,6 +153,83 @@ impl Moments {
                 Ok(())
             }
             _ => expect_len("the restored moments", values.len(), 0),
+        }
+    }
+}
+
+/// What a step does to every parameter.
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    Sgd(Sgd, f32),
+    AdamW { into_first: f32, stay: f32, into_second: f32, keep: f32, size: f32, root: f32, eps: f32 },
+}
+
+/// A step on a model's vectors, or on a part of them. Parameters are independent: parts give the same bits as the whole.
+#[derive(Debug)]
+pub struct Update<'a> {
+    rule: Rule,
+    /// Where the part begins.
+    offset: usize,
+    parameters: &'a mut [f32],
+    first: &'a mut [f32],
+    /// Empty without AdamW.
+    second: &'a mut [f32],
+    gradient: &'a [f32],
+    prox: &'a [Prox<'a>],
+}
+
+impl<'a> Update<'a> {
+    /// The number of parameters.
+    pub fn len(&self) -> usize {
+        self.parameters.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.parameters.is_empty()
+    }
+
+    /// Two halves, or none if it is too small to divide.
+    pub fn halves(self) -> (Self, Option<Self>) {
+        // Whole blocks: a block with a parameter that is not finite is not pulled.
+        let at = self.parameters.len().div_ceil(2).next_multiple_of(BLOCK);
+        if at >= self.parameters.len() {
+            return (self, None);
+        }
+        let Update { rule, offset, parameters, first, second, gradient, prox } = self;
+        let (parameters, parameters_2) = parameters.split_at_mut(at);
+        let (first, first_2) = first.split_at_mut(at);
+        let (second, second_2) = second.split_at_mut(at.min(second.len()));
+        let (gradient, gradient_2) = gradient.split_at(at);
+        (
+            Update { rule, offset, parameters, first, second, gradient, prox },
+            Some(Update {
+                rule,
+                offset: offset + at,
+                parameters: parameters_2,
+                first: first_2,
+                second: second_2,
+                gradient: gradient_2,
+                prox,
+            }),
+        )
+    }
+
+    /// Runs it. Returns whether all its parameters are finite afterwards.
+    pub fn run(self) -> bool {
+        let Update { rule, offset, parameters, first, second, gradient, prox } = self;
+        match rule {
+            Rule::Sgd(sgd, rate) => sgd.run(rate, offset, parameters, first, gradient, prox),
+            Rule::AdamW { into_first, stay, into_second, keep, size, root, eps } => {
+                blockwise(offset, parameters, prox, |at, block| {
+                    let moments = first[at.clone()].iter_mut().zip(&mut second[at.clone()]);
+                    for ((x, (m, v)), &g) in block.iter_mut().zip(moments).zip(&gradient[at]) {
+                        *m += into_first * (g - *m);
+                        *v = stay * *v + into_second * g * g;
+                        *x = keep * *x - size * (*m / (v.sqrt() / root + eps));
+                    }
+                })
+            }
         }
     }
 }
@@ -195,6 +273,44 @@ mod tests {
             [0.913_666_248, -2.153_618_34],
         ],
     ];
+
+    /// Halves of halves give the bits of the whole, with both optimizers, and with a block that must not be pulled.
+    #[test]
+    fn parts_give_the_bits_of_the_whole() {
+        fn run(update: Update<'_>) -> bool {
+            match update.halves() {
+                (whole, None) => whole.run(),
+                (first, Some(second)) => run(first) & run(second),
+            }
+        }
+        let len = 5 * BLOCK + 77;
+        let some = |scale: f32| (0..len).map(|at| ((at % 97) as f32 - 40.0) * scale).collect::<Vec<f32>>();
+        let (centre, mut gradient) = (some(0.3), some(0.01));
+        let prox = [Prox { centre: &centre, strength: 0.25 }];
+        for (broken, optimizer) in
+            [false, true].into_iter().zip([Sgd::default().into(), AdamW::default().into()])
+        {
+            gradient[BLOCK + 3] = if broken { f32::NAN } else { 1.0 };
+            let step = |moments: &mut Moments, x: &mut [f32], parts: bool| {
+                let update = moments.update(&optimizer, 0.1, x, &gradient, &prox).unwrap();
+                assert_eq!(if parts { run(update) } else { update.run() }, !broken);
+            };
+            let (mut whole, mut parts) = ((Moments::new(len), some(0.1)), (Moments::new(len), some(0.1)));
+            for _ in 0..2 {
+                step(&mut whole.0, &mut whole.1, false);
+                step(&mut parts.0, &mut parts.1, true);
+            }
+            let bits = |(moments, x): &(Moments, Vec<f32>)| {
+                let all = x.iter().chain(&moments.first).chain(&moments.second);
+                all.map(|x| x.to_bits()).collect::<Vec<_>>()
+            };
+            assert_eq!(bits(&whole), bits(&parts));
+        }
+        let (mut moments, mut x) = (Moments::new(len), some(1.0));
+        let update = moments.update(&Sgd::PLAIN.into(), 0.1, &mut x, &gradient, &[]).unwrap();
+        let (first, second) = update.halves();
+        assert_eq!((first.len(), second.map(|part| part.len())), (3 * BLOCK, Some(2 * BLOCK + 77)));
+    }
 
     #[test]
     fn steps_are_those_of_pytorch() {

@@ -52,7 +52,7 @@ impl Prox<'_> {
 }
 
 /// Floats in a block, so that the pulls find them in cache.
-const BLOCK: usize = 2048;
+pub(crate) const BLOCK: usize = 2048;
 
 /// One step of SGD. The pulls are applied one after the other (LSGD with groups has two). Returns whether
 /// all parameters are finite afterwards: the check is free here and saves a pass at the round.
@@ -74,15 +74,30 @@ pub fn descend(
     prox: &[Prox<'_>],
 ) -> Result<bool, Error> {
     expect_lengths(parameters.len(), velocity.len(), gradient, prox)?;
-    let Sgd { momentum, weight_decay, nesterov } = *sgd;
-    let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
-    Ok(blockwise(parameters, prox, |at, block| {
-        for ((x, v), &g) in block.iter_mut().zip(&mut velocity[at.clone()]).zip(&gradient[at]) {
-            let d = g + weight_decay * *x;
-            *v = momentum * *v + d;
-            *x -= rate * (direct * d + look_ahead * *v);
-        }
-    }))
+    Ok(sgd.run(rate, 0, parameters, velocity, gradient, prox))
+}
+
+impl Sgd {
+    /// A step on a part of a model that begins at `offset`.
+    pub(crate) fn run(
+        self,
+        rate: f32,
+        offset: usize,
+        parameters: &mut [f32],
+        velocity: &mut [f32],
+        gradient: &[f32],
+        prox: &[Prox<'_>],
+    ) -> bool {
+        let Sgd { momentum, weight_decay, nesterov } = self;
+        let (look_ahead, direct) = if nesterov { (momentum, 1.0) } else { (1.0, 0.0) };
+        blockwise(offset, parameters, prox, |at, block| {
+            for ((x, v), &g) in block.iter_mut().zip(&mut velocity[at.clone()]).zip(&gradient[at]) {
+                let d = g + weight_decay * *x;
+                *v = momentum * *v + d;
+                *x -= rate * (direct * d + look_ahead * *v);
+            }
+        })
+    }
 }
 
 /// Checks the vectors of a step.
@@ -97,8 +112,9 @@ pub(crate) fn expect_lengths(
     prox.iter().try_for_each(|prox| expect_len("the centre", prox.centre.len(), parameters))
 }
 
-/// Updates the parameters block by block, each followed by the pulls. Returns whether all are finite.
+/// Updates the parameters from `offset` on block by block, each followed by the pulls. Returns whether all are finite.
 pub(crate) fn blockwise(
+    offset: usize,
     parameters: &mut [f32],
     prox: &[Prox<'_>],
     mut update: impl FnMut(Range<usize>, &mut [f32]),
@@ -111,7 +127,7 @@ pub(crate) fn blockwise(
         all_finite &= finite;
         // A pull clamps its result. A value that is not finite must stay so, to be seen at the round.
         for prox in prox.iter().filter(|_| finite) {
-            pull(block, &prox.centre[at.clone()], prox.strength);
+            pull(block, &prox.centre[offset + at.start..][..block.len()], prox.strength);
         }
     }
     all_finite

@@ -8,6 +8,7 @@ use super::program::{Place, Program};
 use super::simd::{F32x16, Isa};
 use crate::plan::NO_STEP;
 use crate::{Error, Op};
+use grawa_core::Update;
 use std::sync::Arc;
 
 /// The buffer of a place.
@@ -195,6 +196,25 @@ impl Arena {
             trained: false,
             profile: None,
         }
+    }
+
+    /// Runs the step of an optimizer on the threads of this arena. Returns whether all parameters are finite afterwards.
+    pub fn update(&self, update: Update<'_>) -> bool {
+        /// Small enough to divide evenly, large enough to be worth a thread.
+        const PARAMETERS: usize = 1 << 15;
+        fn run(update: Update<'_>) -> bool {
+            if update.len() <= PARAMETERS {
+                return update.run();
+            }
+            match update.halves() {
+                (whole, None) => whole.run(),
+                (first, Some(second)) => {
+                    let (first, second) = rayon::join(|| run(first), || run(second));
+                    first & second
+                }
+            }
+        }
+        if self.pool.current_num_threads() == 1 { update.run() } else { self.pool.install(|| run(update)) }
     }
 
     /// Starts to record how long every operation takes.

@@ -3,14 +3,15 @@
 use super::arena::{Arena, Buffer, Scratch};
 use super::block::Blocked;
 use super::convolution::Convolution;
-use super::forward::ON_PLANES;
-use super::norm;
+use super::forward::{DRAWS, ON_PLANES};
+use super::linear;
+use super::norm::{self, Affine, Moments};
 use super::pixels;
 use super::profile::Part;
 use super::program::{ConvStep, Place, Program};
 use super::simd::{F32x16, Isa, WIDTH};
 use crate::graph::pair;
-use crate::op::{dropout, linear, relu};
+use crate::op::{dropout, relu};
 use crate::plan::{Flow, NO_STEP, Step};
 use crate::{Mode, Op};
 use rayon::prelude::*;
@@ -50,6 +51,38 @@ impl Program {
         });
     }
 
+    /// Whether a step is a batch norm whose sums the next step leaves: a convolution that completes the gradient of its result.
+    fn leaves_sums(&self, index: usize) -> bool {
+        let [norm, conv] = [index, index + 1].map(|index| self.steps.get(index));
+        norm.zip(conv).is_some_and(|(norm, conv)| {
+            let (is_norm, is_conv) =
+                (matches!(norm.op, Op::BatchNorm { .. }), matches!(conv.op, Op::Conv { .. }));
+            // Without a result that is used, the convolution has no backward pass.
+            is_norm && is_conv && conv.inputs[0] == norm.output && self.slots[conv.output].is_some()
+        })
+    }
+
+    /// The sums of a batch norm over one image of its result's gradient, which is masked by the ReLU behind it.
+    fn sums<'a>(
+        &self,
+        isa: Isa,
+        index: usize,
+        affine: &Affine,
+        planes: impl Fn(usize) -> &'a [F32x16],
+    ) -> impl Fn(usize, &mut [F32x16], &mut Moments) + Sync {
+        let step = &self.steps[index];
+        let (from, to) = (self.planes(step.inputs[0]), self.planes(step.output));
+        let (x, y) = (planes(step.inputs[0]), planes(step.output));
+        move |image, dy, out| {
+            let x = &x[image * from.image()..][..from.image()];
+            if step.relu && step.inputs.len() == 1 {
+                return norm::sums_before_relu(isa, from, x, affine, to, dy, out);
+            }
+            let y = step.relu.then(|| &y[image * to.image()..][..to.image()]);
+            norm::sums(isa, from, x, &affine.middle, to, y, dy, out);
+        }
+    }
+
     /// Adds a step's contribution to the gradients of its inputs and tensors.
     pub(super) fn flow_back(
         &self,
@@ -65,7 +98,8 @@ impl Program {
         let Some(mut dy) = self.slots[step.output].and_then(|slot| gradients[slot].take()) else { return };
         let value = |node: usize| values[node].as_ref();
         let planes = |node: usize| value(node).map_or(&[][..], Buffer::planes);
-        let scratch = &mut scratch[index];
+        let (before, rest) = scratch.split_at_mut(index);
+        let scratch = &mut rest[0];
         let spans = self.graph.parameters().spans();
         match (&step.op, &self.places[step.output]) {
             (Op::Conv { weight, bias, .. }, _) => {
@@ -82,34 +116,45 @@ impl Program {
                     sum_channels(isa, &geometry.to, dy, scratch, &mut gradient[spans[bias.0].range()]);
                 }
                 self.flow(gradients, step, 0, |dx, _, add| {
-                    convolution.backward(workspace, dy, dx.planes_mut(), add);
+                    let dx = (dx.planes_mut(), add);
+                    let Some(norm) = index.checked_sub(1).filter(|&norm| self.leaves_sums(norm)) else {
+                        convolution.backward_then(workspace, dy, dx, &mut scratch.moments, |_, _, _| ());
+                        return;
+                    };
+                    // The sums of the batch norm before, while each image is in cache.
+                    let Scratch { affine, moments, .. } = &mut before[norm];
+                    let sums = self.sums(isa, norm, affine, planes);
+                    convolution.backward_then(workspace, dy, dx, moments, sums);
                 });
             }
             (Op::BatchNorm { weight, bias, epsilon, .. }, Place::Planes(to)) => {
                 let place = *self.planes(step.inputs[0]);
-                let (x, y) = (planes(step.inputs[0]), planes(step.output));
+                let x = planes(step.inputs[0]);
                 let Scratch { affine, moments, sum, along, variance, .. } = scratch;
-                let middle = &affine.middle;
-                let images =
-                    dy.planes_mut().par_chunks_exact_mut(to.image()).zip(y.par_chunks_exact(to.image()));
-                images.zip(x.par_chunks_exact(place.image())).zip(&mut *moments).for_each(
-                    |(((dy, y), x), out)| {
-                        norm::sums(isa, &place, x, middle, to, step.relu.then_some(y), dy, out);
-                    },
-                );
-                self.flow(gradients, step, 1, |other, _, add| {
-                    let target = self.planes(step.inputs[1]);
-                    copy_planes(isa, (to, dy.planes()), (target, other.planes_mut()), add);
-                });
+                if !self.leaves_sums(index) {
+                    let sums = self.sums(isa, index, affine, planes);
+                    let images = dy.planes_mut().par_chunks_exact_mut(to.image()).zip(&mut *moments);
+                    images.enumerate().for_each(|(image, (dy, out))| sums(image, dy, out));
+                }
                 // The sums over all images, and the gradients of scale and shift.
-                total(moments.iter().map(|image| &image.mean[..]), sum);
-                total(moments.iter().map(|image| &image.squares[..]), along);
+                total(moments, |image| &image.mean, sum);
+                total(moments, |image| &image.squares, along);
                 let inverse = |channel: usize| 1.0 / (f64::from(variance[channel]) + epsilon);
                 for channel in 0..place.shape.channels {
                     gradient[spans[weight.0].range()][channel] +=
                         (along[channel] * inverse(channel).sqrt()) as f32;
                     gradient[spans[bias.0].range()][channel] += sum[channel] as f32;
                 }
+                // The shortcut's gradient is written in the same pass, unless it shares the buffer of the input's.
+                let slot = |input: usize| step.inputs.get(input).and_then(|&node| self.slots[node]);
+                let mut other = None;
+                self.flow(gradients, step, 1, |shortcut, place, add| {
+                    if slot(0) == slot(1) || step.flows[0] == Flow::Nowhere {
+                        copy((isa, &self.places[step.output], &dy), (place, shortcut), add);
+                    } else {
+                        other = Some((std::mem::replace(shortcut, Buffer::Vectors(Vec::new())), add));
+                    }
+                });
                 self.flow(gradients, step, 0, |dx, _, add| {
                     // Running statistics are constants: they have no gradient.
                     let count = (self.batch * place.shape.area()) as f64;
@@ -119,23 +164,33 @@ impl Program {
                     let fall = fall.map(|(channel, along)| (along * inverse(channel) * through) as f32);
                     norm::fill(&mut affine.along, fall);
                     let affine = &*affine;
+                    let back = |((dx, x), dy): ((&mut [F32x16], &[F32x16]), &[F32x16])| {
+                        norm::backward(isa, &place, x, affine, to, dy, dx, add);
+                    };
                     let images = dx
                         .planes_mut()
                         .par_chunks_exact_mut(place.image())
                         .zip(x.par_chunks_exact(place.image()));
-                    images.zip(dy.planes().par_chunks_exact(to.image())).for_each(|((dx, x), dy)| {
-                        norm::backward(isa, &place, x, affine, to, dy, dx, add);
+                    let images = images.zip(dy.planes().par_chunks_exact(to.image()));
+                    let Some((other, add)) = &mut other else { return images.for_each(back) };
+                    let (target, add) = (self.planes(step.inputs[1]), *add);
+                    let others = other.planes_mut().par_chunks_exact_mut(target.image());
+                    images.zip(others).for_each(|(image, other)| {
+                        pixels::copy(isa, to, image.1, target, other, add);
+                        back(image);
                     });
                 });
+                if let (Some((buffer, _)), Some(slot)) = (other, slot(1)) {
+                    gradients[slot] = Some(buffer);
+                }
             }
             (Op::Linear { weight, bias }, _) => {
                 let Scratch { flat, flow, .. } = scratch;
                 let place = &self.places[step.inputs[0]];
                 let x = value(step.inputs[0]).map_or(&[][..], |value| value.plain(place, flat));
-                flow.fill(0.0);
                 let [dweight, dbias] = pair(self.graph.parameters(), gradient, *weight, Some(*bias));
                 let weight = self.parameter(parameters, *weight);
-                linear::backward(self.batch, x, weight, dy.vectors(), flow, dweight, dbias);
+                linear::backward(self.batch, (x, weight), dy.vectors(), flow, (dweight, dbias));
                 self.flow(gradients, step, 0, |dx, place, add| dx.store(place, flow, add));
             }
             (Op::GlobalAverage, _) => self.flow(gradients, step, 0, |dx, _, add| {
@@ -151,7 +206,11 @@ impl Program {
                     match mode {
                         Mode::Train { dropout: Some(key) } => {
                             flow.fill(0.0);
-                            dropout::backward(*probability, dropout::draws(key, step.output), dy, flow);
+                            let parts = flow.par_chunks_mut(DRAWS).zip(dy.par_chunks(DRAWS)).enumerate();
+                            parts.for_each(|(part, (flow, dy))| {
+                                let draws = dropout::draws_from(key, step.output, part * DRAWS);
+                                dropout::backward(*probability, draws, dy, flow);
+                            });
                         }
                         _ => flow.copy_from_slice(dy),
                     }
@@ -261,13 +320,14 @@ pub(super) fn copy((isa, from, x): (Isa, &Place, &Buffer), (to, y): (&Place, &mu
 }
 
 /// Sums every channel over all images, in order.
-fn total<'a>(images: impl Iterator<Item = &'a [F32x16]>, out: &mut [f64]) {
-    out.fill(0.0);
-    for image in images {
-        for (channel, sum) in out.iter_mut().enumerate() {
-            *sum += f64::from(image[channel / WIDTH].0[channel % WIDTH]);
+fn total(images: &[Moments], of: impl Fn(&Moments) -> &[F32x16] + Sync, out: &mut [f64]) {
+    // A few blocks are summed sooner than other threads take a share.
+    out.par_chunks_mut(WIDTH).enumerate().with_min_len(4).for_each(|(block, out)| {
+        out.fill(0.0);
+        for image in images {
+            out.iter_mut().zip(of(image)[block].0).for_each(|(sum, x)| *sum += f64::from(x));
         }
-    }
+    });
 }
 
 /// Adds the sum over all pixels of each channel.
@@ -280,7 +340,7 @@ pub(super) fn sum_channels(
 ) {
     let images = batch.par_chunks_exact(place.image()).zip(&mut scratch.moments);
     images.for_each(|(image, moments)| norm::moments(isa, place, image, moments));
-    total(scratch.moments.iter().map(|image| &image.mean[..]), &mut scratch.sum);
+    total(&scratch.moments, |image| &image.mean, &mut scratch.sum);
     let area = place.shape.area() as f64;
     out.iter_mut().zip(&scratch.sum).for_each(|(out, mean)| *out += (mean * area) as f32);
 }

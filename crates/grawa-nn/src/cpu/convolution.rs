@@ -30,10 +30,11 @@ impl ConvAlgorithm {
     }
 
     /// Vectors of the packed weights, in either direction.
-    fn weights(&self, geometry: &ConvGeometry) -> usize {
+    fn weights(&self, geometry: &ConvGeometry, batch: usize) -> usize {
+        let of = |tiling: &Tiling| if tiling.is_deep(batch) { 0 } else { tiling.kernel_len() };
         match self {
             ConvAlgorithm::Direct { .. } => geometry.weights(),
-            ConvAlgorithm::Winograd(tiling) => tiling.kernel_len().max(tiling.backward().kernel_len()),
+            ConvAlgorithm::Winograd(tiling) => of(tiling).max(of(&tiling.backward())),
         }
     }
 
@@ -44,26 +45,30 @@ impl ConvAlgorithm {
             ConvAlgorithm::Winograd(tiling) => tiling.sums_len(),
         }
     }
-
-    /// Images that a thread processes at a time: enough for the algorithm, with work for every thread.
-    fn together(&self, batch: usize, threads: usize) -> usize {
-        match self {
-            ConvAlgorithm::Direct { .. } => 1,
-            ConvAlgorithm::Winograd(tiling) => tiling.together().min(batch.div_ceil(threads)),
-        }
-    }
 }
 
-/// The number of image groups for weight gradients: enough for all threads, and one where there are many weights. It depends
-/// on the shape alone, so the bits do not depend on the number of threads.
-fn groups(sums: usize, batch: usize) -> usize {
-    if sums * size_of::<F32x16>() <= 1 << 20 { batch.min(4) } else { 1 }
+/// The number of image groups for weight gradients, at most: many where there are few weights, so that groups are the work of
+/// all threads; one where there are many. It depends on the shape alone, so the bits do not depend on the number of threads.
+fn most_groups(sums: usize) -> usize {
+    ((5 << 19) / (sums * size_of::<F32x16>())).clamp(1, 32)
 }
 
-/// Images of a group transformed together for the weight gradient. A single group takes more: all of its sums pass through
+/// Images in each group but the last.
+fn group(sums: usize, batch: usize) -> usize {
+    batch.div_ceil(most_groups(sums).min(batch))
+}
+
+/// Whether the threads share the work of a group, because a large machine has more threads than there are groups.
+fn shares(sums: usize) -> bool {
+    most_groups(sums) < 16
+}
+
+/// Images of a group transformed before their products are summed. A single group takes more: all of its sums pass through
 /// the cache each time.
-fn transformed_together(tiling: &Tiling, groups: usize) -> usize {
-    if groups == 1 { 4 * tiling.together() } else { tiling.together() }
+fn transformed_images(tiling: &Tiling, batch: usize) -> usize {
+    let sums = tiling.sums_len();
+    let images = if most_groups(sums) == 1 { 4 * tiling.together() } else { tiling.together() };
+    images.min(group(sums, batch))
 }
 
 /// Memory that the convolutions of a network use in turn.
@@ -71,7 +76,7 @@ fn transformed_together(tiling: &Tiling, groups: usize) -> usize {
 pub(crate) struct ConvWorkspace {
     weights: Vec<F32x16>,
     sums: Vec<F32x16>,
-    /// Inputs and gradients transformed for the weight gradient.
+    /// Points that threads share: of inputs and gradients for the weight gradient, of inputs and results for deep layers.
     transformed: Vec<F32x16>,
     /// One for each thread.
     tile_buffers: Vec<Mutex<Vec<F32x16>>>,
@@ -86,14 +91,24 @@ impl ConvWorkspace {
     ) -> Self {
         let (mut weights, mut sums, mut transformed, mut buffer) = (0, 0, 0, 0);
         for (geometry, algorithm) in convolutions {
-            let groups = groups(algorithm.sums(geometry), batch);
-            weights = weights.max(algorithm.weights(geometry));
-            sums = sums.max(groups * algorithm.sums(geometry));
-            if let ConvAlgorithm::Winograd(tiling) = algorithm {
-                let images = tiling.together().min(batch);
-                buffer = buffer.max(tiling.buffer_len(images)).max(tiling.backward().buffer_len(images));
-                let images = transformed_together(tiling, groups).min(batch.div_ceil(groups));
-                transformed = transformed.max(groups * tiling.gradient_buffer_len(images));
+            let size = algorithm.sums(geometry);
+            let groups = batch.div_ceil(group(size, batch));
+            weights = weights.max(algorithm.weights(geometry, batch));
+            sums = sums.max(groups * size);
+            let ConvAlgorithm::Winograd(tiling) = algorithm else { continue };
+            for tiling in [*tiling, tiling.backward()] {
+                if tiling.is_deep(batch) {
+                    transformed = transformed.max(tiling.points_len(batch));
+                    buffer = buffer.max(tiling.kernel_len() / tiling.to.blocks());
+                } else {
+                    buffer = buffer.max(tiling.buffer_len(tiling.together().min(batch)));
+                }
+            }
+            let lines = tiling.gradient_len(transformed_images(tiling, batch));
+            if shares(size) {
+                transformed = transformed.max(groups * lines);
+            } else {
+                buffer = buffer.max(lines);
             }
         }
         ConvWorkspace {
@@ -130,60 +145,103 @@ impl Convolution<'_> {
         parts: &mut [P],
         after: impl Fn(&mut [F32x16], &mut P) + Sync,
     ) {
+        let after = |_: usize, y: &mut [F32x16], part: &mut P| after(y, part);
         let Convolution { isa, geometry, algorithm, weights } = self;
-        let batch = y.len() / geometry.to.image();
-        let together = algorithm.together(batch, rayon::current_num_threads());
-        let ConvWorkspace { weights: packed, tile_buffers, .. } = workspace;
-        let packed = match algorithm {
-            ConvAlgorithm::Direct { .. } => {
-                let packed = &mut packed[..geometry.weights()];
+        match algorithm {
+            ConvAlgorithm::Direct { forward, .. } => {
+                let packed = &mut workspace.weights[..geometry.weights()];
                 let size = geometry.weights() / geometry.to.blocks();
                 by_block(packed, size, |block, out| direct::pack(geometry, weights, block, out));
-                packed
+                let sizes = [geometry.from.image(), geometry.to.image()];
+                by_images(sizes, 1, (x, y), parts, after, |x, y| {
+                    direct::run(isa, forward, x, packed, y, add)
+                });
             }
-            ConvAlgorithm::Winograd(tiling) => pack_winograd(isa, tiling, weights, false, packed),
-        };
-        let items = y
-            .par_chunks_mut(together * geometry.to.image())
-            .zip(x.par_chunks(together * geometry.from.image()));
-        items.zip(parts.par_chunks_mut(together)).for_each(|((y, x), parts)| {
-            match algorithm {
-                ConvAlgorithm::Direct { forward, .. } => direct::run(isa, forward, x, packed, y, add),
-                ConvAlgorithm::Winograd(tiling) => with_tile_buffer(tile_buffers, |buffer| {
-                    winograd::run(isa, tiling, x, packed, y, add, buffer)
-                }),
+            ConvAlgorithm::Winograd(tiling) => {
+                self.winograd(workspace, tiling, false, x, (y, add), parts, after)
             }
-            y.chunks_exact_mut(geometry.to.image()).zip(parts).for_each(|(y, part)| after(y, part));
-        });
+        }
     }
 
     /// The gradient of the input from that of the output, added to dx if `add`.
     pub(crate) fn backward(self, workspace: &mut ConvWorkspace, dy: &[F32x16], dx: &mut [F32x16], add: bool) {
+        let batch = dy.len() / self.geometry.to.image();
+        self.backward_then(workspace, dy, (dx, add), &mut vec![(); batch], |_, _, ()| ());
+    }
+
+    /// The same. Then calls `after` with the number of each image, its dx, and its element of `parts`.
+    pub(crate) fn backward_then<P: Send>(
+        self,
+        workspace: &mut ConvWorkspace,
+        dy: &[F32x16],
+        (dx, add): (&mut [F32x16], bool),
+        parts: &mut [P],
+        after: impl Fn(usize, &mut [F32x16], &mut P) + Sync,
+    ) {
         let Convolution { isa, geometry, algorithm, weights } = self;
-        let batch = dy.len() / geometry.to.image();
-        let together = algorithm.together(batch, rayon::current_num_threads());
-        let ConvWorkspace { weights: packed, tile_buffers, .. } = workspace;
-        let items = dx
-            .par_chunks_mut(together * geometry.from.image())
-            .zip(dy.par_chunks(together * geometry.to.image()));
         match algorithm {
             ConvAlgorithm::Direct { backward, .. } => {
-                let packed = &mut packed[..geometry.weights()];
+                let packed = &mut workspace.weights[..geometry.weights()];
                 let size = geometry.weights() / geometry.from.blocks();
                 by_block(packed, size, |block, out| direct::pack_backward(geometry, weights, block, out));
-                let packed = &*packed;
-                items.for_each(|(dx, dy)| direct::run(isa, backward, dy, packed, dx, add));
-            }
-            ConvAlgorithm::Winograd(tiling) => {
-                let tiling = tiling.backward();
-                let packed = &*pack_winograd(isa, &tiling, weights, true, packed);
-                items.for_each(|(dx, dy)| {
-                    with_tile_buffer(tile_buffers, |buffer| {
-                        winograd::run(isa, &tiling, dy, packed, dx, add, buffer)
-                    })
+                let sizes = [geometry.to.image(), geometry.from.image()];
+                by_images(sizes, 1, (dy, dx), parts, after, |dy, dx| {
+                    direct::run(isa, backward, dy, packed, dx, add);
                 });
             }
+            ConvAlgorithm::Winograd(tiling) => {
+                self.winograd(workspace, &tiling.backward(), true, dy, (dx, add), parts, after)
+            }
         }
+    }
+
+    /// Winograd's algorithm in either direction: the weights are `flipped` in the backward pass.
+    #[allow(clippy::too_many_arguments)]
+    fn winograd<P: Send>(
+        self,
+        workspace: &mut ConvWorkspace,
+        tiling: &Tiling,
+        flipped: bool,
+        x: &[F32x16],
+        (y, add): (&mut [F32x16], bool),
+        parts: &mut [P],
+        after: impl Fn(usize, &mut [F32x16], &mut P) + Sync,
+    ) {
+        let Convolution { isa, weights, .. } = self;
+        let sizes = [tiling.from.image(), tiling.to.image()];
+        let batch = y.len() / tiling.to.image();
+        let ConvWorkspace { weights: packed, tile_buffers, transformed, .. } = workspace;
+        let size = tiling.kernel_len() / tiling.to.blocks();
+        if tiling.is_deep(batch) {
+            let lines = tiling.apart(batch) * tiling.points();
+            let (inputs, products) = transformed.split_at_mut(lines * tiling.from.blocks());
+            by_block(inputs, lines, |block, inputs| {
+                winograd::transform_inputs(isa, tiling, x, block, inputs)
+            });
+            let (inputs, products) = (&*inputs, &mut products[..lines * tiling.to.blocks()]);
+            by_block(products, lines, |block, products| {
+                with_tile_buffer(tile_buffers, |buffer| {
+                    let kernel = &mut buffer[..size];
+                    winograd::transform_kernel(isa, tiling, weights, flipped, block, kernel);
+                    winograd::multiply_points(isa, tiling, batch, inputs, kernel, products);
+                });
+            });
+            let products = &*products;
+            let images = y.par_chunks_exact_mut(tiling.to.image()).zip(parts).enumerate();
+            images.for_each(|(image, (y, part))| {
+                winograd::outputs(isa, tiling, products, image, y, add);
+                after(image, y, part);
+            });
+            return;
+        }
+        let packed = &mut packed[..tiling.kernel_len()];
+        by_block(packed, size, |block, out| {
+            winograd::transform_kernel(isa, tiling, weights, flipped, block, out)
+        });
+        let (packed, together) = (&*packed, tiling.images_at_once(batch, rayon::current_num_threads()));
+        by_images(sizes, together, (x, y), parts, after, |x, y| {
+            with_tile_buffer(tile_buffers, |buffer| winograd::run(isa, tiling, x, packed, y, add, buffer));
+        });
     }
 
     /// Adds the gradient of the weights.
@@ -197,49 +255,49 @@ impl Convolution<'_> {
         let Convolution { isa, geometry, algorithm, .. } = self;
         let batch = dy.len() / geometry.to.image();
         let size = algorithm.sums(geometry);
-        let images = batch.div_ceil(groups(size, batch));
+        let images = group(size, batch);
         let count = batch.div_ceil(images);
-        let sums = &mut workspace.sums[..count * size];
+        let ConvWorkspace { sums, transformed, tile_buffers, .. } = workspace;
+        let sums = &mut sums[..count * size];
         let (from, to) = (geometry.from.image(), geometry.to.image());
         let parts = x.par_chunks(images * from).zip(dy.par_chunks(images * to));
-        let block = size / geometry.to.blocks();
+        let parts = sums.par_chunks_exact_mut(size).zip(parts);
         match algorithm {
-            ConvAlgorithm::Direct { .. } => {
-                sums.par_chunks_exact_mut(size).zip(parts).for_each(|(sums, (x, dy))| {
-                    by_block(sums, block, |out, sums| {
-                        sums.fill(F32x16::ZERO);
-                        let images = x.chunks_exact(from).zip(dy.chunks_exact(to));
-                        images.for_each(|(x, dy)| direct::weight_gradient(isa, geometry, out, x, dy, sums));
-                    });
-                })
-            }
+            ConvAlgorithm::Direct { .. } => parts.for_each(|(sums, (x, dy))| {
+                by_block(sums, size / geometry.to.blocks(), |out, sums| {
+                    sums.fill(F32x16::ZERO);
+                    let images = x.chunks_exact(from).zip(dy.chunks_exact(to));
+                    images.for_each(|(x, dy)| direct::weight_gradient(isa, geometry, out, x, dy, sums));
+                });
+            }),
             ConvAlgorithm::Winograd(tiling) => {
-                let together = transformed_together(tiling, count).min(images);
-                let buffers =
-                    workspace.transformed.par_chunks_exact_mut(tiling.gradient_buffer_len(together));
-                sums.par_chunks_exact_mut(size).zip(parts).zip(buffers).for_each(
-                    |((sums, (x, dy)), buffer)| {
-                        sums.fill(F32x16::ZERO);
-                        for (x, dy) in x.chunks(together * from).zip(dy.chunks(together * to)) {
-                            let tiles = x.len() / from * tiling.tiles();
-                            let lines = tiles * tiling.points();
-                            let (inputs, rest) = buffer.split_at_mut(lines * geometry.from.blocks());
-                            let flows = &mut rest[..lines * geometry.to.blocks()];
-                            by_block(inputs, lines, |block, inputs| {
-                                winograd::transform_inputs(isa, tiling, x, block, inputs)
-                            });
-                            by_block(flows, lines, |block, flows| {
-                                winograd::transform_gradients(isa, tiling, dy, block, flows)
-                            });
-                            let (inputs, flows) = (&*inputs, &*flows);
-                            by_block(sums, block, |out, sums| {
-                                let flows = &flows[out * lines..][..lines];
-                                winograd::accumulate(isa, tiling, tiles, inputs, flows, sums)
-                            });
-                        }
-                    },
-                );
+                let at_once = transformed_images(tiling, batch);
+                let lines = tiling.gradient_len(at_once);
+                if shares(size) {
+                    assert!(transformed.len() >= count * lines, "every group has its memory");
+                    parts.zip(transformed.par_chunks_exact_mut(lines)).for_each(
+                        |((sums, (x, dy)), buffer)| {
+                            winograd_gradient(isa, tiling, x, dy, at_once, buffer, sums, true);
+                        },
+                    );
+                } else {
+                    parts.for_each(|(sums, (x, dy))| {
+                        with_tile_buffer(tile_buffers, |buffer| {
+                            let buffer = &mut buffer[..lines];
+                            winograd_gradient(isa, tiling, x, dy, at_once, buffer, sums, false);
+                        });
+                    });
+                }
             }
+        }
+        // The groups are added in order.
+        let (sums, others) = sums.split_at_mut(size);
+        if !others.is_empty() {
+            by_block(sums, 64, |chunk, sums| {
+                for other in others.chunks_exact(size) {
+                    winograd::add(isa, &other[chunk * 64..][..sums.len()], sums);
+                }
+            });
         }
         let a_block = WIDTH * geometry.from.shape.channels * geometry.places();
         let sums = &*sums;
@@ -250,22 +308,77 @@ impl Convolution<'_> {
     }
 }
 
-fn by_block(lines: &mut [F32x16], size: usize, each: impl Fn(usize, &mut [F32x16]) + Sync + Send) {
-    lines.par_chunks_exact_mut(size).enumerate().for_each(|(block, lines)| each(block, lines));
-}
-
-fn pack_winograd<'a>(
+/// The gradient of the transformed kernel over a group of images, `at_once` images at a time. All threads share the work if
+/// `shared`.
+#[allow(clippy::too_many_arguments)]
+fn winograd_gradient(
     isa: Isa,
     tiling: &Tiling,
-    weights: &[f32],
-    flipped: bool,
-    packed: &'a mut [F32x16],
-) -> &'a mut [F32x16] {
-    let packed = &mut packed[..tiling.kernel_len()];
-    by_block(packed, tiling.kernel_len() / tiling.to.blocks(), |block, out| {
-        winograd::transform_kernel(isa, tiling, weights, flipped, block, out)
+    x: &[F32x16],
+    dy: &[F32x16],
+    at_once: usize,
+    buffer: &mut [F32x16],
+    sums: &mut [F32x16],
+    shared: bool,
+) {
+    let ([from, to], together) = ([tiling.from.image(), tiling.to.image()], tiling.together());
+    let pairs = x.chunks(at_once * from).zip(dy.chunks(at_once * to));
+    for (index, (x, dy)) in pairs.enumerate() {
+        let images = x.len() / from;
+        let buffer = &mut buffer[..tiling.gradient_len(images)];
+        // The last images may be fewer.
+        let transform = |(part, out): (usize, &mut [F32x16])| {
+            let count = together.min(images - part * together);
+            let (x, dy) =
+                (&x[part * together * from..][..count * from], &dy[part * together * to..][..count * to]);
+            let of = |(block, out): (usize, &mut [F32x16])| match block.checked_sub(tiling.from.blocks()) {
+                None => winograd::transform_inputs(isa, tiling, x, block, out),
+                Some(block) => winograd::transform_gradients(isa, tiling, dy, block, out),
+            };
+            by_each(out, tiling.apart(count) * tiling.points(), shared, of);
+        };
+        by_each(buffer, tiling.points_len(together), shared, transform);
+        let buffer = &*buffer;
+        by_each(sums, tiling.from.blocks() * WIDTH, shared, |(part, sums)| {
+            let at = [part / tiling.to.blocks(), part % tiling.to.blocks()];
+            winograd::accumulate(isa, tiling, buffer, images, at, index == 0, sums);
+        });
+    }
+}
+
+/// Calls `work` with items of images: `together` images of x and y at a time. Then `after` with every image of y.
+fn by_images<P: Send>(
+    [from, to]: [usize; 2],
+    together: usize,
+    (x, y): (&[F32x16], &mut [F32x16]),
+    parts: &mut [P],
+    after: impl Fn(usize, &mut [F32x16], &mut P) + Sync,
+    work: impl Fn(&[F32x16], &mut [F32x16]) + Sync,
+) {
+    let items = y.par_chunks_mut(together * to).zip(x.par_chunks(together * from));
+    items.zip(parts.par_chunks_mut(together)).enumerate().for_each(|(item, ((y, x), parts))| {
+        work(x, y);
+        let images = y.chunks_exact_mut(to).zip(parts).enumerate();
+        images.for_each(|(image, (y, part))| after(item * together + image, y, part));
     });
-    packed
+}
+
+fn by_block(lines: &mut [F32x16], size: usize, each: impl Fn(usize, &mut [F32x16]) + Sync + Send) {
+    by_each(lines, size, true, |(block, lines)| each(block, lines));
+}
+
+/// Calls `each` with parts of this size, and what remains, on all threads if `shared`.
+fn by_each(
+    lines: &mut [F32x16],
+    size: usize,
+    shared: bool,
+    each: impl Fn((usize, &mut [F32x16])) + Sync + Send,
+) {
+    if shared {
+        lines.par_chunks_mut(size).enumerate().for_each(each);
+    } else {
+        lines.chunks_mut(size).enumerate().for_each(each);
+    }
 }
 
 /// Calls `work` with the buffer of this thread. The lock is never contended: a thread computes one item at a time.
@@ -296,8 +409,11 @@ mod tests {
             (8, 8, 3, 2, 3, 6),
             (8, 9, 28, 6, 3, 2),
             (256, 272, 4, 4, 3, 3),
+            (272, 256, 2, 2, 3, 3),
+            (64, 48, 16, 16, 3, 37),
             (5, 24, 9, 9, 3, 5),
             (17, 18, 6, 6, 1, 5),
+            (32, 32, 14, 14, 3, 20),
         ];
         let conv = |outs, kernel| Conv { out: outs, kernel, stride: 1, pad: kernel / 2, bias: false };
         for isa in every_isa() {
@@ -368,7 +484,10 @@ mod tests {
                 // Twice: stored, then added to what is there.
                 let mut bdx = vec![F32x16::ZERO; batch * geometry.from.image()];
                 convolution.backward(&mut workspace, &bdy, &mut bdx, false);
-                convolution.backward(&mut workspace, &bdy, &mut bdx, true);
+                let mut seen = vec![0; batch];
+                let after = |image: usize, _: &mut [F32x16], seen: &mut usize| *seen += image + 1;
+                convolution.backward_then(&mut workspace, &bdy, (&mut bdx, true), &mut seen, after);
+                assert_eq!(seen, (1..=batch).collect::<Vec<_>>());
                 let double: Vec<f64> = dx.iter().map(|dx| 2.0 * dx).collect();
                 close(&unpack(&geometry.from, &bdx), &double, &format!("{isa:?} input {case}"));
 

@@ -46,17 +46,15 @@ fn blank_lanes(lanes: usize, blocked: &mut [F32x16]) {
     }
 }
 
-/// Adds the packed weight gradients of all groups of images to the plain gradient of one block of outputs.
-pub(crate) fn unpack_add(geometry: &ConvGeometry, groups: &[F32x16], block: usize, plain: &mut [f32]) {
+/// Adds the packed weight gradients to the plain gradient of one block of outputs.
+pub(crate) fn unpack_add(geometry: &ConvGeometry, sums: &[F32x16], block: usize, plain: &mut [f32]) {
     let (ins, places) = (geometry.from.shape.channels, geometry.places());
     let start = block * (geometry.weights() / geometry.to.blocks());
     for (lane, plain) in plain.chunks_exact_mut(ins * places).enumerate() {
         for (input, plain) in plain.chunks_exact_mut(places).enumerate() {
             let line = start + input / WIDTH * places * WIDTH + input % WIDTH;
-            for group in groups.chunks_exact(geometry.weights()) {
-                for (place, weight) in plain.iter_mut().enumerate() {
-                    *weight += group[line + place * WIDTH].0[lane];
-                }
+            for (place, weight) in plain.iter_mut().enumerate() {
+                *weight += sums[line + place * WIDTH].0[lane];
             }
         }
     }

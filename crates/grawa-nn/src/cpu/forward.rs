@@ -3,15 +3,19 @@
 use super::arena::{Arena, Buffer};
 use super::block::Blocked;
 use super::convolution::Convolution;
+use super::linear;
 use super::norm;
 use super::pass::Model;
 use super::pixels;
 use super::program::{ConvStep, Place, Program};
 use super::simd::F32x16;
-use crate::op::{dropout, linear, relu};
+use crate::op::{dropout, relu};
 use crate::plan::NO_STEP;
 use crate::{Mode, Op};
 use rayon::prelude::*;
+
+/// Values whose dropout a thread draws at a time; a multiple of the words of a block.
+pub(super) const DRAWS: usize = 4096;
 
 pub(super) const ON_PLANES: &str = "its result is in planes";
 
@@ -117,7 +121,11 @@ impl Program {
                 };
                 match mode {
                     Mode::Train { dropout: Some(key) } => {
-                        dropout::forward(*probability, dropout::draws(key, step.output), x, y);
+                        let parts = y.par_chunks_mut(DRAWS).zip(x.par_chunks(DRAWS)).enumerate();
+                        parts.for_each(|(part, (y, x))| {
+                            let draws = dropout::draws_from(key, step.output, part * DRAWS);
+                            dropout::forward(*probability, draws, x, y);
+                        });
                     }
                     _ => y.copy_from_slice(x),
                 }

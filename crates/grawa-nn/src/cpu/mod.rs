@@ -14,6 +14,7 @@ mod convolution;
 mod curvature;
 mod direct;
 mod forward;
+mod linear;
 mod memory;
 mod norm;
 mod pass;

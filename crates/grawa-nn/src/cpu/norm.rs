@@ -5,6 +5,7 @@
 
 use super::block::Blocked;
 use super::simd::{F32x16, WIDTH, for_each_isa};
+use rayon::prelude::*;
 
 /// Mean and sum of squared deviations of every channel of one image.
 #[derive(Clone, Debug)]
@@ -57,19 +58,25 @@ for_each_isa! {
 
 /// Mean and biased variance of every channel over all images.
 pub(crate) fn combine(place: &Blocked, images: &[Moments], mean: &mut [f32], variance: &mut [f32]) {
-    let area = place.shape.area() as f64;
-    for channel in 0..place.shape.channels {
-        let (block, lane) = (channel / WIDTH, channel % WIDTH);
-        let part = |of: &[F32x16]| f64::from(of[block].0[lane]);
-        let middle = images.iter().map(|image| part(&image.mean)).sum::<f64>() / images.len() as f64;
-        let squares: f64 = (images.iter())
-            .map(|image| {
-                part(&image.squares) + area * (part(&image.mean) - middle) * (part(&image.mean) - middle)
-            })
-            .sum();
-        mean[channel] = middle as f32;
-        variance[channel] = (squares / (area * images.len() as f64)) as f32;
-    }
+    let (area, count) = (place.shape.area() as f64, images.len() as f64);
+    let blocks = mean.par_chunks_mut(WIDTH).zip(variance.par_chunks_mut(WIDTH)).enumerate();
+    // A few blocks are combined sooner than other threads take a share.
+    blocks.with_min_len(4).for_each(|(block, (mean, variance))| {
+        // Image by image: the channels of a block are next to each other.
+        let (mut middle, mut squares) = ([0.0; WIDTH], [0.0; WIDTH]);
+        for image in images {
+            middle.iter_mut().zip(image.mean[block].0).for_each(|(sum, x)| *sum += f64::from(x));
+        }
+        middle.iter_mut().for_each(|middle| *middle /= count);
+        for Moments { mean, squares: own } in images {
+            for lane in 0..WIDTH {
+                let gap = f64::from(mean[block].0[lane]) - middle[lane];
+                squares[lane] += f64::from(own[block].0[lane]) + area * gap * gap;
+            }
+        }
+        mean.iter_mut().zip(middle).for_each(|(mean, middle)| *mean = middle as f32);
+        variance.iter_mut().zip(squares).for_each(|(to, sum)| *to = (sum / (area * count)) as f32);
+    });
 }
 
 /// Writes one number for each channel into vectors.
@@ -160,6 +167,35 @@ for_each_isa! {
                     }
                     part = part + flow;
                     part_along = part_along + flow * (simd.load(&x[pixel]) - middle);
+                }
+                sum = sum + part;
+                along = along + part_along;
+            }
+            sum.store(&mut out.mean[block]);
+            along.store(&mut out.squares[block]);
+        }
+    }
+}
+
+for_each_isa! {
+    /// The same for a ReLU directly behind the batch norm: its sign is computed again from x, since reading y costs more.
+    pub(crate) fn sums_before_relu(
+        simd, from: &Blocked, x: &[F32x16], affine: &Affine, to: &Blocked, dy: &mut [F32x16], out: &mut Moments,
+    ) {
+        let width = from.shape.width;
+        for block in 0..from.blocks() {
+            let (middle, slope) = (simd.load(&affine.middle[block]), simd.load(&affine.slope[block]));
+            let (mut sum, mut along, shift) = (simd.zero(), simd.zero(), simd.load(&affine.shift[block]));
+            for row in 0..from.shape.height {
+                let (mut part, mut part_along) = (simd.zero(), simd.zero());
+                let x = &x[block * from.plane() + from.start(row)..][..width];
+                let dy = &mut dy[block * to.plane() + to.start(row)..][..width];
+                for pixel in 0..width {
+                    let centred = simd.load(&x[pixel]) - middle;
+                    let flow = simd.load(&dy[pixel]).where_positive(centred * slope + shift);
+                    flow.store(&mut dy[pixel]);
+                    part = part + flow;
+                    part_along = part_along + flow * centred;
                 }
                 sum = sum + part;
                 along = along + part_along;

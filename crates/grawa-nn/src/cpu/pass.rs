@@ -94,7 +94,7 @@ impl Program {
         if let Some(buffer) = self.slots[last].and_then(|slot| arena.gradients[slot].as_mut()) {
             buffer.store(&self.places[last], &arena.flow, false);
         }
-        gradient.fill(0.0);
+        gradient.par_chunks_mut(1 << 16).for_each(|part| part.fill(0.0));
         for index in (0..self.steps.len()).rev() {
             let start = Instant::now();
             self.flow_back(index, arena, parameters, mode, gradient);

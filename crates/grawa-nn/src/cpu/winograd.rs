@@ -10,8 +10,13 @@ use super::conv_geometry::ConvGeometry;
 use super::simd::{F32x16, Simd, Vectors, WIDTH, for_each_isa};
 use super::winograd_transforms::{F2x2, F4x4, Matrix, Transform};
 
-/// Tiles multiplied at once: as many vectors as the registers hold.
+/// Tiles multiplied at once, at most: as many vectors as the registers hold.
 const PANEL: usize = 16;
+
+/// The size of equal panels: a last panel of one or two tiles would wait for each addition before the next.
+fn panel(tiles: usize) -> usize {
+    tiles.div_ceil(tiles.div_ceil(PANEL))
+}
 
 /// Tiles processed together, where one image has fewer.
 const TOGETHER: usize = 64;
@@ -63,24 +68,53 @@ impl Tiling {
         (TOGETHER / self.tiles()).max(1)
     }
 
+    /// Images that a thread processes at a time: with work for every thread, and more items than threads where the kernel stays
+    /// in cache and the tiles fill a panel.
+    pub(crate) fn images_at_once(&self, batch: usize, threads: usize) -> usize {
+        let share = batch.div_ceil(threads);
+        let small = self.kernel_len() * size_of::<F32x16>() < 1 << 20;
+        let finer = batch.div_ceil(2 * threads).max(PANEL.div_ceil(self.tiles()));
+        self.together().min(if small { share.min(finer) } else { share })
+    }
+
     /// Vectors of the transformed kernel: output block by point by input channel.
     pub(crate) fn kernel_len(&self) -> usize {
         self.to.blocks() * self.points() * self.from.shape.channels
     }
 
-    /// Vectors of the transformed kernel's gradient: output block by input block by point by input channel.
+    /// Vectors of the transformed kernel's gradient: point by output block by input channel.
     pub(crate) fn sums_len(&self) -> usize {
         self.to.blocks() * self.from.blocks() * self.points() * WIDTH
     }
 
-    /// Vectors of workspace for a forward pass over some images.
-    pub(crate) fn buffer_len(&self, images: usize) -> usize {
-        self.points() * (images * self.tiles() * self.from.blocks() + PANEL)
+    /// Vectors from one point of some images to the next. An odd number: with a power of two, all points of a tile would compete
+    /// for the same few lines of the cache.
+    pub(crate) fn apart(&self, images: usize) -> usize {
+        images * self.tiles() | 1
     }
 
-    /// Vectors of the transformed inputs and output gradients of some images.
-    pub(crate) fn gradient_buffer_len(&self, images: usize) -> usize {
-        self.points() * images * self.tiles() * (self.from.blocks() + self.to.blocks())
+    /// Vectors of workspace for a forward pass over some images.
+    pub(crate) fn buffer_len(&self, images: usize) -> usize {
+        self.points() * (self.apart(images) * self.from.blocks() + PANEL)
+    }
+
+    /// Vectors of the points of some images, with those of the results or of their gradients.
+    pub(crate) fn points_len(&self, images: usize) -> usize {
+        self.points() * self.apart(images) * (self.from.blocks() + self.to.blocks())
+    }
+
+    /// Vectors of the points of some images for the gradient of the kernel: as many images as are processed together after
+    /// the other, each with the points of their inputs, and then of their gradients, block by block.
+    pub(crate) fn gradient_len(&self, images: usize) -> usize {
+        let (whole, rest) = (images / self.together(), images % self.together());
+        whole * self.points_len(self.together()) + if rest > 0 { self.points_len(rest) } else { 0 }
+    }
+
+    /// Whether a batch has less data than the kernel. Then threads divide the blocks of outputs, not the images: each part of
+    /// the kernel is transformed and read by one thread only, and never leaves its cache.
+    pub(crate) fn is_deep(&self, batch: usize) -> bool {
+        let large = self.kernel_len() * size_of::<F32x16>() >= 1 << 21;
+        large && self.to.shape.channels > batch * self.tiles()
     }
 }
 
@@ -147,23 +181,33 @@ fn run_by<S: Simd, const N: usize, T: Transform>(
     buffer: &mut [F32x16],
 ) {
     let points = tiling.points();
-    let tiles = y.len() / tiling.to.image() * tiling.tiles();
-    let (inputs, products) = buffer.split_at_mut(points * tiles * tiling.from.blocks());
+    let images = y.len() / tiling.to.image();
+    let (tiles, apart) = (images * tiling.tiles(), tiling.apart(images));
+    let (inputs, products) = buffer.split_at_mut(points * apart * tiling.from.blocks());
     for block in 0..tiling.from.blocks() {
-        let inputs = &mut inputs[block * points * tiles..];
-        transform_input_tiles::<_, _, T>(simd, tiling, x, block, inputs, tiles);
+        let inputs = &mut inputs[block * points * apart..];
+        transform_input_tiles::<_, _, T>(simd, tiling, x, block, inputs, apart);
     }
     let ins = tiling.from.shape.channels;
     for block in 0..tiling.to.blocks() {
         let kernel = &kernel[block * points * ins..][..points * ins];
-        for first in (0..tiles).step_by(PANEL) {
-            let count = PANEL.min(tiles - first);
+        for first in (0..tiles).step_by(panel(tiles)) {
+            let count = panel(tiles).min(tiles - first);
             for (point, kernel) in kernel.chunks_exact(ins).enumerate() {
-                let from = &inputs[point * tiles + first..];
-                multiply(simd, from, points * tiles, kernel, &mut products[point * PANEL..][..count]);
+                let from = &inputs[point * apart + first..];
+                multiply(simd, from, points * apart, kernel, &mut products[point * PANEL..][..count]);
             }
             for tile in first..first + count {
-                transform_output::<_, _, T>(simd, tiling, &products[tile - first..], y, block, tile, add);
+                transform_output::<_, _, T>(
+                    simd,
+                    tiling,
+                    &products[tile - first..],
+                    PANEL,
+                    y,
+                    block,
+                    tile,
+                    add,
+                );
             }
         }
     }
@@ -227,12 +271,14 @@ fn transform_gradient_tiles<S: Simd, const N: usize, T: Transform>(
     }
 }
 
-/// Transforms the points of one tile to its outputs.
+/// Transforms the points of one tile, `apart` vectors from each other, to its outputs.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 fn transform_output<S: Simd, const N: usize, T: Transform>(
     simd: Vectors<S, N>,
     tiling: &Tiling,
     points: &[F32x16],
+    apart: usize,
     y: &mut [F32x16],
     block: usize,
     tile: usize,
@@ -242,7 +288,7 @@ fn transform_output<S: Simd, const N: usize, T: Transform>(
     let (image, (top, left)) = (tile / tiling.tiles(), tiling.corner(tile % tiling.tiles()));
     let start = image * place.image() + block * place.plane() + place.start(top) + left;
     let there = [T::SIDE.min(place.shape.height - top), T::SIDE.min(place.shape.width - left)];
-    let (points, y) = (T::points(points, PANEL), &mut y[start..]);
+    let (points, y) = (T::points(points, apart), &mut y[start..]);
     if there == [T::SIDE; 2] {
         T::output(simd, points, Matrix::new(y, [place.row(), 1], [T::SIDE; 2]), add);
     } else {
@@ -260,15 +306,16 @@ fn multiply<S: Simd, const N: usize>(
     kernel: &[F32x16],
     mut out: &mut [F32x16],
 ) {
-    let most = Vectors::<S, N>::TILE;
     while !out.is_empty() {
-        let done = match out.len() {
-            16.. if most >= 16 => multiply_by::<_, _, 16>(simd, inputs, apart, kernel, out),
-            8.. if most >= 8 => multiply_by::<_, _, 8>(simd, inputs, apart, kernel, out),
-            4.. if most >= 4 => multiply_by::<_, _, 4>(simd, inputs, apart, kernel, out),
-            2.. => multiply_by::<_, _, 2>(simd, inputs, apart, kernel, out),
-            _ => multiply_by::<_, _, 1>(simd, inputs, apart, kernel, out),
-        };
+        macro_rules! of {
+            ($($count:literal)+) => {
+                match out.len().min(Vectors::<S, N>::TILE) {
+                    $($count => multiply_by::<_, _, $count>(simd, inputs, apart, kernel, out),)+
+                    _ => multiply_by::<_, _, PANEL>(simd, inputs, apart, kernel, out),
+                }
+            };
+        }
+        let done = of!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
         (inputs, out) = (&inputs[done..], &mut out[done..]);
     }
 }
@@ -300,11 +347,11 @@ fn multiply_by<S: Simd, const N: usize, const T: usize>(
 }
 
 for_each_isa! {
-    /// Transforms one block of channels of the inputs of some images, for the gradient of the kernel.
+    /// Transforms one block of channels of the inputs of some images: point by point, tile by tile.
     pub(crate) fn transform_inputs(simd, tiling: &Tiling, x: &[F32x16], block: usize, out: &mut [F32x16]) {
         check(tiling);
-        assert_eq!(out.len(), x.len() / tiling.from.image() * tiling.tiles() * tiling.points());
-        let apart = out.len() / tiling.points();
+        let apart = tiling.apart(x.len() / tiling.from.image());
+        assert_eq!(out.len(), apart * tiling.points());
         match tiling.side {
             4 => transform_input_tiles::<_, _, F4x4>(simd, tiling, x, block, out, apart),
             _ => transform_input_tiles::<_, _, F2x2>(simd, tiling, x, block, out, apart),
@@ -316,8 +363,8 @@ for_each_isa! {
     /// Transforms one block of channels of the output gradients of some images.
     pub(crate) fn transform_gradients(simd, tiling: &Tiling, dy: &[F32x16], block: usize, out: &mut [F32x16]) {
         check(tiling);
-        assert_eq!(out.len(), dy.len() / tiling.to.image() * tiling.tiles() * tiling.points());
-        let apart = out.len() / tiling.points();
+        let apart = tiling.apart(dy.len() / tiling.to.image());
+        assert_eq!(out.len(), apart * tiling.points());
         match tiling.side {
             4 => transform_gradient_tiles::<_, _, F4x4>(simd, tiling, dy, block, out, apart),
             _ => transform_gradient_tiles::<_, _, F2x2>(simd, tiling, dy, block, out, apart),
@@ -326,18 +373,78 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// Adds the contribution of some transformed tiles to the gradient of the transformed kernel, for one block of outputs.
-    pub(crate) fn accumulate(
-        simd, tiling: &Tiling, tiles: usize, inputs: &[F32x16], gradients: &[F32x16], sums: &mut [F32x16],
+    /// One block of outputs at all points of all tiles of some images: `inputs` times the transformed `kernel` of that block.
+    pub(crate) fn multiply_points(
+        simd, tiling: &Tiling, images: usize, inputs: &[F32x16], kernel: &[F32x16], products: &mut [F32x16],
     ) {
-        let points = tiling.points();
-        let lines = tiles * points;
-        assert_eq!((inputs.len(), gradients.len()), (lines * tiling.from.blocks(), lines));
-        assert_eq!(sums.len(), tiling.sums_len() / tiling.to.blocks());
+        let (points, ins) = (tiling.points(), tiling.from.shape.channels);
+        let (tiles, apart) = (images * tiling.tiles(), tiling.apart(images));
+        assert_eq!((products.len(), inputs.len()), (points * apart, points * apart * tiling.from.blocks()));
+        assert_eq!(kernel.len(), points * ins);
+        // Point by point: the kernel of a point stays in the nearest cache.
+        for (point, (kernel, products)) in kernel.chunks_exact(ins).zip(products.chunks_exact_mut(apart)).enumerate() {
+            for (index, products) in products[..tiles].chunks_mut(panel(tiles)).enumerate() {
+                let from = &inputs[point * apart + index * panel(tiles)..];
+                multiply(simd, from, points * apart, kernel, products);
+            }
+        }
+    }
+}
+
+for_each_isa! {
+    /// The outputs of one image from the products of all blocks, added to y if `add`.
+    pub(crate) fn outputs(
+        simd, tiling: &Tiling, products: &[F32x16], image: usize, y: &mut [F32x16], add: bool,
+    ) {
+        check(tiling);
+        assert_eq!(y.len(), tiling.to.image());
+        match tiling.side {
+            4 => outputs_by::<_, _, F4x4>(simd, tiling, products, image, y, add),
+            _ => outputs_by::<_, _, F2x2>(simd, tiling, products, image, y, add),
+        }
+    }
+}
+
+#[inline(always)]
+fn outputs_by<S: Simd, const N: usize, T: Transform>(
+    simd: Vectors<S, N>,
+    tiling: &Tiling,
+    products: &[F32x16],
+    image: usize,
+    y: &mut [F32x16],
+    add: bool,
+) {
+    let lines = products.len() / tiling.to.blocks();
+    for block in 0..tiling.to.blocks() {
+        let points = &products[block * lines..][..lines];
+        for tile in 0..tiling.tiles() {
+            let from = &points[image * tiling.tiles() + tile..];
+            transform_output::<_, _, T>(
+                simd,
+                tiling,
+                from,
+                lines / tiling.points(),
+                &mut *y,
+                block,
+                tile,
+                add,
+            );
+        }
+    }
+}
+
+for_each_isa! {
+    /// Adds the contribution of transformed images to the gradient of the transformed kernel, at one point and for one block of
+    /// outputs; stores it if `first`. The images lie as in [`Tiling::gradient_len`].
+    pub(crate) fn accumulate(
+        simd, tiling: &Tiling, transformed: &[F32x16], images: usize, at: [usize; 2], first: bool, sums: &mut [F32x16],
+    ) {
+        assert_eq!(transformed.len(), tiling.gradient_len(images));
+        assert_eq!(sums.len(), tiling.from.blocks() * WIDTH);
         match Vectors::<S, N>::TILE {
-            16.. => accumulate_by::<_, _, 16>(simd, points, tiles, inputs, gradients, sums),
-            4.. => accumulate_by::<_, _, 4>(simd, points, tiles, inputs, gradients, sums),
-            _ => accumulate_by::<_, _, 2>(simd, points, tiles, inputs, gradients, sums),
+            16.. => accumulate_by::<_, _, 16>(simd, tiling, transformed, images, at, first, sums),
+            4.. => accumulate_by::<_, _, 4>(simd, tiling, transformed, images, at, first, sums),
+            _ => accumulate_by::<_, _, 2>(simd, tiling, transformed, images, at, first, sums),
         }
     }
 }
@@ -346,25 +453,34 @@ for_each_isa! {
 #[inline(always)]
 fn accumulate_by<S: Simd, const N: usize, const L: usize>(
     simd: Vectors<S, N>,
-    points: usize,
-    tiles: usize,
-    inputs: &[F32x16],
-    gradients: &[F32x16],
+    tiling: &Tiling,
+    transformed: &[F32x16],
+    images: usize,
+    [point, out]: [usize; 2],
+    first: bool,
     sums: &mut [F32x16],
 ) {
-    for (part, (inputs, sums)) in inputs.chunks_exact(tiles).zip(sums.chunks_exact_mut(WIDTH)).enumerate() {
-        let gradients = &gradients[part % points * tiles..][..tiles];
+    let (points, ins, together) = (tiling.points(), tiling.from.blocks(), tiling.together());
+    for (block, sums) in sums.chunks_exact_mut(WIDTH).enumerate() {
         for (group, sums) in sums.as_chunks_mut::<L>().0.iter_mut().enumerate() {
             let mut held = [simd.zero(); L];
-            // From the last: the compiler reverses these loads, and memory is faster forwards.
-            for lane in (0..L).rev() {
-                held[lane] = simd.load(&sums[lane]);
+            if !first {
+                // From the last: the compiler reverses these loads, and memory is faster forwards.
+                for lane in (0..L).rev() {
+                    held[lane] = simd.load(&sums[lane]);
+                }
             }
-            for tile in 0..tiles {
-                let (input, gradient) =
-                    (&inputs[tile].0.as_chunks::<L>().0[group], simd.load(&gradients[tile]));
-                for lane in 0..L {
-                    held[lane] = held[lane].plus(input[lane], gradient);
+            for (part, transformed) in transformed.chunks(tiling.points_len(together)).enumerate() {
+                let images = together.min(images - part * together);
+                let (tiles, apart) = (images * tiling.tiles(), tiling.apart(images));
+                let inputs = &transformed[(block * points + point) * apart..][..tiles];
+                let gradients = &transformed[((ins + out) * points + point) * apart..][..tiles];
+                for tile in 0..tiles {
+                    let (input, gradient) =
+                        (&inputs[tile].0.as_chunks::<L>().0[group], simd.load(&gradients[tile]));
+                    for lane in 0..L {
+                        held[lane] = held[lane].plus(input[lane], gradient);
+                    }
                 }
             }
             for lane in 0..L {
@@ -375,28 +491,27 @@ fn accumulate_by<S: Simd, const N: usize, const L: usize>(
 }
 
 for_each_isa! {
-    /// Sums the transformed kernel gradients of all groups of images, transforms them back, and adds them to the plain gradient
-    /// of one block of outputs.
-    pub(crate) fn fold(simd, tiling: &Tiling, groups: &[F32x16], block: usize, plain: &mut [f32]) {
-        assert!(groups.len().is_multiple_of(tiling.sums_len()));
+    /// Adds vectors.
+    pub(crate) fn add(simd, from: &[F32x16], to: &mut [F32x16]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            (simd.load(to) + simd.load(from)).store(to);
+        }
+    }
+}
+
+for_each_isa! {
+    /// Transforms the gradient of the transformed kernel back, and adds it to the plain gradient of one block of outputs.
+    pub(crate) fn fold(simd, tiling: &Tiling, sums: &[F32x16], block: usize, plain: &mut [f32]) {
+        assert_eq!(sums.len(), tiling.sums_len());
         assert_eq!(plain.len(), 9 * tiling.from.shape.channels * tiling.to.lanes(block));
-        let (ins, points) = (tiling.from.shape.channels, tiling.points());
-        let start = block * (tiling.sums_len() / tiling.to.blocks());
-        // With space for the 36 points of the largest tile.
-        let (mut w, mut sum) = ([F32x16::ZERO; 9], [F32x16::ZERO; 36]);
+        let (ins, apart) = (tiling.from.shape.channels, tiling.sums_len() / tiling.points());
+        let mut w = [F32x16::ZERO; 9];
         for input in 0..ins {
-            for point in 0..points {
-                let at = start + (input / WIDTH * points + point) * WIDTH + input % WIDTH;
-                let mut all = simd.zero();
-                for group in groups.chunks_exact(tiling.sums_len()) {
-                    all = all + simd.load(&group[at]);
-                }
-                all.store(&mut sum[point]);
-            }
+            let sums = &sums[block * tiling.from.blocks() * WIDTH + input..];
             let folded = Matrix::kernel(w.as_mut_slice());
             match tiling.side {
-                4 => F4x4::fold(simd, F4x4::points(sum.as_slice(), 1), folded, false),
-                _ => F2x2::fold(simd, F2x2::points(sum.as_slice(), 1), folded, false),
+                4 => F4x4::fold(simd, F4x4::points(sums, apart), folded, false),
+                _ => F2x2::fold(simd, F2x2::points(sums, apart), folded, false),
             }
             for lane in 0..tiling.to.lanes(block) {
                 for (to, w) in plain[9 * (lane * ins + input)..][..9].iter_mut().zip(&w) {

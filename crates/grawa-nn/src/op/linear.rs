@@ -21,8 +21,20 @@ pub(crate) fn backward<T: Scalar>(
     dbias: &mut [T],
 ) {
     let (inputs, outputs) = (x.len() / batch.max(1), dbias.len());
-    matmul([batch, outputs, inputs], (dy, As::Rows), (weight, As::Rows), dx, true);
+    backward_input(batch, weight, dy, dx);
     matmul([outputs, batch, inputs], (dy, As::Columns), (x, As::Rows), dweight, true);
+    backward_bias(dy, dbias);
+}
+
+/// Adds the gradient of x.
+pub(crate) fn backward_input<T: Scalar>(batch: usize, weight: &[T], dy: &[T], dx: &mut [T]) {
+    let (inputs, outputs) = (dx.len() / batch.max(1), dy.len() / batch.max(1));
+    matmul([batch, outputs, inputs], (dy, As::Rows), (weight, As::Rows), dx, true);
+}
+
+/// Adds the gradient of b.
+pub(crate) fn backward_bias<T: Scalar>(dy: &[T], dbias: &mut [T]) {
+    let outputs = dbias.len();
     for row in dy.chunks_exact(outputs) {
         for (db, &dy) in dbias.iter_mut().zip(row) {
             *db += dy;

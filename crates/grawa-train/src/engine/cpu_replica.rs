@@ -206,7 +206,12 @@ impl Replica for CpuReplica {
             (None, Some(slot)) => &slot.gradient,
             (None, None) => return Err(no_gradient()),
         };
-        self.moments.descend(optimizer, rate, &mut self.state.parameters, gradient, prox)
+        let update = self.moments.update(optimizer, rate, &mut self.state.parameters, gradient, prox)?;
+        // The threads of the slot share the update.
+        Ok(match &slot {
+            Some(slot) => slot.arena.update(update),
+            None => update.run(),
+        })
     }
 
     fn ascend(&mut self, radius: f32) -> Result<(), grawa_core::Error> {
