@@ -24,9 +24,38 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import grawa
+import grawa.torch_run
+from grawa.shared_parameters import SharedParameters
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "crates/grawa-py/examples"))
 from cifar10_resnet import ResNet  # noqa: E402
+
+# What a round is made of: the last calls the native part.
+PARTS = [
+    ("whole round", grawa.torch_run.Run, "_hold_round"),
+    ("check of the parameters", SharedParameters, "check"),
+    ("to one vector", SharedParameters, "gather"),
+    ("to the parameters", SharedParameters, "scatter"),
+    ("session", grawa.Session, "round"),
+]
+
+
+def time_parts():
+    """From now on, the processor time of each part of every round, in all threads."""
+    spent = {what: [] for what, _, _ in PARTS}
+
+    def wrapped(call, times):
+        def timed(*args, **kwargs):
+            began = time.process_time()
+            result = call(*args, **kwargs)
+            times.append(time.process_time() - began)
+            return result
+
+        return timed
+
+    for what, kind, name in PARTS:
+        setattr(kind, name, wrapped(getattr(kind, name), spent[what]))
+    return spent
 
 
 def main():
@@ -37,7 +66,9 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=4, help="as many as were launched")
     parser.add_argument("--periods", type=int, default=12)
+    parser.add_argument("--parts", action="store_true", help="print the processor time of the parts of a round")
     args = parser.parse_args()
+    parts = time_parts() if args.parts else {}
     torch.set_num_threads(1)
     torch.manual_seed(0)
     device, period, method = torch.device(args.device), args.period, f"{args.method}:period={args.period}"
@@ -141,6 +172,8 @@ def main():
         print(f"round {1e3 * median(3):.2f} ms, {what} {1e3 * median(at):.2f} ms, ratio {ratio:.2f}")
     work = [1e3 * statistics.median(pair[at] for pair in works[1:]) for at in (0, 1)]
     print(f"processor time of a round {work[0]:.2f} ms, of an all-reduce {work[1]:.2f} ms, ratio {work[0] / work[1]:.2f}")
+    for what, times in parts.items():
+        print(f"processor time, {what}: lower quartile {1e3 * statistics.quantiles(times)[0]:.2f} ms, median {1e3 * statistics.median(times):.2f} ms")
 
 
 if __name__ == "__main__":
