@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What grawa adds to a PyTorch loop: to a step between rounds, and a round beside an all-reduce by Gloo.
 
-    grawa launch --workers 4 --page none --out out/overhead -- python oracle/torch_overhead.py [--method mean:period=32] [--device cuda]
+    grawa launch --wire plain --workers 4 --page none --out out/overhead -- python oracle/torch_overhead.py [--method mean] [--device cuda]
 
 ResNet-20 at batch 128, random pictures. Every worker trains two copies of the network in turn: one bare, one in the run. All wait for
-each other before a round and before an all-reduce of the same number of floats, so that neither counts the waiting. Worker 0 prints
-medians over all periods but the first; the ratio of steps is the median of the ratios of neighbouring blocks, which other load hardly
-moves.
+each other before a round and before an all-reduce of the same number of floats, so that neither counts the waiting; a step is before
+each, so that all find the parameters as far from the processor. Gloo does not encrypt: `--wire plain` compares like with like. `by hand`
+is an all-reduce with the copies from the parameters to a vector and back. Worker 0 prints medians over all periods but the first; ratios
+are medians of the ratios of neighbours in time, which other load hardly moves. The time of a round or an all-reduce is that of the slowest
+process, its processor time that of all threads of worker 0.
 """
 
 import argparse
@@ -22,24 +24,57 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import grawa
+import grawa.torch_run
+from grawa.shared_parameters import SharedParameters
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "crates/grawa-py/examples"))
 from cifar10_resnet import ResNet  # noqa: E402
 
+# What a round is made of: the last calls the native part.
+PARTS = [
+    ("whole round", grawa.torch_run.Run, "_hold_round"),
+    ("check of the parameters", SharedParameters, "check"),
+    ("to one vector", SharedParameters, "gather"),
+    ("to the parameters", SharedParameters, "scatter"),
+    ("session", grawa.Session, "round"),
+]
+
+
+def time_parts():
+    """From now on, the processor time of each part of every round, in all threads."""
+    spent = {what: [] for what, _, _ in PARTS}
+
+    def wrapped(call, times):
+        def timed(*args, **kwargs):
+            began = time.process_time()
+            result = call(*args, **kwargs)
+            times.append(time.process_time() - began)
+            return result
+
+        return timed
+
+    for what, kind, name in PARTS:
+        setattr(kind, name, wrapped(getattr(kind, name), spent[what]))
+    return spent
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--method", default="mean:period=32")
+    parser.add_argument("--method", default="mean", help="without its period")
+    parser.add_argument("--period", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=4, help="as many as were launched")
     parser.add_argument("--periods", type=int, default=12)
+    parser.add_argument("--parts", action="store_true", help="print the processor time of the parts of a round")
     args = parser.parse_args()
+    parts = time_parts() if args.parts else {}
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    device, period = torch.device(args.device), 32
+    device, period, method = torch.device(args.device), args.period, f"{args.method}:period={args.period}"
     is_gpu = device.type == "cuda"
     wait = torch.cuda.synchronize if is_gpu else (lambda: None)
-    x, y = torch.randn(128, 3, 32, 32, device=device), torch.randint(10, (128,), device=device)
+    x, y = torch.randn(args.batch, 3, 32, 32, device=device), torch.randint(10, (args.batch,), device=device)
 
     def network():
         model = ResNet().to(device)
@@ -64,13 +99,36 @@ def main():
         wait()
         return time.perf_counter() - began, updates
 
+    def timed(act):
+        """The seconds of this, begun by all at once, and its processor time in all threads of this process."""
+        wait()
+        dist.barrier()
+        began, work = time.perf_counter(), time.process_time()
+        act()
+        wait()
+        return time.perf_counter() - began, time.process_time() - work
+
+    def all_reduce(of):
+        # As one would do by hand: to the host, reduced, and back.
+        host = of.cpu()
+        dist.all_reduce(host)
+        host /= workers
+        if is_gpu:
+            of.copy_(host)
+
+    @torch.no_grad()
+    def average_by_hand(parameters):
+        flat = torch.cat([p.flatten() for p in parameters])
+        all_reduce(flat)
+        torch._foreach_copy_(parameters, [part.view(p.shape) for p, part in zip(parameters, flat.split([p.numel() for p in parameters]))])
+
     bare, (model, optimizer) = network(), network()
     vector = torch.cat([p.detach().flatten() for p in model.parameters()]).cpu()
     run_id, workers = os.environ["GRAWA_COORDINATOR"].replace(":", "-"), args.workers
     store = Path(tempfile.gettempdir()) / f"grawa-overhead-{run_id}"
-    periods = []
-    options = {"budget": f"{period * args.periods}step", "batch": 128, "examples": 50_000, "evaluate": None, "patience": 600.0}
-    with grawa.join(model, optimizer, args.method, buffers="keep", **options) as run:
+    periods, works = [], []
+    options = {"budget": f"{period * args.periods}step", "batch": args.batch, "examples": 50_000, "evaluate": None, "patience": 600.0}
+    with grawa.join(model, optimizer, method, buffers="keep", **options) as run:
         run.start()
         rank = run.worker
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=workers)
@@ -85,35 +143,19 @@ def main():
                 bares.append(a / count), ours.append(b / count), ratios.append(b / a)
                 bare_updates.append(a_update / count), updates.append(b_update / count)
             gradients(model)
-            wait()
-            dist.barrier()
-            began = time.perf_counter()
-            optimizer.step()
-            wait()
-            round_seconds = time.perf_counter() - began
+            round_seconds, round_work = timed(optimizer.step)
             optimizer.zero_grad()
             gradients(bare[0])
-            wait()
-            began = time.perf_counter()
-            bare[1].step()
-            wait()
-            round_seconds -= time.perf_counter() - began
+            update_seconds, update_work = timed(bare[1].step)
             bare[1].zero_grad()
             staged = vector.to(device)
-            wait()
-            dist.barrier()
-            began = time.perf_counter()
-            # As one would do by hand: to the host, reduced, and back.
-            host = staged.cpu()
-            dist.all_reduce(host)
-            host /= workers
-            if is_gpu:
-                staged.copy_(host)
-                wait()
-            reduce_seconds = time.perf_counter() - began
-            both = torch.tensor([round_seconds, reduce_seconds], dtype=torch.float64)
-            dist.all_reduce(both, op=dist.ReduceOp.MAX)
-            periods.append((statistics.median(bares), statistics.median(ours), ratios, *both.tolist(),
+            reduce_seconds, reduce_work = timed(lambda: all_reduce(staged))
+            steps(*bare, 1)
+            hand_seconds, _ = timed(lambda: average_by_hand(list(bare[0].parameters())))
+            slowest = torch.tensor([round_seconds - update_seconds, reduce_seconds, hand_seconds], dtype=torch.float64)
+            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+            works.append((round_work - update_work, reduce_work))
+            periods.append((statistics.median(bares), statistics.median(ours), ratios, *slowest.tolist(),
                             statistics.median(updates) - statistics.median(bare_updates)))
         dist.barrier()
     dist.destroy_process_group()
@@ -124,8 +166,14 @@ def main():
     ratio = statistics.median(ratio for entry in periods[1:] for ratio in entry[2])
     print(f"{args.method}, {args.device}: bare step {1e3 * median(0):.3f} ms, in the run {1e3 * median(1):.3f} ms, ratio {ratio:.4f}")
     if not is_gpu:
-        print(f"update in the run: {1e6 * median(5):.0f} us more than bare, {100 * median(5) / median(0):.3f} % of a step")
-    print(f"round {1e3 * median(3):.2f} ms, all-reduce by Gloo {1e3 * median(4):.2f} ms, ratio {median(3) / median(4):.2f}")
+        print(f"update in the run: {1e6 * median(6):.0f} us more than bare, {100 * median(6) / median(0):.3f} % of a step")
+    for at, what in (4, "all-reduce by Gloo"), (5, "by hand"):
+        ratio = statistics.median(entry[3] / entry[at] for entry in periods[1:])
+        print(f"round {1e3 * median(3):.2f} ms, {what} {1e3 * median(at):.2f} ms, ratio {ratio:.2f}")
+    work = [1e3 * statistics.median(pair[at] for pair in works[1:]) for at in (0, 1)]
+    print(f"processor time of a round {work[0]:.2f} ms, of an all-reduce {work[1]:.2f} ms, ratio {work[0] / work[1]:.2f}")
+    for what, times in parts.items():
+        print(f"processor time, {what}: lower quartile {1e3 * statistics.quantiles(times)[0]:.2f} ms, median {1e3 * statistics.median(times):.2f} ms")
 
 
 if __name__ == "__main__":

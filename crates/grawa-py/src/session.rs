@@ -211,7 +211,7 @@ impl Session {
         let numbers = Numbers { address, len: self.settings.layout.len() };
         let mut parameters = numbers.read();
         let ((result, parameters), signal) = self.with(py, move |session| {
-            let result = session.round(&scores, &mut parameters);
+            let result = session.round_owned(&scores, &mut parameters);
             result.map(|result| (result, parameters))
         })?;
         numbers.write(&parameters);

@@ -301,6 +301,26 @@ def test_a_parameter_that_is_added() -> None:
     run.leave()
 
 
+def test_parameters_that_are_removed_resized_or_frozen() -> None:
+    model = net()
+    shared = SharedParameters(model)
+    shared.check()
+    weight = model[0].weight
+    # A frozen one stays shared, and nothing depends on the order of modules.
+    weight.requires_grad_(False)
+    shared.check()
+    weight.requires_grad_(True)
+    kept = weight.data
+    weight.data = torch.zeros(1, 1)
+    with pytest.raises(RuntimeError, match=r"the parameter 0.weight was removed or resized"):
+        shared.check()
+    weight.data = kept
+    shared.check()
+    del model[0]
+    with pytest.raises(RuntimeError, match=r"the parameter 0.weight was removed or resized"):
+        shared.check()
+
+
 def test_a_second_join() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

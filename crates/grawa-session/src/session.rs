@@ -433,6 +433,17 @@ impl Session {
     /// [`Session::score_batch`], empty where there is none. The parameters are pulled in place. If this worker was left behind, it takes
     /// the state of the others and takes part in their next round.
     pub fn round(&mut self, scores: &[f64], parameters: &mut [f32]) -> Result<RoundResult, Error> {
+        let mut lent = std::mem::take(&mut self.shared.lock().parameters);
+        lent.clear();
+        lent.extend_from_slice(parameters);
+        let result = self.round_owned(scores, &mut lent)?;
+        parameters.copy_from_slice(&lent);
+        self.shared.lock().parameters = lent;
+        Ok(result)
+    }
+
+    /// The same without copies. If the round fails the vector may be empty.
+    pub fn round_owned(&mut self, scores: &[f64], parameters: &mut Vec<f32>) -> Result<RoundResult, Error> {
         self.expect_due("round", Due::Round)?;
         if self.unmeasured > 0 {
             return Err(Error::Unmeasured { steps: self.unmeasured });
@@ -441,12 +452,12 @@ impl Session {
         if self.settings.scores_batches() {
             expect("the scores", scores.len(), self.settings.layout.spans().len())?;
         }
-        let is_finite = parameters.iter().all(|x| x.is_finite());
+        // All of them: a loop that may end early is not vectorized.
+        let is_finite = parameters.iter().fold(true, |all, x| all & x.is_finite());
         self.count_last_step(is_finite);
         {
             let mut shared = self.shared.lock();
-            shared.parameters.clear();
-            shared.parameters.extend_from_slice(parameters);
+            shared.parameters = std::mem::take(parameters);
             shared.scores = scores.to_vec();
             shared.was_replaced = false;
         }
@@ -469,8 +480,8 @@ impl Session {
                 false => self.begin_cycle()?,
             }
         }
-        let shared = self.shared.lock();
-        parameters.copy_from_slice(&shared.parameters);
+        let mut shared = self.shared.lock();
+        *parameters = std::mem::take(&mut shared.parameters);
         result.was_replaced = shared.was_replaced;
         drop(shared);
         result.events = self.pass_on_events()?;

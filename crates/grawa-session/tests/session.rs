@@ -213,6 +213,29 @@ fn a_session_alone_is_one_worker() {
 }
 
 /// One leaves without a word, another joins later: it starts from the centre of the others, with their clock.
+/// Both ways to hold a round give the same bits; one of them uses the caller's own memory.
+#[test]
+fn a_round_needs_no_copy_of_the_parameters() {
+    let settings = settings("mean:period=1,pull=0.5", "8step");
+    let found = [false, true].map(|is_owned| {
+        let mut x = vec![2.0; layout().len()];
+        let mut session = Session::alone(&settings, &mut x).unwrap();
+        let place = x.as_ptr();
+        for step in 1..4u8 {
+            x.iter_mut().for_each(|x| *x += f32::from(step));
+            session.step(LocalStep::default()).unwrap();
+            match is_owned {
+                true => session.round_owned(&[], &mut x).unwrap(),
+                false => session.round(&[], &mut x).unwrap(),
+            };
+            assert_eq!(x.as_ptr(), place);
+        }
+        x
+    });
+    assert_eq!(found[0], found[1]);
+    assert!(found[0].iter().all(|x| *x > 2.0));
+}
+
 #[test]
 fn workers_leave_and_join() {
     leave_and_join("mean:period=4,pull=1");

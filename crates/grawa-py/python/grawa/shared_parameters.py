@@ -38,6 +38,8 @@ class SharedParameters:
         else:
             pinned = self.device is not None and self.device.type == "cuda"
             self.flat = torch.empty(self.length, dtype=torch.float32, pin_memory=pinned)
+        # Made once where the parameters are: making views takes longer than copying a small model.
+        self._views = self.parts(self.flat) if self.device in (None, self.flat.device) else None
 
     @property
     def tensors(self) -> list[tuple[str, list[int]]]:
@@ -46,6 +48,10 @@ class SharedParameters:
 
     def check(self) -> None:
         """That the model still has these parameters and no others."""
+        found = [p for p in self._model.parameters() if p.requires_grad]
+        if list(map(id, found)) == list(map(id, self.parameters)) and [p.numel() for p in found] == self.sizes:
+            return
+        # Not by order, and a parameter that was frozen stays shared.
         now = {id(p): name for name, p in self._model.named_parameters() if p.requires_grad}
         known = {id(p) for p in self.parameters}
         new = [name for key, name in now.items() if key not in known]
@@ -62,19 +68,22 @@ class SharedParameters:
     @torch.no_grad()
     def gather(self) -> torch.Tensor:
         """The parameters in ``flat``."""
-        near = self.flat
-        if self.device is not None and self.device != near.device:
+        if self._views is not None:
+            torch._foreach_copy_(self._views, self.parameters)
+        else:
             # One copy from the device, not one for each parameter.
             near = torch.empty(self.length, dtype=torch.float32, device=self.device)
-        torch._foreach_copy_(self.parts(near), self.parameters)
-        if near is not self.flat:
+            torch._foreach_copy_(self.parts(near), self.parameters)
             self.flat.copy_(near)
         return self.flat
 
     @torch.no_grad()
     def scatter(self, flat: torch.Tensor | None = None) -> None:
         """Writes ``flat`` to the parameters, in place."""
-        self.put_back(self.parts(self.flat if flat is None else flat))
+        if flat is None and self._views is not None:
+            self.put_back(self._views)
+        else:
+            self.put_back(self.parts(self.flat if flat is None else flat))
 
     def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The parts of a vector, each with the shape of its parameter, on its device if all parameters share one."""

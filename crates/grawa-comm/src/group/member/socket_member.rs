@@ -50,6 +50,8 @@ pub(super) struct Connections {
     /// What must be done before the next operation.
     pub(super) deferred: Option<MemberAction>,
     bytes: u64,
+    /// Memory of the transfers.
+    scratch: Vec<Vec<f32>>,
 }
 
 /// How an operation ended: all members hold the same result, or there is none; and who was lost.
@@ -233,8 +235,15 @@ impl Caller {
             let reader = (index != rank).then(|| listener.reader_from(peer, attempt, &keep_going));
             readers.push(reader.transpose().map_err(TransferError::with(index))?);
         }
-        let (to, from) = (&mut writers[..], &mut readers[..]);
-        let links = Links { environment, attempt, rank, writers: to, readers: from, keep_going: &keep_going };
+        let links = Links {
+            environment,
+            attempt,
+            rank,
+            writers: &mut writers,
+            readers: &mut readers,
+            scratch: &mut connections.scratch,
+            keep_going: &keep_going,
+        };
         let digest = transfer(links, &peers)?;
         connections.writers.clear();
         listener.keep_only(&peers, attempt);

@@ -55,14 +55,16 @@ pub(crate) fn all_reduce(
     result: &mut [f32],
     reduce: Reduce<'_>,
 ) -> Result<u32, TransferError> {
-    let Links { environment, attempt, rank: me, writers, readers, keep_going } = links;
+    let Links { environment, attempt, rank: me, writers, readers, scratch, keep_going } = links;
     let members = writers.len();
     let reduced = Monitor::new(environment, VecDeque::new());
     let work = Work { attempt, me, members, contributes, base, keep_going, reduced: &reduced };
     let shards = divide(result, members);
     let send = |keep_going: KeepGoing<'_>| Work { keep_going, ..work }.send(mine, writers);
-    let receive =
-        |keep_going: KeepGoing<'_>| Work { keep_going, ..work }.receive(mine, shards, reduce, readers);
+    scratch.resize_with(members, Vec::new);
+    let receive = |keep_going: KeepGoing<'_>| {
+        Work { keep_going, ..work }.receive(mine, shards, scratch, reduce, readers)
+    };
     let digests = exchange((environment, keep_going), send, receive)?;
     let mut digest = Crc::default();
     digests.iter().flatten().for_each(|piece| digest.add(&piece.to_le_bytes()));
@@ -154,12 +156,13 @@ impl<'s> Work<'_, 's> {
         &self,
         mine: &[f32],
         mut shards: Shards<'s>,
+        scratch: &mut [Vec<f32>],
         reduce: Reduce<'_>,
         readers: &mut [Option<Reader>],
     ) -> Result<Vec<Vec<u32>>, TransferError> {
         let Work { me, members, .. } = *self;
-        let (mut scratch, mut digests) = (vec![Vec::new(); members], vec![Vec::new(); members]);
-        let (stripes, mut deltas) = (stripes(mine.len(), SHARD * members).collect::<Vec<_>>(), Vec::new());
+        let (mut digests, mut deltas) = (vec![Vec::new(); members], Vec::new());
+        let stripes = stripes(mine.len(), SHARD * members).collect::<Vec<_>>();
         let mut receive = |kind: Kind, start: usize, to: &mut [f32], rank: usize| {
             let received = self.receive_piece(kind, start, to, &mut deltas, &mut readers[rank]);
             received.map_err(TransferError::with(rank))

@@ -30,6 +30,8 @@ pub(crate) struct Links<'a> {
     /// The connections to and from the members, by rank; none for this member.
     pub(crate) writers: &'a mut [Option<Writer>],
     pub(crate) readers: &'a mut [Option<Reader>],
+    /// Memory for what arrives, by rank, which the next transfer uses again.
+    pub(crate) scratch: &'a mut Vec<Vec<f32>>,
     pub(crate) keep_going: KeepGoing<'a>,
 }
 
