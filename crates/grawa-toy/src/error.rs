@@ -30,10 +30,6 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
-    /// A drawing command failed.
-    #[cfg(feature = "plots")]
-    #[error("the picture could not be drawn: {0}")]
-    Draw(#[from] plotters::drawing::DrawingAreaErrorKind<std::io::Error>),
     /// A picture cannot be made.
     #[error("{0}")]
     Picture(String),
@@ -42,12 +38,7 @@ pub enum Error {
 impl Error {
     /// Whether the request was wrong (exit code 2), rather than something failed (exit code 1).
     pub fn is_usage(&self) -> bool {
-        match self {
-            Error::Io { .. } | Error::Picture(_) => false,
-            #[cfg(feature = "plots")]
-            Error::Draw(_) => false,
-            _ => true,
-        }
+        !matches!(self, Error::Io { .. } | Error::Picture(_))
     }
 
     /// For `map_err`: the action on the path failed.

@@ -527,7 +527,7 @@ impl fmt::Display for Method {
 fn differing(row: &Method, method: &Method) -> Vec<(String, Value)> {
     let is_own = |(knob, _): &(String, Value)| !["name", "preset"].contains(&knob.as_str());
     let level = |method: &Method| -> Vec<(String, Value)> {
-        flatten(&Method { inner: None, ..method.clone() }.to_table()).into_iter().filter(is_own).collect()
+        Method { inner: None, ..method.clone() }.to_table().into_iter().filter(is_own).collect()
     };
     let (all, given) = (level(method), level(row));
     let differ = |rate: Option<bool>| -> Vec<(String, Value)> {
@@ -543,19 +543,6 @@ fn differing(row: &Method, method: &Method) -> Vec<(String, Value)> {
         said.is_ok_and(|said| lay_over(row, &said).as_ref() == Ok(method))
     };
     [Some(false), None, Some(true)].map(differ).into_iter().find(|knobs| makes(knobs)).unwrap_or(all)
-}
-
-fn flatten(table: &Table) -> Vec<(String, Value)> {
-    let mut flat = Vec::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(inner) => {
-                flat.extend(inner.iter().map(|(sub, value)| (format!("{key}.{sub}"), value.clone())));
-            }
-            value => flat.push((key.clone(), value.clone())),
-        }
-    }
-    flat
 }
 
 #[cfg(test)]

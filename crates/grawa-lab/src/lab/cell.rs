@@ -98,11 +98,6 @@ impl Cell {
         Cell { name, study, stage, variant: variant.clone(), point, settings, recipe, measurements, work }
     }
 
-    /// The method.
-    pub fn method(&self) -> Name {
-        self.recipe.method.name
-    }
-
     /// The seed.
     pub fn seed(&self) -> u64 {
         self.recipe.train.seed

@@ -352,7 +352,7 @@ mod tests {
         // One method is known: its finals are named, with the better point, whichever that is.
         for better in [0, 1] {
             let own: Vec<Cell> =
-                search.iter().filter(|cell| cell.method() == Name::Lgrawa).cloned().collect();
+                search.iter().filter(|cell| cell.recipe.method.name == Name::Lgrawa).cloned().collect();
             let found = find(&own, |cell| Some(if cell.point == better { 0.1 } else { 0.2 }));
             let cells = plan.cells(&found).unwrap();
             let finals: Vec<&Cell> = cells.iter().filter(|cell| cell.stage == Stage::Final).collect();
@@ -494,7 +494,7 @@ mod tests {
             shape: grawa_data::Shape::new(3, 32, 32),
             data_bytes: 0,
         };
-        let dp = cells.iter().find(|cell| cell.method() == Name::DpSgd).unwrap();
+        let dp = cells.iter().find(|cell| cell.recipe.method.name == Name::DpSgd).unwrap();
         assert_eq!(dp.recipe.data.held_out, 1);
         let flops = facts.network(&dp.recipe).unwrap().flops() as f64;
         assert_eq!(dp.work, Some(50.0 * 3.0 * flops));
@@ -542,7 +542,8 @@ mod tests {
                     assert!(published.clone().all(|cell| cell.recipe.data.held_out == 5_000));
                     // ImageNet is not here: three passes of 8.18 GFLOP over 1.28 million images, 90 times.
                     let own = |cell: &&Cell| cell.recipe.data.kind == grawa_data::DatasetKind::Folder;
-                    let plain = cells.iter().filter(own).find(|cell| cell.method() == Name::DpSgd).unwrap();
+                    let plain =
+                        cells.iter().filter(own).find(|cell| cell.recipe.method.name == Name::DpSgd).unwrap();
                     let expected = 3.0 * 8.18e9 * (1_281_167.0 - 5_000.0) * 90.0;
                     assert!((plain.work.unwrap() / expected - 1.0).abs() < 0.02, "{:?}", plain.work);
                     let notes = plan.notes();

@@ -1,13 +1,10 @@
 //! A chart of lines or points over two axes, each linear or logarithmic, with a legend beside it.
 
-use plotters::style::text_anchor::HPos;
-use plotters::style::{RGBColor, WHITE};
-
-use super::Picture;
 use super::marker::Marker;
-use super::palette;
+use super::palette::{self, Rgb};
 use super::pen::{Point, line, title};
 use super::scale::{Axes, SMALL, Scale};
+use super::{Picture, Side};
 use crate::{Error, Figure};
 
 /// What a chart shows.
@@ -68,12 +65,11 @@ impl Chart {
         let axes = Axes { low: CORNER, high: (right, BOTTOM), scales };
         let legend = right + 22.0;
         Picture::draw(SIZE.0, SIZE.1, |root| {
-            root.fill(&WHITE)?;
-            title(root, &self.title, (CORNER.0, 28.0), f64::from(SIZE.0) - CORNER.0 - 12.0)?;
-            axes.draw(root, [&self.axes[0], &self.axes[1]], true)?;
+            title(root, &self.title, (CORNER.0, 28.0), f64::from(SIZE.0) - CORNER.0 - 12.0);
+            axes.draw(root, [&self.axes[0], &self.axes[1]], true);
             for share in self.marks.iter().filter_map(|&mark| axes.scales[0].share(mark)) {
                 let (x, _) = axes.inside(share.clamp(0.0, 1.0), 0.0);
-                line(root, &[(x, BOTTOM), (x, BOTTOM - 14.0)], palette::FAINT, 1.0)?;
+                line(root, &[(x, BOTTOM), (x, BOTTOM - 14.0)], palette::FAINT, 1.0);
             }
             let places: Vec<Vec<Option<Point>>> = (self.lines.iter())
                 .map(|line| line.points.iter().map(|&point| axes.at(point)).collect())
@@ -85,7 +81,7 @@ impl Chart {
                 let wider = if self.scatter { 0.0 } else { covers[index].min(MOST) as f64 };
                 for piece in points.split(Option::is_none).filter(|_| !self.scatter) {
                     let piece: Vec<Point> = piece.iter().flatten().copied().collect();
-                    line(root, &piece, colour, 1.8 + 2.4 * wider)?;
+                    line(root, &piece, colour, 1.8 + 2.4 * wider);
                 }
                 // Markers at some points, not the same for all lines, distinguish lines without colours. One line needs none.
                 let every = if self.scatter { 1 } else { points.len().div_ceil(12).max(1) };
@@ -93,24 +89,24 @@ impl Chart {
                 let y = CORNER.1 + 12.0 + 24.0 * index as f64;
                 let sample = [(legend, y), (legend + 26.0, y)];
                 if !self.scatter {
-                    line(root, &sample, colour, 1.8)?;
+                    line(root, &sample, colour, 1.8);
                 }
                 let radius = if self.scatter { 5.5 } else { 5.0 };
                 let marked = points.iter().skip(index % every).step_by(every).flatten();
                 for at in marked.filter(|_| is_marked) {
-                    marker.fill(root, *at, radius + 2.4 * wider, colour)?;
+                    marker.fill(root, *at, radius + 2.4 * wider, colour);
                 }
                 if is_marked {
-                    marker.fill(root, (legend + 13.0, y), radius, colour)?;
+                    marker.fill(root, (legend + 13.0, y), radius, colour);
                 }
-                SMALL.write(root, &shown.name, (legend + SAMPLE, y), HPos::Left)?;
+                SMALL.write(root, &shown.name, (legend + SAMPLE, y), Side::Left);
             }
             Ok(())
         })
     }
 
     /// Marker and colour of each line.
-    fn looks(&self) -> Vec<(Marker, RGBColor)> {
+    fn looks(&self) -> Vec<(Marker, Rgb)> {
         if self.scatter {
             let each = 0..self.lines.len();
             return each.map(|index| (palette::series_marker(index), palette::series(index))).collect();
@@ -174,7 +170,7 @@ mod tests {
         let known = palette::look("easgd");
         assert_eq!(looks[4], (known.marker, known.colour));
         // The same name again has another marker, and a lighter colour.
-        assert_eq!(looks[2].1, palette::mix(looks[0].1, WHITE, 0.33));
+        assert_eq!(looks[2].1, palette::mix(looks[0].1, palette::WHITE, 0.33));
         assert!(looks[0].0 != looks[3].0 && looks[0].1 != looks[3].1 && looks[2].0 != looks[0].0);
         assert!(Name::ALL.iter().all(|name| method_of(name.title()) == name.as_str()));
     }

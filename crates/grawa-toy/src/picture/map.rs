@@ -42,21 +42,21 @@ impl Map {
         let heights: Vec<f64> = self.heights.iter().map(|&height| bands.scaled(height)).collect();
         let places = [&*self.places[0], &*self.places[1]];
         Picture::draw(SIZE.0, SIZE.1, |root| {
-            let mut sheet = Sheet::new(root, places)?;
+            let mut sheet = Sheet::new(root, places);
             sheet.bands(places, (&heights, &bands.levels), colour, true)?;
-            sheet.frame(&self.title, "", [&self.axes[0], &self.axes[1]])?;
+            sheet.frame(&self.title, "", [&self.axes[0], &self.axes[1]]);
             let colours: Vec<_> = (0..=bands.levels.len()).rev().map(colour).collect();
-            sheet.colours(&self.axes[2], &colours, &bands.labels())?;
+            sheet.colours(&self.axes[2], &colours, &bands.labels());
             if let Some(spread) = bands.narrow {
-                sheet.entry(&format!("nearly flat: within {:.1} %", (100.0 * spread).max(0.1)), "")?;
+                sheet.entry(&format!("nearly flat: within {:.1} %", (100.0 * spread).max(0.1)), "");
             }
             for (index, (name, at)) in self.marks.iter().enumerate() {
                 let (marker, colour, size) = match index {
                     0 => (Marker::STAR, palette::INK, 9.0),
                     _ => (palette::series_marker(index - 1), palette::series(index - 1), 6.0),
                 };
-                for at in [sheet.shown(*at), Some(sheet.entry(name, "")?)].into_iter().flatten() {
-                    marker.fill(root, at, size, colour)?;
+                for at in [sheet.shown(*at), Some(sheet.entry(name, ""))].into_iter().flatten() {
+                    marker.fill(root, at, size, colour);
                 }
             }
             Ok(())
@@ -64,7 +64,7 @@ impl Map {
     }
 }
 
-fn colour(band: usize) -> plotters::style::RGBColor {
+fn colour(band: usize) -> palette::Rgb {
     palette::height(-2.0 + 4.0 * band as f64 / (BANDS - 1) as f64)
 }
 

@@ -4,12 +4,9 @@
 
 use std::f64::consts::{FRAC_PI_2, FRAC_PI_4, PI, TAU};
 
-use plotters::element::{PathElement, Polygon};
-use plotters::style::{BLACK, Color, RGBColor, WHITE};
-
+use super::palette::{self, Rgb, WHITE};
 use super::pen::{Point, fine};
-use super::{Canvas, FINE, palette};
-use crate::Error;
+use super::{Canvas, FINE, Shape};
 
 /// A marker's shape: corners that repeat around a centre.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,31 +77,24 @@ impl Marker {
     }
 
     /// Draws the shape, filled, with a dark line and a white rim that separate it from what lies below.
-    pub fn fill(self, root: &Canvas<'_>, at: Point, radius: f64, colour: RGBColor) -> Result<(), Error> {
-        self.trace(root, at, radius, WHITE, 0.4)?;
-        root.draw(&Polygon::new(self.outline(at, radius), colour.filled()))?;
-        self.trace(root, at, radius, palette::mix(colour, BLACK, 0.5), 0.1)
+    pub fn fill(self, root: &Canvas, at: Point, radius: f64, colour: Rgb) {
+        self.trace(root, at, radius, WHITE, 0.4);
+        root.draw(Shape::Polygon(self.outline(at, radius)), colour);
+        self.trace(root, at, radius, palette::mix(colour, Rgb(0, 0, 0), 0.5), 0.1);
     }
 
     /// Draws the shape as an outline in `colour` around white.
-    pub fn hollow(self, root: &Canvas<'_>, at: Point, radius: f64, colour: RGBColor) -> Result<(), Error> {
-        root.draw(&Polygon::new(self.outline(at, radius), WHITE.filled()))?;
-        self.trace(root, at, 0.84 * radius, colour, 0.32 / 0.84)
+    pub fn hollow(self, root: &Canvas, at: Point, radius: f64, colour: Rgb) {
+        root.draw(Shape::Polygon(self.outline(at, radius)), WHITE);
+        self.trace(root, at, 0.84 * radius, colour, 0.32 / 0.84);
     }
 
     /// Draws the outline with a line of this width, as a share of the radius.
-    fn trace(
-        self,
-        root: &Canvas<'_>,
-        at: Point,
-        radius: f64,
-        colour: RGBColor,
-        width: f64,
-    ) -> Result<(), Error> {
+    fn trace(self, root: &Canvas, at: Point, radius: f64, colour: Rgb, width: f64) {
         let mut ring = self.outline(at, radius);
         ring.extend(ring.first().copied());
         let width = (FINE * radius * width).round().max(1.0) as u32;
-        Ok(root.draw(&PathElement::new(ring, colour.stroke_width(width)))?)
+        root.draw(Shape::Line(ring, width), colour);
     }
 }
 

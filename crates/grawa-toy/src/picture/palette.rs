@@ -4,9 +4,12 @@
 //! differently can distinguish them, and every method also has its own marker shape.
 
 use grawa_core::Name;
-use plotters::style::RGBColor;
 
 use super::marker::Marker;
+
+/// A colour: red, green, blue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rgb(pub u8, pub u8, pub u8);
 
 /// How a method is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,23 +17,25 @@ pub struct Look<'a> {
     /// The name as the paper spells it.
     pub label: &'a str,
     /// The method's colour.
-    pub colour: RGBColor,
+    pub colour: Rgb,
     /// The method's marker.
     pub marker: Marker,
 }
 
+/// The ground.
+pub const WHITE: Rgb = Rgb(255, 255, 255);
 /// Text and axes.
-pub const INK: RGBColor = RGBColor(34, 34, 34);
+pub const INK: Rgb = Rgb(34, 34, 34);
 /// Remarks and leader lines.
-pub const FAINT: RGBColor = RGBColor(105, 105, 105);
+pub const FAINT: Rgb = Rgb(105, 105, 105);
 /// Hair lines.
-pub const HAIR: RGBColor = RGBColor(190, 190, 190);
+pub const HAIR: Rgb = Rgb(190, 190, 190);
 /// Workers that did not converge to one valley.
-pub const SPLIT: RGBColor = RGBColor(158, 158, 158);
+pub const SPLIT: Rgb = Rgb(158, 158, 158);
 /// Workers that agree, away from the bottom of a valley.
-pub const UNSETTLED: RGBColor = RGBColor(236, 236, 236);
+pub const UNSETTLED: Rgb = Rgb(236, 236, 236);
 /// Runs that were lost.
-pub const LOST: RGBColor = RGBColor(0, 0, 0);
+pub const LOST: Rgb = Rgb(0, 0, 0);
 
 const METHODS: &[(Name, u32, Marker)] = &[
     (Name::Easgd, 0x0072B2, Marker::SQUARE),
@@ -50,8 +55,8 @@ const METHODS: &[(Name, u32, Marker)] = &[
     (Name::Sgd, 0x777777, Marker::LEFT),
 ];
 
-const fn hex(rgb: u32) -> RGBColor {
-    RGBColor((rgb >> 16) as u8, (rgb >> 8) as u8, rgb as u8)
+const fn hex(rgb: u32) -> Rgb {
+    Rgb((rgb >> 16) as u8, (rgb >> 8) as u8, rgb as u8)
 }
 
 /// The look of a method; an unknown one has its own name, in brown.
@@ -65,7 +70,7 @@ pub fn look(method: &str) -> Look<'_> {
 
 /// Marker and colour of lines, by the names of their methods. The first line of a method has the method's look, whatever the others are;
 /// further ones have lighter colours, and markers of methods that are not shown. Names of no method have the colours of a series.
-pub fn looks(methods: &[&str]) -> Vec<(Marker, RGBColor)> {
+pub fn looks(methods: &[&str]) -> Vec<(Marker, Rgb)> {
     let is_shown = |name: &Name| methods.contains(&name.as_str());
     let free: Vec<Marker> = METHODS.iter().filter(|(name, ..)| !is_shown(name)).map(|it| it.2).collect();
     let (mut taken, mut found, mut others) = (0, Vec::new(), Vec::<&str>::new());
@@ -88,7 +93,7 @@ pub fn looks(methods: &[&str]) -> Vec<(Marker, RGBColor)> {
             }
         };
         let lighter = before as f64 * (0.66 / (all.max(2) - 1) as f64).min(0.33);
-        found.push((marker, mix(colour, RGBColor(255, 255, 255), lighter)));
+        found.push((marker, mix(colour, WHITE, lighter)));
     }
     found
 }
@@ -99,7 +104,7 @@ pub fn rank(method: &str) -> usize {
 }
 
 /// The colour of an item of a series, such as a worker.
-pub fn series(index: usize) -> RGBColor {
+pub fn series(index: usize) -> Rgb {
     hex(SERIES[index % SERIES.len()])
 }
 
@@ -114,12 +119,12 @@ pub fn series_marker(index: usize) -> Marker {
 }
 
 /// A colour in CSS.
-pub fn css(colour: RGBColor) -> String {
+pub fn css(colour: Rgb) -> String {
     format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
 }
 
 /// The colour of a height of f, from −2 (blue) over 0 (cream) to 2 (brown).
-pub fn height(f: f64) -> RGBColor {
+pub fn height(f: f64) -> Rgb {
     const SCALE: [u32; 9] =
         [0x1D3B66, 0x2F6690, 0x5A9DB5, 0xA3CDC8, 0xF3EED9, 0xF0CF94, 0xE2A063, 0xC56A45, 0x8A392E];
     if f.is_nan() {
@@ -132,34 +137,34 @@ pub fn height(f: f64) -> RGBColor {
 }
 
 /// The colour of a valley: dark red for the sharpest (0), blue for the flattest (5), and one more either way.
-pub fn valley(index: i32) -> RGBColor {
+pub fn valley(index: i32) -> Rgb {
     const SCALE: [u32; 8] = [0x5E0A22, 0xA50026, 0xDD3D2D, 0xF67E4B, 0xFEDA8B, 0xA6D3E6, 0x4A86C0, 0x2B2F77];
     hex(SCALE[(index.clamp(-1, 6) + 1) as usize])
 }
 
 /// `share` of the way from one colour to another.
-pub fn mix(from: RGBColor, to: RGBColor, share: f64) -> RGBColor {
+pub fn mix(from: Rgb, to: Rgb, share: f64) -> Rgb {
     let part =
         |a: u8, b: u8| (f64::from(a) + (f64::from(b) - f64::from(a)) * share.clamp(0.0, 1.0)).round() as u8;
-    RGBColor(part(from.0, to.0), part(from.1, to.1), part(from.2, to.2))
+    Rgb(part(from.0, to.0), part(from.1, to.1), part(from.2, to.2))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn distance(a: RGBColor, b: RGBColor) -> i32 {
+    fn distance(a: Rgb, b: Rgb) -> i32 {
         let part = |a: u8, b: u8| (i32::from(a) - i32::from(b)).pow(2);
         part(a.0, b.0) + part(a.1, b.1) + part(a.2, b.2)
     }
 
     /// The distance of two colours in CIE L*a*b*, which is made to follow the eye: 2 is just to be seen, and blue and sky blue are 26.
-    fn seen(a: RGBColor, b: RGBColor) -> f64 {
+    fn seen(a: Rgb, b: Rgb) -> f64 {
         let (a, b) = (lab(a), lab(b));
         a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
     }
 
-    fn lab(RGBColor(r, g, b): RGBColor) -> [f64; 3] {
+    fn lab(Rgb(r, g, b): Rgb) -> [f64; 3] {
         let linear = |part: u8| {
             let part = f64::from(part) / 255.0;
             if part <= 0.04045 { part / 12.92 } else { libm::pow((part + 0.055) / 1.055, 2.4) }

@@ -1,11 +1,8 @@
 //! Lines, rectangles and texts on a canvas, placed in pixels.
 
-use plotters::element::{PathElement, Rectangle};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, FontTransform, RGBColor};
-
-use super::{Canvas, FINE, font, palette, px};
-use crate::Error;
+use super::font::Font;
+use super::palette::{self, Rgb};
+use super::{Canvas, FINE, Shape, Side, px};
 
 /// A position on a picture, in pixels.
 pub type Point = (f64, f64);
@@ -48,33 +45,34 @@ pub fn fine((x, y): Point) -> (i32, i32) {
 }
 
 /// Draws a line through points.
-pub fn line(root: &Canvas<'_>, points: &[Point], colour: RGBColor, width: f64) -> Result<(), Error> {
-    let style = colour.stroke_width(px(width).unsigned_abs());
-    Ok(root.draw(&PathElement::new(points.iter().copied().map(fine).collect::<Vec<_>>(), style))?)
+pub fn line(root: &Canvas, points: &[Point], colour: Rgb, width: f64) {
+    let points = points.iter().copied().map(fine).collect();
+    root.draw(Shape::Line(points, px(width).unsigned_abs()), colour);
 }
 
 /// Draws a rectangle without filling it.
-pub fn frame(root: &Canvas<'_>, low: Point, high: Point) -> Result<(), Error> {
-    line(root, &[low, (high.0, low.1), high, (low.0, high.1), low], palette::INK, 1.0)
+pub fn frame(root: &Canvas, low: Point, high: Point) {
+    line(root, &[low, (high.0, low.1), high, (low.0, high.1), low], palette::INK, 1.0);
 }
 
 /// Fills a rectangle.
-pub fn fill(root: &Canvas<'_>, low: Point, high: Point, colour: RGBColor) -> Result<(), Error> {
-    Ok(root.draw(&Rectangle::new([fine(low), fine(high)], colour.filled()))?)
+pub fn fill(root: &Canvas, low: Point, high: Point, colour: Rgb) {
+    let corners = [low, (high.0, low.1), high, (low.0, high.1)];
+    root.draw(Shape::Polygon(corners.map(fine).into()), colour);
 }
 
 /// Writes a title, in a smaller size where the room is narrow; returns where it ends.
-pub fn title(root: &Canvas<'_>, text: &str, at: Point, room: f64) -> Result<f64, Error> {
+pub fn title(root: &Canvas, text: &str, at: Point, room: f64) -> f64 {
     let title = Text::of(18.0 * (room / Text::of(18.0).bold().width(text).max(room))).bold();
-    title.write(root, text, at, HPos::Left)?;
-    Ok(at.0 + title.width(text))
+    title.write(root, text, at, Side::Left);
+    at.0 + title.width(text)
 }
 
 /// The size of a text in pixels, and its style. Ink-coloured and upright by default.
 #[derive(Clone, Copy, Debug)]
 pub struct Text {
     size: f64,
-    colour: RGBColor,
+    colour: Rgb,
     bold: bool,
     upward: bool,
 }
@@ -86,7 +84,7 @@ impl Text {
     }
 
     /// The same in a colour.
-    pub const fn colour(self, colour: RGBColor) -> Self {
+    pub const fn colour(self, colour: Rgb) -> Self {
         Text { colour, ..self }
     }
 
@@ -101,23 +99,20 @@ impl Text {
     }
 
     /// Writes a line of text, centred vertically, with `side` of it at the position.
-    pub fn write(self, root: &Canvas<'_>, text: &str, at: Point, side: HPos) -> Result<(), Error> {
-        if text.is_empty() {
-            return Ok(());
+    pub fn write(self, root: &Canvas, text: &str, at: Point, side: Side) {
+        if !text.is_empty() {
+            let (text, at, font, upward) = (text.into(), fine(at), self.font(), self.upward);
+            root.draw(Shape::Text { text, at, font, side, upward }, self.colour);
         }
-        let turn = if self.upward { FontTransform::Rotate270 } else { FontTransform::None };
-        let style = self.font().transform(turn).color(&self.colour).pos(Pos::new(side, VPos::Center));
-        Ok(root.draw_text(text, &style, fine(at))?)
     }
 
-    /// How wide a text is, in pixels.
+    /// How much room a text needs, in pixels: a little more than its width, for browsers that show it in another font.
     pub fn width(self, text: &str) -> f64 {
-        let (wide, _) = self.font().box_size(text).unwrap_or_default();
-        f64::from(wide) / FINE
+        1.065 * self.font().width(text) / FINE
     }
 
-    fn font(self) -> plotters::style::FontDesc<'static> {
-        font::sized(self.size * FINE, self.bold)
+    fn font(self) -> Font {
+        Font { em: self.size * FINE, bold: self.bold }
     }
 }
 

@@ -1,11 +1,8 @@
 //! Named rows over one horizontal axis: measurements as dots, with the interval of their mean.
 
-use plotters::style::WHITE;
-use plotters::style::text_anchor::HPos;
-
 use super::pen::{Text, line, title};
 use super::scale::{SMALL, Scale};
-use super::{Canvas, Picture, palette};
+use super::{Canvas, Picture, Side, palette};
 use crate::Error;
 
 /// Rows of measurements.
@@ -65,20 +62,19 @@ impl Rows {
         let bottom = TOP + STEP * self.rows.len() as f64;
         let at = |x: f64| scale.share(x).map(|share| left + share.clamp(0.0, 1.0) * (RIGHT - left));
         Picture::draw(WIDTH, (bottom + 64.0) as u32, |root| {
-            root.fill(&WHITE)?;
-            title(root, &self.title, (20.0, 30.0), f64::from(WIDTH) - 40.0)?;
-            let grid = palette::mix(palette::HAIR, WHITE, 0.6);
+            title(root, &self.title, (20.0, 30.0), f64::from(WIDTH) - 40.0);
+            let grid = palette::mix(palette::HAIR, palette::WHITE, 0.6);
             for (share, text) in scale.ticks() {
                 let x = left + share * (RIGHT - left);
-                line(root, &[(x, TOP), (x, bottom)], grid, 0.8)?;
-                SMALL.write(root, &text, (x, bottom + 16.0), HPos::Center)?;
+                line(root, &[(x, TOP), (x, bottom)], grid, 0.8);
+                SMALL.write(root, &text, (x, bottom + 16.0), Side::Centre);
             }
-            line(root, &[(left, bottom), (RIGHT, bottom)], palette::INK, 1.0)?;
-            Text::of(15.0).write(root, &self.axis, (0.5 * (left + RIGHT), bottom + 42.0), HPos::Center)?;
+            line(root, &[(left, bottom), (RIGHT, bottom)], palette::INK, 1.0);
+            Text::of(15.0).write(root, &self.axis, (0.5 * (left + RIGHT), bottom + 42.0), Side::Centre);
             for (index, row) in self.rows.iter().enumerate() {
                 let y = TOP + STEP * (index as f64 + 0.5);
-                NAME.write(root, &row.name, (left - 18.0, y), HPos::Right)?;
-                row.draw(root, y, at)?;
+                NAME.write(root, &row.name, (left - 18.0, y), Side::Right);
+                row.draw(root, y, at);
             }
             Ok(())
         })
@@ -87,21 +83,21 @@ impl Rows {
 
 impl Row {
     /// Draws the row at a height; `at` gives the horizontal position of a number.
-    fn draw(&self, root: &Canvas<'_>, y: f64, at: impl Fn(f64) -> Option<f64>) -> Result<(), Error> {
+    fn draw(&self, root: &Canvas, y: f64, at: impl Fn(f64) -> Option<f64>) {
         let look = palette::look(&self.method);
         for (number, x) in self.values.iter().filter_map(|&x| at(x)).enumerate() {
             // Shifted, so that equal measurements stay distinct.
             let beside = y + 9.0 + 3.5 * (number % 3) as f64 - 3.5;
-            look.marker.hollow(root, (x, beside), 4.5, look.colour)?;
+            look.marker.hollow(root, (x, beside), 4.5, look.colour);
         }
         let ends = self.interval.map(|(mean, half)| [mean - half, mean, mean + half].map(&at));
-        let Some([Some(low), Some(middle), Some(high)]) = ends else { return Ok(()) };
+        let Some([Some(low), Some(middle), Some(high)]) = ends else { return };
         let y = y - 9.0;
-        line(root, &[(low, y), (high, y)], look.colour, 2.4)?;
+        line(root, &[(low, y), (high, y)], look.colour, 2.4);
         for end in [low, high] {
-            line(root, &[(end, y - 5.0), (end, y + 5.0)], look.colour, 1.6)?;
+            line(root, &[(end, y - 5.0), (end, y + 5.0)], look.colour, 1.6);
         }
-        look.marker.fill(root, (middle, y), 6.5, look.colour)
+        look.marker.fill(root, (middle, y), 6.5, look.colour);
     }
 }
 

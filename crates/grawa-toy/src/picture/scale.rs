@@ -1,11 +1,7 @@
 //! The range of an axis with round tick marks, and the axes of a plot.
 
-use plotters::style::WHITE;
-use plotters::style::text_anchor::HPos;
-
 use super::pen::{self, Point, Text, line};
-use super::{Canvas, palette};
-use crate::Error;
+use super::{Canvas, Side, palette};
 
 /// The text of ticks and legends.
 pub(super) const SMALL: Text = Text::of(13.0);
@@ -30,29 +26,29 @@ impl Axes {
     }
 
     /// Draws ticks, frame and names, and a grid where asked for.
-    pub(super) fn draw(&self, root: &Canvas<'_>, names: [&str; 2], grid: bool) -> Result<(), Error> {
+    pub(super) fn draw(&self, root: &Canvas, names: [&str; 2], grid: bool) {
         let (low, high) = (self.low, self.high);
-        let faint = palette::mix(palette::HAIR, WHITE, 0.6);
+        let faint = palette::mix(palette::HAIR, palette::WHITE, 0.6);
         for (share, text) in self.scales[0].ticks() {
             let (x, _) = self.inside(share, 0.0);
             if grid {
-                line(root, &[(x, low.1), (x, high.1)], faint, 0.8)?;
+                line(root, &[(x, low.1), (x, high.1)], faint, 0.8);
             }
-            line(root, &[(x, high.1), (x, high.1 + 5.0)], palette::INK, 1.0)?;
-            SMALL.write(root, &text, (x, high.1 + 16.0), HPos::Center)?;
+            line(root, &[(x, high.1), (x, high.1 + 5.0)], palette::INK, 1.0);
+            SMALL.write(root, &text, (x, high.1 + 16.0), Side::Centre);
         }
         for (share, text) in self.scales[1].ticks() {
             let (_, y) = self.inside(0.0, share);
             if grid {
-                line(root, &[(low.0, y), (high.0, y)], faint, 0.8)?;
+                line(root, &[(low.0, y), (high.0, y)], faint, 0.8);
             }
-            line(root, &[(low.0 - 5.0, y), (low.0, y)], palette::INK, 1.0)?;
-            SMALL.write(root, &text, (low.0 - 9.0, y), HPos::Right)?;
+            line(root, &[(low.0 - 5.0, y), (low.0, y)], palette::INK, 1.0);
+            SMALL.write(root, &text, (low.0 - 9.0, y), Side::Right);
         }
-        pen::frame(root, low, high)?;
+        pen::frame(root, low, high);
         let name = Text::of(15.0);
-        name.write(root, names[0], (0.5 * (low.0 + high.0), high.1 + 42.0), HPos::Center)?;
-        name.upward().write(root, names[1], (low.0 - 70.0, 0.5 * (low.1 + high.1)), HPos::Center)
+        name.write(root, names[0], (0.5 * (low.0 + high.0), high.1 + 42.0), Side::Centre);
+        name.upward().write(root, names[1], (low.0 - 70.0, 0.5 * (low.1 + high.1)), Side::Centre);
     }
 }
 

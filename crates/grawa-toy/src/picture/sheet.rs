@@ -2,13 +2,11 @@
 //! never covers the plot.
 
 use contour::ContourBuilder;
-use plotters::element::Polygon;
-use plotters::style::text_anchor::HPos;
-use plotters::style::{Color, RGBColor, WHITE};
 
+use super::palette::{self, Rgb, WHITE};
 use super::pen::{self, Bounds, Point, Text, fine, thinned};
 use super::scale::{Axes, SMALL, Scale};
-use super::{Canvas, palette};
+use super::{Canvas, Shape, Side};
 use crate::Error;
 
 /// The size of a sheet in pixels.
@@ -20,25 +18,24 @@ pub(crate) const PLOT: Bounds = Bounds { low: (92.0, 56.0), high: (692.0, 656.0)
 const COLUMN: f64 = 714.0;
 const LINE: f64 = 22.0;
 const BAND: f64 = 18.0;
-/// Coordinates farther than this from the sheet are clamped: the drawing library counts in `i32`.
+/// Coordinates farther than this from the sheet are clamped: the canvas counts in `i32`.
 const FAR: f64 = 1e5;
 
 const NOTE: Text = Text::of(11.0).colour(palette::FAINT);
 
 /// A sheet that is being drawn: bands and paths first, then [`Sheet::frame`], then markers and legend.
-pub(crate) struct Sheet<'a, 'c> {
-    pub(crate) root: &'a Canvas<'c>,
+pub(crate) struct Sheet<'a> {
+    pub(crate) root: &'a Canvas,
     axes: Axes,
     /// Where the next line of the legend stands.
     next: f64,
 }
 
-impl<'a, 'c> Sheet<'a, 'c> {
+impl<'a> Sheet<'a> {
     /// An empty sheet with axes from the first to the last of these numbers.
-    pub(crate) fn new(root: &'a Canvas<'c>, ranges: [&[f64]; 2]) -> Result<Self, Error> {
-        root.fill(&WHITE)?;
+    pub(crate) fn new(root: &'a Canvas, ranges: [&[f64]; 2]) -> Self {
         let axes = Axes { low: PLOT.low, high: PLOT.high, scales: ranges.map(Scale::exactly) };
-        Ok(Sheet { root, axes, next: PLOT.low.1 + 8.0 })
+        Sheet { root, axes, next: PLOT.low.1 + 8.0 }
     }
 
     /// The position of a point, if it lies within the axes.
@@ -52,7 +49,7 @@ impl<'a, 'c> Sheet<'a, 'c> {
         &self,
         places: [&[f64]; 2],
         (heights, levels): (&[f64], &[f64]),
-        colour: impl Fn(usize) -> RGBColor,
+        colour: impl Fn(usize) -> Rgb,
         lines: bool,
     ) -> Result<(), Error> {
         let [columns, rows] = places.map(<[f64]>::len);
@@ -67,7 +64,7 @@ impl<'a, 'c> Sheet<'a, 'c> {
         };
         let position = |x: f64, y: f64| self.axes.at((place(0, x), place(1, y))).unwrap_or_default();
         let corner = |column: usize, row: usize| position(column as f64 + 0.5, row as f64 + 0.5);
-        pen::fill(self.root, corner(0, rows - 1), corner(columns - 1, 0), colour(0))?;
+        pen::fill(self.root, corner(0, rows - 1), corner(columns - 1, 0), colour(0));
         let finite: Vec<f64> = heights.iter().map(|&h| if h.is_finite() { h } else { f64::MAX }).collect();
         let contours = ContourBuilder::new(columns, rows, true).contours(&finite, levels);
         let failed = |error| Error::Picture(format!("the level lines could not be computed: {error}"));
@@ -79,10 +76,9 @@ impl<'a, 'c> Sheet<'a, 'c> {
                     .collect();
                 // A polygon has one outline: holes, which run the other way round, are joined to it by lines there and back.
                 let joined = rings.iter().flat_map(|ring| ring.iter().chain(&rings[0][..1])).copied();
-                let style = colour(band + 1).filled();
-                self.root.draw(&Polygon::new(joined.map(fine).collect::<Vec<_>>(), style))?;
+                self.root.draw(Shape::Polygon(joined.map(fine).collect()), colour(band + 1));
                 for ring in rings.iter().filter(|_| lines) {
-                    pen::line(self.root, ring, palette::mix(palette::INK, WHITE, 0.45), 0.7)?;
+                    pen::line(self.root, ring, palette::mix(palette::INK, WHITE, 0.45), 0.7);
                 }
             }
         }
@@ -90,25 +86,25 @@ impl<'a, 'c> Sheet<'a, 'c> {
         for (column, row) in cells {
             let corners = [0, 1, columns, columns + 1].map(|next| heights[row * columns + column + next]);
             if corners.iter().any(|height| !height.is_finite()) {
-                pen::fill(self.root, corner(column, row + 1), corner(column + 1, row), palette::SPLIT)?;
+                pen::fill(self.root, corner(column, row + 1), corner(column + 1, row), palette::SPLIT);
             }
         }
         Ok(())
     }
 
     /// Draws a path; returns whether all of it lies within the axes. A point that is not finite interrupts the line.
-    pub(crate) fn way(&self, points: &[[f64; 2]], colour: RGBColor, width: f64) -> Result<bool, Error> {
+    pub(crate) fn way(&self, points: &[[f64; 2]], colour: Rgb, width: f64) -> bool {
         let positions: Vec<Option<Point>> = points.iter().map(|&at| self.axes.at(at.into())).collect();
         for piece in positions.split(Option::is_none).filter(|piece| piece.len() > 1) {
             let near = |(x, y): &Point| (x.clamp(-FAR, FAR), y.clamp(-FAR, FAR));
             let line: Vec<Point> = piece.iter().flatten().map(near).collect();
-            pen::line(self.root, &thinned(&line, 1.0), colour, width)?;
+            pen::line(self.root, &thinned(&line, 1.0), colour, width);
         }
-        Ok(positions.iter().all(|at| at.is_some_and(|at| PLOT.contains(at))))
+        positions.iter().all(|at| at.is_some_and(|at| PLOT.contains(at)))
     }
 
     /// Covers what lies outside the plot, and draws title and axes.
-    pub(crate) fn frame(&self, title: &str, subtitle: &str, names: [&str; 2]) -> Result<(), Error> {
+    pub(crate) fn frame(&self, title: &str, subtitle: &str, names: [&str; 2]) {
         let (root, Bounds { low, high }, end) = (self.root, PLOT, (f64::from(SIZE.0), f64::from(SIZE.1)));
         for (from, to) in [
             ((0.0, 0.0), (end.0, low.1)),
@@ -116,30 +112,30 @@ impl<'a, 'c> Sheet<'a, 'c> {
             ((0.0, low.1), (low.0, high.1)),
             ((high.0, low.1), (end.0, high.1)),
         ] {
-            pen::fill(root, from, to, WHITE)?;
+            pen::fill(root, from, to, WHITE);
         }
-        let after = pen::title(root, title, (low.0, 28.0), end.0 - low.0 - 12.0)? + 14.0;
-        SMALL.colour(palette::FAINT).write(root, subtitle, (after, 30.0), HPos::Left)?;
-        self.axes.draw(root, names, false)
+        let after = pen::title(root, title, (low.0, 28.0), end.0 - low.0 - 12.0) + 14.0;
+        SMALL.colour(palette::FAINT).write(root, subtitle, (after, 30.0), Side::Left);
+        self.axes.draw(root, names, false);
     }
 
     /// Begins a part of the legend.
-    pub(crate) fn heading(&mut self, text: &str) -> Result<(), Error> {
+    pub(crate) fn heading(&mut self, text: &str) {
         self.next += LINE + 2.0;
-        SMALL.bold().write(self.root, text, (COLUMN, self.next - LINE - 2.0), HPos::Left)
+        SMALL.bold().write(self.root, text, (COLUMN, self.next - LINE - 2.0), Side::Left);
     }
 
     /// Adds a line to the legend, and a fainter remark below it unless that is empty. Returns the position of the entry's
     /// marker.
-    pub(crate) fn entry(&mut self, text: &str, remark: &str) -> Result<Point, Error> {
+    pub(crate) fn entry(&mut self, text: &str, remark: &str) -> Point {
         let marker = (COLUMN + 10.0, self.next);
-        SMALL.write(self.root, text, (COLUMN + 28.0, self.next), HPos::Left)?;
+        SMALL.write(self.root, text, (COLUMN + 28.0, self.next), Side::Left);
         if !remark.is_empty() {
             self.next += 15.0;
-            NOTE.write(self.root, remark, (COLUMN + 28.0, self.next), HPos::Left)?;
+            NOTE.write(self.root, remark, (COLUMN + 28.0, self.next), Side::Left);
         }
         self.next += LINE;
-        Ok(marker)
+        marker
     }
 
     /// Leaves some space in the legend.
@@ -148,28 +144,22 @@ impl<'a, 'c> Sheet<'a, 'c> {
     }
 
     /// Adds the colours of the bands, from the top, with labels at heights that are counted in bands.
-    pub(crate) fn colours(
-        &mut self,
-        title: &str,
-        colours: &[RGBColor],
-        labels: &[(f64, String)],
-    ) -> Result<(), Error> {
-        self.heading(title)?;
+    pub(crate) fn colours(&mut self, title: &str, colours: &[Rgb], labels: &[(f64, String)]) {
+        self.heading(title);
         let top = self.next - 6.0;
         for (index, &colour) in colours.iter().enumerate() {
             let y = top + BAND * index as f64;
-            pen::fill(self.root, (COLUMN, y), (COLUMN + 24.0, y + BAND), colour)?;
+            pen::fill(self.root, (COLUMN, y), (COLUMN + 24.0, y + BAND), colour);
         }
         for (at, text) in labels {
-            SMALL.write(self.root, text, (COLUMN + 32.0, top + BAND * at), HPos::Left)?;
+            SMALL.write(self.root, text, (COLUMN + 32.0, top + BAND * at), Side::Left);
         }
         self.next = top + BAND * colours.len() as f64 + 26.0;
-        Ok(())
     }
 
     /// Adds a note below the plot.
-    pub(crate) fn note(&self, text: &str) -> Result<(), Error> {
-        NOTE.write(self.root, text, (PLOT.high.0, f64::from(SIZE.1) - 10.0), HPos::Right)
+    pub(crate) fn note(&self, text: &str) {
+        NOTE.write(self.root, text, (PLOT.high.0, f64::from(SIZE.1) - 10.0), Side::Right);
     }
 }
 
@@ -177,7 +167,7 @@ impl<'a, 'c> Sheet<'a, 'c> {
 mod tests {
     use super::*;
     use crate::picture::Picture;
-    use resvg::tiny_skia::Pixmap;
+    use tiny_skia::Pixmap;
 
     /// Every pixel has the colour of its height, also in a hole, on an uneven grid, and where a height is missing.
     #[test]
@@ -189,7 +179,7 @@ mod tests {
         heights[80 * 79 + 79] = f64::NAN;
         let (levels, colour) = ([4.0, 8.0, 16.0], |band: usize| palette::series(band));
         let picture = Picture::draw(SIZE.0, SIZE.1, |root| {
-            let sheet = Sheet::new(root, [&places; 2])?;
+            let sheet = Sheet::new(root, [&places; 2]);
             sheet.bands([&places; 2], (&heights, &levels), colour, false)
         });
         let image = Pixmap::decode_png(&picture.unwrap().png().unwrap()).unwrap();
@@ -197,7 +187,7 @@ mod tests {
         let seen = |x: f64, y: f64| {
             let (x, y) = axes.at((x, y)).unwrap();
             let pixel = image.pixel(x as u32, y as u32).unwrap();
-            RGBColor(pixel.red(), pixel.green(), pixel.blue())
+            Rgb(pixel.red(), pixel.green(), pixel.blue())
         };
         for x in (2..45).map(f64::from) {
             for y in (2..45).map(f64::from) {

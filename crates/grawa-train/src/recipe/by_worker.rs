@@ -47,9 +47,4 @@ impl ByWorker {
     pub fn all(&self) -> &[(u32, f64)] {
         &self.0
     }
-
-    /// The setting of a worker.
-    pub fn of(&self, worker: u32) -> Option<f64> {
-        self.0.iter().find(|(named, _)| *named == worker).map(|(_, number)| *number)
-    }
 }

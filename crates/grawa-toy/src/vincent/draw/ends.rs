@@ -2,16 +2,13 @@
 //!
 //! Methods that end at one point stand around it, each with a line to it. A note below the plot names what lies outside.
 
-use plotters::element::Circle;
-use plotters::style::Color;
-
 use super::ring::spread;
 use super::{Backdrop, ending, finish};
 use crate::Error;
 use crate::picture::marker::Marker;
-use crate::picture::pen::{self, fine};
+use crate::picture::pen;
 use crate::picture::sheet::{PLOT, SIZE};
-use crate::picture::{Canvas, Picture, palette, px};
+use crate::picture::{Canvas, Picture, Shape, palette};
 use crate::vincent::run::{Outcome, Path};
 
 const FADE: f64 = 0.45;
@@ -27,13 +24,13 @@ pub(in crate::vincent) fn ends(map: &Backdrop, paths: &[Path]) -> Result<Picture
     paths.sort_by_key(|path| palette::rank(path.method));
     Picture::draw(SIZE.0, SIZE.1, |root| {
         let mut sheet = map.sheet(root, FADE)?;
-        sheet.frame("Where each method ends", "", ["x", "y"])?;
+        sheet.frame("Where each method ends", "", ["x", "y"]);
         let ways = paths.iter().flat_map(|path| &path.workers);
         let mut starts: Vec<[f64; 2]> = ways.filter_map(|way| way.first().copied()).collect();
         starts.sort_by(|a, b| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
         starts.dedup();
         for at in starts.iter().filter_map(|&at| sheet.shown(at)) {
-            Marker::CIRCLE.hollow(root, at, START, palette::INK)?;
+            Marker::CIRCLE.hollow(root, at, START, palette::INK);
         }
 
         let (shown, hidden): (Vec<&Path>, Vec<&Path>) =
@@ -41,29 +38,30 @@ pub(in crate::vincent) fn ends(map: &Backdrop, paths: &[Path]) -> Result<Picture
         let targets: Vec<_> = shown.iter().filter_map(|path| sheet.shown(path.end.at)).collect();
         let slots = spread(&targets, 2.0 * RADIUS + 4.0, PLOT.inset(RADIUS + 2.0));
         for (&target, &slot) in targets.iter().zip(&slots).filter(|(target, slot)| target != slot) {
-            pen::line(root, &[target, slot], palette::INK, 1.0)?;
-            root.draw(&Circle::new(fine(target), px(2.5), palette::INK.filled()))?;
+            pen::line(root, &[target, slot], palette::INK, 1.0);
+            root.draw(Shape::Polygon(Marker::CIRCLE.outline(target, 3.0)), palette::INK);
         }
         for (path, &slot) in shown.iter().zip(&slots) {
-            mark(root, path, slot)?;
+            mark(root, path, slot);
         }
 
-        sheet.heading("Methods")?;
+        sheet.heading("Methods");
         for path in &paths {
             let remark = if paths.len() > REMARKED { String::new() } else { ending(&path.end) };
-            let at = sheet.entry(palette::look(path.method).label, &remark)?;
-            mark(root, path, at)?;
+            let at = sheet.entry(palette::look(path.method).label, &remark);
+            mark(root, path, at);
         }
         sheet.gap();
-        let at = sheet.entry("start of a worker", "")?;
-        Marker::CIRCLE.hollow(root, at, START, palette::INK)?;
+        let at = sheet.entry("start of a worker", "");
+        Marker::CIRCLE.hollow(root, at, START, palette::INK);
         let hidden: Vec<&str> = hidden.iter().map(|path| palette::look(path.method).label).collect();
         let outside = format!("outside the picture: {}", hidden.join(", "));
-        finish(&mut sheet, FADE, if hidden.is_empty() { "" } else { &outside })
+        finish(&mut sheet, FADE, if hidden.is_empty() { "" } else { &outside });
+        Ok(())
     })
 }
 
-fn mark(root: &Canvas<'_>, path: &Path, at: (f64, f64)) -> Result<(), Error> {
+fn mark(root: &Canvas, path: &Path, at: (f64, f64)) {
     let look = palette::look(path.method);
     match path.end.outcome {
         Outcome::Split => look.marker.hollow(root, at, RADIUS, look.colour),
@@ -73,7 +71,7 @@ fn mark(root: &Canvas<'_>, path: &Path, at: (f64, f64)) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use resvg::tiny_skia::Pixmap;
+    use tiny_skia::Pixmap;
 
     use super::*;
     use crate::vincent::run::End;

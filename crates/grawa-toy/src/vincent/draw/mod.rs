@@ -14,9 +14,9 @@ pub(super) use trajectory::trajectory;
 use super::landscape::{self, DOMAIN};
 use super::run::{End, Path};
 use crate::Error;
+use crate::picture::palette::{self, Rgb, WHITE};
 use crate::picture::sheet::Sheet;
-use crate::picture::{Canvas, palette, pen};
-use plotters::style::{RGBColor, WHITE};
+use crate::picture::{Canvas, pen};
 use std::f64::consts::TAU;
 
 /// The levels between the bands of f.
@@ -64,29 +64,29 @@ impl Backdrop {
     }
 
     /// A sheet with the map, its colours faded towards white by `fade`.
-    fn sheet<'a, 'c>(&self, root: &'a Canvas<'c>, fade: f64) -> Result<Sheet<'a, 'c>, Error> {
-        let sheet = Sheet::new(root, [&self.axes; 2])?;
+    fn sheet<'a>(&self, root: &'a Canvas, fade: f64) -> Result<Sheet<'a>, Error> {
+        let sheet = Sheet::new(root, [&self.axes; 2]);
         let bands = (&*self.heights, &LEVELS[..]);
         sheet.bands([&self.places; 2], bands, |band| colour(band, fade), false)?;
         if let [Some(low), Some(high)] = DOMAIN.map(|end| sheet.shown([end; 2])) {
-            pen::frame(root, low, high)?;
+            pen::frame(root, low, high);
         }
         Ok(sheet)
     }
 }
 
 /// The colour of a band, which is that of the height in its middle.
-fn colour(band: usize, fade: f64) -> RGBColor {
+fn colour(band: usize, fade: f64) -> Rgb {
     palette::mix(palette::height(-2.0 + 0.5 * band as f64), WHITE, fade)
 }
 
 /// Adds the colours of f to the legend, and a note below the plot.
-fn finish(sheet: &mut Sheet<'_, '_>, fade: f64, note: &str) -> Result<(), Error> {
-    let colours: Vec<RGBColor> = (0..=LEVELS.len()).rev().map(|band| colour(band, fade)).collect();
+fn finish(sheet: &mut Sheet<'_>, fade: f64, note: &str) {
+    let colours: Vec<Rgb> = (0..=LEVELS.len()).rev().map(|band| colour(band, fade)).collect();
     let labels = [2, 1, 0, -1, -2].map(|f: i32| (4.5 - 2.0 * f64::from(f), f.to_string().replace('-', "−")));
     sheet.gap();
-    sheet.colours("f(x, y)", &colours, &labels)?;
-    sheet.note(note)
+    sheet.colours("f(x, y)", &colours, &labels);
+    sheet.note(note);
 }
 
 /// Where a run ended, with a remark if it is not a valley.

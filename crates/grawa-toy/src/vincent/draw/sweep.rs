@@ -2,12 +2,10 @@
 //!
 //! A cell has the colour of the valley its run ended in; where the two axes differ, the sharper one counts.
 
-use plotters::style::text_anchor::HPos;
-use plotters::style::{RGBColor, WHITE};
-
 use crate::Error;
+use crate::picture::palette::{self, Rgb, WHITE};
 use crate::picture::pen::{self, Point, Text, fill, line};
-use crate::picture::{Canvas, Picture, palette};
+use crate::picture::{Canvas, Picture, Side};
 use crate::vincent::landscape::{self, VALLEYS};
 use crate::vincent::run::Outcome;
 use crate::vincent::{Cell, Edge, Grid};
@@ -34,9 +32,8 @@ pub(in crate::vincent) fn sweep(grid: &Grid, edge: Edge, cells: &[Cell]) -> Resu
     let rows = methods.len().div_ceil(COLUMNS).max(1);
     let height = HEAD + rows as f64 * (ABOVE + PLOT.1 + BELOW) + FOOT;
     Picture::draw(WIDTH as u32, height as u32, |root| {
-        root.fill(&WHITE)?;
         let title = format!("Valley reached, edge rule: {edge}");
-        Text::of(18.0).bold().write(root, &title, (LEFT, 28.0), HPos::Left)?;
+        Text::of(18.0).bold().write(root, &title, (LEFT, 28.0), Side::Left);
         for (index, method) in methods.iter().enumerate() {
             let (row, column) = (index / COLUMNS, index % COLUMNS);
             let left = LEFT + column as f64 * (PLOT.0 + SPACE);
@@ -45,32 +42,33 @@ pub(in crate::vincent) fn sweep(grid: &Grid, edge: Edge, cells: &[Cell]) -> Resu
             for cell in cells.iter().filter(|cell| cell.method == *method) {
                 if let (Some(x), Some(y)) = (place(&grid.pulls, cell.pull), place(&grid.rates, cell.rate)) {
                     let low = (left + x as f64 * size.0, bottom - (y + 1) as f64 * size.1);
-                    fill(root, low, (low.0 + size.0, low.1 + size.1), colour(cell.end.outcome))?;
+                    fill(root, low, (low.0 + size.0, low.1 + size.1), colour(cell.end.outcome));
                 }
             }
             // Thin white lines separate neighbours of one colour.
             for x in (1..grid.pulls.len()).map(|index| left + index as f64 * size.0) {
-                line(root, &[(x, bottom - PLOT.1), (x, bottom)], WHITE, 0.6)?;
+                line(root, &[(x, bottom - PLOT.1), (x, bottom)], WHITE, 0.6);
             }
             for y in (1..grid.rates.len()).map(|index| bottom - index as f64 * size.1) {
-                line(root, &[(left, y), (left + PLOT.0, y)], WHITE, 0.6)?;
+                line(root, &[(left, y), (left + PLOT.0, y)], WHITE, 0.6);
             }
-            pen::frame(root, (left, bottom - PLOT.1), (left + PLOT.0, bottom))?;
+            pen::frame(root, (left, bottom - PLOT.1), (left + PLOT.0, bottom));
             let label = (left + 0.5 * PLOT.0, bottom - PLOT.1 - 13.0);
-            Text::of(14.0).bold().write(root, palette::look(method).label, label, HPos::Center)?;
+            Text::of(14.0).bold().write(root, palette::look(method).label, label, Side::Centre);
             if column == 0 {
-                rate_labels(root, (left, bottom), grid, size.1)?;
+                rate_labels(root, (left, bottom), grid, size.1);
             }
             // The lowest panel of a column carries the labels of the pull.
             if index + COLUMNS >= methods.len() {
-                pull_labels(root, (left, bottom), grid, size.0)?;
+                pull_labels(root, (left, bottom), grid, size.0);
             }
         }
-        legend(root, height - FOOT + 62.0)
+        legend(root, height - FOOT + 62.0);
+        Ok(())
     })
 }
 
-fn colour(outcome: Outcome) -> RGBColor {
+fn colour(outcome: Outcome) -> Rgb {
     match outcome {
         Outcome::Valley(x, y) => palette::valley(x.min(y)),
         Outcome::Split => palette::SPLIT,
@@ -86,27 +84,27 @@ fn labels(values: &[f64], cell: f64, wide: f64) -> impl Iterator<Item = (f64, St
     values.iter().enumerate().step_by(stride).map(middle)
 }
 
-fn rate_labels(root: &Canvas<'_>, (left, bottom): Point, grid: &Grid, cell: f64) -> Result<(), Error> {
+fn rate_labels(root: &Canvas, (left, bottom): Point, grid: &Grid, cell: f64) {
     for (middle, text) in labels(&grid.rates, cell, 15.0) {
         let y = bottom - middle;
-        line(root, &[(left - 4.0, y), (left, y)], palette::INK, 1.0)?;
-        Text::of(12.0).write(root, &text, (left - 7.0, y), HPos::Right)?;
+        line(root, &[(left - 4.0, y), (left, y)], palette::INK, 1.0);
+        Text::of(12.0).write(root, &text, (left - 7.0, y), Side::Right);
     }
     let at = (left - 64.0, bottom - 0.5 * PLOT.1);
-    Text::of(13.0).upward().write(root, "learning rate", at, HPos::Center)
+    Text::of(13.0).upward().write(root, "learning rate", at, Side::Centre);
 }
 
-fn pull_labels(root: &Canvas<'_>, (left, bottom): Point, grid: &Grid, cell: f64) -> Result<(), Error> {
+fn pull_labels(root: &Canvas, (left, bottom): Point, grid: &Grid, cell: f64) {
     let widths = grid.pulls.iter().map(|pull| Text::of(12.0).width(&pull.to_string()) + 7.0);
     for (middle, text) in labels(&grid.pulls, cell, widths.fold(0.0, f64::max)) {
         let x = left + middle;
-        line(root, &[(x, bottom), (x, bottom + 4.0)], palette::INK, 1.0)?;
-        Text::of(12.0).write(root, &text, (x, bottom + 13.0), HPos::Center)?;
+        line(root, &[(x, bottom), (x, bottom + 4.0)], palette::INK, 1.0);
+        Text::of(12.0).write(root, &text, (x, bottom + 13.0), Side::Centre);
     }
-    Text::of(14.0).write(root, "λ", (left + 0.5 * PLOT.0, bottom + 31.0), HPos::Center)
+    Text::of(14.0).write(root, "λ", (left + 0.5 * PLOT.0, bottom + 31.0), Side::Centre);
 }
 
-fn legend(root: &Canvas<'_>, top: f64) -> Result<(), Error> {
+fn legend(root: &Canvas, top: f64) {
     let valleys = VALLEYS.map(|index| {
         let at = landscape::bottom(index);
         (palette::valley(index), format!("{at:.2} ({})", figures(landscape::curvature([at, at])[0])))
@@ -115,17 +113,15 @@ fn legend(root: &Canvas<'_>, top: f64) -> Result<(), Error> {
     let after = [(palette::valley(6), "flatter still".to_string())];
     let others =
         [Outcome::Unsettled, Outcome::Split, Outcome::Lost].map(|it| (colour(it), it.remark().into()));
-    let entries: Vec<(RGBColor, String)> =
-        before.into_iter().chain(valleys).chain(after).chain(others).collect();
+    let entries: Vec<(Rgb, String)> = before.into_iter().chain(valleys).chain(after).chain(others).collect();
     let heading = "Bottom of the valley (curvature there); the sharper of x and y counts";
-    Text::of(12.0).bold().write(root, heading, (LEFT, top), HPos::Left)?;
+    Text::of(12.0).bold().write(root, heading, (LEFT, top), Side::Left);
     let pitch = (WIDTH - LEFT - 40.0) / entries.len() as f64;
     for (index, (colour, text)) in entries.into_iter().enumerate() {
         let x = LEFT + index as f64 * pitch;
-        fill(root, (x, top + 12.0), (x + pitch, top + 28.0), colour)?;
-        Text::of(11.5).write(root, &text, (x + 0.5 * pitch, top + 39.0), HPos::Center)?;
+        fill(root, (x, top + 12.0), (x + pitch, top + 28.0), colour);
+        Text::of(11.5).write(root, &text, (x + 0.5 * pitch, top + 39.0), Side::Centre);
     }
-    Ok(())
 }
 
 /// Two figures, and no more than the whole number.
@@ -135,7 +131,7 @@ fn figures(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use resvg::tiny_skia::Pixmap;
+    use tiny_skia::Pixmap;
 
     use super::*;
     use crate::vincent::run::End;
@@ -158,7 +154,7 @@ mod tests {
         let at = |right: f64, up: f64| {
             let (x, y) = (LEFT + right * PLOT.0, HEAD + ABOVE + (1.0 - up) * PLOT.1);
             let pixel = image.pixel(x as u32, y as u32).unwrap();
-            RGBColor(pixel.red(), pixel.green(), pixel.blue())
+            Rgb(pixel.red(), pixel.green(), pixel.blue())
         };
         assert_eq!((at(0.25, 0.25), at(0.75, 0.25)), (palette::valley(2), palette::SPLIT));
         assert_eq!((at(0.25, 0.75), at(0.75, 0.75)), (palette::LOST, palette::valley(4)));

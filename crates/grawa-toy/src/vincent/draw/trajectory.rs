@@ -3,15 +3,14 @@
 //! A path begins at a hollow marker and ends at a filled one; workers that end together stand around the point, so that
 //! each can be seen.
 
-use plotters::style::RGBColor;
-
 use super::ring::spread;
 use super::{Backdrop, ending, finish};
 use crate::Error;
 use crate::picture::marker::Marker;
+use crate::picture::palette::{self, Rgb};
 use crate::picture::pen::{self, Point};
 use crate::picture::sheet::{PLOT, SIZE};
-use crate::picture::{Canvas, Picture, palette};
+use crate::picture::{Canvas, Picture};
 use crate::vincent::run::Path;
 
 const FADE: f64 = 0.68;
@@ -28,19 +27,15 @@ pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Pict
         let mut sheet = map.sheet(root, FADE)?;
         let mut complete = true;
         for (index, way) in path.workers.iter().enumerate() {
-            complete &= sheet.way(way, palette::series(index), THIN)?;
+            complete &= sheet.way(way, palette::series(index), THIN);
         }
-        complete &= sheet.way(&path.centre, palette::INK, THICK)?;
-        sheet.frame(
-            palette::look(path.method).label,
-            &format!("ends at {}", ending(&path.end)),
-            ["x", "y"],
-        )?;
+        complete &= sheet.way(&path.centre, palette::INK, THICK);
+        sheet.frame(palette::look(path.method).label, &format!("ends at {}", ending(&path.end)), ["x", "y"]);
 
         let shown = |at: Option<&[f64; 2]>| at.and_then(|&at| sheet.shown(at));
         for (index, way) in path.workers.iter().enumerate() {
             if let Some(at) = shown(way.first()) {
-                mark(root, at, palette::series(index), true)?;
+                mark(root, at, palette::series(index), true);
             }
         }
         let ends =
@@ -49,41 +44,42 @@ pub(in crate::vincent) fn trajectory(map: &Backdrop, path: &Path) -> Result<Pict
         targets.extend(shown(Some(&path.end.at)));
         let slots = spread(&targets, 2.0 * RADIUS + 4.0, PLOT.inset(RADIUS + 2.0));
         for (&target, &slot) in targets.iter().zip(&slots).filter(|(target, slot)| target != slot) {
-            pen::line(root, &[target, slot], palette::INK, 1.0)?;
+            pen::line(root, &[target, slot], palette::INK, 1.0);
         }
         for (&slot, &index) in slots.iter().zip(&ends) {
-            mark(root, slot, palette::series(index), false)?;
+            mark(root, slot, palette::series(index), false);
         }
         if let Some(&model) = slots.get(ends.len()) {
-            Marker::DIAMOND.fill(root, model, RADIUS, palette::INK)?;
+            Marker::DIAMOND.fill(root, model, RADIUS, palette::INK);
         }
 
-        sheet.heading("Paths")?;
-        let sample = |(x, y): Point, colour: RGBColor, width: f64| {
+        sheet.heading("Paths");
+        let sample = |(x, y): Point, colour: Rgb, width: f64| {
             pen::line(root, &[(x - 10.0, y), (x + 10.0, y)], colour, width)
         };
         for index in 0..path.workers.len().min(NAMED) {
-            sample(sheet.entry(&format!("worker {index}"), "")?, palette::series(index), 2.0)?;
+            sample(sheet.entry(&format!("worker {index}"), ""), palette::series(index), 2.0);
         }
         if path.workers.len() > NAMED {
-            sheet.entry(&format!("… {} workers in all", path.workers.len()), "")?;
+            sheet.entry(&format!("… {} workers in all", path.workers.len()), "");
         }
-        sample(sheet.entry("centre", "")?, palette::INK, THICK)?;
+        sample(sheet.entry("centre", ""), palette::INK, THICK);
         sheet.gap();
         for (text, hollow) in [("start of a worker", true), ("end of a worker", false)] {
-            let at = sheet.entry(text, "")?;
-            mark(root, at, palette::FAINT, hollow)?;
+            let at = sheet.entry(text, "");
+            mark(root, at, palette::FAINT, hollow);
         }
-        let at = sheet.entry("evaluated model", "")?;
-        Marker::DIAMOND.fill(root, at, RADIUS, palette::INK)?;
+        let at = sheet.entry("evaluated model", "");
+        Marker::DIAMOND.fill(root, at, RADIUS, palette::INK);
         let replaced = format!("workers that left for good, replaced by the centre: {}", path.replaced);
         let notes = (path.replaced > 0).then_some(replaced);
         let outside = (!complete).then(|| "parts of the paths lie outside the picture".to_owned());
-        finish(&mut sheet, FADE, &notes.into_iter().chain(outside).collect::<Vec<_>>().join("; "))
+        finish(&mut sheet, FADE, &notes.into_iter().chain(outside).collect::<Vec<_>>().join("; "));
+        Ok(())
     })
 }
 
-fn mark(root: &Canvas<'_>, at: Point, colour: RGBColor, hollow: bool) -> Result<(), Error> {
+fn mark(root: &Canvas, at: Point, colour: Rgb, hollow: bool) {
     match hollow {
         true => Marker::CIRCLE.hollow(root, at, RADIUS, colour),
         false => Marker::CIRCLE.fill(root, at, RADIUS, colour),
