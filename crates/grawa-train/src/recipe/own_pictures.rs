@@ -169,7 +169,12 @@ fn describe(survey: &Survey, recipe: &Recipe) -> String {
 
 /// The augmentation, and the side of the images. Nothing is mirrored: a mirrored letter or arrow may be of another class.
 fn augmentation(survey: &Survey) -> (String, u32) {
+    let are_few = survey.count[0] < SMALL;
     match survey.same {
+        // Few pictures that are only shifted are learnt by heart.
+        Some((side, width)) if side == width && (32..=LARGEST).contains(&side) && are_few => {
+            (format!("resized{side}from{LEAST}"), side)
+        }
         Some((side, width)) if side == width && (8..=LARGEST).contains(&side) => {
             (format!("pad{}crop{side}", (side / 8).max(1)), side)
         }
@@ -177,7 +182,7 @@ fn augmentation(survey: &Survey) -> (String, u32) {
             let (side, least) = match survey.side {
                 0..=40 => (32, LEAST),
                 41..=96 => (48, LEAST),
-                _ if survey.count[0] < SMALL => (48, LEAST_OF_FEW),
+                _ if are_few => (48, LEAST_OF_FEW),
                 _ => (LARGEST, LEAST),
             };
             (format!("resized{side}from{least}"), side)
@@ -269,7 +274,10 @@ mod tests {
     #[test]
     fn sizes_decide_and_what_was_set_stays() {
         let augment = |side, same| chosen(&survey([96, 24], 3, side, same), &[]).0.data.augment.to_string();
-        assert_eq!(augment(32, true), "pad4crop32");
+        assert_eq!(augment(16, true), "pad2crop16");
+        assert_eq!(augment(32, true), "resized32from50");
+        let many = chosen(&survey([SMALL, 500], 3, 32, true), &[]).0;
+        assert_eq!(many.data.augment.to_string(), "pad4crop32");
         assert_eq!(augment(28, false), "resized32from50");
         assert_eq!(augment(60, false), "resized48from50");
         assert_eq!(augment(2000, true), "resized48from25");
