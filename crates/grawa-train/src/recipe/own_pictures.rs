@@ -263,7 +263,7 @@ mod tests {
             assert_eq!((recipe.train.workers, recipe.train.batch, recipe.method.period), (2, batch, 8));
             assert_eq!(recipe.train.budget, Amount::Epochs(epochs));
             assert_eq!(recipe.data.augment.to_string(), "resized48from25");
-            assert_eq!(recipe.train.sgd.weight_decay, DECAY_FOR_FEW);
+            assert_eq!(recipe.train.sgd.weight_decay, DECAY_FOR_FEW as f32);
             let facts =
                 Facts { examples: count[0] as u64, classes: 2, shape: Shape::new(3, 48, 48), data_bytes: 0 };
             let rounds = Forecast::of(&recipe, &facts.for_recipe(&recipe), 2).unwrap().rounds.unwrap();
