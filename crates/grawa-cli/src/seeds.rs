@@ -49,6 +49,8 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
     let mut table = Table::new(["seed", "test error %", "run"]);
     let (mut errors, mut is_good) = (Vec::new(), true);
     let (pace, mut are_short) = (LinePace::default(), false);
+    // The first run that is not finished warns at its start, the last one at its end: for all.
+    let mut warns = !arguments.quiet;
     for (number, seed) in seeds.iter().enumerate() {
         let place = all.join(format!("seed-{seed}"));
         // Without a terminal not each of many short runs prints lines.
@@ -59,9 +61,9 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
         }
         let mut own = arguments.clone();
         own.quiet = quiet;
-        let ends = (number == 0, number + 1 == seeds.len());
         let (is_whole, began) = (Checkpoint::newest_path(&place).is_err(), Instant::now());
-        is_good &= one(own, ends, &all, &place, *seed, stop)?;
+        let is_last = number + 1 == seeds.len();
+        is_good &= one(own, (&mut warns, is_last), &all, &place, *seed, stop)?;
         // The rest of a run that was stopped says nothing about the next one.
         are_short |= is_whole && began.elapsed() < SHORT;
         if stop.load(Ordering::Relaxed) {
@@ -83,10 +85,10 @@ pub(crate) fn run(arguments: &Arguments, stop: &Arc<AtomicBool>) -> Result<bool,
     Ok(is_good)
 }
 
-/// Trains with one seed, or finishes it. Returns whether it succeeded. The first warns at its start, the last at its end: for all.
+/// Trains with one seed, or finishes it. Returns whether it succeeded.
 fn one(
     mut own: Arguments,
-    (is_first, is_last): (bool, bool),
+    (warns, is_last): (&mut bool, bool),
     all: &Path,
     place: &Path,
     seed: u64,
@@ -110,8 +112,7 @@ fn one(
     }
     match train::decide(&own, None)? {
         ControlFlow::Continue(task) => {
-            let warns = is_first && !own.quiet;
-            let ready = |recipe: &Recipe, facts: &Facts| match warns {
+            let ready = |recipe: &Recipe, facts: &Facts| match std::mem::take(warns) {
                 true => train::warn_at_start(recipe, facts),
                 false => Ok(()),
             };

@@ -6,8 +6,11 @@ mod group;
 
 use grawa_train::Event;
 use group::relay::{HOST, Relay};
-use group::{Group, Process, until};
+use group::{Group, Process, grawa, until};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::sync::atomic::Ordering;
+use tempfile::TempDir;
 
 /// A group of four is joined in each of its first rounds. One slow connection makes rounds so slow that those who join are in time.
 #[test]
@@ -38,4 +41,30 @@ fn workers_join_in_each_of_the_first_rounds() {
     }
     println!("rounds from which on there were so many members: {members:?}");
     assert!(members.windows(2).all(|pair| pair[0].1 < pair[1].1), "somebody was lost: {members:?}");
+}
+
+/// While workers are missing, the coordinator says how many have joined.
+#[test]
+fn a_coordinator_counts_those_who_have_joined() {
+    let folder = TempDir::new().unwrap();
+    let words = ["coordinate", "--data", "digits", "--workers", "2", "--budget", "8step", "--out", "run"];
+    let mut command = grawa(folder.path(), &words);
+    command
+        .args(["--listen", "127.0.0.1:0", "--wire", "plain", "--period", "4"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut coordinator = Process::start(&mut command);
+    let mut printed = BufReader::new(coordinator.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let address = printed.find_map(|line| line.strip_prefix("listening at ").map(str::to_owned)).unwrap();
+    let address = address.split([' ', ';', ',']).next().unwrap().to_owned();
+    let join =
+        || Process::start(grawa(folder.path(), &["join", &address, "--wire", "plain"]).stdout(Stdio::null()));
+    let mut said = BufReader::new(coordinator.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let mut first = join();
+    let counted = said.find(|line| line.contains("workers have joined") && !line.starts_with("0 ")).unwrap();
+    assert_eq!(counted, format!("1 of 2 workers have joined; listening at {address}"));
+    let mut second = join();
+    let rest = std::thread::spawn(move || printed.chain(said).count());
+    assert_eq!([first.code(), second.code(), coordinator.code()], [Some(0); 3]);
+    rest.join().unwrap();
 }

@@ -52,7 +52,9 @@ fn create_with(path: &Path, name: &str, text: &str) -> Result<(), Error> {
     })?;
     // One process at a time: workers that share a folder may be started at once. Where folders cannot be locked the user must see to it.
     let gate = fs::File::open(path);
-    let _ = gate.as_ref().map(fs::File::lock);
+    if let Ok(gate) = &gate {
+        lock(path, || gate.try_lock())?;
+    }
     let mut entries = fs::read_dir(path).map_err(io("look into", path))?;
     if let Some(entry) = entries.next() {
         let name = entry.map_err(io("look into", path))?.file_name();
@@ -76,23 +78,28 @@ pub fn hold(path: &Path, alone: bool) -> Result<Hold, Error> {
     let session = path.join(SESSION);
     let name = if session.exists() { session } else { path.join(RECIPE) };
     let file = fs::File::open(&name).map_err(io("open", &name))?;
-    let began = Instant::now();
     if !alone && file.try_lock().is_ok() {
         tidy_all(path)?;
         file.unlock().map_err(io("unlock", &name))?;
     }
-    loop {
-        match if alone { file.try_lock() } else { file.try_lock_shared() } {
-            Err(fs::TryLockError::WouldBlock) if began.elapsed() < DYING => std::thread::sleep(DYING / 50),
-            Err(fs::TryLockError::WouldBlock) => return Err(Error::AtWork { path: path.into() }),
-            // Where files cannot be locked the user must see to it.
-            _ => break,
-        }
-    }
+    lock(path, || if alone { file.try_lock() } else { file.try_lock_shared() })?;
     if alone {
         tidy_all(path)?;
     }
     Ok(Hold { _file: file })
+}
+
+/// Locks, as soon as a process that was killed is gone; an error if another process keeps its lock.
+fn lock(path: &Path, attempt: impl Fn() -> Result<(), fs::TryLockError>) -> Result<(), Error> {
+    let began = Instant::now();
+    loop {
+        match attempt() {
+            Err(fs::TryLockError::WouldBlock) if began.elapsed() < DYING => std::thread::sleep(DYING / 50),
+            Err(fs::TryLockError::WouldBlock) => return Err(Error::AtWork { path: path.into() }),
+            // Where files cannot be locked the user must see to it.
+            _ => return Ok(()),
+        }
+    }
 }
 
 /// Removes what processes that were killed have left: checkpoints, and files that were written aside.
@@ -266,6 +273,19 @@ mod tests {
         drop(alone);
         assert!(hold(&path, false).is_ok());
         assert!(create(&path.join(RECIPE), &recipe).unwrap_err().to_string().contains("a file of that name"));
+    }
+
+    /// Another process may keep the lock of an empty folder for ever: the start ends with the reason.
+    #[test]
+    fn a_new_folder_is_not_waited_for_without_end() {
+        let place = tempfile::tempdir().unwrap();
+        let gate = fs::File::open(place.path()).unwrap();
+        gate.lock().unwrap();
+        let recipe = Recipe::for_data(DatasetKind::Digits, None).unwrap();
+        assert!(create(place.path(), &recipe).unwrap_err().to_string().contains("is at work"));
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        drop(gate);
+        create(place.path(), &recipe).unwrap();
     }
 
     /// What a killed process left goes when the next one comes, but not while others work there.

@@ -548,6 +548,10 @@ fn several_seeds_are_runs_of_their_own() {
     let last =
         |output: &Output| text(&output.stdout).lines().rev().take(2).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(last(&first), last(&again));
+    // The first run that still has to be done warns for all at its start, of two things; the last at its end.
+    fs::remove_dir_all(place.path().join("all/seed-8")).unwrap();
+    let again = train(place.path(), &["--resume", "all"]);
+    assert_eq!(text(&again.stderr).matches("warning: ").count(), 4, "{}", text(&again.stderr));
 }
 
 /// A start from a run says which tensors are new.

@@ -13,7 +13,7 @@ use std::{fs, io};
 /// The variable that names the cache's folder, or turns it `off`.
 pub const CACHE: &str = "GRAWA_CACHE";
 
-/// The newest files are kept: a few programs, drivers and precisions of 1 to 2 MB each.
+/// The files used last are kept: a few programs, drivers and precisions of 1 to 2 MB each.
 const KEPT: usize = 16;
 /// Longer than it takes to write a file.
 const WRITING: Duration = Duration::from_secs(600);
@@ -44,6 +44,11 @@ pub(crate) fn load_or(
     let path = folder.join(key.file_name());
     let kept = fs::read(&path).ok();
     if let Some(code) = kept.as_deref().and_then(|file| kernel_file::unpack(key, file)) {
+        // Its time is that of its last use; where that cannot be set it may be compiled again one day.
+        let _ = fs::File::options()
+            .append(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(SystemTime::now()));
         return Ok((code.to_owned(), None));
     }
     let code = compile()?;
@@ -66,7 +71,7 @@ fn write(folder: &Path, path: &Path, file: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes all but `newest` and the next newest files, and what a killed process left half-written long ago.
+/// Removes all but `newest` and the files used last before it, and what a killed process left half-written long ago.
 fn prune(folder: &Path, newest: &Path) -> io::Result<()> {
     let is_ours = |name: &OsStr, written: SystemTime| {
         let name = name.to_string_lossy();
@@ -77,9 +82,7 @@ fn prune(folder: &Path, newest: &Path) -> io::Result<()> {
     let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)?
         .flatten()
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-        .filter(|(written, path)| {
-            path.file_name().is_some_and(|name| is_ours(name, *written)) && path != newest
-        })
+        .filter(|(used, path)| path.file_name().is_some_and(|name| is_ours(name, *used)) && path != newest)
         .collect();
     files.sort();
     let old = files.len().saturating_sub(KEPT - 1);
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_may_start_at_once_and_the_newest_files_are_kept() {
+    fn processes_may_start_at_once_and_the_files_used_last_are_kept() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path();
         fs::write(folder.join("notes.txt"), "the user's").unwrap();
@@ -180,11 +183,14 @@ mod tests {
             let key = key(&number.to_string());
             load_or(Some(folder), key, || Ok(vec![1])).unwrap();
             date(&folder.join(key.file_name()), number);
+            // The first one is old, but in use.
+            assert!(cached(folder, self::key("0")).is_some());
         }
         assert_eq!(fs::read_dir(folder).unwrap().count(), KEPT + 1);
         assert!(folder.join("notes.txt").exists());
         for number in 0..2 * KEPT {
-            assert_eq!(cached(folder, key(&number.to_string())).is_some(), number >= KEPT, "{number}");
+            let is_kept = number == 0 || number > KEPT;
+            assert_eq!(cached(folder, key(&number.to_string())).is_some(), is_kept, "{number}");
         }
     }
 }
