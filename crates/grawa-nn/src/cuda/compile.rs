@@ -204,9 +204,15 @@ pub(crate) struct WorkspaceNeeds {
 
 impl Program {
     /// The steps of a network, before memory is allocated.
+    #[cfg(test)]
     pub(crate) fn new(graph: &Graph, batch: usize, wide: usize) -> Result<Self, Error> {
+        Program::planned(graph, batch, wide, Reuse::ConsumedOrEqual)
+    }
+
+    /// The same, with a choice of when the buffers of gradients are used again.
+    pub(crate) fn planned(graph: &Graph, batch: usize, wide: usize, reuse: Reuse) -> Result<Self, Error> {
         let layouts: Vec<usize> = graph.nodes().iter().map(|node| bytes(node.shape, batch, wide)).collect();
-        let Plan { steps, slots, buffers } = Plan::new(graph, batch, &layouts, Reuse::ConsumedOrEqual)?;
+        let Plan { steps, slots, buffers } = Plan::new(graph, batch, &layouts, reuse)?;
         let mut program = Program {
             graph: graph.clone(),
             batch,

@@ -13,7 +13,7 @@ impl Pass<'_> {
         self.program.steps.iter().try_for_each(|step| self.step_forward(step, pass_mode))
     }
 
-    fn step_forward(&self, step: &Step, pass_mode: PassMode) -> Result<(), Error> {
+    pub(super) fn step_forward(&self, step: &Step, pass_mode: PassMode) -> Result<(), Error> {
         let (main, slab) = (&self.main, self.program.slab);
         let (input, output) = (step.inputs[0], step.output);
         let (x, y) = (self.value(input), self.value(output));
