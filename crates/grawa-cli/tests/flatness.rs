@@ -201,10 +201,9 @@ fn flatness_on_a_gpu_is_that_of_the_cpu() {
         let [flat, plane] = ["flat", "plane"].map(|what| format!("{what}-{device}"));
         let spectrum = ["--steps", "40", "--draws", "1", "--extra", "2", "--device", device, "--out", &flat];
         let random = ["--random", "--points", "3", "--device", device, "--out", &plane];
-        for arguments in [
-            with(&["flatness", "0.safetensors"], &spectrum),
-            with(&["landscape", "0.safetensors"], &random),
-        ] {
+        for arguments in
+            [with(&["flatness", "0.safetensors"], &spectrum), with(&["landscape", "0.safetensors"], &random)]
+        {
             let output = grawa(place.path(), &arguments);
             assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         }

@@ -126,14 +126,15 @@ fn products_on_a_gpu_are_the_plain_ones() {
     }
 }
 
-/// A large network, many batches and little memory: fewer batches at once.
+/// Many batches and too little memory: fewer batches at once.
 #[test]
 #[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
 fn as_many_batches_at_once_as_fit() {
     let device = needs::gpu();
     let graph = zoo::resnet("resnet", Shape::image(3, 13), 1, 8, 5).unwrap();
     let one = Curvature::new(&device, &graph, BATCH, 1).unwrap().bytes();
-    let many = 2 * device.memory / one;
+    // Each of many replicas needs less than one alone, whose sums are divided among more blocks; not an eighth.
+    let many = 8 * device.memory / one;
     let curvature = Curvature::new(&device, &graph, BATCH, many).unwrap();
     assert!((1..=64).contains(&curvature.at_once()), "{}", curvature.at_once());
 }

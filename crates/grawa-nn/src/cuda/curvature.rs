@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// The most batches at once if not all of them fit: more would not be faster.
 const AT_ONCE: usize = 64;
+/// The most replicas of one launch: the limit of a grid's third dimension.
+const MOST: usize = 65_535;
 
 /// A network compiled for products with the Hessian of its loss on batches of one size, in f32.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ impl Curvature {
         if let Some(operation) = graph.plain_operations().first() {
             return Err(Error::NoTangent { operation: (*operation).into() });
         }
-        let mut at_once = batches;
+        let mut at_once = batches.min(MOST);
         loop {
             match Curvature::of(device, graph, batch, at_once) {
                 Err(Error::OutOfDeviceMemory { .. }) if at_once > 1 => {
