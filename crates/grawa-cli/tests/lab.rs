@@ -370,7 +370,7 @@ fn table2_on_a_gpu_holds_the_figures_of_the_cpu() {
         let measured = Command::new(env!("CARGO_BIN_EXE_grawa"))
             .arg("flatness")
             .arg(model)
-            .args(["--model", "digits", "--data", "digits"])
+            .args(["--model", "digits", "--data", "digits", "--set", "model.width=8"])
             .args(measure)
             .current_dir(&run)
             .output()

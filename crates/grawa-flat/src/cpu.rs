@@ -101,15 +101,20 @@ impl<'a> CpuProducts<'a> {
         Ok(CpuProducts { curvature, tangents, state, examples, mode, kept: points, passing, part })
     }
 
-    fn model(&self) -> ((&'a [f32], &'a [f32]), (Mode, f64)) {
+    fn model(&self) -> (&'a [f32], &'a [f32]) {
         let state: &'a State = self.state;
-        ((&state.parameters, &state.statistics), (self.mode, 1.0 / self.examples.len() as f64))
+        (&state.parameters, &state.statistics)
+    }
+
+    /// Batch norm's mode, and the share of an example in the mean.
+    fn mode(&self) -> (Mode, f64) {
+        (self.mode, 1.0 / self.examples.len() as f64)
     }
 }
 
 impl Products for CpuProducts<'_> {
     fn visit(&mut self, gradient: &mut [f32]) -> Result<f64, Error> {
-        let (model, mode) = self.model();
+        let (model, mode) = (self.model(), self.mode());
         let mut sum = 0.0;
         for (number, batch) in self.examples.batches().enumerate() {
             let point = self.kept.get_mut(number).or(self.passing.as_mut());
@@ -122,7 +127,7 @@ impl Products for CpuProducts<'_> {
     }
 
     fn apply(&mut self, v: &[f32], out: &mut [f32]) -> Result<(), Error> {
-        let (model, mode) = self.model();
+        let (model, mode) = (self.model(), self.mode());
         out.fill(0.0);
         for (number, batch) in self.examples.batches().enumerate() {
             let point = match (self.kept.get_mut(number), self.passing.as_mut()) {
