@@ -20,6 +20,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 enum What {
     Step(StepArguments),
+    Product(crate::bench_product::ProductArguments),
 }
 
 /// Local training steps on random images: forward, backward, SGD with Nesterov momentum and weight decay.
@@ -63,13 +64,14 @@ pub(crate) struct StepArguments {
     pub(crate) deterministic: bool,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let wrong = || "expected a number of seconds from 0.1 to 3600".to_owned();
     text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds)).ok_or_else(wrong)
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.what {
+        What::Product(arguments) => crate::bench_product::run(arguments),
         What::Step(arguments) => match arguments.device {
             Device::Cpu => step(arguments),
             #[cfg(feature = "cuda")]

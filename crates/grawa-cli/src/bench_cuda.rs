@@ -62,10 +62,8 @@ pub(crate) fn step(arguments: &StepArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn profile(set: &mut ReplicaSet, sgd: Sgd) -> Result<(), Failure> {
-    // The first time is slower than those of a run.
-    set.profile(sgd)?;
-    let rows = set.profile(sgd)?;
+/// Prints the times of kernels: name, calls, time.
+pub(crate) fn print_kernels(about: &str, rows: Vec<(String, usize, Duration)>) {
     let whole: f64 = rows.iter().map(|row| row.2.as_secs_f64()).sum();
     let mut table = Table::new(["kernel", "calls", "µs", "share"]);
     for (name, calls, time) in rows {
@@ -73,10 +71,17 @@ fn profile(set: &mut ReplicaSet, sgd: Sgd) -> Result<(), Failure> {
         let share = format!("{:.1} %", micros / whole / 1e4);
         table.push([name, calls.to_string(), format!("{micros:.1}"), share]);
     }
-    print(
-        "One step of all workers, kernel after kernel, each alone: longer than the captured step, where they overlap.",
-    );
+    print(about);
     print(&table.text());
+}
+
+fn profile(set: &mut ReplicaSet, sgd: Sgd) -> Result<(), Failure> {
+    // The first time is slower than those of a run.
+    set.profile(sgd)?;
+    print_kernels(
+        "One step of all workers, kernel after kernel, each alone: longer than the captured step, where they overlap.",
+        set.profile(sgd)?,
+    );
     let mut table = Table::new(["layer", "way", "chosen", "ours, µs", "cuDNN, µs"]);
     let time = |micros: Option<f64>| micros.map_or("–".to_owned(), |micros| format!("{micros:.1}"));
     for choice in set.choices() {

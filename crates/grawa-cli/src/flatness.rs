@@ -20,7 +20,7 @@ use std::time::Instant;
 /// ε-sharpness. Prints them; writes them as CSV with all Ritz values, and the spectrum as SVG and PNG.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  grawa flatness runs/lgrawa\n  grawa flatness runs/lgrawa runs/mean runs/easgd\n  grawa flatness state.safetensors --model resnet20 --data cifar10 --dir data\n  grawa flatness state.safetensors --model resnet20 --data cifar10 --norm eval --steps 40 --draws 1"
+    after_help = "Examples:\n  grawa flatness runs/lgrawa\n  grawa flatness runs/lgrawa runs/mean runs/easgd\n  grawa flatness state.safetensors --model resnet20 --data cifar10 --dir data\n  grawa flatness state.safetensors --model resnet20 --data cifar10 --norm eval --steps 40 --draws 1\n  grawa flatness runs/lgrawa --device cuda"
 )]
 pub(crate) struct Arguments {
     /// Runs' folders (their newest checkpoints), RUN/best, checkpoints, or files of tensors; several are compared in one table
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         extra: arguments.extra,
         radius: arguments.radius,
         seed: arguments.model_args.seed,
-        threads: first.threads,
+        engine: first.engine,
         memory: arguments.memory.saturating_mul(1_000_000),
         ..Settings::default()
     };
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         // The search of the box comes first, the further products last.
         let [start, end] = [settings.search + 1, clock.len() - 1 - settings.extra].map(|at| clock[at]);
         let words = format!(
-            "{title}; {} parameters. Lanczos took {:.1} s, with the passes at the checkpoint. Memory: {} MB at most; the passes of {kept} of \
+            "{title}; {} parameters. Lanczos took {:.2} s, with the passes at the checkpoint. Memory: {} MB at most; the passes of {kept} of \
              {batches} batches were kept.",
             figures.parameters,
             end.duration_since(start).as_secs_f64(),

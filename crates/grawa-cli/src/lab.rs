@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     /// The folder of the data set
     #[arg(long, value_name = "FOLDER")]
     dir: Option<String>,
-    /// Device that trains the networks
+    /// Device that trains the networks, and measures the Hessian of table2
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
     /// A recipe with a table `[study]`, instead of the scale's own; may be given several times

@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     );
     let mut folder =
         Folder::claim_or_next(arguments.out.as_deref(), &format!("out/landscape-{name}"), &described)?;
-    let mut losses = Losses::new(&view.graph, &view.examples, view.mode, view.threads)?;
+    let mut losses = Losses::new(&view.graph, &view.examples, view.mode, view.engine)?;
     let title = format!("{name}: {}", view.words);
     if let ([to], true) = (states.as_slice(), is_line) {
         let bar = bar(count as u64, "line");

@@ -8,6 +8,7 @@ mod bar;
 mod bench;
 #[cfg(feature = "cuda")]
 mod bench_cuda;
+mod bench_product;
 #[cfg(feature = "plots")]
 mod compare;
 mod completions;

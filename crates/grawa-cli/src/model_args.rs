@@ -4,9 +4,10 @@ use crate::failure::Failure;
 use crate::source_args::SourceArgs;
 use clap::Args;
 use grawa_data::Feed;
-use grawa_flat::Examples;
+use grawa_flat::{Engine, Examples};
 use grawa_nn::{Graph, Mode, Shape, State};
 use grawa_train::FoundModel;
+use grawa_train::recipe::Device;
 use std::path::{Path, PathBuf};
 
 /// The model, and the examples its loss is measured on.
@@ -30,6 +31,9 @@ pub(crate) struct ModelArgs {
     /// Cores to use [default: all]
     #[arg(long)]
     threads: Option<usize>,
+    /// Where to measure, in f32: cpu or cuda [default: cpu, wherever it was trained]
+    #[arg(long, default_value = "cpu", hide_default_value = true)]
+    device: String,
 }
 
 /// The model, the data and the examples that the arguments name.
@@ -41,7 +45,7 @@ pub(crate) struct View {
     /// The numbers of the examples in the training set.
     pub(crate) chosen: Vec<u32>,
     pub(crate) mode: Mode,
-    pub(crate) threads: usize,
+    pub(crate) engine: Engine,
     /// In words: network, data, examples.
     pub(crate) words: String,
 }
@@ -63,7 +67,8 @@ pub(crate) fn name_of(model: &Path) -> String {
 impl ModelArgs {
     /// Finds the model, builds its network, loads the data.
     pub(crate) fn open(&self, model: &Path) -> Result<View, Failure> {
-        let (found, recipe) = self.source.find(model, &[])?;
+        let device = Some(self.device.clone());
+        let (found, recipe) = self.source.find(model, &[("machine.device", &device, "--device")])?;
         let set = crate::train::load(&recipe)?;
         let train = match recipe.data.held_out {
             0 => set.train,
@@ -80,15 +85,19 @@ impl ModelArgs {
         let mode = if self.norm == "eval" { Mode::Evaluate } else { Mode::Train { dropout: None } };
         let threads =
             self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let (engine, place) = match recipe.machine.device {
+            Device::Cpu => (Engine::Cpu { threads: threads.max(1) }, ""),
+            Device::Cuda => (Engine::Cuda, ", on a GPU"),
+        };
         let words = format!(
-            "{} on {}, {} examples in batches of {}, batch norm: {}",
+            "{} on {}, {} examples in batches of {}, batch norm: {}{place}",
             graph.name(),
             recipe.data.kind,
             self.examples,
             self.batch,
             self.norm
         );
-        Ok(View { graph, state, found, examples, chosen, mode, threads: threads.max(1), words })
+        Ok(View { graph, state, found, examples, chosen, mode, engine, words })
     }
 
     /// What decides the results, as TOML.

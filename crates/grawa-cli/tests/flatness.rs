@@ -184,3 +184,42 @@ fn bad_input_is_refused_in_words_and_nothing_is_written() {
         "must be at least 2",
     );
 }
+
+/// The Ritz values of a run of Lanczos, with their residuals.
+fn ritz(folder: &Path) -> Vec<(f64, f64)> {
+    let table = fs::read_to_string(folder.join("ritz.csv")).unwrap();
+    let numbers = |line: &str| line.split(',').map(|cell| cell.parse().unwrap()).collect::<Vec<f64>>();
+    table.lines().skip(1).map(numbers).map(|row| (row[2], row[4])).collect()
+}
+
+/// The spectrum and a plane measured on a GPU are those of the CPU, within the bounds they state.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn flatness_on_a_gpu_is_that_of_the_cpu() {
+    let place = states();
+    for device in ["cpu", "cuda"] {
+        let [flat, plane] = ["flat", "plane"].map(|what| format!("{what}-{device}"));
+        let spectrum = ["--steps", "40", "--draws", "1", "--extra", "2", "--device", device, "--out", &flat];
+        let random = ["--random", "--points", "3", "--device", device, "--out", &plane];
+        for arguments in
+            [with(&["flatness", "0.safetensors"], &spectrum), with(&["landscape", "0.safetensors"], &random)]
+        {
+            let output = grawa(place.path(), &arguments);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        }
+    }
+    let [cpu, gpu] = ["flat-cpu", "flat-cuda"].map(|folder| ritz(&place.path().join(folder)));
+    let scale = cpu.iter().map(|(value, _)| value.abs()).fold(0.0, f64::max);
+    for at in [0, cpu.len() - 1] {
+        let ((found, bound), (expected, other)) = (gpu[at], cpu[at]);
+        assert!((found - expected).abs() <= bound + other + 1e-5 * scale, "{found} and {expected}");
+    }
+    let losses = |folder: &str| {
+        let table = fs::read_to_string(place.path().join(folder).join("plane.csv")).unwrap();
+        let loss = |line: &str| line.split(',').nth(2).unwrap().parse().unwrap();
+        table.lines().skip(1).map(loss).collect::<Vec<f64>>()
+    };
+    for (found, expected) in losses("plane-cuda").iter().zip(losses("plane-cpu")) {
+        assert!((found / expected - 1.0).abs() < 1e-4, "{found} and {expected}");
+    }
+}

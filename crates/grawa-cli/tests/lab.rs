@@ -346,3 +346,39 @@ fn a_method_may_bring_its_knobs() {
     assert_eq!(some.status.code(), Some(0), "{}", text(&some.stderr));
     assert!(!text(&some.stdout).contains("method.pull="), "{}", text(&some.stdout));
 }
+
+/// On a GPU the Hessian is measured there: the table holds what `grawa flatness` finds for the same model on the CPU.
+#[test]
+#[ignore = "needs an NVIDIA GPU: GRAWA_NEEDS_GPU=1 and --include-ignored"]
+fn table2_on_a_gpu_holds_the_figures_of_the_cpu() {
+    let place = TempDir::new().unwrap();
+    let arguments = [
+        &["table2", "--device", "cuda", "--method", "mean:pull=0.5", "--seeds", "1", "--out", "here"][..],
+        &["--set", "train.budget=16step", "--set", "machine.precision=f32"],
+    ];
+    let output = lab(place.path(), &arguments.concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let cells = files(&place.path().join("here/cells"));
+    assert!(!cells.is_empty());
+    for (name, cell) in cells {
+        let found: serde_json::Value = serde_json::from_slice(&cell).unwrap();
+        let largest = found.pointer("/flatness/largest").and_then(serde_json::Value::as_f64);
+        let largest = largest.unwrap_or_else(|| panic!("{found}"));
+        let run = place.path().join("here/runs").join(name.trim_end_matches(".json"));
+        let model = run.join("checkpoints/step-00000016/model.safetensors");
+        let measure = ["--examples", "128", "--steps", "30", "--draws", "2", "--extra", "6", "--out", "flat"];
+        let measured = Command::new(env!("CARGO_BIN_EXE_grawa"))
+            .arg("flatness")
+            .arg(model)
+            .args(["--model", "digits", "--data", "digits", "--set", "model.width=8"])
+            .args(measure)
+            .current_dir(&run)
+            .output()
+            .unwrap();
+        assert_eq!(measured.status.code(), Some(0), "{}", text(&measured.stderr));
+        let table = fs::read_to_string(run.join("flat/figures.csv")).unwrap();
+        let row = table.lines().find(|line| line.starts_with("λ_max")).unwrap();
+        let expected: f64 = row.split(',').nth(1).unwrap().parse().unwrap();
+        assert!((largest / expected - 1.0).abs() < 1e-3, "{name}: {largest}, on the CPU {expected}");
+    }
+}

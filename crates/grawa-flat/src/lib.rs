@@ -6,14 +6,19 @@
 //! network's mean loss on fixed [`Examples`], with exact products. Algorithms take any such function: [`lanczos()`] (and
 //! with it Ritz values, the spectral [`density()`], trace and Frobenius norm), [`quadratic_forms`] (Hutchinson),
 //! [`power`] iteration. [`Losses`] gives losses and gradients anywhere, for [`sharpness()`] and for slices of the
-//! landscape: [`Line`] and [`Plane`]. [`measure`] combines all measurements of a checkpoint.
+//! landscape: [`Line`] and [`Plane`]. [`measure`] combines all measurements of a checkpoint. An [`Engine`] says where passes
+//! run, on the CPU or on a GPU.
 //!
 //! Every random direction comes from a [`Key`](grawa_core::Key); the same seed gives the same numbers on any number of
 //! threads.
 #![deny(missing_docs)]
 
+mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod density;
 mod direction;
+mod engine;
 mod error;
 mod estimate;
 mod examples;
@@ -31,6 +36,7 @@ mod vector;
 
 pub use density::density;
 pub use direction::direction;
+pub use engine::Engine;
 pub use error::Error;
 pub use estimate::{Estimate, four_digits};
 pub use examples::Examples;

@@ -1,8 +1,8 @@
 //! All measurements of a state.
 
 use crate::{
-    Error, Estimate, Examples, Hessian, LossAndError, Losses, QuadraticForm, Ritz, direction, frobenius,
-    lanczos, quadratic_forms, sharpness, trace,
+    Engine, Error, Estimate, Examples, Hessian, LossAndError, Losses, QuadraticForm, Ritz, direction,
+    frobenius, lanczos, quadratic_forms, sharpness, trace,
 };
 use grawa_core::norm::{norm, norms};
 use grawa_core::{Key, Purpose};
@@ -25,9 +25,9 @@ pub struct Settings {
     pub search: usize,
     /// The seed of the directions.
     pub seed: u64,
-    /// Threads.
-    pub threads: usize,
-    /// The limit of memory in bytes.
+    /// Where passes run.
+    pub engine: Engine,
+    /// The limit of the host's memory in bytes.
     pub memory: usize,
 }
 
@@ -41,7 +41,7 @@ impl Default for Settings {
             radius: 1e-3,
             search: 10,
             seed: 31,
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            engine: Engine::Cpu { threads: std::thread::available_parallelism().map_or(1, usize::from) },
             memory: 4 << 30,
         }
     }
@@ -150,12 +150,12 @@ pub fn measure(
             "{steps} steps on {len} parameters need {needed} MB of memory, but {allowed} MB are allowed; allow more, or make fewer steps"
         )));
     };
-    let mut losses = Losses::new(graph, examples, settings.mode, settings.threads)?;
+    let mut losses = Losses::new(graph, examples, settings.mode, settings.engine)?;
     let at_checkpoint = losses.at(&state.parameters, &state.statistics)?;
     let model = (&*state.parameters, &*state.statistics);
     let sharpness = sharpness(&mut losses, model, settings.radius, settings.search, &mut note)?;
     drop(losses);
-    let mut hessian = Hessian::new(graph, state, examples, settings.mode, settings.threads, rest)?;
+    let mut hessian = Hessian::new(graph, state, examples, settings.mode, settings.engine, rest)?;
     let mut layers = vec![0.0; graph.parameters().spans().len()];
     norms(graph.parameters(), hessian.gradient(), &mut layers)?;
     let gradient = norm(hessian.gradient());

@@ -5,11 +5,12 @@
 use grawa_core::norm::norm;
 use grawa_core::{Key, Purpose};
 use grawa_flat::{
-    Examples, Hessian, Line, Losses, Plane, Settings, filter_normalised, measure, power, sharpness,
+    Engine, Examples, Hessian, Line, Losses, Plane, Settings, filter_normalised, measure, power, sharpness,
 };
 use grawa_nn::{Graph, Mode, Shape, State, Tensors, zoo};
 use std::path::Path;
 
+const CPU: Engine = Engine::Cpu { threads: 2 };
 const MODES: [(&str, Mode); 2] = [("train", Mode::Train { dropout: None }), ("eval", Mode::Evaluate)];
 
 /// Numbers in [−1, 1), the same as in the script.
@@ -64,7 +65,7 @@ impl Case {
     }
 
     fn hessian(&self, mode: Mode, memory: usize) -> Hessian<'_> {
-        Hessian::new(&self.graph, &self.state, &self.examples, mode, 2, memory).unwrap()
+        Hessian::new(&self.graph, &self.state, &self.examples, mode, CPU, memory).unwrap()
     }
 
     fn number(&self, mode: &str, name: &str) -> f64 {
@@ -111,7 +112,7 @@ fn products_losses_and_gradients_are_pytorchs() {
 fn figures_are_those_of_the_dense_hessian() {
     for case in Case::all() {
         for (name, mode) in MODES {
-            let settings = Settings { mode, threads: 2, ..Settings::default() };
+            let settings = Settings { mode, engine: CPU, ..Settings::default() };
             let mut reports = 0;
             let found =
                 measure(&case.graph, &case.state, &case.examples, &settings, || reports += 1).unwrap();
@@ -145,7 +146,8 @@ fn figures_are_those_of_the_dense_hessian() {
 fn figures_do_not_depend_on_threads_or_memory() {
     let case = &Case::all()[0];
     let with = |threads, memory| {
-        let settings = Settings { steps: 20, draws: 2, extra: 2, threads, memory, ..Settings::default() };
+        let engine = Engine::Cpu { threads };
+        let settings = Settings { steps: 20, draws: 2, extra: 2, engine, memory, ..Settings::default() };
         measure(&case.graph, &case.state, &case.examples, &settings, || ()).unwrap()
     };
     let (one, three) = (with(1, 4 << 30), with(3, 1 << 20));
@@ -173,7 +175,7 @@ fn power_iteration_finds_the_largest_in_size() {
 #[test]
 fn a_small_box_is_a_plane() {
     let case = &Case::all()[0];
-    let mut losses = Losses::new(&case.graph, &case.examples, Mode::Evaluate, 2).unwrap();
+    let mut losses = Losses::new(&case.graph, &case.examples, Mode::Evaluate, CPU).unwrap();
     let (x, statistics) = (&*case.state.parameters, &*case.state.statistics);
     let mut gradient = vec![0.0; x.len()];
     let loss = losses.gradient(x, statistics, &mut gradient).unwrap();
@@ -192,7 +194,7 @@ fn slices_pass_through_the_states() {
     let case = &Case::all()[1];
     let other = State::initial(&case.graph, 3);
     for (_, mode) in MODES {
-        let mut losses = Losses::new(&case.graph, &case.examples, mode, 2).unwrap();
+        let mut losses = Losses::new(&case.graph, &case.examples, mode, CPU).unwrap();
         let mut here = |state: &State| losses.at(&state.parameters, &state.statistics).unwrap();
         let ends = [here(&case.state), here(&other)];
         let line = Line::between(&mut losses, &case.state, &other, vec![-0.5, 0.0, 0.5, 1.0], || ()).unwrap();
@@ -217,11 +219,11 @@ fn what_does_not_fit_is_refused_in_words() {
     let text = Examples::new(vec![0.0; 640], vec![0; 10], 4).unwrap_err().to_string();
     assert!(text.contains("10 examples do not make whole batches of 4"), "{text}");
     let wrong = Examples::new(vec![0.0; 100], vec![0; 10], 5).unwrap();
-    let text = Losses::new(&case.graph, &wrong, Mode::Evaluate, 1).unwrap_err().to_string();
+    let text = Losses::new(&case.graph, &wrong, Mode::Evaluate, CPU).unwrap_err().to_string();
     assert!(text.contains("hold 10 numbers each, but digits takes 64"), "{text}");
     let lost = State { parameters: vec![f32::NAN; case.state.parameters.len()], ..case.state.clone() };
     let text =
-        Hessian::new(&case.graph, &lost, &case.examples, Mode::Evaluate, 1, 0).unwrap_err().to_string();
+        Hessian::new(&case.graph, &lost, &case.examples, Mode::Evaluate, CPU, 0).unwrap_err().to_string();
     assert!(text.contains("not finite"), "{text}");
     let none = Settings { steps: 0, ..Settings::default() };
     assert!(measure(&case.graph, &case.state, &case.examples, &none, || ()).is_err());

@@ -110,6 +110,15 @@ pub enum Error {
         /// The length it must have.
         expected: usize,
     },
+    /// An operation without a tangent on GPUs.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "{operation} has no tangent on a GPU, so products with the Hessian are not possible there; use the CPU"
+    )]
+    NoTangent {
+        /// The operation, by name.
+        operation: String,
+    },
     /// A product with the Hessian at a point that was not visited.
     #[error("a product with the Hessian needs a visited point; call Curvature::visit first")]
     NotVisited,
@@ -196,6 +205,10 @@ impl Error {
 
     /// Whether the request itself is wrong, rather than something that failed.
     pub fn is_usage(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        if matches!(self, Error::NoTangent { .. }) {
+            return true;
+        }
         matches!(
             self,
             Error::UnknownNetwork { .. }

@@ -5,7 +5,7 @@ use super::finding::{Flatness, Gradient, Measured, Score};
 use crate::Error;
 use grawa_core::norm::{norm, norms};
 use grawa_data::{Dataset, Feed};
-use grawa_flat::{Examples, Losses, Settings};
+use grawa_flat::{Engine, Examples, Losses, Settings};
 use grawa_nn::{Graph, Mode, State};
 use grawa_train::Evaluator;
 use grawa_train::recipe::{BatchNorm, Device};
@@ -30,7 +30,11 @@ pub(super) fn measure(
     }
     let mut recipe = cell.recipe.clone();
     recipe.machine.threads = Some(threads as u32);
-    // Everything here is measured in f32 on the CPU, wherever it was trained.
+    // Everything here is measured in f32: the Hessian where the network was trained, the rest on the CPU.
+    let engine = match recipe.machine.device {
+        Device::Cpu => Engine::Cpu { threads },
+        Device::Cuda => Engine::Cuda,
+    };
     recipe.machine.device = Device::Cpu;
     recipe.data.held_out = 0;
     // The statistics that the model was evaluated with are saved with it.
@@ -52,7 +56,7 @@ pub(super) fn measure(
         (measured.train, measured.gradient) = (Some(score), Some(gradient));
     }
     if let Some(hessian) = measurements.flatness {
-        measured.flatness = Some(flatness(evaluator.graph(), &state, &feed, hessian, threads)?);
+        measured.flatness = Some(flatness(evaluator.graph(), &state, &feed, hessian, engine)?);
     }
     Ok(())
 }
@@ -79,7 +83,7 @@ fn gradient(
             continue;
         }
         let examples = Examples::of(feed, chosen, batch)?;
-        let mut losses = Losses::new(graph, &examples, Mode::Evaluate, threads)?;
+        let mut losses = Losses::new(graph, &examples, Mode::Evaluate, Engine::Cpu { threads })?;
         let weight = chosen.len() as f64;
         wrong += weight * losses.at(&state.parameters, &state.statistics)?.error;
         loss += weight * losses.gradient(&state.parameters, &state.statistics, &mut part)?;
@@ -98,12 +102,12 @@ fn flatness(
     state: &State,
     feed: &Feed,
     hessian: HessianSettings,
-    threads: usize,
+    engine: Engine,
 ) -> Result<Flatness, Error> {
     let chosen = Examples::choose(feed.len(), SEED, hessian.examples)?;
     let examples = Examples::of(feed, &chosen, hessian.batch)?;
     let HessianSettings { steps, draws, extra, .. } = hessian;
-    let settings = Settings { steps, draws, extra, seed: SEED, threads, ..Settings::default() };
+    let settings = Settings { steps, draws, extra, seed: SEED, engine, ..Settings::default() };
     let figures = grawa_flat::measure(graph, state, &examples, &settings, || {})?;
     Ok(Flatness {
         largest: figures.largest().value,

@@ -183,6 +183,8 @@ pub(crate) struct Program {
     pub(crate) batch: usize,
     /// Bytes of a stored number.
     pub(crate) wide: usize,
+    /// Whether a step may do the work of the one before it.
+    merges: bool,
     pub(crate) steps: Vec<Step>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) norms: Vec<Normed>,
@@ -233,14 +235,23 @@ pub(crate) struct WorkspaceNeeds {
 
 impl Program {
     /// The steps of a network, before memory is allocated.
+    #[cfg(test)]
     pub(crate) fn new(graph: &Graph, batch: usize, wide: usize) -> Result<Self, Error> {
+        Program::planned(graph, batch, wide, Reuse::ConsumedOrEqual)
+    }
+
+    /// The same, with a choice of when the buffers of gradients are used again.
+    pub(crate) fn planned(graph: &Graph, batch: usize, wide: usize, reuse: Reuse) -> Result<Self, Error> {
         let layouts: Vec<usize> = graph.nodes().iter().map(|node| bytes(node.shape, batch, wide)).collect();
-        let steps = join(graph, fuse(graph));
-        let Plan { steps, slots, buffers } = Plan::of_steps(steps, batch, &layouts, Reuse::ConsumedOrEqual)?;
+        // Every result and gradient is kept for tangents: then nothing is left out.
+        let merges = reuse != Reuse::Never;
+        let steps = if merges { join(graph, fuse(graph)) } else { fuse(graph) };
+        let Plan { steps, slots, buffers } = Plan::of_steps(steps, batch, &layouts, reuse)?;
         let mut program = Program {
             graph: graph.clone(),
             batch,
             wide,
+            merges,
             steps,
             layers: Vec::new(),
             norms: Vec::new(),
@@ -376,7 +387,8 @@ impl Program {
         let (step, before) = (&self.steps[index], self.steps.get(index.checked_sub(1)?)?);
         match (&step.op, &before.op, step.inputs.as_slice()) {
             (Op::BatchNorm { .. }, Op::PadChannels { before: zeros, .. }, &[_, padded])
-                if !self.is_joined(step)
+                if self.merges
+                    && !self.is_joined(step)
                     && before.output == padded
                     && zeros % 8 == 0
                     && self.graph.only_user(padded).is_some() =>

@@ -303,6 +303,7 @@ pub(crate) fn source() -> String {
         ("vector", include_str!("kernels/vector.cu")),
         ("adamw", include_str!("kernels/adamw.cu")),
         ("device_share", include_str!("kernels/device_share.cu")),
+        ("tangent", include_str!("kernels/tangent.cu")),
     ]
     .map(|(name, text)| format!("#line 1 \"{name}.cu\"\n{text}\n"))
     .concat()

@@ -14,7 +14,7 @@ impl Pass<'_> {
         (0..self.program.steps.len()).try_for_each(|index| self.step_forward(index, pass_mode))
     }
 
-    fn step_forward(&self, index: usize, pass_mode: PassMode) -> Result<(), Error> {
+    pub(super) fn step_forward(&self, index: usize, pass_mode: PassMode) -> Result<(), Error> {
         if self.program.left_out(index) {
             return Ok(());
         }

@@ -9,6 +9,7 @@ mod backend;
 mod backward;
 mod compile;
 mod cudnn;
+mod curvature;
 mod data;
 mod device;
 mod device_share;
@@ -28,9 +29,11 @@ mod replica_set;
 mod round;
 #[cfg(test)]
 mod rounded;
+mod tangent;
 
 pub use autotune::Choice;
 pub use backend::Cuda;
+pub use curvature::Curvature;
 pub use data::{DatasetBytes, Split, View};
 pub use device::{Device, compile_kernels, devices};
 pub use device_share::DeviceShare;

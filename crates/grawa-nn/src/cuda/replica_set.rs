@@ -12,7 +12,9 @@ use super::host_step::HostSteps;
 use super::kernel_choice::LayerKernels;
 use super::limits;
 use super::pass::{Pass, PassMode, Times, summing_blocks, summing_columns};
+use super::tangent::divide_as_pairs;
 use crate::error::expect_len;
+use crate::plan::Reuse;
 use crate::{Error, Graph, Mode, Precision};
 use bytemuck::{Pod, Zeroable};
 use grawa_core::{AdamW, Key, Optimizer, Sgd};
@@ -171,6 +173,16 @@ pub struct Outcome {
 impl ReplicaSet {
     /// Compiles a network for a GPU and allocates the memory of the workers.
     pub fn new(device: &Device, graph: &Graph, settings: Settings) -> Result<Self, Error> {
+        ReplicaSet::planned(device, graph, settings, Reuse::ConsumedOrEqual)
+    }
+
+    /// The same, with a choice of when the buffers of gradients are used again.
+    pub(super) fn planned(
+        device: &Device,
+        graph: &Graph,
+        settings: Settings,
+        reuse: Reuse,
+    ) -> Result<Self, Error> {
         let Settings { batch, workers, precision, fixed } = settings;
         expect_len("the list of workers", workers.min(1), 1)?;
         let context = Context::open(device.clone())?;
@@ -185,7 +197,7 @@ impl ReplicaSet {
             Precision::Bf16 => Cudnn::open(&context).ok(),
         };
         let main = Stream::main(&context);
-        let mut program = Program::new(graph, batch, if narrow { 2 } else { 4 })?;
+        let mut program = Program::planned(graph, batch, if narrow { 2 } else { 4 }, reuse)?;
         let autotuner = Autotuner {
             context: &context,
             kernels: &kernels,
@@ -195,7 +207,12 @@ impl ReplicaSet {
             replicas: workers,
             fixed,
         };
-        let (layer_kernels, choices) = autotuner.choose(&program)?;
+        let (mut layer_kernels, choices) = autotuner.choose(&program)?;
+        if reuse == Reuse::Never {
+            let processors = context.device.processors;
+            let layers = layer_kernels.iter_mut().zip(&program.layers);
+            layers.for_each(|(kernels, layer)| divide_as_pairs(kernels, layer, processors, workers));
+        }
         let needs: Vec<_> = layer_kernels.iter().map(LayerKernels::needs).collect();
         let blocks = summing_blocks(&kernels, program.wide, workers)?;
         program.allocate(&needs, |norm| (blocks, summing_columns(norm.shape.channels)));
@@ -681,15 +698,20 @@ impl ReplicaSet {
         self.prepare(job)?;
         self.enqueue(&self.pass(Some(&times)), job)?;
         self.advance_slot(job);
-        let mut table: HashMap<String, (usize, Duration)> = HashMap::new();
-        for (name, time) in times.into_inner() {
-            let entry = table.entry(name).or_default();
-            *entry = (entry.0 + 1, entry.1 + time);
-        }
-        let mut rows: Vec<_> = table.into_iter().map(|(name, (calls, time))| (name, calls, time)).collect();
-        rows.sort_by_key(|row| std::cmp::Reverse(row.2));
-        Ok(rows)
+        Ok(by_kernel(times))
     }
+}
+
+/// Times by kernel: name, calls, time; the longest first.
+pub(super) fn by_kernel(times: Times) -> Vec<(String, usize, Duration)> {
+    let mut table: HashMap<String, (usize, Duration)> = HashMap::new();
+    for (name, time) in times.into_inner() {
+        let entry = table.entry(name).or_default();
+        *entry = (entry.0 + 1, entry.1 + time);
+    }
+    let mut rows: Vec<_> = table.into_iter().map(|(name, (calls, time))| (name, calls, time)).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.2));
+    rows
 }
 
 impl Drop for ReplicaSet {
@@ -707,8 +729,9 @@ mod tests {
     #[test]
     fn every_kernel_is_in_the_source() {
         let source = super::super::device::source();
-        for name in
-            [KERNELS, TENSOR_CORE_KERNELS, PLAIN_KERNELS].iter().flat_map(|names| names.split_whitespace())
+        for name in [KERNELS, TENSOR_CORE_KERNELS, PLAIN_KERNELS, super::super::tangent::TANGENT_KERNELS]
+            .iter()
+            .flat_map(|names| names.split_whitespace())
         {
             let defined = [format!(" {name}("), format!("({name},")].iter().any(|text| source.contains(text));
             assert!(defined, "no kernel {name}");

@@ -1,0 +1,336 @@
+//! The tangents of the forward and the backward pass along a direction of the parameters: the kernels that each step launches.
+//!
+//! A slab of tangents has the layout of the slab of results: what a step reads or writes is at the same offset in both.
+//! Operations that are linear given the results, as sums, copies and averages, run their own kernels on the slab of tangents.
+//! All primal gradients are kept, so a buffer of tangents is never overwritten either.
+
+use super::compile::{ConvGeometry, Layer};
+use super::device::{Grid, arguments};
+use super::kernel_choice::{KernelChoice, LayerKernels};
+use super::pass::{Pass, PassMode};
+use crate::plan::{NO_STEP, Step};
+use crate::{Error, Op};
+
+/// The kernels of this file and of `curvature.rs`. They are loaded before a graph is recorded.
+pub(super) const TANGENT_KERNELS: &str = "conv_pair_16 conv_pair_32 conv_pair_64 conv_pair_128 wgrad_pair_16 wgrad_pair_32 \
+     wgrad_pair_64 wgrad_pair_128 norm_tangent_moments norm_tangent_forward norm_tangent_reduce norm_tangent_backward \
+     add_tangent max_tangent loss_tangent spread sum_replicas";
+
+/// The kernel for the sum of two convolutions. Large products are divided among fewer, larger tiles.
+fn conv_pair(geometry: &ConvGeometry, processors: usize, replicas: usize) -> (&'static str, Grid) {
+    let (pixels, wide) = (geometry.pixels(), geometry.op as usize);
+    let tiles = |rows: usize, columns: usize| (pixels.div_ceil(rows), wide.div_ceil(columns));
+    let is_large = wide > 64 && {
+        let (rows, columns) = tiles(128, 128);
+        rows * columns * replicas >= processors
+    };
+    let (name, (rows, columns)) = match wide {
+        ..=16 => ("conv_pair_16", tiles(256, 16)),
+        17..=32 => ("conv_pair_32", tiles(128, 32)),
+        _ if is_large => ("conv_pair_128", tiles(128, 128)),
+        _ => ("conv_pair_64", tiles(64, 64)),
+    };
+    (name, Grid { blocks: (rows as u32, columns as u32), threads: 256, shared: 0 })
+}
+
+/// The kernel for the sum of two weight gradients, its columns and rows of a tile, and its threads.
+fn wgrad_pair(geometry: &ConvGeometry) -> (&'static str, (usize, usize), u32) {
+    match geometry.o {
+        ..=16 => ("wgrad_pair_16", (144, 16), 144),
+        17..=32 => ("wgrad_pair_32", (144, 32), 288),
+        128.. if geometry.columns() >= 128 => ("wgrad_pair_128", (128, 128), 256),
+        _ => ("wgrad_pair_64", (64, 64), 256),
+    }
+}
+
+fn wgrad_tiles(geometry: &ConvGeometry) -> usize {
+    let (_, (columns, rows), _) = wgrad_pair(geometry);
+    geometry.columns().div_ceil(columns) * (geometry.o as usize).div_ceil(rows)
+}
+
+/// Divides the pixels of a weight gradient so that its tangent fills the GPU. Both leave as many partial sums.
+pub(super) fn divide_as_pairs(kernels: &mut LayerKernels, layer: &Layer, processors: usize, replicas: usize) {
+    let KernelChoice::Own { grid, .. } = &mut kernels.backward_weights else { return };
+    let (pixels, tiles) = (layer.forward.pixels(), wgrad_tiles(&layer.forward));
+    let wanted = (4 * processors).div_ceil(tiles * replicas);
+    kernels.stretch = pixels.div_ceil(wanted).next_multiple_of(64).max(128);
+    grid.blocks.0 = pixels.div_ceil(kernels.stretch) as u32;
+}
+
+/// A pass over tangents.
+pub(super) struct TangentPass<'a> {
+    /// The slabs of results.
+    pub(super) at: Pass<'a>,
+    /// The slabs of tangents.
+    pub(super) change: Pass<'a>,
+    pub(super) pass_mode: PassMode,
+}
+
+impl TangentPass<'_> {
+    /// Enqueues the tangents of a forward pass, of the gradient of the losses' sum times `factor`, and of a backward pass.
+    /// They leave the product where `collect` finds the gradient of the slab of tangents.
+    pub(super) fn enqueue(&self, factor: f32) -> Result<(), Error> {
+        let program = &self.at.program;
+        (0..program.steps.len()).try_for_each(|index| self.forward(index))?;
+        self.loss(factor)?;
+        let has_flow = |&index: &usize| program.slots[program.steps[index].output].is_some();
+        (0..program.steps.len()).rev().filter(has_flow).try_for_each(|index| self.backward(index))?;
+        if self.at.profile.is_none() {
+            let last = &self.at.events[2 * program.layers.len()];
+            self.at.side.mark(last)?;
+            self.at.main.wait_for(last)?;
+        }
+        self.change.collect(self.pass_mode)
+    }
+
+    /// The address of a tangent; 0 for the images, which do not change.
+    fn change_of(&self, node: usize) -> u64 {
+        if node == 0 { 0 } else { self.change.value(node) }
+    }
+
+    fn forward(&self, index: usize) -> Result<(), Error> {
+        let (at, change, program) = (&self.at, &self.change, &self.at.program);
+        let step = &program.steps[index];
+        let (main, slab) = (&at.main, program.slab);
+        let (input, output) = (step.inputs[0], step.output);
+        let (x, dx, dy) = (at.value(input), change.value(input), change.value(output));
+        let other = step.inputs.get(1).map_or(0, |&other| change.value(other));
+        // After a ReLU, the tangent is zero where the result is.
+        let gate = if step.relu { at.value(output) } else { 0 };
+        match &step.op {
+            Op::Conv { .. } | Op::Linear { .. } => {
+                let layer = &program.layers[program.part(step)];
+                let (name, grid) = conv_pair(&layer.forward, at.context.device.processors, at.workers);
+                let working = program.spans[layer.weight.0].working;
+                let [weight, moved] = [at, change].map(|pass| pass.address(working));
+                let bias = layer.bias.map_or(0, |bias| change.parameter(bias));
+                let (geometry, dx) = (layer.forward, self.change_of(input));
+                let arguments = arguments![geometry, x, moved, dx, weight, bias, dy, 0i32, slab];
+                at.start(main, name, grid, arguments)
+            }
+            Op::BatchNorm { .. } => {
+                let layer = &program.norms[program.part(step)];
+                let [norm, moved] = [at, change].map(|pass| pass.norm(layer, false));
+                let (rows, channels) = (program.batch * layer.shape.area(), layer.shape.channels);
+                let (count, of_batch) = (rows as i32, i32::from(self.pass_mode.of_batch));
+                // The memory for partial sums is that of this kernel.
+                let grid = at.sums("norm_reduce", rows, channels)?;
+                let arguments = arguments![x, dx, count, of_batch, norm, moved, slab];
+                at.start(main, "norm_tangent_moments", grid, arguments)?;
+                let grid = at.down("norm_tangent_forward", rows, channels)?;
+                let arguments = arguments![x, dx, other, gate, dy, count, norm, moved, slab];
+                at.start(main, "norm_tangent_forward", grid, arguments)
+            }
+            Op::Relu | Op::Add => {
+                let eights = at.eights(output);
+                let arguments = arguments![dx, other, gate, dy, eights, slab];
+                at.start(main, "add_tangent", at.over(eights as usize), arguments)
+            }
+            Op::MaxPool(_) => {
+                let (pool, grid) = (at.pool(step), at.over(at.eights(output) as usize));
+                at.start(main, "max_tangent", grid, arguments![pool, x, dx, dy, slab])
+            }
+            // Linear: the pass itself, on tangents.
+            Op::AveragePool(_) | Op::GlobalAverage | Op::PadChannels { .. } | Op::Subsample { .. } => {
+                change.step_forward(index, self.pass_mode)
+            }
+            Op::Concat | Op::Dropout { .. } => change.step_forward(index, self.pass_mode),
+            Op::Plain { plain, .. } => Err(Error::NoTangent { operation: plain.name().into() }),
+            Op::Input => unreachable!("{NO_STEP}"),
+        }
+    }
+
+    fn loss(&self, factor: f32) -> Result<(), Error> {
+        let (at, change, program) = (&self.at, &self.change, &self.at.program);
+        let (last, classes) = (program.last(), program.graph.classes());
+        let (logits, moved, to) = (at.value(last), change.value(last), change.gradient(last));
+        let [n, classes, wide] = [program.batch, classes, super::compile::pitch(classes)].map(|x| x as i32);
+        let arguments = arguments![logits, moved, to, n, classes, wide, factor, program.slab];
+        at.start(&at.main, "loss_tangent", Grid::row(program.batch.div_ceil(8)), arguments)
+    }
+
+    fn backward(&self, index: usize) -> Result<(), Error> {
+        let (at, change, program) = (&self.at, &self.change, &self.at.program);
+        let step = &program.steps[index];
+        let (main, slab) = (&at.main, program.slab);
+        let (input, output) = (step.inputs[0], step.output);
+        let (x, dx) = (at.value(input), change.value(input));
+        let [flow, dflow] = [at, change].map(|pass| pass.gradient(output));
+        let gate = if step.relu { at.value(output) } else { 0 };
+        let (to, add) = change.flow(step, 0);
+        let (other, add_other) = change.flow(step, 1);
+        match &step.op {
+            Op::Conv { .. } | Op::Linear { .. } => self.layer_backward(step),
+            Op::BatchNorm { .. } => {
+                let layer = &program.norms[program.part(step)];
+                let [norm, moved] = [at, change].map(|pass| pass.norm(layer, false));
+                let (rows, channels) = (program.batch * layer.shape.area(), layer.shape.channels);
+                let (count, of_batch) = (rows as i32, i32::from(self.pass_mode.of_batch));
+                let [of_weight, dweight] = [at, change].map(|pass| pass.slope(layer.weight));
+                let [of_bias, dbias] = [at, change].map(|pass| pass.slope(layer.bias));
+                let grid = at.sums("norm_reduce", rows, channels)?;
+                let arguments = arguments![
+                    flow, dflow, x, dx, gate, count, of_batch, of_weight, of_bias, dweight, dbias, norm,
+                    moved, slab
+                ];
+                at.start(main, "norm_tangent_reduce", grid, arguments)?;
+                if to == 0 && other == 0 {
+                    return Ok(());
+                }
+                let grid = at.down("norm_tangent_backward", rows, channels)?;
+                let arguments =
+                    arguments![flow, dflow, x, dx, gate, count, to, add, other, add_other, norm, moved, slab];
+                at.start(main, "norm_tangent_backward", grid, arguments)
+            }
+            Op::Plain { plain, .. } => Err(Error::NoTangent { operation: plain.name().into() }),
+            _ if to == 0 && other == 0 => Ok(()),
+            // Linear in the gradient, given the results of the forward pass.
+            Op::Relu | Op::Add => {
+                let eights = at.eights(output);
+                let arguments = arguments![dflow, gate, to, add, other, add_other, eights, slab];
+                at.start(main, "add_backward", at.over(eights as usize), arguments)
+            }
+            Op::MaxPool(_) => {
+                let (pool, chosen) = (at.pool(step), at.address(program.chosen[step.node]));
+                if program.tiles(step.node) {
+                    let grid = at.over(at.eights(output) as usize);
+                    let arguments = arguments![pool, x, dflow, to, add, slab];
+                    return at.start(main, "pool_backward_tiles", grid, arguments);
+                }
+                let grid = at.over(at.eights(input) as usize);
+                at.start(main, "pool_backward", grid, arguments![pool, chosen, dflow, to, add, slab])
+            }
+            Op::AveragePool(_) | Op::GlobalAverage | Op::PadChannels { .. } | Op::Subsample { .. } => {
+                change.step_backward(index, self.pass_mode, &mut [])
+            }
+            Op::Concat | Op::Dropout { .. } => change.step_backward(index, self.pass_mode, &mut []),
+            Op::Input => unreachable!("{NO_STEP}"),
+        }
+    }
+
+    /// dw′ = x·dy′ + x′·dy and dx′ = w·dy′ + w′·dy.
+    fn layer_backward(&self, step: &Step) -> Result<(), Error> {
+        let (at, change, program) = (&self.at, &self.change, &self.at.program);
+        let index = program.part(step);
+        let (layer, slab) = (&program.layers[index], program.slab);
+        let (x, dx) = (at.value(step.inputs[0]), self.change_of(step.inputs[0]));
+        let [flow, dflow] = [at, change].map(|pass| pass.gradient(step.output));
+        let aside = at.profile.is_none();
+        let side = if aside { &at.side } else { &at.main };
+        if aside {
+            at.main.mark(&at.events[2 * index])?;
+            side.wait_for(&at.events[2 * index])?;
+        }
+        let (span, kernels) = (&program.spans[layer.weight.0], &at.layer_kernels[index]);
+        let (name, _, threads) = wgrad_pair(&layer.forward);
+        let blocks = (kernels.needs().splits as u32, wgrad_tiles(&layer.forward) as u32);
+        let (geometry, stretch) = (layer.forward, kernels.stretch as i32);
+        let partial = change.address(span.partial);
+        let arguments = arguments![geometry, x, dflow, dx, flow, partial, stretch, slab];
+        at.start(side, name, Grid { blocks, threads, shared: 0 }, arguments)?;
+        if let (Some(bias), false) = (layer.bias, layer.norm.is_some() && self.pass_mode.of_batch) {
+            let (sums, rows) = (change.slope(bias), layer.forward.pixels() as i32);
+            let (channels, wide) = (layer.forward.o, layer.forward.op);
+            let grid = Grid::row(channels as usize);
+            at.start(side, "channel_sums", grid, arguments![dflow, sums, rows, channels, wide, slab])?;
+        }
+        let (to, add) = change.flow(step, 0);
+        if to == 0 {
+            return Ok(());
+        }
+        let (name, grid) = conv_pair(&layer.backward, at.context.device.processors, at.workers);
+        let [flipped, moved] = [at, change].map(|pass| pass.address(span.flipped));
+        let geometry = layer.backward;
+        let arguments = arguments![geometry, dflow, flipped, flow, moved, 0u64, to, add, slab];
+        at.start(&at.main, name, grid, arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compile::{Program, WorkspaceNeeds};
+    use super::super::device::source;
+    use super::super::kernel_choice::{Machine, own, own_sums};
+    use super::*;
+    use crate::plan::{Flow, Reuse};
+    use crate::zoo::ZOO;
+
+    const PROCESSORS: usize = 132;
+
+    fn program(name: &str, batch: usize) -> Program {
+        let entry = ZOO.iter().find(|entry| entry.name == name).unwrap();
+        Program::planned(&entry.build(entry.input, entry.classes).unwrap(), batch, 4, Reuse::Never).unwrap()
+    }
+
+    /// The numbers behind a kernel's name in `tangent.cu`.
+    fn defined(name: &str) -> Vec<usize> {
+        let source = source();
+        let line = source.lines().find(|line| line.contains(&format!("_PAIR({name},"))).unwrap();
+        let numbers = line.trim_end_matches(')').split(", ").skip(1);
+        numbers.map(|number| number.parse().unwrap()).collect()
+    }
+
+    /// Grids and tiles are those that the kernels were written for, and cover every layer of the zoo.
+    #[test]
+    fn tiles_are_those_of_the_kernels() {
+        for name in ZOO.map(|entry| entry.name) {
+            for (batch, replicas) in [(1, 1), (32, 10)] {
+                for layer in &program(name, batch).layers {
+                    for geometry in [layer.forward, layer.backward] {
+                        let (kernel, grid) = conv_pair(&geometry, PROCESSORS, replicas);
+                        let tile = defined(kernel);
+                        let covered = (grid.blocks.0 as usize * tile[0], grid.blocks.1 as usize * tile[1]);
+                        assert!(
+                            covered.0 >= geometry.pixels() && covered.1 >= geometry.op as usize,
+                            "{kernel}"
+                        );
+                        assert_eq!(
+                            grid.threads as usize,
+                            tile[0] * tile[1] / (tile[2] * tile[3]),
+                            "{kernel}"
+                        );
+                    }
+                    let (kernel, (columns, rows), threads) = wgrad_pair(&layer.forward);
+                    let tile = defined(kernel);
+                    assert_eq!((tile[0], tile[1], tile[2]), (threads as usize, columns, rows), "{kernel}");
+                    assert_eq!(tile[0], columns * rows / (tile[3] * tile[4]), "{kernel}");
+                }
+            }
+        }
+    }
+
+    /// Every pixel is in one stretch, and both weight gradients leave as many partial sums.
+    #[test]
+    fn stretches_cover_all_pixels_once() {
+        for name in ZOO.map(|entry| entry.name) {
+            for layer in &program(name, 32).layers {
+                let machine = Machine { processors: PROCESSORS, replicas: 10 };
+                let plain = |geometry| own(geometry, false, false, machine);
+                let (backward_weights, stretch) = own_sums(layer, false, machine);
+                let (forward, backward_data) = (plain(&layer.forward), plain(&layer.backward));
+                let mut kernels = LayerKernels { forward, backward_data, backward_weights, stretch };
+                divide_as_pairs(&mut kernels, layer, PROCESSORS, 10);
+                let (pixels, stretch, splits) =
+                    (layer.forward.pixels(), kernels.stretch, kernels.needs().splits);
+                assert!(stretch * splits >= pixels && stretch * (splits - 1) < pixels);
+            }
+        }
+    }
+
+    /// No gradient shares a buffer: each has its own bytes in the slab.
+    #[test]
+    fn all_gradients_are_kept() {
+        let mut program = program("resnet20", 32);
+        let mut slots: Vec<usize> = program.slots.iter().flatten().copied().collect();
+        slots.sort_unstable();
+        assert!(slots.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(program.steps.iter().all(|step| !step.flows.contains(&Flow::Shared)));
+        let need = WorkspaceNeeds { splits: 4, flipped: true, ..WorkspaceNeeds::default() };
+        program.allocate(&vec![need; program.layers.len()], |_| (64, 1));
+        let of_gradients: usize = (0..program.slots.len())
+            .filter(|&node| program.slots[node].is_some())
+            .map(|node| program.bytes(node).next_multiple_of(256))
+            .sum();
+        assert_eq!((program.slab - program.buffers[0]) as usize, of_gradients);
+    }
+}
