@@ -90,7 +90,7 @@ impl Tiling {
     /// Vectors from one point of some images to the next. An odd number: with a power of two, all points of a tile would compete
     /// for the same few lines of the cache.
     pub(crate) fn apart(&self, images: usize) -> usize {
-        images * self.tiles() | 1
+        (images * self.tiles()) | 1
     }
 
     /// Vectors of workspace for a forward pass over some images.

@@ -390,7 +390,7 @@ impl Program {
                 if self.merges
                     && !self.is_joined(step)
                     && before.output == padded
-                    && zeros % 8 == 0
+                    && zeros.is_multiple_of(8)
                     && self.graph.only_user(padded).is_some() =>
             {
                 Some((before, *zeros))

@@ -22,7 +22,7 @@ pub(crate) fn join(graph: &Graph, mut steps: Vec<Step>) -> Vec<Step> {
             let whole = graph.nodes()[node]
                 .inputs
                 .iter()
-                .all(|input| input.0 != 0 && graph.nodes()[input.0].shape.channels % 8 == 0);
+                .all(|input| input.0 != 0 && graph.nodes()[input.0].shape.channels.is_multiple_of(8));
             let is_last = steps.last().is_some_and(|step| step.output == node);
             let is_reader = |step: &&Step| step.inputs.contains(&node);
             let reads = |step: &Step| match step.op {
