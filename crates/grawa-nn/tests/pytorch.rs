@@ -5,7 +5,7 @@
 mod networks;
 
 use grawa_core::{Key, Purpose, norm::norm};
-use grawa_nn::{Arena, Builder, Graph, Mode, Program, Scalar, Shape, Tape, Tensors, zoo};
+use grawa_nn::{Arena, Builder, Conv, Graph, Mode, Program, Scalar, Shape, Tape, Tensors, zoo};
 use networks::{everything, plain_operations, small_networks};
 use std::path::Path;
 
@@ -211,10 +211,26 @@ fn what_does_not_fit_is_an_error() {
     assert!(everything(false).to_string().contains("conv 3×3 /2 a"));
 }
 
+/// A batch norm that is added to its own input: both contributions go to one gradient.
+fn added_to_its_input() -> Graph {
+    let mut net = Builder::new("its own input", Shape::image(2, 5));
+    let x = net.input();
+    let x = net.conv(x, "a", Conv::same(4)).unwrap();
+    let y = net.batch_norm(x, "b").unwrap();
+    let y = net.add(x, y).unwrap();
+    let y = net.relu(y);
+    let y = net.linear(y, "c", 3).unwrap();
+    net.finish(y).unwrap()
+}
+
 /// The compiled program against the plain path in f64, on every network, in every mode, with one and three threads.
 #[test]
 fn compiled_programs_agree_with_the_plain_path() {
-    let more = [("everything", everything(false)), ("plain operations", plain_operations())];
+    let more = [
+        ("everything", everything(false)),
+        ("plain operations", plain_operations()),
+        ("its own input", added_to_its_input()),
+    ];
     for (name, graph) in small_networks().into_iter().chain(more) {
         let (parameters, statistics) = fill(&graph);
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();

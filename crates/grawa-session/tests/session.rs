@@ -212,7 +212,6 @@ fn a_session_alone_is_one_worker() {
     assert_eq!(trained.models[1], trained.parameters);
 }
 
-/// One leaves without a word, another joins later: it starts from the centre of the others, with their clock.
 /// Both ways to hold a round give the same bits; one of them uses the caller's own memory.
 #[test]
 fn a_round_needs_no_copy_of_the_parameters() {
@@ -236,6 +235,7 @@ fn a_round_needs_no_copy_of_the_parameters() {
     assert!(found[0].iter().all(|x| *x > 2.0));
 }
 
+/// One leaves without a word, another joins later: it starts from the centre of the others, with their clock.
 #[test]
 fn workers_leave_and_join() {
     leave_and_join("mean:period=4,pull=1");

@@ -147,14 +147,16 @@ impl Program {
                 }
                 // The shortcut's gradient is written in the same pass, unless it shares the buffer of the input's.
                 let slot = |input: usize| step.inputs.get(input).and_then(|&node| self.slots[node]);
-                let mut other = None;
-                self.flow(gradients, step, 1, |shortcut, place, add| {
-                    if slot(0) == slot(1) || step.flows[0] == Flow::Nowhere {
-                        copy((isa, &self.places[step.output], &dy), (place, shortcut), add);
-                    } else {
-                        other = Some((std::mem::replace(shortcut, Buffer::Vectors(Vec::new())), add));
-                    }
-                });
+                let (mut other, is_twice) = (None, slot(0) == slot(1));
+                if !is_twice {
+                    self.flow(gradients, step, 1, |shortcut, place, add| {
+                        if step.flows[0] == Flow::Nowhere {
+                            copy((isa, &self.places[step.output], &dy), (place, shortcut), add);
+                        } else {
+                            other = Some((std::mem::replace(shortcut, Buffer::Vectors(Vec::new())), add));
+                        }
+                    });
+                }
                 self.flow(gradients, step, 0, |dx, _, add| {
                     // Running statistics are constants: they have no gradient.
                     let count = (self.batch * place.shape.area()) as f64;
@@ -182,6 +184,12 @@ impl Program {
                 });
                 if let (Some((buffer, _)), Some(slot)) = (other, slot(1)) {
                     gradients[slot] = Some(buffer);
+                }
+                // A batch norm added to its own input: the shortcut is the second contribution.
+                if is_twice {
+                    self.flow(gradients, step, 1, |shortcut, place, add| {
+                        copy((isa, &self.places[step.output], &dy), (place, shortcut), add);
+                    });
                 }
             }
             (Op::Linear { weight, bias }, _) => {

@@ -47,7 +47,7 @@ const LAUNCH: f64 = 3e-6;
 const SUMS: f64 = 6e-6;
 
 type Cache =
-    HashMap<(ConvGeometry, usize, usize, (bool, bool), Direction), (KernelChoice, Option<f64>, Option<f64>)>;
+    HashMap<(ConvGeometry, usize, usize, [bool; 4], Direction), (KernelChoice, Option<f64>, Option<f64>)>;
 
 impl Autotuner<'_> {
     /// Chooses the kernels of every layer.
@@ -56,12 +56,21 @@ impl Autotuner<'_> {
         let (mut cache, mut layer_kernels, mut choices) = (Cache::new(), Vec::new(), Vec::new());
         for layer in &program.layers {
             let narrow = self.precision == Precision::Bf16;
-            let machine = Machine { processors: self.context.device.processors, replicas: self.replicas };
+            let machine = Machine {
+                processors: self.context.device.processors,
+                replicas: self.replicas,
+                shared: self.context.device.shared,
+            };
             let (sums, stretch) = own_sums(layer, narrow, machine);
             let name = program.graph.parameters().spans()[layer.weight.0].name();
             let mut pick = |direction: Direction, ours: KernelChoice| -> Result<KernelChoice, Error> {
-                let key =
-                    (layer.forward, layer.stride, layer.pad, (layer.adds, layer.source.is_some()), direction);
+                let key = (
+                    layer.forward,
+                    layer.stride,
+                    layer.pad,
+                    [layer.adds, layer.source.is_some(), layer.bias.is_some(), layer.norm.is_some()],
+                    direction,
+                );
                 let (kernel, own, cudnn) = match cache.entry(key) {
                     Entry::Occupied(known) => known.get().clone(),
                     Entry::Vacant(new) => {
@@ -192,7 +201,7 @@ impl Autotuner<'_> {
     ) -> Result<f64, Error> {
         let KernelChoice::Own { name, grid, rows } = kernel else { return Ok(f64::INFINITY) };
         let (none, no, stretch) = (0u64, 0i32, stretch as i32);
-        // Unused with `moments = 0`, but the kernel has the parameter.
+        // Unused without sums, but the kernel has the parameter.
         let norm = NormArgument::unused();
         let sums = if direction == Direction::BackwardWeights {
             Some(Memory::new(self.context, partial)?)

@@ -69,6 +69,8 @@ pub struct Device {
     pub processors: usize,
     /// Bytes of memory.
     pub memory: usize,
+    /// The most bytes of shared memory that a block may have.
+    pub(crate) shared: usize,
     handle: sys::CUdevice,
 }
 
@@ -101,6 +103,7 @@ pub fn devices() -> Result<Vec<Device>, Error> {
                 processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
                 // SAFETY: the driver is open, and returned this device.
                 memory: unsafe { result::device::total_mem(handle) }.map_err(failed("query the memory of a GPU"))?,
+                shared: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
                 handle,
             })
         })

@@ -41,7 +41,9 @@ pub(crate) fn join(graph: &Graph, mut steps: Vec<Step>) -> Vec<Step> {
     for step in steps.iter().filter(|step| joined.contains(&step.output)) {
         parts[step.output] = step.inputs.iter().flat_map(|&input| parts[input].clone()).collect();
     }
-    if parts.iter().any(|parts| parts.len() > PARTS) {
+    // A gradient that is stored and added to in one launch would be a race.
+    let repeats = |parts: &Vec<usize>| (1..parts.len()).any(|last| parts[..last].contains(&parts[last]));
+    if parts.iter().any(|parts| parts.len() > PARTS || repeats(parts)) {
         return steps;
     }
     steps.retain(|step| !joined.contains(&step.output));
@@ -90,5 +92,17 @@ mod tests {
         // A convolution reads memory in one piece, so everything is stored; so are channels that do not fill eight.
         assert_eq!(of(step_inputs(true, 16), is_norm), [vec![3]]);
         assert_eq!(of(step_inputs(false, 12), is_norm), [vec![3], vec![5]]);
+    }
+
+    #[test]
+    fn a_part_that_occurs_twice_is_stored() {
+        let mut net = Builder::new("twice", Shape::image(3, 4));
+        let x = net.input();
+        let a = net.conv(x, "a", Conv::same(8)).unwrap();
+        let both = net.concat(a, a).unwrap();
+        let y = net.batch_norm(both, "b").unwrap();
+        let y = net.linear(y, "c", 2).unwrap();
+        let graph = net.finish(y).unwrap();
+        assert_eq!(join(&graph, fuse(&graph)), fuse(&graph));
     }
 }

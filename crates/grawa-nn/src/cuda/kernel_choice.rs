@@ -50,11 +50,12 @@ impl LayerKernels {
     }
 }
 
-/// Processors of the GPU, and replicas that share them.
+/// What a GPU has: processors, replicas that share them, and bytes of shared memory for a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) processors: usize,
     pub(crate) replicas: usize,
+    pub(crate) shared: usize,
 }
 
 /// The most bytes of shared memory for a tile of rows: several blocks fit into a processor.
@@ -118,9 +119,11 @@ pub(crate) fn own_sums(layer: &Layer, narrow: bool, machine: Machine) -> (Kernel
         let w = geometry.w as usize;
         let tile = ((rows + 2) * (w + 2) + (rows * w).next_multiple_of(16)) * out * 2;
         let threads = if out == 16 { 256 } else { 512 };
-        // At the end the sums of all warps are there, 72 numbers of each thread.
-        let shared = (2 * tile).max(72 * 4 * threads as usize) as u32;
-        return (of(name, (blocks as u32, 1), threads, shared), rows);
+        // At the end the sums of all warps are there, 72 numbers of each thread. Some GPUs have no room for that.
+        let shared = (2 * tile).max(72 * 4 * threads as usize);
+        if shared <= machine.shared {
+            return (of(name, (blocks as u32, 1), threads, shared as u32), rows);
+        }
     }
     let (name, rows, wide, threads) = match out {
         _ if !narrow => ("wgrad_plain", 64, 64, 256),
@@ -164,7 +167,7 @@ mod tests {
         for (replicas, h, w, channels) in
             [(1, 28, 28, 16), (4, 28, 28, 16), (16, 14, 14, 32), (1, 1, 1, 16), (64, 90, 13, 32)]
         {
-            let machine = Machine { processors: 132, replicas };
+            let machine = Machine { processors: 132, replicas, shared: 232_448 };
             let geometry =
                 ConvGeometry { h, w, cp: channels, oh: h, ow: w, op: channels, o: channels, ..STAGE };
             let (rows, tiles) = tile_rows(&geometry, machine).unwrap();
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn other_layers_are_not_divided_into_rows() {
-        let machine = Machine { processors: 132, replicas: 1 };
+        let machine = Machine { processors: 132, replicas: 1, shared: 232_448 };
         let others = [
             ConvGeometry { mul: 2, oh: 14, ow: 14, ..STAGE },
             ConvGeometry { o: 15, ..STAGE },
@@ -184,5 +187,23 @@ mod tests {
         ];
         assert!(others.iter().all(|geometry| tile_rows(geometry, machine).is_none()));
         assert!(tile_rows(&STAGE, machine).is_some());
+    }
+
+    /// GPUs of compute capability 8.6 and 8.9 have 99 KB for a block.
+    #[test]
+    fn no_kernel_asks_for_more_shared_memory_than_the_gpu_has() {
+        let small = Machine { processors: 84, replicas: 1, shared: 101_376 };
+        for entry in crate::zoo::ZOO {
+            let graph = entry.build(entry.input, entry.classes).unwrap();
+            for layer in super::super::compile::Program::new(&graph, 32, 2).unwrap().layers {
+                let (weights, _) = own_sums(&layer, true, small);
+                let [forward, data] =
+                    [layer.forward, layer.backward].map(|geometry| own(&geometry, true, false, small));
+                for kernel in [weights, forward, data] {
+                    let KernelChoice::Own { name, grid, .. } = kernel else { panic!() };
+                    assert!(grid.shared as usize <= small.shared, "{}: {name}", entry.name);
+                }
+            }
+        }
     }
 }

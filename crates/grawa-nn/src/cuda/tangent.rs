@@ -304,7 +304,7 @@ mod tests {
     fn stretches_cover_all_pixels_once() {
         for name in ZOO.map(|entry| entry.name) {
             for layer in &program(name, 32).layers {
-                let machine = Machine { processors: PROCESSORS, replicas: 10 };
+                let machine = Machine { processors: PROCESSORS, replicas: 10, shared: 232_448 };
                 let plain = |geometry| own(geometry, false, false, machine);
                 let (backward_weights, stretch) = own_sums(layer, false, machine);
                 let (forward, backward_data) = (plain(&layer.forward), plain(&layer.backward));

@@ -323,9 +323,9 @@ __device__ __forceinline__ void masked(float (&g)[8], const float (&y)[8], const
 }
 
 // The rows of a thread, several fetched at a time: gradient, value, the result if it masks, and the old contents of
-// the target.
+// the target. The gradient of a padded shortcut may have the buffer of `flow`: a thread reads what it later overwrites.
 template <int MASK, bool OLD, class Each>
-__device__ __forceinline__ void each_row(const T* __restrict__ flow, const Place& y, const T* __restrict__ out, const Place& old,
+__device__ __forceinline__ void each_row(const T* flow, const Place& y, const T* __restrict__ out, const Place& old,
                                          int rows, const Norm& norm, const Share& share, Each each) {
     constexpr int U = 4;
     const int stride = gridDim.x * share.lanes;
@@ -417,7 +417,7 @@ __device__ __forceinline__ void gradients(const T* flow, const Place& y, const T
 }
 
 extern "C" __global__ void __launch_bounds__(256, BF16 ? 2 : 1)
-    norm_backward(const T* __restrict__ flow, const __grid_constant__ Parts from, const T* __restrict__ out, int rows, int mask,
+    norm_backward(const T* flow, const __grid_constant__ Parts from, const T* __restrict__ out, int rows, int mask,
                   const __grid_constant__ Parts to, T* dother, Other other, int add_other, Norm norm, u64 slab) {
     await_previous();
     flow = mine(flow, slab); out = mine(out, slab); dother = mine(dother, slab);

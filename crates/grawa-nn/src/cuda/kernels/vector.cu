@@ -43,8 +43,7 @@ __device__ __forceinline__ u64 padded_place(const Span& span, u32 at) {
 }
 
 // One element of the gradient, from where the backward pass left it.
-__device__ __forceinline__ float gathered(const Span& span, const char* base, u32 at, float there) {
-    if (span.source == 0) return there;
+__device__ __forceinline__ float gathered(const Span& span, const char* base, u32 at) {
     if (span.source == 3) return 0.0f;
     const u64 padded = padded_place(span, at);
     if (span.source == 2) return get((const T*)(base + span.partial) + padded);
@@ -95,7 +94,7 @@ __device__ __forceinline__ void each_gradient(const Span& span, const Chunk& chu
     }
 #pragma unroll 4
     for (u32 i = chunk.start + threadIdx.x; i < end; i += 256)
-        each(i, gather && span.source ? gathered(span, base, i - span.start, 0.0f) : gradient[i]);
+        each(i, gather && span.source ? gathered(span, base, i - span.start) : gradient[i]);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
